@@ -1,0 +1,77 @@
+# Everything a newcomer types. Needs Python >= 3.11, git and make; every target sets up the environment it uses.
+
+CONFIG ?= estimate_train_time/data/examples/llemma_7b_4_2_2_P.yml
+MEASUREMENTS ?= ../shared/measurements
+PYTHON ?=
+
+PYTHONS := python3 python3.14 python3.13 python3.12 python3.11
+
+# The stamp is written last, so a half-made environment is never taken for a finished one; and it carries the folder's
+# checksum, because an environment copied along with its checkout would still run the original's code.
+READY := .ready-$(shell pwd | cksum | cut -d ' ' -f 1)
+PREDICT_READY := .venv/predict/$(READY)
+TEST_READY := .venv/test/$(READY)
+PREDICT := .venv/predict/bin/python
+TEST := .venv/test/bin/python
+
+.DEFAULT_GOAL := help
+.PHONY: help predict test check format bench accuracy fit clean
+.SUFFIXES:
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
+
+predict: $(PREDICT_READY) ## predict one training step: CONFIG=path
+	$(PREDICT) -m predictor "$(CONFIG)"
+
+test: $(TEST_READY) ## formatting, lint, types and tests
+	$(TEST) -m ruff format --check .
+	$(TEST) -m ruff check .
+	$(TEST) -m mypy
+	$(TEST) -m pytest
+
+check: $(TEST_READY) ## what CI runs: the Snakefile's formatting, then test
+	.venv/test/bin/snakefmt --check Snakefile
+	@$(MAKE) --no-print-directory test
+
+format: $(TEST_READY) ## rewrite the code in the project's format
+	$(TEST) -m ruff format .
+	$(TEST) -m ruff check --fix .
+	.venv/test/bin/snakefmt Snakefile
+
+bench: $(TEST_READY) ## how fast predicting and fitting are
+	$(TEST) -m tests.bench
+
+accuracy: $(TEST_READY) ## errors on held-out measurements and on whole steps: MEASUREMENTS=folder
+	$(TEST) -m fitting held-out training/systems/Perlmutter.yaml "$(MEASUREMENTS)"
+	$(TEST) -m fitting held-out training/systems/Vista.yaml "$(MEASUREMENTS)"
+	$(TEST) tests/accuracy/report.py
+
+fit: $(TEST_READY) ## fit and publish both systems again: MEASUREMENTS=folder
+	$(TEST) -m fitting fit --system training/systems/Perlmutter.yaml --measurements "$(MEASUREMENTS)" --out regressors/Perlmutter
+	$(TEST) -m fitting fit --system training/systems/Vista.yaml --measurements "$(MEASUREMENTS)" --out regressors/Vista --donor regressors/Perlmutter
+
+clean: ## remove environments, caches and builds
+	rm -rf .venv build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(PREDICT_READY): EXTRAS :=
+$(TEST_READY): EXTRAS := [fit,test]
+.venv/%/$(READY): pyproject.toml
+	@rm -rf "$(@D)"
+	@for python in $(or $(PYTHON),$(PYTHONS)); do \
+		"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && break; \
+		python=; \
+	done; \
+	if [ -z "$$python" ]; then \
+		echo "No Python 3.11 or newer found as $(or $(PYTHON),$(PYTHONS)): install one, or name it with PYTHON=/path/to/python" >&2; \
+		exit 1; \
+	fi; \
+	if ! "$$python" -c 'import ensurepip, venv' 2>/dev/null; then \
+		echo "$$python cannot make environments: install its venv package (Debian, Ubuntu: apt install python3-venv)" >&2; \
+		exit 1; \
+	fi; \
+	echo "Setting up $(@D) with $$("$$python" --version), once" >&2; \
+	"$$python" -m venv "$(@D)"
+	@"$(@D)/bin/python" -m pip install --quiet --disable-pip-version-check --editable ".$(EXTRAS)"
+	@touch "$@"

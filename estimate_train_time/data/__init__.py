@@ -1,0 +1,22 @@
+"""Where the published regressors and the example configurations lie."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from predictor.bundled import DATA_FOLDER, EXAMPLES_FOLDER, REGRESSORS_FOLDER
+
+
+def get_data_path() -> Path:
+    """Return the folder of all bundled data."""
+    return DATA_FOLDER
+
+
+def get_regressors_path() -> Path:
+    """Return the folder of the published systems."""
+    return REGRESSORS_FOLDER
+
+
+def get_examples_path() -> Path:
+    """Return the folder of the example configurations."""
+    return EXAMPLES_FOLDER

@@ -1,0 +1,117 @@
+"""Collectives: what each moves over a ring, and how one model covers every message size and topology.
+
+A collective is an operator whose shape is (size_bytes, nodes, gpus_per_node). ``size_bytes`` is the buffer of one
+rank as NCCL's sample programs count it: the whole tensor for all-reduce, broadcast and point-to-point, the shard that
+a rank contributes for all-gather and the shard that it keeps for reduce-scatter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from predictor.costs.operator import Direction, Operator, Shape
+from predictor.costs.work import Work
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """A group of ranks: so many nodes, the same number of ranks on each.
+
+    Attributes:
+        nodes: nodes that it spans.
+        gpus_per_node: its ranks on each of them.
+        switched_as: on a node whose GPUs meet in a switch, how many GPUs of the measured node, which is wired pair by
+        pair,
+            drive all their links; None on a node that is wired as the measured one.
+    """
+
+    nodes: int
+    gpus_per_node: int
+    switched_as: int | None = None
+
+    @property
+    def ranks(self) -> int:
+        """Return the number of ranks."""
+        return self.nodes * self.gpus_per_node
+
+
+def group_topology(size: int, stride: int, gpus_per_node: int, switched_as: int | None = None) -> Topology:
+    """Return the topology of a group of ``size`` ranks that lie ``stride`` apart when ranks fill nodes in order.
+
+    Args:
+        size: ranks in the group.
+        stride: distance between neighbouring ranks of the group, e.g. tensor_parallel_size for a data-parallel group.
+        gpus_per_node: ranks on one node.
+        switched_as: see ``Topology``.
+    """
+    per_node = max(1, min(size, gpus_per_node // stride))
+    return Topology(-(-size // per_node), per_node, switched_as)
+
+
+def _ring(sent_per_rank: Callable[[int, int], float], steps: Callable[[int], int]) -> Callable[..., Work]:
+    """Return the work of a ring collective from the bytes that each rank sends and the steps that it takes.
+
+    ``extras``: bytes over one pair's links inside a node, over one network interface, and over what all GPUs of a
+    node share on the way out; then latency steps inside and between nodes. Inside a node every pair of GPUs has links
+    of its own, so a ring over g of them has g − 1 times one pair's bandwidth. Between nodes each GPU brings its own
+    network interface, so g per node have g times one's, but they share the host.
+    """
+
+    def work(shape: Shape, direction: Direction, num_multiprocessors: int) -> Work:
+        size_bytes, nodes, gpus = shape
+        ranks = nodes * gpus
+        sent = sent_per_rank(size_bytes, ranks)
+        hops = steps(ranks)
+        if nodes == 1:
+            return Work(0.0, sent, (sent / max(gpus - 1, 1), 0.0, 0.0, float(hops), 0.0))
+        inter_hops = max(hops // gpus, 1)
+        return Work(0.0, sent, (0.0, sent / gpus, sent, float(hops - inter_hops), float(inter_hops)))
+
+    return work
+
+
+def _collective(name: str, sent: Callable[[int, int], float], steps: Callable[[int], int], source: str) -> Operator:
+    return Operator(
+        name=name,
+        dimensions=("size_bytes", "nodes", "gpus_per_node"),
+        work=_ring(sent, steps),
+        directions=(Direction.FORWARD,),
+        launches=(3, 3),
+        extra_kinds=("bytes", "bytes", "bytes", "count", "count"),
+        source=source,
+    )
+
+
+RING = "ring; Thakur et al. 2005, doi:10.1177/1094342005051521; nccl-tests doc/PERFORMANCE.md"
+
+COLLECTIVES = {
+    operator.name: operator
+    for operator in (
+        _collective("all_reduce", lambda s, p: 2.0 * (p - 1) / p * s, lambda p: 2 * (p - 1), RING),
+        _collective("all_gather", lambda s, p: float((p - 1) * s), lambda p: p - 1, RING),
+        _collective("reduce_scatter", lambda s, p: float((p - 1) * s), lambda p: p - 1, RING),
+        _collective("point_to_point", lambda s, p: float(s), lambda p: 1, "one message over one link"),
+    )
+}
+# Before a system has measured reduce-scatter, it takes the all-gather's time: the same bytes, the other way round the
+# ring.
+STANDS_IN_FOR = {"reduce_scatter": "all_gather"}
+
+
+def collective_shape(name: str, size_bytes: float, group: Topology) -> Shape:
+    """Return the shape under which a collective is timed.
+
+    Behind a switch a GPU drives all its links whatever the size of its group. That is how a GPU of the measured,
+    pairwise wired node behaves when all of them take part, so the call is timed there, with the same bytes over each
+    link.
+    """
+    nodes, gpus, whole = group.nodes, group.gpus_per_node, group.switched_as
+    if nodes > 1 or whole is None or gpus == whole:
+        return int(size_bytes), nodes, gpus
+    if name == "point_to_point":
+        return max(1, int(size_bytes / (whole - 1))), 1, 2
+    work = COLLECTIVES[name].work
+    sent = work((int(size_bytes), 1, gpus), Direction.FORWARD, 1).size_bytes
+    unit = work((1_000_000, 1, whole), Direction.FORWARD, 1).size_bytes
+    return max(1, int(1_000_000 * sent / unit)), 1, whole

@@ -1,0 +1,62 @@
+"""A time with its 90 % interval and where it came from; costs add up, and the weakest source wins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import IntEnum
+
+
+class Source(IntEnum):
+    """How an answer was obtained, from best to worst founded; a sum is as well founded as its weakest part."""
+
+    MEASURED = 0
+    INTERPOLATED = 1
+    EXTRAPOLATED = 2
+    ANALYTIC = 3
+
+    @property
+    def label(self) -> str:
+        """Return the lower-case name used in reports and JSON."""
+        return self.name.lower()
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """A duration in microseconds.
+
+    Attributes:
+        us: the point estimate.
+        low_us: lower end of the 90 % interval.
+        high_us: upper end of the 90 % interval.
+        source: the weakest source of any part.
+    """
+
+    us: float
+    low_us: float
+    high_us: float
+    source: Source
+
+    def __add__(self, other: Cost) -> Cost:
+        """Add two costs; interval ends add too, as if both erred together (the cautious choice)."""
+        return Cost(
+            self.us + other.us,
+            self.low_us + other.low_us,
+            self.high_us + other.high_us,
+            max(self.source, other.source),
+        )
+
+    def __mul__(self, times: float) -> Cost:
+        """Repeat a cost; the same kernel errs the same way each time, so the interval scales."""
+        return Cost(self.us * times, self.low_us * times, self.high_us * times, self.source)
+
+
+ZERO = Cost(0.0, 0.0, 0.0, Source.MEASURED)
+
+
+def total(costs: Iterable[Cost]) -> Cost:
+    """Add up any number of costs; none at all take no time."""
+    result = ZERO
+    for cost in costs:
+        result = result + cost
+    return result

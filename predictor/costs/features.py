@@ -1,0 +1,67 @@
+"""Turn an operator's shape into physics terms and residual features, for the fit and for the prediction alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import log
+
+from predictor.costs.operator import Operator, Shape
+from predictor.costs.work import Work
+
+LARGEST_ALIGNMENT = 256
+TINY = 1e-12
+
+
+def physics_terms(work: Work) -> tuple[float, ...]:
+    """Return the terms whose non-negative sum is the time: one launch, FLOPs, bytes, then the operator's own extras."""
+    return (1.0, work.flops, work.size_bytes, *work.extras)
+
+
+def physics_us(coefficients: Sequence[float], terms: Sequence[float], overlapped: bool) -> float:
+    """Return the physics half of a time, in microseconds.
+
+    Args:
+        coefficients: microseconds per term.
+        terms: as ``physics_terms`` returns them, the launch first.
+        overlapped: the operator is many kernels, which the host issues while the device runs earlier ones, so that it
+        takes the longer of launching and running; otherwise launching comes on top.
+    """
+    launch = coefficients[0] * terms[0]
+    device = sum(c * t for c, t in zip(coefficients[1:], terms[1:], strict=True))
+    return max(launch, device) if overlapped else launch + device
+
+
+def _alignment(size: int) -> float:
+    """Return log2 of the largest power of two that divides ``size``, at most 8: what vectorised loads and tiles see."""
+    return float(((size & -size) if size % LARGEST_ALIGNMENT else LARGEST_ALIGNMENT).bit_length() - 1)
+
+
+def shape_features(operator: Operator, shape: Shape, terms: Sequence[float], members: Sequence[str]) -> list[float]:
+    """Return the residual's features that need no coefficients: sizes, alignment, waste per extra, and the operator."""
+    sizes = [log(max(size, 1)) for size in shape]
+    alignment = [_alignment(size) for size in shape]
+    reference = terms[1] or terms[2]
+    waste = [log(max(extra, TINY) / reference) for extra in terms[3:]]
+    identity = [float(operator.name == member) for member in members] if len(members) > 1 else []
+    return [*sizes, *alignment, *waste, *identity]
+
+
+def residual_features(
+    operator: Operator,
+    shape: Shape,
+    terms: Sequence[float],
+    coefficients: Sequence[float],
+    members: Sequence[str],
+) -> list[float]:
+    """Return what the residual sees: ``shape_features``, then the share of each physics term.
+
+    Every feature is scale-free or a logarithm, and each is clamped to its measured range by the caller.
+    """
+    time = physics_us(coefficients, terms, overlapped=False) or 1.0
+    shares = [c * t / time for c, t in zip(coefficients, terms, strict=True)]
+    return [*shape_features(operator, shape, terms, members), *shares]
+
+
+def hull_coordinates(shape: Shape, work: Work) -> list[float]:
+    """Return the logarithms in which the measured region is a box: every size, and the work they make together."""
+    return [*(log(size + 1.0) for size in shape), log(work.flops + 1.0), log(work.size_bytes + 1.0)]

@@ -1,0 +1,92 @@
+"""An operator is a value: which dimensions it has and what work one call does, per direction.
+
+Adding one is adding a file to ``predictor/costs/operators`` that defines ``OPERATOR``; the catalogue finds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal
+
+from predictor.costs.layer_call import LayerCall
+from predictor.costs.work import Work, matmul_work
+
+Shape = tuple[int, ...]
+TermKind = Literal["flops", "bytes", "count"]
+
+
+class Direction(StrEnum):
+    """Which pass a kernel belongs to."""
+
+    FORWARD = "forward"
+    BACKWARD = "backward"
+
+
+BOTH = (Direction.FORWARD, Direction.BACKWARD)
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """One operator of a training step.
+
+    Attributes:
+        name: the field's name for it; also its file here and its kernel's file in ``microbench``.
+        dimensions: names of the sizes in a ``Shape``, in order; also the columns of a measurement table.
+        work: (shape, direction, number of multiprocessors) → Work of that call.
+        shape: LayerCall → Shape, or None for an operator that is not called once per layer and micro-batch.
+        family: operators of one family share one regressor (the GEMMs are one kernel library).
+        directions: the passes it has; an optimizer step has a forward only.
+        extra_kinds: what each of ``Work.extras`` counts: flops, bytes or count; tells how a term scales between GPUs.
+        launches: kernels that one eager call launches forward, and backward with its gradients accumulated.
+        source: where the work formula comes from.
+    """
+
+    name: str
+    dimensions: tuple[str, ...]
+    work: Callable[[Shape, Direction, int], Work]
+    source: str
+    shape: Callable[[LayerCall], Shape] | None = None
+    family: str = ""
+    directions: tuple[Direction, ...] = BOTH
+    extra_kinds: tuple[TermKind, ...] = ()
+    launches: tuple[int, int] = (1, 1)
+
+    @property
+    def regressor_name(self) -> str:
+        """Return the name of the regressor that answers for this operator."""
+        return self.family or self.name
+
+
+MATMUL_EXTRAS: tuple[TermKind, ...] = ("flops", "flops", "flops")  # one per GEMM_TILES
+
+
+def gemm_work(shape: Shape, direction: Direction, num_multiprocessors: int) -> Work:
+    """Return the work of a linear layer of shape (m, k, n); backward is the data and the weight gradient together."""
+    m, k, n = shape
+    if direction is Direction.FORWARD:
+        return matmul_work(1, m, k, n, num_multiprocessors)
+    return matmul_work(1, m, n, k, num_multiprocessors) + matmul_work(1, k, m, n, num_multiprocessors)
+
+
+def batched_gemm_work(shape: Shape, direction: Direction, num_multiprocessors: int) -> Work:
+    """Return the work of ``batch`` products (m, k) @ (k, n); backward computes both factors' gradients."""
+    batch, m, k, n = shape
+    if direction is Direction.FORWARD:
+        return matmul_work(batch, m, k, n, num_multiprocessors)
+    return matmul_work(batch, m, n, k, num_multiprocessors) + matmul_work(batch, k, m, n, num_multiprocessors)
+
+
+def linear(name: str, shape: Callable[[LayerCall], Shape], source: str) -> Operator:
+    """Return a linear layer: a GEMM of dimensions (m, k, n), pooled with all others in the family ``linear``."""
+    return Operator(
+        name=name,
+        dimensions=("m", "k", "n"),
+        work=gemm_work,
+        shape=shape,
+        family="linear",
+        launches=(1, 3),
+        extra_kinds=MATMUL_EXTRAS,
+        source=source,
+    )

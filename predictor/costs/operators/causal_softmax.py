@@ -1,0 +1,26 @@
+"""Unfused attention: scale, causal mask and softmax in one kernel (ScaledUpperTriangMaskedSoftmax)."""
+
+from predictor.costs.layer_call import LayerCall
+from predictor.costs.operator import Direction, Operator, Shape
+from predictor.costs.work import ELEMENT_BYTES, Work, elementwise_work
+
+
+def _shape(call: LayerCall) -> Shape:
+    return call.micro_batch_size * call.heads_per_rank, call.sequence_length
+
+
+def _work(shape: Shape, direction: Direction, num_multiprocessors: int) -> Work:
+    """Every score of every head is streamed."""
+    batch, length = shape
+    passes = 2 if direction is Direction.FORWARD else 3
+    return elementwise_work(batch * length * length, passes * ELEMENT_BYTES, (float(batch * length),))
+
+
+OPERATOR = Operator(
+    name="causal_softmax",
+    dimensions=("batch", "sequence"),
+    work=_work,
+    shape=_shape,
+    extra_kinds=("count",),
+    source="Megatron-LM fused kernel; half of every row is masked",
+)

@@ -1,0 +1,11 @@
+"""FFN up-projection: (tokens, hidden) @ (hidden, ffn / tensor_parallel)."""
+
+from predictor.costs.layer_call import LayerCall
+from predictor.costs.operator import Shape, linear
+
+
+def _shape(call: LayerCall) -> Shape:
+    return call.tokens, call.hidden_size, call.ffn_hidden_size // call.tensor_parallel_size
+
+
+OPERATOR = linear("ffn_up", _shape, source="2·m·k·n FLOP forward, twice that backward; column-parallel")

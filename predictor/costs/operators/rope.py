@@ -1,0 +1,27 @@
+"""Rotary position embedding on queries and keys, written as single PyTorch operations."""
+
+from predictor.costs.layer_call import LayerCall
+from predictor.costs.operator import Direction, Operator, Shape
+from predictor.costs.work import ELEMENT_BYTES, Work
+
+
+def _shape(call: LayerCall) -> Shape:
+    return call.tokens, call.heads_per_rank, int(call.head_dim * call.rotary_fraction)
+
+
+def _work(shape: Shape, direction: Direction, num_multiprocessors: int) -> Work:
+    """Queries and keys are each read and written once."""
+    tokens, heads, rotary_dim = shape
+    elements = 2.0 * tokens * heads * rotary_dim
+    return Work(0.0, 2.0 * elements * ELEMENT_BYTES, (float(tokens * heads),))
+
+
+OPERATOR = Operator(
+    name="rope",
+    dimensions=("tokens", "heads", "rotary_dim"),
+    work=_work,
+    shape=_shape,
+    extra_kinds=("count",),
+    launches=(10, 18),
+    source="Su et al. 2021, arXiv:2104.09864; unfused",
+)

@@ -1,0 +1,204 @@
+"""Published regressors: physics × residual, read from JSON and evaluated without numpy.
+
+Format ``estimate-train-time/regressor/1``, one file per operator family and precision. A tree of the residual is a
+complete binary tree of depth three in 22 numbers: 7 feature indices (heap order), 7 thresholds (left if ≤), 8 leaves.
+"""
+
+from __future__ import annotations
+
+from math import exp, log
+from typing import Literal, NamedTuple, cast
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from predictor.costs.cost import Cost, Source
+from predictor.costs.features import hull_coordinates, physics_terms, physics_us, residual_features
+from predictor.costs.operator import Direction, Operator, Shape
+
+FORMAT = "estimate-train-time/regressor/1"
+# Multiples of the calibrated distance from the hull up to which an interval widens in proportion.
+FAR_OUT = 2.0
+TREE_NODES = 7
+TREE_LEAVES = 8
+HULL_TOLERANCE = 1e-9
+TREE_SIZE = 2 * TREE_NODES + TREE_LEAVES
+
+# fmt: off
+FlatTree = tuple[
+    int, int, int, int, int, int, int,
+    float, float, float, float, float, float, float,
+    float, float, float, float, float, float, float, float,
+]
+# fmt: on
+
+
+class Published(BaseModel):
+    """Base of everything read from a published folder: closed and immutable."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class Interval(Published):
+    """Calibrated 90 % interval of log(measured / predicted)."""
+
+    inside: tuple[float, float] = Field(description="5 % and 95 % quantiles on held-out rows inside the hull")
+    outside: float = Field(ge=0, description="95 % quantile of |log error| on nested extrapolation splits")
+    outside_distance: float = Field(gt=0, description="median log distance from the hull in those splits")
+
+    def bounds(self, distance: float) -> tuple[float, float]:
+        """Return the interval's ends as logs: calibrated inside, and outside at the distance that was calibrated.
+
+        Farther out it widens in proportion to the distance, and from FAR_OUT times that distance on with its logarithm:
+        physics carries the answer there, and its error grows more slowly than the range that it is stretched over.
+        """
+        low, high = self.inside
+        if distance <= 0.0:
+            return low, high
+        farther = max(1.0, distance / self.outside_distance)
+        growth = farther if farther <= FAR_OUT else FAR_OUT * (1.0 + log(farther / FAR_OUT))
+        extra = max(self.outside, -low, high) * growth
+        return -extra, extra
+
+
+class DirectionModel(Published):
+    """One direction of one regressor."""
+
+    physics: tuple[float, ...] = Field(description="µs per launch, FLOP, byte, and per unit of each extra")
+    overlapped: bool = Field(description="launching overlaps running: time is the longer of both, not their sum")
+    hull_low: tuple[float, ...] = Field(description="smallest measured hull coordinate, logarithms")
+    hull_high: tuple[float, ...] = Field(description="largest measured hull coordinate, logarithms")
+    feature_low: tuple[float, ...] = Field(description="smallest measured value of each residual feature")
+    feature_high: tuple[float, ...] = Field(description="largest measured value of each residual feature")
+    baseline: float = Field(description="constant part of the log residual")
+    trees: tuple[tuple[float, ...], ...] = Field(description="additive log residual; see the module's docstring")
+    topologies: tuple[tuple[int, int], ...] | None = Field(
+        default=None, description="measured (nodes, gpus_per_node) of a collective; elsewhere physics answers alone"
+    )
+    interval: Interval
+    intervals: dict[str, Interval] = Field(
+        default={},
+        description="where the parts of a pool differ: per operator, or per topology as <nodes>x<gpus_per_node>",
+    )
+    origin: Literal["measured", "analytic"] = Field(description="fitted to rows, or derived because no row was usable")
+    rows: int = Field(ge=0, description="rows that the fit kept")
+
+
+class RegressorFile(Published):
+    """One published file."""
+
+    format: Literal["estimate-train-time/regressor/1"]
+    name: str
+    gpu: str
+    precision: str
+    num_multiprocessors: int = Field(gt=0)
+    members: tuple[str, ...] = Field(description="operators that this regressor answers for")
+    directions: dict[Direction, DirectionModel]
+
+
+class Outside(NamedTuple):
+    """How far a call lies outside what was measured.
+
+    Attributes:
+        dimension: the size that lies farthest out; "topology" where nobody measured these nodes × GPUs per node.
+        factor: ratio to the nearest measured end, above 1; None for a topology and for a switch such as causal.
+    """
+
+    dimension: str
+    factor: float | None
+
+
+class DirectionRegressor:
+    """Answer one direction: microseconds, interval and source for a shape."""
+
+    def __init__(self, model: DirectionModel, members: tuple[str, ...], num_multiprocessors: int) -> None:
+        """Prepare for evaluation.
+
+        Raises:
+            ValueError: a tree does not have TREE_SIZE numbers or names a feature that does not exist.
+        """
+        self._model = model
+        self._members = members
+        self._num_multiprocessors = num_multiprocessors
+        width = len(model.feature_low)
+        self._trees: list[FlatTree] = []
+        for tree in model.trees:
+            if len(tree) != TREE_SIZE or any(not 0 <= index < width for index in tree[:TREE_NODES]):
+                raise ValueError(f"a tree has {len(tree)} numbers or a feature beyond {width}; expected {TREE_SIZE}")
+            self._trees.append(cast(FlatTree, (*(int(i) for i in tree[:TREE_NODES]), *tree[TREE_NODES:])))
+
+    def answer(self, operator: Operator, direction: Direction, shape: Shape) -> Cost:
+        """Return the cost of one call."""
+        model = self._model
+        work = operator.work(shape, direction, self._num_multiprocessors)
+        terms = physics_terms(work)
+        us = physics_us(model.physics, terms, model.overlapped)
+        known = model.topologies is None or shape[1:] in model.topologies
+        if self._trees and known:
+            raw = residual_features(operator, shape, terms, model.physics, self._members)
+            x = [
+                low if value < low else high if value > high else value
+                for value, low, high in zip(raw, model.feature_low, model.feature_high, strict=True)
+            ]
+            us *= exp(model.baseline + self._residual(x))
+        elif known:
+            us *= exp(model.baseline)
+        distance = self._distance(hull_coordinates(shape, work))
+        if not known:
+            distance = max(distance, model.interval.outside_distance)
+        low, high = self._interval(operator, shape).bounds(distance)
+        if model.origin == "analytic":
+            source = Source.ANALYTIC
+        else:
+            source = Source.EXTRAPOLATED if distance > 0.0 else Source.INTERPOLATED
+        return Cost(us, us * exp(low), us * exp(high), source)
+
+    def _interval(self, operator: Operator, shape: Shape) -> Interval:
+        """Return the interval of the operator or the topology asked for, or of all together."""
+        model = self._model
+        if not model.intervals:
+            return model.interval
+        part = operator.name if model.topologies is None else f"{shape[1]}x{shape[2]}"
+        return model.intervals.get(part, model.interval)
+
+    def _residual(self, x: list[float]) -> float:
+        """Sum the leaves that ``x`` falls into; written out, because this is where a prediction spends its time."""
+        total = 0.0
+        for f0, f1, f2, f3, f4, f5, f6, t0, t1, t2, t3, t4, t5, t6, l0, l1, l2, l3, l4, l5, l6, l7 in self._trees:
+            if x[f0] <= t0:
+                if x[f1] <= t1:
+                    total += l0 if x[f3] <= t3 else l1
+                else:
+                    total += l2 if x[f4] <= t4 else l3
+            elif x[f2] <= t2:
+                total += l4 if x[f5] <= t5 else l5
+            else:
+                total += l6 if x[f6] <= t6 else l7
+        return total
+
+    def outside(self, operator: Operator, direction: Direction, shape: Shape) -> Outside | None:
+        """Return the size of a call that lies farthest outside the measured range; None if all lie inside."""
+        model = self._model
+        if model.topologies is not None and shape[1:] not in model.topologies:
+            return Outside("topology", None)
+        coordinates = hull_coordinates(shape, operator.work(shape, direction, self._num_multiprocessors))
+        names = (*operator.dimensions, "flops", "bytes")
+        beyond = [
+            max(low - value, value - high)
+            for value, low, high in zip(coordinates, model.hull_low, model.hull_high, strict=True)
+        ]
+        farthest = max(range(len(beyond)), key=beyond.__getitem__)
+        if beyond[farthest] <= HULL_TOLERANCE:
+            return None
+        is_switch = farthest < len(shape) and shape[farthest] <= 1  # there is no « how far » between no and yes
+        return Outside(names[farthest], None if is_switch else exp(beyond[farthest]))
+
+    def _distance(self, coordinates: list[float]) -> float:
+        """Return how far outside the measured box a call lies, as the largest log ratio; 0 inside."""
+        model = self._model
+        worst = 0.0
+        for value, low, high in zip(coordinates, model.hull_low, model.hull_high, strict=True):
+            if value < low - HULL_TOLERANCE:
+                worst = max(worst, low - value)
+            elif value > high + HULL_TOLERANCE:
+                worst = max(worst, value - high)
+        return worst

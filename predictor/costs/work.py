@@ -1,0 +1,59 @@
+"""What one call of an operator does: floating-point operations, bytes and wave-quantised tiles.
+
+The same numbers gate a measurement (nothing beats a peak), feed the fit (time is a non-negative sum of them) and
+answer a prediction, so the three cannot disagree. Sizes are of 2-byte elements (fp16, bf16) unless a function says
+otherwise.
+"""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import NamedTuple
+
+ELEMENT_BYTES = 2
+
+# Output tiles of the GEMM kernels that cuBLAS picks on Ampere and Hopper for large fp16 problems.
+# Source: NVIDIA, "Matrix Multiplication Background User's Guide", sections on tile and wave quantization.
+GEMM_TILES = ((128, 256), (256, 128), (128, 128))
+
+
+class Work(NamedTuple):
+    """Work of one call in one direction.
+
+    Attributes:
+        flops: floating-point operations that the result needs.
+        size_bytes: bytes that any implementation reads and writes at least once.
+        extras: further terms that time may follow, e.g. FLOPs rounded up to whole waves of tiles.
+    """
+
+    flops: float
+    size_bytes: float
+    extras: tuple[float, ...] = ()
+
+    def __add__(self, other: object) -> Work:
+        """Add the work of two kernels that run one after the other."""
+        assert isinstance(other, Work)
+        extras = tuple(a + b for a, b in zip(self.extras, other.extras, strict=True))
+        return Work(self.flops + other.flops, self.size_bytes + other.size_bytes, extras)
+
+
+def whole_waves(blocks: int, num_multiprocessors: int) -> int:
+    """Round a number of thread blocks up to full waves over the multiprocessors."""
+    return ceil(blocks / num_multiprocessors) * num_multiprocessors
+
+
+def matmul_work(batch: int, m: int, k: int, n: int, num_multiprocessors: int) -> Work:
+    """Return the work of ``batch`` products (m, k) @ (k, n): 2·m·k·n FLOP each.
+
+    ``extras`` holds, per tile of GEMM_TILES, the FLOPs of all output tiles rounded up to whole waves.
+    """
+    tiled = tuple(
+        whole_waves(batch * ceil(m / rows) * ceil(n / columns), num_multiprocessors) * rows * columns * 2.0 * k
+        for rows, columns in GEMM_TILES
+    )
+    return Work(2.0 * batch * m * k * n, float(ELEMENT_BYTES) * batch * (m * k + k * n + m * n), tiled)
+
+
+def elementwise_work(elements: float, bytes_per_element: float, extras: tuple[float, ...] = ()) -> Work:
+    """Return the work of a kernel that streams ``elements`` and computes next to nothing."""
+    return Work(0.0, elements * bytes_per_element, extras)

@@ -1,0 +1,28 @@
+"""What a user can get wrong. Each message says the field, the value, the rule and the way out, in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class ConfigError(ValueError):
+    """A configuration that cannot be predicted."""
+
+
+class MissingKeyError(KeyError):
+    """A required configuration key that is not there."""
+
+    def __str__(self) -> str:
+        """Return the message itself; KeyError would print its repr."""
+        return str(self.args[0])
+
+
+class PublishedError(ValueError):
+    """A published system that is incomplete, damaged or edited by hand."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return « Did you mean …? » for the closest known name, or an empty string."""
+    close = get_close_matches(name, list(known), n=1)
+    return f" Did you mean {close[0]}?" if close else ""

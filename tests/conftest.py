@@ -1,0 +1,49 @@
+"""Where the tests find things, and what they skip where a machine lacks it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+ROOT = Path(__file__).resolve().parent.parent
+SHARED = ROOT.parent / "shared"
+# A marker, and the command whose absence skips its tests.
+NEEDED_COMMANDS = {"gpu": "nvidia-smi", "slurm": "sbatch"}
+
+# The same examples every time, and no clock: neither luck nor a slow machine decides a test.
+settings.register_profile("reproducible", derandomize=True, deadline=None)
+settings.load_profile("reproducible")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for marker, command in NEEDED_COMMANDS.items():
+        if item.get_closest_marker(marker) and shutil.which(command) is None:
+            pytest.skip(f"marked {marker}: this machine has no {command}")
+
+
+def _folder(path: Path, contents: str) -> Path:
+    if not path.is_dir():
+        pytest.skip(f"no {contents} in {path}")
+    return path
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    """Return the checkout."""
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def measurements() -> Path:
+    """Return the folder of measurement tables: ``MEASUREMENTS``, or the one beside the checkout; skip if absent."""
+    return _folder(Path(os.environ.get("MEASUREMENTS", SHARED / "measurements")), "measurement tables")
+
+
+@pytest.fixture(scope="session")
+def truth() -> Path:
+    """Return the folder of measured step times beside the checkout; skip where it is absent."""
+    return _folder(SHARED / "truth", "measured step times")

@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fitting import gate as gates
+from fitting.gate import gate
+from fitting.tables import Row
+from predictor.costs.catalogue import catalogue
+from predictor.costs.collectives import COLLECTIVES
+from predictor.costs.operator import Direction
+from tests.unit.fitting_tables import SMS, US_PER_BYTE, source
+
+SYSTEM = source().hardware
+
+
+def gelu_rows() -> list[Row]:
+    """Sixty rows that stream 1 TB/s, half the peak."""
+    operator = catalogue()["gelu"]
+    rows = []
+    for tokens in range(4096, 19456, 512):
+        for width in (8192, 16384):
+            us = operator.work((tokens, width), Direction.FORWARD, SMS).size_bytes * US_PER_BYTE
+            rows.append(Row(operator, "gelu", Direction.FORWARD, (tokens, width), us, other_us=1.5 * us))
+    return rows
+
+
+def gather_rows(scatter: float = 0.0) -> list[Row]:
+    noise = np.random.default_rng(0).normal(0.0, scatter, 100) if scatter else np.zeros(100)
+    return [
+        Row(
+            COLLECTIVES["all_gather"],
+            "allgather_large",
+            Direction.FORWARD,
+            (size, 2, 1),
+            size * 1e-4 * float(np.exp(noise[i])),
+        )
+        for i, size in enumerate(range(10**7, 10**9, 10**7 - 10**5))
+    ]
+
+
+def test_clean_rows_are_all_kept() -> None:
+    found = gate(gelu_rows(), SYSTEM, "fp16")
+    assert len(found.kept) == 60
+    assert not found.columns["gelu forward"].dropped
+
+
+@pytest.mark.parametrize(
+    ("us", "other_us", "reason"),
+    [
+        (0.0, None, gates.NOT_POSITIVE),
+        (float("nan"), None, gates.NOT_POSITIVE),
+        (1.0, None, gates.BEATS_MEMORY),
+        (500.0, 500.5, gates.REPEATED),
+        (10_000.0, None, gates.OUTLIER),
+    ],
+)
+def test_one_bad_row_is_dropped_for_its_reason(us: float, other_us: float | None, reason: str) -> None:
+    rows = gelu_rows()
+    rows[30] = replace(rows[30], us=us, other_us=other_us)
+    found = gate(rows, SYSTEM, "fp16")
+    assert found.columns["gelu forward"].dropped == {reason: 1}
+    assert rows[30] not in found.kept
+    assert len(found.kept) == 59
+
+
+def test_a_gemm_faster_than_the_peak_is_dropped() -> None:
+    operator = catalogue()["ffn_up"]
+    rows = [Row(operator, "linear3", Direction.FORWARD, (4096, 4096, 4096), us) for us in (1000.0, 1001.0, 1002.0, 1.0)]
+    assert gate(rows, SYSTEM, "fp16").columns["linear3 forward"].dropped == {gates.BEATS_FLOPS: 1}
+
+
+def test_residual_add_may_take_equal_time_both_ways() -> None:
+    operator = catalogue()["residual_add"]
+    shape = (8192, 8192)
+    rows = [Row(operator, "res_add", Direction.BACKWARD, shape, 400.0, other_us=400.0) for _ in range(3)]
+    assert len(gate(rows, SYSTEM, "fp16").kept) == 3
+
+
+def test_a_column_that_mostly_beats_a_peak_is_not_a_measurement() -> None:
+    rows = [replace(row, us=1.0, other_us=None) if i % 2 else row for i, row in enumerate(gelu_rows())]
+    found = gate(rows, SYSTEM, "fp16")
+    assert not found.kept
+    assert found.columns["gelu forward"].dropped == {gates.BEATS_MEMORY: 30, gates.NOT_A_MEASUREMENT: 30}
+
+
+def test_a_transfer_faster_than_the_links_is_dropped() -> None:
+    rows = gather_rows()
+    rows[50] = replace(rows[50], us=rows[50].shape[0] * 1e-5)  # 100 GB/s over a link of 25
+    assert gate(rows, SYSTEM, "fp16").columns["allgather_large 2x1"].dropped == {gates.BEATS_LINK: 1}
+
+
+def test_links_inside_a_node_are_shared_among_peers() -> None:
+    row = Row(COLLECTIVES["point_to_point"], "p2p", Direction.FORWARD, (10**9, 1, 2), 0.0)
+    assert gates.link_floor_us(row, SYSTEM.links, SYSTEM.gpus_per_node) == pytest.approx(1e4)  # 300 / 3 GB/s
+
+
+def test_a_scattered_transfer_is_noise() -> None:
+    found = gate(gather_rows(scatter=0.3), SYSTEM, "fp16")
+    assert not found.kept
+    assert gates.NOISE in found.columns["allgather_large 2x1"].dropped
+
+
+def test_every_row_is_counted_once() -> None:
+    rows = [replace(row, us=1.0) if i % 5 == 0 else row for i, row in enumerate(gelu_rows())]
+    column = gate(rows, SYSTEM, "fp16").columns["gelu forward"]
+    assert column.rows == column.kept + sum(column.dropped.values()) == 60

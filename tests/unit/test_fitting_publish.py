@@ -1,0 +1,192 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from fitting import publish as publishing
+from fitting.cli import main
+from fitting.derive import rescaled, slowdown, slowed
+from fitting.pipeline import Example, Job, run_job
+from fitting.publish import HELD_OUT, publish, seal
+from fitting.system_fit import find_tables, fit_system
+from predictor.costs.catalogue import catalogue
+from predictor.costs.collectives import Topology
+from predictor.costs.cost import Source
+from predictor.costs.operator import Direction
+from predictor.costs.published import PublishedSystem
+from predictor.costs.regressors import DirectionRegressor
+from predictor.errors import PublishedError
+from tests.unit.fitting_tables import GPU, SMS, SYSTEM, gelu_us, source, write_cluster, write_gelu
+
+GELU = catalogue()["gelu"]
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_cluster(tmp_path_factory.mktemp("measured") / "Testbed")
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory, measured: Path) -> Path:
+    folder = tmp_path_factory.mktemp("regressors") / "Testbed"
+    fit_system(source(), measured, folder, donor=None)
+    return folder
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def test_published_answers_are_those_of_the_fit(measured: Path, published: Path) -> None:
+    table = find_tables(measured, source())[0]
+    fitted = run_job(Job(source().hardware, table, "gelu", Direction.BACKWARD))
+    assert fitted.model is not None
+    memory = DirectionRegressor(fitted.model, ("gelu",), SMS)
+    disk = PublishedSystem(published, "fp16")
+    for shape in ((1024, 4096), (3000, 5000), (10**6, 4096)):
+        assert disk.cost(GELU, Direction.BACKWARD, shape) == memory.answer(GELU, Direction.BACKWARD, shape)
+
+
+def test_published_answers_are_right_and_say_where_they_come_from(published: Path) -> None:
+    system = PublishedSystem(published, "fp16")
+    inside = system.cost(GELU, Direction.FORWARD, (2048, 8192))
+    assert inside.us == pytest.approx(gelu_us(2048, 8192, Direction.FORWARD), rel=0.02)
+    assert inside.low_us < inside.us < inside.high_us
+    assert inside.source is Source.INTERPOLATED
+    assert system.cost(GELU, Direction.FORWARD, (10**6, 8192)).source is Source.EXTRAPOLATED
+    unseen = system.collective("all_gather", 1e8, Topology(8, 1))
+    assert unseen.us == pytest.approx(50.0 + 7e8 * 1e-4, rel=0.02)
+    assert unseen.source is Source.EXTRAPOLATED
+    assert system.collective("reduce_scatter", 1e8, Topology(2, 1)).source is Source.ANALYTIC
+
+
+def test_same_tables_give_the_same_bytes(tmp_path: Path, measured: Path, published: Path) -> None:
+    fit_system(source(), measured, tmp_path / "Testbed", donor=None)
+    assert contents(tmp_path / "Testbed") == contents(published)
+
+
+def test_no_measured_row_is_published(published: Path) -> None:
+    text = b"".join(contents(published).values()).decode()
+    assert str(round(gelu_us(3072, 4096, Direction.FORWARD), 4)) not in text
+
+
+def test_card_prints_the_stored_numbers(published: Path) -> None:
+    held_out = json.loads((published / HELD_OUT).read_text())
+    card = (published / "card.md").read_text()
+    for column in (*held_out["operator_columns"], *held_out["collective_columns"]):
+        assert (
+            f"| {column['column']} | {column['regressor']} | {column['rows']} | {column['kept']} | {column['mape']:.2f}"
+            in card
+        )
+
+
+def test_edited_file_is_refused_until_sealed(tmp_path: Path, published: Path) -> None:
+    copy = tmp_path / "Testbed"
+    publish(copy, {name: content for name, content in contents(published).items() if name != "manifest.json"})
+    regressor = copy / "operator" / f"{GPU}_gelu_fp16.json"
+    regressor.write_text(regressor.read_text().replace('"overlapped":', '"overlapped": '))
+    with pytest.raises(PublishedError, match="edited by hand"):
+        PublishedSystem(copy, "fp16").cost(GELU, Direction.FORWARD, (1024, 1024))
+    assert seal(copy) == len(contents(copy)) - 1
+    PublishedSystem(copy, "fp16").cost(GELU, Direction.FORWARD, (1024, 1024))
+
+
+def test_a_run_that_dies_leaves_the_old_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "Testbed"
+    publish(folder, {"card.md": b"old"})
+    before = contents(folder)
+
+    def dies(files: dict[str, bytes]) -> bytes:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(publishing, "manifest_bytes", dies)
+    with pytest.raises(KeyboardInterrupt):
+        publish(folder, {"card.md": b"new"})
+    assert contents(folder) == before
+    assert list(tmp_path.iterdir()) == [folder]
+
+
+def test_every_extra_term_has_a_kind() -> None:
+    for operator in catalogue().values():
+        for direction in operator.directions:
+            work = operator.work((8,) * len(operator.dimensions), direction, SMS)
+            assert len(work.extras) == len(operator.extra_kinds), operator.name
+
+
+def test_derived_models_follow_the_ratios(published: Path) -> None:
+    donor = PublishedSystem(published, "fp16")
+    examples = tuple(Example("gelu", (tokens, 8192), 0.0) for tokens in (4096, 8192, 16384))
+    ratio = slowdown(examples, Direction.BACKWARD, donor)
+    assert ratio == pytest.approx(1.0, rel=0.05)  # both directions stream at one rate
+
+
+def test_rescaling_takes_each_terms_own_peak(measured: Path) -> None:
+    table = find_tables(measured, source())[0]
+    model = run_job(Job(source().hardware, table, "gelu", Direction.FORWARD)).model
+    assert model is not None
+    donor = source().hardware.gpu
+    quantity = donor.memory_bandwidth_gb_per_s
+    own = donor.model_copy(update={"memory_bandwidth_gb_per_s": quantity.model_copy(update={"value": 4000.0})})
+    scaled = rescaled(model, GELU, donor, own, "fp16")
+    assert scaled.physics == pytest.approx((model.physics[0], model.physics[1], model.physics[2] / 2.0), rel=1e-6)
+    assert (scaled.trees, scaled.origin, scaled.rows) == ((), "analytic", 0)
+    slower = slowed(model, 2.0)
+    assert slower.physics == pytest.approx((model.physics[0], *(2.0 * c for c in model.physics[1:])), rel=1e-6)
+
+
+def test_command_line_fits_evaluates_and_reports(
+    tmp_path: Path, measured: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    system, out = tmp_path / "Testbed.yaml", tmp_path / "out" / "Testbed"
+    system.write_text(yaml.safe_dump(SYSTEM))
+    assert main(["fit", "--system", str(system), "--measurements", str(measured), "--out", str(out)]) == 0
+    capsys.readouterr()
+    assert main(["evaluate", str(out), str(measured.parent), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert [column["column"] for column in document["columns"]] == [
+        "gelu forward",
+        "gelu backward",
+        "allgather_large 2x1",
+        "allgather_large 4x1",
+    ]
+    assert document["operators"]["mape"] < 2.0
+    assert main(["held-out", str(system), str(measured)]) == 0
+    text = capsys.readouterr().out
+    assert "the reference" in text
+    assert "6.98" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["evaluate", "{out}", "{tmp}/absent"], "no such folder of measurements"),
+        (["evaluate", "{tmp}", "{measured}"], "is not a published system"),
+        (["evaluate", "{out}", "{tmp}/other"], "no folder holds tables"),
+        (["evaluate", "{out}", "{tmp}/more"], "has no fp16 regressor for rope; it has all_gather, gelu"),
+        (["evaluate", "{out}", "{tmp}/strange"], "unknown operator 'conv2d'; known: RMSlayernorm"),
+        (["held-out", "{tmp}/absent.yaml", "{measured}"], "no such system file"),
+        (["held-out", "{tmp}/broken.yaml", "{measured}"], "hardware: Field required"),
+        (["seal", "{tmp}"], "is not a published system"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(
+    tmp_path: Path,
+    measured: Path,
+    published: Path,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    message: str,
+) -> None:
+    (tmp_path / "other").mkdir()
+    (tmp_path / "broken.yaml").write_text("provenance: {}\n")
+    for folder, name in (("more", "RoPE"), ("strange", "conv2d")):
+        write_gelu(tmp_path / folder / "operator")
+        (tmp_path / folder / "operator" / f"{GPU}_{name}_fp16.csv").write_text("mp,b,h,l,dim,F_dur(us),B_dur(us)\n")
+    places = {"out": published, "tmp": tmp_path, "measured": measured}
+    assert main([argument.format(**places) for argument in arguments]) == 2
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert error.startswith("error: ")
+    assert message in error

@@ -1,0 +1,183 @@
+"""The tree keeps the shape that was decided: who imports whom, what is published, what may not be here at all."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+from predictor.costs.catalogue import catalogue
+
+ROOT = Path(__file__).resolve().parents[2]
+
+PACKAGES = {
+    "predictor": ROOT / "predictor",
+    "estimate_train_time": ROOT / "estimate_train_time",
+    "fitting": ROOT / "training" / "fitting",
+    "microbench": ROOT / "profiling" / "microbench",
+}
+# What each package may import besides the standard library and itself. `predictor` is the ground floor.
+RUNTIME = {"pydantic", "yaml"}
+ALLOWED_IMPORTS = {
+    "predictor": RUNTIME,
+    "estimate_train_time": RUNTIME | {"predictor"},
+    "fitting": RUNTIME | {"predictor", "numpy", "pandas", "scipy", "sklearn", "threadpoolctl"},
+    "microbench": RUNTIME | {"predictor", "torch", "mpi4py", "flash_attn"},
+}
+NOT_IN_A_PREDICTION = ("torch", "sklearn", "scipy", "numpy", "pandas", "snakemake", "fitting", "microbench")
+NOT_IMPORTABLE = ("profiling", "training", "slurm", "regressors")
+CODE_EXECUTING_FORMATS = {"pickle", "cPickle", "joblib", "cloudpickle", "dill", "marshal", "shelve"}
+CODE_EXECUTING_SUFFIXES = {".pkl", ".pickle", ".joblib", ".pt", ".pth", ".npy"}
+PUBLISHED_SUFFIXES = {".json", ".yaml", ".md"}
+PUBLISHED_MAX_BYTES = 4_000_000
+MAX_LINES = 400
+SKIPPED_FOLDERS = {"__pycache__", "build", "dist", "logs", "results"}
+
+
+@cache
+def tree() -> tuple[Path, ...]:
+    """Every file of the checkout that is neither hidden nor generated; links are not followed."""
+    files: list[Path] = []
+    for folder, folders, names in os.walk(ROOT):
+        folders[:] = [name for name in folders if not name.startswith(".") and name not in SKIPPED_FOLDERS]
+        files += [Path(folder, name) for name in names]
+    return tuple(sorted(files))
+
+
+def python_files() -> list[Path]:
+    return [path for path in tree() if path.suffix == ".py"]
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def imported_names(path: Path) -> Iterator[tuple[str, int]]:
+    """Every dotted name that a file imports anywhere, functions and type-checking blocks included, and its line."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from ((f"{node.module}.{alias.name}", node.lineno) for alias in node.names)
+
+
+def modules(package: str) -> dict[str, Path]:
+    """The modules of a package by dotted name; none if the package is not written yet."""
+    folder = PACKAGES[package]
+    found = {}
+    for path in sorted(folder.rglob("*.py")):
+        parts = (package, *path.relative_to(folder).with_suffix("").parts)
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_package_imports_only_what_lies_below_it(package: str) -> None:
+    allowed = ALLOWED_IMPORTS[package] | sys.stdlib_module_names | {package}
+    strays = [
+        f"{relative(path)}:{line} imports {name}"
+        for path in modules(package).values()
+        for name, line in imported_names(path)
+        if name.partition(".")[0] not in allowed
+    ]
+    assert not strays, f"{package} may import {', '.join(sorted(ALLOWED_IMPORTS[package]))}:\n" + "\n".join(strays)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_package_has_no_import_circle(package: str) -> None:
+    known = modules(package)
+    graph: dict[str, set[str]] = {}
+    for module, path in known.items():
+        names = {name for name, _ in imported_names(path)}
+        # `from a.b import c` is the module a.b.c where there is one, and a.b otherwise.
+        targets = {name if name in known else name.rpartition(".")[0] for name in names}
+        graph[module] = (targets & known.keys()) - {module}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(f"modules import each other in a circle: {' ← '.join(error.args[1])}")
+
+
+def test_prediction_loads_nothing_heavy() -> None:
+    script = f"import predictor.__main__, sys; print(*(set({NOT_IN_A_PREDICTION!r}) & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert not done.stdout.strip(), (
+        f"import predictor.__main__ also loads {done.stdout.strip()}: a prediction must start fast"
+    )
+
+
+@pytest.mark.parametrize("folder", NOT_IMPORTABLE)
+def test_source_root_is_no_package(folder: str) -> None:
+    assert not (ROOT / folder / "__init__.py").exists(), (
+        f"{folder}/__init__.py makes {folder} an import name. These folders are source roots or data: `profiling` is a "
+        "standard-library package from Python 3.15 on (PEP 799), and ours would shadow it or be shadowed"
+    )
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "predictor/costs/operators").glob("[!_]*.py")), ids=lambda path: path.stem
+)
+def test_operator_says_what_it_is(path: Path) -> None:
+    operator = catalogue()[path.stem]
+    assert operator.dimensions, f"{relative(path)}: no dimension names"
+    assert len(set(operator.dimensions)) == len(operator.dimensions), f"{relative(path)}: a dimension name occurs twice"
+    assert operator.source.strip(), f"{relative(path)}: no source for its work formula"
+
+
+def test_nothing_here_can_run_code_when_loaded() -> None:
+    files = [relative(path) for path in tree() if path.suffix in CODE_EXECUTING_SUFFIXES]
+    imports = [
+        f"{relative(path)}:{line} imports {name}"
+        for path in python_files()
+        for name, line in imported_names(path)
+        if name.partition(".")[0] in CODE_EXECUTING_FORMATS or name.rpartition(".")[2] == "read_pickle"
+    ]
+    assert not files + imports, "loading a model must not be able to run code; publish JSON:\n" + "\n".join(
+        files + imports
+    )
+
+
+def test_no_file_holds_more_than_one_idea() -> None:
+    code = [*python_files(), *(path for path in tree() if path.name in {"Snakefile", "Makefile"})]
+    lengths = {relative(path): len(path.read_text(encoding="utf-8").splitlines()) for path in code}
+    long = [f"{name}: {lines} lines" for name, lines in lengths.items() if lines > MAX_LINES]
+    assert not long, f"over {MAX_LINES} lines; split by idea:\n" + "\n".join(long)
+
+
+def published_files() -> list[Path]:
+    return [path for path in tree() if path.is_relative_to(ROOT / "regressors")]
+
+
+def test_published_systems_are_complete() -> None:
+    systems = {path.relative_to(ROOT / "regressors").parts[0] for path in published_files()}
+    assert systems, "regressors/ holds no published system; make fit publishes them"
+    missing = [
+        f"regressors/{system}/{name}"
+        for system in sorted(systems)
+        for name in ("system.yaml", "card.md", "manifest.json")
+        if not (ROOT / "regressors" / system / name).is_file()
+    ]
+    assert not missing, "a published system says its hardware, its errors and its checksums:\n" + "\n".join(missing)
+
+
+def test_published_systems_are_small_and_hold_no_rows() -> None:
+    strays = [relative(path) for path in published_files() if path.suffix not in PUBLISHED_SUFFIXES]
+    assert not strays, "published systems hold fitted models and their cards, no tables:\n" + "\n".join(strays)
+    size = sum(path.stat().st_size for path in published_files())
+    assert size < PUBLISHED_MAX_BYTES, f"published systems take {size:,} bytes; the limit is {PUBLISHED_MAX_BYTES:,}"
+
+
+def test_checkout_and_wheel_find_regressors_at_one_path() -> None:
+    link = ROOT / "estimate_train_time" / "data" / "regressors"
+    assert link.resolve() == ROOT / "regressors", (
+        f"{relative(link)} must be a link to ../../regressors "
+        "(on Windows: git config core.symlinks true, then check out again)"
+    )

@@ -1,0 +1,106 @@
+"""The card of a published system, in Markdown: who measured, what was dropped and why, and how far off it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from fitting.systems import SystemSource
+from predictor.costs.hardware import System
+
+INTRODUCTION = """\
+Fitted regressors, physics × residual, with 90 % intervals. No measured row is stored here. All errors are percent of
+the measured time on rows that the answering fit had not seen: *MAPE* and *median* from five folds grouped by kernel
+shape, *largest* from holding out the largest 20 % by work (of all tables of the regressor together; of each table for
+a collective), *physics* without the residual. *Coverage* is the share of rows in their 90 % interval, calibrated on
+other folds, and for the largest rows on smaller ones only. *Noise* is the gap between a row and the median of the
+others of its shape: nothing can predict better. *Unseen topology* is physics fitted to all other topologies; inside a
+node (1×n) that asks the links between nodes about NVLink.
+"""
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}"
+
+
+def _table(columns: Sequence[dict[str, Any]], collective: bool) -> list[str]:
+    keys = ["mape", "median", "physics_mape", "largest_mape", "coverage", "largest_coverage", "noise_floor"]
+    names = ["MAPE", "median", "physics", "largest", "coverage", "coverage, largest", "noise"]
+    if collective:
+        keys, names = [*keys, "unseen_topology_mape"], [*names, "unseen topology"]
+    lines = [
+        f"| column | regressor | rows | kept | {' | '.join(names)} |",
+        "|---|---|" + "---:|" * (len(names) + 2),
+    ]
+    for column in columns:
+        numbers = " | ".join(_number(column.get(key)) for key in keys)
+        lines.append(
+            f"| {column['column']} | {column['regressor']} | {column['rows']} | {column['kept']} | {numbers} |"
+        )
+    return lines
+
+
+def _dropped(columns: Sequence[dict[str, Any]]) -> list[str]:
+    lines = [
+        f"| {column['column']} | {count} of {column['rows']} | {reason} |"
+        for column in columns
+        for reason, count in column["dropped"].items()
+    ]
+    return ["| column | rows | reason |", "|---|---:|---|", *lines] if lines else ["None."]
+
+
+def _host(system: System) -> list[str]:
+    return [f"- `{name}`: {quantity.value} – {quantity.source}" for name, quantity in system.host.items()] or [
+        "Nothing."
+    ]
+
+
+def _summary(document: dict[str, Any]) -> list[str]:
+    lines = ["| | columns | MAPE | physics | largest | coverage | coverage, largest |", "|---|" + "---:|" * 6]
+    for kind in ("operators", "collectives"):
+        s = document[kind]
+        numbers = [s[k] for k in ("mape", "physics_mape", "largest_mape", "coverage", "largest_coverage")]
+        lines.append(f"| {kind} | {s['columns']} | {' | '.join(_number(n) for n in numbers)} |")
+    return lines
+
+
+def card(source: SystemSource, system: System, document: dict[str, Any]) -> str:
+    """Return the card's text."""
+    provenance = source.provenance
+    analytic = [
+        f"- {entry['regressor']} {entry['direction']}: {entry['why']}; interval {entry['interval_percent'][0]:+.0f} to "
+        f"{entry['interval_percent'][1]:+.0f} % (logarithmic)"
+        for entry in document["analytic"]
+    ]
+    columns = [*document["operator_columns"], *document["collective_columns"]]
+    lines = [
+        f"# {system.name}: {system.gpu.name}, {', '.join(document['precisions'])}",
+        "",
+        INTRODUCTION,
+        "## Who measured it",
+        f"- Measured by {provenance.measured_by}.",
+        f"- Source and licence: {provenance.attribution}.",
+        *(f"- Known: {line}." for line in provenance.known),
+        *(f"- Not stated by the source: {line}." for line in provenance.not_stated),
+        "",
+        "## In short",
+        *_summary(document),
+        "",
+        "## Operators",
+        *_table(document["operator_columns"], collective=False),
+        "",
+        "## Collectives",
+        *_table(document["collective_columns"], collective=True),
+        "",
+        "## Dropped rows",
+        *_dropped(columns),
+        "",
+        "`res_add` takes the same time both ways in every row and is kept: both ways sum two tensors.",
+        "",
+        "## Analytic, because no row was usable",
+        *(analytic or ["Nothing."]),
+        "",
+        "## Host",
+        *_host(system),
+    ]
+    return "\n".join(lines) + "\n"

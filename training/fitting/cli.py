@@ -1,0 +1,96 @@
+"""Fit, judge and publish systems from measurement tables; stdout is the result, stderr progress."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from fitting.evaluate import evaluate
+from fitting.print_tables import evaluation_text, held_out_text
+from fitting.publish import seal
+from fitting.system_fit import fit_system, judge
+from fitting.systems import SystemFileError, read_system
+from fitting.tables import TableError
+from predictor.errors import PublishedError
+
+BAD_INPUT = 2
+
+
+def _progress(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _fit(arguments: argparse.Namespace) -> int:
+    source = read_system(arguments.system)
+    donor = arguments.donor or (arguments.out.parent / source.donor if source.donor else None)
+    started = time.perf_counter()
+    _progress(f"fitting {source.hardware.name} from {arguments.measurements}")
+    document = fit_system(source, arguments.measurements, arguments.out, donor)
+    _progress(f"published {arguments.out} in {time.perf_counter() - started:.1f} s")
+    print(json.dumps({kind: document[kind] for kind in ("operators", "collectives")}))
+    return 0
+
+
+def _print(document: dict[str, Any], as_json: bool, text: Callable[[dict[str, Any]], str]) -> None:
+    print(json.dumps(document, indent=1) if as_json else text(document))
+
+
+def _evaluate(arguments: argparse.Namespace) -> int:
+    _progress(f"evaluating {arguments.folder} on {arguments.measurements}")
+    _print(evaluate(arguments.folder, arguments.measurements), arguments.json, evaluation_text)
+    return 0
+
+
+def _held_out(arguments: argparse.Namespace) -> int:
+    source = read_system(arguments.system)
+    _progress(f"refitting {source.hardware.name} on splits of {arguments.measurements}")
+    _print(judge(source, arguments.measurements), arguments.json, held_out_text)
+    return 0
+
+
+def _seal(arguments: argparse.Namespace) -> int:
+    print(f"{arguments.folder}: {seal(arguments.folder)} files sealed")
+    return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command line's parser."""
+    result = argparse.ArgumentParser(prog="python -m fitting", description=__doc__)
+    commands = result.add_subparsers(required=True, metavar="COMMAND")
+    fit = commands.add_parser("fit", help="fit a system's measurement tables and publish it")
+    fit.add_argument("--system", type=Path, required=True, help="training/systems/NAME.yaml")
+    fit.add_argument("--measurements", type=Path, required=True, help="the cluster's folder of tables, or its parent")
+    fit.add_argument("--out", type=Path, required=True, help="folder to publish, e.g. regressors/NAME")
+    fit.add_argument(
+        "--donor", type=Path, help="published system that stands in for missing rows (default: beside --out)"
+    )
+    fit.set_defaults(run=_fit)
+    evaluation = commands.add_parser("evaluate", help="judge a published system against measurement tables")
+    evaluation.add_argument("folder", type=Path, metavar="SYSTEM_FOLDER", help="e.g. regressors/NAME")
+    evaluation.add_argument("measurements", type=Path, metavar="MEASUREMENTS_DIR")
+    evaluation.add_argument("--json", action="store_true", help="for machines")
+    evaluation.set_defaults(run=_evaluate)
+    held_out = commands.add_parser("held-out", help="refit on splits of the tables and report the errors on the rest")
+    held_out.add_argument("system", type=Path, metavar="SYSTEM_YAML", help="training/systems/NAME.yaml")
+    held_out.add_argument("measurements", type=Path, metavar="MEASUREMENTS_DIR")
+    held_out.add_argument("--json", action="store_true", help="for machines")
+    held_out.set_defaults(run=_held_out)
+    sealing = commands.add_parser("seal", help="rewrite the manifest of a published folder after a deliberate change")
+    sealing.add_argument("folder", type=Path)
+    sealing.set_defaults(run=_seal)
+    return result
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; return 0, or 2 after one line about bad input."""
+    parsed = parser().parse_args(arguments)
+    try:
+        return int(parsed.run(parsed))
+    except (FileNotFoundError, TableError, SystemFileError, PublishedError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return BAD_INPUT

@@ -1,0 +1,142 @@
+"""Judge a published system against anybody's tables, through the same code that predicts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fitting.gate import ColumnCount, gate
+from fitting.pipeline import operators_of
+from fitting.report import mean
+from fitting.scores import percent, relative_error
+from fitting.tables import Row, Tables
+from predictor.costs.collectives import COLLECTIVES
+from predictor.costs.cost import Cost
+from predictor.costs.operator import Operator, Shape
+from predictor.costs.published import COLLECTIVE_FOLDER, OPERATOR_FOLDER, PublishedSystem, read_manifest
+from predictor.errors import PublishedError
+
+EVALUATION_FORMAT = "estimate-train-time/evaluation/1"
+LARGEST_SHARE = 0.2
+Vector = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One regressor's tables against one published system."""
+
+    folder: Path
+    tables: Tables
+    regressor: str
+
+
+def published_precisions(folder: Path) -> list[str]:
+    """Return the precisions that a published folder answers for.
+
+    Raises:
+        FileNotFoundError: the folder is not a published system.
+        PublishedError: its manifest is damaged.
+    """
+    names = [name for name in read_manifest(folder) if name.startswith(f"{OPERATOR_FOLDER}/")]
+    return sorted({name.removesuffix(".json").rpartition("_")[2] for name in names})
+
+
+def _column(name: str, rows: Sequence[Row], costs: Sequence[Cost], count: ColumnCount, sms: int) -> dict[str, Any]:
+    entry: dict[str, Any] = {
+        "column": name,
+        "rows": count.rows,
+        "kept": count.kept,
+        "dropped": dict(sorted(count.dropped.items())),
+    }
+    if not rows:
+        return entry
+    us = np.array([row.us for row in rows])
+    error = relative_error(np.array([cost.us for cost in costs]), us)
+    works = [row.operator.work(row.shape, row.direction, sms) for row in rows]
+    work = np.array([w.flops or w.size_bytes for w in works])
+    largest = work >= np.quantile(work, 1.0 - LARGEST_SHARE)
+    inside = [cost.low_us <= row.us <= cost.high_us for row, cost in zip(rows, costs, strict=True)]
+    return entry | {
+        "mape": percent(error.mean()),
+        "median": percent(float(np.median(error))),
+        "largest_mape": percent(error[largest].mean()),
+        "coverage": percent(float(np.mean(inside))),
+        "sources": sorted({cost.source.label for cost in costs}),
+    }
+
+
+def run_job(job: Job) -> list[dict[str, Any]]:
+    """Return one entry per column of a regressor's tables."""
+    system = PublishedSystem(job.folder, job.tables.precision)
+    sms = int(system.system.gpu.num_multiprocessors.value)
+    rows = job.tables.rows(job.regressor)
+    result = []
+    for direction in operators_of(job.regressor)[0].directions:
+        gated = gate([row for row in rows if row.direction is direction], system.system, job.tables.precision)
+        answers: dict[tuple[Operator, Shape], Cost] = {}
+        for row in gated.kept:
+            key = (row.operator, row.shape)
+            if key not in answers:
+                answers[key] = system.cost(row.operator, direction, row.shape)
+        for name, count in gated.columns.items():
+            members = [row for row in gated.kept if row.column == name]
+            costs = [answers[row.operator, row.shape] for row in members]
+            entry = _column(name, members, costs, count, sms)
+            result.append({"regressor": job.regressor, "precision": job.tables.precision, **entry})
+    return result
+
+
+def _missing(system: PublishedSystem, tables: Tables) -> None:
+    """Raise if the tables hold a regressor that the system has not published."""
+    known = {*system.regressor_names(OPERATOR_FOLDER), *system.regressor_names(COLLECTIVE_FOLDER)}
+    unknown = [name for name in tables.regressors() if name not in known]
+    if unknown:
+        raise PublishedError(
+            f"{system.folder} has no {tables.precision} regressor for {', '.join(unknown)}; it has "
+            f"{', '.join(sorted(known))}"
+        )
+
+
+def _summary(columns: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    judged = [column for column in columns if "mape" in column]
+    keys = ("mape", "median", "largest_mape", "coverage")
+    return {"columns": len(judged), **{key: mean(column[key] for column in judged) for key in keys}}
+
+
+def evaluate(folder: Path, measurements: Path) -> dict[str, Any]:
+    """Return the errors of a published system on every table of its GPU.
+
+    Raises:
+        FileNotFoundError: a folder is missing.
+        PublishedError: the system is damaged, or lacks an operator that was measured.
+        TableError: a table cannot be read, or there is none of this GPU.
+    """
+    jobs = []
+    name = folder.name
+    for precision in published_precisions(folder):
+        system = PublishedSystem(folder, precision)
+        name = system.name
+        tables = Tables.find(measurements, system.gpu, precision)
+        _missing(system, tables)
+        jobs += [Job(folder, tables, regressor) for regressor in tables.regressors()]
+    jobs.sort(key=lambda job: -job.tables.size_bytes(job.regressor))
+    with ProcessPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
+        found = [column for columns in pool.map(run_job, jobs) for column in columns]
+    found.sort(key=lambda column: (column["regressor"] in COLLECTIVES, column["regressor"]))
+    operators = [column for column in found if column["regressor"] not in COLLECTIVES]
+    collectives = [column for column in found if column["regressor"] in COLLECTIVES]
+    return {
+        "format": EVALUATION_FORMAT,
+        "system": name,
+        "unit": "percent of the measured time",
+        "operators": _summary(operators),
+        "collectives": _summary(collectives),
+        "columns": found,
+    }

@@ -1,0 +1,183 @@
+"""Drop rows that physics forbids, and say which and why.
+
+A row is dropped when it beats a peak of the GPU or of the links, when both directions repeat one number though their
+work differs, or when it disagrees with the rows around it. A column (a table in one direction, a collective over one
+topology) is dropped whole when too much of it beats a peak, or when neighbouring message sizes scatter more than any
+transfer does. Nothing is dropped for being hard to predict: the limits are the hardware's, and neighbours are judged
+relative to their own scatter.
+
+``residual_add`` has the same duration both ways in every row, and keeps it: the backward pass sums the gradients of
+the two branches with the same kernel, so its work is equal and nothing forbids equal times.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy.spatial import cKDTree
+
+from fitting.physics import fit_physics, terms_matrix
+from fitting.tables import Row
+from predictor.costs.hardware import Links, System
+from predictor.costs.operator import Direction
+
+NOT_POSITIVE = "not a positive duration"
+BEATS_FLOPS = "faster than the peak FLOP/s"
+BEATS_MEMORY = "faster than the memory bandwidth"
+BEATS_LINK = "faster than the links"
+REPEATED = "forward and backward repeat one number"
+OUTLIER = "disagrees with its neighbours"
+NOT_A_MEASUREMENT = "in a column of which more than 25 % beats a peak: not a measurement"
+NOISE = "in a column whose neighbouring sizes scatter by more than 10 %: noise, not a transfer"
+
+IMPOSSIBLE = (NOT_POSITIVE, BEATS_FLOPS, BEATS_MEMORY, BEATS_LINK)
+IMPOSSIBLE_SHARE = 0.25
+NOISE_LOG_SCATTER = 0.10
+NOISE_WINDOW = 15
+# Below this many times the L2 cache a kernel may never touch device memory, so bandwidth says nothing about it.
+CACHE_MULTIPLE = 2.0
+REPEATED_TOLERANCE = 0.005
+REPEATED_WORK_RATIO = 1.25
+NEIGHBOURS = 9
+OUTLIER_SIGMAS = 8.0
+OUTLIER_LOG_RATIO = float(np.log(1.25))
+MAD_TO_SIGMA = 1.4826
+FAR_LOG_RATIO = float(np.log(10.0))
+
+
+@dataclass(slots=True)
+class ColumnCount:
+    """How many rows of a column there were, how many are kept, and why the others are not."""
+
+    rows: int = 0
+    kept: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(slots=True)
+class Gated:
+    """What the gate kept of one regressor's rows in one direction, with the count of every column."""
+
+    kept: list[Row] = field(default_factory=list)
+    columns: dict[str, ColumnCount] = field(default_factory=dict)
+
+
+def link_floor_us(row: Row, links: Links, gpus_per_node: int) -> float:
+    """Return the time below which no transfer over these links can be, in microseconds.
+
+    Inside a node the links of one GPU are shared evenly among its peers; between nodes each GPU has one network
+    interface.
+    """
+    pair_bytes, interface_bytes = row.operator.work(row.shape, row.direction, 1).extras[:2]
+    pair_gb_per_s = links.intra_node_gb_per_s.value / max(gpus_per_node - 1, 1)
+    return pair_bytes / (pair_gb_per_s * 1e3) + interface_bytes / (links.inter_node_gb_per_s.value * 1e3)
+
+
+def _physical_reason(row: Row, system: System, precision: str) -> str | None:
+    if not row.us > 0.0 or not np.isfinite(row.us):
+        return NOT_POSITIVE
+    if row.is_collective:
+        return BEATS_LINK if row.us < link_floor_us(row, system.links, system.gpus_per_node) else None
+    gpu = system.gpu
+    sms = int(gpu.num_multiprocessors.value)
+    work = row.operator.work(row.shape, row.direction, sms)
+    if work.flops / row.us > gpu.peak_tflop_per_s[precision].value * 1e6:
+        return BEATS_FLOPS
+    cache_bytes = gpu.l2_cache_mb.value * 1e6
+    if work.size_bytes > CACHE_MULTIPLE * cache_bytes:
+        uncached = work.size_bytes - cache_bytes
+        if uncached / row.us > gpu.memory_bandwidth_gb_per_s.value * 1e3:
+            return BEATS_MEMORY
+    if row.other_us and abs(row.us / row.other_us - 1.0) < REPEATED_TOLERANCE:
+        other = Direction.BACKWARD if row.direction is Direction.FORWARD else Direction.FORWARD
+        ratio = row.operator.work(row.shape, other, sms).size_bytes / work.size_bytes
+        if max(ratio, 1.0 / ratio) > REPEATED_WORK_RATIO:
+            return REPEATED
+    return None
+
+
+def _deviations(rows: Sequence[Row], residual: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return how far each row's log residual lies from the median of its nearest shapes."""
+    points = np.log([[size + 1.0 for size in row.shape] for row in rows])
+    _, nearest = cKDTree(points).query(points, k=NEIGHBOURS + 1)
+    others = residual[nearest]
+    others[nearest == np.arange(len(rows))[:, None]] = np.nan
+    deviation: NDArray[np.float64] = residual - np.nanmedian(others, axis=1)
+    return deviation
+
+
+def outliers(rows: Sequence[Row], num_multiprocessors: int) -> NDArray[np.bool_]:
+    """Return which rows lie far from the median of their nearest shapes, after physics has taken the trend away."""
+    flags = np.zeros(len(rows), dtype=bool)
+    if len(rows) <= 2 * NEIGHBOURS:
+        return flags
+    matrix = terms_matrix(rows, num_multiprocessors)
+    us = np.array([row.us for row in rows])
+    residual = np.log(us / fit_physics(matrix, us).predict(matrix))
+    flags |= np.abs(residual - np.median(residual)) > FAR_LOG_RATIO
+    # One collective's topologies have one trend each; an operator's tables of different parts of one model share
+    # theirs.
+    names = np.array([row.column if row.is_collective else row.operator.name for row in rows])
+    for name in sorted(set(names)):
+        index = np.flatnonzero(names == name).tolist()
+        if len(index) <= NEIGHBOURS:
+            continue
+        deviation = _deviations([rows[i] for i in index], residual[index])
+        sigma = MAD_TO_SIGMA * np.median(np.abs(deviation - np.median(deviation)))
+        flags[index] |= np.abs(deviation) > max(OUTLIER_SIGMAS * sigma, OUTLIER_LOG_RATIO)
+    return flags
+
+
+def scatter(rows: Sequence[Row]) -> float:
+    """Return the median absolute deviation of log time per byte against its running median over message sizes."""
+    ordered = sorted(rows, key=lambda row: row.shape)
+    series = pd.Series(np.log([row.us / row.shape[0] for row in ordered]))
+    running = series.rolling(NOISE_WINDOW, center=True, min_periods=NOISE_WINDOW // 3).median()
+    return float((series - running).abs().median())
+
+
+def _drop_columns(rows: Sequence[Row], bad: set[str], reason: str, columns: dict[str, ColumnCount]) -> list[Row]:
+    for row in rows:
+        if row.column in bad:
+            columns[row.column].dropped[reason] += 1
+    return [row for row in rows if row.column not in bad]
+
+
+def gate(rows: Sequence[Row], system: System, precision: str) -> Gated:
+    """Gate the rows of one regressor and direction."""
+    result = Gated()
+    possible = []
+    for row in rows:
+        column = result.columns.setdefault(row.column, ColumnCount())
+        column.rows += 1
+        reason = _physical_reason(row, system, precision)
+        if reason is None:
+            possible.append(row)
+        else:
+            column.dropped[reason] += 1
+    impossible = {
+        name
+        for name, column in result.columns.items()
+        if sum(column.dropped[reason] for reason in IMPOSSIBLE) > IMPOSSIBLE_SHARE * column.rows
+    }
+    possible = _drop_columns(possible, impossible, NOT_A_MEASUREMENT, result.columns)
+    agreeing = []
+    for row, flagged in zip(possible, outliers(possible, int(system.gpu.num_multiprocessors.value)), strict=True):
+        if flagged:
+            result.columns[row.column].dropped[OUTLIER] += 1
+        else:
+            agreeing.append(row)
+    by_column: dict[str, list[Row]] = {}
+    for row in agreeing:
+        if row.is_collective:
+            by_column.setdefault(row.column, []).append(row)
+    noisy = {name for name, members in by_column.items() if scatter(members) > NOISE_LOG_SCATTER}
+    result.kept = _drop_columns(agreeing, noisy, NOISE, result.columns)
+    for row in result.kept:
+        result.columns[row.column].kept += 1
+    return result

@@ -1,0 +1,131 @@
+"""Fit every regressor of a system: one job per regressor and direction, side by side in processes."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+
+from fitting.gate import ColumnCount, gate
+from fitting.heldout import hold_out, untouched_coverage
+from fitting.regress import fit
+from fitting.samples import columns, parts, to_samples, topologies
+from fitting.scores import Score, score
+from fitting.tables import Row, Tables
+from predictor.costs.catalogue import families
+from predictor.costs.collectives import COLLECTIVES
+from predictor.costs.hardware import System
+from predictor.costs.operator import Direction, Operator, Shape
+from predictor.costs.regressors import DirectionModel
+
+FEWEST_ROWS = 30
+EXAMPLES = 40
+LAUNCH_QUANTILE = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One regressor in one direction."""
+
+    system: System
+    tables: Tables
+    regressor: str
+    direction: Direction
+    untouched: bool = False
+    most_launch_us: float = np.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One measured shape that a derivation can be checked on; lives in memory only."""
+
+    operator: str
+    shape: Shape
+    us: float
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """What one job found."""
+
+    regressor: str
+    direction: Direction
+    model: DirectionModel | None
+    columns: dict[str, ColumnCount]
+    scores: dict[str, Score]
+    examples: tuple[Example, ...]
+    launch_floor_us: float
+
+
+def operators_of(regressor: str) -> list[Operator]:
+    """Return the operators that a regressor answers for."""
+    return [COLLECTIVES[regressor]] if regressor in COLLECTIVES else families()[regressor]
+
+
+def _examples(rows: list[Row]) -> tuple[Example, ...]:
+    """Return the median times of shapes picked evenly over the sorted list of them."""
+    times: dict[tuple[str, Shape], list[float]] = {}
+    for row in rows:
+        times.setdefault((row.operator.name, row.shape), []).append(row.us)
+    keys = sorted(times)
+    picked = keys[:: max(1, len(keys) // EXAMPLES)]
+    return tuple(Example(name, shape, float(np.median(times[name, shape]))) for name, shape in picked)
+
+
+def run_job(job: Job) -> Fit:
+    """Gate, fit and judge one regressor in one direction."""
+    rows = [row for row in job.tables.rows(job.regressor) if row.direction is job.direction]
+    gated = gate(rows, job.system, job.tables.precision)
+    counted = len(gated.kept)
+    if counted < FEWEST_ROWS:
+        # A direction without usable rows lends its shapes to the check of what stands in for it.
+        return Fit(job.regressor, job.direction, None, gated.columns, {}, (), 0.0)
+    members = [operator.name for operator in operators_of(job.regressor)]
+    samples = to_samples(gated.kept, int(job.system.gpu.num_multiprocessors.value), members, job.most_launch_us)
+    held_out = hold_out(samples, per_table=gated.kept[0].is_collective)
+    fitted = fit(samples)
+    if not held_out.use_residual:
+        fitted = fitted.without_residual(samples)
+    names = parts(gated.kept)
+    by_part = {names[number]: interval for number, interval in held_out.intervals.items() if number is not None}
+    model = fitted.publish(held_out.intervals[None], by_part, counted, topologies(gated.kept))
+    untouched = untouched_coverage(samples, gated.kept[0].is_collective) if job.untouched else None
+    scores = score(samples, held_out, columns(gated.kept), untouched)
+    floor = float(np.quantile(samples.us, LAUNCH_QUANTILE))
+    return Fit(job.regressor, job.direction, model, gated.columns, scores, _examples(gated.kept), floor)
+
+
+def shortest_message_us(system: System, tables: Tables) -> float:
+    """Return the shortest point-to-point message's time: no collective takes longer than that to merely start.
+
+    Large-message tables alone leave the launch open, and what the fit makes of it is wrong by milliseconds for small
+    ones.
+    """
+    if "point_to_point" not in tables.regressors():
+        return np.inf
+    kept = gate(tables.rows("point_to_point"), system, tables.precision).kept
+    return min((row.us for row in kept), default=np.inf)
+
+
+def fit_all(system: System, tables: Tables, untouched: bool = False) -> list[Fit]:
+    """Fit every regressor that has a table, in a fixed order whatever finishes first.
+
+    Args:
+        system: the hardware that bounds the rows.
+        tables: what was measured.
+        untouched: also check the intervals on shapes that neither fit nor calibration has seen; twice the time.
+    """
+    shortest = shortest_message_us(system, tables)
+    jobs = [
+        Job(system, tables, regressor, direction, untouched, shortest if regressor in COLLECTIVES else np.inf)
+        for regressor in tables.regressors()
+        for direction in operators_of(regressor)[0].directions
+    ]
+    slowest_first = sorted(jobs, key=lambda job: -tables.size_bytes(job.regressor))
+    with ProcessPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
+        fits = list(pool.map(run_job, slowest_first))
+    return sorted(
+        fits, key=lambda found: (found.regressor in COLLECTIVES, found.regressor, found.direction != "forward")
+    )

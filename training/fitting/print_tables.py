@@ -1,0 +1,74 @@
+"""Plain-text tables for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from fitting.report import REFERENCE
+
+
+def columns_text(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """Return aligned columns: the first to the left, the others to the right."""
+    widths = [max(len(line[i]) for line in (header, *lines)) for i in range(len(header))]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if i == 0 else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+        )
+        for line in (header, *lines)
+    )
+
+
+def number(value: float | None) -> str:
+    """Return two decimals, or a dash for nothing."""
+    return "-" if value is None else f"{value:.2f}"
+
+
+def _dropped(column: dict[str, Any]) -> str:
+    return "; ".join(f"{count} {reason}" for reason, count in column["dropped"].items())
+
+
+def evaluation_text(document: dict[str, Any]) -> str:
+    """Return an evaluation as text: one line per column, the reasons of dropped rows, and the means."""
+    keys = ("mape", "median", "largest_mape", "coverage")
+    header = ("column", "rows", "kept", "MAPE %", "median %", "largest 20 % %", "coverage %")
+    lines = [
+        (c["column"], str(c["rows"]), str(c["kept"]), *(number(c.get(key)) for key in keys))
+        for c in document["columns"]
+    ]
+    for kind in ("operators", "collectives"):
+        summary = document[kind]
+        lines.append((f"mean of {summary['columns']} {kind}", "", "", *(number(summary[key]) for key in keys)))
+    reasons = [f"{c['column']}: {_dropped(c)}" for c in document["columns"] if c["dropped"]]
+    return "\n".join([columns_text(header, lines), "", "dropped:", *(reasons or ["nothing"])])
+
+
+def held_out_text(document: dict[str, Any]) -> str:
+    """Return held-out errors as text, the reference's beside ours."""
+    keys = (
+        "mape", "physics_mape", "largest_mape", "unseen_topology_mape", "coverage", "untouched_coverage",
+        "largest_coverage", "noise_floor",
+    )  # fmt: skip
+    header = (
+        "column",
+        "rows",
+        "kept",
+        "MAPE",
+        "physics",
+        "largest",
+        "unseen",
+        "cover",
+        "untouched",
+        "largest c.",
+        "noise",
+    )
+    columns = [*document["operator_columns"], *document["collective_columns"]]
+    lines = [(c["column"], str(c["rows"]), str(c["kept"]), *(number(c.get(key)) for key in keys)) for c in columns]
+    for kind in ("operators", "collectives"):
+        summary = document[kind]
+        lines.append((f"mean of {summary['columns']} {kind}", "", "", *(number(summary.get(key)) for key in keys)))
+        theirs = REFERENCE[kind]
+        shown = [theirs["mape"], "", theirs["largest_mape"], theirs["unseen_topology_mape"], "", "", "", ""]
+        lines.append(("  the reference", "", "", *shown))
+    return columns_text(header, lines)

@@ -1,0 +1,87 @@
+"""Write a published system: the same input gives the same bytes, and a killed run leaves the old folder as it was."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from hashlib import sha256
+from pathlib import Path
+
+import yaml
+
+from predictor.costs.collectives import COLLECTIVES
+from predictor.costs.hardware import System
+from predictor.costs.published import COLLECTIVE_FOLDER, MANIFEST, MANIFEST_FORMAT, OPERATOR_FOLDER, REGRESSOR_FILE
+from predictor.costs.regressors import RegressorFile
+
+HELD_OUT = "held_out.json"
+CARD = "card.md"
+SYSTEM = "system.yaml"
+
+
+def to_json(document: object) -> bytes:
+    """Return JSON with one line per tree and a newline at the end."""
+    text = json.dumps(document, separators=(",", ":"), allow_nan=False)
+    return (text.replace("],[", "],\n[") + "\n").encode()
+
+
+def regressor_path(file: RegressorFile) -> str:
+    """Return where a regressor lies in its published folder."""
+    kind = COLLECTIVE_FOLDER if file.name in COLLECTIVES else OPERATOR_FOLDER
+    return f"{kind}/" + REGRESSOR_FILE.format(gpu=file.gpu, regressor=file.name, precision=file.precision)
+
+
+def contents(system: System, files: list[RegressorFile], card: str, held_out: object) -> dict[str, bytes]:
+    """Return every file of the published folder except its manifest."""
+    hardware = yaml.safe_dump(system.model_dump(mode="json"), sort_keys=False, allow_unicode=True, width=120)
+    result = {
+        SYSTEM: hardware.encode(),
+        CARD: card.encode(),
+        HELD_OUT: (json.dumps(held_out, indent=1, allow_nan=False) + "\n").encode(),
+    }
+    for file in files:
+        result[regressor_path(file)] = to_json(file.model_dump(mode="json"))
+    return result
+
+
+def manifest_bytes(files: dict[str, bytes]) -> bytes:
+    """Return the manifest that vouches for ``files``."""
+    digests = {name: sha256(content).hexdigest() for name, content in sorted(files.items())}
+    return (json.dumps({"format": MANIFEST_FORMAT, "files": digests}, indent=1) + "\n").encode()
+
+
+def publish(folder: Path, files: dict[str, bytes]) -> None:
+    """Write the folder beside its place, then put it there, replacing what was published before."""
+    folder = folder.resolve()
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    building = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    building.chmod(0o755)
+    try:
+        for name, content in {**files, MANIFEST: manifest_bytes(files)}.items():
+            path = building / name
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(content)
+        retired = Path(f"{building}.old")
+        if folder.exists():
+            folder.replace(retired)
+        building.replace(folder)
+        shutil.rmtree(retired, ignore_errors=True)
+    finally:
+        shutil.rmtree(building, ignore_errors=True)
+
+
+def seal(folder: Path) -> int:
+    """Rewrite the manifest for what lies in the folder; return the number of files.
+
+    Raises:
+        FileNotFoundError: the folder is not a published system.
+    """
+    if not (folder / SYSTEM).is_file():
+        raise FileNotFoundError(f"{folder} is not a published system: it has no {SYSTEM}")
+    names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    files = {name: (folder / name).read_bytes() for name in names if name != MANIFEST}
+    temporary = folder / f".{MANIFEST}"
+    temporary.write_bytes(manifest_bytes(files))
+    temporary.replace(folder / MANIFEST)
+    return len(files)

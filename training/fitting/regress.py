@@ -1,0 +1,105 @@
+"""One regressor of one direction: physics × residual, fitted to samples and written as a published model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil, floor
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fitting.physics import Physics, fit_physics
+from fitting.residual import DIGITS, Residual, fit_residual, rounded_up
+from fitting.samples import Samples
+from predictor.costs.regressors import DirectionModel, Interval
+
+Vector = NDArray[np.float64]
+HULL_STEPS = 1e6
+
+
+def rounded(values: Sequence[float] | Vector) -> tuple[float, ...]:
+    """Round to seven significant digits, as files hold them."""
+    return tuple(float(f"{value:.{DIGITS}g}") for value in values)
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """A fitted regressor, with numbers already rounded as they will be published."""
+
+    physics: Physics
+    residual: Residual
+    feature_low: Vector
+    feature_high: Vector
+    hull_low: Vector
+    hull_high: Vector
+
+    def physics_us(self, samples: Samples) -> Vector:
+        """Return what physics alone answers, in microseconds."""
+        result: Vector = self.physics.predict(samples.terms)
+        return result
+
+    def us(self, samples: Samples) -> Vector:
+        """Return the answers in microseconds."""
+        features = np.clip(full_features(samples, self.physics), self.feature_low, self.feature_high)
+        result: Vector = self.physics_us(samples) * np.exp(self.residual.predict(features))
+        return result
+
+    def distance(self, samples: Samples) -> Vector:
+        """Return how far outside the measured box each row lies, as the largest log ratio; 0 inside."""
+        beyond = np.maximum(self.hull_low - samples.hull, samples.hull - self.hull_high).max(axis=1)
+        result: Vector = np.maximum(beyond, 0.0)
+        return result
+
+    def without_residual(self, samples: Samples) -> Fitted:
+        """Return the same physics with only its median correction."""
+        median = float(np.median(np.log(samples.us / self.physics_us(samples))))
+        residual = Residual(round(median, 6), [])
+        return Fitted(self.physics, residual, self.feature_low, self.feature_high, self.hull_low, self.hull_high)
+
+    def publish(
+        self,
+        interval: Interval,
+        intervals: Mapping[str, Interval],
+        rows: int,
+        topologies: Sequence[tuple[int, int]],
+    ) -> DirectionModel:
+        """Return the model as a file holds it."""
+        return DirectionModel(
+            physics=tuple(self.physics.coefficients.tolist()),
+            overlapped=self.physics.overlapped,
+            hull_low=tuple(self.hull_low.tolist()),
+            hull_high=tuple(self.hull_high.tolist()),
+            feature_low=tuple(self.feature_low.tolist()),
+            feature_high=tuple(self.feature_high.tolist()),
+            baseline=self.residual.baseline,
+            trees=tuple(self.residual.trees),
+            topologies=tuple(topologies) or None,
+            interval=interval,
+            intervals=dict(intervals),
+            origin="measured",
+            rows=rows,
+        )
+
+
+def full_features(samples: Samples, physics: Physics) -> Vector:
+    """Return what ``predictor.costs.features.residual_features`` returns, for all rows at once."""
+    parts = samples.terms * physics.coefficients
+    total = parts.sum(axis=1, keepdims=True)
+    return np.hstack([samples.features, parts / np.where(total > 0.0, total, 1.0)])
+
+
+def fit(samples: Samples) -> Fitted:
+    """Fit physics, then the residual of what it leaves."""
+    unrounded = fit_physics(samples.terms, samples.us, most_launch_us=samples.most_launch_us)
+    physics = Physics(np.array(rounded(unrounded.coefficients)), unrounded.overlapped)
+    features = full_features(samples, physics)
+    return Fitted(
+        physics=physics,
+        residual=fit_residual(features, np.log(samples.us / physics.predict(samples.terms))),
+        # Rounded outwards, so that every measured row lies inside.
+        feature_low=-np.array([rounded_up(-value) for value in features.min(axis=0)]),
+        feature_high=np.array([rounded_up(value) for value in features.max(axis=0)]),
+        hull_low=np.array([floor(value * HULL_STEPS) / HULL_STEPS for value in samples.hull.min(axis=0)]),
+        hull_high=np.array([ceil(value * HULL_STEPS) / HULL_STEPS for value in samples.hull.max(axis=0)]),
+    )

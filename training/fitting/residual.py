@@ -1,0 +1,100 @@
+"""The residual half of a regressor: a small gradient-boosted correction of log(time / physics).
+
+Trees are at most three deep, so that one is 22 numbers and any reader can evaluate it without scikit-learn.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import floor, log10
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.ensemble import HistGradientBoostingRegressor
+from threadpoolctl import threadpool_limits
+
+from predictor.costs.regressors import TREE_LEAVES, TREE_NODES
+
+Vector = NDArray[np.float64]
+NUM_TREES = 120
+DEPTH = 3
+LEARNING_RATE = 0.18
+MIN_ROWS_PER_LEAF = 6
+FEWEST_ROWS = 40
+DIGITS = 7
+# numpy and plain Python may add up a feature in another order.
+LAST_BITS = 1e-12
+
+
+@dataclass(frozen=True, slots=True)
+class Residual:
+    """An additive correction: ``baseline`` plus one leaf of each tree."""
+
+    baseline: float
+    trees: list[tuple[float, ...]]
+
+    def predict(self, features: Vector) -> Vector:
+        """Evaluate all rows of ``features`` (rows, features) at once."""
+        total = np.full(len(features), self.baseline)
+        rows = np.arange(len(features))
+        for tree in self.trees:
+            index = np.array(tree[:TREE_NODES], dtype=int)
+            threshold = np.array(tree[TREE_NODES : 2 * TREE_NODES])
+            node = np.zeros(len(features), dtype=int)
+            for _ in range(DEPTH):
+                node = 2 * node + 1 + (features[rows, index[node]] > threshold[node])
+            total += np.array(tree[2 * TREE_NODES :])[node - TREE_NODES]
+        return total
+
+
+def rounded_up(value: float) -> float:
+    """Return the smallest number of seven digits that is clearly not below ``value``.
+
+    A threshold may be a feature's own value, and a row that it sends left must go left wherever it is computed.
+    """
+    if value == 0.0:
+        return 0.0
+    value += abs(value) * LAST_BITS
+    nearest = float(f"{value:.{DIGITS}g}")
+    step = 10.0 ** (floor(log10(abs(value))) - DIGITS + 1)
+    return nearest if nearest >= value else float(f"{value + step / 2.0:.{DIGITS}g}")
+
+
+def _flatten(nodes: NDArray[np.void]) -> tuple[float, ...]:
+    """Return a fitted tree as 7 feature indices, 7 thresholds and 8 leaves of a complete binary tree."""
+    index, threshold, leaves = [0] * TREE_NODES, [0.0] * TREE_NODES, [0.0] * TREE_LEAVES
+
+    def place(node: int, heap: int) -> None:
+        entry = nodes[node]
+        if heap >= TREE_NODES:
+            leaves[heap - TREE_NODES] = round(float(entry["value"]), 5)
+            return
+        split = not entry["is_leaf"]
+        if split:
+            index[heap] = int(entry["feature_idx"])
+            threshold[heap] = rounded_up(float(entry["num_threshold"]))
+        place(int(entry["left"]) if split else node, 2 * heap + 1)
+        place(int(entry["right"]) if split else node, 2 * heap + 2)
+
+    place(0, 0)
+    return (*index, *threshold, *leaves)
+
+
+def fit_residual(features: Vector, log_ratio: Vector) -> Residual:
+    """Fit log(time / physics); with too few rows to learn from, only its median."""
+    if len(log_ratio) < FEWEST_ROWS:
+        return Residual(round(float(np.median(log_ratio)), 6), [])
+    model = HistGradientBoostingRegressor(
+        loss="absolute_error",
+        max_iter=NUM_TREES,
+        max_depth=DEPTH,
+        max_leaf_nodes=TREE_LEAVES,
+        learning_rate=LEARNING_RATE,
+        min_samples_leaf=MIN_ROWS_PER_LEAF,
+        early_stopping=False,
+        random_state=0,
+    )
+    with threadpool_limits(1):  # sums in one order, so that the same rows give the same bytes
+        model.fit(features, log_ratio)
+    trees = [_flatten(stage[0].nodes) for stage in model._predictors]
+    return Residual(round(float(model._baseline_prediction.item()), 6), trees)

@@ -1,0 +1,124 @@
+"""Fit a whole system: every regressor, what stands in for the missing ones, the host, the card, and publish it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from fitting.card import card
+from fitting.derive import Derived, derive_collectives, derive_operators, read_donor
+from fitting.pipeline import Fit, fit_all, operators_of
+from fitting.publish import contents, publish
+from fitting.report import held_out_document
+from fitting.systems import SystemSource
+from fitting.tables import TableError, Tables
+from predictor.costs.catalogue import catalogue
+from predictor.costs.hardware import Quantity, System
+from predictor.costs.operator import Direction
+from predictor.costs.regressors import DirectionModel, RegressorFile
+
+HOST_OPERATOR = "rope"
+
+
+def host_quantities(fits: Sequence[Fit]) -> dict[str, Quantity]:
+    """Return what one kernel launch costs the host, forward and backward.
+
+    RoPE is many short kernels: below some size its duration stops shrinking, because the host cannot launch them
+    faster. The launch term of its physics is that duration; over its number of kernels it is the cost of one launch.
+    """
+    launches = catalogue()[HOST_OPERATOR].launches
+    found = {}
+    for fit in fits:
+        if fit.regressor != HOST_OPERATOR or fit.model is None or not fit.model.overlapped:
+            continue
+        floor_us, kernels = fit.model.physics[0], launches[fit.direction is Direction.BACKWARD]
+        source = (
+            f"launch floor of the measured RoPE {fit.direction} times, {floor_us:.1f} µs, over its {kernels} kernels"
+        )
+        found[f"launch_{fit.direction}_us"] = Quantity(value=round(floor_us / kernels, 3), source=source)
+    return found
+
+
+def regressor_files(
+    fits: Sequence[Fit], derived: Sequence[Derived], system: System, precision: str
+) -> list[RegressorFile]:
+    """Return one published file per regressor."""
+    directions: dict[str, dict[Direction, DirectionModel]] = {}
+    for fit in fits:
+        if fit.model is not None:
+            directions.setdefault(fit.regressor, {})[fit.direction] = fit.model
+    for stand_in in derived:
+        directions.setdefault(stand_in.regressor, {})[stand_in.direction] = stand_in.model
+    return [
+        RegressorFile(
+            format="estimate-train-time/regressor/1",
+            name=name,
+            gpu=system.gpu.name,
+            precision=precision,
+            num_multiprocessors=int(system.gpu.num_multiprocessors.value),
+            members=tuple(operator.name for operator in operators_of(name)),
+            directions={direction: models[direction] for direction in Direction if direction in models},
+        )
+        for name, models in sorted(directions.items())
+    ]
+
+
+def find_tables(path: Path, source: SystemSource) -> list[Tables]:
+    """Return the tables of every precision that somebody measured.
+
+    Raises:
+        FileNotFoundError: there is no such folder.
+        TableError: it holds no table of this GPU.
+    """
+    gpu = source.hardware.gpu
+    found: list[Tables] = []
+    for precision in gpu.peak_tflop_per_s:
+        try:
+            found.append(Tables.find(path, gpu.name, precision))
+        except TableError:
+            continue
+    if not found:
+        known = sorted({re.split(r"_", p.name)[0] for p in path.glob("**/operator/*.csv")})
+        raise TableError(
+            f"{path}: no table operator/{gpu.name}_*_{{{','.join(gpu.peak_tflop_per_s)}}}.csv; tables there are of "
+            f"{', '.join(known) or 'no GPU'}"
+        )
+    return found
+
+
+def fit_system(source: SystemSource, measurements: Path, out: Path, donor: Path | None) -> dict[str, object]:
+    """Fit, publish to ``out`` and return what ``held_out.json`` holds.
+
+    Raises:
+        FileNotFoundError: a folder is missing.
+        TableError: a table cannot be read, or there is none of this GPU.
+        PublishedError: the donor is damaged.
+    """
+    files: list[RegressorFile] = []
+    fits: list[Fit] = []
+    derived: list[Derived] = []
+    tables = find_tables(measurements, source)
+    for table in tables:
+        fits = fit_all(source.hardware, table)
+        models = {(f.regressor, f.direction): f.model for f in fits if f.model}
+        derived = derive_collectives(models)
+        if donor is not None:
+            derived += derive_operators(fits, source.hardware, read_donor(donor, table.precision))
+        files += regressor_files(fits, derived, source.hardware, table.precision)
+    system = source.hardware.model_copy(update={"host": {**source.hardware.host, **host_quantities(fits)}})
+    document = held_out_document(system.name, [t.precision for t in tables], fits, derived)
+    publish(out, contents(system, files, card(source, system, document), document))
+    return document
+
+
+def judge(source: SystemSource, measurements: Path) -> dict[str, object]:
+    """Refit on every split without publishing, and return what ``held_out.json`` would hold.
+
+    Raises:
+        FileNotFoundError: a folder is missing.
+        TableError: a table cannot be read, or there is none of this GPU.
+    """
+    tables = find_tables(measurements, source)
+    fits = [found for table in tables for found in fit_all(source.hardware, table, untouched=True)]
+    return held_out_document(source.hardware.name, [table.precision for table in tables], fits, [])

@@ -1,0 +1,56 @@
+"""Read a system's source file: its hardware, who measured it, and which system may stand in for what it lacks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from predictor.costs.hardware import System
+
+
+class SystemFileError(ValueError):
+    """A system file that cannot be read; the message names the file and the reason."""
+
+
+class Provenance(BaseModel):
+    """Who measured, under which licence, and what is known about the environment."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    measured_by: str = Field(min_length=1)
+    attribution: str = Field(min_length=1, description="source and licence, as the source asks for")
+    known: tuple[str, ...]
+    not_stated: tuple[str, ...]
+
+
+class SystemSource(BaseModel):
+    """One file of ``training/systems``."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    hardware: System
+    provenance: Provenance
+    donor: str | None = Field(
+        default=None, description="published system that stands in for what was not measured here"
+    )
+
+
+def read_system(path: Path) -> SystemSource:
+    """Read a system's source file.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        SystemFileError: it is not YAML, or a field is missing, unknown or of the wrong type.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such system file")
+    try:
+        return SystemSource.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+    except yaml.YAMLError as error:
+        raise SystemFileError(f"{path}: not YAML: {str(error).splitlines()[0]}") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise SystemFileError(f"{path}: {where}: {first['msg']}") from error

@@ -1,0 +1,233 @@
+"""Import measurement tables in the estimate-train-time layout.
+
+``<cluster>/nccl/<gpu>_<name>_<precision>[_<nodes>_<gpus>].csv`` holds collectives: ``shape`` in elements of two bytes
+(of one rank's shard for an all-gather), ``nodes``, ``GPUsPerNode`` and ``dur(us)``. A file without the last two
+numbers may repeat the rows of those with them. ``<cluster>/operator/<gpu>_<name>_<precision>.csv`` holds the sizes of
+the short form (mp, b, h, l, dim) and the durations ``F_dur(us)``, ``B_dur(us)`` or ``dur(us)``; rows become the
+kernel shapes of the operator catalogue. Different (mp, dim, …) give the same kernel shape, so everything after this
+file groups by shape.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from predictor.costs.catalogue import catalogue
+from predictor.costs.collectives import COLLECTIVES
+from predictor.costs.layer_call import LayerCall, padded_vocab_size
+from predictor.costs.operator import Direction, Operator, Shape
+from predictor.costs.work import ELEMENT_BYTES
+from predictor.short_names import OPERATORS_BY_SHORT_NAME
+
+COLLECTIVES_BY_SHORT_NAME = {
+    "allreduce": "all_reduce",
+    "allreduce_large": "all_reduce",
+    "allgather": "all_gather",
+    "allgather_large": "all_gather",
+    "reducescatter": "reduce_scatter",
+    "reducescatter_large": "reduce_scatter",
+    "p2p": "point_to_point",
+}
+TABLE_VOCAB_SIZE = 50257
+TENSORS_PER_LAYER = 12
+
+
+class TableError(ValueError):
+    """A measurement table that cannot be read; the message names the file and the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One measured call in one direction."""
+
+    operator: Operator
+    table: str
+    direction: Direction
+    shape: Shape
+    us: float
+    other_us: float | None = None  # the same call's duration in the other direction
+
+    @property
+    def is_collective(self) -> bool:
+        """Return whether the row is a collective's."""
+        return self.operator.name in COLLECTIVES
+
+    @property
+    def column(self) -> str:
+        """Return what was measured in one go: a table in one direction, or a collective over one topology."""
+        if self.is_collective:
+            return f"{self.table} {self.shape[1]}x{self.shape[2]}"
+        return f"{self.table} {self.direction}"
+
+
+def _layer_shape(operator: Operator, row: dict[str, float]) -> Shape:
+    """Return the kernel shape of a row of a layer operator's table; sizes the table lacks do not matter to it."""
+    heads = int(row.get("h", 1))
+    hidden = int(row.get("dim", heads))
+    call = LayerCall(
+        micro_batch_size=int(row["b"]),
+        sequence_length=int(row["l"]),
+        hidden_size=hidden,
+        num_attention_heads=heads,
+        ffn_hidden_size=4 * hidden,
+        vocab_size=TABLE_VOCAB_SIZE,
+        tensor_parallel_size=int(row.get("mp", 1)),
+        causal=False,
+    )
+    assert operator.shape is not None
+    return operator.shape(call)
+
+
+def stage_parameters(table: str, mp: int, dim: int, encoders: int) -> Shape:
+    """Return (parameters, tensors) of the first, a middle or the last pipeline stage on one tensor-parallel rank."""
+    parameters = 12 * dim * dim * encoders // mp
+    tensors = TENSORS_PER_LAYER * encoders
+    if not table.startswith("middleStage"):
+        parameters += padded_vocab_size(TABLE_VOCAB_SIZE, mp) // mp * dim
+        tensors += 1
+    return parameters, tensors
+
+
+def _shapes(operator: Operator, table: str, frame: pd.DataFrame) -> list[Shape]:
+    records = frame.to_dict("records")
+    if operator.shape is not None:
+        return [_layer_shape(operator, {str(k): v for k, v in row.items()}) for row in records]
+    if operator.name == "optimizer_step_looped":
+        return [(int(row["params"]), int(row["param_tensors"])) for row in records]
+    return [stage_parameters(table, int(row["mp"]), int(row["dim"]), int(row["encoders"])) for row in records]
+
+
+def operator_of(path: Path, gpu: str, precision: str) -> tuple[str, Operator]:
+    """Return the short name in a table's file name and the operator that it stands for.
+
+    Raises:
+        TableError: no operator has this name.
+    """
+    table = path.stem.removeprefix(f"{gpu}_").removesuffix(f"_{precision}")
+    if table not in OPERATORS_BY_SHORT_NAME:
+        raise TableError(f"{path}: unknown operator {table!r}; known: {', '.join(sorted(OPERATORS_BY_SHORT_NAME))}")
+    return table, catalogue()[OPERATORS_BY_SHORT_NAME[table]]
+
+
+def read_table(path: Path, gpu: str, precision: str) -> list[Row]:
+    """Read one operator table.
+
+    Raises:
+        TableError: the file name, a column or a value is not of the layout.
+    """
+    table, operator = operator_of(path, gpu, precision)
+    try:
+        frame = pd.read_csv(path, dtype=float)
+        shapes = _shapes(operator, table, frame)
+    except (ValueError, KeyError, pd.errors.ParserError) as error:
+        raise TableError(f"{path}: not a measurement table of {table}: {error}") from error
+    columns = {"F_dur(us)": Direction.FORWARD, "B_dur(us)": Direction.BACKWARD}
+    if operator.directions == (Direction.FORWARD,):
+        columns = {("dur" if "dur" in frame else "dur(us)"): Direction.FORWARD}
+    for column in columns:
+        if column not in frame:
+            raise TableError(f"{path}: no column {column!r}; found {', '.join(frame.columns)}")
+    rows = []
+    for column, direction in columns.items():
+        others = [frame[c] for c in columns if c != column] or [pd.Series([None] * len(frame), dtype=object)]
+        rows += [
+            Row(operator, table, direction, shape, float(us), None if other is None else float(other))
+            for shape, us, other in zip(shapes, frame[column], others[0], strict=True)
+        ]
+    return rows
+
+
+def collective_of(path: Path, gpu: str, precision: str) -> tuple[str, Operator]:
+    """Return the short name in a table's file name and the collective that it stands for.
+
+    Raises:
+        TableError: no collective has this name.
+    """
+    match = re.fullmatch(rf"{re.escape(gpu)}_(\w+?)_{precision}(_\d+_\d+)?", path.stem)
+    table = match[1] if match else path.stem
+    if table not in COLLECTIVES_BY_SHORT_NAME:
+        raise TableError(f"{path}: unknown collective {table!r}; known: {', '.join(COLLECTIVES_BY_SHORT_NAME)}")
+    return table, COLLECTIVES[COLLECTIVES_BY_SHORT_NAME[table]]
+
+
+def read_collective_table(path: Path, gpu: str, precision: str) -> list[Row]:
+    """Read one collective table.
+
+    Raises:
+        TableError: the file name, a column or a value is not of the layout.
+    """
+    table, operator = collective_of(path, gpu, precision)
+    try:
+        frame = pd.read_csv(path, dtype=float)
+        values = frame[["shape", "nodes", "GPUsPerNode", "dur(us)"]].to_numpy()
+        return [
+            Row(operator, table, Direction.FORWARD, (int(size) * ELEMENT_BYTES, int(nodes), int(gpus)), float(us))
+            for size, nodes, gpus, us in values
+        ]
+    except (ValueError, KeyError, pd.errors.ParserError) as error:
+        raise TableError(f"{path}: not a measurement table of {table}: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """The measurement tables of one GPU and precision below a cluster's folder."""
+
+    folder: Path
+    gpu: str
+    precision: str
+
+    @classmethod
+    def find(cls, path: Path, gpu: str, precision: str) -> Tables:
+        """Return the tables of ``path`` itself, or of the one cluster folder below it that has this GPU.
+
+        Raises:
+            FileNotFoundError: there is no such folder.
+            TableError: no folder, or more than one, has tables of this GPU.
+        """
+        if not path.is_dir():
+            raise FileNotFoundError(f"{path}: no such folder of measurements")
+        folders = [path, *sorted(child for child in path.iterdir() if child.is_dir())]
+        found = [folder for folder in folders if any((folder / "operator").glob(f"{gpu}_*_{precision}.csv"))]
+        if len(found) != 1:
+            where = ", ".join(str(folder) for folder in found) or "no folder"
+            raise TableError(
+                f"{path}: {where} holds tables operator/{gpu}_*_{precision}.csv; expected exactly one folder"
+            )
+        return cls(found[0], gpu, precision)
+
+    def paths(self) -> dict[str, list[Path]]:
+        """Return the files of each regressor.
+
+        Raises:
+            TableError: a file is of no operator or collective that the catalogue knows.
+        """
+        result: dict[str, list[Path]] = {}
+        for path in sorted((self.folder / "operator").glob(f"{self.gpu}_*_{self.precision}.csv")):
+            result.setdefault(operator_of(path, self.gpu, self.precision)[1].regressor_name, []).append(path)
+        for path in sorted((self.folder / "nccl").glob(f"{self.gpu}_*_{self.precision}*.csv")):
+            result.setdefault(collective_of(path, self.gpu, self.precision)[1].name, []).append(path)
+        return result
+
+    def regressors(self) -> list[str]:
+        """Return the regressors that have a table."""
+        return sorted(self.paths())
+
+    def size_bytes(self, regressor: str) -> int:
+        """Return the size of a regressor's tables."""
+        return sum(path.stat().st_size for path in self.paths()[regressor])
+
+    def rows(self, regressor: str) -> list[Row]:
+        """Read a regressor's rows; a collective's repeated rows once.
+
+        Raises:
+            TableError: a table cannot be read.
+        """
+        paths = self.paths()[regressor]
+        if regressor not in COLLECTIVES:
+            return [row for path in paths for row in read_table(path, self.gpu, self.precision)]
+        rows = [row for path in paths for row in read_collective_table(path, self.gpu, self.precision)]
+        return list({(row.table, row.shape, row.us): row for row in rows}.values())
