@@ -1,0 +1,141 @@
+"""One replay times every schedule: each stage runs its slots in order, neighbours exchange what they wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import lru_cache
+
+from predictor.timeline.schedules import Schedule, Slot
+
+
+class Kind(IntEnum):
+    """What a stage does next."""
+
+    COMPUTE = 0
+    SEND = 1
+    RECEIVE = 2
+
+
+Instruction = tuple[Kind, bool, int]
+Message = tuple[int, bool, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """What a replay found, in the unit of its durations.
+
+    Attributes:
+        finished: when each stage ends its last slot, with its last message sent.
+        busy: time each stage computes.
+        communicating: time each stage spends in transfers that its computing waits for, neighbours' lateness aside.
+    """
+
+    finished: list[float]
+    busy: list[float]
+    communicating: list[float]
+
+    @property
+    def makespan(self) -> float:
+        """Return when the last stage to finish is done."""
+        return max(self.finished)
+
+
+def stage_program(slots: Sequence[Slot], stage: int, num_stages: int) -> list[Instruction]:
+    """Return a stage's slots with its messages between them.
+
+    What a slot makes is sent before the next slot starts. In 1F1B's steady state a stage first receives the gradient of
+    its next backward pass and then sends the activation that it has just made, so that neighbours pair up.
+
+    Source of the order: DeepSpeed ``runtime/pipe/schedule.py``, ``TrainSchedule.steps``.
+    """
+    is_first, is_last = stage == 0, stage == num_stages - 1
+    in_flight = num_stages - stage - 1
+    program: list[Instruction] = []
+    pending: Instruction | None = None
+    for is_forward, micro_batch in slots:
+        receives = not (is_first if is_forward else is_last)
+        receive = (Kind.RECEIVE, is_forward, micro_batch)
+        gradient_first = pending is not None and pending[1] and not is_forward and pending[2] - micro_batch == in_flight
+        if receives and gradient_first:
+            program.append(receive)
+        if pending is not None:
+            program.append(pending)
+        if receives and not gradient_first:
+            program.append(receive)
+        program.append((Kind.COMPUTE, is_forward, micro_batch))
+        sends = not (is_last if is_forward else is_first)
+        pending = (Kind.SEND, is_forward, micro_batch) if sends else None
+    return [*program, pending] if pending is not None else program
+
+
+@lru_cache(maxsize=32)
+def stage_programs(schedule: Schedule, num_stages: int, num_micro_batches: int) -> list[list[Instruction]]:
+    """Return every stage's program; kept, because point estimate and interval, and most of a search, share them."""
+    return [stage_program(schedule(s, num_stages, num_micro_batches), s, num_stages) for s in range(num_stages)]
+
+
+def replay(
+    schedule: Schedule,
+    num_micro_batches: int,
+    forward: Sequence[float],
+    backward: Sequence[float],
+    transfer: float,
+    blocking: bool = True,
+) -> Replay:
+    """Time a schedule.
+
+    Args:
+        schedule: orders the slots of one stage.
+        num_micro_batches: per step.
+        forward: duration of a forward slot, per stage.
+        backward: duration of a backward slot, per stage.
+        transfer: duration of one message between neighbouring stages.
+        blocking: sender and receiver both wait until a message is over; otherwise only the receiver does.
+    """
+    stages = len(forward)
+    programs = stage_programs(schedule, stages, num_micro_batches)
+    clock, busy, communicating = [0.0] * stages, [0.0] * stages, [0.0] * stages
+    position = [0] * stages
+    offered: dict[Message, float] = {}
+    ready = list(range(stages))
+    while ready:
+        stage = ready.pop()
+        program = programs[stage]
+        while position[stage] < len(program):
+            kind, is_forward, micro_batch = program[position[stage]]
+            if kind is Kind.COMPUTE:
+                duration = forward[stage] if is_forward else backward[stage]
+                clock[stage] += duration
+                busy[stage] += duration
+            else:
+                link = stage if (kind is Kind.SEND) == is_forward else stage - 1
+                peer = link + 1 if link == stage else link
+                message = (link, is_forward, micro_batch)
+                if kind is Kind.SEND and not blocking:
+                    offered[message] = clock[stage]
+                    ready.append(peer)
+                elif kind is Kind.RECEIVE and not blocking:
+                    if message not in offered:
+                        break
+                    clock[stage] = max(clock[stage], offered.pop(message) + transfer)
+                else:
+                    if message not in offered:
+                        offered[message] = clock[stage]
+                        break
+                    if position[peer] == len(programs[peer]) or programs[peer][position[peer]][1:] != (
+                        is_forward,
+                        micro_batch,
+                    ):
+                        break
+                    met = max(clock[stage], clock[peer]) + transfer
+                    del offered[message]
+                    for party in (stage, peer):
+                        clock[party] = met
+                        communicating[party] += transfer
+                    position[peer] += 1
+                    ready.append(peer)
+            position[stage] += 1
+    assert all(p == len(program) for p, program in zip(position, programs, strict=True)), "the schedule deadlocks"
+    return Replay(clock, busy, communicating)

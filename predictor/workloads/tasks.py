@@ -1,0 +1,74 @@
+"""A task is one call of an operator or a collective, some number of times over."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import NamedTuple
+
+from predictor.costs.catalogue import catalogue
+from predictor.costs.collectives import COLLECTIVES, Topology, collective_shape
+from predictor.costs.layer_call import LayerCall
+from predictor.costs.operator import Direction, Operator, Shape
+from predictor.costs.work import ELEMENT_BYTES
+
+FORWARD, BACKWARD = Direction.FORWARD, Direction.BACKWARD
+ADD_BYTES = 3 * ELEMENT_BYTES
+
+
+class Part(StrEnum):
+    """Where a task's time is shown."""
+
+    OPERATORS = "operators"
+    SIDE_KERNELS = "side_kernels"
+    TENSOR_PARALLEL = "tensor_parallel"
+    PIPELINE_PARALLEL = "pipeline_parallel"
+    DATA_PARALLEL = "data_parallel"
+    OPTIMIZER = "optimizer"
+
+
+class Task(NamedTuple):
+    """Run ``operator`` on ``shape`` ``times`` times.
+
+    Attributes:
+        name: what it is for; differs from the operator's name where a kernel is timed by its bytes.
+        times: need not be whole, where a kernel is timed as a multiple of another's bytes.
+        launches: kernels that the host launches for all of them.
+    """
+
+    name: str
+    operator: Operator
+    direction: Direction
+    shape: Shape
+    times: float
+    part: Part
+    launches: float
+
+
+def operator_task(name: str, call: LayerCall, direction: Direction, times: float = 1.0) -> Task:
+    """Return the task of a catalogue operator on one layer call."""
+    operator = catalogue()[name]
+    assert operator.shape is not None
+    launches = times * operator.launches[direction is BACKWARD]
+    return Task(name, operator, direction, operator.shape(call), times, Part.OPERATORS, launches)
+
+
+def collective_task(name: str, size_bytes: float, group: Topology, part: Part, times: float = 1.0) -> list[Task]:
+    """Return the task of a collective, or none where the group is a single rank or there is nothing to send."""
+    if group.ranks < 2 or size_bytes <= 0:
+        return []
+    shape = collective_shape(name, size_bytes, group)
+    collective = COLLECTIVES[name]
+    return [Task(name, collective, FORWARD, shape, times, part, times * collective.launches[0])]
+
+
+def stream_task(
+    name: str, size_bytes: float, call: LayerCall, launches: float = 1, part: Part = Part.SIDE_KERNELS
+) -> Task:
+    """Return the task of an element-wise kernel that nobody benchmarked, from the bytes that it reads and writes.
+
+    It runs at the rate of the residual addition over the same layer's activations: both only stream memory.
+    """
+    operator = catalogue()["residual_add"]
+    shape = (call.tokens, call.hidden_size)
+    times = size_bytes / (ADD_BYTES * call.tokens * call.hidden_size)
+    return Task(name, operator, FORWARD, shape, times, part, launches)

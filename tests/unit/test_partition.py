@@ -1,0 +1,37 @@
+"""Splits of layers over stages that real runs recorded, and the errors for impossible ones."""
+
+from __future__ import annotations
+
+import pytest
+
+from predictor.errors import ConfigError
+from predictor.workloads.partition import gpt_neox, split_layers, uniform
+
+
+@pytest.mark.parametrize(("layers", "stages", "split"), [(32, 4, [8, 9, 9, 6]), (44, 4, [11, 12, 12, 9])])
+def test_gpt_neox_split_is_what_jobs_recorded(layers: int, stages: int, split: list[int]) -> None:
+    # Calls of the checkpointed layer per stage in the traces of the two Perlmutter jobs.
+    assert gpt_neox(layers, stages) == split
+
+
+@pytest.mark.parametrize("stages", range(1, 33))
+def test_gpt_neox_split_leaves_no_stage_empty_and_loses_no_layer(stages: int) -> None:
+    split = gpt_neox(32, stages)
+    assert sum(split) == 32
+    assert len(split) == stages
+    assert min(split[1:-1] or [1]) >= 1
+
+
+def test_uniform_split_gives_the_rest_to_the_first_stages() -> None:
+    assert uniform(10, 4) == [3, 3, 2, 2]
+
+
+def test_given_split_must_add_up() -> None:
+    assert split_layers([5, 3], 8, 2) == [5, 3]
+    with pytest.raises(ConfigError, match="add up to 8"):
+        split_layers([5, 4], 8, 2)
+
+
+def test_more_stages_than_layers_is_refused() -> None:
+    with pytest.raises(ConfigError, match="pipeline_parallel_size \\(pp\\) is 9"):
+        split_layers("uniform", 8, 9)

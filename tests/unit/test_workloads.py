@@ -1,0 +1,139 @@
+"""What a run consists of: parameter counts, tasks of a layer, groups and the nodes they span."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from predictor.costs.collectives import Topology, collective_shape, group_topology
+from predictor.workloads.expand import edge_passes, layer_passes, step_end, tied_embedding_reduction, transfer_tasks
+from predictor.workloads.layout import Layout
+from predictor.workloads.run import Recompute, TrainingRun
+from predictor.workloads.tasks import Part, Task
+from predictor.workloads.transformer import Attention, Normalization, Transformer
+
+GPT = Transformer(
+    num_layers=4,
+    hidden_size=1024,
+    num_attention_heads=16,
+    ffn_hidden_size=4096,
+    sequence_length=512,
+    vocab_size=50257,
+    normalization=Normalization.LAYER_NORM,
+    attention=Attention.FUSED_SOFTMAX,
+    rotary_fraction=0.0,
+    biases=True,
+    tied_embeddings=True,
+)
+RUN = TrainingRun(
+    model=GPT,
+    layout=Layout(2, 2, 2, 4),
+    layers_per_stage=(2, 2),
+    micro_batch_size=1,
+    num_micro_batches=4,
+    precision="fp16",
+    recompute=Recompute.FULL,
+    schedule="1f1b",
+    zero_stage=1,
+    gradient_bucket_elements=10_000_000,
+)
+
+
+def names(tasks: list[Task]) -> list[str]:
+    return [task.name for task in tasks]
+
+
+def test_parameters_of_gpt2_medium_equal_the_published_count() -> None:
+    # OpenAI's 345M model: 24 layers, hidden 1024, 1024 positions, vocabulary 50257: 354,823,168 parameters.
+    model = replace(GPT, num_layers=24, sequence_length=1024)
+    embedding = 50257 * 1024
+    total = 24 * model.layer_parameters() + embedding + model.position_parameters() + model.norm_parameters(1)
+    assert total == 354_823_168
+
+
+def test_layer_runs_every_operator_forward_and_backward() -> None:
+    passes = layer_passes(RUN)
+    for tasks in (passes.forward, passes.recompute, passes.backward):
+        assert {"layer_norm", "qkv_projection", "causal_softmax", "ffn_up", "gelu", "ffn_down"} <= set(names(tasks))
+    assert "gradient_accumulation" in names(passes.backward)
+    assert "gradient_accumulation" not in names(passes.forward)
+
+
+def test_selective_recomputation_repeats_only_attention() -> None:
+    passes = layer_passes(replace(RUN, recompute=Recompute.SELECTIVE))
+    assert names(passes.recompute) == ["attention_scores", "causal_softmax", "attention_values"]
+    assert layer_passes(replace(RUN, recompute=Recompute.NONE)).recompute == []
+
+
+def test_parallel_residual_needs_one_all_reduce_a_layer() -> None:
+    def syncs(run: TrainingRun) -> float:
+        return sum(task.times for task in layer_passes(run).forward if task.part is Part.TENSOR_PARALLEL)
+
+    assert syncs(RUN) == 2
+    assert syncs(replace(RUN, model=replace(GPT, parallel_residual=True))) == 1
+
+
+def test_listed_operators_replace_the_usual_ones() -> None:
+    listed = replace(RUN, model=replace(GPT, layer_operators=("layer_norm", "gelu", "gelu")))
+    counts = {task.name: task.times for task in layer_passes(listed).forward if task.part is Part.OPERATORS}
+    assert counts == {"layer_norm": 1, "gelu": 2}
+
+
+def test_edges_hold_embedding_and_loss() -> None:
+    assert "embedding" in names(edge_passes(RUN, 0).forward)
+    assert {"lm_head", "cross_entropy", "logits_to_fp32"} <= set(names(edge_passes(RUN, 1).backward))
+    alone = edge_passes(replace(RUN, layout=Layout(1, 1, 1, 4), layers_per_stage=(4,)), 0)
+    assert {"embedding", "lm_head"} <= set(names(alone.forward))
+
+
+def test_one_of_each_group_sends_nothing() -> None:
+    alone = replace(RUN, layout=Layout(1, 1, 1, 4), layers_per_stage=(4,))
+    assert transfer_tasks(alone) == []
+    assert step_end(alone, 0).reduction == []
+    assert step_end(alone, 0).gather == []
+    assert tied_embedding_reduction(alone) == []
+    assert all(task.part is not Part.TENSOR_PARALLEL for task in layer_passes(alone).forward)
+
+
+def test_gradients_are_reduced_in_buckets_that_add_up() -> None:
+    tasks = [task for task in step_end(RUN, 0).reduction if task.name == "all_reduce"]
+    elements = sum(task.shape[0] // 2 * task.times for task in tasks)
+    assert elements == RUN.stage_parameters(0)
+    assert max(task.shape[0] // 2 for task in tasks) == RUN.gradient_bucket_elements
+
+
+def test_zero_shards_the_optimizer() -> None:
+    def owned(zero_stage: int) -> int:
+        return step_end(replace(RUN, zero_stage=zero_stage), 0).optimizer[0].shape[0]
+
+    assert owned(0) == RUN.stage_parameters(0)
+    assert owned(1) == -(-RUN.stage_parameters(0) // 2)
+    assert step_end(replace(RUN, zero_stage=0), 0).gather == []
+
+
+@pytest.mark.parametrize(
+    ("size", "stride", "gpus_per_node", "topology"),
+    [
+        (2, 1, 4, Topology(1, 2)),
+        (8, 1, 4, Topology(2, 4)),
+        (8, 4, 4, Topology(8, 1)),
+        (2, 2, 4, Topology(1, 2)),
+        (4, 2, 4, Topology(2, 2)),
+        (2, 1, 1, Topology(2, 1)),
+    ],
+)
+def test_groups_fill_nodes_in_order(size: int, stride: int, gpus_per_node: int, topology: Topology) -> None:
+    assert group_topology(size, stride, gpus_per_node) == topology
+
+
+def test_neighbouring_stages_inside_a_node_stay_inside() -> None:
+    assert Layout(1, 4, 1, 4).pipeline_hop() == Topology(1, 2)
+    assert Layout(2, 4, 1, 4).pipeline_hop() == Topology(2, 1)
+
+
+def test_a_switch_lets_a_pair_use_all_links() -> None:
+    # Each rank of a pair sends S; among four it would send 1.5 S, so two thirds of S load the links alike.
+    assert collective_shape("all_reduce", 3_000_000, Topology(1, 2, switched_as=4)) == (2_000_000, 1, 4)
+    assert collective_shape("point_to_point", 3_000_000, Topology(1, 2, switched_as=4)) == (1_000_000, 1, 2)
+    assert collective_shape("all_reduce", 3_000_000, Topology(2, 1, switched_as=4)) == (3_000_000, 2, 1)
