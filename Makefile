@@ -45,7 +45,7 @@ bench: $(TEST_READY) ## how fast predicting and fitting are
 accuracy: $(TEST_READY) ## errors on held-out measurements and on whole steps: MEASUREMENTS=folder
 	$(TEST) -m fitting held-out training/systems/Perlmutter.yaml "$(MEASUREMENTS)"
 	$(TEST) -m fitting held-out training/systems/Vista.yaml "$(MEASUREMENTS)"
-	$(TEST) tests/accuracy/report.py
+	$(TEST) -m tests.accuracy.report
 
 fit: $(TEST_READY) ## fit and publish both systems again: MEASUREMENTS=folder
 	$(TEST) -m fitting fit --system training/systems/Perlmutter.yaml --measurements "$(MEASUREMENTS)" --out regressors/Perlmutter

@@ -38,7 +38,7 @@ class Operator:
         shape: LayerCall → Shape, or None for an operator that is not called once per layer and micro-batch.
         family: operators of one family share one regressor (the GEMMs are one kernel library).
         directions: the passes it has; an optimizer step has a forward only.
-        extra_kinds: what each of ``Work.extras`` counts: flops, bytes or count; tells how a term scales between GPUs.
+        extra_kinds: what each of ``Work.extras`` counts (flops, bytes or count): how it scales between GPUs.
         launches: kernels that one eager call launches forward, and backward with its gradients accumulated.
         source: where the work formula comes from.
     """

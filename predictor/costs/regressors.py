@@ -44,6 +44,14 @@ class Interval(Published):
     inside: tuple[float, float] = Field(description="5 % and 95 % quantiles on held-out rows inside the hull")
     outside: float = Field(ge=0, description="95 % quantile of |log error| on nested extrapolation splits")
     outside_distance: float = Field(gt=0, description="median log distance from the hull in those splits")
+    measured: tuple[float, float] | None = Field(
+        default=None, description="a topology's own range of message sizes, as the first hull coordinate"
+    )
+
+    def beyond(self, coordinate: float) -> float:
+        """Return how far the first hull coordinate lies outside the range of this part's own; 0 inside."""
+        low, high = self.measured or (coordinate, coordinate)
+        return max(0.0, low - coordinate - HULL_TOLERANCE, coordinate - high - HULL_TOLERANCE)
 
     def bounds(self, distance: float) -> tuple[float, float]:
         """Return the interval's ends as logs: calibrated inside, and outside at the distance that was calibrated.
@@ -142,10 +150,12 @@ class DirectionRegressor:
             us *= exp(model.baseline + self._residual(x))
         elif known:
             us *= exp(model.baseline)
-        distance = self._distance(hull_coordinates(shape, work))
+        coordinates = hull_coordinates(shape, work)
+        interval = self._interval(operator, shape)
+        distance = max(self._distance(coordinates), interval.beyond(coordinates[0]))
         if not known:
             distance = max(distance, model.interval.outside_distance)
-        low, high = self._interval(operator, shape).bounds(distance)
+        low, high = interval.bounds(distance)
         if model.origin == "analytic":
             source = Source.ANALYTIC
         else:
@@ -182,15 +192,16 @@ class DirectionRegressor:
             return Outside("topology", None)
         coordinates = hull_coordinates(shape, operator.work(shape, direction, self._num_multiprocessors))
         names = (*operator.dimensions, "flops", "bytes")
-        beyond = [
-            max(low - value, value - high)
-            for value, low, high in zip(coordinates, model.hull_low, model.hull_high, strict=True)
-        ]
-        farthest = max(range(len(beyond)), key=beyond.__getitem__)
-        if beyond[farthest] <= HULL_TOLERANCE:
-            return None
-        is_switch = farthest < len(shape) and shape[farthest] <= 1  # there is no « how far » between no and yes
-        return Outside(names[farthest], None if is_switch else exp(beyond[farthest]))
+        own_low, own_high = self._interval(operator, shape).measured or (model.hull_low[0], model.hull_high[0])
+        lows, highs = (own_low, *model.hull_low[1:]), (own_high, *model.hull_high[1:])
+        worst, found = HULL_TOLERANCE, None
+        for name, value, low, high in zip(names, coordinates, lows, highs, strict=True):
+            beyond = max(low - value, value - high)
+            if beyond > worst:
+                smaller, larger = sorted((exp(value) - 1.0, exp(low if value < low else high) - 1.0))
+                # A switch such as causal was measured at 0 or is 0: there is no « how far » between no and yes.
+                worst, found = beyond, Outside(name, larger / smaller if smaller > 0.5 else None)
+        return found
 
     def _distance(self, coordinates: list[float]) -> float:
         """Return how far outside the measured box a call lies, as the largest log ratio; 0 inside."""

@@ -20,6 +20,9 @@ class Kind(IntEnum):
 
 Instruction = tuple[Kind, bool, int]
 Message = tuple[int, bool, int]
+# What happens, on which stage, and what else it concerns: MEET's neighbour, the number of SEND's and RECEIVE's message.
+Event = tuple[int, int, int]
+FORWARD, BACKWARD, MEET, SEND, RECEIVE = range(5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +73,53 @@ def stage_program(slots: Sequence[Slot], stage: int, num_stages: int) -> list[In
     return [*program, pending] if pending is not None else program
 
 
+def _other_end(program: list[Instruction], position: int, instruction: Instruction) -> bool:
+    """Return whether a neighbour stands at the other end of a message."""
+    if position == len(program):
+        return False
+    kind, *message = program[position]
+    return kind not in (Kind.COMPUTE, instruction[0]) and tuple(message) == instruction[1:]
+
+
 @lru_cache(maxsize=32)
-def stage_programs(schedule: Schedule, num_stages: int, num_micro_batches: int) -> list[list[Instruction]]:
-    """Return every stage's program; kept, because point estimate and interval, and most of a search, share them."""
-    return [stage_program(schedule(s, num_stages, num_micro_batches), s, num_stages) for s in range(num_stages)]
+def order(schedule: Schedule, num_stages: int, num_micro_batches: int, blocking: bool) -> list[Event]:
+    """Return everything that happens on all stages, each after what it waits for.
+
+    Programs decide who waits for whom, durations only how long, so one order serves every replay of a schedule: the
+    point estimate, both ends of its interval, and most of a search.
+    """
+    programs = [stage_program(schedule(s, num_stages, num_micro_batches), s, num_stages) for s in range(num_stages)]
+    position = [0] * num_stages
+    sent: dict[Message, int] = {}
+    events: list[Event] = []
+    ready = list(range(num_stages))
+    while ready:
+        stage = ready.pop()
+        while position[stage] < len(programs[stage]):
+            instruction = programs[stage][position[stage]]
+            kind, is_forward, micro_batch = instruction
+            link = stage if (kind is Kind.SEND) == is_forward else stage - 1
+            peer = link + 1 if link == stage else link
+            message = (link, is_forward, micro_batch)
+            if kind is Kind.COMPUTE:
+                events.append((FORWARD if is_forward else BACKWARD, stage, 0))
+            elif blocking:
+                if not _other_end(programs[peer], position[peer], instruction):
+                    break
+                events.append((MEET, stage, peer))
+                position[peer] += 1
+                ready.append(peer)
+            elif kind is Kind.SEND:
+                sent[message] = len(sent)
+                events.append((SEND, stage, sent[message]))
+                ready.append(peer)
+            elif message in sent:
+                events.append((RECEIVE, stage, sent[message]))
+            else:
+                break
+            position[stage] += 1
+    assert all(p == len(program) for p, program in zip(position, programs, strict=True)), "the schedule deadlocks"
+    return events
 
 
 def replay(
@@ -95,47 +141,20 @@ def replay(
         blocking: sender and receiver both wait until a message is over; otherwise only the receiver does.
     """
     stages = len(forward)
-    programs = stage_programs(schedule, stages, num_micro_batches)
     clock, busy, communicating = [0.0] * stages, [0.0] * stages, [0.0] * stages
-    position = [0] * stages
-    offered: dict[Message, float] = {}
-    ready = list(range(stages))
-    while ready:
-        stage = ready.pop()
-        program = programs[stage]
-        while position[stage] < len(program):
-            kind, is_forward, micro_batch = program[position[stage]]
-            if kind is Kind.COMPUTE:
-                duration = forward[stage] if is_forward else backward[stage]
-                clock[stage] += duration
-                busy[stage] += duration
-            else:
-                link = stage if (kind is Kind.SEND) == is_forward else stage - 1
-                peer = link + 1 if link == stage else link
-                message = (link, is_forward, micro_batch)
-                if kind is Kind.SEND and not blocking:
-                    offered[message] = clock[stage]
-                    ready.append(peer)
-                elif kind is Kind.RECEIVE and not blocking:
-                    if message not in offered:
-                        break
-                    clock[stage] = max(clock[stage], offered.pop(message) + transfer)
-                else:
-                    if message not in offered:
-                        offered[message] = clock[stage]
-                        break
-                    if position[peer] == len(programs[peer]) or programs[peer][position[peer]][1:] != (
-                        is_forward,
-                        micro_batch,
-                    ):
-                        break
-                    met = max(clock[stage], clock[peer]) + transfer
-                    del offered[message]
-                    for party in (stage, peer):
-                        clock[party] = met
-                        communicating[party] += transfer
-                    position[peer] += 1
-                    ready.append(peer)
-            position[stage] += 1
-    assert all(p == len(program) for p, program in zip(position, programs, strict=True)), "the schedule deadlocks"
+    offered: list[float] = []
+    for event, stage, other in order(schedule, stages, num_micro_batches, blocking):
+        if event <= BACKWARD:
+            duration = backward[stage] if event else forward[stage]
+            clock[stage] += duration
+            busy[stage] += duration
+        elif event == MEET:
+            mine, theirs = clock[stage], clock[other]
+            clock[stage] = clock[other] = (mine if mine > theirs else theirs) + transfer
+            communicating[stage] += transfer
+            communicating[other] += transfer
+        elif event == SEND:
+            offered.append(clock[stage])
+        else:
+            clock[stage] = max(clock[stage], offered[other] + transfer)
     return Replay(clock, busy, communicating)

@@ -25,11 +25,9 @@ def gpt_neox(num_layers: int, stages: int) -> list[int]:
     units = num_layers + 2
     per_stage = -(-units // stages)
     filled = [max(0, min(per_stage, units - stage * per_stage)) for stage in range(stages)]
-    if filled[-1] < 2:
-        filled = uniform(units, stages)
     filled[0] -= 1
     filled[-1] -= 1
-    return filled
+    return filled if min(filled) >= 1 else uniform(num_layers, stages)
 
 
 def split_layers(method: str | list[int], num_layers: int, stages: int) -> list[int]:

@@ -112,5 +112,5 @@ def test_interval_covers_what_it_promises() -> None:
     fresh = rng.normal(0.0, 0.05, 5000)
     assert 0.88 < covered(interval, fresh, np.zeros(5000)).mean() < 0.92
     further = rng.normal(0.0, 0.1, 5000)
-    assert 0.88 < covered(interval, further, np.full(5000, 0.3)).mean() < 0.92
+    assert 0.93 < covered(interval, further, np.full(5000, 0.3)).mean() < 0.97  # OUTSIDE_COVERAGE leaves a margin
     assert covered(interval, further, np.full(5000, 0.6)).mean() > 0.99

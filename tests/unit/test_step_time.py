@@ -26,7 +26,10 @@ def unit_system(**host: float) -> PublishedSystem:
     gpu = SimpleNamespace(peak_tflop_per_s={"fp16": Quantity(value=312, source="test")})
     quantities = {name: Quantity(value=value, source="test") for name, value in host.items()}
     system: Any = SimpleNamespace(gpu=gpu, host=quantities)
-    return cast("PublishedSystem", SimpleNamespace(system=system, name="unit", gpu="unit", precision="fp16", cost=lambda *_: UNIT))
+    return cast(
+        "PublishedSystem",
+        SimpleNamespace(system=system, name="unit", gpu="unit", precision="fp16", cost=lambda *_: UNIT),
+    )
 
 
 def test_a_pass_is_the_sum_of_its_calls() -> None:

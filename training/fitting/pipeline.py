@@ -89,7 +89,11 @@ def run_job(job: Job) -> Fit:
     if not held_out.use_residual:
         fitted = fitted.without_residual(samples)
     names = parts(gated.kept)
-    by_part = {names[number]: interval for number, interval in held_out.intervals.items() if number is not None}
+    by_part = {
+        names[number]: interval.model_copy(update={"measured": fitted.ranges.get(number)})
+        for number, interval in held_out.intervals.items()
+        if number is not None
+    }
     model = fitted.publish(held_out.intervals[None], by_part, counted, topologies(gated.kept))
     untouched = untouched_coverage(samples, gated.kept[0].is_collective) if job.untouched else None
     scores = score(samples, held_out, columns(gated.kept), untouched)

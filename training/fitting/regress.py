@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import ceil, floor
 
 import numpy as np
@@ -33,6 +33,7 @@ class Fitted:
     feature_high: Vector
     hull_low: Vector
     hull_high: Vector
+    ranges: dict[int, tuple[float, float]] = field(default_factory=dict)  # per part, of the first hull coordinate
 
     def physics_us(self, samples: Samples) -> Vector:
         """Return what physics alone answers, in microseconds."""
@@ -48,6 +49,9 @@ class Fitted:
     def distance(self, samples: Samples) -> Vector:
         """Return how far outside the measured box each row lies, as the largest log ratio; 0 inside."""
         beyond = np.maximum(self.hull_low - samples.hull, samples.hull - self.hull_high).max(axis=1)
+        for part, (low, high) in self.ranges.items():
+            rows, size = samples.part == part, samples.hull[:, 0]
+            beyond = np.where(rows, np.maximum(beyond, np.maximum(low - size, size - high)), beyond)
         result: Vector = np.maximum(beyond, 0.0)
         return result
 
@@ -55,7 +59,7 @@ class Fitted:
         """Return the same physics with only its median correction."""
         median = float(np.median(np.log(samples.us / self.physics_us(samples))))
         residual = Residual(round(median, 6), [])
-        return Fitted(self.physics, residual, self.feature_low, self.feature_high, self.hull_low, self.hull_high)
+        return replace(self, residual=residual)
 
     def publish(
         self,
@@ -89,6 +93,19 @@ def full_features(samples: Samples, physics: Physics) -> Vector:
     return np.hstack([samples.features, parts / np.where(total > 0.0, total, 1.0)])
 
 
+def _outwards(value: float, rounding: Callable[[float], int]) -> float:
+    return rounding(value * HULL_STEPS) / HULL_STEPS
+
+
+def part_ranges(samples: Samples) -> dict[int, tuple[float, float]]:
+    """Return the range of the first hull coordinate that each part was measured in."""
+    result = {}
+    for part in np.unique(samples.part).tolist():
+        sizes = samples.hull[samples.part == part, 0]
+        result[part] = (_outwards(sizes.min(), floor), _outwards(sizes.max(), ceil))
+    return result
+
+
 def fit(samples: Samples) -> Fitted:
     """Fit physics, then the residual of what it leaves."""
     unrounded = fit_physics(samples.terms, samples.us, most_launch_us=samples.most_launch_us)
@@ -100,6 +117,7 @@ def fit(samples: Samples) -> Fitted:
         # Rounded outwards, so that every measured row lies inside.
         feature_low=-np.array([rounded_up(-value) for value in features.min(axis=0)]),
         feature_high=np.array([rounded_up(value) for value in features.max(axis=0)]),
-        hull_low=np.array([floor(value * HULL_STEPS) / HULL_STEPS for value in samples.hull.min(axis=0)]),
-        hull_high=np.array([ceil(value * HULL_STEPS) / HULL_STEPS for value in samples.hull.max(axis=0)]),
+        hull_low=np.array([_outwards(value, floor) for value in samples.hull.min(axis=0)]),
+        hull_high=np.array([_outwards(value, ceil) for value in samples.hull.max(axis=0)]),
+        ranges=part_ranges(samples) if samples.own_ranges else {},
     )

@@ -28,6 +28,7 @@ class Samples:
         table: number of the column that a row comes from, see ``columns``.
         part: number of the operator in a pool, or of the collective's topology, see ``parts``.
         most_launch_us: the largest launch term that the fit may find.
+        own_ranges: every part has its own range of sizes, as a collective's topologies have.
     """
 
     us: Vector
@@ -39,11 +40,13 @@ class Samples:
     table: NDArray[np.int64]
     part: NDArray[np.int64]
     most_launch_us: float = np.inf
+    own_ranges: bool = False
 
     def take(self, chosen: NDArray[np.bool_]) -> Samples:
         """Return the chosen rows."""
-        arrays = {name: getattr(self, name)[chosen] for name in self.__slots__ if name != "most_launch_us"}
-        return Samples(**arrays, most_launch_us=self.most_launch_us)
+        settings = {"most_launch_us": self.most_launch_us, "own_ranges": self.own_ranges}
+        arrays = {name: getattr(self, name)[chosen] for name in self.__slots__ if name not in settings}
+        return Samples(**arrays, most_launch_us=self.most_launch_us, own_ranges=self.own_ranges)
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -102,4 +105,5 @@ def to_samples(
         table=np.array([column_number[row.column] for row in rows], dtype=np.int64),
         part=np.array([part_number[part_of(row)] for row in rows], dtype=np.int64),
         most_launch_us=most_launch_us,
+        own_ranges=any(row.is_collective for row in rows),
     )

@@ -1,0 +1,15 @@
+"""Text for outputs that cannot show every character."""
+
+from __future__ import annotations
+
+ASCII = str.maketrans({"×": "x", "–": "-", "·": "*", "µ": "u", "…": "...", "«": '"', "»": '"', "−": "-"})
+
+
+def fit_encoding(text: str, encoding: str | None) -> str:
+    """Return text with only what an output's encoding can show."""
+    try:
+        text.encode(encoding or "ascii")
+    except UnicodeEncodeError:
+        plain = text.translate(ASCII)
+        return plain.encode(encoding or "ascii", "backslashreplace").decode(encoding or "ascii")
+    return text

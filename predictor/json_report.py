@@ -1,0 +1,134 @@
+"""A prediction for machines: documented in docs/json.md and versioned; every key says its unit."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from predictor.breakdown import BY_BYTES, Answer, StageParts, answers, model_parameters, stage_parts
+from predictor.costs.cost import Source
+from predictor.costs.published import CARD, PublishedSystem
+from predictor.step_time import Prediction
+
+FORMAT = "estimate-train-time/prediction/1"
+INTERVAL = 0.9
+
+
+def notes(prediction: Prediction, system: PublishedSystem, found: list[Answer]) -> list[str]:
+    """Return what a reader must know before trusting the numbers, a sentence each."""
+    said = []
+    run = prediction.run
+    if run.precision != system.precision:
+        said.append(
+            f"{run.precision} was not measured on {system.name}: answered from {system.precision}, which has the same "
+            "element size and the same peak; the interval does not cover the difference."
+        )
+    stage = prediction.stages[prediction.critical_stage]
+    host_us = stage.forward.host.us + stage.recompute.host.us + stage.backward.host.us
+    if host_us:
+        said.append("Waiting for the host is modelled from measured launch times, not measured in this run.")
+    by_bytes = [answer.step_us for answer in found if answer.operator.endswith(BY_BYTES)]
+    if by_bytes:
+        share = sum(by_bytes) / prediction.step.us
+        said.append(
+            f"Kernels that nobody benchmarked are timed by the bytes they move: {share:.1%} of the step at most."
+        )
+    return said
+
+
+def _parts(parts: StageParts) -> dict[str, float]:
+    """Return one stage's parts and their sums."""
+    return {**asdict(parts), "data_parallel_us": parts.data_parallel_us, "step_us": parts.step_us}
+
+
+def _run(prediction: Prediction) -> dict[str, Any]:
+    run, model, layout = prediction.run, prediction.run.model, prediction.run.layout
+    return {
+        "model_parameters": model_parameters(run),
+        "num_layers": model.num_layers,
+        "hidden_size": model.hidden_size,
+        "ffn_hidden_size": model.ffn_hidden_size,
+        "num_attention_heads": model.num_attention_heads,
+        "sequence_length": model.sequence_length,
+        "vocab_size": model.vocab_size,
+        "num_gpus": layout.num_gpus,
+        "gpus_per_node": layout.gpus_per_node,
+        "pipeline_parallel_size": layout.pipeline_parallel_size,
+        "tensor_parallel_size": layout.tensor_parallel_size,
+        "data_parallel_size": layout.data_parallel_size,
+        "layers_per_stage": list(run.layers_per_stage),
+        "micro_batch_size": run.micro_batch_size,
+        "num_micro_batches": run.num_micro_batches,
+        "global_batch_size": run.global_batch_size,
+        "tokens_per_step": run.tokens_per_step,
+        "precision": run.precision,
+        "recompute": str(run.recompute),
+        "schedule": run.schedule,
+        "zero_stage": run.zero_stage,
+    }
+
+
+def _speed(prediction: Prediction) -> dict[str, Any]:
+    step = prediction.step
+    return {
+        "step": {
+            "time_us": step.us,
+            "low_us": step.low_us,
+            "high_us": step.high_us,
+            "interval": INTERVAL,
+            "source": step.source.label,
+        },
+        "throughput": {
+            "tokens_per_s": prediction.tokens_per_second,
+            "model_tflop_per_s_per_gpu": prediction.model_flops_per_second / 1e12,
+            "peak_tflop_per_s_per_gpu": prediction.peak_tflop_per_s,
+            "mfu": prediction.mfu,
+        },
+    }
+
+
+def _answer(answer: Answer, step_us: float) -> dict[str, Any]:
+    outside = None if answer.outside is None else {"dimension": answer.outside, "factor": answer.factor}
+    return {
+        "operator": answer.operator.removesuffix(BY_BYTES),
+        "direction": answer.direction,
+        "timed_by": "bytes" if answer.operator.endswith(BY_BYTES) else "regressor",
+        "source": answer.source.label,
+        "outside": outside,
+        "time_us": answer.step_us,
+        "share_of_step": answer.step_us / step_us,
+    }
+
+
+def to_json(prediction: Prediction, system: PublishedSystem) -> dict[str, Any]:
+    """Return a prediction as plain lists, dictionaries, strings and numbers."""
+    step = prediction.step
+    found = answers(prediction, system)
+    parts = stage_parts(prediction, system)
+    stages = [
+        {"stage": i, "num_layers": stage.num_layers, "parameters_per_gpu": stage.parameters, **_parts(part)}
+        for i, (stage, part) in enumerate(zip(prediction.stages, parts, strict=True))
+    ]
+    bubble_us = parts[prediction.critical_stage].bubble_us
+    return {
+        "format": FORMAT,
+        **_speed(prediction),
+        "critical_stage": prediction.critical_stage,
+        "bubble_fraction": bubble_us / step.us,
+        "stages": stages,
+        "sources": {
+            source.label: sum(one.source is source for one in found)
+            for source in Source
+            if source is not Source.MEASURED
+        },
+        "answers": [_answer(one, step.us) for one in found],
+        "run": _run(prediction),
+        "system": {
+            "name": system.name,
+            "gpu": system.gpu,
+            "measured_precision": system.precision,
+            "folder": str(system.folder),
+            "card": str(system.folder / CARD),
+        },
+        "notes": notes(prediction, system, found),
+    }

@@ -1,0 +1,159 @@
+"""From the path of a configuration file, in either form, to a run on a published system."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from predictor import short_config
+from predictor.bundled import DATA_FOLDER, REGRESSORS_FOLDER, systems
+from predictor.config import RunConfig, to_run, validate
+from predictor.costs.catalogue import catalogue
+from predictor.costs.published import (
+    COLLECTIVE_FOLDER,
+    MANIFEST,
+    OPERATOR_FOLDER,
+    PublishedSystem,
+    measured_precisions,
+    open_system,
+)
+from predictor.errors import ConfigError, PublishedError, nearest
+from predictor.read_yaml import read_mapping
+from predictor.short_names import OPERATORS_BY_SHORT_NAME
+from predictor.workloads.run import TrainingRun
+
+# Two precisions with one element size and one matrix peak run the same kernels at the same rate.
+STANDS_IN_FOR = {"bf16": "fp16"}
+
+
+def published() -> str:
+    """Return every published system with its GPU, for a message."""
+    found = []
+    for name in systems():
+        gpu = read_mapping(REGRESSORS_FOLDER / name / "system.yaml").get("gpu")
+        found.append(f"{name} ({gpu.get('name') if isinstance(gpu, dict) else '?'})")
+    return ", ".join(found) or "none"
+
+
+def find_folder(name: str, base: Path) -> Path:
+    """Find a folder: a published system by name, else as given from ``base``, else from the bundled data.
+
+    Raises:
+        ConfigError: there is none; the message lists the published systems.
+    """
+    candidates = [base / name, DATA_FOLDER / name, REGRESSORS_FOLDER / name]
+    if name in systems():
+        candidates.reverse()
+    for candidate in candidates:
+        if candidate.is_dir():
+            return candidate.resolve()
+    raise ConfigError(f"{name} is not a published system.{nearest(name, systems())} Published: {published()}")
+
+
+def folder_of(key: str, value: object, kind: str, base: Path) -> Path:
+    """Return the published system that an operator or nccl folder is of.
+
+    Raises:
+        ConfigError: there is no such folder, or it is of no published system.
+    """
+    if not isinstance(value, str | PathLike) or not str(value):
+        raise ConfigError(f"{key} is {value!r}; expected a folder such as ./regressors/Perlmutter/{kind}")
+    folder = find_folder(str(value), base)
+    if folder.name != kind or not (folder.parent / MANIFEST).is_file():
+        raise ConfigError(f"{key} is {value}; expected the {kind} folder of a published system: {published()}")
+    return folder.parent
+
+
+def _short_form_system(content: dict[str, Any], base: Path) -> Path:
+    """Return the published system that a short form's two folders are of.
+
+    Raises:
+        ConfigError: one of them is of none, or they are of two.
+    """
+    operators = folder_of("operator_data_folder", content["operator_data_folder"], OPERATOR_FOLDER, base)
+    collectives = folder_of("nccl_data_folder", content["nccl_data_folder"], COLLECTIVE_FOLDER, base)
+    if operators != collectives:
+        raise ConfigError(
+            f"operator_data_folder is of {operators.name} and nccl_data_folder of {collectives.name}; "
+            "a run is on one system"
+        )
+    return operators
+
+
+@lru_cache(maxsize=32)
+def open_measured(folder: Path, precision: str) -> PublishedSystem:
+    """Open a published system for a precision that somebody measured, or for one that must run at the same rate.
+
+    Raises:
+        ConfigError: the folder is not a published system, or nobody measured the precision.
+        PublishedError: a file of it is damaged.
+    """
+    if not (folder / MANIFEST).is_file():
+        raise ConfigError(f"{folder} is not a published system: it has no {MANIFEST}. Published: {published()}")
+    measured = measured_precisions(folder)
+    used = precision if precision in measured else STANDS_IN_FOR.get(precision, precision)
+    if used in measured:
+        system = open_system(folder, used)
+        peaks = system.system.gpu.peak_tflop_per_s
+        if used == precision or (precision in peaks and peaks[precision].value == peaks[used].value):
+            return system
+    raise ConfigError(f"precision is {precision}; {folder.name} was measured in {' and '.join(measured) or 'none'}")
+
+
+def require(system: PublishedSystem, operator: str) -> None:
+    """Check that somebody measured an operator.
+
+    Raises:
+        PublishedError: nobody did; the message lists what was measured.
+    """
+    regressor = catalogue()[operator].regressor_name
+    measured = system.regressor_names(OPERATOR_FOLDER)
+    if regressor not in measured:
+        short = " or ".join(name for name, inside in OPERATORS_BY_SHORT_NAME.items() if inside == operator)
+        raise PublishedError(
+            f"{system.name} has no {system.precision} regressor for {operator} ({short}); it has {', '.join(measured)}"
+        )
+
+
+def check_gpu(key: str, gpu: str | None, system: PublishedSystem) -> None:
+    """Check that a configuration means the GPU that its system was measured on.
+
+    Raises:
+        ConfigError: it means another; the message lists the published systems with their GPUs.
+    """
+    if gpu is not None and gpu != system.gpu:
+        raise ConfigError(f"{key} is {gpu}; {system.name} was measured on {system.gpu}. Published: {published()}")
+
+
+def _read(content: dict[str, Any], base: Path) -> tuple[RunConfig, Path, tuple[str, ...]]:
+    """Return the checked configuration, its system's folder, and operators that it lists besides those of a layer."""
+    if not short_config.is_short(content):
+        config = validate(content)
+        return config, find_folder(config.system, base), ()
+    config = validate(short_config.expand(content), is_short=True)
+    return config, _short_form_system(content, base), short_config.listed_operators(content)
+
+
+def load(path: str | Path) -> tuple[TrainingRun, PublishedSystem]:
+    """Read a configuration file in the full or the short form, and open the system that it names.
+
+    Folders in it are relative to the file, then to the bundled data.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        yaml.YAMLError: it does not parse.
+        MissingKeyError: a required key is absent; a KeyError.
+        ConfigError: a key is unknown, or a value is not allowed or not published; a ValueError.
+        PublishedError: the published system is damaged or lacks an operator; a ValueError.
+    """
+    path = Path(path)
+    content = read_mapping(path)
+    config, folder, listed = _read(content, path.resolve().parent)
+    system = open_measured(folder, config.training.precision)
+    check_gpu("gpu_name" if short_config.is_short(content) else "gpu", config.gpu, system)
+    run = to_run(config.model_copy(update={"system": system.name}), system.system.gpus_per_node)
+    for name in (*listed, *(run.model.layer_operators or ())):
+        require(system, name)
+    return run, system

@@ -1,0 +1,76 @@
+"""Print predicted against measured steps and their parts: ``python -m tests.accuracy.report``."""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from statistics import mean, median
+
+from tests.accuracy.compare import Compared, compare, components, fastest
+from tests.accuracy.truth import TRUTH, measured_components, measured_steps
+
+MOST_GPUS = 4
+
+
+def print_jobs(jobs: list[Compared]) -> None:
+    """Print one line per GPT-NeoX job, against its fastest batch."""
+    print("Whole steps, GPT-NeoX jobs, against the fastest batch")
+    print(f"{'job':44} {'measured s':>10} {'predicted s':>11} {'error':>7}  90 % interval, s")
+    for job in jobs:
+        cost = job.prediction.step
+        interval = f"{cost.low_us / 1e6:.2f} to {cost.high_us / 1e6:.2f}{'' if job.inside else '  (outside)'}"
+        print(f"{job.step.job:44} {job.step.seconds:10.3f} {job.seconds:11.3f} {job.error:+7.1%}  {interval}")
+
+
+def print_components(jobs: list[Compared]) -> None:
+    """Print every measured part beside its prediction and the reference's."""
+    predicted = {job.step.job: components(job.prediction) for job in jobs}
+    print("\nParts of those steps, µs; three numbers are the first, a middle and the last stage")
+    print(f"{'job':44} {'part':13} {'measured':>30} {'predicted':>30} {'error':>7} {'reference':>9}")
+    for part in measured_components():
+        if part.job not in predicted or part.name not in predicted[part.job]:
+            continue
+        ours, measured = predicted[part.job][part.name], [x for x in part.microseconds if x]
+        ratio = median(ours) / median(measured) - 1.0
+        reference = f"{median(part.reference) / median(measured) - 1.0:+9.1%}" if part.reference else ""
+        shown = [" ".join(f"{x:.0f}" for x in numbers) for numbers in (part.microseconds, ours)]
+        print(f"{part.job:44} {part.name:13} {shown[0]:>30} {shown[1]:>30} {ratio:+7.1%} {reference}")
+
+
+def print_single_node(rows: list[Compared]) -> None:
+    """Print the single-node rows by layout, with the mean over all."""
+    groups: dict[tuple[int, ...], list[Compared]] = defaultdict(list)
+    for row in rows:
+        run = row.prediction.run
+        layout = run.layout
+        key = (run.model.hidden_size, layout.tensor_parallel_size, layout.pipeline_parallel_size, run.micro_batch_size)
+        groups[key].append(row)
+    print(f"\nWhole steps, vTrain rows of up to {MOST_GPUS} GPUs: error by layout")
+    print("hidden  tp  pp  micro-batch  rows     mean     least     most   inside")
+    for group, members in sorted(groups.items()):
+        errors = [row.error for row in members]
+        numbers = f"{mean(errors):+8.1%} {min(errors):+9.1%} {max(errors):+8.1%}"
+        inside = mean(row.inside for row in members)
+        print(f"{group[0]:6} {group[1]:3} {group[2]:3} {group[3]:12} {len(members):5} {numbers} {inside:8.0%}")
+    mape = mean(abs(row.error) for row in rows)
+    print(f"all {len(rows)} rows: MAPE {mape:.2%}, mean {mean(row.error for row in rows):+.2%}, ", end="")
+    print(f"inside their interval {mean(row.inside for row in rows):.0%}")
+
+
+def main() -> int:
+    """Print the report, or say that there is nothing to compare with."""
+    if not (TRUTH / "step_times.csv").is_file():
+        print("no measured steps beside the checkout: ../shared/truth/step_times.csv is absent", file=sys.stderr)
+        return 0
+    steps = list(measured_steps())
+    jobs = [compare(step) for step in fastest(step for step in steps if step.group == "gpumodeling25")]
+    print_jobs(jobs)
+    print_components(jobs)
+    single = [step for step in steps if step.group == "vtrain_single" and step.num_gpus <= MOST_GPUS]
+    if single:
+        print_single_node([compare(step) for step in single])
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

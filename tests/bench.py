@@ -1,0 +1,156 @@
+"""Measure how fast predicting is: ``python -m tests.bench``. Prints; timing decides no test.
+
+The reference's numbers are its own tool's, measured on its published example (cold: first start; warm: later ones).
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from predictor.bundled import EXAMPLES_FOLDER
+from predictor.config import to_run, validate
+from predictor.costs.published import PublishedSystem
+from predictor.loading import load
+from predictor.read_yaml import read_mapping
+from predictor.short_config import expand
+from predictor.step_time import predict
+from predictor.workloads.run import TrainingRun
+
+ROOT = Path(__file__).resolve().parents[1]
+EXAMPLE = EXAMPLES_FOLDER / "llemma_7b_4_2_2_P.yml"
+MEASUREMENTS = Path(os.environ.get("MEASUREMENTS", ROOT.parent / "shared" / "measurements"))
+PROCESSES = 7
+CONFIGS = 2500
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the table."""
+
+    name: str
+    ours: str
+    reference: str
+    goal: str
+
+
+def new_process(command: list[str]) -> tuple[float, float]:
+    """Run a command and return its wall time in seconds and its peak resident memory in MB."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "training")])}
+    started = time.perf_counter()
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, env=environment)
+    _, status, usage = os.wait4(process.pid, 0)
+    wall = time.perf_counter() - started
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0, f"{' '.join(command)} ended with {process.returncode}"
+    return wall, usage.ru_maxrss * 1024 / 1e6
+
+
+def short_forms() -> Iterator[dict[str, object]]:
+    """Return different short forms, every size of the documented list and the number of layers varied."""
+    example = read_mapping(EXAMPLE)
+    sizes = itertools.product(
+        (1, 2, 4, 8),  # pp
+        (1, 2, 4),  # mp
+        (1, 2, 4),  # dp
+        (1, 2, 4, 8),  # b
+        (2048, 4096, 1024),  # l
+        ((32, 4096), (40, 5120), (16, 2048), (64, 8192)),  # h, dim
+        (8, 16, 4),  # micro-batches
+        (32, 40, 24),  # encoders
+    )
+    for pp, mp, dp, b, length, (h, dim), micro_batches, encoders in sizes:
+        yield example | {"training_config": [pp, mp, dp, b, h, length, dim, micro_batches, 4], "encoders": encoders}
+
+
+def spread(count: int) -> list[dict[str, object]]:
+    """Return so many short forms, evenly spread over all of them."""
+    every = list(short_forms())
+    return [every[i * len(every) // count] for i in range(count)]
+
+
+def per_second(work: Callable[[TrainingRun], object], runs: list[TrainingRun]) -> float:
+    """Return how many runs a second a function gets through."""
+    started = time.perf_counter()
+    for run in runs:
+        work(run)
+    return len(runs) / (time.perf_counter() - started)
+
+
+def in_process() -> list[Row]:
+    """Predict different configurations in this process."""
+    _, system = load(EXAMPLE)
+    forms = spread(CONFIGS)
+    runs = [to_run(validate(expand(form), is_short=True), system.system.gpus_per_node) for form in forms]
+    assert len(set(runs)) == CONFIGS
+    predict(runs[0], system)
+    fresh = PublishedSystem(system.folder, system.precision)
+    predict(runs[0], fresh)
+    rate = per_second(lambda run: predict(run, fresh), runs)
+
+    def forgetful(run: TrainingRun) -> None:
+        fresh.forget()
+        predict(run, fresh)
+
+    rate_without_memory = per_second(forgetful, runs[::5])
+    with tempfile.TemporaryDirectory() as folder:
+        paths = []
+        for i, form in enumerate(forms[::5]):
+            paths.append(Path(folder) / f"{i}.yml")
+            paths[-1].write_text(yaml.safe_dump(form), encoding="utf-8")
+        started = time.perf_counter()
+        for path in paths:
+            predict(*load(path))
+        from_files = len(paths) / (time.perf_counter() - started)
+    return [
+        Row("in process, different configurations", f"{rate:,.0f}/s", "6.3/s", "1,000/s"),
+        Row("  each shape timed anew", f"{rate_without_memory:,.0f}/s", "", ""),
+        Row("  from files, YAML and checks included", f"{from_files:,.0f}/s", "", ""),
+    ]
+
+
+def start_up() -> list[Row]:
+    """Predict an example in new processes."""
+    command = [sys.executable, "-m", "predictor", str(EXAMPLE)]
+    new_process(command)
+    walls, peaks = zip(*(new_process(command) for _ in range(PROCESSES)), strict=True)
+    return [
+        Row("new process, wall time", f"{statistics.median(walls):.2f} s", "2.2 s (cold 7.8 s)", "0.6 s"),
+        Row("new process, peak memory", f"{statistics.median(peaks):.0f} MB", "514 MB", "150 MB"),
+    ]
+
+
+def fitting() -> list[Row]:
+    """Fit both systems into a temporary folder, where there are measurements."""
+    if not MEASUREMENTS.is_dir():
+        print(f"no measurement tables in {MEASUREMENTS}: fitting is not timed", file=sys.stderr)
+        return []
+    total = 0.0
+    with tempfile.TemporaryDirectory() as folder:
+        for name, donor in (("Perlmutter", []), ("Vista", ["--donor", f"{folder}/Perlmutter"])):
+            command = [sys.executable, "-m", "fitting", "fit", "--system", f"training/systems/{name}.yaml"]
+            command += ["--measurements", str(MEASUREMENTS), "--out", f"{folder}/{name}", *donor]
+            total += new_process(command)[0]
+    return [Row("fitting both systems", f"{total:.1f} s", "", "30 s")]
+
+
+def main() -> None:
+    """Print the table."""
+    rows = [*start_up(), *in_process(), *fitting()]
+    print(f"{'':40}{'here':>12}  {'reference':>20}  {'goal':>8}")
+    for row in rows:
+        print(f"{row.name:40}{row.ours:>12}  {row.reference:>20}  {row.goal:>8}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,286 @@
+"""The command line: exit codes, and one clear line for whatever a user can get wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from predictor import __version__
+from predictor.__main__ import main
+from tests.unit.examples import EXAMPLE, full_form, short_form, write
+
+Capture = pytest.CaptureFixture[str]
+
+
+def refused(path: Path | str, capsys: Capture) -> str:
+    """Return the line that a prediction is refused with."""
+    assert main(["predict", "--config", str(path)]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "", "bad input never prints a number"
+    assert captured.err.count("\n") == 1, captured.err
+    assert captured.err.startswith("estimate-train-time: ")
+    return captured.err
+
+
+BAD_SHORT_FORMS: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "unknown key": ({"encoder": 32}, ["encoder is not a known key", "Did you mean encoders?"]),
+    "missing key": ({"comm_bucket": None}, ["comm_bucket is missing"]),
+    "list of eight": (
+        {"training_config": [4, 2, 2, 4, 32, 4096, 4096, 8]},
+        ["training_config has 8 values; expected 9: pp, mp, dp, b, h, l, dim, steps_per_update, gpus_per_node"],
+    ),
+    "no list": ({"training_config": 4}, ["training_config has 4; expected 9"]),
+    "zero": ({"b": 0}, ["micro_batch_size (b) is 0", "greater than 0"]),
+    "negative": ({"mp": -2}, ["tensor_parallel_size (mp) is -2"]),
+    "fraction": ({"l": 4096.5}, ["sequence_length (l) is 4096.5"]),
+    "boolean": ({"dp": True}, ["data_parallel_size (dp) is True", "whole number"]),
+    "text": ({"dim": "4096"}, ["hidden_size (dim) is '4096'", "whole number"]),
+    "list for a number": ({"dim": [4096]}, ["hidden_size (dim) is a list"]),
+    "infinite": ({"dim": float("inf")}, ["hidden_size (dim) is inf"]),
+    "no number": ({"dim": float("nan")}, ["hidden_size (dim) is nan"]),
+    "absurdly large": ({"dim": 4096 * 10**9}, ["hidden_size (dim) is 4096000000000", "taken for a slip"]),
+    "absurdly many": ({"steps_per_update": 10**9}, ["num_micro_batches (steps_per_update)", "taken for a slip"]),
+    "absurd product": ({"dp": 1_000_000, "pp": 32}, ["64,000,000 GPUs", "taken for a slip"]),
+    "absurd bucket": ({"comm_bucket": 10**30}, ["gradient_bucket_elements (comm_bucket)", "taken for a slip"]),
+    "heads and width": (
+        {"h": 33},
+        ["num_attention_heads (h) is 33; it must divide hidden_size (dim), 4096. Try"],
+    ),
+    "ranks and heads": (
+        {"mp": 5},
+        ["tensor_parallel_size (mp) is 5; it must divide num_attention_heads (h), 32. Try 1, 2, 4, 8, 16 or 32."],
+    ),
+    "stages and layers": ({"pp": 33}, ["pipeline_parallel_size (pp) is 33", "32 layers (encoders)"]),
+    "no layers": ({"encoders": 0}, ["num_layers (encoders) is 0"]),
+    "negative synchronisations": ({"fwd_syncs": -1}, ["forward_all_reduces (fwd_syncs) is -1"]),
+    "more GPUs than a node has": ({"gpus_per_node": 8}, ["gpus_per_node is 8; Perlmutter has 4"]),
+    "unpublished GPU": (
+        {"gpu_name": "NVIDIAB200"},
+        ["gpu_name is NVIDIAB200", "Perlmutter (NVIDIAA100-SXM4-80GB), Vista (NVIDIAGH200120GB)"],
+    ),
+    "another system's GPU": ({"gpu_name": "NVIDIAGH200120GB"}, ["Perlmutter was measured on NVIDIAA100-SXM4-80GB"]),
+    "unpublished cluster": (
+        {"operator_data_folder": "./regressors/Perlmuter/operator"},
+        ["./regressors/Perlmuter/operator is not a published system", "Perlmutter (NVIDIAA100-SXM4-80GB), Vista"],
+    ),
+    "two clusters": (
+        {"nccl_data_folder": "./regressors/Vista/nccl"},
+        ["operator_data_folder is of Perlmutter and nccl_data_folder of Vista"],
+    ),
+    "folders exchanged": ({"operator_data_folder": "./regressors/Perlmutter/nccl"}, ["expected the operator folder"]),
+    "no folder": ({"nccl_data_folder": 5}, ["nccl_data_folder is 5"]),
+    "unknown operator": ({"function_list": ["flash_attn"]}, ["'flash_attn'", "Did you mean flash_atten?"]),
+    "unknown operator of a layer": ({"encoder_function_list": ["linear5"]}, ["encoder_function_list names 'linear5'"]),
+    "nested operator": ({"function_list": [["gelu"]]}, ["function_list names ['gelu']"]),
+    "no operators": ({"encoder_function_list": []}, ["encoder_function_list is []"]),
+    "an operator that no layer runs": ({"encoder_function_list": ["optimizer"]}, ["not an operator of a layer"]),
+    "unknown norm": ({"layernorm_name": "gelu"}, ["layernorm_name is 'gelu'; expected RMSlayernorm or layernorm"]),
+    "precision nobody measured": ({"precision": "fp32"}, ["precision is fp32; Perlmutter was measured in fp16"]),
+    "no precision": ({"precision": "fp8"}, ["precision is 'fp8'"]),
+    "split": ({"layers_per_stage": [16, 16]}, ["layers_per_stage is [16, 16]; it needs 4 positive numbers"]),
+}
+
+
+@pytest.mark.parametrize("case", BAD_SHORT_FORMS)
+def test_short_form_that_cannot_be_predicted(case: str, tmp_path: Path, capsys: Capture) -> None:
+    changes, expected = BAD_SHORT_FORMS[case]
+    line = refused(write(short_form(**changes), tmp_path / "config.yml"), capsys)
+    for part in expected:
+        assert part in line, line
+
+
+BAD_FULL_FORMS: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "unknown key": ({"model": {"num_layer": 8}}, ["model.num_layer is not a known key", "Did you mean num_layers?"]),
+    "unknown section": ({"modle": {}}, ["modle is not a known key", "Did you mean model?"]),
+    "no section": ({"training": 5}, ["training is 5"]),
+    "both batch sizes": ({"training": {"global_batch_size": 8}}, ["exactly one of"]),
+    "unpublished cluster": ({"system": "Frontier"}, ["Frontier is not a published system", "Perlmutter", "Vista"]),
+    "unpublished GPU": ({"gpu": "H100"}, ["gpu is H100", "Vista (NVIDIAGH200120GB)"]),
+    "misspelt switch": ({"model": {"attention": "flsh"}}, ["model.attention is 'flsh'", "'flash'"]),
+    "text for a switch": ({"model": {"biases": "yes"}}, ["model.biases is 'yes'"]),
+    "certain dropout": ({"model": {"hidden_dropout": 1.0}}, ["model.hidden_dropout is 1.0"]),
+    "split method": (
+        {"parallelism": {"layers_per_stage": "even"}},
+        ["layers_per_stage is 'even'", "uniform or gpt_neox"],
+    ),
+    "split of zero": ({"parallelism": {"layers_per_stage": [8, 0]}}, ["layers_per_stage", "is 0"]),
+    "zero": ({"parallelism": {"tensor_parallel_size": 0}}, ["parallelism.tensor_parallel_size (mp) is 0"]),
+    "ffn": (
+        {"model": {"ffn_hidden_size": 1001}, "parallelism": {"tensor_parallel_size": 2}},
+        ["ffn_hidden_size, 1001"],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD_FULL_FORMS)
+def test_full_form_that_cannot_be_predicted(case: str, tmp_path: Path, capsys: Capture) -> None:
+    changes, expected = BAD_FULL_FORMS[case]
+    content = full_form()
+    for key, value in changes.items():
+        content[key] = {**content[key], **value} if key in content and isinstance(value, dict) else value
+    line = refused(write(content, tmp_path / "config.yml"), capsys)
+    for part in expected:
+        assert part in line, line
+
+
+def test_missing_key_of_the_full_form(tmp_path: Path, capsys: Capture) -> None:
+    content = full_form()
+    del content["model"]["hidden_size"]
+    assert "model.hidden_size (dim) is missing" in refused(write(content, tmp_path / "config.yml"), capsys)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", "is empty"),
+        ("# nothing but a comment\n", "is empty"),
+        ("training_config: [4, 2\nencoders: 32\n", "line 2, column"),
+        ("a: 1\na: 2\n", "a is given twice"),
+        ("- 1\n- 2\n", "holds a list"),
+        ("just words", "holds a str"),
+        ("a: \x00", "not YAML"),
+        ("a: 2024-99-99", "cannot be read"),
+        ("a: !!python/object/apply:os.system [ls]", "not YAML"),
+    ],
+)
+def test_file_that_is_no_configuration(text: str, expected: str, tmp_path: Path, capsys: Capture) -> None:
+    path = tmp_path / "config.yml"
+    path.write_text(text, encoding="utf-8")
+    line = refused(path, capsys)
+    assert expected in line
+    assert "config.yml" in line
+
+
+def test_file_that_is_no_text(tmp_path: Path, capsys: Capture) -> None:
+    path = tmp_path / "config.yml"
+    path.write_bytes(b"\xff\xfe\x00\x01")
+    assert "config.yml" in refused(path, capsys)
+
+
+def test_file_that_is_not_there(tmp_path: Path, capsys: Capture) -> None:
+    assert "absent.yml does not exist" in refused(tmp_path / "absent.yml", capsys)
+
+
+def test_folder_instead_of_a_file(tmp_path: Path, capsys: Capture) -> None:
+    assert "is a folder" in refused(tmp_path, capsys)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ([], "nothing to do"),
+        (["predict"], "required"),
+        (["predict", "--example", "llemma_7b_4_2_2"], "Did you mean llemma_7b_4_2_2_"),
+        (["show-example", "x"], "llemma_7b_4_2_2_P"),
+        (["--nonsense"], "--help"),
+        (["predict", "-c", "a", "-e", "b"], "not allowed with"),
+        (["absent.yml"], "absent.yml does not exist"),
+    ],
+)
+def test_command_line_that_means_nothing(arguments: list[str], expected: str, capsys: Capture) -> None:
+    assert main(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert expected in captured.err
+    assert captured.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [str(EXAMPLE)],
+        ["predict", str(EXAMPLE)],
+        ["predict", "--config", str(EXAMPLE)],
+        ["predict", "-c", str(EXAMPLE)],
+        ["predict", "--example", EXAMPLE.stem],
+        ["predict", "-e", EXAMPLE.name],
+    ],
+)
+def test_every_way_to_ask_for_a_prediction(arguments: list[str], capsys: Capture) -> None:
+    assert main(arguments) == 0
+    captured = capsys.readouterr()
+    assert captured.out.startswith("Step time ")
+    assert captured.err == ""
+
+
+@pytest.mark.parametrize("arguments", [["--json", str(EXAMPLE)], ["predict", "-e", EXAMPLE.stem, "--json"]])
+def test_json(arguments: list[str], capsys: Capture) -> None:
+    assert main(arguments) == 0
+    assert json.loads(capsys.readouterr().out)["format"] == "estimate-train-time/prediction/1"
+
+
+def test_file_that_is_named_like_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    write(short_form(), tmp_path / "predict")
+    monkeypatch.chdir(tmp_path)
+    assert main(["./predict"]) == 0
+    assert capsys.readouterr().out.startswith("Step time ")
+
+
+def test_examples(capsys: Capture) -> None:
+    assert main(["list-examples"]) == 0
+    names = capsys.readouterr().out.split()
+    assert {"llemma_7b_4_2_2_P", "llemma_7b_4_2_2_V"} <= set(names)
+    for name in names:
+        assert main(["predict", "--example", name]) == 0
+        capsys.readouterr()
+        assert main(["show-example", name]) == 0
+        assert "training_config" in capsys.readouterr().out
+
+
+def test_version_and_help(capsys: Capture) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"estimate-train-time {__version__}\n"
+    assert main(["--help"]) == 0
+    assert main(["predict", "--help"]) == 0
+
+
+def run(arguments: list[str], root: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run the program in a new process."""
+    command = [sys.executable, "-m", "predictor", *arguments]
+    return subprocess.run(
+        command, cwd=root, capture_output=True, text=True, check=False, env=os.environ | environment, encoding="utf-8"
+    )
+
+
+def test_output_that_cannot_show_every_character(root: Path) -> None:
+    done = run([str(EXAMPLE)], root, PYTHONIOENCODING="ascii", PYTHONUTF8="0")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.isascii()
+    assert " x " in done.stdout
+
+
+def test_bad_input_in_a_new_process(root: Path) -> None:
+    done = run(["absent.yml"], root)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "Traceback" not in done.stderr
+
+
+def test_bug_says_that_it_is_one(root: Path) -> None:
+    script = (
+        "import sys, predictor.__main__ as program\n"
+        "program._answer = lambda arguments: 1 // 0\n"
+        "sys.argv = ['predictor', *sys.argv[1:]]\n"
+        "program.console()\n"
+    )
+    for flags, traceback in (([], False), (["--debug"], True)):
+        command = [sys.executable, "-c", script, "predict", "x", *flags]
+        done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert "ZeroDivisionError" in done.stderr
+        assert ("Traceback" in done.stderr) is traceback
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no pipes that break")
+def test_pipe_that_breaks_is_quiet(root: Path) -> None:
+    command = [sys.executable, "-m", "predictor", "--json", str(EXAMPLE)]
+    process = subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.close()
+    _, errors = process.communicate()
+    assert (process.returncode, errors) == (1, b"")

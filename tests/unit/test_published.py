@@ -1,0 +1,150 @@
+"""A published folder that is damaged, edited or incomplete does not answer."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from predictor.__main__ import main
+from predictor.bundled import REGRESSORS_FOLDER, systems
+from predictor.costs.catalogue import catalogue
+from predictor.costs.collectives import COLLECTIVES
+from predictor.costs.operator import Direction
+from predictor.costs.published import PublishedSystem, measured_precisions
+from predictor.errors import PublishedError
+from predictor.short_names import OPERATORS_BY_SHORT_NAME
+from tests.unit.examples import short_form, write
+
+GPU = "NVIDIAA100-SXM4-80GB"
+LINEAR = f"operator/{GPU}_linear_fp16.json"
+
+
+def seal(folder: Path, name: str) -> None:
+    """Vouch for an edited file, or for its absence."""
+    manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+    if (folder / name).exists():
+        manifest["files"][name] = sha256((folder / name).read_bytes()).hexdigest()
+    else:
+        del manifest["files"][name]
+    (folder / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+
+
+def flip_a_byte(folder: Path) -> None:
+    content = bytearray((folder / LINEAR).read_bytes())
+    content[len(content) // 2] ^= 1
+    (folder / LINEAR).write_bytes(content)
+
+
+def truncate(folder: Path) -> None:
+    (folder / LINEAR).write_bytes((folder / LINEAR).read_bytes()[:1000])
+
+
+def edit_hardware(folder: Path) -> None:
+    path = folder / "system.yaml"
+    path.write_text(path.read_text(encoding="utf-8").replace("312.0", "624.0"), encoding="utf-8")
+
+
+def edit_card(folder: Path) -> None:
+    with (folder / "card.md").open("a", encoding="utf-8") as card:
+        card.write("All errors are zero.\n")
+
+
+def remove_file(folder: Path) -> None:
+    (folder / LINEAR).unlink()
+
+
+def remove_card(folder: Path) -> None:
+    (folder / "card.md").unlink()
+
+
+def break_manifest(folder: Path) -> None:
+    (folder / "manifest.json").write_text("{", encoding="utf-8")
+
+
+def unpublish_operator(folder: Path) -> None:
+    (folder / LINEAR).unlink()
+    seal(folder, LINEAR)
+
+
+def seal_nonsense(folder: Path) -> None:
+    (folder / LINEAR).write_text("{}", encoding="utf-8")
+    seal(folder, LINEAR)
+
+
+def seal_no_number(folder: Path) -> None:
+    model = json.loads((folder / LINEAR).read_text(encoding="utf-8"))
+    model["directions"]["forward"]["baseline"] = float("nan")
+    (folder / LINEAR).write_text(json.dumps(model), encoding="utf-8")
+    seal(folder, LINEAR)
+
+
+DAMAGES: dict[Callable[[Path], None], str] = {
+    flip_a_byte: "damaged or was edited by hand",
+    truncate: "damaged or was edited by hand",
+    edit_hardware: "system.yaml is damaged or was edited by hand",
+    edit_card: "card.md is damaged or was edited by hand",
+    remove_file: "is missing although manifest.json lists it",
+    remove_card: "a system without a card does not load",
+    break_manifest: "manifest.json is damaged",
+    unpublish_operator: "no fp16 regressor for qkv_projection (linear1); it has",
+    seal_nonsense: "not a regressor",
+    seal_no_number: "not a regressor",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
+def test_damage_is_one_line_and_no_number(
+    damage: Callable[[Path], None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "Copy"
+    shutil.copytree(REGRESSORS_FOLDER / "Perlmutter", folder)
+    damage(folder)
+    folders = {"operator_data_folder": str(folder / "operator"), "nccl_data_folder": str(folder / "nccl")}
+    assert main([str(write(short_form(**folders), tmp_path / "config.yml"))]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    assert DAMAGES[damage] in captured.err
+
+
+def test_precision_that_nobody_measured() -> None:
+    with pytest.raises(PublishedError, match="fp32"):
+        PublishedSystem(REGRESSORS_FOLDER / "Perlmutter", "fp32")
+
+
+@pytest.mark.parametrize("name", systems())
+def test_every_documented_operator_and_collective_answers(name: str) -> None:
+    folder = REGRESSORS_FOLDER / name
+    assert measured_precisions(folder) == ["fp16"]
+    system = PublishedSystem(folder, "fp16")
+    documented = [catalogue()[operator] for operator in set(OPERATORS_BY_SHORT_NAME.values())]
+    collectives = [COLLECTIVES[name] for name in ("all_reduce", "all_gather", "reduce_scatter", "point_to_point")]
+    for operator in (*documented, *collectives):
+        for direction in operator.directions:
+            system.regressor(operator, direction)
+
+
+def test_answers_say_how_far_they_reach() -> None:
+    system = PublishedSystem(REGRESSORS_FOLDER / "Perlmutter", "fp16")
+    ffn_up = catalogue()["ffn_up"]
+    assert system.outside(ffn_up, Direction.FORWARD, (8192, 4096, 8192)) is None
+    far = system.outside(ffn_up, Direction.FORWARD, (8192, 4096, 8192 * 1000))
+    assert far is not None
+    assert far.factor is not None
+    assert far.factor > 10
+    topology = system.outside(COLLECTIVES["all_reduce"], Direction.FORWARD, (10**8, 1000, 4))
+    assert topology is not None
+    assert (topology.dimension, topology.factor) == ("topology", None)
+
+
+def test_forgetting_changes_no_answer() -> None:
+    system = PublishedSystem(REGRESSORS_FOLDER / "Perlmutter", "fp16")
+    shape = (8192, 4096, 8192)
+    before = system.cost(catalogue()["ffn_up"], Direction.FORWARD, shape)
+    system.forget()
+    assert system.cost(catalogue()["ffn_up"], Direction.FORWARD, shape) == before
