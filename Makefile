@@ -11,15 +11,20 @@ PYTHONS := python3 python3.14 python3.13 python3.12 python3.11
 READY := .ready-$(shell pwd | cksum | cut -d ' ' -f 1)
 PREDICT_READY := .venv/predict/$(READY)
 TEST_READY := .venv/test/$(READY)
+PROFILE_READY := .venv/profile/$(READY)
 PREDICT := .venv/predict/bin/python
 TEST := .venv/test/bin/python
+PROFILE := .venv/profile/bin/python
+WORKFLOW_READY := .venv/workflow/$(READY)
+WORKFLOW := .venv/workflow/bin/python
+SMOKE := results/smoke
 
 .DEFAULT_GOAL := help
-.PHONY: help predict test check format bench accuracy fit clean
+.PHONY: help predict test check format bench accuracy fit profile-smoke test-slurm clean
 .SUFFIXES:
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
 
 predict: $(PREDICT_READY) ## predict one training step: CONFIG=path
 	$(PREDICT) -m predictor "$(CONFIG)"
@@ -51,12 +56,28 @@ fit: $(TEST_READY) ## fit and publish both systems again: MEASUREMENTS=folder
 	$(TEST) -m fitting fit --system training/systems/Perlmutter.yaml --measurements "$(MEASUREMENTS)" --out regressors/Perlmutter
 	$(TEST) -m fitting fit --system training/systems/Vista.yaml --measurements "$(MEASUREMENTS)" --out regressors/Vista --donor regressors/Perlmutter
 
+profile-smoke: $(PROFILE_READY) ## measure this CPU in minutes, fit it, and predict a small model on it
+	$(PROFILE) -m microbench system --device cpu --name smoke --out $(SMOKE)
+	$(PROFILE) -m microbench operator all --sweep smoke --device cpu --out $(SMOKE)
+	$(PROFILE) -m microbench collective all --sweep smoke --backend gloo --out $(SMOKE)
+	$(PROFILE) -m fitting fit --system $(SMOKE)/system.yaml --measurements $(SMOKE) --out $(SMOKE)/published
+	$(PROFILE) -m fitting held-out $(SMOKE)/system.yaml $(SMOKE)
+	$(PROFILE) -m predictor profiling/smoke_model.yml
+
+test-slurm: $(WORKFLOW_READY) ## profile through a throw-away Slurm, undisturbed and disturbed; as root installs slurm-wlm
+	@if ! PATH="$$PATH:/usr/sbin" command -v sbatch slurmctld munged >/dev/null && [ "$$(id -u)" = 0 ]; then \
+		apt-get update && apt-get install --yes --no-install-recommends slurm-wlm munge; \
+	fi
+	SLURM_TESTS=1 $(WORKFLOW) -m pytest tests/workflow --durations=0 --durations-min=1 -s
+
 clean: ## remove environments, caches and builds
 	rm -rf .venv build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(PREDICT_READY): EXTRAS :=
 $(TEST_READY): EXTRAS := [fit,test]
+$(PROFILE_READY): EXTRAS := [fit,profile]
+$(WORKFLOW_READY): EXTRAS := [fit,profile,test,workflow]
 .venv/%/$(READY): pyproject.toml
 	@rm -rf "$(@D)"
 	@for python in $(or $(PYTHON),$(PYTHONS)); do \

@@ -1,7 +1,7 @@
 """The command line: ``python -m predictor CONFIG`` and ``estimate-train-time predict | list-examples | show-example``.
 
 Exit codes: 0 success; 2 bad input, with one line on stderr that says what and how to put it right; 1 anything
-unexpected.
+unexpected, an output that takes nothing included.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import NoReturn, TextIO
+from typing import Any, NoReturn, TextIO
 
 import yaml
 
@@ -27,11 +28,15 @@ NARROWEST, USUAL_WIDTH = 40, 100
 
 
 class _Parser(argparse.ArgumentParser):
-    """An argument parser whose complaints are one line."""
+    """An argument parser whose complaints are one line, and whose help is an answer like any other."""
 
     def error(self, message: str) -> NoReturn:
         """Raise what is wrong with the command line."""
         raise ConfigError(f"{message}; {self.prog} --help lists what there is")
+
+    def print_help(self, file: Any = None) -> NoReturn:
+        """Hand the help over; argparse would ignore that it cannot be written."""
+        raise SystemExit(self.format_help().rstrip("\n"))
 
 
 def _parser() -> _Parser:
@@ -71,7 +76,7 @@ def _example(name: str) -> Path:
 
 def _width() -> int:
     """Return the columns to fill: the terminal's, or the usual where the output is no terminal."""
-    if not sys.stdout.isatty():
+    if sys.stdout is None or not sys.stdout.isatty():
         return USUAL_WIDTH
     from shutil import get_terminal_size
 
@@ -123,26 +128,52 @@ def _explain_bad_input(error: Exception) -> str:
     return " ".join(str(error).split())
 
 
-def _print(text: str, stream: TextIO) -> None:
-    """Print what the stream's encoding can show."""
-    print(fit_encoding(text, stream.encoding), file=stream, flush=True)
+def _write(text: str, stream: TextIO) -> None:
+    """Print what the stream's encoding can show.
+
+    Raises:
+        OSError: it cannot be written. What Python flushes at its exit then goes nowhere and does not complain again.
+    """
+    try:
+        print(fit_encoding(text, stream.encoding), file=stream, flush=True)
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        raise
+
+
+def _complain(line: str) -> None:
+    """Print one line on stderr; where that is closed (None) or full, the exit code has to do."""
+    if sys.stderr is not None:
+        with suppress(OSError):
+            _write(f"{PROGRAM}: {line}", sys.stderr)
+
+
+def _deliver(text: str) -> int:
+    """Print the answer and return the exit code."""
+    if sys.stdout is None:
+        _complain("standard output is closed, so there is nowhere to print the answer")
+        return UNEXPECTED
+    try:
+        _write(text, sys.stdout)
+    except BrokenPipeError:  # nobody reads on, as in « | head »
+        return UNEXPECTED
+    except OSError as error:
+        _complain(f"standard output: {error.strerror}")
+        return UNEXPECTED
+    return SUCCESS
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program and return its exit code."""
     try:
         arguments = _arguments(sys.argv[1:] if argv is None else argv)
-        _print(_answer(arguments), sys.stdout)
-    except SystemExit as stop:  # argparse has printed its help
-        return int(stop.code or SUCCESS)
-    except BrokenPipeError:
-        # Nobody reads on, as in « | head ». What Python flushes at its exit must not complain again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return UNEXPECTED
+        answer = _answer(arguments)
+    except SystemExit as stop:
+        answer = str(stop.code)  # the help
     except (ConfigError, PublishedError, MissingKeyError, OSError, yaml.YAMLError) as error:
-        _print(f"{PROGRAM}: {_explain_bad_input(error)}", sys.stderr)
+        _complain(_explain_bad_input(error))
         return BAD_INPUT
-    return SUCCESS
+    return _deliver(answer)
 
 
 def _report_bug(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -151,7 +182,7 @@ def _report_bug(kind: type[BaseException], error: BaseException, trace: Tracebac
         return
     if "--debug" in sys.argv:
         sys.__excepthook__(kind, error, trace)
-    _print(f"{PROGRAM}: unexpected {kind.__name__}: {error}; this is a bug, predict --debug shows where", sys.stderr)
+    _complain(f"unexpected {kind.__name__}: {error}; this is a bug, predict --debug shows where")
 
 
 def console() -> None:

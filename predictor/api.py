@@ -14,7 +14,7 @@ from predictor.costs.layer_call import LayerCall
 from predictor.costs.operator import Direction, Operator, Shape
 from predictor.costs.published import COLLECTIVE_FOLDER, OPERATOR_FOLDER, PublishedSystem
 from predictor.costs.regressors import DirectionRegressor
-from predictor.costs.work import ELEMENT_BYTES
+from predictor.costs.work import element_bytes
 from predictor.errors import ConfigError
 from predictor.loading import check_gpu, folder_of, load, open_measured, require
 from predictor.short_config import translate
@@ -83,8 +83,7 @@ class Predictor:
         Raises:
             ValueError: a value is not allowed, or nothing published answers for it.
         """
-        if propagation not in DIRECTIONS:
-            raise ConfigError(f"propagation is {propagation!r}; expected 'fwd' or 'bwd'")
+        direction = _direction(propagation)
         if not isinstance(function_list, list | tuple):
             raise ConfigError(f"function_list is {function_list!r}; expected a list of operator names")
         system = _system(data_folder, config_folder, OPERATOR_FOLDER, gpu_name, precision)
@@ -94,7 +93,6 @@ class Predictor:
             operator = _layer_operator(name)
             require(system, operator.name)
             assert operator.shape is not None
-            direction = DIRECTIONS[propagation]
             total_us += _time_us(self.operator_dict, system, operator, direction, operator.shape(call))
         return total_us
 
@@ -161,7 +159,7 @@ class Predictor:
         """Return the time of one collective; a group of one rank has nothing to do."""
         if group.ranks < 2:
             return 0.0
-        shape = collective_shape(name, elements * ELEMENT_BYTES, group)
+        shape = collective_shape(name, elements * element_bytes(system.precision), group)
         return _time_us(self.nccl_dict, system, COLLECTIVES[name], Direction.FORWARD, shape)
 
 
@@ -190,22 +188,32 @@ def _system(data_folder: str, config_folder: str, kind: str, gpu_name: str, prec
         raise ConfigError(
             f"data_folder is of {folders[0].name} and config_folder of {folders[1].name}; expected one system"
         )
+    if not isinstance(precision, str):
+        raise ConfigError(f"precision is {precision!r}; expected a name such as 'fp16'")
     system = open_measured(folders[0], precision)
     check_gpu("gpu_name", gpu_name, system)
     return system
 
 
-def _layer_operator(name: str) -> Operator:
+def _direction(propagation: object) -> Direction:
+    """Return the direction that "fwd" or "bwd" stands for."""
+    if not isinstance(propagation, str) or propagation not in DIRECTIONS:
+        raise ConfigError(f"propagation is {propagation!r}; expected 'fwd' or 'bwd'")
+    return DIRECTIONS[propagation]
+
+
+def _layer_operator(name: object) -> Operator:
     """Return an operator of a layer by its short name or its own."""
-    operator = catalogue()[name if name in catalogue() else translate(name, "function_list")]
+    inside = name if isinstance(name, str) and name in catalogue() else translate(name, "function_list")
+    operator = catalogue()[inside]
     if operator.shape is None:
         raise ConfigError(f"function_list names {name!r}, which does not run once per layer; a whole step includes it")
     return operator
 
 
-def _layer_call(encoder_config: tuple[int, int, int, int, int]) -> LayerCall:
+def _layer_call(encoder_config: object) -> LayerCall:
     """Return the sizes of (mp, b, h, l, dim), checked."""
-    if len(encoder_config) != len(ENCODER_CONFIG):
+    if not isinstance(encoder_config, list | tuple) or len(encoder_config) != len(ENCODER_CONFIG):
         raise ConfigError(f"encoder_config is {encoder_config!r}; expected five numbers: mp, b, h, l, dim")
     mp, b, h, length, dim = (whole(name, value) for name, value in zip(ENCODER_CONFIG, encoder_config, strict=True))
     must_divide("num_attention_heads", h, "hidden_size", dim)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from operator import add
 
 from predictor.costs.cost import Source
 from predictor.costs.published import PublishedSystem
@@ -76,6 +77,7 @@ class Answer:
         step_us: its time on the stage where it takes longest.
         outside: the size that lies farthest outside the measured range, "topology", or None.
         factor: how many times beyond the measured range that size is; None for a topology.
+        width_us: what it adds to the width of the step's interval, on the stage where that is most.
     """
 
     operator: str
@@ -84,6 +86,7 @@ class Answer:
     step_us: float
     outside: str | None
     factor: float | None
+    width_us: float
 
 
 def _gathering_us(system: PublishedSystem, tasks: list[Task]) -> float:
@@ -141,6 +144,13 @@ def stage_calls(run: TrainingRun, stage: int) -> Iterator[tuple[Task, float]]:
         yield task, task.times
 
 
+def _exposed_share(prediction: Prediction, stage: int) -> float:
+    """Return the share of a gradient reduction's width that computing does not hide."""
+    reduction, exposed = prediction.stages[stage].reduction, prediction.stages[stage].exposed_reduction
+    width_us = reduction.high_us - reduction.low_us
+    return min(1.0, (exposed.high_us - exposed.low_us) / width_us) if width_us else 1.0
+
+
 def answers(prediction: Prediction, system: PublishedSystem) -> list[Answer]:
     """Return what each operator and collective contributes, the largest first.
 
@@ -149,27 +159,47 @@ def answers(prediction: Prediction, system: PublishedSystem) -> list[Answer]:
     found: dict[tuple[str, str], Answer] = {}
     for stage in range(len(prediction.stages)):
         on_stage: dict[tuple[str, str], Answer] = {}
+        reduction, exposed = step_end(prediction.run, stage).reduction, _exposed_share(prediction, stage)
         for task, times in stage_calls(prediction.run, stage):
             cost = system.cost(task.operator, task.direction, task.shape)
             outside = system.outside(task.operator, task.direction, task.shape)
             name = task.operator.name if task.name == task.operator.name else f"{task.name}{BY_BYTES}"
-            far = (outside.dimension, outside.factor) if outside else (None, None)
-            new = Answer(name, str(task.direction), cost.source, cost.us * times, *far)
+            width_us = (cost.high_us - cost.low_us) * times * (exposed if task in reduction else 1.0)
+            new = Answer(
+                operator=name,
+                direction=str(task.direction),
+                source=cost.source,
+                step_us=cost.us * times,
+                outside=outside.dimension if outside else None,
+                factor=outside.factor if outside else None,
+                width_us=width_us,
+            )
             key = (name, new.direction)
-            on_stage[key] = _merged(on_stage[key], new, on_stage[key].step_us + new.step_us) if key in on_stage else new
+            on_stage[key] = _merged(on_stage[key], new, add) if key in on_stage else new
         for key, new in on_stage.items():
-            found[key] = _merged(found[key], new, max(found[key].step_us, new.step_us)) if key in found else new
+            found[key] = _merged(found[key], new, max) if key in found else new
     return sorted(found.values(), key=lambda answer: -answer.step_us)
 
 
-def _merged(one: Answer, other: Answer, step_us: float) -> Answer:
-    """Return two answers of one operator as one, with the weaker source and the farther extrapolation."""
+def _merged(one: Answer, other: Answer, both: Callable[[float, float], float]) -> Answer:
+    """Return two answers of one operator as one, with the weaker source and the farther extrapolation.
+
+    ``both`` makes one time of two: their sum on one stage, the larger of two stages.
+    """
 
     def distance(answer: Answer) -> float:
         return 0.0 if answer.outside is None else answer.factor or float("inf")
 
     far = max(one, other, key=distance)
-    return Answer(one.operator, one.direction, max(one.source, other.source), step_us, far.outside, far.factor)
+    return Answer(
+        operator=one.operator,
+        direction=one.direction,
+        source=max(one.source, other.source),
+        step_us=both(one.step_us, other.step_us),
+        outside=far.outside,
+        factor=far.factor,
+        width_us=both(one.width_us, other.width_us),
+    )
 
 
 def model_parameters(run: TrainingRun) -> int:

@@ -33,6 +33,9 @@ def _split(value: object) -> object:
     raise ValueError(f"expected a list of layers per stage, or {' or '.join(METHODS)}")
 
 
+# What the first and the last stage run beside their layers.
+EDGE_OPERATORS = ("embedding", "lm_head", "cross_entropy")
+
 Count = Annotated[int, BeforeValidator(_whole_number), Field(gt=0)]
 Syncs = Annotated[int, BeforeValidator(_whole_number), Field(ge=0)]
 Switch = Annotated[bool, Field(strict=True)]
@@ -130,6 +133,15 @@ def _known_keys(location: tuple[str | int, ...]) -> list[str]:
     return list(model.model_fields)
 
 
+def _shown(value: object) -> str:
+    """Return a value as its file says it, without the contents of what has many."""
+    if value is None:
+        return "null"
+    if isinstance(value, dict):
+        return "a mapping"
+    return "a list" if isinstance(value, list) else f"{value!r}"
+
+
 def explain(error: ValidationError, is_short: bool = False) -> ConfigError | MissingKeyError:
     """Turn pydantic's first complaint into one line with the way out.
 
@@ -147,9 +159,10 @@ def explain(error: ValidationError, is_short: bool = False) -> ConfigError | Mis
         return MissingKeyError(f"{where} is missing; it is required")
     if first["type"] == "extra_forbidden":
         return ConfigError(f"{where} is not a known key.{nearest(parts[depth], known)} Known here: {', '.join(known)}")
+    shown = _shown(first["input"])
+    if first["type"] == "model_type":
+        return ConfigError(f"{where} is {shown}; it needs keys: {', '.join(_known_keys(first['loc']))}")
     message = first["msg"].removeprefix("Value error, ")
-    value = first["input"]
-    shown = f"{value!r}" if not isinstance(value, dict | list) else f"a {type(value).__name__}"
     return ConfigError(f"{where} is {shown}: {message[0].lower()}{message[1:]}")
 
 
@@ -166,12 +179,25 @@ def validate(content: dict[str, Any], is_short: bool = False) -> RunConfig:
         raise explain(error, is_short) from None
 
 
-def _check_operators(names: tuple[str, ...]) -> None:
-    usable = [name for name, operator in catalogue().items() if operator.shape is not None]
+def operators_of_a_layer() -> list[str]:
+    """Return the operators that a layer can be made of."""
+    return [name for name, one in catalogue().items() if one.shape is not None and name not in EDGE_OPERATORS]
+
+
+def _check_operators(names: tuple[str, ...] | None) -> None:
+    if names is None:
+        return
+    usable = operators_of_a_layer()
+    if not names:
+        raise ConfigError(
+            "model.layer_operators is []; list the operators of a layer, or leave it out for the usual ones. "
+            f"Known: {', '.join(usable)}"
+        )
     for name in names:
         if name not in usable:
             raise ConfigError(
-                f"{name} is not an operator of a layer.{nearest(name, usable)} Known: {', '.join(usable)}"
+                f"model.layer_operators names {name!r}, not an operator of a layer.{nearest(name, usable)} "
+                f"Known: {', '.join(usable)}"
             )
 
 
@@ -230,7 +256,7 @@ def to_run(config: RunConfig, gpus_per_node: int) -> TrainingRun:
         raise ConfigError(f"gpus_per_node is {used}; {config.system} has {gpus_per_node}")
     ffn = model.ffn_hidden_size or 4 * model.hidden_size
     _check_divisions(model, tp, ffn)
-    _check_operators(model.layer_operators or ())
+    _check_operators(model.layer_operators)
     split = parallelism.layers_per_stage
     layers = split_layers(split if isinstance(split, str) else list(split), model.num_layers, pp)
     num_micro_batches = _micro_batches(config)

@@ -6,18 +6,35 @@ from dataclasses import asdict
 from typing import Any
 
 from predictor.breakdown import BY_BYTES, Answer, StageParts, answers, model_parameters, stage_parts
+from predictor.costs.collectives import COLLECTIVES
 from predictor.costs.cost import Source
 from predictor.costs.published import CARD, PublishedSystem
 from predictor.step_time import Prediction
 
 FORMAT = "estimate-train-time/prediction/1"
 INTERVAL = 0.9
+# An interval whose ends are farther apart than this says little more than an order of magnitude.
+WIDE_FACTOR = 2.0
+
+
+def _named(answer: Answer) -> str:
+    """Return the operator with its direction, or the collective, which has one."""
+    if answer.operator in COLLECTIVES:
+        return answer.operator
+    by_bytes = ", timed by its bytes," if answer.operator.endswith(BY_BYTES) else ""
+    return f"{answer.operator.removesuffix(BY_BYTES)} {answer.direction}{by_bytes}"
 
 
 def notes(prediction: Prediction, system: PublishedSystem, found: list[Answer]) -> list[str]:
     """Return what a reader must know before trusting the numbers, a sentence each."""
     said = []
-    run = prediction.run
+    run, step = prediction.run, prediction.step
+    if step.high_us > WIDE_FACTOR * step.low_us:
+        widest = max(found, key=lambda answer: answer.width_us)
+        said.append(
+            f"The 90 % interval is wide, its ends a factor of {step.high_us / step.low_us:.2g} apart: "
+            f"{_named(widest)} contributes most to its width."
+        )
     if run.precision != system.precision:
         said.append(
             f"{run.precision} was not measured on {system.name}: answered from {system.precision}, which has the same "

@@ -58,7 +58,7 @@ def folder_of(key: str, value: object, kind: str, base: Path) -> Path:
     Raises:
         ConfigError: there is no such folder, or it is of no published system.
     """
-    if not isinstance(value, str | PathLike) or not str(value):
+    if not isinstance(value, str | PathLike) or not str(value).strip():
         raise ConfigError(f"{key} is {value!r}; expected a folder such as ./regressors/Perlmutter/{kind}")
     folder = find_folder(str(value), base)
     if folder.name != kind or not (folder.parent / MANIFEST).is_file():
@@ -117,13 +117,13 @@ def require(system: PublishedSystem, operator: str) -> None:
         )
 
 
-def check_gpu(key: str, gpu: str | None, system: PublishedSystem) -> None:
-    """Check that a configuration means the GPU that its system was measured on.
+def check_gpu(key: str, gpu: object, system: PublishedSystem) -> None:
+    """Check that a GPU's name is the one that a system was measured on.
 
     Raises:
         ConfigError: it means another; the message lists the published systems with their GPUs.
     """
-    if gpu is not None and gpu != system.gpu:
+    if gpu != system.gpu:
         raise ConfigError(f"{key} is {gpu}; {system.name} was measured on {system.gpu}. Published: {published()}")
 
 
@@ -131,6 +131,8 @@ def _read(content: dict[str, Any], base: Path) -> tuple[RunConfig, Path, tuple[s
     """Return the checked configuration, its system's folder, and operators that it lists besides those of a layer."""
     if not short_config.is_short(content):
         config = validate(content)
+        if not config.system.strip():
+            raise ConfigError(f"system is {config.system!r}; expected a published system: {published()}")
         return config, find_folder(config.system, base), ()
     config = validate(short_config.expand(content), is_short=True)
     return config, _short_form_system(content, base), short_config.listed_operators(content)
@@ -139,7 +141,7 @@ def _read(content: dict[str, Any], base: Path) -> tuple[RunConfig, Path, tuple[s
 def load(path: str | Path) -> tuple[TrainingRun, PublishedSystem]:
     """Read a configuration file in the full or the short form, and open the system that it names.
 
-    Folders in it are relative to the file, then to the bundled data.
+    Folders in it are relative to the file (to the current folder where it is a pipe), then to the bundled data.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -148,11 +150,14 @@ def load(path: str | Path) -> tuple[TrainingRun, PublishedSystem]:
         ConfigError: a key is unknown, or a value is not allowed or not published; a ValueError.
         PublishedError: the published system is damaged or lacks an operator; a ValueError.
     """
+    if not isinstance(path, str | PathLike):
+        raise ConfigError(f"config_path is {path!r}; expected the path of a configuration file")
     path = Path(path)
     content = read_mapping(path)
-    config, folder, listed = _read(content, path.resolve().parent)
+    config, folder, listed = _read(content, path.resolve().parent if path.is_file() else Path.cwd())
     system = open_measured(folder, config.training.precision)
-    check_gpu("gpu_name" if short_config.is_short(content) else "gpu", config.gpu, system)
+    if config.gpu is not None:
+        check_gpu("gpu_name" if short_config.is_short(content) else "gpu", config.gpu, system)
     run = to_run(config.model_copy(update={"system": system.name}), system.system.gpus_per_node)
     for name in (*listed, *(run.model.layer_operators or ())):
         require(system, name)

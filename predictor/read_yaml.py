@@ -29,8 +29,19 @@ _Loader.add_implicit_resolver(
 )
 
 
+def _kind(content: object) -> str:
+    """Return what a file holds instead of a mapping, in words."""
+    if isinstance(content, bool):
+        return "true or false"
+    if isinstance(content, int | float):
+        return "a number"
+    if isinstance(content, str):
+        return "text"
+    return "a list" if isinstance(content, list) else "a single value"
+
+
 def read_mapping(path: Path) -> dict[str, Any]:
-    """Read a YAML file that holds one mapping.
+    """Read a YAML file, or a pipe, that holds one mapping.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -39,7 +50,7 @@ def read_mapping(path: Path) -> dict[str, Any]:
     """
     if path.is_dir():
         raise ConfigError(f"{path} is a folder; expected a configuration file")
-    if not path.is_file():
+    if not path.exists():
         raise FileNotFoundError(f"{path} does not exist")
     with path.open("rb") as stream:
         try:
@@ -49,7 +60,7 @@ def read_mapping(path: Path) -> dict[str, Any]:
     if content is None:
         raise ConfigError(f"{path} is empty; estimate-train-time show-example prints a configuration to start from")
     if not isinstance(content, dict):
-        raise ConfigError(f"{path} holds a {type(content).__name__}; expected keys and values")
+        raise ConfigError(f"{path} holds {_kind(content)}; expected keys and values")
     return {str(key): value for key, value in content.items()}
 
 

@@ -163,7 +163,8 @@ def _foundations(prediction: Prediction, found: list[Answer]) -> list[str]:
         if one.source is Source.ANALYTIC:
             how = "analytic"
         elif one.factor is None:
-            how = f"a value of {one.outside} that nobody measured"
+            what = "nodes × GPUs per node" if one.outside == "topology" else f"a value of {one.outside}"
+            how = f"{what} that nobody measured"
         else:
             how = f"{one.outside} {one.factor:.3g} × outside the measured range"
         lines.append(f"  {one.step_us / step_us:6.1%}  {name}: {how}")

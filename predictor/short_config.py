@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from predictor.config import operators_of_a_layer
 from predictor.errors import ConfigError, MissingKeyError, nearest
 from predictor.short_names import OPERATORS_BY_SHORT_NAME
 
@@ -78,7 +79,7 @@ def listed_operators(content: dict[str, Any]) -> tuple[str, ...]:
     return tuple(_translate(content["function_list"], "function_list"))
 
 
-def _attention(operators: list[str]) -> str:
+def _attention(operators: tuple[str, ...]) -> str:
     """Return the attention kernels that a layer's operators amount to."""
     if "flash_attention" in operators:
         return "flash"
@@ -89,7 +90,11 @@ def _numbers(values: object) -> dict[str, Any]:
     if not isinstance(values, list) or len(values) != len(TRAINING_CONFIG):
         count = f"{len(values)} values" if isinstance(values, list) else repr(values)
         raise ConfigError(f"training_config has {count}; expected {len(TRAINING_CONFIG)}: {', '.join(TRAINING_CONFIG)}")
-    return dict(zip(TRAINING_CONFIG, values, strict=True))
+    numbers = dict(zip(TRAINING_CONFIG, values, strict=True))
+    for name, value in numbers.items():
+        if value is None:
+            raise ConfigError(f"training_config has null for {name}; expected a whole number")
+    return numbers
 
 
 def _check_keys(content: dict[str, Any]) -> None:
@@ -100,10 +105,28 @@ def _check_keys(content: dict[str, Any]) -> None:
     for key in REQUIRED:
         if key not in content:
             raise MissingKeyError(f"{key} is missing; a configuration needs {', '.join(REQUIRED)}")
+        if content[key] is None:
+            raise ConfigError(f"{key} is null; a configuration needs a value for it")
+
+
+def _layer_operators(names: object) -> tuple[str, ...]:
+    """Return the operators that encoder_function_list names.
+
+    Raises:
+        ConfigError: not a list of names, or one of them is of no layer.
+    """
+    usable = operators_of_a_layer()
+    operators = tuple(_translate(names, "encoder_function_list"))
+    for operator in operators:
+        if operator not in usable:
+            short = next(name for name, inside in OPERATORS_BY_SHORT_NAME.items() if inside == operator)
+            known = ", ".join(name for name, inside in OPERATORS_BY_SHORT_NAME.items() if inside in usable)
+            raise ConfigError(f"encoder_function_list names {short}, not an operator of a layer. Known: {known}")
+    return operators
 
 
 def _model(content: dict[str, Any], n: dict[str, Any]) -> dict[str, Any]:
-    layer = _translate(content["encoder_function_list"], "encoder_function_list")
+    layer = _layer_operators(content["encoder_function_list"])
     norm = NORMS.get(str(content["layernorm_name"]))
     if norm is None:
         raise ConfigError(f"layernorm_name is {content['layernorm_name']!r}; expected RMSlayernorm or layernorm")
@@ -116,7 +139,7 @@ def _model(content: dict[str, Any], n: dict[str, Any]) -> dict[str, Any]:
         "attention": _attention(layer),
         "rotary_fraction": 1.0 if "rope" in layer else 0.0,
         "parallel_residual": content["fwd_syncs"] == 1,
-        "layer_operators": tuple(layer),
+        "layer_operators": layer,
         "forward_all_reduces": content["fwd_syncs"],
         "backward_all_reduces": content["bwd_syncs"],
     }
@@ -127,7 +150,7 @@ def expand(content: dict[str, Any]) -> dict[str, Any]:
 
     Raises:
         MissingKeyError: a required key is absent.
-        ConfigError: a key or an operator is unknown, or training_config does not have nine values.
+        ConfigError: a key or an operator is unknown, a required value is null, or training_config has not nine values.
     """
     _check_keys(content)
     n = _numbers(content["training_config"])

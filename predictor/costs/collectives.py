@@ -1,8 +1,8 @@
 """Collectives: what each moves over a ring, and how one model covers every message size and topology.
 
 A collective is an operator whose shape is (size_bytes, nodes, gpus_per_node). ``size_bytes`` is the buffer of one
-rank as NCCL's sample programs count it: the whole tensor for all-reduce, broadcast and point-to-point, the shard that
-a rank contributes for all-gather and the shard that it keeps for reduce-scatter.
+rank as NCCL's sample programs count it: the whole tensor for all-reduce, broadcast and point-to-point, all that a rank
+sends (its own part included) for all-to-all, the shard that it contributes for all-gather and keeps for reduce-scatter.
 """
 
 from __future__ import annotations
@@ -71,12 +71,41 @@ def _ring(sent_per_rank: Callable[[int, int], float], steps: Callable[[int], int
     return work
 
 
-def _collective(name: str, sent: Callable[[int, int], float], steps: Callable[[int], int], source: str) -> Operator:
+def _pairwise(shape: Shape, direction: Direction, num_multiprocessors: int) -> Work:
+    """Return the work of an all-to-all by pairwise exchange: p − 1 steps, S ÷ p to one other rank in each.
+
+    ``extras`` as in ``_ring``. Nothing is passed on, so of the p − 1 messages of a rank those to its own node's g − 1
+    ranks take that pair's links, and those to the other p − g ranks its network interface.
+    """
+    size_bytes, nodes, gpus = shape
+    ranks = nodes * gpus
+    share = size_bytes / ranks
+    sent = share * (ranks - 1)
+    if nodes == 1:
+        return Work(0.0, sent, (share, 0.0, 0.0, float(ranks - 1), 0.0))
+    leaving = share * (ranks - gpus)
+    return Work(0.0, sent, (0.0, leaving, leaving * gpus, float(gpus - 1), float(ranks - gpus)))
+
+
+def _messages(shape: Shape, direction: Direction, num_multiprocessors: int) -> Work:
+    """Return the work of one message; between nodes, of one from each of g GPUs of a node to the next node at once.
+
+    ``extras`` as in ``_ring``: every GPU has its own network interface, and all g messages share the host.
+    """
+    size_bytes, nodes, gpus = shape
+    sent = float(size_bytes)
+    if nodes == 1:
+        return Work(0.0, sent, (sent, 0.0, 0.0, 1.0, 0.0))
+    return Work(0.0, sent, (0.0, sent, sent * gpus, 0.0, 1.0))
+
+
+def _collective(name: str, work: Callable[..., Work], source: str) -> Operator:
     return Operator(
         name=name,
         dimensions=("size_bytes", "nodes", "gpus_per_node"),
-        work=_ring(sent, steps),
+        work=work,
         directions=(Direction.FORWARD,),
+        byte_sizes="fixed",
         launches=(3, 3),
         extra_kinds=("bytes", "bytes", "bytes", "count", "count"),
         source=source,
@@ -84,19 +113,26 @@ def _collective(name: str, sent: Callable[[int, int], float], steps: Callable[[i
 
 
 RING = "ring; Thakur et al. 2005, doi:10.1177/1094342005051521; nccl-tests doc/PERFORMANCE.md"
+CHAIN = "pipelined ring from the root, S over each link; Patarasuk and Yuan 2008, doi:10.1016/j.jpdc.2007.11.005"
+PAIRWISE = "pairwise exchange; Thakur et al. 2005, doi:10.1177/1094342005051521, section 5; nccl-tests src/alltoall.cu"
 
 COLLECTIVES = {
     operator.name: operator
     for operator in (
-        _collective("all_reduce", lambda s, p: 2.0 * (p - 1) / p * s, lambda p: 2 * (p - 1), RING),
-        _collective("all_gather", lambda s, p: float((p - 1) * s), lambda p: p - 1, RING),
-        _collective("reduce_scatter", lambda s, p: float((p - 1) * s), lambda p: p - 1, RING),
-        _collective("point_to_point", lambda s, p: float(s), lambda p: 1, "one message over one link"),
+        _collective("all_reduce", _ring(lambda s, p: 2.0 * (p - 1) / p * s, lambda p: 2 * (p - 1)), RING),
+        _collective("all_gather", _ring(lambda s, p: float((p - 1) * s), lambda p: p - 1), RING),
+        _collective("reduce_scatter", _ring(lambda s, p: float((p - 1) * s), lambda p: p - 1), RING),
+        _collective("broadcast", _ring(lambda s, p: float(s), lambda p: p - 1), CHAIN),
+        _collective("all_to_all", _pairwise, PAIRWISE),
+        _collective("point_to_point", _messages, "one message over one link"),
     )
 }
 # Before a system has measured reduce-scatter, it takes the all-gather's time: the same bytes, the other way round the
 # ring.
 STANDS_IN_FOR = {"reduce_scatter": "all_gather"}
+# Positions of two of ``_ring``'s extras among a model's physics terms (launch, FLOPs, bytes come first): what one
+# network interface takes per byte, and what the host that all GPUs of a node share takes.
+INTERFACE_TERM, SHARED_HOST_TERM = 4, 5
 
 
 def collective_shape(name: str, size_bytes: float, group: Topology) -> Shape:

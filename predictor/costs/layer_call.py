@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 
+from predictor.costs.work import ELEMENT_BYTES
+
 
 @dataclass(frozen=True, slots=True)
 class LayerCall:
     """One micro-batch through one layer on one tensor-parallel rank.
 
+    ``element_bytes``, of an activation, decides what collectives send; no operator's shape depends on it.
     Sizes are of the whole model; ``tensor_parallel_size`` divides them inside the operators, so that a measured table
     and a workload say the same thing in the same way.
     """
@@ -23,6 +26,7 @@ class LayerCall:
     tensor_parallel_size: int
     rotary_fraction: float = 1.0
     causal: bool = True
+    element_bytes: int = ELEMENT_BYTES
 
     @property
     def tokens(self) -> int:

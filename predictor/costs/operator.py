@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Literal
 
 from predictor.costs.layer_call import LayerCall
-from predictor.costs.work import Work, matmul_work
+from predictor.costs.work import ELEMENT_BYTES, Work, element_bytes, matmul_work
 
 Shape = tuple[int, ...]
 TermKind = Literal["flops", "bytes", "count"]
@@ -39,6 +39,8 @@ class Operator:
         family: operators of one family share one regressor (the GEMMs are one kernel library).
         directions: the passes it has; an optimizer step has a forward only.
         extra_kinds: what each of ``Work.extras`` counts (flops, bytes or count): how it scales between GPUs.
+        byte_sizes: ``work`` counts bytes of elements in the training precision, as if they had ELEMENT_BYTES, or bytes
+            that are the same in every precision.
         launches: kernels that one eager call launches forward, and backward with its gradients accumulated.
         source: where the work formula comes from.
     """
@@ -51,7 +53,15 @@ class Operator:
     family: str = ""
     directions: tuple[Direction, ...] = BOTH
     extra_kinds: tuple[TermKind, ...] = ()
+    byte_sizes: Literal["by_element", "fixed"] = "by_element"
     launches: tuple[int, int] = (1, 1)
+
+    def byte_scale(self, precision: str) -> float:
+        """Return what turns the bytes that ``work`` counts into bytes in a precision.
+
+        A fit and a prediction both leave it out, since a time per byte absorbs it; a physical limit must not.
+        """
+        return element_bytes(precision) / ELEMENT_BYTES if self.byte_sizes == "by_element" else 1.0
 
     @property
     def regressor_name(self) -> str:

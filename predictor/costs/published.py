@@ -21,7 +21,7 @@ from predictor.costs.collectives import COLLECTIVES, Topology
 from predictor.costs.cost import ZERO, Cost
 from predictor.costs.hardware import System
 from predictor.costs.operator import Direction, Operator, Shape
-from predictor.costs.regressors import DirectionRegressor, Outside, RegressorFile
+from predictor.costs.regressors import DirectionRegressor, Outside, RegressorFile, check_lengths
 from predictor.errors import PublishedError
 
 MANIFEST = "manifest.json"
@@ -75,7 +75,10 @@ def read_manifest(folder: Path) -> dict[str, str]:
     if not known:
         raise PublishedError(f"{path} is damaged: expected format {MANIFEST_FORMAT}")
     if CARD not in files or not (folder / CARD).is_file():
-        raise PublishedError(f"{folder} has no {CARD}: a system without a card does not load")
+        raise PublishedError(f"{folder} has no {CARD} that {MANIFEST} lists: a system without a card does not load")
+    for name in files:
+        if not (folder / name).is_file():
+            raise PublishedError(f"{folder / name} is missing although {MANIFEST} lists it; restore the folder")
     return dict(files)
 
 
@@ -158,13 +161,14 @@ class PublishedSystem:
         """
         name = operator.regressor_name
         if name not in self._regressors:
-            self._regressors[name] = self._load(name)
+            self._regressors[name] = self._load(operator)
         try:
             return self._regressors[name][direction]
         except KeyError:
             raise PublishedError(f"{self.name} has no {direction} regressor for {operator.name}") from None
 
-    def _load(self, regressor: str) -> dict[Direction, DirectionRegressor]:
+    def _load(self, asked: Operator) -> dict[Direction, DirectionRegressor]:
+        regressor = asked.regressor_name
         name = self._file_name(regressor)
         if name not in self._manifest:
             known = ", ".join(self.regressor_names(name.partition("/")[0]))
@@ -172,11 +176,17 @@ class PublishedSystem:
         content = read_verified(self.folder, name, self._manifest)
         try:
             file = RegressorFile.model_validate_json(content)
+            for model in file.directions.values():
+                check_lengths(model, asked, len(file.members))
             return {
                 d: DirectionRegressor(m, file.members, file.num_multiprocessors) for d, m in file.directions.items()
             }
         except ValueError as error:
-            raise PublishedError(f"{self.folder / name}: not a regressor: {str(error).splitlines()[0]}") from error
+            first = error.errors()[0] if isinstance(error, ValidationError) else None
+            reason = f"{'.'.join(map(str, first['loc']))}: {first['msg']}" if first else str(error)
+            raise PublishedError(
+                f"{self.folder / name} is not a regressor: {reason}; restore it, or publish the system again"
+            ) from error
 
     def regressor_path(self, operator: Operator) -> Path:
         """Return the published file that answers for an operator, whether it is there or not."""

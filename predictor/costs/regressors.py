@@ -7,7 +7,7 @@ complete binary tree of depth three in 22 numbers: 7 feature indices (heap order
 from __future__ import annotations
 
 from math import exp, log
-from typing import Literal, NamedTuple, cast
+from typing import Annotated, Literal, NamedTuple, cast
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -71,7 +71,9 @@ class Interval(Published):
 class DirectionModel(Published):
     """One direction of one regressor."""
 
-    physics: tuple[float, ...] = Field(description="µs per launch, FLOP, byte, and per unit of each extra")
+    physics: tuple[Annotated[float, Field(ge=0)], ...] = Field(
+        description="µs per launch, FLOP, byte, and per unit of each extra"
+    )
     overlapped: bool = Field(description="launching overlaps running: time is the longer of both, not their sum")
     hull_low: tuple[float, ...] = Field(description="smallest measured hull coordinate, logarithms")
     hull_high: tuple[float, ...] = Field(description="largest measured hull coordinate, logarithms")
@@ -89,6 +91,27 @@ class DirectionModel(Published):
     )
     origin: Literal["measured", "analytic"] = Field(description="fitted to rows, or derived because no row was usable")
     rows: int = Field(ge=0, description="rows that the fit kept")
+
+
+def check_lengths(model: DirectionModel, operator: Operator, members: int) -> None:
+    """Raise unless a model has as many numbers as its operator has terms, sizes and features.
+
+    Raises:
+        ValueError: one list is too long or too short.
+    """
+    sizes, extras = len(operator.dimensions), len(operator.extra_kinds)
+    terms = 3 + extras
+    features = 2 * sizes + extras + terms + (members if members > 1 else 0)
+    for name, expected in (
+        ("physics", terms),
+        ("hull_low", sizes + 2),
+        ("hull_high", sizes + 2),
+        ("feature_low", features),
+        ("feature_high", features),
+    ):
+        found = len(getattr(model, name))
+        if found != expected:
+            raise ValueError(f"{name} has {found} numbers; {operator.name} needs {expected}")
 
 
 class RegressorFile(Published):

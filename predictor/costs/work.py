@@ -11,10 +11,16 @@ from math import ceil
 from typing import NamedTuple
 
 ELEMENT_BYTES = 2
+PRECISION_BYTES = {"fp16": 2, "bf16": 2, "fp32": 4}
 
 # Output tiles of the GEMM kernels that cuBLAS picks on Ampere and Hopper for large fp16 problems.
 # Source: NVIDIA, "Matrix Multiplication Background User's Guide", sections on tile and wave quantization.
 GEMM_TILES = ((128, 256), (256, 128), (128, 128))
+
+
+def element_bytes(precision: str) -> int:
+    """Return the bytes of one element in a precision."""
+    return PRECISION_BYTES[precision]
 
 
 class Work(NamedTuple):

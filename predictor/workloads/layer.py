@@ -12,9 +12,8 @@ from collections import Counter
 from predictor.costs.collectives import Topology
 from predictor.costs.layer_call import LayerCall
 from predictor.costs.operator import Direction
-from predictor.costs.work import ELEMENT_BYTES
 from predictor.workloads.tasks import (
-    ADD_BYTES,
+    ADD_PASSES,
     BACKWARD,
     FORWARD,
     Part,
@@ -30,10 +29,14 @@ ATTENTION_CORE = {
     Attention.FUSED_SOFTMAX: ("attention_scores", "causal_softmax", "attention_values"),
     Attention.UNFUSED: ("attention_scores", "attention_mask", "softmax", "attention_values"),
 }
-COPY_BYTES = 2 * ELEMENT_BYTES
+COPY_PASSES = 2
 # Dropout reads and writes the activation and one byte of mask per element.
 MASK_BYTES = 1
-DROPOUT_BYTES = 2 * ELEMENT_BYTES + MASK_BYTES
+
+
+def dropout_bytes(call: LayerCall) -> int:
+    """Return the bytes that dropout moves per element."""
+    return 2 * call.element_bytes + MASK_BYTES
 
 
 def layer_operators(model: Transformer) -> tuple[str, ...]:
@@ -52,7 +55,7 @@ def attention_core(model: Transformer, call: LayerCall, direction: Direction) ->
     tasks = [operator_task(name, call, direction) for name in layer_operators(model) if name in core]
     if model.attention_dropout and model.attention is not Attention.FLASH:
         scores = call.micro_batch_size * call.heads_per_rank * call.sequence_length**2
-        tasks.append(stream_task("attention_dropout", scores * DROPOUT_BYTES, call))
+        tasks.append(stream_task("attention_dropout", scores * dropout_bytes(call), call))
     return tasks
 
 
@@ -75,19 +78,20 @@ def _shared_side_kernels(model: Transformer, call: LayerCall, direction: Directi
     """Return the side kernels that run in both directions."""
     heads = call.tokens * call.hidden_size // call.tensor_parallel_size
     whole = call.tokens * call.hidden_size
-    tasks = [stream_task("context_copy", heads * COPY_BYTES, call)]
+    copy_bytes = COPY_PASSES * call.element_bytes
+    tasks = [stream_task("context_copy", heads * copy_bytes, call)]
     if 0.0 < model.rotary_fraction < 1.0:
-        tasks.append(stream_task("rope_concatenation", 2 * heads * COPY_BYTES, call, launches=2))
+        tasks.append(stream_task("rope_concatenation", 2 * heads * copy_bytes, call, launches=2))
     if model.hidden_dropout:
         fused = model.fused_side_kernels and direction is FORWARD
-        size_bytes = MASK_BYTES if fused else DROPOUT_BYTES
+        size_bytes = MASK_BYTES if fused else dropout_bytes(call)
         tasks.append(stream_task("hidden_dropout", 2 * whole * size_bytes, call, launches=0 if fused else 2))
     return tasks
 
 
 def forward_tasks(model: Transformer, call: LayerCall, group: Topology) -> list[Task]:
     """Return one layer's forward pass; row-parallel outputs are summed over the tensor-parallel group."""
-    activation = call.tokens * call.hidden_size * ELEMENT_BYTES
+    activation = call.tokens * call.hidden_size * call.element_bytes
     tasks = _operators(model, call, FORWARD) + _shared_side_kernels(model, call, FORWARD)
     if model.biases and not model.fused_side_kernels:
         tasks.append(stream_task("bias_additions", 2 * 2 * activation, call, launches=2))
@@ -105,13 +109,13 @@ def backward_tasks(model: Transformer, call: LayerCall, group: Topology, accumul
         accumulated: share of the micro-batches whose weight gradients are added to earlier ones.
     """
     tp = call.tensor_parallel_size
-    activation = call.tokens * call.hidden_size * ELEMENT_BYTES
+    activation = call.tokens * call.hidden_size * call.element_bytes
     tasks = _operators(model, call, BACKWARD) + _shared_side_kernels(model, call, BACKWARD)
     tasks.append(stream_task("qkv_concatenation", 3 * activation // tp * 2, call))
-    weights = model.layer_parameters(tp)
-    tasks.append(stream_task("gradient_accumulation", weights * ADD_BYTES * accumulated, call, launches=0))
+    added = model.layer_parameters(tp) * ADD_PASSES * call.element_bytes
+    tasks.append(stream_task("gradient_accumulation", added * accumulated, call, launches=0))
     if model.biases:
         width = (3 * call.hidden_size + call.ffn_hidden_size) // tp + 2 * call.hidden_size
-        tasks.append(stream_task("bias_gradients", call.tokens * width * ELEMENT_BYTES, call, launches=8))
+        tasks.append(stream_task("bias_gradients", call.tokens * width * call.element_bytes, call, launches=8))
     syncs = all_reduces(model, model.backward_all_reduces)
     return tasks + collective_task("all_reduce", activation, group, Part.TENSOR_PARALLEL, syncs)

@@ -37,8 +37,19 @@ class Layout:
         stride = self.tensor_parallel_size
         return group_topology(self.data_parallel_size, stride, self.gpus_per_node, self.switched_as)
 
+    def _one_node(self) -> bool:
+        stages = self.tensor_parallel_size * self.data_parallel_size * self.pipeline_parallel_size
+        return stages <= self.gpus_per_node
+
     def pipeline_hop(self) -> Topology:
-        """Return what two neighbouring stages span: one node if every pair of neighbours shares one, else two."""
-        stride = self.tensor_parallel_size * self.data_parallel_size
-        same_node = stride * self.pipeline_parallel_size <= self.gpus_per_node
-        return Topology(1, 2, self.switched_as) if same_node else Topology(2, 1)
+        """Return what a message between neighbouring stages crosses: a link in a node if all stages share one.
+
+        Between nodes all ranks of a stage on one node send at once, and so share what leads out of it.
+        """
+        if self._one_node():
+            return Topology(1, 2, self.switched_as)
+        return Topology(2, min(self.tensor_parallel_size * self.data_parallel_size, self.gpus_per_node))
+
+    def first_and_last_stage(self) -> Topology:
+        """Return what the two ranks span that hold the same part of a shared embedding."""
+        return Topology(1, 2, self.switched_as) if self._one_node() else Topology(2, 1)

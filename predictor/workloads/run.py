@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from predictor.costs.layer_call import LayerCall
+from predictor.costs.work import element_bytes
 from predictor.workloads.layout import Layout
 from predictor.workloads.transformer import Transformer
 
@@ -45,6 +47,15 @@ class TrainingRun:
     blocking_transfers: bool = True
     partition_activations: bool = False
     synchronize_each_layer: bool = False
+
+    @property
+    def element_bytes(self) -> int:
+        """Return the bytes of one activation, weight or gradient outside the optimizer."""
+        return element_bytes(self.precision)
+
+    def call(self) -> LayerCall:
+        """Return the sizes that operators see for one micro-batch on one rank."""
+        return self.model.call(self.micro_batch_size, self.layout.tensor_parallel_size, self.element_bytes)
 
     @property
     def global_batch_size(self) -> int:

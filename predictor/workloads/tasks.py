@@ -9,10 +9,11 @@ from predictor.costs.catalogue import catalogue
 from predictor.costs.collectives import COLLECTIVES, Topology, collective_shape
 from predictor.costs.layer_call import LayerCall
 from predictor.costs.operator import Direction, Operator, Shape
-from predictor.costs.work import ELEMENT_BYTES
 
 FORWARD, BACKWARD = Direction.FORWARD, Direction.BACKWARD
-ADD_BYTES = 3 * ELEMENT_BYTES
+# Rows of a residual addition that is long enough to run at full rate, and inside what systems measure.
+STREAM_ROWS = 16384
+ADD_PASSES = 3  # two reads and one write
 
 
 class Part(StrEnum):
@@ -66,9 +67,11 @@ def stream_task(
 ) -> Task:
     """Return the task of an element-wise kernel that nobody benchmarked, from the bytes that it reads and writes.
 
-    It runs at the rate of the residual addition over the same layer's activations: both only stream memory.
+    It runs at the rate of the residual addition over activations of the same width: both only stream memory. One that
+    streams more than an activation is timed by an addition of its own size, up to STREAM_ROWS, where rates have
+    levelled off; in pieces of a small activation's size it would pay for a launch each.
     """
     operator = catalogue()["residual_add"]
-    shape = (call.tokens, call.hidden_size)
-    times = size_bytes / (ADD_BYTES * call.tokens * call.hidden_size)
-    return Task(name, operator, FORWARD, shape, times, part, launches)
+    row_bytes = ADD_PASSES * call.element_bytes * call.hidden_size
+    rows = max(call.tokens, min(int(size_bytes / row_bytes), STREAM_ROWS))
+    return Task(name, operator, FORWARD, (rows, call.hidden_size), size_bytes / (row_bytes * rows), part, launches)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from predictor.costs.layer_call import LayerCall, padded_vocab_size
+from predictor.costs.work import ELEMENT_BYTES
 
 
 class Normalization(StrEnum):
@@ -60,7 +61,7 @@ class Transformer:
     forward_all_reduces: int | None = None
     backward_all_reduces: int | None = None
 
-    def call(self, micro_batch_size: int, tensor_parallel_size: int) -> LayerCall:
+    def call(self, micro_batch_size: int, tensor_parallel_size: int, element_bytes: int = ELEMENT_BYTES) -> LayerCall:
         """Return the sizes that operators see for one micro-batch on one tensor-parallel rank."""
         return LayerCall(
             micro_batch_size=micro_batch_size,
@@ -72,6 +73,7 @@ class Transformer:
             tensor_parallel_size=tensor_parallel_size,
             rotary_fraction=self.rotary_fraction,
             causal=self.causal,
+            element_bytes=element_bytes,
         )
 
     def layer_parameters(self, tensor_parallel_size: int = 1) -> int:

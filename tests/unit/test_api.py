@@ -151,6 +151,16 @@ BAD_OPERATOR_CALLS: dict[str, tuple[dict[str, Any], str]] = {
     "zero": ({"encoder_config": (2, 0, 32, 4096, 4096)}, r"\(b\) is 0"),
     "four": ({"encoder_config": (2, 4, 32, 4096)}, "five numbers"),
     "fraction": ({"encoder_config": (2, 4, 32, 4096.5, 4096)}, "whole number"),
+    "no list": ({"encoder_config": 5}, "encoder_config is 5; expected five numbers"),
+    "text": ({"encoder_config": "24324"}, "expected five numbers"),
+    "nothing": ({"encoder_config": None}, "expected five numbers"),
+    "listed operator": ({"function_list": [["x"]]}, r"function_list names \['x'\]"),
+    "listed propagation": ({"propagation": ["fwd"]}, "'fwd' or 'bwd'"),
+    "listed precision": ({"precision": ["fp16"]}, r"precision is \['fp16'\]; expected a name"),
+    "no precision": ({"precision": None}, "precision is None"),
+    "no gpu": ({"gpu_name": None}, "gpu_name is None; Perlmutter was measured on"),
+    "listed gpu": ({"gpu_name": [A100]}, "Published: Perlmutter"),
+    "no folder": ({"data_folder": None}, "data_folder is None; expected a folder"),
     "gpu": ({"gpu_name": "V100"}, "Published: Perlmutter"),
     "folder": ({"data_folder": "./nowhere"}, "not a published system"),
     "other folder": ({"config_folder": "./regressors/Vista/operator"}, "one system"),
@@ -180,6 +190,18 @@ def test_operator_call_that_is_refused(case: str, predictor: Predictor) -> None:
 def test_collective_call_that_is_refused(shape: int, mp: int, gpu_per_node: int, predictor: Predictor) -> None:
     with pytest.raises(ValueError, match=r"shape|mp|gpu_per_node"):
         predictor.mp_allreduce(NCCL, NCCL, A100, shape, mp, gpu_per_node)
+
+
+def test_collective_call_without_a_gpu_is_refused(predictor: Predictor) -> None:
+    for gpu_name in (None, 5, [A100]):
+        with pytest.raises(ValueError, match="gpu_name is"):
+            predictor.mp_allreduce(NCCL, NCCL, gpu_name, 10, 2, 4)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("path", [None, 5, ["config.yml"], b"config.yml"])
+def test_path_that_is_none(path: Any) -> None:
+    with pytest.raises(ValueError, match=r"config_path is .*; expected the path"):
+        one_batch_predict(path)
 
 
 def test_bundled_data() -> None:

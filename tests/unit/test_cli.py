@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from shutil import which
 from typing import Any
 
 import pytest
@@ -80,6 +81,14 @@ BAD_SHORT_FORMS: dict[str, tuple[dict[str, Any], list[str]]] = {
     "nested operator": ({"function_list": [["gelu"]]}, ["function_list names ['gelu']"]),
     "no operators": ({"encoder_function_list": []}, ["encoder_function_list is []"]),
     "an operator that no layer runs": ({"encoder_function_list": ["optimizer"]}, ["not an operator of a layer"]),
+    "operators of the last stage": (
+        {"encoder_function_list": ["linear_final", "parallel_cross_entropy_128"]},
+        ["encoder_function_list names linear_final, not an operator of a layer", "Known: RMSlayernorm"],
+    ),
+    "operator of the first stage": (
+        {"encoder_function_list": ["gelu", "embedding"]},
+        ["encoder_function_list names embedding, not an operator of a layer"],
+    ),
     "unknown norm": ({"layernorm_name": "gelu"}, ["layernorm_name is 'gelu'; expected RMSlayernorm or layernorm"]),
     "precision nobody measured": ({"precision": "fp32"}, ["precision is fp32; Perlmutter was measured in fp16"]),
     "no precision": ({"precision": "fp8"}, ["precision is 'fp8'"]),
@@ -98,7 +107,22 @@ def test_short_form_that_cannot_be_predicted(case: str, tmp_path: Path, capsys: 
 BAD_FULL_FORMS: dict[str, tuple[dict[str, Any], list[str]]] = {
     "unknown key": ({"model": {"num_layer": 8}}, ["model.num_layer is not a known key", "Did you mean num_layers?"]),
     "unknown section": ({"modle": {}}, ["modle is not a known key", "Did you mean model?"]),
-    "no section": ({"training": 5}, ["training is 5"]),
+    "no section": ({"training": 5}, ["training is 5; it needs keys: micro_batch_size, num_micro_batches"]),
+    "number for a section": ({"model": 3}, ["model is 3; it needs keys: num_layers, hidden_size"]),
+    "list for a section": ({"model": [3]}, ["model is a list; it needs keys: num_layers"]),
+    "empty section": ({"parallelism": None}, ["parallelism is null; it needs keys: tensor_parallel_size"]),
+    "keys for a number": ({"model": {"num_layers": {"a": 1}}}, ["model.num_layers (encoders) is a mapping"]),
+    "no system": ({"system": ""}, ["system is ''", "Perlmutter (NVIDIAA100-SXM4-80GB), Vista (NVIDIAGH200120GB)"]),
+    "blank system": ({"system": "  "}, ["system is ' '", "Perlmutter (NVIDIAA100-SXM4-80GB), Vista"]),
+    "layer of nothing": ({"model": {"layer_operators": []}}, ["model.layer_operators is []", "flash_attention"]),
+    "layer without a layer's operators": (
+        {"model": {"layer_operators": ["lm_head", "cross_entropy"]}},
+        ["model.layer_operators names 'lm_head', not an operator of a layer"],
+    ),
+    "operator that no layer runs": (
+        {"model": {"layer_operators": ["gelu", "embedding"]}},
+        ["model.layer_operators names 'embedding'"],
+    ),
     "both batch sizes": ({"training": {"global_batch_size": 8}}, ["exactly one of"]),
     "unpublished cluster": ({"system": "Frontier"}, ["Frontier is not a published system", "Perlmutter", "Vista"]),
     "unpublished GPU": ({"gpu": "H100"}, ["gpu is H100", "Vista (NVIDIAGH200120GB)"]),
@@ -143,7 +167,11 @@ def test_missing_key_of_the_full_form(tmp_path: Path, capsys: Capture) -> None:
         ("training_config: [4, 2\nencoders: 32\n", "line 2, column"),
         ("a: 1\na: 2\n", "a is given twice"),
         ("- 1\n- 2\n", "holds a list"),
-        ("just words", "holds a str"),
+        ("just words", "holds text"),
+        ("3", "holds a number"),
+        ("2.5", "holds a number"),
+        ("true", "holds true or false"),
+        ("2024-01-01", "holds a single value"),
         ("a: \x00", "not YAML"),
         ("a: 2024-99-99", "cannot be read"),
         ("a: !!python/object/apply:os.system [ls]", "not YAML"),
@@ -284,3 +312,73 @@ def test_pipe_that_breaks_is_quiet(root: Path) -> None:
     process.stdout.close()
     _, errors = process.communicate()
     assert (process.returncode, errors) == (1, b"")
+
+
+def in_shell(line: str, root: Path) -> tuple[int, str, str]:
+    """Run a command line of bash, in which ``predict`` is the program."""
+    program = f'predict() {{ "{sys.executable}" -m predictor "$@"; }}; {line}'
+    done = subprocess.run(["bash", "-c", program], cwd=root, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+needs_bash = pytest.mark.skipif(which("bash") is None, reason="no bash")
+needs_full_device = pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+
+
+@needs_bash
+@pytest.mark.parametrize("command", [str(EXAMPLE), "list-examples", "--version", "--help", "predict --help"])
+def test_closed_output_is_no_bug(command: str, root: Path) -> None:
+    line = "estimate-train-time: standard output is closed, so there is nowhere to print the answer\n"
+    assert in_shell(f"predict {command} >&-", root) == (1, "", line)
+
+
+@needs_bash
+@needs_full_device
+@pytest.mark.parametrize("command", [str(EXAMPLE), f"--json {EXAMPLE}", "--version", "--help"])
+def test_full_device_is_no_bad_input(command: str, root: Path) -> None:
+    line = "estimate-train-time: standard output: No space left on device\n"
+    assert in_shell(f"predict {command} > /dev/full", root) == (1, "", line)
+
+
+@needs_bash
+def test_exit_code_does_where_stderr_takes_nothing(root: Path) -> None:
+    assert in_shell("predict absent.yml 2>&-", root) == (2, "", "")
+    assert in_shell("predict absent.yml >&- 2>&-", root) == (2, "", "")
+    assert in_shell("predict --version >&- 2>&-", root) == (1, "", "")
+    assert in_shell(f"predict {EXAMPLE} 2>&-", root)[0] == 0
+
+
+@needs_bash
+@needs_full_device
+def test_exit_code_does_where_stderr_is_full(root: Path) -> None:
+    assert in_shell("predict absent.yml 2> /dev/full", root) == (2, "", "")
+
+
+@needs_bash
+@pytest.mark.parametrize(
+    "command",
+    ["predict <(cat {})", "cat {} | predict /dev/stdin", "predict /dev/stdin < {}", "predict --config <(cat {})"],
+)
+def test_configuration_from_a_pipe(command: str, root: Path) -> None:
+    code, out, errors = in_shell(command.format(EXAMPLE), root)
+    assert (code, errors) == (0, "")
+    assert out == in_shell(f"predict {EXAMPLE}", root)[1]
+
+
+@needs_bash
+def test_folders_in_a_pipe_are_relative_to_the_current_folder(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine").symlink_to(root / "regressors" / "Vista")
+    write(full_form(system="mine"), tmp_path / "config.yml")
+    program = f"PYTHONPATH={root} {sys.executable} -m predictor <(cat config.yml)"
+    done = subprocess.run(["bash", "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Vista" in done.stdout
+
+
+@needs_bash
+def test_named_pipe_and_nothing(root: Path, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    assert in_shell(f"mkfifo {pipe}; cat {EXAMPLE} > {pipe} & predict {pipe}", root)[0] == 0
+    code, out, errors = in_shell("predict /dev/null", root)
+    assert (code, out) == (2, "")
+    assert "/dev/null is empty" in errors

@@ -75,6 +75,22 @@ def test_folder_that_is_no_system(tmp_path: Path) -> None:
         load(write(full_form(system="empty"), tmp_path / "config.yml"))
 
 
+@pytest.mark.parametrize("name", ["", " ", "\t"])
+def test_blank_system_is_not_the_folder_of_the_file(name: str, tmp_path: Path) -> None:
+    content = full_form()
+    content["system"] = name
+    for path in (ROOT / "regressors" / "Vista").iterdir():
+        (tmp_path / path.name).symlink_to(path)
+    with pytest.raises(ConfigError, match=r"system is .*Perlmutter \(.*Vista \("):
+        load(write(content, tmp_path / "config.yml"))
+
+
+@pytest.mark.parametrize("names", [[], ["lm_head"], ["cross_entropy", "embedding"], ["optimizer_step"], ["gelu", "x"]])
+def test_layer_of_no_operators_of_a_layer(names: list[str], tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"model\.layer_operators .*Known: attention_mask"):
+        load(write(full_form(model={"layer_operators": names}), tmp_path / "config.yml"))
+
+
 def test_published_systems_are_listed_with_their_gpus() -> None:
     assert published() == "Perlmutter (NVIDIAA100-SXM4-80GB), Vista (NVIDIAGH200120GB)"
 

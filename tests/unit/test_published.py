@@ -76,11 +76,27 @@ def seal_nonsense(folder: Path) -> None:
     seal(folder, LINEAR)
 
 
-def seal_no_number(folder: Path) -> None:
-    model = json.loads((folder / LINEAR).read_text(encoding="utf-8"))
-    model["directions"]["forward"]["baseline"] = float("nan")
-    (folder / LINEAR).write_text(json.dumps(model), encoding="utf-8")
+def _seal_forward(folder: Path, **changed: object) -> None:
+    content = json.loads((folder / LINEAR).read_text(encoding="utf-8"))
+    content["directions"]["forward"].update(changed)
+    (folder / LINEAR).write_text(json.dumps(content), encoding="utf-8")
     seal(folder, LINEAR)
+
+
+def seal_no_number(folder: Path) -> None:
+    _seal_forward(folder, baseline=float("nan"))
+
+
+def seal_negative_time(folder: Path) -> None:
+    _seal_forward(folder, physics=[-1.0, 0.0, 0.0, 0.0, 0.0, 0.0])
+
+
+def seal_missing_term(folder: Path) -> None:
+    _seal_forward(folder, physics=[1.0, 0.0])
+
+
+def remove_held_out(folder: Path) -> None:
+    (folder / "held_out.json").unlink()
 
 
 DAMAGES: dict[Callable[[Path], None], str] = {
@@ -92,8 +108,11 @@ DAMAGES: dict[Callable[[Path], None], str] = {
     remove_card: "a system without a card does not load",
     break_manifest: "manifest.json is damaged",
     unpublish_operator: "no fp16 regressor for qkv_projection (linear1); it has",
+    remove_held_out: "held_out.json is missing although manifest.json lists it",
     seal_nonsense: "not a regressor",
-    seal_no_number: "not a regressor",
+    seal_no_number: "directions.forward.baseline",
+    seal_negative_time: "directions.forward.physics.0",
+    seal_missing_term: "physics has 2 numbers",
 }
 
 

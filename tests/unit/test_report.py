@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from predictor.breakdown import answers, model_parameters, stage_parts
+from predictor.costs.cost import Cost
+from predictor.costs.operator import Direction, Operator, Shape
 from predictor.costs.published import PublishedSystem
 from predictor.encoding import fit_encoding
 from predictor.json_report import FORMAT, to_json
@@ -115,6 +117,50 @@ def test_brain_float_is_noted(tmp_path: Path) -> None:
     prediction, system = _predicted(short_form(precision="bf16"), tmp_path)
     assert any("bf16 was not measured" in note for note in to_json(prediction, system)["notes"])
     assert "bf16 was not measured" in render(prediction, system)
+
+
+def _wide_notes(prediction: Prediction, system: PublishedSystem) -> list[str]:
+    noted = [note for note in to_json(prediction, system)["notes"] if note.startswith("The 90 % interval is wide")]
+    text = " ".join(render(prediction, system).split())
+    assert ("Note: The 90 % interval is wide" in text) is bool(noted)
+    assert all(f"Note: {note}" in text for note in noted)
+    return noted
+
+
+def test_narrow_interval_needs_no_note(tmp_path: Path) -> None:
+    prediction, system = _predicted(short_form(), tmp_path)
+    assert prediction.step.high_us < 2 * prediction.step.low_us
+    assert not _wide_notes(prediction, system)
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"), [("flash_attention", "flash_attention backward"), ("all_reduce", "all_reduce")]
+)
+def test_wide_interval_names_what_makes_it_wide(
+    name: str, shown: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answered = PublishedSystem.cost
+
+    def doubtful(system: PublishedSystem, operator: Operator, direction: Direction, shape: Shape) -> Cost:
+        cost = answered(system, operator, direction, shape)
+        if operator.name != name:
+            return cost
+        return Cost(cost.us, cost.us / 20, cost.us * 20, cost.source)
+
+    monkeypatch.setattr(PublishedSystem, "cost", doubtful)
+    prediction, system = _predicted(short_form(mp=4), tmp_path)
+    (note,) = _wide_notes(prediction, system)
+    factor = prediction.step.high_us / prediction.step.low_us
+    assert f"a factor of {factor:.2g} apart: {shown} contributes most to its width." in note
+
+
+def test_hidden_reduction_does_not_widen_the_interval(tmp_path: Path) -> None:
+    shown = short_form(pp=1, mp=1, dp=8, comm_bucket=10_000_000)
+    widths = []
+    for overlaps in (False, True):
+        prediction, system = _predicted({**shown, "overlap_gradient_reduction": overlaps}, tmp_path)
+        widths.append(next(one.width_us for one in answers(prediction, system) if one.operator == "all_reduce"))
+    assert widths[1] < widths[0]
 
 
 def test_every_key_of_the_json_is_documented(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from predictor.errors import ConfigError
 from predictor.loading import load
-from predictor.short_config import IGNORED, OVERRIDES, REQUIRED, expand, is_short
+from predictor.short_config import IGNORED, OVERRIDES, REQUIRED, TRAINING_CONFIG, expand, is_short
 from predictor.short_names import OPERATORS_BY_SHORT_NAME
 from predictor.workloads.run import Recompute
 from predictor.workloads.transformer import Attention, Normalization
@@ -72,6 +72,32 @@ def test_where_results_went_is_ignored() -> None:
 def test_every_required_key_is_required(key: str) -> None:
     with pytest.raises(KeyError, match=key):
         expand(short_form(**{key: None}))
+
+
+@pytest.mark.parametrize("key", REQUIRED)
+def test_null_is_no_value(key: str) -> None:
+    with pytest.raises(ConfigError, match=f"{key} is null"):
+        expand({**short_form(), key: None})
+
+
+@pytest.mark.parametrize("place", range(len(TRAINING_CONFIG)))
+def test_null_is_no_number(place: int) -> None:
+    content = short_form()
+    content["training_config"][place] = None
+    with pytest.raises(ConfigError, match=f"training_config has null for {TRAINING_CONFIG[place]};"):
+        expand(content)
+
+
+def test_null_does_not_skip_the_check_of_the_gpu(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="gpu_name is null"):
+        load(write({**short_form(), "gpu_name": None}, tmp_path / "config.yml"))
+
+
+@pytest.mark.parametrize("name", ["linear_final", "parallel_cross_entropy_128", "embedding", "optimizer"])
+def test_layer_holds_only_what_a_layer_runs(name: str) -> None:
+    for operators in ([name], ["linear1", name]):
+        with pytest.raises(ConfigError, match=f"encoder_function_list names {name}, not an operator of a layer"):
+            expand(short_form(encoder_function_list=operators))
 
 
 def test_no_key_belongs_to_two_sections() -> None:

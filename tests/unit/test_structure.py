@@ -28,7 +28,7 @@ RUNTIME = {"pydantic", "yaml"}
 ALLOWED_IMPORTS = {
     "predictor": RUNTIME,
     "estimate_train_time": RUNTIME | {"predictor"},
-    "fitting": RUNTIME | {"predictor", "numpy", "pandas", "scipy", "sklearn", "threadpoolctl"},
+    "fitting": RUNTIME | {"predictor", "microbench", "numpy", "pandas", "scipy", "sklearn", "threadpoolctl"},
     "microbench": RUNTIME | {"predictor", "torch", "mpi4py", "flash_attn"},
 }
 NOT_IN_A_PREDICTION = ("torch", "sklearn", "scipy", "numpy", "pandas", "snakemake", "fitting", "microbench")

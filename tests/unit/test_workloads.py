@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from predictor.costs.collectives import Topology, collective_shape, group_topology
+from predictor.costs.collectives import COLLECTIVES, Topology, collective_shape, group_topology
+from predictor.costs.operator import Direction
 from predictor.workloads.expand import edge_passes, layer_passes, step_end, tied_embedding_reduction, transfer_tasks
 from predictor.workloads.layout import Layout
 from predictor.workloads.run import Recompute, TrainingRun
@@ -129,7 +130,16 @@ def test_groups_fill_nodes_in_order(size: int, stride: int, gpus_per_node: int, 
 
 def test_neighbouring_stages_inside_a_node_stay_inside() -> None:
     assert Layout(1, 4, 1, 4).pipeline_hop() == Topology(1, 2)
-    assert Layout(2, 4, 1, 4).pipeline_hop() == Topology(2, 1)
+    assert Layout(2, 4, 1, 4).pipeline_hop() == Topology(2, 2)
+    assert Layout(2, 4, 8, 4).pipeline_hop() == Topology(2, 4)
+    assert Layout(2, 4, 8, 4).first_and_last_stage() == Topology(2, 1)
+
+
+def test_messages_that_leave_a_node_together_share_its_host() -> None:
+    work = COLLECTIVES["point_to_point"].work
+    alone, together = (work((1_000_000, 2, gpus), Direction.FORWARD, 1) for gpus in (1, 4))
+    assert together.extras[1] == alone.extras[1]
+    assert together.extras[2] == 4 * alone.extras[2]
 
 
 def test_a_switch_lets_a_pair_use_all_links() -> None:

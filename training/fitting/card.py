@@ -49,6 +49,13 @@ def _dropped(columns: Sequence[dict[str, Any]]) -> list[str]:
     return ["| column | rows | reason |", "|---|---:|---|", *lines] if lines else ["None."]
 
 
+def _equal_times(columns: Sequence[dict[str, Any]]) -> list[str]:
+    """Say why an imported residual addition keeps its rows although both directions repeat one number."""
+    if not any(column["column"].startswith("res_add ") for column in columns):
+        return []
+    return ["", "`res_add` takes the same time both ways in every row and is kept: both ways sum two tensors."]
+
+
 def _host(system: System) -> list[str]:
     return [f"- `{name}`: {quantity.value} – {quantity.source}" for name, quantity in system.host.items()] or [
         "Nothing."
@@ -94,8 +101,7 @@ def card(source: SystemSource, system: System, document: dict[str, Any]) -> str:
         "",
         "## Dropped rows",
         *_dropped(columns),
-        "",
-        "`res_add` takes the same time both ways in every row and is kept: both ways sum two tensors.",
+        *_equal_times(columns),
         "",
         "## Analytic, because no row was usable",
         *(analytic or ["Nothing."]),

@@ -23,7 +23,7 @@ from fitting.intervals import COVERAGE, upper_quantile
 from fitting.pipeline import Example, Fit, operators_of
 from fitting.regress import rounded
 from predictor.costs.catalogue import catalogue
-from predictor.costs.collectives import COLLECTIVES, STANDS_IN_FOR
+from predictor.costs.collectives import COLLECTIVES, INTERFACE_TERM, SHARED_HOST_TERM, STANDS_IN_FOR
 from predictor.costs.hardware import Gpu, System
 from predictor.costs.operator import BOTH, Direction, Operator, Shape
 from predictor.costs.published import OPERATOR_FOLDER, REGRESSOR_FILE, PublishedSystem, read_manifest, read_verified
@@ -212,6 +212,26 @@ def derive_collectives(models: Models) -> list[Derived]:
         for name, twin in STANDS_IN_FOR.items()
         if (name, forward) not in models and (twin, forward) in models
     ]
+
+
+def with_shared_host(models: Models) -> Models:
+    """Return the collectives' models with the host's part of a message told apart from the network interface's.
+
+    Messages were measured from one GPU of a node only, where the two look alike. All-reduce ran on one to four of
+    them, so it knows what the GPUs of a node share on the way out; that part of a message's time per byte is the
+    host's.
+    """
+    key, teacher = ("point_to_point", Direction.FORWARD), ("all_reduce", Direction.FORWARD)
+    if key not in models or teacher not in models:
+        return models
+    message = models[key]
+    if any(nodes > 1 and gpus > 1 for nodes, gpus in message.topologies or ()):
+        return models
+    physics = list(message.physics)
+    both = physics[INTERFACE_TERM] + physics[SHARED_HOST_TERM]
+    physics[SHARED_HOST_TERM] = min(models[teacher].physics[SHARED_HOST_TERM], both)
+    physics[INTERFACE_TERM] = both - physics[SHARED_HOST_TERM]
+    return {**models, key: message.model_copy(update={"physics": rounded(physics)})}
 
 
 def derive_operators(fits: list[Fit], system: System, donor: Donor) -> list[Derived]:

@@ -13,10 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fitting.gate import ColumnCount, gate
+from fitting.own_tables import find_own, is_own
 from fitting.pipeline import operators_of
 from fitting.report import mean
 from fitting.scores import percent, relative_error
-from fitting.tables import Row, Tables
+from fitting.tables import Row, TableError, Tables
 from predictor.costs.collectives import COLLECTIVES
 from predictor.costs.cost import Cost
 from predictor.costs.operator import Operator, Shape
@@ -123,13 +124,18 @@ def evaluate(folder: Path, measurements: Path) -> dict[str, Any]:
     for precision in published_precisions(folder):
         system = PublishedSystem(folder, precision)
         name = system.name
-        tables = Tables.find(measurements, system.gpu, precision)
+        if is_own(measurements):
+            tables = find_own(measurements, system.gpu, [precision])[0]
+        else:
+            tables = Tables.find(measurements, system.gpu, precision)
         _missing(system, tables)
         jobs += [Job(folder, tables, regressor) for regressor in tables.regressors()]
     jobs.sort(key=lambda job: -job.tables.size_bytes(job.regressor))
     with ProcessPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
         found = [column for columns in pool.map(run_job, jobs) for column in columns]
     found.sort(key=lambda column: (column["regressor"] in COLLECTIVES, column["regressor"]))
+    if not found:
+        raise TableError(f"{measurements}: its tables have no rows")
     operators = [column for column in found if column["regressor"] not in COLLECTIVES]
     collectives = [column for column in found if column["regressor"] in COLLECTIVES]
     return {

@@ -89,8 +89,9 @@ def _physical_reason(row: Row, system: System, precision: str) -> str | None:
     if work.flops / row.us > gpu.peak_tflop_per_s[precision].value * 1e6:
         return BEATS_FLOPS
     cache_bytes = gpu.l2_cache_mb.value * 1e6
-    if work.size_bytes > CACHE_MULTIPLE * cache_bytes:
-        uncached = work.size_bytes - cache_bytes
+    size_bytes = work.size_bytes * row.operator.byte_scale(precision)
+    if size_bytes > CACHE_MULTIPLE * cache_bytes:
+        uncached = size_bytes - cache_bytes
         if uncached / row.us > gpu.memory_bandwidth_gb_per_s.value * 1e3:
             return BEATS_MEMORY
     if row.other_us and abs(row.us / row.other_us - 1.0) < REPEATED_TOLERANCE:

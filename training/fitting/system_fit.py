@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from fitting.card import card
-from fitting.derive import Derived, derive_collectives, derive_operators, read_donor
+from fitting.derive import Derived, derive_collectives, derive_operators, read_donor, with_shared_host
+from fitting.own_tables import find_own, is_own
 from fitting.pipeline import Fit, fit_all, operators_of
 from fitting.publish import contents, publish
-from fitting.report import held_out_document
+from fitting.report import REFERENCE, held_out_document
 from fitting.systems import SystemSource
 from fitting.tables import TableError, Tables
 from predictor.costs.catalogue import catalogue
@@ -72,6 +74,8 @@ def find_tables(path: Path, source: SystemSource) -> list[Tables]:
         TableError: it holds no table of this GPU.
     """
     gpu = source.hardware.gpu
+    if is_own(path):
+        return find_own(path, gpu.name, list(gpu.peak_tflop_per_s))
     found: list[Tables] = []
     for precision in gpu.peak_tflop_per_s:
         try:
@@ -98,15 +102,19 @@ def fit_system(source: SystemSource, measurements: Path, out: Path, donor: Path 
     files: list[RegressorFile] = []
     fits: list[Fit] = []
     derived: list[Derived] = []
+    launches: dict[str, Quantity] = {}
     tables = find_tables(measurements, source)
     for table in tables:
         fits = fit_all(source.hardware, table)
-        models = {(f.regressor, f.direction): f.model for f in fits if f.model}
+        models = with_shared_host({(f.regressor, f.direction): f.model for f in fits if f.model})
+        fits = [replace(f, model=models.get((f.regressor, f.direction))) for f in fits]
         derived = derive_collectives(models)
         if donor is not None:
             derived += derive_operators(fits, source.hardware, read_donor(donor, table.precision))
         files += regressor_files(fits, derived, source.hardware, table.precision)
-    system = source.hardware.model_copy(update={"host": {**source.hardware.host, **host_quantities(fits)}})
+        told = table.launch_quantities()
+        launches |= host_quantities(fits) if told is None else told
+    system = source.hardware.model_copy(update={"host": {**source.hardware.host, **launches}})
     document = held_out_document(system.name, [t.precision for t in tables], fits, derived)
     publish(out, contents(system, files, card(source, system, document), document))
     return document
@@ -115,10 +123,13 @@ def fit_system(source: SystemSource, measurements: Path, out: Path, donor: Path 
 def judge(source: SystemSource, measurements: Path) -> dict[str, object]:
     """Refit on every split without publishing, and return what ``held_out.json`` would hold.
 
+    The reference's errors are beside ours where the tables are those that it was judged on.
+
     Raises:
         FileNotFoundError: a folder is missing.
         TableError: a table cannot be read, or there is none of this GPU.
     """
     tables = find_tables(measurements, source)
     fits = [found for table in tables for found in fit_all(source.hardware, table, untouched=True)]
-    return held_out_document(source.hardware.name, [table.precision for table in tables], fits, [])
+    document = held_out_document(source.hardware.name, [table.precision for table in tables], fits, [])
+    return document if is_own(measurements) else document | {"reference": REFERENCE}

@@ -18,6 +18,7 @@ import pandas as pd
 
 from predictor.costs.catalogue import catalogue
 from predictor.costs.collectives import COLLECTIVES
+from predictor.costs.hardware import Quantity
 from predictor.costs.layer_call import LayerCall, padded_vocab_size
 from predictor.costs.operator import Direction, Operator, Shape
 from predictor.costs.work import ELEMENT_BYTES
@@ -191,12 +192,11 @@ class Tables:
         if not path.is_dir():
             raise FileNotFoundError(f"{path}: no such folder of measurements")
         folders = [path, *sorted(child for child in path.iterdir() if child.is_dir())]
-        found = [folder for folder in folders if any((folder / "operator").glob(f"{gpu}_*_{precision}.csv"))]
+        patterns = (f"operator/{gpu}_*_{precision}.csv", f"nccl/{gpu}_*_{precision}*.csv")
+        found = [folder for folder in folders if any(any(folder.glob(pattern)) for pattern in patterns)]
         if len(found) != 1:
             where = ", ".join(str(folder) for folder in found) or "no folder"
-            raise TableError(
-                f"{path}: {where} holds tables operator/{gpu}_*_{precision}.csv; expected exactly one folder"
-            )
+            raise TableError(f"{path}: {where} holds tables {' or '.join(patterns)}; expected exactly one folder")
         return cls(found[0], gpu, precision)
 
     def paths(self) -> dict[str, list[Path]]:
@@ -215,6 +215,10 @@ class Tables:
     def regressors(self) -> list[str]:
         """Return the regressors that have a table."""
         return sorted(self.paths())
+
+    def launch_quantities(self) -> dict[str, Quantity] | None:
+        """Return what a launch costs the host, or None where that must be read off the fits."""
+        return None
 
     def size_bytes(self, regressor: str) -> int:
         """Return the size of a regressor's tables."""

@@ -25,5 +25,6 @@ OPERATOR = Operator(
     shape=_shape,
     extra_kinds=("count",),
     launches=(17, 7),
+    byte_sizes="fixed",
     source="Megatron-LM vocab-parallel cross entropy; Shoeybi et al. 2019, arXiv:1909.08053",
 )

@@ -1,0 +1,5 @@
+"""Run ``python -m microbench``."""
+
+from microbench.cli import console
+
+console()

@@ -1,0 +1,119 @@
+"""What a kernel file builds: one call of an operator, ready to run forward and backward as a training step does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from predictor.costs.operator import Shape
+
+# A torch.Tensor; torch is imported by whoever makes one, so that listing the kernels needs none.
+Tensor = Any
+Output = Any
+
+DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+WEIGHT_SCALE = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call.
+
+    Attributes:
+        forward: run the forward pass and return its output, or outputs.
+        inputs: what the backward pass computes the gradients of; empty for an operator without one.
+        kernel: which kernel runs.
+        backward: run the backward pass itself, where it is no derivative of ``forward``.
+    """
+
+    forward: Callable[[], Output]
+    inputs: tuple[Tensor, ...]
+    kernel: str
+    backward: Callable[[], Output] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Maker:
+    """Makes tensors on one device in one precision."""
+
+    device: str
+    precision: str
+
+    @property
+    def dtype(self) -> Any:
+        """Return torch's name for the precision."""
+        import torch
+
+        return getattr(torch, DTYPES[self.precision])
+
+    def activation(self, *sizes: int) -> Tensor:
+        """Return normal numbers that need a gradient."""
+        import torch
+
+        return torch.randn(*sizes, device=self.device, dtype=self.dtype).requires_grad_()
+
+    def constant(self, *sizes: int, dtype: Any = None) -> Tensor:
+        """Return normal numbers that need none."""
+        import torch
+
+        return torch.randn(*sizes, device=self.device, dtype=dtype or self.dtype)
+
+    def weight(self, *sizes: int) -> Tensor:
+        """Return a weight as a model is initialised with."""
+        import torch
+
+        return torch.empty(*sizes, device=self.device, dtype=self.dtype).normal_(0.0, WEIGHT_SCALE).requires_grad_()
+
+    def ids(self, count: int, largest: int) -> Tensor:
+        """Return ``count`` whole numbers below ``largest``."""
+        import torch
+
+        return torch.randint(largest, (count,), device=self.device)
+
+    def causal_mask(self, length: int) -> Tensor:
+        """Return True where a query may not see a key, (1, length, length)."""
+        import torch
+
+        return torch.ones(length, length, device=self.device, dtype=torch.bool).triu_(1).unsqueeze_(0)
+
+
+Build = Callable[[Shape, Maker], Call]
+
+
+def linear_call(shape: Shape, make: Maker) -> Call:
+    """Return a linear layer (m, k) @ (k, n) without bias, whose weight is stored (n, k) as torch.nn.Linear has it."""
+    from torch.nn.functional import linear
+
+    m, k, n = shape
+    x, weight = make.activation(m, k), make.weight(n, k)
+    return Call(lambda: linear(x, weight), (x, weight), "torch linear")
+
+
+def parameter_list(shape: Shape, make: Maker) -> list[Tensor]:
+    """Return (parameters, tensors) as a list of fp32 tensors of a model's proportions, with gradients.
+
+    A transformer's list alternates few large matrices and many vectors, so half of the tensors are small.
+    """
+    import torch
+
+    parameters, tensors = shape
+    vectors = min(tensors // 2, parameters // 1024)
+    matrices = tensors - vectors
+    width = max(1, parameters // (1024 * max(vectors, 1))) if vectors else 0
+    rest = parameters - vectors * width
+    sizes = [width] * vectors + [rest // matrices + (i < rest % matrices) for i in range(matrices)]
+    found = []
+    for size in sizes:
+        tensor = torch.empty(size, device=make.device, dtype=torch.float32).normal_(0.0, WEIGHT_SCALE).requires_grad_()
+        tensor.grad = torch.randn_like(tensor)
+        found.append(tensor)
+    return found
+
+
+def optimizer_call(shape: Shape, make: Maker, form: str) -> Call:
+    """Return an AdamW step over a list of fp32 tensors; ``form`` is fused, foreach or looped."""
+    from torch.optim import AdamW
+
+    step = AdamW(parameter_list(shape, make), lr=1e-4, fused=form == "fused", foreach=form == "foreach")
+    return Call(step.step, (), f"torch.optim.AdamW {form}")

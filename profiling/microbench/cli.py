@@ -1,0 +1,186 @@
+"""Measure this machine: operators, and what its device is; stdout is the result, stderr progress.
+
+python -m microbench operator ffn_up gelu --sweep smoke --device cpu --out results/here
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+from microbench.collectives.cli import register as register_collective
+from microbench.device import find_device
+from microbench.errors import MeasureError
+from microbench.kernels import kernel_names
+from microbench.profile import Job, profile
+from microbench.report.cli import register as register_report
+from microbench.sweep import read_sweep, sweep_names
+from microbench.table import read_tables
+from predictor.costs.catalogue import catalogue
+from predictor.errors import nearest
+
+BAD_INPUT, TERMINATED = 2, 143
+
+
+def _progress(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise MeasureError(f"{message}; {self.prog} --help lists what there is")
+
+
+def _known_operators(names: Sequence[str]) -> list[str]:
+    """Return the operators asked for; « all » is every one.
+
+    Raises:
+        MeasureError: one of them is unknown.
+    """
+    known = kernel_names()
+    if list(names) == ["all"]:
+        return known
+    for name in names:
+        if name not in known:
+            raise MeasureError(f"{name} is not an operator.{nearest(name, known)} Known: {', '.join(known)}")
+    return list(dict.fromkeys(names))
+
+
+def _shard(text: str) -> tuple[int, int]:
+    """Return (i, n) of « i/n ».
+
+    Raises:
+        MeasureError: it is not of that form, or i is not below n.
+    """
+    index, _, count = text.partition("/")
+    if not (index.isdecimal() and count.isdecimal() and int(index) < int(count)):
+        raise MeasureError(f"--shard is {text}; expected i/n with 0 ≤ i < n, such as 0/4")
+    return int(index), int(count)
+
+
+def _operator(arguments: argparse.Namespace) -> int:
+    names = _known_operators(arguments.names)
+    sweep, shard = read_sweep(arguments.sweep), _shard(arguments.shard)
+    device = find_device(arguments.device, arguments.threads)
+    deadline = float("inf")
+    if arguments.budget_minutes is not None:
+        deadline = time.monotonic() + 60.0 * arguments.budget_minutes
+    precisions = [arguments.precision] if arguments.precision else device.precisions[:1]
+    _progress(f"measuring {len(names)} operators on {device.name} in {', '.join(precisions)}, shard {arguments.shard}")
+    outcomes = []
+    for precision in precisions:
+        job = Job(arguments.out, device, precision, sweep, shard, deadline, arguments.threads)
+        outcomes += profile(job, names, _progress)
+    for outcome in outcomes:
+        print(outcome.path)
+    return 0
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    rows = [
+        {"operator": name, "dimensions": list(operator.dimensions), "directions": [str(d) for d in operator.directions]}
+        for name, operator in catalogue().items()
+        if name in kernel_names()
+    ]
+    if arguments.json:
+        print(json.dumps({"operators": rows, "sweeps": sweep_names()}, indent=1))
+        return 0
+    for row in rows:
+        print(f"{row['operator']:<24} {', '.join(row['dimensions']):<48} {', '.join(row['directions'])}")
+    print(f"sweeps: {', '.join(sweep_names())}")
+    return 0
+
+
+def _system(arguments: argparse.Namespace) -> int:
+    from microbench.system import describe, write_system
+
+    device = find_device(arguments.device, arguments.threads)
+    _progress(f"measuring the peaks of {device.name}")
+    print(write_system(arguments.out, describe(device, arguments.name or arguments.out.resolve().name)))
+    return 0
+
+
+def _status(arguments: argparse.Namespace) -> int:
+    """Print what a results folder holds, and how noisy it is."""
+    if not arguments.results.is_dir():
+        raise MeasureError(f"{arguments.results}: no such folder of results")
+    for kind in ("operator", "collective"):
+        for table in read_tables(arguments.results, kind):
+            last = table.provenance.sessions[-1]
+            noise = "unfinished" if last.relative_spread is None else f"IQR {last.relative_spread:.1%} of the median"
+            print(f"{table.path.relative_to(arguments.results)}: {len(table.rows)} rows, {noise}")
+    return 0
+
+
+def _repeatability(arguments: argparse.Namespace) -> int:
+    from microbench.repeatability import repeatability
+
+    device = find_device(arguments.device, arguments.threads)
+    found = repeatability(device, read_sweep(arguments.sweep), arguments.shapes, _progress)
+    print(json.dumps(found) if arguments.json else found.pop("text"))
+    return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command line's parser."""
+    result = _Parser(prog="python -m microbench", description=__doc__.splitlines()[0] if __doc__ else "")
+    commands = result.add_subparsers(required=True, metavar="COMMAND")
+    device = _Parser(add_help=False)
+    device.add_argument("--device", default="auto", help="cpu, cuda or auto (default): a GPU where there is one")
+    device.add_argument("--threads", type=int, default=1, help="torch's threads on a CPU (default 1)")
+    operator = commands.add_parser("operator", parents=[device], help="measure operators into tables")
+    operator.add_argument("names", nargs="+", metavar="NAME", help="operators, or all")
+    operator.add_argument("--sweep", default="standard", help="smoke, standard, full or a .yaml file")
+    operator.add_argument("--out", type=Path, required=True, help="results folder of this system, results/NAME")
+    operator.add_argument("--precision", help="fp32, bf16 or fp16 (default: the device's usual one)")
+    operator.add_argument("--shard", default="0/1", help="i/n: measure every n-th shape, starting with the i-th")
+    operator.add_argument("--budget-minutes", type=float, help="begin no new shape after so long; run again to go on")
+    operator.set_defaults(run=_operator)
+    register_collective(commands)
+    register_report(commands)
+    listing = commands.add_parser("list", help="list operators and sweeps")
+    listing.add_argument("--json", action="store_true", help="for machines")
+    listing.set_defaults(run=_list)
+    system = commands.add_parser(
+        "system", parents=[device], help="write system.yaml: what the device is, and its peaks"
+    )
+    system.add_argument("--out", type=Path, required=True, help="results folder of this system")
+    system.add_argument("--name", help="the system's name (default: the folder's)")
+    system.set_defaults(run=_system)
+    status = commands.add_parser("status", help="say what a results folder holds, and how noisy it is")
+    status.add_argument("results", type=Path)
+    status.set_defaults(run=_status)
+    twice = commands.add_parser("repeatability", parents=[device], help="measure the same shapes twice and compare")
+    twice.add_argument("--sweep", default="smoke", help="whose shapes")
+    twice.add_argument("--shapes", type=int, default=20, help="how many (default 20)")
+    twice.add_argument("--json", action="store_true", help="for machines")
+    twice.set_defaults(run=_repeatability)
+    return result
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; return 0, or 2 after one line about bad input."""
+    try:
+        parsed = parser().parse_args(arguments)
+        return int(parsed.run(parsed))
+    except MeasureError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return BAD_INPUT
+
+
+def _stop(number: int, frame: FrameType | None) -> NoReturn:
+    """End in order: tables are closed, and every row measured so far is on the disk."""
+    raise SystemExit(TERMINATED)
+
+
+def console() -> NoReturn:
+    """Run as a program of its own."""
+    signal.signal(signal.SIGTERM, _stop)
+    sys.exit(main())

@@ -1,0 +1,59 @@
+"""What a backend offers to the ranks; ``mpi`` and ``torch_distributed`` each define one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+ELEMENT_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
+
+
+class Group(Protocol):
+    """Some of the ranks, ready to communicate."""
+
+    def call(self, collective: str, size_bytes: int) -> Callable[[], None]:
+        """Return one call on buffers that are allocated here."""
+        ...
+
+    def time_us(self, call: Callable[[], None], calls: int) -> float:
+        """Return the time of so many calls in a row on this rank."""
+        ...
+
+
+class Backend(Protocol):
+    """How this rank reaches the others."""
+
+    kernel: str
+    device: str
+
+    def group(self, members: Sequence[int]) -> Group | None:
+        """Return the group of these ranks, None on a rank outside; every rank calls this with the same ranks."""
+        ...
+
+    def free_bytes(self) -> int:
+        """Return the memory that this rank's node or GPU has left for buffers."""
+        ...
+
+    def close(self) -> None:
+        """Leave in order."""
+        ...
+
+
+def elements(size_bytes: int, precision: str, multiple_of: int = 1) -> int:
+    """Return how many elements make up a size, rounded down to a multiple, at least one.
+
+    >>> elements(1024, "fp32"), elements(1000, "fp32", multiple_of=3)
+    (256, 249)
+    """
+    return max(1, size_bytes // ELEMENT_BYTES[precision] // multiple_of) * multiple_of
+
+
+def buffer_bytes(collective: str, size_bytes: int, num_ranks: int) -> int:
+    """Return what one rank allocates for a call: the sent and the received buffer together.
+
+    >>> buffer_bytes("all_gather", 1024, 4), buffer_bytes("broadcast", 1024, 4)
+    (5120, 1024)
+    """
+    if collective in ("all_gather", "reduce_scatter"):
+        return size_bytes * (num_ranks + 1)
+    return size_bytes if collective == "broadcast" else 2 * size_bytes

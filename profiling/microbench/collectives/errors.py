@@ -1,0 +1,26 @@
+"""What can go wrong before, in and between ranks. Each message is one line with the way out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from microbench.errors import MeasureError
+
+
+class CollectiveError(MeasureError):
+    """A collective that cannot be measured: a missing program, ranks that disagree, a failed or hung run."""
+
+
+LAST_LINES = 3
+
+
+def last_lines(lines: Sequence[str], count: int = LAST_LINES) -> str:
+    """Return a program's last lines in one line.
+
+    >>> last_lines(["a", "", "b ", "c", "d"])
+    'b | c | d'
+    >>> last_lines([])
+    'it said nothing'
+    """
+    said = [line.strip() for line in lines if line.strip()]
+    return " | ".join(said[-count:]) or "it said nothing"

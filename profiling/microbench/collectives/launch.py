@@ -1,0 +1,142 @@
+"""Start a program on every rank, hand on its lines as they come, and end it when it fails or falls silent."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import shlex
+import shutil
+import signal
+import subprocess
+from collections import deque
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from sys import executable
+
+from microbench.collectives.errors import CollectiveError, last_lines
+from predictor.costs.collectives import Topology
+
+KEPT_LINES = 40
+GRACE_S = 5.0
+# PMI-2 is the wire protocol that both Slurm and MPICH speak; PMIx needs both built against one library.
+SLURM_LAUNCHER = "srun --mpi=pmi2 --cpu-bind=none --kill-on-bad-exit=1"
+
+
+def _program(name: str) -> str | None:
+    """Return a program's path; one that pip put beside this interpreter counts even where PATH lacks it."""
+    return shutil.which(name) or shutil.which(name, path=str(Path(executable).parent))
+
+
+def launch_command(topology: Topology, launcher: str | None = None) -> list[str]:
+    """Return the words that start one process per rank: srun in a Slurm job, mpiexec elsewhere.
+
+    Args:
+        topology: nodes and ranks on each.
+        launcher: srun or mpiexec with options of the site; its sizes are added here.
+
+    Raises:
+        CollectiveError: the launcher is missing, or mpiexec is asked for more than this node.
+    """
+    words = shlex.split(launcher or (SLURM_LAUNCHER if "SLURM_JOB_ID" in os.environ else "mpiexec"))
+    found = _program(words[0])
+    if found is None:
+        raise CollectiveError(
+            f"{words[0]} is not on PATH; pip install mpich, load the site's MPI, or name one with --launcher"
+        )
+    if Path(found).name == "srun":
+        sizes = [
+            f"--nodes={topology.nodes}",
+            f"--ntasks-per-node={topology.gpus_per_node}",
+            f"--ntasks={topology.ranks}",
+        ]
+        return [found, *words[1:], *sizes]
+    if topology.nodes > 1 and launcher is None:
+        raise CollectiveError(f"{topology.nodes} nodes outside a Slurm job; name the site's launcher with --launcher")
+    return [found, *words[1:], "-n", str(topology.ranks)]
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a launcher and everything that it started here: it leads a process group of its own."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, number)
+            process.wait(GRACE_S)
+        except ProcessLookupError:
+            return
+        except subprocess.TimeoutExpired:
+            continue
+        return
+
+
+def _read_lines(process: subprocess.Popen[bytes], silence_s: float) -> Iterator[str | None]:
+    """Yield each line, None once nothing came for ``silence_s``."""
+    assert process.stdout is not None
+    buffer = b""
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ)
+        while True:
+            if not selector.select(silence_s):
+                yield None
+                return
+            chunk = os.read(process.stdout.fileno(), 65536)
+            if not chunk:
+                break
+            *lines, buffer = (buffer + chunk).split(b"\n")
+            yield from (line.decode(errors="replace") for line in lines)
+    if buffer:
+        yield buffer.decode(errors="replace")
+
+
+def run_lines(command: Sequence[str], silence_s: float, env: dict[str, str] | None = None) -> Iterator[str]:
+    """Run a program and yield its lines, standard error among them.
+
+    Args:
+        command: the words of the command line.
+        silence_s: a program that says nothing for so long hangs, and is ended.
+        env: its environment; this process's if None.
+
+    Raises:
+        CollectiveError: it cannot be started, hangs, or ends with another status than 0; with its last lines.
+    """
+    name = Path(command[0]).name
+    kept: deque[str] = deque(maxlen=KEPT_LINES)
+    try:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=env,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise CollectiveError(f"{command[0]}: {error.strerror}") from None
+    try:
+        for line in _read_lines(process, silence_s):
+            if line is None:
+                raise CollectiveError(f"{name} hung: nothing for {silence_s:.0f} s; it last said: {last_lines(kept)}")
+            kept.append(line)
+            yield line
+        status = process.wait(GRACE_S)
+    except subprocess.TimeoutExpired:
+        raise CollectiveError(f"{name} closed its output and did not end; it last said: {last_lines(kept)}") from None
+    finally:
+        _end(process)
+        if process.stdout is not None:
+            process.stdout.close()
+    if status:
+        how = f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
+        raise CollectiveError(f"{name} ended with {how}; it last said: {last_lines(kept)}")
+
+
+def local_rank(environment: dict[str, str]) -> int:
+    """Return this process's rank on its node, as its launcher says.
+
+    Raises:
+        CollectiveError: no launcher that is known started this process.
+    """
+    names = ("SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "MV2_COMM_WORLD_LOCAL_RANK")
+    for name in names:
+        if environment.get(name, "").isdigit():
+            return int(environment[name])
+    raise CollectiveError(f"no launcher says this process's rank on its node ({', '.join(names)} are unset)")

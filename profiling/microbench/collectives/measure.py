@@ -1,0 +1,203 @@
+"""Measure collectives over every topology of an allocation and store each call as soon as it is known.
+
+One table per collective and topology. This process alone writes; ranks only report. So whatever kills them, or this
+process, costs the calls that were under way and no other, and the same command goes on from there.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from microbench.collectives.errors import CollectiveError
+from microbench.collectives.launch import launch_command, run_lines
+from microbench.collectives.nccl_tests import NcclTests, doubling_series
+from microbench.collectives.ranks import MARK
+from microbench.collectives.sweep import Sweep
+from microbench.collectives.topologies import offered, takes_part
+from microbench.device import device_state, find_device, library_versions, new_session, processor_name
+from microbench.provenance import Identity
+from microbench.table import Measurement, Status, Writer, table_path
+from predictor.costs.collectives import COLLECTIVES, Topology
+from predictor.costs.operator import Direction
+
+BACKENDS = {"gloo": "cpu", "mpi": "cpu", "nccl": "cuda", "nccl-tests": "cuda"}
+NCCL_TESTS_ITERATIONS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What to measure, with what, on how many ranks, and where to put it."""
+
+    names: tuple[str, ...]
+    backend: str
+    sweep: Sweep
+    topology: Topology
+    precision: str
+    results: Path
+    launcher: str | None = None
+    silence_s: float = 300.0
+    nccl_tests: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One collective over one topology: its table, and the sizes that are not in it yet."""
+
+    name: str
+    topology: Topology
+    table: Writer
+    sizes: list[int]
+
+    def append(
+        self, size_bytes: int, samples_us: tuple[float, ...], kernel: str, status: Status = Status.OK
+    ) -> Measurement:
+        """Store one call."""
+        shape = (size_bytes, self.topology.nodes, self.topology.gpus_per_node)
+        row = Measurement(shape, Direction.FORWARD, samples_us, kernel, status)
+        self.table.append([row])
+        return row
+
+
+Progress = Callable[[Part, Measurement], None]
+
+
+def identity(request: Request, name: str, topology: Topology) -> Identity:
+    """Return what a table is of."""
+    kind = BACKENDS[request.backend]
+    device = find_device("cuda") if kind == "cuda" else None
+    return Identity(
+        kind="collective",
+        name=name,
+        precision=request.precision,
+        worker=f"{topology.nodes}x{topology.gpus_per_node}",
+        dimensions=COLLECTIVES[name].dimensions,
+        directions=(Direction.FORWARD,),
+        device=device.name if device else processor_name(),
+        device_kind=device.kind if device else "cpu",
+        driver=device.driver if device else None,
+        versions=library_versions(),
+        settings={"backend": request.backend},
+        config_hash=request.sweep.hash(),
+    )
+
+
+def open_parts(request: Request, stack: ExitStack) -> list[Part]:
+    """Lock every table that the request needs, before anything is launched.
+
+    Raises:
+        TableError: another run holds one, or one is of another device or sweep.
+    """
+    session = new_session(BACKENDS[request.backend])
+    parts = []
+    for topology in offered(request.topology.nodes, request.topology.gpus_per_node):
+        for name in request.names:
+            if not takes_part(name, topology):
+                continue
+            of = identity(request, name, topology)
+            path = table_path(request.results, of.kind, name, request.precision, of.worker)
+            table = stack.enter_context(Writer(path, of, session))
+            shape = (topology.nodes, topology.gpus_per_node)
+            sizes = [size for size in request.sweep.sizes() if not table.has((size, *shape))]
+            parts.append(Part(name, topology, table, sizes))
+    return parts
+
+
+def _plan(request: Request, parts: list[Part]) -> tuple[list[tuple[Part, int]], dict[str, object]]:
+    """Return every call in order, and the plan that ranks get: per topology the calls by their place in that order."""
+    calls: list[tuple[Part, int]] = []
+    by_topology: dict[tuple[int, int], list[tuple[int, str, int]]] = {}
+    for part in parts:
+        for size in part.sizes:
+            key = (part.topology.nodes, part.topology.gpus_per_node)
+            by_topology.setdefault(key, []).append((len(calls), part.name, size))
+            calls.append((part, size))
+    plan = {
+        "backend": request.backend,
+        "precision": request.precision,
+        "nodes": request.topology.nodes,
+        "ranks_per_node": request.topology.gpus_per_node,
+        "samples": request.sweep.samples,
+        "block_us": request.sweep.block_us,
+        "most_calls": request.sweep.most_calls,
+        "parts": [{"topology": key, "calls": found} for key, found in by_topology.items()],
+    }
+    return calls, plan
+
+
+def run_ranks(request: Request, parts: list[Part]) -> Iterator[tuple[Part, Measurement]]:
+    """Launch our own ranks once over the whole allocation; they form the smaller topologies among themselves.
+
+    Raises:
+        CollectiveError: a rank failed or hung, or ranks do not lie as asked.
+    """
+    calls, plan = _plan(request, parts)
+    command = [
+        *launch_command(request.topology, request.launcher),
+        sys.executable,
+        "-m",
+        "microbench.collectives.ranks",
+    ]
+    done = 0
+    for line in run_lines([*command, json.dumps(plan)], request.silence_s):
+        if not line.startswith(MARK):
+            continue
+        report = json.loads(line.removeprefix(MARK))
+        if "error" in report:
+            raise CollectiveError(report["error"])
+        if "index" not in report:
+            continue
+        part, size = calls[report["index"]]
+        too_big = report.get("out_of_memory")
+        done += 1
+        if too_big:
+            yield part, part.append(size, (), f"{request.backend}: {too_big}", Status.OUT_OF_MEMORY)
+        else:
+            yield part, part.append(size, tuple(report["samples_us"]), report["kernel"])
+    if done < len(calls):
+        raise CollectiveError(f"ranks ended in order after {done} of {len(calls)} calls; run the same command again")
+
+
+def run_nccl_tests(request: Request, parts: list[Part]) -> Iterator[tuple[Part, Measurement]]:
+    """Run one binary per collective and topology; what it leaves out at the end did not fit.
+
+    Raises:
+        CollectiveError: a binary is missing, failed, hung or found wrong elements.
+    """
+    runner = NcclTests(
+        request.nccl_tests, request.launcher, request.precision, NCCL_TESTS_ITERATIONS, request.silence_s
+    )
+    for part in parts:
+        for series in doubling_series(part.sizes):
+            missing = set(series)
+            for size, row, kernel in runner.rows(part.name, part.topology, series):
+                if size in missing:
+                    missing.remove(size)
+                    yield part, part.append(size, row.samples_us or (row.time_us,), kernel)
+            for size in sorted(missing):
+                yield part, part.append(size, (), "nccl-tests left it out: it does not fit", Status.OUT_OF_MEMORY)
+
+
+def measure(request: Request, progress: Progress) -> tuple[int, int]:
+    """Measure what the tables lack; return how many calls were measured and how many were there.
+
+    Raises:
+        MeasureError: see ``open_parts``, ``run_ranks`` and ``run_nccl_tests``; every row that was reported is stored.
+    """
+    run = run_nccl_tests if request.backend == "nccl-tests" else run_ranks
+    with ExitStack() as stack:
+        parts = open_parts(request, stack)
+        there = sum(len(part.table.rows) for part in parts)
+        measured = 0
+        if any(part.sizes for part in parts):
+            for part, row in run(request, parts):
+                measured += 1
+                progress(part, row)
+        state = device_state(BACKENDS[request.backend])
+        for part in parts:
+            part.table.finish(state)
+    return measured, there

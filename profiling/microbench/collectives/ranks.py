@@ -1,0 +1,162 @@
+"""What every rank runs: ``python -m microbench.collectives.ranks`` with the plan as JSON; rank 0 reports on stdout.
+
+A report is a line that begins with ``MARK``; everything else that ranks or libraries print is for the error message.
+Ranks outside the topology at hand sleep, because an MPI that waits in a call takes a whole core from those that work.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import time
+from array import array
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from microbench.collectives.backend import Backend, Group, buffer_bytes
+from microbench.collectives.errors import CollectiveError
+from microbench.collectives.topologies import Seat, check_seats, members
+from predictor.costs.collectives import Topology
+
+if TYPE_CHECKING:
+    from mpi4py.MPI import Intracomm
+
+MARK = "@collective "
+MEMORY_SHARE = 0.5  # of what is free, so that neither the page cache nor a neighbour is pushed out
+WARM_UP_CALLS = 3
+PILOTS = 3  # the first calls of a shape set up connections and buffers
+IDLE_S = 0.01
+POLL_S = 0.0002
+
+
+def node_name() -> str:
+    """Return which node this is: Slurm's name where it gives one, as several of its nodes may share a host in tests."""
+    return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+
+
+def _report(**values: object) -> None:
+    sys.stdout.write(MARK + json.dumps(values) + "\n")
+    sys.stdout.flush()
+
+
+def _sleep_until_all(world: Intracomm) -> None:
+    """Wait for every rank without taking a core."""
+    request = world.Ibarrier()
+    while not request.Test():
+        time.sleep(IDLE_S)
+
+
+def connect(world: Intracomm, plan: dict[str, Any], nodes: dict[str, list[int]]) -> Backend:
+    """Return the backend that the plan names."""
+    from microbench.collectives.mpi import MpiBackend
+    from microbench.collectives.torch_distributed import TorchBackend
+
+    if plan["backend"] == "mpi":
+        return MpiBackend(world)
+    here = nodes[node_name()]
+    return TorchBackend(world, plan["backend"], plan["precision"], here.index(world.Get_rank()), len(here))
+
+
+class Agreement:
+    """How the ranks of one topology settle on a number, without spinning while a slower one still works."""
+
+    def __init__(self, world: Intracomm, ranks: Sequence[int]) -> None:
+        """Form a communicator; collective over these ranks only."""
+        group = world.Get_group().Incl(list(ranks))
+        self._comm = world.Create_group(group)
+        group.Free()
+
+    def slowest(self, us: Sequence[float]) -> list[float]:
+        """Return the longest of the ranks' times, one by one: a collective is over when the last rank is through."""
+        from mpi4py import MPI
+
+        mine, longest = array("d", us), array("d", us)
+        request = self._comm.Iallreduce(mine, longest, MPI.MAX)
+        while not request.Test():
+            time.sleep(POLL_S)
+        return longest.tolist()
+
+    def least(self, value: float) -> float:
+        """Return the smallest of the ranks' values."""
+        return -self.slowest([-value])[0]
+
+    def close(self) -> None:
+        """Give the communicator back."""
+        self._comm.Free()
+
+
+def measure(group: Group, agreement: Agreement, call: Callable[[], None], plan: dict[str, Any]) -> list[float]:
+    """Return samples in µs per call; each a block of calls, as long as on the slowest rank."""
+    pilots = agreement.slowest([group.time_us(call, WARM_UP_CALLS) / WARM_UP_CALLS for _ in range(PILOTS)])
+    calls = max(1, min(int(plan["block_us"] / max(min(pilots), 1e-3)), int(plan["most_calls"])))
+    return agreement.slowest([group.time_us(call, calls) / calls for _ in range(int(plan["samples"]))])
+
+
+def run_calls(
+    group: Group, backend: Backend, plan: dict[str, Any], part: dict[str, Any], agreement: Agreement, lowest: bool
+) -> None:
+    """Measure the calls of one topology, on its ranks."""
+    topology = Topology(*part["topology"])
+    for index, collective, size_bytes in part["calls"]:
+        needed = buffer_bytes(collective, size_bytes, topology.ranks)
+        sharing = 1 if backend.device != "cpu" else topology.gpus_per_node
+        free = agreement.least(float(backend.free_bytes()))
+        if needed * sharing > MEMORY_SHARE * free:
+            if lowest:
+                _report(index=index, out_of_memory=f"needs {needed * sharing} bytes, {free:.0f} are free")
+            continue
+        samples = measure(group, agreement, group.call(collective, size_bytes), plan)
+        if lowest:
+            _report(index=index, samples_us=samples, kernel=backend.kernel)
+
+
+def run_topology(
+    world: Intracomm, backend: Backend, plan: dict[str, Any], nodes: dict[str, list[int]], part: dict[str, Any]
+) -> None:
+    """Measure every call of one topology; ranks outside it wait."""
+    ranks = members(Topology(*part["topology"]), nodes)
+    group = backend.group(ranks)
+    if group is not None:
+        agreement = Agreement(world, ranks)
+        run_calls(group, backend, plan, part, agreement, world.Get_rank() == ranks[0])
+        agreement.close()
+    _sleep_until_all(world)
+
+
+def run(world: Intracomm, plan: dict[str, Any]) -> None:
+    """Check that the ranks lie as asked, then measure part by part."""
+    seats = world.allgather(Seat(world.Get_rank(), world.Get_size(), node_name()))
+    nodes = check_seats(seats, plan["nodes"], plan["ranks_per_node"])
+    backend = connect(world, plan, nodes)
+    if world.Get_rank() == 0:
+        _report(nodes=list(nodes), kernel=backend.kernel)
+    for part in plan["parts"]:
+        run_topology(world, backend, plan, nodes, part)
+    backend.close()
+
+
+def main() -> int:
+    """Run the plan in this process's first argument; a failure of one rank ends all."""
+    plan = json.loads(sys.argv[1])
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        _report(
+            error=f"mpi4py does not load ({error}); pip install mpich mpi4py, or build mpi4py against the site's MPI"
+        )
+        return 2
+    world = MPI.COMM_WORLD
+    try:
+        run(world, plan)
+    except (CollectiveError, RuntimeError, OSError, MemoryError, MPI.Exception) as error:
+        _report(error=f"rank {world.Get_rank()} on {node_name()}: {error}")
+        if world.Get_size() > 1:
+            world.Abort(2)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

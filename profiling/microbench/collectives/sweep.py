@@ -1,0 +1,67 @@
+"""Which message sizes to time, and how often: ``sweeps.yaml``, or a file of the same form."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Annotated, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from microbench.errors import MeasureError
+
+SWEEPS = Path(__file__).with_name("sweeps.yaml")
+SMALLEST_BYTES = 1024
+LARGEST_BYTES = 2**40
+
+
+class Sweep(BaseModel):
+    """Sizes and repetitions of one sweep."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    min_bytes: Annotated[int, Field(ge=SMALLEST_BYTES, description="smallest message of one rank, bytes")]
+    max_bytes: Annotated[int, Field(le=LARGEST_BYTES, description="largest message of one rank, bytes")]
+    sizes_per_octave: Literal[1, 2, 4, 8] = Field(description="sizes from one to its double, evenly spaced")
+    samples: Annotated[int, Field(ge=1, description="timed blocks of calls per size")]
+    block_us: Annotated[float, Field(gt=0, description="length of a block, µs")]
+    most_calls: Annotated[int, Field(ge=1, description="calls in a block, at most")]
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Sweep:
+        if self.max_bytes < self.min_bytes:
+            raise ValueError(f"max_bytes is {self.max_bytes}; it must be at least min_bytes, {self.min_bytes}")
+        return self
+
+    def sizes(self) -> list[int]:
+        """Return the message sizes, smallest first."""
+        found, base, steps = list[int](), self.min_bytes, self.sizes_per_octave
+        while base <= self.max_bytes:
+            found += [base * (steps + step) // steps for step in range(steps)]
+            base *= 2
+        return [size for size in found if size <= self.max_bytes]
+
+    def hash(self) -> str:
+        """Return the SHA-256 of what the sweep says."""
+        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()
+
+
+def read_sweep(name: str) -> Sweep:
+    """Return a sweep by name, or from a YAML file that holds one.
+
+    Raises:
+        MeasureError: there is none of that name, or the file is not one.
+    """
+    named = yaml.safe_load(SWEEPS.read_text(encoding="utf-8"))
+    path = Path(name)
+    try:
+        if name in named:
+            return Sweep.model_validate(named[name])
+        if path.suffix not in {".yaml", ".yml"}:
+            raise MeasureError(f"unknown sweep {name!r}; known: {', '.join(named)}, or a path to a .yaml file")
+        return Sweep.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise MeasureError(f"{path}: {error.strerror}") from None
+    except (ValidationError, yaml.YAMLError) as error:
+        raise MeasureError(f"{path}: not a sweep: {' '.join(str(error).split())}") from None

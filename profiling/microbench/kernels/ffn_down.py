@@ -1,0 +1,5 @@
+"""FFN down-projection."""
+
+from microbench.call import linear_call as build
+
+__all__ = ["build"]

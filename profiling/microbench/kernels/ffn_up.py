@@ -1,0 +1,5 @@
+"""FFN up-projection."""
+
+from microbench.call import linear_call as build
+
+__all__ = ["build"]

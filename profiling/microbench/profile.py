@@ -1,0 +1,174 @@
+"""Measure operators: every shape of a sweep that this shard has and no earlier run has measured."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from microbench.call import Call, Maker
+from microbench.device import Device, device_state, library_versions, new_session
+from microbench.errors import MeasureError
+from microbench.kernels import build_function
+from microbench.provenance import Identity
+from microbench.sweep import Sweep, shapes_of
+from microbench.table import Status, Writer, table_path
+from microbench.timing import Clock, Timed, clock_for, take_turns
+from predictor.costs.catalogue import catalogue
+from predictor.costs.operator import Operator, Shape
+
+# Inputs, outputs, gradients and the copies that unfused kernels make, over the bytes that the work formula counts.
+MEMORY_OVER_WORK = 3.0
+MEMORY_SHARE = 0.25  # of the free memory, for a batch of more than one
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What one run measures.
+
+    Attributes:
+        results: folder of one system's tables.
+        shard: (i, n): every n-th shape, starting with the i-th.
+        deadline: reading of ``time.monotonic`` after which no new shape is begun.
+        threads: that torch uses.
+    """
+
+    results: Path
+    device: Device
+    precision: str
+    sweep: Sweep
+    shard: tuple[int, int] = (0, 1)
+    deadline: float = float("inf")
+    threads: int = 1
+
+    @property
+    def worker(self) -> str:
+        """Return the shard as file names spell it."""
+        return f"{self.shard[0]}of{self.shard[1]}"
+
+    def path(self, operator: str) -> Path:
+        """Return the table of one operator."""
+        return table_path(self.results, "operator", operator, self.precision, self.worker)
+
+    def identity(self, operator: Operator) -> Identity:
+        """Return what an operator's table is of."""
+        return Identity(
+            kind="operator",
+            name=operator.name,
+            precision=self.precision,
+            worker=self.worker,
+            dimensions=operator.dimensions,
+            directions=operator.directions,
+            device=self.device.name,
+            device_kind=self.device.kind,
+            driver=self.device.driver,
+            versions=library_versions(),
+            settings={"threads": str(self.threads)} if self.device.kind == "cpu" else {},
+            config_hash=self.sweep.config_hash,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a run did for one operator."""
+
+    operator: str
+    path: Path
+    measured: int
+    earlier: int
+    failed: int
+    left: int
+
+
+def memory_bytes(operator: Operator, shape: Shape, precision: str) -> float:
+    """Return about how much memory a call takes."""
+    works = [operator.work(shape, direction, 1) for direction in operator.directions]
+    return MEMORY_OVER_WORK * operator.byte_scale(precision) * max(work.size_bytes for work in works)
+
+
+def timed(job: Job, operator: Operator, shape: Shape, clock: Clock) -> Timed:
+    """Return a call that is built and warm; one that cannot fit fails before it takes memory that others need."""
+
+    def build() -> Call:
+        needed = memory_bytes(operator, shape, job.precision)
+        if needed > job.device.memory_bytes:
+            raise MemoryError(f"needs about {needed / 1e9:.1f} GB; {job.device.memory_bytes / 1e9:.1f} GB are free")
+        return build_function(operator.name)(shape, Maker(job.device.kind, job.precision))
+
+    return Timed(build, shape, operator.directions, clock, job.sweep.timing)
+
+
+def batches(job: Job, operator: Operator, shapes: Iterable[Shape]) -> Iterator[list[Shape]]:
+    """Cut shapes into batches that take turns and fit into memory together, a large one alone."""
+    batch: list[Shape] = []
+    taken = 0.0
+    for shape in shapes:
+        needed = memory_bytes(operator, shape, job.precision)
+        if batch and (len(batch) == job.sweep.timing.batch or taken + needed > MEMORY_SHARE * job.device.memory_bytes):
+            yield batch
+            batch, taken = [], 0.0
+        batch.append(shape)
+        taken += needed
+    if batch:
+        yield batch
+
+
+def profile(job: Job, names: Iterable[str], progress: Callable[[str], None]) -> list[Outcome]:
+    """Measure operators one after the other; return what was done.
+
+    Raises:
+        MeasureError: an operator is unknown, or a table cannot be written.
+    """
+    operators = [catalogue()[name] for name in names]
+    if job.precision not in job.device.precisions:
+        raise MeasureError(
+            f"precision is {job.precision}; {job.device.name} is measured in {', '.join(job.device.precisions)}"
+        )
+    wanted = {operator.name: shapes_of(operator.name, job.sweep, job.precision) for operator in operators}
+    clock = clock_for(job.device)
+    outcomes = []
+    for operator in operators:
+        shapes = wanted[operator.name][job.shard[0] :: job.shard[1]]
+        outcomes.append(_profile_one(job, operator, shapes, clock))
+        progress(_line(outcomes[-1]))
+    return outcomes
+
+
+def _profile_one(job: Job, operator: Operator, shapes: list[Shape], clock: Clock) -> Outcome:
+    measured = failed = left = 0
+    with Writer(job.path(operator.name), job.identity(operator), new_session(job.device.kind)) as table:
+        new = [shape for shape in shapes if not table.has(shape)]
+        for batch in batches(job, operator, new):
+            if time.monotonic() > job.deadline:
+                left += len(batch)
+                continue
+            for call in take_turns([timed(job, operator, shape, clock) for shape in batch]):
+                rows = call.rows()
+                table.append(rows)
+                measured += 1
+                failed += any(row.status is not Status.OK for row in rows)
+            _release(job.device)
+        table.finish(device_state(job.device.kind))
+    return Outcome(operator.name, table.path, measured, len(shapes) - len(new), failed, left)
+
+
+def _release(device: Device) -> None:
+    """Free what the last shape held, so that the next one has all memory."""
+    gc.collect(0)
+    if device.kind == "cuda":
+        import torch
+
+        torch.cuda.empty_cache()
+
+
+def _line(outcome: Outcome) -> str:
+    parts = [f"{outcome.operator}: {outcome.measured} measured"]
+    if outcome.earlier:
+        parts.append(f"{outcome.earlier} there already")
+    if outcome.failed:
+        parts.append(f"{outcome.failed} without a time (see status)")
+    if outcome.left:
+        parts.append(f"{outcome.left} left: out of time")
+    return ", ".join(parts)

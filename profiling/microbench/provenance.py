@@ -1,0 +1,117 @@
+"""How a table was obtained: a JSON file beside it, without which it does not load.
+
+What must not change while a table grows (device, versions, configuration) is its ``Identity``; each run that added rows
+is a ``Session``. A killed run leaves a session without an end.
+"""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from microbench.errors import TableError
+from predictor.costs.operator import Direction
+
+FORMAT = "estimate-train-time/measurement/1"
+SUFFIX = ".provenance.json"
+
+
+class Record(BaseModel):
+    """Base of everything stored beside a table: closed and immutable."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class Identity(Record):
+    """What a table is of; a run whose identity differs in anything may not add to it."""
+
+    kind: Literal["operator", "collective"]
+    name: str = Field(description="as the catalogue has it")
+    precision: str
+    worker: str = Field(description="which share of the work, e.g. 0of4, or 2x4 for a collective's topology")
+    dimensions: tuple[str, ...]
+    directions: tuple[Direction, ...]
+    device: str = Field(description="name of the GPU or of the processor, without spaces")
+    device_kind: Literal["cpu", "cuda"]
+    driver: str | None = Field(description="GPU driver; null on a CPU")
+    versions: dict[str, str] = Field(description="python, kernel and every library that the numbers depend on")
+    settings: dict[str, str] = Field(default={}, description="threads, backend, … : what else the numbers depend on")
+    config_hash: str = Field(description="SHA-256 of the sweep and the timing policy")
+
+
+class Session(Record):
+    """One run that added rows; times in UTC, ISO 8601."""
+
+    started: str
+    finished: str | None = None
+    host: str
+    commit: str = Field(description="of the project; ends in -dirty where the checkout was changed")
+    state_before: dict[str, str] = Field(description="clocks, power, temperature, load and what else may vary")
+    state_after: dict[str, str] | None = None
+    relative_spread: float | None = Field(
+        default=None, description="median over the table's rows of IQR ÷ median: how noisy the host was"
+    )
+
+
+class Provenance(Record):
+    """The whole file."""
+
+    format: Literal["estimate-train-time/measurement/1"] = "estimate-train-time/measurement/1"
+    identity: Identity
+    sessions: tuple[Session, ...] = Field(min_length=1)
+
+
+def now() -> str:
+    """Return the time in UTC, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def provenance_path(table: Path) -> Path:
+    """Return where a table's provenance lies."""
+    return table.with_name(table.name.removesuffix(".csv") + SUFFIX)
+
+
+def read_provenance(table: Path) -> Provenance:
+    """Read what lies beside a table.
+
+    Raises:
+        TableError: there is none, or it is damaged.
+    """
+    path = provenance_path(table)
+    try:
+        return Provenance.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        raise TableError(
+            f"{table}: no {path.name} beside it; a table that does not say how it was made is not read"
+        ) from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise TableError(f"{path}: not a provenance file: {where}: {first['msg']}") from None
+
+
+def write_provenance(table: Path, provenance: Provenance) -> None:
+    """Put the file in place whole: a reader sees the old one or the new one."""
+    path = provenance_path(table)
+    building = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with building.open("w", encoding="utf-8") as stream:
+            stream.write(provenance.model_dump_json(indent=1) + "\n")
+            stream.flush()
+            os.fsync(stream.fileno())
+        building.replace(path)
+    finally:
+        building.unlink(missing_ok=True)
+
+
+def difference(old: Identity, new: Identity) -> str:
+    """Return the first field in which two identities differ, for a message; empty if they are equal."""
+    for field in Identity.model_fields:
+        was, is_now = getattr(old, field), getattr(new, field)
+        if was != is_now:
+            return f"{field} was {was}, is {is_now}"
+    return ""

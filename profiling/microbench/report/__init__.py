@@ -1,0 +1,1 @@
+"""One HTML page of what a system measured and how well its regressors repeat it, self-contained."""

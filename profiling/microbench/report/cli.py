@@ -1,0 +1,37 @@
+"""``python -m microbench report``: write the HTML page."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from microbench.errors import MeasureError
+from microbench.report.page import page
+from predictor.errors import PublishedError
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Write the page and print where.
+
+    Raises:
+        MeasureError: something it needs is missing or damaged, or the page cannot be written.
+    """
+    try:
+        text = page(arguments.results, arguments.published)
+        arguments.out.write_text(text, encoding="utf-8")
+    except (FileNotFoundError, PublishedError) as error:
+        raise MeasureError(str(error)) from None
+    except OSError as error:
+        raise MeasureError(f"{arguments.out}: {error.strerror}") from None
+    print(arguments.out)
+    return 0
+
+
+def register(commands: Any) -> None:
+    """Add the sub-command ``report`` to ``commands``, what ``add_subparsers`` returned."""
+    command = commands.add_parser("report", help="write one HTML page of a results folder")
+    command.add_argument("results", type=Path, help="results folder of a system, results/NAME")
+    command.add_argument("--published", type=Path, help="what fitting published: adds parity and errors")
+    command.add_argument("--out", type=Path, required=True, help="the page, e.g. results/NAME/report.html")
+    command.set_defaults(run=run)

@@ -1,0 +1,153 @@
+"""Put the page together: what was measured, figures, held-out errors, and what was dropped."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from microbench.errors import MeasureError
+from microbench.report.figures import Point, bus_bandwidths, parity, points_of, roofline
+from microbench.table import Status, Table, read_tables
+from predictor.costs.hardware import System
+from predictor.costs.published import PublishedSystem, measured_precisions
+from predictor.errors import PublishedError
+
+STYLE = """body{font:15px/1.45 system-ui,sans-serif;margin:2em auto;max-width:1150px;padding:0 1em;color:#111}
+table{border-collapse:collapse;margin:.5em 0}td,th{padding:2px 10px;border-bottom:1px solid #ddd;text-align:left}
+td.n{text-align:right;font-variant-numeric:tabular-nums}figure{display:inline-block;margin:4px}
+.grid{stroke:#e3e3e3;fill:none}.tick{font-size:10px}.axis{font-size:11px}.title{font-size:12px;font-weight:600}
+.middle{text-anchor:middle}.end{text-anchor:end}svg text{font-family:system-ui,sans-serif}"""
+UNSTATED = "–"
+HELD_OUT = {
+    "column": "what",
+    "rows_scored": "rows",
+    "mape": "mean error, %",
+    "median": "median, %",
+    "physics_mape": "physics alone, %",
+    "largest_mape": "largest fifth, %",
+    "coverage": "in the 90 % interval, %",
+    "noise_floor": "noise, %",
+}
+
+
+def _text(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:,.2f}".removesuffix(".00")
+    return UNSTATED if value is None else escape(str(value))
+
+
+def html_table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return a table; numbers are set to the right."""
+    lines = ["<tr>" + "".join(f"<th>{escape(name)}</th>" for name in head) + "</tr>"]
+    for row in rows:
+        cells = []
+        for value in row:
+            number = isinstance(value, int | float)
+            cells.append(f'<td class="n">{_text(value)}</td>' if number else f"<td>{_text(value)}</td>")
+        lines.append("<tr>" + "".join(cells) + "</tr>")
+    return "<table>" + "\n".join(lines) + "</table>" if len(lines) > 1 else "<p>None.</p>"
+
+
+def read_system(results: Path) -> System:
+    """Return what the device is.
+
+    Raises:
+        MeasureError: the results folder does not say.
+    """
+    path = results / "system.yaml"
+    try:
+        return System.model_validate(yaml.safe_load(path.read_text(encoding="utf-8"))["hardware"])
+    except OSError as error:
+        raise MeasureError(f"{path}: {error.strerror}; python -m microbench system writes it") from None
+    except (yaml.YAMLError, KeyError, TypeError, ValidationError) as error:
+        raise MeasureError(f"{path}: not a description of a system: {' '.join(str(error).split())}") from None
+
+
+def _measured(tables: Sequence[Table]) -> str:
+    rows = []
+    for table in tables:
+        of, last = table.provenance.identity, table.provenance.sessions[-1]
+        left_out = Counter(row.status.value for row in table.rows if row.status is not Status.OK)
+        noise = None if last.relative_spread is None else 100.0 * last.relative_spread
+        said = ", ".join(f"{count} {status}" for status, count in sorted(left_out.items()))
+        rows.append((of.name, of.precision, of.worker, len(table.rows), said, noise, last.host, last.commit[:12]))
+    return html_table(("what", "precision", "share", "rows", "not timed", "IQR, % of median", "host", "commit"), rows)
+
+
+def _by_name(points: Sequence[Point]) -> dict[str, list[Point]]:
+    found: dict[str, list[Point]] = {}
+    for point in points:
+        found.setdefault(point.operator.name, []).append(point)
+    return dict(sorted(found.items()))
+
+
+def _parity(points: Sequence[Point], published: Path) -> list[str]:
+    figures = []
+    for precision in measured_precisions(published):
+        system = PublishedSystem(published, precision)
+        chosen = [point for point in points if point.precision == precision]
+        figures += [parity(f"{name}, {precision}", some, system) for name, some in _by_name(chosen).items()]
+    return figures
+
+
+def _held_out(document: dict[str, Any]) -> str:
+    columns = document["operator_columns"] + document["collective_columns"]
+    return html_table(tuple(HELD_OUT.values()), ([column.get(key) for key in HELD_OUT] for column in columns))
+
+
+def _dropped(document: dict[str, Any]) -> str:
+    columns = document["operator_columns"] + document["collective_columns"]
+    rows = [(c["column"], c["rows"], c["kept"], why, count) for c in columns for why, count in c["dropped"].items()]
+    return html_table(("what", "rows", "kept", "dropped because it", "rows dropped"), rows)
+
+
+def _read_held_out(published: Path) -> dict[str, Any]:
+    path = published / "held_out.json"
+    try:
+        return dict(json.loads(path.read_bytes()))
+    except (OSError, ValueError) as error:
+        raise PublishedError(f"{path}: {error}") from None
+
+
+def page(results: Path, published: Path | None) -> str:
+    """Return the page.
+
+    Raises:
+        MeasureError: a table or the description of the system is damaged or missing, or there are no tables.
+        PublishedError: the published system is damaged.
+    """
+    operators, collectives = read_tables(results, "operator"), read_tables(results, "collective")
+    if not operators and not collectives:
+        raise MeasureError(f"{results}: no measurement tables; snakemake profile_all measures them")
+    system = read_system(results)
+    calls, messages = points_of(operators), points_of(collectives)
+    curves = [bus_bandwidths(name, some) for name, some in _by_name(messages).items()]
+    sections = [
+        ("What was measured", _measured([*operators, *collectives])),
+        ("Roofline", _figures([roofline(calls, system)])),
+        ("Bus bandwidth, as nccl-tests defines it", _figures(curves)),
+    ]
+    if published is not None:
+        document = _read_held_out(published)
+        sections += [
+            ("Measured and predicted, on the rows that were fitted", _figures(_parity([*calls, *messages], published))),
+            ("Errors on held-out rows", _held_out(document)),
+            ("What was dropped", _dropped(document)),
+        ]
+    title = f"{system.name}: {system.gpu.name}"
+    body = "\n".join(f"<h2>{escape(name)}</h2>\n{content}" for name, content in sections)
+    return (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
+        f"<style>{STYLE}</style></head><body><h1>{escape(title)}</h1>\n{body}\n</body></html>\n"
+    )
+
+
+def _figures(figures: Sequence[str]) -> str:
+    return "\n".join(f"<figure>{figure}</figure>" for figure in figures) or "<p>None.</p>"

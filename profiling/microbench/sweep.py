@@ -1,0 +1,237 @@
+"""Which shapes to measure: read from ``profiling/sweeps/*.yaml``, space-filling over the models that people train.
+
+Models are drawn from a Halton sequence over the sweep's ranges and become shapes through the catalogue, so a shape is
+always one that some model has. The first third of a sweep are its corners: each next shape is the one farthest, in
+logarithms, from all that are chosen. The others follow the sequence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from hashlib import sha256
+from math import log
+from pathlib import Path
+from random import Random
+from typing import TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from microbench.errors import MeasureError
+from microbench.timing import Policy
+from predictor.costs.catalogue import catalogue
+from predictor.costs.layer_call import LayerCall
+from predictor.costs.operator import BOTH, Operator, Shape
+from predictor.errors import nearest
+from predictor.sizes import LARGEST
+
+SWEEPS = Path(__file__).resolve().parent.parent / "sweeps"
+CANDIDATES = 4000
+CORNER_SHARE = 3
+HALTON_BASES = (2, 3, 5, 7, 11, 13, 17)
+ROUND_TO = 64
+SEED = 20240611
+Choice = TypeVar("Choice")
+
+
+class Range(BaseModel):
+    """A range of sizes, both ends included."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    low: int = Field(gt=0)
+    high: int = Field(gt=0)
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Range:
+        if self.low > self.high:
+            raise ValueError(f"low is {self.low}, above high, {self.high}")
+        return self
+
+    def at(self, share: float, multiple: int = 1) -> int:
+        """Return the size at a share of the logarithmic range, rounded to a multiple."""
+        size = float(self.low * (self.high / self.low) ** share)
+        return max(self.low, min(self.high, round(size / multiple) * multiple))
+
+
+class Models(BaseModel):
+    """Ranges of the models whose operators are measured, and of what one rank holds of them."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    hidden_size: Range
+    head_dim: tuple[int, ...]
+    ffn_multiple: tuple[float, ...] = Field(description="ffn_hidden_size / hidden_size")
+    sequence_length: Range
+    micro_batch_size: Range
+    vocab_size: Range
+    tensor_parallel_size: tuple[int, ...]
+    causal: tuple[bool, ...]
+    parameters: Range = Field(description="of one rank's list of tensors, for optimizer and clipping")
+    tensors: Range = Field(description="how many tensors that list has")
+
+
+class Sweep(BaseModel):
+    """One file of ``profiling/sweeps``."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    description: str
+    shapes_per_operator: int = Field(gt=0, le=100_000)
+    shapes_per_linear: int = Field(gt=0, le=100_000, description="linear layers share one regressor")
+    largest_call_gflop: float = Field(gt=0, description="shapes with more FLOPs in their larger direction are left out")
+    largest_call_mb: float = Field(gt=0, description="the same for bytes, 1 MB = 10⁶ B")
+    models: Models
+    timing: Policy
+
+    @model_validator(mode="after")
+    def _sizes_in_bounds(self) -> Sweep:
+        for name, limit in LARGEST.items():
+            given = getattr(self.models, name, None)
+            if isinstance(given, Range) and given.high > limit:
+                raise ValueError(f"models.{name}.high is {given.high}; more than {limit:,} overflows or is a slip")
+        if self.models.parameters.high > 10**12:
+            raise ValueError(f"models.parameters.high is {self.models.parameters.high}; more than 10¹² is a slip")
+        return self
+
+    @property
+    def config_hash(self) -> str:
+        """Return the SHA-256 of everything that decides which rows there are and how each is taken."""
+        return sha256(self.model_dump_json().encode()).hexdigest()
+
+
+def sweep_names() -> list[str]:
+    """Return the sweeps that come with the project."""
+    return sorted(path.stem for path in SWEEPS.glob("*.yaml"))
+
+
+def read_sweep(name: str) -> Sweep:
+    """Read a sweep by name or by path.
+
+    Raises:
+        MeasureError: there is none, it is not YAML, or a value is not allowed.
+    """
+    path = Path(name) if name.endswith((".yaml", ".yml")) else SWEEPS / f"{name}.yaml"
+    if not path.is_file():
+        known = sweep_names()
+        raise MeasureError(
+            f"{name} is not a sweep.{nearest(name, known)} There are {', '.join(known)}, or give a .yaml file"
+        )
+    try:
+        return Sweep.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+    except yaml.YAMLError as error:
+        raise MeasureError(f"{path}: not YAML: {str(error).splitlines()[0]}") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "sweep"
+        raise MeasureError(f"{path}: {where}: {first['msg'].removeprefix('Value error, ')}") from None
+
+
+def _halton(index: int, base: int) -> float:
+    """Return one coordinate of the Halton sequence. Halton 1960, doi:10.1007/BF01386213."""
+    result, share = 0.0, 1.0
+    while index:
+        share /= base
+        index, digit = divmod(index, base)
+        result += digit * share
+    return result
+
+
+def _pick(values: tuple[Choice, ...], share: float) -> Choice:
+    return values[min(int(share * len(values)), len(values) - 1)]
+
+
+def _layer_call(models: Models, index: int, random: Random) -> LayerCall:
+    """Return one model's call: ranges from the Halton sequence, choices at random."""
+    at = [_halton(index, base) for base in HALTON_BASES]
+    head_dim = _pick(models.head_dim, random.random())
+    tp = _pick(models.tensor_parallel_size, random.random())
+    step = head_dim * tp
+    hidden = max(step, models.hidden_size.at(at[0], step) // step * step)
+    ffn = round(hidden * _pick(models.ffn_multiple, random.random()) / (ROUND_TO * tp)) * ROUND_TO * tp
+    return LayerCall(
+        micro_batch_size=models.micro_batch_size.at(at[1]),
+        sequence_length=models.sequence_length.at(at[2], ROUND_TO),
+        hidden_size=hidden,
+        num_attention_heads=hidden // head_dim,
+        ffn_hidden_size=max(ffn, ROUND_TO * tp),
+        vocab_size=models.vocab_size.at(at[3]),
+        tensor_parallel_size=tp,
+        causal=_pick(models.causal, random.random()),
+    )
+
+
+def _without_layer(operator: Operator, models: Models, index: int) -> Shape:
+    """Return a shape of an operator that no layer calls, from the names of its dimensions."""
+    ranges = {"parameters": models.parameters, "tensors": models.tensors, "elements": models.parameters}
+    sizes = [
+        ranges[name].at(_halton(index, base)) for name, base in zip(operator.dimensions, HALTON_BASES, strict=False)
+    ]
+    if operator.dimensions == ("parameters", "tensors"):
+        return sizes[0], min(sizes[1], max(1, sizes[0] // 1024))
+    return tuple(sizes)
+
+
+def _candidates(operator: Operator, sweep: Sweep) -> Iterator[Shape]:
+    random = Random(SEED)
+    for index in range(1, CANDIDATES + 1):
+        if operator.shape is None:
+            yield _without_layer(operator, sweep.models, index)
+        else:
+            yield operator.shape(_layer_call(sweep.models, index, random))
+
+
+def _fits(operator: Operator, shape: Shape, sweep: Sweep, precision: str) -> bool:
+    works = [operator.work(shape, direction, 1) for direction in operator.directions]
+    scale = operator.byte_scale(precision)
+    return (
+        max(work.flops for work in works) <= sweep.largest_call_gflop * 1e9
+        and max(work.size_bytes for work in works) * scale <= sweep.largest_call_mb * 1e6
+    )
+
+
+def farthest_first(points: list[tuple[float, ...]], count: int) -> list[int]:
+    """Return indices, each next one the farthest from those before it; the first is the smallest point."""
+    chosen = [min(range(len(points)), key=lambda i: sum(points[i]))]
+    distance = [_squared(point, points[chosen[0]]) for point in points]
+    while len(chosen) < min(count, len(points)):
+        index = max(range(len(points)), key=distance.__getitem__)
+        chosen.append(index)
+        distance = [min(d, _squared(point, points[index])) for d, point in zip(distance, points, strict=True)]
+    return chosen
+
+
+def _squared(a: tuple[float, ...], b: tuple[float, ...]) -> float:
+    return sum((x - y) ** 2 for x, y in zip(a, b, strict=True))
+
+
+def _work_coordinates(operator: Operator) -> Callable[[Shape], tuple[float, ...]]:
+    def coordinates(shape: Shape) -> tuple[float, ...]:
+        work = operator.work(shape, BOTH[0], 1)
+        return (*(log(size + 1.0) for size in shape), log((work.flops or work.size_bytes) + 1.0))
+
+    return coordinates
+
+
+def shapes_of(name: str, sweep: Sweep, precision: str) -> list[Shape]:
+    """Return an operator's shapes in the order in which they are measured: shuffled, so that drift is no trend in size.
+
+    Raises:
+        MeasureError: no candidate is small enough for the sweep's limits.
+    """
+    operator = catalogue()[name]
+    found = dict.fromkeys(s for s in _candidates(operator, sweep) if _fits(operator, s, sweep, precision))
+    pool = list(found)
+    if not pool:
+        raise MeasureError(f"{name}: no shape of the sweep is below largest_call_gflop and largest_call_mb")
+    count = sweep.shapes_per_linear if operator.family == "linear" else sweep.shapes_per_operator
+    coordinates = _work_coordinates(operator)
+    corners = farthest_first([coordinates(shape) for shape in pool], max(2, count // CORNER_SHARE))
+    chosen = dict.fromkeys(pool[i] for i in corners)
+    for shape in pool:
+        if len(chosen) >= count:
+            break
+        chosen[shape] = None
+    result = list(chosen)
+    Random(SEED).shuffle(result)
+    return result

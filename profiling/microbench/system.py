@@ -1,0 +1,138 @@
+"""The hardware description of the machine at hand: what the device says, and peaks that are measured here."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from microbench.call import DTYPES
+from microbench.device import Device, library_versions
+from microbench.errors import MeasureError
+from microbench.provenance import now
+
+PRODUCT_SIZES = {"cpu": (512, 1024), "cuda": (4096, 8192)}
+COPY_CACHES = 8
+REPETITIONS = 12
+# A bound for gating rows, so a quieter moment than the one that was measured must stay below it.
+HEADROOM = 1.1
+
+
+def _best_seconds(run: Callable[[], object], device: Device) -> float:
+    import torch
+
+    times = []
+    for _ in range(REPETITIONS):
+        start = time.perf_counter()
+        run()
+        if device.kind == "cuda":
+            torch.cuda.synchronize()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def peak_tflop_per_s(device: Device, precision: str) -> float:
+    """Return the fastest matrix product's rate."""
+    import torch
+
+    dtype = getattr(torch, DTYPES[precision])
+    rates = []
+    for size in PRODUCT_SIZES[device.kind]:
+        a, b = (torch.randn(size, size, device=device.kind, dtype=dtype) for _ in range(2))
+        rates.append(2.0 * size**3 / _best_seconds(lambda a=a, b=b: a @ b, device))  # type: ignore[misc]
+    return max(rates) / 1e12
+
+
+def memory_bandwidth_gb_per_s(device: Device) -> float:
+    """Return the fastest copy's rate, bytes read plus bytes written."""
+    import torch
+
+    size = COPY_CACHES * device.cache_bytes
+    source = torch.ones(size, device=device.kind, dtype=torch.uint8)
+    target = torch.empty_like(source)
+    return 2.0 * size / _best_seconds(lambda: target.copy_(source), device) / 1e9
+
+
+def _measured(value: float, what: str) -> dict[str, Any]:
+    return {"value": float(f"{value * HEADROOM:.4g}"), "source": f"measured here: {what}, plus {HEADROOM - 1:.0%}"}
+
+
+def network_gb_per_s() -> tuple[float, str] | None:
+    """Return the fastest network interface's rate as the kernel has it; None where it does not say."""
+    speeds = []
+    for path in Path("/sys/class/net").glob("*/speed"):
+        try:
+            speeds.append((int(path.read_text(encoding="ascii")), path.parent.name))
+        except (OSError, ValueError):  # an interface that is down, or virtual
+            continue
+    megabit, name = max(speeds, default=(0, ""))
+    return (megabit / 8e3, f"/sys/class/net/{name}/speed") if megabit > 0 else None
+
+
+def _links(bandwidth: dict[str, Any]) -> dict[str, Any]:
+    bound = {"value": bandwidth["value"], "source": "no link is faster than memory: " + bandwidth["source"]}
+    network = network_gb_per_s()
+    between = {"value": network[0], "source": network[1]} if network else bound
+    return {"intra_node_gb_per_s": bound, "inter_node_gb_per_s": between}
+
+
+def ranks_per_node(device: Device) -> int:
+    """Return how many of the device a node has; on a CPU, processes that get a core each."""
+    if device.kind == "cuda":
+        import torch
+
+        return int(torch.cuda.device_count())
+    return max(1, len(os.sched_getaffinity(0)) // device.multiprocessors)
+
+
+def describe(device: Device, name: str) -> dict[str, Any]:
+    """Return a system file as ``python -m fitting fit --system`` reads it."""
+    counted = (
+        "torch.cuda.get_device_properties" if device.kind == "cuda" else "threads of one rank, torch.set_num_threads"
+    )
+    product, copy = f"best of {REPETITIONS} matrix products", f"best of {REPETITIONS} copies"
+    bandwidth = _measured(memory_bandwidth_gb_per_s(device), copy)
+    versions = ", ".join(f"{key} {value}" for key, value in library_versions().items())
+    return {
+        "hardware": {
+            "name": name,
+            "gpus_per_node": ranks_per_node(device),
+            "gpu": {
+                "name": device.name,
+                "num_multiprocessors": {"value": device.multiprocessors, "source": counted},
+                "peak_tflop_per_s": {p: _measured(peak_tflop_per_s(device, p), product) for p in device.precisions},
+                "memory_bandwidth_gb_per_s": bandwidth,
+                "l2_cache_mb": {"value": device.cache_bytes / 1e6, "source": "last level of cache, as the device says"},
+            },
+            "links": _links(bandwidth),
+            "host": {},
+        },
+        "provenance": {
+            "measured_by": "microbench, on this machine",
+            "attribution": "own measurements",
+            "known": [
+                f"device {device.name}" + (f", driver {device.driver}" if device.driver else "") + f"; {versions}",
+                f"described {now()}",
+            ],
+            "not_stated": [],
+        },
+    }
+
+
+def write_system(results: Path, document: dict[str, Any]) -> Path:
+    """Write ``system.yaml`` into a results folder.
+
+    Raises:
+        MeasureError: the folder cannot be written.
+    """
+    path = results / "system.yaml"
+    try:
+        results.mkdir(parents=True, exist_ok=True)
+        path.write_text(yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=120), encoding="utf-8")
+    except OSError as error:
+        raise MeasureError(f"{error.filename or path}: {error.strerror}") from None
+    return path

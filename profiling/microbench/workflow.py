@@ -1,0 +1,84 @@
+"""What ``snakemake --config KEY=VALUE`` may say; ``python -m microbench.workflow`` lists it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from microbench.errors import MeasureError
+
+BACKENDS = {"cpu": "gloo", "auto": "gloo", "cuda": "nccl"}
+
+
+class Settings(BaseModel):
+    """The workflow's configuration; every key has a default that works on a laptop."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    system: str = Field(default="here", pattern=r"^[A-Za-z0-9-]+$", description="name of the machine: results/NAME")
+    measurements: Path = Field(
+        default=Path("../shared/measurements"),
+        description="folder of measurement tables that fit_models fits, one folder per system",
+    )
+    sweep: str = Field(default="smoke", description="smoke, standard, full, or a YAML file")
+    collective_sweep: str = Field(default="", description="the same for collectives (default: as sweep)")
+    device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="what operators run on")
+    operators: str = Field(default="all", pattern=r"^[a-z_0-9 ]+$", description="names with blanks between, or all")
+    collectives: str = Field(default="all", pattern=r"^[a-z_0-9 ]+$", description="names with blanks between, or all")
+    backend: Literal["", "gloo", "mpi", "nccl", "nccl-tests"] = Field(
+        default="", description="of collectives (default: nccl where device is cuda, else gloo)"
+    )
+    operator_jobs: int = Field(default=1, ge=1, le=64, description="jobs that share the operators' shapes")
+    ranks_per_node: int = Field(
+        default=2, ge=1, description="ranks of a collective on each node, where no resource says"
+    )
+
+    @property
+    def collective_backend(self) -> str:
+        """Return the backend of collectives: as configured, else what training uses on the device."""
+        return self.backend or BACKENDS[self.device]
+
+    @property
+    def message_sweep(self) -> str:
+        """Return the sweep of collectives."""
+        return self.collective_sweep or self.sweep
+
+    def ranks(self, resources: Mapping[str, Any]) -> str:
+        """Return the options that say how many ranks a job has: as asked of the scheduler, else as configured.
+
+        >>> Settings().ranks({"nodes": 4, "tasks": 8}), Settings().ranks({})
+        ('--nodes 4 --ranks-per-node 2', '--nodes 1 --ranks-per-node 2')
+        """
+        nodes = int(resources.get("nodes", 1))
+        tasks = int(resources.get("tasks") or 0)
+        per_node = int(resources.get("tasks_per_node") or (tasks // nodes if tasks else self.ranks_per_node))
+        return f"--nodes {nodes} --ranks-per-node {per_node}"
+
+
+def read_settings(config: Mapping[str, Any]) -> Settings:
+    """Check what Snakemake was configured with.
+
+    Raises:
+        MeasureError: a key is unknown or has a value it may not have; one line a key.
+    """
+    try:
+        return Settings.model_validate(dict(config))
+    except ValidationError as error:
+        known = ", ".join(Settings.model_fields)
+        said = "; ".join(f"{'.'.join(map(str, e['loc']))}={e['input']!r}: {e['msg']}" for e in error.errors())
+        raise MeasureError(f"--config {said}. Keys: {known}") from None
+
+
+def main() -> int:
+    """Print every key, its default and its meaning."""
+    for name, field in Settings.model_fields.items():
+        sys.stdout.write(f"{name}={field.default}  {field.description}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,34 @@
+"""On a GPU: every kernel of the catalogue runs, launch gaps are told apart, and what ran is recorded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from microbench import cli
+from microbench.sweep import SWEEPS
+from microbench.table import Status, read_tables
+from predictor.costs.catalogue import catalogue
+
+TIMING = {"precision": 0.5, "fewest_samples": 3, "most_samples": 3, "budget_ms": 20, "warmup_ms": 1, "batch": 1}
+
+
+@pytest.mark.gpu
+def test_every_kernel_runs_with_and_without_gaps(tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="torch is not installed: pip install -e .[profile]")
+    content = yaml.safe_load((SWEEPS / "smoke.yaml").read_text())
+    changes = {"shapes_per_operator": 3, "shapes_per_linear": 3, "timing": TIMING}
+    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(content | changes))
+    words = ("--device", "cuda", "--sweep", str(tmp_path / "tiny.yaml"), "--out", str(tmp_path / "r"))
+    assert cli.main(["operator", "all", *words]) == 0
+    tables = read_tables(tmp_path / "r", "operator")
+    assert {table.provenance.identity.name for table in tables} == set(catalogue())
+    for table in tables:
+        assert table.provenance.identity.driver
+        for row in table.rows:
+            assert row.status is Status.OK, f"{table.path.name} {row.shape}: {row.kernel}"
+            assert row.kernel_samples_us, f"{table.path.name} {row.shape}: the host was never ahead of the device"
+    flash = next(table for table in tables if table.provenance.identity.name == "flash_attention")
+    assert all("flash" in row.kernel for row in flash.rows)
