@@ -20,7 +20,7 @@ WORKFLOW := .venv/workflow/bin/python
 SMOKE := results/smoke
 
 .DEFAULT_GOAL := help
-.PHONY: help predict test check format bench accuracy fit profile-smoke test-slurm clean
+.PHONY: help predict test check check-profile format bench accuracy fit profile-smoke test-slurm clean
 .SUFFIXES:
 
 help: ## list the targets
@@ -38,6 +38,9 @@ test: $(TEST_READY) ## formatting, lint, types and tests
 check: $(TEST_READY) ## what CI runs: the Snakefile's formatting, then test
 	.venv/test/bin/snakefmt --check Snakefile
 	@$(MAKE) --no-print-directory test
+
+check-profile: $(WORKFLOW_READY) ## tests that need torch, MPI or Snakemake
+	$(WORKFLOW) -m pytest tests/unit/test_microbench_*.py tests/unit/test_collectives_*.py tests/workflow
 
 format: $(TEST_READY) ## rewrite the code in the project's format
 	$(TEST) -m ruff format .
@@ -65,7 +68,8 @@ profile-smoke: $(PROFILE_READY) ## measure this CPU in minutes, fit it, and pred
 	$(PROFILE) -m predictor profiling/smoke_model.yml
 
 test-slurm: $(WORKFLOW_READY) ## profile through a throw-away Slurm, undisturbed and disturbed; as root installs slurm-wlm
-	@if ! PATH="$$PATH:/usr/sbin" command -v sbatch slurmctld munged >/dev/null && [ "$$(id -u)" = 0 ]; then \
+	@PATH="$$PATH:/usr/sbin"; \
+	if ! { command -v sbatch && command -v slurmctld && command -v munged; } >/dev/null && [ "$$(id -u)" = 0 ]; then \
 		apt-get update && apt-get install --yes --no-install-recommends slurm-wlm munge; \
 	fi
 	SLURM_TESTS=1 $(WORKFLOW) -m pytest tests/workflow --durations=0 --durations-min=1 -s

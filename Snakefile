@@ -1,13 +1,45 @@
-"""From measurements to published regressors; every rule runs a command that a person could type."""
+"""From a machine to its published regressors; every rule runs a command that a person could type.
 
-from pathlib import Path
+snakemake profile_all --cores all            measure this machine, here
+snakemake --profile slurm profile_all        measure a cluster (slurm/config.yaml says which)
+snakemake fit_models --cores 2               fit and publish
+snakemake report --cores 1                   one HTML page of what was measured
+snakemake results/here/done/operator/gelu --cores 1        one operator; done/collective/NAME: one collective
+"""
 
+import os
+import sys
+
+from snakemake.exceptions import WorkflowError
 from snakemake.utils import min_version
 
 min_version("8.0")
+# The checkout's own packages, here and in every rule's command, whether or not they are installed.
+SOURCES = [
+    workflow.basedir,
+    f"{workflow.basedir}/profiling",
+    f"{workflow.basedir}/training",
+]
+sys.path[:0] = SOURCES
+# « python » in a rule is the one that runs Snakemake, whether or not its environment is activated.
+PATH = [os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)]
+os.environ.update(PYTHONPATH=os.pathsep.join(SOURCES), PATH=os.pathsep.join(PATH))
 
-# Folder of measurement tables, one folder per system: snakemake --config measurements=FOLDER
-MEASUREMENTS = Path(config.get("measurements", "../shared/measurements"))
+from microbench.workflow import read_settings
+
+SETTINGS = read_settings(
+    config
+)  # every key, with its meaning: python -m microbench.workflow
+HERE = f"results/{SETTINGS.system}"
+SHARDS = [
+    f"{index}of{SETTINGS.operator_jobs}" for index in range(SETTINGS.operator_jobs)
+]
+MARKS = [
+    *expand(f"{HERE}/done/operators.{{shard}}", shard=SHARDS),
+    f"{HERE}/done/collectives",
+]
+# None where a cluster's profile says how many cores a job has.
+ALL_CORES = workflow.resource_settings.cores or 1
 # A system whose missing tables another one's regressors stand in for; the same as « donor » in training/systems.
 DONORS = {"Vista": "Perlmutter"}
 SYSTEMS = ["Perlmutter", "Vista"]
@@ -15,22 +47,133 @@ SYSTEMS = ["Perlmutter", "Vista"]
 
 wildcard_constraints:
     system="[A-Za-z0-9-]+",
+    operator="[a-z_0-9]+",
+    collective="[a-z_0-9]+",
+    shard="[0-9]+of[0-9]+",
+
+
+localrules:
+    profile_all,
+    fit_models,
+    fit,
+    fit_here,
+    report,
+    page,
+
+
+rule profile_all:
+    input:
+        f"{HERE}/system.yaml",
+        MARKS,
+
+
+# Measuring rules leave a mark in done/ and nothing else to Snakemake, because it deletes what a failed job declared: the
+# tables stay, and the same command measures what they lack. Each takes all cores, so that no two disturb each other.
+rule describe:
+    output:
+        "results/{system}/system.yaml",
+    log:
+        "logs/{system}/system.log",
+    conda:
+        "profiling/environment.yaml"
+    threads: ALL_CORES
+    params:
+        device=SETTINGS.device,
+    shell:
+        "python -m microbench system --name {wildcards.system} --device {params.device}"
+        " --out results/{wildcards.system} > {log} 2>&1"
+
+
+rule operators:
+    output:
+        touch("results/{system}/done/operators.{shard}"),
+    log:
+        "logs/{system}/operators.{shard}.log",
+    conda:
+        "profiling/environment.yaml"
+    threads: ALL_CORES
+    params:
+        device=SETTINGS.device,
+        sweep=SETTINGS.sweep,
+        names=SETTINGS.operators,
+        shard=lambda wildcards: wildcards.shard.replace("of", "/"),
+    shell:
+        "python -m microbench operator {params.names} --sweep {params.sweep}"
+        " --device {params.device} --shard {params.shard} --out results/{wildcards.system} > {log} 2>&1"
+
+
+use rule operators as operator with:
+    output:
+        touch("results/{system}/done/operator/{operator}"),
+    log:
+        "logs/{system}/operator.{operator}.log",
+    params:
+        device=SETTINGS.device,
+        sweep=SETTINGS.sweep,
+        names=lambda wildcards: wildcards.operator,
+        shard="0/1",
+
+
+rule collectives:
+    output:
+        touch("results/{system}/done/collectives"),
+    log:
+        "logs/{system}/collectives.log",
+    conda:
+        "profiling/environment.yaml"
+    threads: ALL_CORES
+    params:
+        sweep=SETTINGS.message_sweep,
+        names=SETTINGS.collectives,
+        backend=SETTINGS.collective_backend,
+        ranks=lambda wildcards, resources: SETTINGS.ranks(resources),
+    shell:
+        "python -m microbench collective {params.names} --sweep {params.sweep}"
+        " --backend {params.backend} {params.ranks} --out results/{wildcards.system} > {log} 2>&1"
+
+
+use rule collectives as collective with:
+    output:
+        touch("results/{system}/done/collective/{collective}"),
+    log:
+        "logs/{system}/collective.{collective}.log",
+    params:
+        sweep=SETTINGS.message_sweep,
+        names=lambda wildcards: wildcards.collective,
+        backend=SETTINGS.collective_backend,
+        ranks=lambda wildcards, resources: SETTINGS.ranks(resources),
 
 
 def tables(wildcards):
     """Return a system's measurement tables."""
-    return sorted(map(str, (MEASUREMENTS / wildcards.system).glob("*/*.csv")))
+    return sorted(map(str, (SETTINGS.measurements / wildcards.system).glob("*/*.csv")))
 
 
 def donor(wildcards):
-    """Return the published system that must be there first, if any."""
+    """Return the mark of the published system that must be there first, if any."""
     names = [DONORS[wildcards.system]] if wildcards.system in DONORS else []
-    return [f"regressors/{name}/manifest.json" for name in names]
+    return [f"results/fitted/{name}" for name in names]
 
 
+def measured_systems(wildcards):
+    """Return what can be fitted: the systems whose tables are here, and this machine once it is profiled."""
+    found = [
+        f"results/fitted/{name}"
+        for name in SYSTEMS
+        if (SETTINGS.measurements / name).is_dir()
+    ]
+    found += [f"{HERE}/done/fitted"] * os.path.exists(f"{HERE}/system.yaml")
+    if not found:
+        raise WorkflowError(
+            f"nothing to fit: {SETTINGS.measurements} has no folder {' or '.join(SYSTEMS)}, and {HERE} is not profiled"
+        )
+    return found
+
+
+# Publishing rules leave a mark as well: what is published stays when fitting anew fails.
 rule fit_models:
     input:
-        expand("regressors/{system}/manifest.json", system=SYSTEMS),
+        measured_systems,
 
 
 rule fit:
@@ -39,14 +182,49 @@ rule fit:
         donor=donor,
         system="training/systems/{system}.yaml",
     output:
-        "regressors/{system}/manifest.json",
+        touch("results/fitted/{system}"),
     log:
-        "logs/fit/{system}.log",
+        "logs/{system}/fit.log",
     conda:
         "training/environment.yaml"
     threads: 2
     params:
-        measurements=lambda wildcards: MEASUREMENTS / wildcards.system,
+        measurements=lambda wildcards: SETTINGS.measurements / wildcards.system,
     shell:
-        "PYTHONPATH=.:training python -m fitting fit --system {input.system} --measurements {params.measurements}"
+        "python -m fitting fit --system {input.system} --measurements {params.measurements}"
         " --out regressors/{wildcards.system} > {log} 2>&1"
+
+
+rule fit_here:
+    input:
+        system="results/{system}/system.yaml",
+        tables=[mark.replace(HERE, "results/{system}") for mark in MARKS],
+    output:
+        touch("results/{system}/done/fitted"),
+    log:
+        "logs/{system}/fit.log",
+    conda:
+        "training/environment.yaml"
+    threads: 2
+    shell:
+        "python -m fitting fit --system {input.system} --measurements results/{wildcards.system}"
+        " --out results/{wildcards.system}/published > {log} 2>&1"
+
+
+rule report:
+    input:
+        f"{HERE}/report.html",
+
+
+rule page:
+    input:
+        "results/{system}/done/fitted",
+    output:
+        "results/{system}/report.html",
+    log:
+        "logs/{system}/report.log",
+    conda:
+        "profiling/environment.yaml"
+    shell:
+        "python -m microbench report results/{wildcards.system} --published results/{wildcards.system}/published"
+        " --out {output} > {log} 2>&1"

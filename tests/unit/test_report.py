@@ -155,7 +155,7 @@ def test_wide_interval_names_what_makes_it_wide(
 
 
 def test_hidden_reduction_does_not_widen_the_interval(tmp_path: Path) -> None:
-    shown = short_form(pp=1, mp=1, dp=8, comm_bucket=10_000_000)
+    shown = short_form(pp=1, mp=1, dp=2, comm_bucket=10_000_000)
     widths = []
     for overlaps in (False, True):
         prediction, system = _predicted({**shown, "overlap_gradient_reduction": overlaps}, tmp_path)
