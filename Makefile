@@ -62,7 +62,7 @@ fit: $(TEST_READY) ## fit and publish both systems again: MEASUREMENTS=folder
 profile-smoke: $(PROFILE_READY) ## measure this CPU in minutes, fit it, and predict a small model on it
 	$(PROFILE) -m microbench system --device cpu --name smoke --out $(SMOKE)
 	$(PROFILE) -m microbench operator all --sweep smoke --device cpu --out $(SMOKE)
-	$(PROFILE) -m microbench collective all --sweep smoke --backend gloo --out $(SMOKE)
+	$(PROFILE) -m microbench collective all --sweep smoke --backend mpi --out $(SMOKE)
 	$(PROFILE) -m fitting fit --system $(SMOKE)/system.yaml --measurements $(SMOKE) --out $(SMOKE)/published
 	$(PROFILE) -m fitting held-out $(SMOKE)/system.yaml $(SMOKE)
 	$(PROFILE) -m predictor profiling/smoke_model.yml

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from microbench.errors import MeasureError
 
-BACKENDS = {"cpu": "gloo", "auto": "gloo", "cuda": "nccl"}
+BACKENDS = {"cpu": "mpi", "auto": "mpi", "cuda": "nccl"}
 
 
 class Settings(BaseModel):

@@ -24,7 +24,7 @@ def test_profile_all_would_measure_everything_in_few_jobs(workflow: Workflow) ->
     for words in (
         "microbench system --name here",
         "microbench operator all --sweep smoke --device auto --shard 0/1 --out results/here",
-        "microbench collective all --sweep smoke --backend gloo --nodes 1 --ranks-per-node 2 --out results/here",
+        "microbench collective all --sweep smoke --backend mpi --nodes 1 --ranks-per-node 2 --out results/here",
     ):
         assert any(words in command for command in commands), workflow.output
 
