@@ -35,7 +35,7 @@ test: $(TEST_READY) ## formatting, lint, types and tests
 	$(TEST) -m mypy
 	$(TEST) -m pytest
 
-check: $(TEST_READY) ## what CI runs: the Snakefile's formatting, then test
+check: $(TEST_READY) ## the Snakefile's formatting, then test; CI runs this and check-profile
 	.venv/test/bin/snakefmt --check Snakefile
 	@$(MAKE) --no-print-directory test
 
