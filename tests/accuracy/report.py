@@ -85,7 +85,7 @@ def main() -> int:
         print_single_node(small)
     if large:
         print_summary(
-            f"{len(large)} rows of more than {MOST_GPUS} GPUs, not looked at while the model was built", large
+            f"{len(large)} rows of more than {MOST_GPUS} GPUs, used for no choice", large
         )
     return 0
 
