@@ -84,9 +84,7 @@ def main() -> int:
     if small:
         print_single_node(small)
     if large:
-        print_summary(
-            f"{len(large)} rows of more than {MOST_GPUS} GPUs, used for no choice", large
-        )
+        print_summary(f"{len(large)} rows of more than {MOST_GPUS} GPUs, used for no choice", large)
     return 0
 
 
