@@ -1,4 +1,4 @@
-"""The command line: ``python -m predictor CONFIG`` and ``estimate-train-time predict | list-examples | show-example``.
+"""The command line: ``python -m predictor CONFIG``, and ``estimate-train-time COMMAND``.
 
 Exit codes: 0 success; 2 bad input, with one line on stderr that says what and how to put it right; 1 anything
 unexpected, an output that takes nothing included.
@@ -9,96 +9,50 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from pathlib import Path
 from types import TracebackType
-from typing import Any, NoReturn, TextIO
+from typing import TextIO
 
 import yaml
 
-from predictor.bundled import EXAMPLES_FOLDER, examples
+from predictor.commands import compare, examples, predict, report, search, timeline, whatif
+from predictor.commands.parser import Parser
 from predictor.encoding import fit_encoding
-from predictor.errors import ConfigError, MissingKeyError, PublishedError, nearest
+from predictor.errors import ConfigError, MissingKeyError, PublishedError
 from predictor.read_yaml import one_line
 
 PROGRAM = "estimate-train-time"
 SUCCESS, UNEXPECTED, BAD_INPUT = 0, 1, 2
-NARROWEST, USUAL_WIDTH = 40, 100
+
+Answer = Callable[[argparse.Namespace], str]
+MODULES = (predict, search, compare, whatif, timeline, report, examples)
+ANSWERS: dict[str, Answer] = {
+    predict.NAME: predict.answer,
+    search.NAME: search.answer,
+    compare.NAME: compare.answer,
+    whatif.NAME: whatif.answer,
+    timeline.NAME: timeline.answer,
+    report.NAME: report.answer,
+    examples.LIST: examples.answer_list,
+    examples.SHOW: examples.answer_show,
+    examples.PRESETS: examples.answer_presets,
+}
 
 
-class _Parser(argparse.ArgumentParser):
-    """An argument parser whose complaints are one line, and whose help is an answer like any other."""
-
-    def error(self, message: str) -> NoReturn:
-        """Raise what is wrong with the command line."""
-        raise ConfigError(f"{message}; {self.prog} --help lists what there is")
-
-    def print_help(self, file: Any = None) -> NoReturn:
-        """Hand the help over; argparse would ignore that it cannot be written."""
-        raise SystemExit(self.format_help().rstrip("\n"))
-
-
-def _parser() -> _Parser:
-    parser = _Parser(prog=PROGRAM, description="Predict the time of one distributed training step.", allow_abbrev=False)
+def _parser() -> Parser:
+    parser = Parser(prog=PROGRAM, description="Predict the time of one distributed training step.", allow_abbrev=False)
     parser.add_argument("--version", action="store_true", help="print the version")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    predict = commands.add_parser("predict", help="predict one training step", allow_abbrev=False)
-    which = predict.add_mutually_exclusive_group(required=True)
-    which.add_argument("path", nargs="?", metavar="CONFIG", help="configuration file")
-    which.add_argument("--config", "-c", metavar="FILE", help="the same")
-    which.add_argument("--example", "-e", metavar="NAME", help="a bundled example")
-    predict.add_argument("--json", action="store_true", help="print JSON (docs/json.md)")
-    predict.add_argument("--debug", action="store_true", help="print a traceback if something unexpected happens")
-    commands.add_parser("list-examples", help="list the bundled examples", allow_abbrev=False)
-    show = commands.add_parser("show-example", help="print a bundled example", allow_abbrev=False)
-    show.add_argument("name", metavar="NAME")
+    for module in MODULES:
+        module.add(commands)
     return parser
 
 
 def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     """Parse the command line; what does not start with a command is a prediction."""
-    commands = ("predict", "list-examples", "show-example", "--version", "--help", "-h")
-    return _parser().parse_args(argv if not argv or argv[0] in commands else ["predict", *argv])
-
-
-def _example(name: str) -> Path:
-    """Return the path of a bundled example, with or without its ending.
-
-    Raises:
-        ConfigError: there is none; the message lists them.
-    """
-    stem = name.removesuffix(".yml")
-    if stem not in examples():
-        raise ConfigError(f"{name} is not an example.{nearest(stem, examples())} There are: {', '.join(examples())}")
-    return EXAMPLES_FOLDER / f"{stem}.yml"
-
-
-def _width() -> int:
-    """Return the columns to fill: the terminal's, or the usual where the output is no terminal."""
-    if sys.stdout is None or not sys.stdout.isatty():
-        return USUAL_WIDTH
-    from shutil import get_terminal_size
-
-    return max(NARROWEST, get_terminal_size((USUAL_WIDTH, 24)).columns)
-
-
-def _predict(path: Path, as_json: bool) -> str:
-    """Return the report of one configuration."""
-    from predictor.loading import load
-    from predictor.step_time import predict
-
-    run, system = load(path)
-    prediction = predict(run, system)
-    if as_json:
-        import json
-
-        from predictor.json_report import to_json
-
-        return json.dumps(to_json(prediction, system), indent=2, allow_nan=False)
-    from predictor.report import render
-
-    return render(prediction, system, _width())
+    known = (*ANSWERS, "--version", "--help", "-h")
+    return _parser().parse_args(argv if not argv or argv[0] in known else [predict.NAME, *argv])
 
 
 def _answer(arguments: argparse.Namespace) -> str:
@@ -107,15 +61,9 @@ def _answer(arguments: argparse.Namespace) -> str:
         from predictor import __version__
 
         return f"{PROGRAM} {__version__}"
-    if arguments.command == "predict":
-        given = arguments.path if arguments.path is not None else arguments.config
-        path = _example(arguments.example) if arguments.example is not None else Path(given)
-        return _predict(path, arguments.json)
-    if arguments.command == "list-examples":
-        return "\n".join(examples())
-    if arguments.command == "show-example":
-        return _example(arguments.name).read_text(encoding="utf-8").rstrip("\n")
-    raise ConfigError(f"nothing to do; {PROGRAM} --help lists the commands")
+    if arguments.command is None:
+        raise ConfigError(f"nothing to do; {PROGRAM} --help lists the commands")
+    return ANSWERS[arguments.command](arguments)
 
 
 def _explain_bad_input(error: Exception) -> str:

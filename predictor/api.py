@@ -13,7 +13,7 @@ from predictor.costs.collectives import COLLECTIVES, Topology, collective_shape,
 from predictor.costs.layer_call import LayerCall
 from predictor.costs.operator import Direction, Operator, Shape
 from predictor.costs.published import COLLECTIVE_FOLDER, OPERATOR_FOLDER, PublishedSystem
-from predictor.costs.regressors import DirectionRegressor
+from predictor.costs.regressors import Regressor
 from predictor.costs.work import element_bytes
 from predictor.errors import ConfigError
 from predictor.loading import check_gpu, folder_of, load, open_measured, require
@@ -56,8 +56,8 @@ class Predictor:
 
     def __init__(self) -> None:
         """Start with nothing loaded."""
-        self.operator_dict: dict[str, DirectionRegressor] = {}
-        self.nccl_dict: dict[str, DirectionRegressor] = {}
+        self.operator_dict: dict[str, Regressor] = {}
+        self.nccl_dict: dict[str, Regressor] = {}
 
     def operator_statistic(
         self,
@@ -117,7 +117,7 @@ class Predictor:
         """Return the time of an all-reduce of ``shape`` elements over ``dp`` ranks that lie ``mp`` apart."""
         system = _system(nccl_data_folder, nccl_config_folder, COLLECTIVE_FOLDER, gpu_name, MEASURED_COLLECTIVES)
         layout = _layout(system, mp, dp, 1, gpu_per_node)
-        return self._collective_us(system, "all_reduce", _elements(shape), layout.data_group())
+        return self._collective_us(system, "all_reduce", _elements(shape), layout.gradient_group())
 
     def dp_allgather(
         self,
@@ -132,7 +132,7 @@ class Predictor:
         """Return the time of an all-gather over ``dp`` ranks, each of which contributes ``shape`` elements."""
         system = _system(nccl_data_folder, nccl_config_folder, COLLECTIVE_FOLDER, gpu_name, MEASURED_COLLECTIVES)
         layout = _layout(system, mp, dp, 1, gpu_per_node)
-        return self._collective_us(system, "all_gather", _elements(shape), layout.data_group())
+        return self._collective_us(system, "all_gather", _elements(shape), layout.gradient_group())
 
     def pp_p2p(
         self,
@@ -164,7 +164,7 @@ class Predictor:
 
 
 def _time_us(
-    loaded: dict[str, DirectionRegressor],
+    loaded: dict[str, Regressor],
     system: PublishedSystem,
     operator: Operator,
     direction: Direction,

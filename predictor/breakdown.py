@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from operator import add
 
 from predictor.costs.cost import Source
 from predictor.costs.published import PublishedSystem
+from predictor.stage_time import TRAFFIC, PassTime
 from predictor.step_time import Prediction
 from predictor.workloads.expand import (
     edge_passes,
@@ -30,10 +31,12 @@ class StageParts:
     Attributes:
         forward_us, recompute_us, backward_us: kernels of all micro-batches, without the traffic between them.
         tensor_parallel_us: collectives of the tensor-parallel group.
+        context_parallel_us: keys and values around the context-parallel ring, what attention does not hide.
+        expert_parallel_us: tokens to other ranks' experts and back.
         pipeline_us: messages to neighbouring stages, and gathering what arrives split.
         host_us: the device waits for the host to launch kernels.
         bubble_us: the stage waits for its neighbours in the pipeline.
-        data_parallel_exposed_us: gradient reduction that nothing hides.
+        data_parallel_exposed_us: gradient reduction, and gathering of shared-out weights, that nothing hides.
         data_parallel_hidden_us: gradient reduction that runs while the stage computes.
         optimizer_us: the optimizer step and what mixed precision does around it.
         parameter_gather_us: replicas collect the parameters that others updated.
@@ -44,6 +47,8 @@ class StageParts:
     recompute_us: float
     backward_us: float
     tensor_parallel_us: float
+    context_parallel_us: float
+    expert_parallel_us: float
     pipeline_us: float
     host_us: float
     bubble_us: float
@@ -57,8 +62,9 @@ class StageParts:
     def step_us(self) -> float:
         """Return the sum of the parts."""
         kernels = self.forward_us + self.recompute_us + self.backward_us + self.optimizer_us
-        traffic = self.tensor_parallel_us + self.pipeline_us + self.data_parallel_exposed_us + self.parameter_gather_us
-        return kernels + traffic + self.host_us + self.bubble_us + self.waiting_us
+        between_layers = self.tensor_parallel_us + self.context_parallel_us + self.expert_parallel_us
+        traffic = self.pipeline_us + self.data_parallel_exposed_us + self.parameter_gather_us
+        return kernels + between_layers + traffic + self.host_us + self.bubble_us + self.waiting_us
 
     @property
     def data_parallel_us(self) -> float:
@@ -89,36 +95,34 @@ class Answer:
     width_us: float
 
 
-def _gathering_us(system: PublishedSystem, tasks: list[Task]) -> float:
-    """Return the time of collectives that put together what arrives split from a neighbouring stage."""
-    pipeline = (task for task in tasks if task.part is Part.PIPELINE_PARALLEL)
-    return sum(system.cost(task.operator, task.direction, task.shape).us * task.times for task in pipeline)
+def _kernels(passes: Iterable[PassTime]) -> float:
+    """Return the time of passes without traffic and without waiting for the host."""
+    return sum(one.cost.us - one.host.us - sum(cost.us for cost in one.traffic.values()) for one in passes)
 
 
 def stage_parts(prediction: Prediction, system: PublishedSystem) -> list[StageParts]:
     """Return where every stage spends the step."""
-    run, timeline = prediction.run, prediction.timeline
+    count, timeline = prediction.run.num_micro_batches, prediction.timeline
     found = []
     for index, stage in enumerate(prediction.stages):
-        edges = edge_passes(run, index)
-        gathering = _gathering_us(system, edges.forward), 0.0, _gathering_us(system, edges.backward)
-        passes = stage.forward, stage.recompute, stage.backward
-        kernels = [
-            run.num_micro_batches * (one.cost.us - one.tensor_parallel.us - one.host.us - gathered)
-            for one, gathered in zip(passes, gathering, strict=True)
-        ]
+        whole = stage.whole
+        traffic = {
+            part: count * sum(one.traffic[part].us for one in whole.passes if part in one.traffic) for part in TRAFFIC
+        }
         bubble = timeline.finished[index] - timeline.busy[index] - timeline.communicating[index]
         ended = timeline.finished[index] + stage.exposed_reduction.us + stage.optimizer.us + stage.gather.us
         found.append(
             StageParts(
-                forward_us=kernels[0],
-                recompute_us=kernels[1],
-                backward_us=kernels[2],
-                tensor_parallel_us=run.num_micro_batches * sum(one.tensor_parallel.us for one in passes),
-                pipeline_us=timeline.communicating[index] + run.num_micro_batches * sum(gathering),
-                host_us=run.num_micro_batches * sum(one.host.us for one in passes),
+                forward_us=count * _kernels([whole.forward]),
+                recompute_us=count * _kernels([whole.recompute]),
+                backward_us=count * _kernels([whole.backward, whole.weight]),
+                tensor_parallel_us=traffic[Part.TENSOR_PARALLEL],
+                context_parallel_us=traffic[Part.CONTEXT_PARALLEL],
+                expert_parallel_us=traffic[Part.EXPERT_PARALLEL],
+                pipeline_us=timeline.communicating[index] + traffic[Part.PIPELINE_PARALLEL],
+                host_us=count * sum(one.host.us for one in whole.passes),
                 bubble_us=bubble,
-                data_parallel_exposed_us=stage.exposed_reduction.us,
+                data_parallel_exposed_us=stage.exposed_reduction.us + traffic[Part.DATA_PARALLEL],
                 optimizer_us=stage.optimizer.us,
                 parameter_gather_us=stage.gather.us,
                 waiting_us=prediction.step.us - ended,
@@ -131,15 +135,18 @@ def stage_parts(prediction: Prediction, system: PublishedSystem) -> list[StagePa
 def stage_calls(run: TrainingRun, stage: int) -> Iterator[tuple[Task, float]]:
     """Return every task of a stage with the number of times that one step runs it."""
     count = run.num_micro_batches
-    layers = run.layers_per_stage[stage]
-    for passes, times in ((layer_passes(run), layers * count), (edge_passes(run, stage), count)):
-        for task in (*passes.forward, *passes.recompute, *passes.backward):
+    chunks = range(run.virtual_pipeline_parallel_size)
+    pieces = [(layer_passes(run, kind), layers * count) for kind, layers in run.stage_kinds(stage).items()]
+    pieces += [(edge_passes(run, stage, chunk), count) for chunk in chunks]
+    for passes, times in pieces:
+        for task in (*passes.forward.calls(), *passes.recompute.calls(), *passes.backward.calls()):
             yield task, task.times * times
-    neighbours = (stage > 0) + (stage < len(run.layers_per_stage) - 1)
+    last = len(run.layers_per_stage) - 1
+    neighbours = 2 * len(chunks) - (stage == 0) - (stage == last)
     for task in transfer_tasks(run):
         yield task, task.times * 2 * neighbours * count
     end = step_end(run, stage)
-    tied = tied_embedding_reduction(run) if stage in (0, len(run.layers_per_stage) - 1) else []
+    tied = tied_embedding_reduction(run) if stage in (0, last) else []
     for task in (*end.reduction, *tied, *end.optimizer, *end.gather):
         yield task, task.times
 
@@ -200,11 +207,3 @@ def _merged(one: Answer, other: Answer, both: Callable[[float, float], float]) -
         factor=far.factor,
         width_us=both(one.width_us, other.width_us),
     )
-
-
-def model_parameters(run: TrainingRun) -> int:
-    """Return the parameters of the whole model, its vocabulary not padded."""
-    model = run.model
-    embeddings = (1 if model.tied_embeddings else 2) * model.vocab_size * model.hidden_size
-    layers = model.num_layers * model.layer_parameters()
-    return layers + embeddings + model.position_parameters() + model.norm_parameters(1)

@@ -1,182 +1,21 @@
-"""The configuration in its full form: checked completely before anything is computed, and turned into a run."""
+"""From a checked configuration to a run: what single values cannot say, their agreement is checked here."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
-
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo
+from typing import Any
 
 from predictor.costs.catalogue import catalogue
-from predictor.errors import ConfigError, MissingKeyError, nearest
-from predictor.sizes import LARGEST, LARGEST_RUN_GPUS, LARGEST_SLOTS, both_names, must_divide
-from predictor.timeline.schedules import SCHEDULES
-from predictor.workloads.layout import Layout
-from predictor.workloads.partition import METHODS, split_layers
-from predictor.workloads.run import Recompute, TrainingRun
-from predictor.workloads.transformer import Attention, Normalization, Transformer
-
-
-def _whole_number(value: object, info: ValidationInfo) -> object:
-    """Refuse what pydantic would turn into a whole number although nobody meant one, and what nobody could mean."""
-    if isinstance(value, bool | str):
-        raise ValueError(f"expected a whole number, not {value!r}")
-    largest = LARGEST.get(info.field_name or "")
-    if largest is not None and isinstance(value, int | float) and value > largest:
-        raise ValueError(f"more than {largest:,} is taken for a slip")
-    return value
-
-
-def _split(value: object) -> object:
-    """Refuse a split that is neither a list nor the name of a method, before pydantic explains both."""
-    if isinstance(value, list | tuple) or value in METHODS:
-        return value
-    raise ValueError(f"expected a list of layers per stage, or {' or '.join(METHODS)}")
-
+from predictor.errors import ConfigError, nearest
+from predictor.sections import ExpertsSection, ModelSection, ParallelismSection, RunConfig, validate_model
+from predictor.sizes import LARGEST_RUN_GPUS, LARGEST_SLOTS, must_divide
+from predictor.timeline.schedules import SCHEDULES, check
+from predictor.workloads.layout import RANK_ORDER, Layout
+from predictor.workloads.partition import split_layers
+from predictor.workloads.run import TrainingRun
+from predictor.workloads.transformer import Attention, MixtureOfExperts, Transformer
 
 # What the first and the last stage run beside their layers.
 EDGE_OPERATORS = ("embedding", "lm_head", "cross_entropy")
-
-Count = Annotated[int, BeforeValidator(_whole_number), Field(gt=0)]
-Syncs = Annotated[int, BeforeValidator(_whole_number), Field(ge=0)]
-Switch = Annotated[bool, Field(strict=True)]
-Probability = Annotated[float, Field(strict=True, ge=0.0, lt=1.0)]
-
-
-class Section(BaseModel):
-    """Base of every part of a configuration: closed and immutable."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class ModelSection(Section):
-    """The model."""
-
-    num_layers: Count = Field(description="transformer layers")
-    hidden_size: Count = Field(description="width of the residual stream, elements")
-    num_attention_heads: Count = Field(description="query heads")
-    sequence_length: Count = Field(description="tokens per sample")
-    ffn_hidden_size: Count | None = Field(default=None, description="inner width of the FFN; 4 × hidden_size if absent")
-    vocab_size: Count = Field(default=50257, description="tokens of the vocabulary, before padding")
-    normalization: Normalization = Field(
-        default=Normalization.RMS_NORM, description="norm of a layer and of the output"
-    )
-    attention: Attention = Field(default=Attention.FLASH, description="kernels that compute attention")
-    causal: Switch = Field(default=True, description="a token attends to earlier ones only")
-    rotary_fraction: float = Field(
-        default=1.0, strict=True, ge=0.0, le=1.0, description="rotated share of a head; 0: learned positions"
-    )
-    parallel_residual: Switch = Field(default=False, description="attention and FFN side by side (GPT-J)")
-    biases: Switch = Field(default=False, description="linear layers have biases")
-    attention_dropout: Probability = Field(default=0.0, description="probability")
-    hidden_dropout: Probability = Field(default=0.0, description="probability")
-    fused_side_kernels: Switch = Field(default=False, description="bias, dropout and residual addition in one kernel")
-    tied_embeddings: Switch = Field(default=False, description="embedding and output projection share weights")
-    layer_operators: tuple[str, ...] | None = Field(
-        default=None, description="operators of a layer, instead of the usual"
-    )
-    forward_all_reduces: Syncs | None = Field(default=None, description="tensor-parallel all-reduces per layer forward")
-    backward_all_reduces: Syncs | None = Field(default=None, description="the same backward")
-
-
-class ParallelismSection(Section):
-    """How the model is laid out over GPUs."""
-
-    tensor_parallel_size: Count = Field(default=1, description="ranks that split every layer")
-    pipeline_parallel_size: Count = Field(default=1, description="stages")
-    data_parallel_size: Count = Field(default=1, description="replicas")
-    gpus_per_node: Count | None = Field(default=None, description="GPUs used per node; the system's if absent")
-    intra_node: Literal["measured", "switch"] = Field(
-        default="measured", description="wiring of a node's GPUs: as on the measured system, or all behind a switch"
-    )
-    layers_per_stage: Annotated[tuple[Count, ...] | Literal["uniform", "gpt_neox"], BeforeValidator(_split)] = Field(
-        default="uniform", description="a list, or how a framework splits"
-    )
-    schedule: Literal["1f1b", "all_forward_all_backward"] = Field(default="1f1b", description="pipeline schedule")
-    blocking_transfers: Switch = Field(default=True, description="neighbouring stages both wait for a message")
-    zero_stage: Annotated[Literal[0, 1], BeforeValidator(_whole_number)] = Field(
-        default=1, description="1: optimizer states sharded over replicas"
-    )
-    gradient_bucket_elements: Count = Field(default=500_000_000, description="gradient elements per reduction")
-    overlap_gradient_reduction: Switch = Field(default=False, description="reduce during the last backward pass")
-
-
-class TrainingSection(Section):
-    """One step."""
-
-    micro_batch_size: Count = Field(description="samples per micro-batch and replica")
-    num_micro_batches: Count | None = Field(default=None, description="micro-batches per step and replica")
-    global_batch_size: Count | None = Field(default=None, description="samples per step; or give num_micro_batches")
-    precision: Literal["fp16", "bf16", "fp32"] = Field(default="fp16", description="element type of activations")
-    recompute: Recompute = Field(default=Recompute.NONE, description="activation recomputation")
-    partition_activations: Switch = Field(default=False, description="checkpoints split over tensor-parallel ranks")
-    synchronize_each_layer: Switch = Field(default=False, description="host waits for the device after every layer")
-
-
-class RunConfig(Section):
-    """A configuration file in its full form."""
-
-    system: str = Field(description="published system by name, or the path of its folder")
-    gpu: str | None = Field(default=None, description="its GPU; checked if given")
-    model: ModelSection
-    parallelism: ParallelismSection = ParallelismSection()
-    training: TrainingSection
-
-
-def _known_keys(location: tuple[str | int, ...]) -> list[str]:
-    """Return the keys that are legal where a validation error occurred."""
-    model: type[BaseModel] = RunConfig
-    for part in location:
-        field = model.model_fields.get(str(part))
-        if field is None or not isinstance(field.annotation, type) or not issubclass(field.annotation, BaseModel):
-            break
-        model = field.annotation
-    return list(model.model_fields)
-
-
-def _shown(value: object) -> str:
-    """Return a value as its file says it, without the contents of what has many."""
-    if value is None:
-        return "null"
-    if isinstance(value, dict):
-        return "a mapping"
-    return "a list" if isinstance(value, list) else f"{value!r}"
-
-
-def explain(error: ValidationError, is_short: bool = False) -> ConfigError | MissingKeyError:
-    """Turn pydantic's first complaint into one line with the way out.
-
-    Args:
-        error: what pydantic found.
-        is_short: the user wrote the short form, which has no sections.
-    """
-    first = error.errors()[0]
-    parts = [str(part) for part in first["loc"] if not str(part).startswith(("tuple[", "literal["))]
-    depth = max((i for i, part in enumerate(parts) if not part.isdigit()), default=0)
-    section = "" if is_short else "".join(f"{part}." for part in parts[:depth])
-    where = section + both_names(parts[depth]) + "".join(f" [{part}]" for part in parts[depth + 1 :])
-    known = _known_keys(first["loc"][:-1])
-    if first["type"] == "missing":
-        return MissingKeyError(f"{where} is missing; it is required")
-    if first["type"] == "extra_forbidden":
-        return ConfigError(f"{where} is not a known key.{nearest(parts[depth], known)} Known here: {', '.join(known)}")
-    shown = _shown(first["input"])
-    if first["type"] == "model_type":
-        return ConfigError(f"{where} is {shown}; it needs keys: {', '.join(_known_keys(first['loc']))}")
-    message = first["msg"].removeprefix("Value error, ")
-    return ConfigError(f"{where} is {shown}: {message[0].lower()}{message[1:]}")
-
-
-def validate(content: dict[str, Any], is_short: bool = False) -> RunConfig:
-    """Check a full-form configuration; ``is_short`` where it was expanded from a short one.
-
-    Raises:
-        MissingKeyError: a required key is absent.
-        ConfigError: a key is unknown or a value is not allowed.
-    """
-    try:
-        return RunConfig.model_validate(content)
-    except ValidationError as error:
-        raise explain(error, is_short) from None
 
 
 def operators_of_a_layer() -> list[str]:
@@ -218,10 +57,90 @@ def _micro_batches(config: RunConfig) -> int:
     return training.global_batch_size // per_round
 
 
-def _check_divisions(model: ModelSection, tensor_parallel_size: int, ffn_hidden_size: int) -> None:
-    must_divide("num_attention_heads", model.num_attention_heads, "hidden_size", model.hidden_size)
-    must_divide("tensor_parallel_size", tensor_parallel_size, "num_attention_heads", model.num_attention_heads)
-    must_divide("tensor_parallel_size", tensor_parallel_size, "ffn_hidden_size", ffn_hidden_size)
+def _check_model(model: ModelSection) -> None:
+    """Check sizes of the model that must fit each other."""
+    if model.head_dim is None:
+        must_divide("num_attention_heads", model.num_attention_heads, "hidden_size", model.hidden_size)
+    if model.num_key_value_heads is not None:
+        must_divide("num_key_value_heads", model.num_key_value_heads, "num_attention_heads", model.num_attention_heads)
+    if model.sliding_window is None and model.sliding_window_layers is not None:
+        raise ConfigError("model.sliding_window_layers needs model.sliding_window, the tokens that a query sees")
+    if model.sliding_window is not None and not (model.causal and model.attention is Attention.FLASH):
+        raise ConfigError("model.sliding_window needs causal: true and attention: flash")
+    if (model.sliding_window_layers or 0) > model.num_layers:
+        raise ConfigError(
+            f"model.sliding_window_layers is {model.sliding_window_layers}; the model has {model.num_layers} layers"
+        )
+    if model.moe is not None:
+        _check_experts(model.moe, model)
+
+
+def _check_experts(moe: ExpertsSection, model: ModelSection) -> None:
+    if moe.experts_per_token > moe.num_experts:
+        raise ConfigError(
+            f"model.moe.experts_per_token is {moe.experts_per_token}; there are {moe.num_experts} experts (num_experts)"
+        )
+    if moe.num_dense_layers >= model.num_layers:
+        raise ConfigError(
+            f"model.moe.num_dense_layers is {moe.num_dense_layers}; of {model.num_layers} layers one must have experts"
+        )
+    if model.layer_operators is not None:
+        raise ConfigError("model.layer_operators cannot describe a layer with experts; leave it out, or leave out moe")
+    if moe.shared_expert_gate and not moe.shared_expert_ffn_hidden_size:
+        raise ConfigError("model.moe.shared_expert_gate needs shared_expert_ffn_hidden_size")
+
+
+def _check_tensor_parallel(model: ModelSection, layout: ParallelismSection, ffn_hidden_size: int) -> None:
+    tp = layout.tensor_parallel_size
+    must_divide("tensor_parallel_size", tp, "num_attention_heads", model.num_attention_heads)
+    key_value_heads = model.num_key_value_heads or model.num_attention_heads
+    if tp > key_value_heads:
+        must_divide("num_key_value_heads", key_value_heads, "tensor_parallel_size", tp)
+    else:
+        must_divide("tensor_parallel_size", tp, "num_key_value_heads", key_value_heads)
+    must_divide("tensor_parallel_size", tp, "ffn_hidden_size", ffn_hidden_size)
+    if model.moe is not None:
+        must_divide("tensor_parallel_size", tp, "expert_ffn_hidden_size", model.moe.expert_ffn_hidden_size)
+        must_divide(
+            "tensor_parallel_size", tp, "shared_expert_ffn_hidden_size", model.moe.shared_expert_ffn_hidden_size
+        )
+        if tp > 1 and not layout.sequence_parallel:
+            raise ConfigError(
+                f"tensor_parallel_size is {tp} with experts; Megatron-LM then needs sequence_parallel: true"
+            )
+
+
+def _check_sequence(model: ModelSection, layout: ParallelismSection) -> None:
+    """Check what splits a sample: context and sequence parallelism."""
+    cp = layout.context_parallel_size
+    if cp > 1 and model.attention is not Attention.FLASH:
+        raise ConfigError(f"context_parallel_size is {cp}; ring attention needs attention: flash")
+    if cp > 1 and model.sliding_window is not None:
+        raise ConfigError(f"context_parallel_size is {cp} with a sliding window, which is not modelled; use 1")
+    if cp > 1:
+        pieces = 2 * cp if model.causal else cp  # a rank holds a piece from the front and one from the back
+        if model.sequence_length % pieces:
+            raise ConfigError(
+                f"context_parallel_size is {cp}; {pieces} must divide sequence_length, {model.sequence_length}"
+            )
+    if layout.sequence_parallel:
+        tp, tokens = layout.tensor_parallel_size, model.sequence_length // cp
+        must_divide("tensor_parallel_size", tp, "sequence_length", tokens)
+
+
+def _check_expert_parallel(model: ModelSection, layout: ParallelismSection) -> None:
+    ep = layout.expert_parallel_size
+    if ep == 1:
+        return
+    if model.moe is None:
+        raise ConfigError(f"expert_parallel_size is {ep}; the model has no experts (model.moe)")
+    must_divide("expert_parallel_size", ep, "num_experts", model.moe.num_experts)
+    must_divide(
+        "expert_parallel_size",
+        ep,
+        "data_parallel_size × context_parallel_size",
+        layout.data_parallel_size * layout.context_parallel_size,
+    )
 
 
 def _check_scale(gpus: int, stages: int, num_micro_batches: int) -> None:
@@ -238,44 +157,133 @@ def _check_scale(gpus: int, stages: int, num_micro_batches: int) -> None:
         )
 
 
-def to_run(config: RunConfig, gpus_per_node: int) -> TrainingRun:
+def _schedule(layout: ParallelismSection, num_micro_batches: int, layers: list[int]) -> tuple[str, bool]:
+    """Return the schedule and whether its transfers block, checked against the stages."""
+    pp, pieces = layout.pipeline_parallel_size, layout.virtual_pipeline_parallel_size
+    name = layout.schedule or ("interleaved_1f1b" if pieces > 1 else "1f1b")
+    schedule = SCHEDULES[name]
+    broken = check(name, pp, num_micro_batches, pieces)
+    if broken is not None:
+        raise ConfigError(f"schedule is {name}: {broken}")
+    if any(count % pieces for count in layers):
+        raise ConfigError(
+            f"virtual_pipeline_parallel_size is {pieces}; it must divide the layers of every stage, {layers}"
+        )
+    if layout.blocking_transfers and not schedule.may_block:
+        raise ConfigError(f"blocking_transfers is true; {name} needs false: its messages must not wait for each other")
+    return name, schedule.may_block if layout.blocking_transfers is None else layout.blocking_transfers
+
+
+def _scatters(layout: ParallelismSection) -> bool:
+    """Return whether gradients are reduced with a reduce-scatter."""
+    if layout.gradient_reduction is None:
+        return layout.zero_stage >= 2
+    scatters = layout.gradient_reduction == "reduce_scatter"
+    if scatters and layout.zero_stage == 0:
+        raise ConfigError("gradient_reduction is reduce_scatter; zero_stage 0 needs whole gradients, so all_reduce")
+    return scatters
+
+
+def transformer(model: ModelSection) -> Transformer:
+    """Return the model that its section describes.
+
+    Raises:
+        ConfigError: sizes contradict each other.
+    """
+    _check_model(model)
+    _check_operators(model.layer_operators)
+    given = model.model_dump(
+        exclude={
+            "ffn_hidden_size",
+            "head_dim",
+            "moe",
+            "num_key_value_heads",
+            "num_position_embeddings",
+            "sliding_window",
+        }
+    )
+    return Transformer(
+        ffn_hidden_size=model.ffn_hidden_size or 4 * model.hidden_size,
+        num_key_value_heads=model.num_key_value_heads or 0,
+        head_width=model.head_dim or 0,
+        sliding_window=model.sliding_window or 0,
+        num_position_embeddings=model.num_position_embeddings or 0,
+        experts=None if model.moe is None else MixtureOfExperts(**model.moe.model_dump()),
+        **given,
+    )
+
+
+def model_of(content: dict[str, Any]) -> Transformer:
+    """Return the model that the keys of a configuration's ``model`` section describe.
+
+    Raises:
+        ConfigError: a key is unknown, a value is not allowed, or sizes contradict each other.
+    """
+    return transformer(validate_model(content))
+
+
+def _layout(parallelism: ParallelismSection, used: int, switched_as: int | None) -> Layout:
+    if sorted(parallelism.rank_order) != sorted(RANK_ORDER):
+        raise ConfigError(
+            f"rank_order is {list(parallelism.rank_order)}; it must name each of {', '.join(RANK_ORDER)} once"
+        )
+    return Layout(
+        tensor_parallel_size=parallelism.tensor_parallel_size,
+        pipeline_parallel_size=parallelism.pipeline_parallel_size,
+        data_parallel_size=parallelism.data_parallel_size,
+        gpus_per_node=used,
+        switched_as=switched_as,
+        context_parallel_size=parallelism.context_parallel_size,
+        expert_parallel_size=parallelism.expert_parallel_size,
+        rank_order=parallelism.rank_order,
+    )
+
+
+def to_run(config: RunConfig, gpus_per_node: int, has_switch: bool = False) -> TrainingRun:
     """Turn a checked configuration into a run.
 
     Args:
         config: the configuration.
         gpus_per_node: of the system, used where the configuration does not say.
+        has_switch: the system's GPUs of a node meet in a switch, and it answers so by itself.
 
     Raises:
         ConfigError: numbers contradict each other.
     """
-    model, parallelism, training = config.model, config.parallelism, config.training
-    tp, pp = parallelism.tensor_parallel_size, parallelism.pipeline_parallel_size
+    parallelism, training = config.parallelism, config.training
     used = parallelism.gpus_per_node or gpus_per_node
     switched = parallelism.intra_node == "switch"
     if used > gpus_per_node and not switched:
         raise ConfigError(f"gpus_per_node is {used}; {config.system} has {gpus_per_node}")
-    ffn = model.ffn_hidden_size or 4 * model.hidden_size
-    _check_divisions(model, tp, ffn)
-    _check_operators(model.layer_operators)
-    split = parallelism.layers_per_stage
+    model = transformer(config.model)
+    _check_tensor_parallel(config.model, parallelism, model.ffn_hidden_size)
+    _check_sequence(config.model, parallelism)
+    _check_expert_parallel(config.model, parallelism)
+    layout = _layout(parallelism, used, gpus_per_node if switched and not has_switch else None)
+    split, pp = parallelism.layers_per_stage, parallelism.pipeline_parallel_size
     layers = split_layers(split if isinstance(split, str) else list(split), model.num_layers, pp)
     num_micro_batches = _micro_batches(config)
-    _check_scale(tp * pp * parallelism.data_parallel_size, pp, num_micro_batches)
-    assert parallelism.schedule in SCHEDULES
-    switches = model.model_dump(exclude={"ffn_hidden_size"})
+    _check_scale(layout.num_gpus, pp * parallelism.virtual_pipeline_parallel_size, num_micro_batches)
+    schedule, blocking = _schedule(parallelism, num_micro_batches, layers)
     return TrainingRun(
-        model=Transformer(ffn_hidden_size=ffn, **switches),
-        layout=Layout(tp, pp, parallelism.data_parallel_size, used, gpus_per_node if switched else None),
+        model=model,
+        layout=layout,
         layers_per_stage=tuple(layers),
         micro_batch_size=training.micro_batch_size,
         num_micro_batches=num_micro_batches,
         precision=training.precision,
         recompute=training.recompute,
-        schedule=parallelism.schedule,
+        schedule=schedule,
         zero_stage=parallelism.zero_stage,
         gradient_bucket_elements=parallelism.gradient_bucket_elements,
         overlap_gradient_reduction=parallelism.overlap_gradient_reduction,
-        blocking_transfers=parallelism.blocking_transfers,
+        blocking_transfers=blocking,
         partition_activations=training.partition_activations,
         synchronize_each_layer=training.synchronize_each_layer,
+        virtual_pipeline_parallel_size=parallelism.virtual_pipeline_parallel_size,
+        sequence_parallel=parallelism.sequence_parallel and parallelism.tensor_parallel_size > 1,
+        scatters_gradients=_scatters(parallelism),
+        overlap_parameter_gather=parallelism.overlap_parameter_gather,
+        overlap_tensor_parallel=parallelism.overlap_tensor_parallel,
+        fp32_gradients=parallelism.fp32_gradients,
     )

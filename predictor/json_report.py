@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from predictor.breakdown import BY_BYTES, Answer, StageParts, answers, model_parameters, stage_parts
+from predictor.breakdown import BY_BYTES, Answer, StageParts, answers, stage_parts
+from predictor.budget import prediction_bill
 from predictor.costs.collectives import COLLECTIVES
 from predictor.costs.cost import Source
 from predictor.costs.published import CARD, PublishedSystem
+from predictor.memory import GIB, StageMemory, run_memory
+from predictor.sections import NO_BUDGET, BudgetSection
 from predictor.step_time import Prediction
 
 FORMAT = "estimate-train-time/prediction/1"
@@ -25,9 +28,11 @@ def _named(answer: Answer) -> str:
     return f"{answer.operator.removesuffix(BY_BYTES)} {answer.direction}{by_bytes}"
 
 
-def notes(prediction: Prediction, system: PublishedSystem, found: list[Answer]) -> list[str]:
-    """Return what a reader must know before trusting the numbers, a sentence each."""
-    said = []
+def notes(
+    prediction: Prediction, system: PublishedSystem, found: list[Answer], given: tuple[str, ...] = ()
+) -> list[str]:
+    """Return what a reader must know before trusting the numbers, a sentence each; ``given`` is known already."""
+    said = [*given, *_memory_notes(prediction, system)]
     run, step = prediction.run, prediction.step
     if step.high_us > WIDE_FACTOR * step.low_us:
         widest = max(found, key=lambda answer: answer.width_us)
@@ -41,8 +46,7 @@ def notes(prediction: Prediction, system: PublishedSystem, found: list[Answer]) 
             "element size and the same peak; the interval does not cover the difference."
         )
     stage = prediction.stages[prediction.critical_stage]
-    host_us = stage.forward.host.us + stage.recompute.host.us + stage.backward.host.us
-    if host_us:
+    if any(one.host.us for one in stage.whole.passes):
         said.append("Waiting for the host is modelled from measured launch times, not measured in this run.")
     by_bytes = [answer.step_us for answer in found if answer.operator.endswith(BY_BYTES)]
     if by_bytes:
@@ -53,6 +57,17 @@ def notes(prediction: Prediction, system: PublishedSystem, found: list[Answer]) 
     return said
 
 
+def _memory_notes(prediction: Prediction, system: PublishedSystem) -> list[str]:
+    """Return whether the run does not fit."""
+    limit = system.system.gpu.memory_gib
+    fullest = max(run_memory(prediction.run), key=lambda memory: memory.total)
+    if limit is None or fullest.total <= limit.value * GIB:
+        return []
+    missing = fullest.total / GIB - limit.value
+    needed = f"a GPU would need {fullest.total / GIB:.1f} GiB and has {limit.value:.1f} GiB"
+    return [f"Does not fit: {needed}, {missing:.1f} GiB too little."]
+
+
 def _parts(parts: StageParts) -> dict[str, float]:
     """Return one stage's parts and their sums."""
     return {**asdict(parts), "data_parallel_us": parts.data_parallel_us, "step_us": parts.step_us}
@@ -61,18 +76,24 @@ def _parts(parts: StageParts) -> dict[str, float]:
 def _run(prediction: Prediction) -> dict[str, Any]:
     run, model, layout = prediction.run, prediction.run.model, prediction.run.layout
     return {
-        "model_parameters": model_parameters(run),
+        "model_parameters": model.num_parameters(),
+        "active_parameters": model.num_parameters(active=True),
         "num_layers": model.num_layers,
         "hidden_size": model.hidden_size,
         "ffn_hidden_size": model.ffn_hidden_size,
         "num_attention_heads": model.num_attention_heads,
+        "num_key_value_heads": model.key_value_heads,
         "sequence_length": model.sequence_length,
         "vocab_size": model.vocab_size,
         "num_gpus": layout.num_gpus,
         "gpus_per_node": layout.gpus_per_node,
         "pipeline_parallel_size": layout.pipeline_parallel_size,
+        "virtual_pipeline_parallel_size": run.virtual_pipeline_parallel_size,
         "tensor_parallel_size": layout.tensor_parallel_size,
         "data_parallel_size": layout.data_parallel_size,
+        "context_parallel_size": layout.context_parallel_size,
+        "expert_parallel_size": layout.expert_parallel_size,
+        "sequence_parallel": run.sequence_parallel,
         "layers_per_stage": list(run.layers_per_stage),
         "micro_batch_size": run.micro_batch_size,
         "num_micro_batches": run.num_micro_batches,
@@ -117,14 +138,38 @@ def _answer(answer: Answer, step_us: float) -> dict[str, Any]:
     }
 
 
-def to_json(prediction: Prediction, system: PublishedSystem) -> dict[str, Any]:
-    """Return a prediction as plain lists, dictionaries, strings and numbers."""
+def _memory(memory: StageMemory, system: PublishedSystem) -> dict[str, Any]:
+    """Return one GPU's memory in GiB."""
+    limit = system.system.gpu.memory_gib
+    parts = {f"{name}_gib": size / GIB for name, size in asdict(memory).items()}
+    return {
+        **parts,
+        "total_gib": memory.total / GIB,
+        "available_gib": None if limit is None else limit.value,
+        "fits": None if limit is None else memory.total <= limit.value * GIB,
+    }
+
+
+def to_json(
+    prediction: Prediction,
+    system: PublishedSystem,
+    budget: BudgetSection = NO_BUDGET,
+    given: tuple[str, ...] = (),
+) -> dict[str, Any]:
+    """Return a prediction as plain lists, dictionaries, strings and numbers; ``given``: notes known already."""
     step = prediction.step
     found = answers(prediction, system)
     parts = stage_parts(prediction, system)
+    memory = run_memory(prediction.run)
     stages = [
-        {"stage": i, "num_layers": stage.num_layers, "parameters_per_gpu": stage.parameters, **_parts(part)}
-        for i, (stage, part) in enumerate(zip(prediction.stages, parts, strict=True))
+        {
+            "stage": i,
+            "num_layers": stage.num_layers,
+            "parameters_per_gpu": stage.parameters,
+            **_parts(part),
+            "memory": _memory(needed, system),
+        }
+        for i, (stage, part, needed) in enumerate(zip(prediction.stages, parts, memory, strict=True))
     ]
     bubble_us = parts[prediction.critical_stage].bubble_us
     return {
@@ -140,6 +185,7 @@ def to_json(prediction: Prediction, system: PublishedSystem) -> dict[str, Any]:
         },
         "answers": [_answer(one, step.us) for one in found],
         "run": _run(prediction),
+        "budget": asdict(prediction_bill(prediction, system, budget)),
         "system": {
             "name": system.name,
             "gpu": system.gpu,
@@ -147,5 +193,5 @@ def to_json(prediction: Prediction, system: PublishedSystem) -> dict[str, Any]:
             "folder": str(system.folder),
             "card": str(system.folder / CARD),
         },
-        "notes": notes(prediction, system, found),
+        "notes": notes(prediction, system, found, given),
     }

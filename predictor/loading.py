@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from predictor import short_config
 from predictor.bundled import DATA_FOLDER, REGRESSORS_FOLDER, systems
-from predictor.config import RunConfig, to_run, validate
+from predictor.config import to_run
 from predictor.costs.catalogue import catalogue
 from predictor.costs.published import (
     COLLECTIVE_FOLDER,
@@ -20,7 +21,9 @@ from predictor.costs.published import (
     open_system,
 )
 from predictor.errors import ConfigError, PublishedError, nearest
+from predictor.presets import preset
 from predictor.read_yaml import read_mapping
+from predictor.sections import BudgetSection, RunConfig, validate
 from predictor.short_names import OPERATORS_BY_SHORT_NAME
 from predictor.workloads.run import TrainingRun
 
@@ -127,15 +130,134 @@ def check_gpu(key: str, gpu: object, system: PublishedSystem) -> None:
         raise ConfigError(f"{key} is {gpu}; {system.name} was measured on {system.gpu}. Published: {published()}")
 
 
-def _read(content: dict[str, Any], base: Path) -> tuple[RunConfig, Path, tuple[str, ...]]:
-    """Return the checked configuration, its system's folder, and operators that it lists besides those of a layer."""
+def merged(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    """Return two nested mappings as one; where both have a value, ``over`` wins."""
+    both = dict(under)
+    for key, value in over.items():
+        below = both.get(key)
+        both[key] = merged(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
+    return both
+
+
+def _with_preset(content: dict[str, Any]) -> dict[str, Any]:
+    """Return a configuration with its model's preset spelt out, its own keys on top."""
+    model = content.get("model")
+    name = model if isinstance(model, str) else model.get("preset") if isinstance(model, dict) else None
+    if name is None:
+        return content
+    own = {key: value for key, value in model.items() if key != "preset"} if isinstance(model, dict) else {}
+    return {**content, "model": merged(preset(name), own)}
+
+
+def completed(content: dict[str, Any], base: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return a full-form configuration with what it takes from other files and from a preset, and what they said.
+
+    ``from`` names files of other tools, read in order; the configuration's own keys are on top.
+
+    Raises:
+        ConfigError: a file cannot be taken from, or there is no such preset.
+    """
+    named = content.get("from")
+    if named is None:
+        return _with_preset(content), ()
+    files = [named] if isinstance(named, str) else named
+    if not isinstance(files, list) or not files or not all(isinstance(name, str) for name in files):
+        raise ConfigError(f"from is {named!r}; expected a file of another tool, or a list of such files")
+    from predictor.readers import read_any  # the readers of other tools' files cost a start that has none
+
+    found = [read_any(base / name) for name in files]
+    taken: dict[str, Any] = {}
+    for one in found:
+        taken = merged(taken, one.content)
+    own = {key: value for key, value in content.items() if key != "from"}
+    whole = _with_preset(merged(_with_preset(taken), own))
+    notes = [note for one in found for note in (*one.notes, *one.still_unsaid(whole))]
+    return whole, tuple(dict.fromkeys(notes))
+
+
+class Content(NamedTuple):
+    """A checked configuration file.
+
+    Attributes:
+        folder: of its system.
+        listed: operators that it lists besides those of a layer.
+        notes: what the files that it takes from had to say.
+    """
+
+    config: RunConfig
+    folder: Path
+    listed: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+class Loaded(NamedTuple):
+    """A configuration file, ready to predict."""
+
+    run: TrainingRun
+    system: PublishedSystem
+    budget: BudgetSection
+    notes: tuple[str, ...]
+
+
+def _read(content: dict[str, Any], base: Path) -> Content:
+    """Return the checked content of a configuration file in either form."""
     if not short_config.is_short(content):
+        content, notes = completed(content, base)
         config = validate(content)
         if not config.system.strip():
             raise ConfigError(f"system is {config.system!r}; expected a published system: {published()}")
-        return config, find_folder(config.system, base), ()
+        return Content(config, find_folder(config.system, base), (), notes)
     config = validate(short_config.expand(content), is_short=True)
-    return config, _short_form_system(content, base), short_config.listed_operators(content)
+    return Content(config, _short_form_system(content, base), short_config.listed_operators(content), ())
+
+
+def read_config(path: str | Path) -> tuple[dict[str, Any], Path]:
+    """Return the content of a configuration file, and the folder that its paths are relative to.
+
+    Raises:
+        ConfigError: not a path, or not a mapping.
+    """
+    if not isinstance(path, str | PathLike):
+        raise ConfigError(f"config_path is {path!r}; expected the path of a configuration file")
+    path = Path(path)
+    return read_mapping(path), path.resolve().parent if path.is_file() else Path.cwd()
+
+
+def on_nodes_of(content: dict[str, Any], system: str | None = None) -> dict[str, Any]:
+    """Return a configuration in its full form that uses all GPUs of a node, and another system where one is named."""
+    full = short_config.expand(content) if short_config.is_short(content) else content
+    layout = {key: value for key, value in full.get("parallelism", {}).items() if key != "gpus_per_node"}
+    named = {} if system is None else {"system": system, "gpu": None}
+    return {**full, "parallelism": layout, **named}
+
+
+def prepare(
+    content: dict[str, Any], base: Path, changed: Callable[[PublishedSystem], PublishedSystem] | None = None
+) -> Loaded:
+    """Turn the content of a configuration in either form into a run on an open system.
+
+    Args:
+        content: of the configuration.
+        base: folder that paths in it are relative to.
+        changed: makes the system that the run is on of the one that the configuration names.
+
+    Raises:
+        MissingKeyError: a required key is absent; a KeyError.
+        ConfigError: a key is unknown, or a value is not allowed or not published; a ValueError.
+        PublishedError: the published system is damaged or lacks an operator; a ValueError.
+    """
+    config, folder, listed, notes = _read(content, base)
+    system = open_measured(folder, config.training.precision)
+    if changed is not None:
+        system = changed(system)
+    if config.gpu is not None:
+        check_gpu("gpu_name" if short_config.is_short(content) else "gpu", config.gpu, system)
+    hardware = system.system
+    has_switch = hardware.links.wiring == "switch"
+    run = to_run(config.model_copy(update={"system": system.name}), hardware.gpus_per_node, has_switch)
+    for name in (*listed, *(run.model.layer_operators or ())):
+        require(system, name)
+    return Loaded(run, system, config.budget, notes)
 
 
 def load(path: str | Path) -> tuple[TrainingRun, PublishedSystem]:
@@ -150,15 +272,5 @@ def load(path: str | Path) -> tuple[TrainingRun, PublishedSystem]:
         ConfigError: a key is unknown, or a value is not allowed or not published; a ValueError.
         PublishedError: the published system is damaged or lacks an operator; a ValueError.
     """
-    if not isinstance(path, str | PathLike):
-        raise ConfigError(f"config_path is {path!r}; expected the path of a configuration file")
-    path = Path(path)
-    content = read_mapping(path)
-    config, folder, listed = _read(content, path.resolve().parent if path.is_file() else Path.cwd())
-    system = open_measured(folder, config.training.precision)
-    if config.gpu is not None:
-        check_gpu("gpu_name" if short_config.is_short(content) else "gpu", config.gpu, system)
-    run = to_run(config.model_copy(update={"system": system.name}), system.system.gpus_per_node)
-    for name in (*listed, *(run.model.layer_operators or ())):
-        require(system, name)
-    return run, system
+    loaded = prepare(*read_config(path))
+    return loaded.run, loaded.system

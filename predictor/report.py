@@ -6,17 +6,25 @@ from dataclasses import fields
 from pathlib import Path
 from textwrap import wrap
 
-from predictor.breakdown import BY_BYTES, Answer, StageParts, answers, model_parameters, stage_parts
+from predictor.breakdown import BY_BYTES, Answer, StageParts, answers, stage_parts
+from predictor.budget import HOURS_PER_DAY, prediction_bill
 from predictor.costs.cost import Source
 from predictor.costs.published import CARD, PublishedSystem
 from predictor.json_report import notes
+from predictor.memory import GIB, run_memory
+from predictor.sections import NO_BUDGET, BudgetSection
 from predictor.step_time import Prediction
+from predictor.timeline.schedules import SCHEDULES
+from predictor.workloads.layout import Layout
+from predictor.workloads.transformer import Transformer
 
 LABELS = {
     "forward_us": "forward",
     "recompute_us": "recompute",
     "backward_us": "backward",
     "tensor_parallel_us": "tensor-parallel traffic",
+    "context_parallel_us": "context-parallel traffic",
+    "expert_parallel_us": "expert-parallel traffic",
     "pipeline_us": "pipeline traffic",
     "host_us": "waiting for the host",
     "bubble_us": "bubble",
@@ -25,7 +33,6 @@ LABELS = {
     "parameter_gather_us": "parameter gather",
     "waiting_us": "waiting for other stages",
 }
-SCHEDULE_NAMES = {"1f1b": "1F1B", "all_forward_all_backward": "all forward, all backward"}
 TITLE = "Step time  "
 LABEL_WIDTH = max(map(len, LABELS.values())) + 2
 NUMBER_WIDTH = 9
@@ -68,7 +75,74 @@ def _short_path(path: Path) -> str:
     return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
 
 
-def _header(prediction: Prediction, system: PublishedSystem) -> list[str]:
+def _heads(model: Transformer) -> str:
+    shared = model.key_value_heads < model.num_attention_heads
+    return f"{model.num_attention_heads} heads" + (f" ({model.key_value_heads} key-value)" if shared else "")
+
+
+def _experts(model: Transformer) -> str:
+    if model.experts is None:
+        return ""
+    active = _count(model.num_parameters(active=True))
+    return f", {model.experts.experts_per_token} of {model.experts.num_experts} experts ({active} active)"
+
+
+def _degrees(layout: Layout) -> str:
+    """Return the degrees of parallelism; context and expert only where there are any."""
+    context = f" × {layout.context_parallel_size} context" if layout.context_parallel_size > 1 else ""
+    experts = f" ({layout.expert_parallel_size} expert)" if layout.expert_parallel_size > 1 else ""
+    return (
+        f"{layout.pipeline_parallel_size} pipeline × {layout.tensor_parallel_size} tensor{context} × "
+        f"{layout.data_parallel_size} data{experts}"
+    )
+
+
+def _memory(prediction: Prediction, system: PublishedSystem) -> str:
+    """Return what the fullest GPU holds, beside what it has."""
+    limit = system.system.gpu.memory_gib
+    needed = run_memory(prediction.run)
+    stage = max(range(len(needed)), key=lambda i: needed[i].total)
+    fullest = needed[stage]
+    of = "" if limit is None else f" of {limit.value:.1f} GiB"
+    where = f" on stage {stage}" if len(needed) > 1 else ""
+    parts = {
+        "weights": fullest.weights,
+        "gradients": fullest.gradients,
+        "optimizer": fullest.optimizer,
+        "activations": fullest.activations + fullest.working,
+        "buffers": fullest.buffers,
+        "allowance": fullest.allowance,
+    }
+    listed = ", ".join(f"{name} {size / GIB:.1f}" for name, size in parts.items())
+    verdict = "" if limit is None else ": fits" if fullest.total <= limit.value * GIB else ": DOES NOT FIT"
+    return f"{fullest.total / GIB:.1f}{of}{where}{verdict} ({listed})"
+
+
+def _budget(prediction: Prediction, system: PublishedSystem, budget: BudgetSection) -> str:
+    """Return what a training takes."""
+    bill = prediction_bill(prediction, system, budget)
+    steps = f"{bill.steps:,} steps" if budget.train_tokens is not None else "one step"
+    text = f"{steps} in {span(bill.hours)} ({span(bill.low_hours)} – {span(bill.high_hours)})"
+    text += f", {_amount(bill.gpu_hours)} GPU-hours"
+    if bill.energy_kwh is not None:
+        text += f", {_amount(bill.energy_kwh)} kWh by {bill.power_source}"
+    return text + ("" if bill.price is None else f", price {bill.price:,.2f}")
+
+
+def _amount(value: float) -> str:
+    """Return a quantity to four digits, thousands separated."""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
+
+
+def span(hours: float) -> str:
+    """Return a long duration in the unit that reads best."""
+    if hours >= 2 * HOURS_PER_DAY:
+        return f"{hours / HOURS_PER_DAY:,.1f} days"
+    return f"{hours:.3g} h" if hours >= 1 else duration(hours * 3.6e9)
+
+
+def header_rows(prediction: Prediction, system: PublishedSystem, budget: BudgetSection) -> dict[str, str]:
+    """Return what was predicted, by what it is called: the step, the model, the layout, the system."""
     step, run, model, layout = prediction.step, prediction.run, prediction.run.model, prediction.run.layout
     rows = {
         "Step time": (
@@ -76,18 +150,17 @@ def _header(prediction: Prediction, system: PublishedSystem) -> list[str]:
             f"{step.source.label}"
         ),
         "Model": (
-            f"{_count(model_parameters(run))} parameters: {model.num_layers} layers, hidden {model.hidden_size}, "
-            f"{model.num_attention_heads} heads, sequence {model.sequence_length}, vocabulary {model.vocab_size}"
+            f"{_count(model.num_parameters())} parameters: {model.num_layers} layers, hidden {model.hidden_size}, "
+            f"{_heads(model)}, sequence {model.sequence_length}, vocabulary {model.vocab_size}{_experts(model)}"
         ),
         "Layout": (
-            f"{layout.num_gpus} GPUs = {layout.pipeline_parallel_size} pipeline × {layout.tensor_parallel_size} tensor "
-            f"× {layout.data_parallel_size} data parallel, {layout.gpus_per_node} per node; layers "
+            f"{layout.num_gpus:,} GPUs = {_degrees(layout)} parallel, {layout.gpus_per_node} per node; layers "
             f"{_runs(run.layers_per_stage)}"
         ),
         "Training": (
             f"{run.global_batch_size:,} samples = {run.micro_batch_size} × {run.num_micro_batches} micro-batches × "
-            f"{layout.data_parallel_size}; {run.precision}, recompute {run.recompute}, {SCHEDULE_NAMES[run.schedule]}, "
-            f"ZeRO-{run.zero_stage}"
+            f"{layout.data_parallel_size}; {run.precision}, recompute {run.recompute}, "
+            f"{SCHEDULES[run.schedule].label}, ZeRO-{run.zero_stage}"
         ),
         "System": f"{system.name}, {system.gpu}; card: {_short_path(system.folder / CARD)}",
         "Speed": (
@@ -95,6 +168,14 @@ def _header(prediction: Prediction, system: PublishedSystem) -> list[str]:
             f"{prediction.model_flops_per_second / 1e12:.1f} model TFLOP/s per GPU, MFU {prediction.mfu:.1%}"
         ),
     }
+    rows["Memory"] = _memory(prediction, system)
+    if budget != NO_BUDGET:
+        rows["Budget"] = _budget(prediction, system, budget)
+    return rows
+
+
+def _header(prediction: Prediction, system: PublishedSystem, budget: BudgetSection) -> list[str]:
+    rows = header_rows(prediction, system, budget)
     first, *others = (f"{name.ljust(len(TITLE))}{text}" for name, text in rows.items())
     return [first, "", *others]
 
@@ -162,6 +243,8 @@ def _foundations(prediction: Prediction, found: list[Answer]) -> list[str]:
             name += ", by bytes"
         if one.source is Source.ANALYTIC:
             how = "analytic"
+        elif one.outside == "operator":
+            how = "nobody measured it; another operator's measurements stand in"
         elif one.factor is None:
             what = "nodes × GPUs per node" if one.outside == "topology" else f"a value of {one.outside}"
             how = f"{what} that nobody measured"
@@ -191,7 +274,13 @@ def _wrapped(lines: list[str], width: int, indent: int) -> list[str]:
     return wrapped
 
 
-def render(prediction: Prediction, system: PublishedSystem, width: int = 100) -> str:
+def render(
+    prediction: Prediction,
+    system: PublishedSystem,
+    width: int = 100,
+    budget: BudgetSection = NO_BUDGET,
+    given: tuple[str, ...] = (),
+) -> str:
     """Return a prediction as a page of text, no line of its table wider than ``width`` unless one stage is."""
     found = answers(prediction, system)
     parts = stage_parts(prediction, system)
@@ -204,6 +293,8 @@ def render(prediction: Prediction, system: PublishedSystem, width: int = 100) ->
     if prediction.run.layout.data_parallel_size > 1:
         below.append(_data_parallel(critical, critical.step_us))
     below += ["", *_foundations(prediction, found)]
-    below += [f"Note: {note}" for note in notes(prediction, system, found)]
+    below += [f"Note: {note}" for note in notes(prediction, system, found, given)]
     table = ["", "Where the step goes", *_table(prediction, parts, width)]
-    return "\n".join([*_wrapped(_header(prediction, system), width, len(TITLE)), *table, *_wrapped(below, width, 6)])
+    return "\n".join(
+        [*_wrapped(_header(prediction, system, budget), width, len(TITLE)), *table, *_wrapped(below, width, 6)]
+    )

@@ -47,7 +47,7 @@ OVERRIDES = {
 
 def is_short(content: dict[str, Any]) -> bool:
     """Return whether a configuration is in the short form: it has none of the full form's sections."""
-    return not {"system", "model", "parallelism", "training"} & set(content)
+    return not {"system", "model", "parallelism", "training", "from"} & set(content)
 
 
 def _translate(names: object, key: str) -> list[str]:

@@ -5,67 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp, hypot, log
+from typing import NamedTuple
 
-from predictor.costs.cost import ZERO, Cost, Source, total
+from predictor.costs.cost import Cost, Source
 from predictor.costs.published import PublishedSystem
-from predictor.host import launch_us, waiting_us
+from predictor.stage_time import StageTime, time_stages, time_tasks
 from predictor.timeline.replay import Replay, replay
 from predictor.timeline.schedules import SCHEDULES
-from predictor.workloads.expand import (
-    Passes,
-    edge_passes,
-    layer_passes,
-    step_end,
-    tied_embedding_reduction,
-    transfer_tasks,
-)
-from predictor.workloads.run import Recompute, TrainingRun
-from predictor.workloads.tasks import Part, Task
+from predictor.workloads.expand import transfer_tasks
+from predictor.workloads.run import TrainingRun
 
 # The same kernels on two machines with the same GPU differ by a median of 5 % forward and 7 to 8 % backward (A100
 # tables of two sources, same shapes), and a run is not on the machine that was measured. As a log, for the whole step.
 MACHINE_SPREAD = 0.08
-
-
-@dataclass(frozen=True, slots=True)
-class PassTime:
-    """One pass of one micro-batch through one piece of the model.
-
-    Attributes:
-        cost: the whole pass.
-        tensor_parallel: the part of it that tensor-parallel collectives take.
-        host: the part of it in which the device waits for the host.
-    """
-
-    cost: Cost
-    tensor_parallel: Cost
-    host: Cost
-
-    def __add__(self, other: PassTime) -> PassTime:
-        """Run one after the other."""
-        return PassTime(self.cost + other.cost, self.tensor_parallel + other.tensor_parallel, self.host + other.host)
-
-    def __mul__(self, times: float) -> PassTime:
-        """Repeat a pass."""
-        return PassTime(self.cost * times, self.tensor_parallel * times, self.host * times)
-
-
-NO_PASS = PassTime(ZERO, ZERO, ZERO)
-
-
-@dataclass(frozen=True, slots=True)
-class StageTime:
-    """One stage's passes per micro-batch and its end of the step."""
-
-    num_layers: int
-    parameters: int
-    forward: PassTime
-    recompute: PassTime
-    backward: PassTime
-    reduction: Cost
-    exposed_reduction: Cost
-    optimizer: Cost
-    gather: Cost
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,106 +68,32 @@ class Prediction:
         return timeline.finished[stage] - timeline.busy[stage] - timeline.communicating[stage]
 
 
-def time_pass(system: PublishedSystem, tasks: Sequence[Task]) -> PassTime:
-    """Time one pass as its kernels one after the other."""
-    device, tensor_parallel = ZERO, ZERO
-    for _, operator, direction, shape, times, part, _ in tasks:
-        cost = system.cost(operator, direction, shape) * times
-        device = device + cost
-        if part is Part.TENSOR_PARALLEL:
-            tensor_parallel = tensor_parallel + cost
-    return PassTime(device, tensor_parallel, ZERO)
+class Durations(NamedTuple):
+    """What a replay is asked with: µs per stage and piece; no weights where the schedule has no slots for them."""
+
+    forward: list[list[float]]
+    backward: list[list[float]]
+    weight: list[list[float]]
 
 
-def time_tasks(system: PublishedSystem, tasks: Sequence[Task]) -> Cost:
-    """Return the cost of tasks that run one after the other."""
-    return total(system.cost(task.operator, task.direction, task.shape) * task.times for task in tasks)
-
-
-def time_layer(system: PublishedSystem, run: TrainingRun) -> tuple[PassTime, PassTime, PassTime]:
-    """Time one layer's forward, recompute and backward pass, the host's part included."""
-    passes = layer_passes(run)
-    full = run.recompute is Recompute.FULL
-    times = []
-    for tasks, backward in ((passes.forward, False), (passes.recompute, False), (passes.backward, True)):
-        if not tasks:
-            times.append(NO_PASS)
-            continue
-        device = time_pass(system, tasks)
-        records_graph = not (full and tasks is passes.forward)
-        launching = launch_us(system.system, tasks, backward, records_graph)
-        us = waiting_us(launching, device.cost.us, run.synchronize_each_layer)
-        host = Cost(us, us, us, Source.EXTRAPOLATED if us else Source.MEASURED)
-        times.append(PassTime(device.cost + host, device.tensor_parallel, host))
-    return times[0], times[1], times[2]
-
-
-def _time_edges(system: PublishedSystem, passes: Passes) -> tuple[PassTime, PassTime, PassTime]:
-    return time_pass(system, passes.forward), NO_PASS, time_pass(system, passes.backward)
-
-
-def exposed_reduction(reduction: Cost, window: Cost, buckets: int) -> Cost:
-    """Return what a gradient reduction adds to the step when it overlaps a backward pass.
-
-    The first bucket is full after 1/buckets of the pass, and the last one can only follow it.
-    """
-
-    def exposed(comm: float, compute: float) -> float:
-        return max(comm / buckets, comm - compute * (1.0 - 1.0 / buckets))
-
-    return Cost(
-        exposed(reduction.us, window.us),
-        exposed(reduction.low_us, window.high_us),
-        exposed(reduction.high_us, window.low_us),
-        reduction.source,
-    )
-
-
-def time_stages(system: PublishedSystem, run: TrainingRun) -> tuple[StageTime, ...]:
-    """Time every stage: its share of the layers, what the first and the last run besides, and the end of the step."""
-    layer = time_layer(system, run)
-    tied = time_tasks(system, tied_embedding_reduction(run))
-    stages = []
-    last = run.layout.pipeline_parallel_size - 1
-    for stage, layers in enumerate(run.layers_per_stage):
-        passes = [part * layers for part in layer]
-        edges = _time_edges(system, edge_passes(run, stage))
-        passes = [part + edge for part, edge in zip(passes, edges, strict=True)]
-        end = step_end(run, stage)
-        reduction = time_tasks(system, end.reduction)
-        exposed = reduction
-        if run.overlap_gradient_reduction and end.reduction:
-            buckets = -(-run.stage_parameters(stage) // run.gradient_bucket_elements)
-            exposed = exposed_reduction(reduction, passes[1].cost + passes[2].cost, buckets)
-        if stage in (0, last):
-            exposed = exposed + tied
-        stages.append(
-            StageTime(
-                num_layers=layers,
-                parameters=run.stage_parameters(stage),
-                forward=passes[0],
-                recompute=passes[1],
-                backward=passes[2],
-                reduction=reduction,
-                exposed_reduction=exposed,
-                optimizer=time_tasks(system, end.optimizer),
-                gather=time_tasks(system, end.gather),
-            )
-        )
-    return tuple(stages)
+def durations(run: TrainingRun, stages: Sequence[StageTime], end: str = "us") -> Durations:
+    """Return one end ("us", "low_us" or "high_us") of every slot's duration."""
+    forward = [[getattr(piece.forward.cost, end) for piece in stage.pieces] for stage in stages]
+    backward = [
+        [getattr(piece.recompute.cost, end) + getattr(piece.backward.cost, end) for piece in stage.pieces]
+        for stage in stages
+    ]
+    weight = [[getattr(piece.weight.cost, end) for piece in stage.pieces] for stage in stages]
+    return Durations(forward, backward, weight if SCHEDULES[run.schedule].splits_backward else [])
 
 
 def _compose(
     run: TrainingRun, stages: Sequence[StageTime], transfer: Cost, closing: Cost, end: str
 ) -> tuple[float, Replay, int]:
     """Return step time, timeline and critical stage from one end ("us", "low_us" or "high_us") of every cost."""
+    slots = durations(run, stages, end)
     timeline = replay(
-        SCHEDULES[run.schedule],
-        run.num_micro_batches,
-        [getattr(s.forward.cost, end) for s in stages],
-        [getattr(s.recompute.cost, end) + getattr(s.backward.cost, end) for s in stages],
-        getattr(transfer, end),
-        run.blocking_transfers,
+        SCHEDULES[run.schedule], run.num_micro_batches, *slots, getattr(transfer, end), run.blocking_transfers
     )
     reduced = [t + getattr(s.exposed_reduction, end) for t, s in zip(timeline.finished, stages, strict=True)]
     critical = max(range(len(stages)), key=reduced.__getitem__)
@@ -246,7 +124,8 @@ def predict(run: TrainingRun, system: PublishedSystem) -> Prediction:
     if run.precision != system.precision:
         sources.append(Source.EXTRAPOLATED)  # answered from another precision with the same element size and peak
     for stage in stages:
-        sources += [stage.forward.cost.source, stage.backward.cost.source, stage.reduction.source]
+        sources += [one.cost.source for piece in stage.pieces for one in piece.passes]
+        sources.append(stage.reduction.source)
     return Prediction(
         run=run,
         system=system.name,

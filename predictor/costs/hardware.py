@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import BaseModel, ConfigDict, Field
 
 
@@ -24,6 +26,8 @@ class Gpu(BaseModel):
     peak_tflop_per_s: dict[str, Quantity] = Field(description="dense matrix peak by precision")
     memory_bandwidth_gb_per_s: Quantity
     l2_cache_mb: Quantity
+    memory_gib: Quantity | None = Field(default=None, description="device memory; absent on a CPU")
+    board_power_w: Quantity | None = Field(default=None, description="thermal design power of one GPU")
 
 
 class Links(BaseModel):
@@ -31,8 +35,23 @@ class Links(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    intra_node_gb_per_s: Quantity
+    intra_node_gb_per_s: Quantity = Field(description="all links of one GPU to the others of its node together")
     inter_node_gb_per_s: Quantity
+    wiring: Literal["pairwise", "switch"] = Field(
+        default="pairwise",
+        description="inside a node: every pair of GPUs has an even share of a GPU's links, or a switch gives any peer "
+        "all of them",
+    )
+
+
+class Transfer(BaseModel):
+    """Published systems that lend what nobody measured on this one: their fitted efficiency, never their speed."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    operators: str = Field(description="lends the operators")
+    intra_node: str = Field(description="lends what collectives make of the links inside a node")
+    inter_node: str = Field(description="lends what collectives make of the network between nodes")
 
 
 class System(BaseModel):
@@ -41,7 +60,14 @@ class System(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str
-    gpus_per_node: int = Field(gt=0)
+    gpus_per_node: int = Field(gt=0, description="GPUs that reach each other without the network")
     gpu: Gpu
     links: Links
     host: dict[str, Quantity] = Field(description="what the host adds to every kernel, in microseconds")
+    transfer: Transfer | None = Field(default=None, description="who lends what was not measured here")
+
+    @property
+    def pair_gb_per_s(self) -> float:
+        """Return the bandwidth between two GPUs of a node that send to no other."""
+        peers = 1 if self.links.wiring == "switch" else max(self.gpus_per_node - 1, 1)
+        return self.links.intra_node_gb_per_s.value / peers

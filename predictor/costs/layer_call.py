@@ -10,11 +10,18 @@ from predictor.costs.work import ELEMENT_BYTES
 
 @dataclass(frozen=True, slots=True)
 class LayerCall:
-    """One micro-batch through one layer on one tensor-parallel rank.
+    """One micro-batch through one layer on one rank.
 
-    ``element_bytes``, of an activation, decides what collectives send; no operator's shape depends on it.
-    Sizes are of the whole model; ``tensor_parallel_size`` divides them inside the operators, so that a measured table
-    and a workload say the same thing in the same way.
+    Sizes are of the whole model; ``tensor_parallel_size`` and ``context_parallel_size`` divide them inside the
+    operators, so that a measured table and a workload say the same thing in the same way.
+
+    Attributes:
+        num_key_value_heads: heads of keys and values; 0: as many as there are query heads.
+        head_width: width of one head; 0: hidden_size over the query heads.
+        gated: the FFN's first matrix makes a gate as well (SwiGLU, GeGLU).
+        window: tokens that a query sees, itself included; 0: all.
+        sequence_parallel: norms and residual additions see 1 / tensor_parallel_size of the tokens.
+        element_bytes: of an activation; decides what collectives send. No operator's shape depends on it.
     """
 
     micro_batch_size: int
@@ -27,21 +34,57 @@ class LayerCall:
     rotary_fraction: float = 1.0
     causal: bool = True
     element_bytes: int = ELEMENT_BYTES
+    num_key_value_heads: int = 0
+    head_width: int = 0
+    gated: bool = False
+    window: int = 0
+    context_parallel_size: int = 1
+    sequence_parallel: bool = False
+
+    @property
+    def sequence_per_rank(self) -> int:
+        """Return the tokens of one sample that one context-parallel rank holds."""
+        return self.sequence_length // self.context_parallel_size
 
     @property
     def tokens(self) -> int:
-        """Return the tokens of one micro-batch."""
-        return self.micro_batch_size * self.sequence_length
+        """Return the tokens of one micro-batch on one rank."""
+        return self.micro_batch_size * self.sequence_per_rank
+
+    @property
+    def unsplit_tokens(self) -> int:
+        """Return the tokens that reach what tensor parallelism does not split: norms, residual additions, dropout."""
+        return self.tokens // self.tensor_parallel_size if self.sequence_parallel else self.tokens
 
     @property
     def head_dim(self) -> int:
         """Return the width of one attention head."""
-        return self.hidden_size // self.num_attention_heads
+        return self.head_width or self.hidden_size // self.num_attention_heads
 
     @property
     def heads_per_rank(self) -> int:
-        """Return the attention heads of one tensor-parallel rank."""
+        """Return the query heads of one tensor-parallel rank."""
         return self.num_attention_heads // self.tensor_parallel_size
+
+    @property
+    def key_value_heads_per_rank(self) -> int:
+        """Return the key and value heads of one tensor-parallel rank; every rank has one at least (a copy)."""
+        return max(1, (self.num_key_value_heads or self.num_attention_heads) // self.tensor_parallel_size)
+
+    @property
+    def attention_width(self) -> int:
+        """Return the width of the queries, and of attention's output, on one rank."""
+        return self.heads_per_rank * self.head_dim
+
+    @property
+    def qkv_width(self) -> int:
+        """Return the width of queries, keys and values together on one rank."""
+        return (self.heads_per_rank + 2 * self.key_value_heads_per_rank) * self.head_dim
+
+    @property
+    def ffn_width(self) -> int:
+        """Return the inner width of the FFN on one rank, the gate not counted."""
+        return self.ffn_hidden_size // self.tensor_parallel_size
 
     @property
     def vocab_per_rank(self) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from predictor.costs.layer_call import LayerCall
 from predictor.costs.work import ELEMENT_BYTES, Work, element_bytes, matmul_work
@@ -27,6 +27,14 @@ class Direction(StrEnum):
 BOTH = (Direction.FORWARD, Direction.BACKWARD)
 
 
+class StandIn(NamedTuple):
+    """What answers for a call of an operator that a system has not measured: another operator, so many times over."""
+
+    operator: str
+    shape: Shape
+    times: float
+
+
 @dataclass(frozen=True, slots=True)
 class Operator:
     """One operator of a training step.
@@ -42,6 +50,8 @@ class Operator:
         byte_sizes: ``work`` counts bytes of elements in the training precision, as if they had ELEMENT_BYTES, or bytes
             that are the same in every precision.
         launches: kernels that one eager call launches forward, and backward with its gradients accumulated.
+        stand_in: (shape, direction, number of multiprocessors) → what answers where nobody measured this operator; the
+            answer is then extrapolated at best. None: there is no answer without a measurement.
         source: where the work formula comes from.
     """
 
@@ -55,6 +65,7 @@ class Operator:
     extra_kinds: tuple[TermKind, ...] = ()
     byte_sizes: Literal["by_element", "fixed"] = "by_element"
     launches: tuple[int, int] = (1, 1)
+    stand_in: Callable[[Shape, Direction, int], StandIn] | None = None
 
     def byte_scale(self, precision: str) -> float:
         """Return what turns the bytes that ``work`` counts into bytes in a precision.

@@ -1,91 +1,57 @@
-"""A published system: a folder of regressors with its hardware, its card and a manifest that vouches for every file.
+"""A published system answers: what an operator or a collective costs on it, and where that is known from.
 
-system.yaml                                   peaks and links, the unit in every key, a source on every number
-card.md                                       who measured it, rows kept and dropped, held-out errors
-manifest.json                                 SHA-256 of every other file: a damaged or edited file does not load
-operator/<gpu>_<regressor>_<precision>.json
-nccl/<gpu>_<collective>_<precision>.json
+In this order: a regressor of its own; one that another system lends, on this system's hardware; for a collective, what
+its bytes take over the links; for an operator, another operator that stands in for it. Nothing else answers.
 """
 
 from __future__ import annotations
 
-import json
+from collections.abc import Sequence
+from copy import copy
 from functools import lru_cache
-from hashlib import sha256
 from pathlib import Path
 
-import yaml
-from pydantic import ValidationError
-
+from predictor.costs.catalogue import catalogue
 from predictor.costs.collectives import COLLECTIVES, Topology
 from predictor.costs.cost import ZERO, Cost
+from predictor.costs.folder import (
+    CARD,
+    COLLECTIVE_FOLDER,
+    MANIFEST,
+    MANIFEST_FORMAT,
+    OPERATOR_FOLDER,
+    REGRESSOR_FILE,
+    RegressorFiles,
+    lender_folder,
+    measured_precisions,
+    own_precisions,
+    read_hardware,
+    read_manifest,
+    read_verified,
+)
 from predictor.costs.hardware import System
+from predictor.costs.links import MESSAGE, RING, SENT_STRAIGHT, LinkRegressor, LinkUse, link_use
 from predictor.costs.operator import Direction, Operator, Shape
-from predictor.costs.regressors import DirectionRegressor, Outside, RegressorFile, check_lengths
+from predictor.costs.regressors import Outside, Regressor
+from predictor.costs.stand_ins import Call
+from predictor.costs.transfer import ALL_TO_ALL_LOG_ERROR, COLLECTIVE_LOG_ERROR, ByReach, relinked, transfer
 from predictor.errors import PublishedError
 
-MANIFEST = "manifest.json"
-CARD = "card.md"
-MANIFEST_FORMAT = "estimate-train-time/manifest/1"
-OPERATOR_FOLDER = "operator"
-COLLECTIVE_FOLDER = "nccl"
-# A file's stem: gpu, regressor and precision, joined by underscores.
-REGRESSOR_FILE = "{gpu}_{regressor}_{precision}.json"
-
-
-def read_verified(folder: Path, name: str, manifest: dict[str, str]) -> bytes:
-    """Return a published file's bytes after comparing them with the manifest.
-
-    Raises:
-        PublishedError: the file is missing, or not the one that was published.
-    """
-    path = folder / name
-    if name not in manifest:
-        raise PublishedError(
-            f"{path} is not in {folder / MANIFEST}: publish the system again with python -m fitting fit"
-        )
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        raise PublishedError(f"{path} is missing although {MANIFEST} lists it; restore the published folder") from None
-    if sha256(content).hexdigest() != manifest[name]:
-        raise PublishedError(
-            f"{path} is damaged or was edited by hand: its SHA-256 is not the one in {MANIFEST}; restore the file, or "
-            f"vouch for the change with python -m fitting seal {folder}"
-        )
-    return content
-
-
-def read_manifest(folder: Path) -> dict[str, str]:
-    """Return file name → SHA-256 of a published folder.
-
-    Raises:
-        FileNotFoundError: the folder is not a published system.
-        PublishedError: the manifest is damaged, or the system has no card.
-    """
-    path = folder / MANIFEST
-    if not path.is_file():
-        raise FileNotFoundError(f"{folder} is not a published system: it has no {MANIFEST}")
-    try:
-        manifest = json.loads(path.read_bytes())
-        files = manifest["files"]
-        known = manifest["format"] == MANIFEST_FORMAT and all(isinstance(v, str) for v in files.values())
-    except (ValueError, KeyError, TypeError, AttributeError):
-        known = False
-    if not known:
-        raise PublishedError(f"{path} is damaged: expected format {MANIFEST_FORMAT}")
-    if CARD not in files or not (folder / CARD).is_file():
-        raise PublishedError(f"{folder} has no {CARD} that {MANIFEST} lists: a system without a card does not load")
-    for name in files:
-        if not (folder / name).is_file():
-            raise PublishedError(f"{folder / name} is missing although {MANIFEST} lists it; restore the folder")
-    return dict(files)
-
-
-def measured_precisions(folder: Path) -> list[str]:
-    """Return the precisions that somebody measured on a published system."""
-    names = (name for name in read_manifest(folder) if name.startswith(f"{OPERATOR_FOLDER}/"))
-    return sorted({name.removesuffix(".json").rpartition("_")[2] for name in names})
+__all__ = [
+    "CARD",
+    "COLLECTIVE_FOLDER",
+    "MANIFEST",
+    "MANIFEST_FORMAT",
+    "OPERATOR_FOLDER",
+    "REGRESSOR_FILE",
+    "PublishedSystem",
+    "measured_precisions",
+    "open_system",
+    "read_hardware",
+    "read_manifest",
+    "read_verified",
+    "with_hardware",
+]
 
 
 class PublishedSystem:
@@ -100,19 +66,16 @@ class PublishedSystem:
         """
         self.folder = folder
         self.precision = precision
-        self._manifest = read_manifest(folder)
-        content = read_verified(folder, "system.yaml", self._manifest)
-        try:
-            self.system = System.model_validate(yaml.load(content, Loader=_YAML_LOADER))
-        except ValidationError as error:
-            raise PublishedError(f"{folder / 'system.yaml'}: {error.errors()[0]['msg']}") from error
-        read_verified(folder, CARD, self._manifest)
+        manifest = read_manifest(folder)
+        self.system = read_hardware(folder, manifest)
+        self.files = RegressorFiles(folder, manifest, self.system, precision)
+        read_verified(folder, CARD, manifest)
         measured = measured_precisions(folder)
         if precision not in measured:
             raise PublishedError(
                 f"precision is {precision}; {self.name} was measured in {', '.join(measured) or 'none'}"
             )
-        self._regressors: dict[str, dict[Direction, DirectionRegressor]] = {}
+        self._regressors: dict[str, dict[Direction, Regressor]] = {}
         self._answers: dict[tuple[str, Direction, Shape], Cost] = {}
 
     @property
@@ -126,15 +89,15 @@ class PublishedSystem:
         return self.system.gpu.name
 
     def cost(self, operator: Operator, direction: Direction, shape: Shape) -> Cost:
-        """Return the cost of one call.
+        """Return the cost of one call, its operator's own or that of what stands in for it.
 
         Raises:
-            PublishedError: the operator has no regressor here, or not for this direction.
+            PublishedError: neither the operator nor what stands in for it has a regressor here for this direction.
         """
         key = (operator.name, direction, shape)
         answer = self._answers.get(key)
         if answer is None:
-            answer = self.regressor(operator, direction).answer(operator, direction, shape)
+            answer = self._called(operator, direction, shape).cost(direction)
             self._answers[key] = answer
         return answer
 
@@ -151,65 +114,160 @@ class PublishedSystem:
 
     def outside(self, operator: Operator, direction: Direction, shape: Shape) -> Outside | None:
         """Return how far outside what was measured a call lies; None inside."""
-        return self.regressor(operator, direction).outside(operator, direction, shape)
+        call = self._called(operator, direction, shape)
+        if call.stands_in:
+            return Outside("operator", None)
+        return call.regressor.outside(operator, direction, shape)
 
-    def regressor(self, operator: Operator, direction: Direction) -> DirectionRegressor:
-        """Return the regressor that answers for an operator.
+    def measured(self, operator: Operator) -> bool:
+        """Return whether an operator has a regressor here in every direction that it has, its own or a lent one."""
+        return all(self._found(operator, direction) is not None for direction in operator.directions)
+
+    def _called(self, operator: Operator, direction: Direction, shape: Shape) -> Call:
+        """Follow stand-ins from an operator without a regressor to one that has one.
+
+        Raises:
+            PublishedError: there is none at the end, or stand-ins go round in a circle.
+        """
+        asked: list[str] = []
+        times = 1.0
+        while (regressor := self._found(operator, direction)) is None:
+            if operator.stand_in is None:
+                raise self._missing(operator, direction)
+            if operator.name in asked:
+                raise PublishedError(f"{self.name}: {', '.join(asked)} stand in for each other and none was measured")
+            asked.append(operator.name)
+            sms = int(self.system.gpu.num_multiprocessors.value)
+            name, shape, factor = operator.stand_in(shape, direction, sms)
+            operator, times = catalogue()[name], times * factor
+        return Call(operator, shape, times, regressor, stands_in=bool(asked))
+
+    def regressor(self, operator: Operator, direction: Direction) -> Regressor:
+        """Return the regressor that answers for an operator itself, never one that stands in.
 
         Raises:
             PublishedError: there is none, or its file is damaged.
         """
+        found = self._found(operator, direction)
+        if found is None:
+            raise self._missing(operator, direction)
+        return found
+
+    def _missing(self, operator: Operator, direction: Direction) -> PublishedError:
+        """Return the error that says what nobody measured, and what somebody did."""
+        name = operator.regressor_name
+        if self._regressors[name]:
+            return PublishedError(f"{self.name} has no {direction} regressor for {operator.name}")
+        known = ", ".join(self.regressor_names(COLLECTIVE_FOLDER if name in COLLECTIVES else OPERATOR_FOLDER))
+        return PublishedError(f"{self.name} has no {self.precision} regressor for {name}; it has {known}")
+
+    def _found(self, operator: Operator, direction: Direction) -> Regressor | None:
+        """Return an operator's own regressor, or None where this system has none."""
         name = operator.regressor_name
         if name not in self._regressors:
-            self._regressors[name] = self._load(operator)
-        try:
-            return self._regressors[name][direction]
-        except KeyError:
-            raise PublishedError(f"{self.name} has no {direction} regressor for {operator.name}") from None
+            self._regressors[name] = self._collective(operator) if name in COLLECTIVES else self._operator(operator)
+        return self._regressors[name].get(direction)
 
-    def _load(self, asked: Operator) -> dict[Direction, DirectionRegressor]:
-        regressor = asked.regressor_name
-        name = self._file_name(regressor)
-        if name not in self._manifest:
-            known = ", ".join(self.regressor_names(name.partition("/")[0]))
-            raise PublishedError(f"{self.name} has no {self.precision} regressor for {regressor}; it has {known}")
-        content = read_verified(self.folder, name, self._manifest)
-        try:
-            file = RegressorFile.model_validate_json(content)
-            for model in file.directions.values():
-                check_lengths(model, asked, len(file.members))
-            return {
-                d: DirectionRegressor(m, file.members, file.num_multiprocessors) for d, m in file.directions.items()
-            }
-        except ValueError as error:
-            first = error.errors()[0] if isinstance(error, ValidationError) else None
-            reason = f"{'.'.join(map(str, first['loc']))}: {first['msg']}" if first else str(error)
-            raise PublishedError(
-                f"{self.folder / name} is not a regressor: {reason}; restore it, or publish the system again"
-            ) from error
+    def _lender(self, role: str, precisions: Sequence[str] = ()) -> RegressorFiles | None:
+        """Return the files of the system that lends something; None where there is none, or not in this precision.
+
+        Args:
+            role: field of ``Transfer``.
+            precisions: others that would do.
+        """
+        if self.system.transfer is None:
+            return None
+        folder = lender_folder(self.folder, getattr(self.system.transfer, role))
+        there = own_precisions(read_manifest(folder))
+        usable = [precision for precision in (self.precision, *precisions) if precision in there]
+        return open_lent(folder, usable[0]) if usable else None
+
+    def _operator(self, operator: Operator) -> dict[Direction, Regressor]:
+        """Return an operator's regressors on this hardware, from this folder, and where it has none, lent."""
+        found: dict[Direction, Regressor] = {}
+        for files in (self._lender("operators"), self.files):
+            if files is not None:
+                donor, own = files.system.gpu, self.system.gpu
+                lent = files.read(operator)
+                found |= {d: transfer(one, operator, donor, own, self.precision) for d, one in lent.items()}
+        return found
+
+    def _collective(self, collective: Operator) -> dict[Direction, Regressor]:
+        """Return a collective's regressor over these links: its own, or what its bytes take."""
+        forward = Direction.FORWARD
+        measured = self.files.read(collective).get(forward)
+        if measured is None:
+            derived = self._by_links(collective)
+            return {forward: derived} if derived else {}
+        own, links = relinked(measured, self.files.system, self.system), self.system.links
+        if links.wiring != self.files.system.links.wiring:
+            derived = self._by_links(collective)
+            return {forward: ByReach(derived, own)} if derived else {}
+        return {forward: own}
+
+    def _by_links(self, collective: Operator) -> LinkRegressor | None:
+        """Return what times a collective by its bytes; None where nobody measured anything over these links."""
+        bytes_as = MESSAGE if collective.name in SENT_STRAIGHT else RING
+        steps_as = MESSAGE if collective.name == MESSAGE else RING
+        roles = ("intra_node", "inter_node")
+        inside, between, steps_inside, steps_between = (
+            self._link_use(role, name) for name in (bytes_as, steps_as) for role in roles
+        )
+        if inside is None or between is None or steps_inside is None or steps_between is None:
+            return None
+        error = COLLECTIVE_LOG_ERROR if bytes_as == steps_as else ALL_TO_ALL_LOG_ERROR
+        return LinkRegressor(self.system, inside, between, steps_inside, steps_between, error)
+
+    def _link_use(self, role: str, name: str) -> LinkUse | None:
+        """Return how well a collective uses links of one reach: as measured here, else as measured at the lender."""
+        found = None
+        for files in (self.files, self._lender(role, ("fp16", "bf16", "fp32"))):
+            measured = files.read(COLLECTIVES[name]).get(Direction.FORWARD) if files else None
+            if files is None or measured is None:
+                continue
+            use = link_use(measured.model, files.system)
+            if (use.node_efficiency if role == "intra_node" else use.network_efficiency) is not None:
+                return use
+            found = found or use
+        return found
 
     def regressor_path(self, operator: Operator) -> Path:
         """Return the published file that answers for an operator, whether it is there or not."""
-        return self.folder / self._file_name(operator.regressor_name)
-
-    def _file_name(self, regressor: str) -> str:
-        kind = COLLECTIVE_FOLDER if regressor in COLLECTIVES else OPERATOR_FOLDER
-        return f"{kind}/" + REGRESSOR_FILE.format(gpu=self.gpu, regressor=regressor, precision=self.precision)
+        return self.folder / self.files.name(operator.regressor_name)
 
     def regressor_names(self, kind: str) -> list[str]:
-        """Return the regressors of one kind (operator or nccl) in this precision."""
-        prefix, suffix = f"{kind}/{self.gpu}_", f"_{self.precision}.json"
-        return sorted(
-            name.removeprefix(prefix).removesuffix(suffix)
-            for name in self._manifest
-            if name.startswith(prefix) and name.endswith(suffix)
-        )
+        """Return the regressors of one kind (operator or nccl) in this precision, those that are lent included."""
+        names = set(self.files.names(kind))
+        if kind == OPERATOR_FOLDER and (lender := self._lender("operators")) is not None:
+            names |= set(lender.names(kind))
+        return sorted(names)
 
 
-_YAML_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+@lru_cache(maxsize=32)
+def open_lent(folder: Path, precision: str) -> RegressorFiles:
+    """Open a lender's regressors once per process.
+
+    Raises:
+        FileNotFoundError: the folder is not a published system.
+        PublishedError: its manifest or its hardware is damaged.
+    """
+    manifest = read_manifest(folder)
+    return RegressorFiles(folder, manifest, read_hardware(folder, manifest), precision)
 
 
 @lru_cache(maxsize=32)
 def open_system(folder: Path, precision: str) -> PublishedSystem:
     """Open a published system once per process."""
     return PublishedSystem(folder, precision)
+
+
+def with_hardware(system: PublishedSystem, changed: System) -> PublishedSystem:
+    """Return a published system as it would answer on changed hardware.
+
+    What does not depend on a changed number keeps its answer and its source; the rest is scaled as ``transfer`` does
+    and marked analytic.
+    """
+    other = copy(system)
+    other.system = changed
+    other._regressors, other._answers = {}, {}
+    return other

@@ -7,7 +7,7 @@ complete binary tree of depth three in 22 numbers: 7 feature indices (heap order
 from __future__ import annotations
 
 from math import exp, log
-from typing import Annotated, Literal, NamedTuple, cast
+from typing import Annotated, Literal, NamedTuple, Protocol, cast
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -53,6 +53,12 @@ class Interval(Published):
         low, high = self.measured or (coordinate, coordinate)
         return max(0.0, low - coordinate - HULL_TOLERANCE, coordinate - high - HULL_TOLERANCE)
 
+    @property
+    def widest(self) -> float:
+        """Return the calibrated half width outside the hull, as a log; never narrower than inside."""
+        low, high = self.inside
+        return max(self.outside, -low, high)
+
     def bounds(self, distance: float) -> tuple[float, float]:
         """Return the interval's ends as logs: calibrated inside, and outside at the distance that was calibrated.
 
@@ -64,8 +70,15 @@ class Interval(Published):
             return low, high
         farther = max(1.0, distance / self.outside_distance)
         growth = farther if farther <= FAR_OUT else FAR_OUT * (1.0 + log(farther / FAR_OUT))
-        extra = max(self.outside, -low, high) * growth
+        extra = self.widest * growth
         return -extra, extra
+
+
+class Basis(Published):
+    """The system whose residual a model borrowed: its features are computed as they were there."""
+
+    physics: tuple[Annotated[float, Field(ge=0)], ...]
+    num_multiprocessors: int = Field(gt=0)
 
 
 class DirectionModel(Published):
@@ -91,6 +104,7 @@ class DirectionModel(Published):
     )
     origin: Literal["measured", "analytic"] = Field(description="fitted to rows, or derived because no row was usable")
     rows: int = Field(ge=0, description="rows that the fit kept")
+    basis: Basis | None = Field(default=None, description="where the residual's features come from, if not from here")
 
 
 def check_lengths(model: DirectionModel, operator: Operator, members: int) -> None:
@@ -112,6 +126,8 @@ def check_lengths(model: DirectionModel, operator: Operator, members: int) -> No
         found = len(getattr(model, name))
         if found != expected:
             raise ValueError(f"{name} has {found} numbers; {operator.name} needs {expected}")
+    if model.basis is not None and len(model.basis.physics) != terms:
+        raise ValueError(f"basis.physics has {len(model.basis.physics)} numbers; {operator.name} needs {terms}")
 
 
 class RegressorFile(Published):
@@ -138,6 +154,19 @@ class Outside(NamedTuple):
     factor: float | None
 
 
+class Regressor(Protocol):
+    """Whatever answers for one direction of an operator."""
+
+    def answer(self, operator: Operator, direction: Direction, shape: Shape) -> Cost:
+        """Return the cost of one call."""
+
+    def outside(self, operator: Operator, direction: Direction, shape: Shape) -> Outside | None:
+        """Return how far outside what was measured a call lies; None inside."""
+
+    def widest(self, operator: Operator, shape: Shape) -> float:
+        """Return the half width of an operator's interval outside what was measured, as a log."""
+
+
 class DirectionRegressor:
     """Answer one direction: microseconds, interval and source for a shape."""
 
@@ -147,8 +176,8 @@ class DirectionRegressor:
         Raises:
             ValueError: a tree does not have TREE_SIZE numbers or names a feature that does not exist.
         """
-        self._model = model
-        self._members = members
+        self.model = model
+        self.members = members
         self._num_multiprocessors = num_multiprocessors
         width = len(model.feature_low)
         self._trees: list[FlatTree] = []
@@ -159,13 +188,13 @@ class DirectionRegressor:
 
     def answer(self, operator: Operator, direction: Direction, shape: Shape) -> Cost:
         """Return the cost of one call."""
-        model = self._model
+        model = self.model
         work = operator.work(shape, direction, self._num_multiprocessors)
         terms = physics_terms(work)
         us = physics_us(model.physics, terms, model.overlapped)
         known = model.topologies is None or shape[1:] in model.topologies
         if self._trees and known:
-            raw = residual_features(operator, shape, terms, model.physics, self._members)
+            raw = self._features(operator, direction, shape, terms)
             x = [
                 low if value < low else high if value > high else value
                 for value, low, high in zip(raw, model.feature_low, model.feature_high, strict=True)
@@ -185,9 +214,23 @@ class DirectionRegressor:
             source = Source.EXTRAPOLATED if distance > 0.0 else Source.INTERPOLATED
         return Cost(us, us * exp(low), us * exp(high), source)
 
+    def _features(
+        self, operator: Operator, direction: Direction, shape: Shape, terms: tuple[float, ...]
+    ) -> list[float]:
+        """Return what the residual sees: this system's terms, or those of the system that lent it."""
+        basis = self.model.basis
+        if basis is None:
+            return residual_features(operator, shape, terms, self.model.physics, self.members)
+        terms = physics_terms(operator.work(shape, direction, basis.num_multiprocessors))
+        return residual_features(operator, shape, terms, basis.physics, self.members)
+
+    def widest(self, operator: Operator, shape: Shape) -> float:
+        """Return the half width of an operator's interval outside what was measured, as a log."""
+        return self._interval(operator, shape).widest
+
     def _interval(self, operator: Operator, shape: Shape) -> Interval:
         """Return the interval of the operator or the topology asked for, or of all together."""
-        model = self._model
+        model = self.model
         if not model.intervals:
             return model.interval
         part = operator.name if model.topologies is None else f"{shape[1]}x{shape[2]}"
@@ -210,7 +253,7 @@ class DirectionRegressor:
 
     def outside(self, operator: Operator, direction: Direction, shape: Shape) -> Outside | None:
         """Return the size of a call that lies farthest outside the measured range; None if all lie inside."""
-        model = self._model
+        model = self.model
         if model.topologies is not None and shape[1:] not in model.topologies:
             return Outside("topology", None)
         coordinates = hull_coordinates(shape, operator.work(shape, direction, self._num_multiprocessors))
@@ -228,7 +271,7 @@ class DirectionRegressor:
 
     def _distance(self, coordinates: list[float]) -> float:
         """Return how far outside the measured box a call lies, as the largest log ratio; 0 inside."""
-        model = self._model
+        model = self.model
         worst = 0.0
         for value, low, high in zip(coordinates, model.hull_low, model.hull_high, strict=True):
             if value < low - HULL_TOLERANCE:

@@ -5,27 +5,26 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from predictor.costs.catalogue import catalogue
-from predictor.costs.collectives import Topology
 from predictor.costs.layer_call import LayerCall
 from predictor.costs.operator import Direction
-from predictor.workloads.layer import attention_core, backward_tasks, forward_tasks
-from predictor.workloads.run import Recompute, TrainingRun
+from predictor.workloads.attention import attention_core
+from predictor.workloads.layer import backward_pass, forward_pass, layer_operators, sized
+from predictor.workloads.run import FP32_BYTES, Recompute, TrainingRun
+from predictor.workloads.sharding import gathered, reduced, reduction_tasks
 from predictor.workloads.tasks import (
     ADD_PASSES,
     BACKWARD,
     FORWARD,
     Part,
+    PassTasks,
     Task,
     collective_task,
     operator_task,
+    parameter_stream_task,
     stream_task,
 )
+from predictor.workloads.transformer import LayerKind
 
-FP32_BYTES = 4
-# Passes over the gradients around a reduction, each a read and a write: copy into the bucket, divide by the number of
-# replicas, copy back.
-# Source: DeepSpeed runtime/zero/stage_1_and_2.py (reduce_independent_p_g_buckets_and_remove_grads, average_tensor).
-BUCKET_PASSES = 3 * 2
 # Per parameter around Adam in mixed precision, sharded: overflow check (widen, isnan, isinf and their reduction: 36),
 # norm (widen to fp64 and reduce: 18), flatten and widen the gradient (10), unscale and clip (8), narrow the new
 # weights (6). Source: DeepSpeed runtime/zero/stage_1_and_2.py, step(), _has_inf_or_nan, get_grad_norm_direct.
@@ -37,13 +36,16 @@ REPLICATED_MIXED_PRECISION_BYTES = 6 + 8 + 4 + 8 + 6
 CLIPPING_BYTES = 4 + 8
 
 
+NOTHING = PassTasks([], [])
+
+
 @dataclass(frozen=True, slots=True)
 class Passes:
-    """Tasks of one micro-batch through one piece of the model."""
+    """One micro-batch through one piece of the model."""
 
-    forward: list[Task]
-    recompute: list[Task]
-    backward: list[Task]
+    forward: PassTasks
+    recompute: PassTasks
+    backward: PassTasks
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,21 +57,24 @@ class StepEnd:
     gather: list[Task]
 
 
-def layer_passes(run: TrainingRun) -> Passes:
+def layer_passes(run: TrainingRun, kind: LayerKind) -> Passes:
     """Return the passes of one layer."""
-    call = run.call()
-    group = run.layout.tensor_group()
-    forward = forward_tasks(run.model, call, group)
-    accumulated = 1.0 - 1.0 / run.num_micro_batches
-    recompute: list[Task] = []
+    call = sized(run, kind)
+    forward, backward = forward_pass(run, kind), backward_pass(run, kind)
+    recompute = NOTHING
     if run.recompute is Recompute.SELECTIVE:
-        recompute = attention_core(run.model, call, FORWARD)
+        recompute = attention_core(run.model, layer_operators(run.model, kind), call, FORWARD, run.layout)
     elif run.recompute is Recompute.FULL:
-        recompute = list(forward)
+        recompute = PassTasks(list(forward.tasks), list(forward.overlaps))
         if run.partition_activations:
             shard = call.tokens * call.hidden_size * call.element_bytes // call.tensor_parallel_size
-            recompute += collective_task("all_gather", shard, group, Part.TENSOR_PARALLEL)
-    return Passes(forward, recompute, backward_tasks(run.model, call, group, accumulated))
+            group = run.layout.tensor_group()
+            recompute.tasks.extend(collective_task("all_gather", shard, group, Part.TENSOR_PARALLEL))
+    if run.zero_stage >= 2:
+        dense = run.model.layer_parameters(run.layout.tensor_parallel_size, kind.has_experts)
+        routed = run.layer_expert_parameters() if kind.has_experts else 0
+        return Passes(gathered(run, dense, routed, forward), recompute, reduced(run, dense, routed, backward))
+    return Passes(forward, recompute, backward)
 
 
 def loss_tasks(call: LayerCall, direction: Direction) -> list[Task]:
@@ -85,94 +90,123 @@ def loss_tasks(call: LayerCall, direction: Direction) -> list[Task]:
     return [stream_task("logits_to_fp32", logits * (call.element_bytes + FP32_BYTES), call), loss]
 
 
-def edge_passes(run: TrainingRun, stage: int) -> Passes:
-    """Return what a stage runs beside its layers.
+def _leaves_first_stage(run: TrainingRun) -> list[Task]:
+    """Return the sum over the tensor-parallel ranks of what each found in its part of the vocabulary."""
+    call, group = run.call(), run.layout.tensor_group()
+    activation = call.tokens * call.hidden_size * call.element_bytes
+    if run.sequence_parallel:
+        shard = activation // call.tensor_parallel_size
+        return collective_task("reduce_scatter", shard, group, Part.TENSOR_PARALLEL)
+    return collective_task("all_reduce", activation, group, Part.TENSOR_PARALLEL)
 
-    The first has the embedding; the last has a norm, the output projection and the loss. Messages between stages travel
-    split over the tensor-parallel group, so a stage gathers its input, and backward its own output and the gradient of
-    it.
+
+def _first_edge(run: TrainingRun) -> Passes:
+    """Return the embedding."""
+    call = run.call()
+    activation = call.tokens * call.hidden_size * call.element_bytes
+    forward = [operator_task("embedding", call, FORWARD), *_leaves_first_stage(run)]
+    backward = [operator_task("embedding", call, BACKWARD)]
+    if run.sequence_parallel:
+        shard = activation // call.tensor_parallel_size
+        backward += collective_task("all_gather", shard, run.layout.tensor_group(), Part.TENSOR_PARALLEL)
+    if run.model.position_parameters():
+        forward.append(stream_task("position_embedding", activation * ADD_PASSES, call))
+        backward.append(stream_task("position_embedding", 2 * activation, call))
+    return Passes(PassTasks(forward, []), NOTHING, PassTasks(backward, []))
+
+
+def _last_edge(run: TrainingRun) -> Passes:
+    """Return the last norm, the output projection and the loss."""
+    call = run.call()
+    activation = call.tokens * call.hidden_size * call.element_bytes
+    group = run.layout.tensor_group()
+    names = (run.model.normalization.operator, "lm_head")
+    forward = [operator_task(name, call, FORWARD) for name in names] + loss_tasks(call, FORWARD)
+    backward = [operator_task(name, call, BACKWARD) for name in names] + loss_tasks(call, BACKWARD)
+    if run.sequence_parallel:
+        shard = activation // call.tensor_parallel_size
+        forward += collective_task("all_gather", shard, group, Part.TENSOR_PARALLEL)
+        backward += collective_task("reduce_scatter", shard, group, Part.TENSOR_PARALLEL)
+        backward += collective_task("all_gather", shard, group, Part.TENSOR_PARALLEL)
+    else:
+        backward += collective_task("all_reduce", activation, group, Part.TENSOR_PARALLEL)
+    return Passes(PassTasks(forward, []), NOTHING, PassTasks(backward, []))
+
+
+def edge_passes(run: TrainingRun, stage: int, chunk: int = 0) -> Passes:
+    """Return what a piece of a stage runs beside its layers.
+
+    The model's first piece has the embedding; its last one a norm, the output projection and the loss. Messages between
+    stages travel split over the tensor-parallel group, so a stage gathers its input, and backward its own output and
+    the gradient of it; with sequence parallelism activations are split anyway.
 
     Source: DeepSpeed ``runtime/pipe/engine.py``, ``_exec_forward_pass`` and ``_exec_backward_pass``; Narayanan et al.
-    2021,
-    arXiv:2104.04473, section 4.1 (scatter/gather).
+    2021, arXiv:2104.04473, section 4.1 (scatter/gather).
     """
-    forward: list[Task] = []
-    backward: list[Task] = []
-    call = run.call()
-    group = run.layout.tensor_group()
-    activation = call.tokens * call.hidden_size * call.element_bytes
-    if stage == 0:
-        forward.append(operator_task("embedding", call, FORWARD))
-        backward.append(operator_task("embedding", call, BACKWARD))
-        forward += collective_task("all_reduce", activation, group, Part.TENSOR_PARALLEL)
-        if run.model.position_parameters():
-            forward.append(
-                stream_task(
-                    "position_embedding", call.tokens * call.hidden_size * ADD_PASSES * call.element_bytes, call
-                )
-            )
-            backward.append(stream_task("position_embedding", 2 * activation, call))
-    last = run.layout.pipeline_parallel_size - 1
-    if stage == last:
-        for name in (str(run.model.normalization), "lm_head"):
-            forward.append(operator_task(name, call, FORWARD))
-            backward.append(operator_task(name, call, BACKWARD))
-        forward += loss_tasks(call, FORWARD)
-        backward += loss_tasks(call, BACKWARD)
-        backward += collective_task("all_reduce", activation, group, Part.TENSOR_PARALLEL)
-    share = activation // call.tensor_parallel_size
-    if stage > 0:
-        forward += collective_task("all_gather", share, group, Part.PIPELINE_PARALLEL)
-    if stage < last:
-        backward += collective_task("all_gather", share, group, Part.PIPELINE_PARALLEL, times=2)
-    return Passes(forward, [], backward)
+    pieces, stages = run.virtual_pipeline_parallel_size, run.layout.pipeline_parallel_size
+    is_first = stage == 0 and chunk == 0
+    is_last = stage == stages - 1 and chunk == pieces - 1
+    forward, backward = NOTHING, NOTHING
+    tp = run.layout.tensor_parallel_size
+    for wanted, edge, parameters in (
+        (is_first, _first_edge, run.model.embedding_parameters(tp) + run.model.position_parameters()),
+        (is_last, _last_edge, run.model.embedding_parameters(tp) + run.model.norm_parameters(1)),
+    ):
+        if wanted:
+            passes = edge(run)
+            if run.zero_stage >= 2:
+                forward += gathered(run, parameters, 0, passes.forward)
+                backward += reduced(run, parameters, 0, passes.backward)
+            else:
+                forward, backward = forward + passes.forward, backward + passes.backward
+    if not run.sequence_parallel:
+        call, group = run.call(), run.layout.tensor_group()
+        share = call.tokens * call.hidden_size * call.element_bytes // tp
+        if not is_first:
+            forward += PassTasks(collective_task("all_gather", share, group, Part.PIPELINE_PARALLEL), [])
+        if not is_last:
+            backward += PassTasks(collective_task("all_gather", share, group, Part.PIPELINE_PARALLEL, times=2), [])
+    return Passes(forward, NOTHING, backward)
 
 
 def transfer_tasks(run: TrainingRun) -> list[Task]:
     """Return one message between neighbouring stages: each tensor-parallel rank sends its share of the activation."""
     if run.layout.pipeline_parallel_size == 1:
         return []
-    activation = run.micro_batch_size * run.model.sequence_length * run.model.hidden_size * run.element_bytes
-    share = activation // run.layout.tensor_parallel_size
+    call = run.call()
+    share = call.tokens * call.hidden_size * run.element_bytes // call.tensor_parallel_size
     return collective_task("point_to_point", share, run.layout.pipeline_hop(), Part.PIPELINE_PARALLEL)
-
-
-def _bucketed(name: str, elements: int, bucket: int, element_bytes: int, group: Topology) -> list[Task]:
-    """Return a collective over ``elements`` elements in buckets of at most ``bucket``."""
-    whole, rest = divmod(elements, bucket)
-    tasks = collective_task(name, bucket * element_bytes, group, Part.DATA_PARALLEL, whole) if whole else []
-    return tasks + collective_task(name, rest * element_bytes, group, Part.DATA_PARALLEL)
 
 
 def _around_optimizer(run: TrainingRun, parameters: int) -> Task:
     """Return the passes over gradients and weights beside the optimizer's own."""
     if run.element_bytes == FP32_BYTES:
-        return stream_task("gradient_clipping", parameters * CLIPPING_BYTES, run.call(), part=Part.OPTIMIZER)
+        return parameter_stream_task("gradient_clipping", parameters * CLIPPING_BYTES, run.call(), Part.OPTIMIZER)
     per_parameter = SHARDED_MIXED_PRECISION_BYTES if run.zero_stage >= 1 else REPLICATED_MIXED_PRECISION_BYTES
-    return stream_task("mixed_precision", parameters * per_parameter, run.call(), part=Part.OPTIMIZER)
+    return parameter_stream_task("mixed_precision", parameters * per_parameter, run.call(), Part.OPTIMIZER)
 
 
 def step_end(run: TrainingRun, stage: int) -> StepEnd:
     """Return a stage's gradient reduction, optimizer step and parameter gathering."""
-    parameters = run.stage_parameters(stage)
-    replicas = run.layout.data_parallel_size
-    group = run.layout.data_group()
-    call = run.call()
+    layout = run.layout
+    groups = [
+        (run.dense_parameters(stage), layout.gradient_group()),
+        (run.expert_parameters(stage), layout.expert_gradient_group()),
+    ]
     reduction: list[Task] = []
-    if replicas > 1:
-        bucketed_bytes = parameters * BUCKET_PASSES * run.element_bytes
-        reduction = _bucketed("all_reduce", parameters, run.gradient_bucket_elements, run.element_bytes, group)
-        reduction.append(stream_task("gradient_buckets", bucketed_bytes, call, part=Part.DATA_PARALLEL))
-    owned = -(-parameters // replicas) if run.zero_stage >= 1 else parameters
+    gather: list[Task] = []
+    owned = 0
+    for parameters, group in groups:
+        share = -(-parameters // group.ranks) if run.zero_stage >= 1 else parameters
+        owned += share
+        if run.zero_stage < 2:
+            reduction += reduction_tasks(run, parameters, group)
+        if run.zero_stage in (1, 2):
+            gather += collective_task("all_gather", share * run.element_bytes, group, Part.DATA_PARALLEL)
     optimizer = [
         Task("optimizer_step", catalogue()["optimizer_step"], FORWARD, (owned, 1), 1.0, Part.OPTIMIZER, 1),
         _around_optimizer(run, owned),
     ]
-    gather = (
-        collective_task("all_gather", owned * run.element_bytes, group, Part.DATA_PARALLEL)
-        if run.zero_stage >= 1
-        else []
-    )
     return StepEnd(reduction, optimizer, gather)
 
 
@@ -180,5 +214,5 @@ def tied_embedding_reduction(run: TrainingRun) -> list[Task]:
     """Return the sum of the first and the last stage's gradients of a shared embedding."""
     if not run.model.tied_embeddings or run.layout.pipeline_parallel_size == 1:
         return []
-    size_bytes = run.model.embedding_parameters(run.layout.tensor_parallel_size) * run.element_bytes
+    size_bytes = run.model.embedding_parameters(run.layout.tensor_parallel_size) * run.gradient_bytes
     return collective_task("all_reduce", size_bytes, run.layout.first_and_last_stage(), Part.DATA_PARALLEL)

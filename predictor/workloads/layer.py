@@ -8,67 +8,65 @@ over micro-batches. They stream memory, so their bytes time them.
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
-from predictor.costs.collectives import Topology
 from predictor.costs.layer_call import LayerCall
 from predictor.costs.operator import Direction
+from predictor.workloads.attention import CORE_OPERATORS, MASK_BYTES, attention_core, core_names, dropout_bytes
+from predictor.workloads.experts import expert_tasks
+from predictor.workloads.run import TrainingRun
 from predictor.workloads.tasks import (
     ADD_PASSES,
     BACKWARD,
     FORWARD,
+    Overlap,
     Part,
+    PassTasks,
     Task,
     collective_task,
     operator_task,
+    share_of,
     stream_task,
 )
-from predictor.workloads.transformer import Attention, Transformer
+from predictor.workloads.transformer import Biases, LayerKind, Transformer
 
-ATTENTION_CORE = {
-    Attention.FLASH: ("flash_attention",),
-    Attention.FUSED_SOFTMAX: ("attention_scores", "causal_softmax", "attention_values"),
-    Attention.UNFUSED: ("attention_scores", "attention_mask", "softmax", "attention_values"),
-}
 COPY_PASSES = 2
-# Dropout reads and writes the activation and one byte of mask per element.
-MASK_BYTES = 1
+# Reads and writes per element of a fused SwiGLU: forward both halves and the product; backward those and the gradients.
+FUSED_GATE_PASSES = (3, 5)
+# Half of a linear layer's backward pass makes the gradient of its weights, which no traffic waits for; the other half
+# that of its input.
+HALF_OF_BACKWARD = 0.5
+COLUMN_PARALLEL = ("qkv_projection", "ffn_up")
 
 
-def dropout_bytes(call: LayerCall) -> int:
-    """Return the bytes that dropout moves per element."""
-    return 2 * call.element_bytes + MASK_BYTES
-
-
-def layer_operators(model: Transformer) -> tuple[str, ...]:
-    """Return the named operators of one layer in the order of its forward pass."""
+def layer_operators(model: Transformer, kind: LayerKind) -> tuple[str, ...]:
+    """Return the named operators of one layer in the order of its forward pass, experts left out."""
     if model.layer_operators is not None:
         return model.layer_operators
-    norm = str(model.normalization)
-    rope = ("rope",) if model.rotary_fraction else ()
-    attention = (norm, "qkv_projection", *rope, *ATTENTION_CORE[model.attention], "attention_output", "residual_add")
-    return (*attention, norm, "ffn_up", "gelu", "ffn_down", "residual_add")
+    norm = model.normalization.operator
+    norms = (norm, norm) if model.post_norms else (norm,)
+    rope = ("rope",) if model.rotary_fraction and not model.fused_rope else ()
+    core = core_names(model, kind)
+    attention = (*norms, "qkv_projection", *rope, *core, "attention_output", "residual_add")
+    if kind.has_experts:
+        return (*attention, *norms, "residual_add")
+    gate = () if model.fused_side_kernels else ("swiglu",)
+    activation = gate if model.activation.gated else ("gelu",)
+    return (*attention, *norms, "ffn_up", *activation, "ffn_down", "residual_add")
 
 
-def attention_core(model: Transformer, call: LayerCall, direction: Direction) -> list[Task]:
-    """Return attention between its two projections: what selective recomputation runs again."""
-    core = {name for names in ATTENTION_CORE.values() for name in names}
-    tasks = [operator_task(name, call, direction) for name in layer_operators(model) if name in core]
-    if model.attention_dropout and model.attention is not Attention.FLASH:
-        scores = call.micro_batch_size * call.heads_per_rank * call.sequence_length**2
-        tasks.append(stream_task("attention_dropout", scores * dropout_bytes(call), call))
-    return tasks
-
-
-def _operators(model: Transformer, call: LayerCall, direction: Direction) -> list[Task]:
-    """Return everything between a layer's all-reduces: attention's core, then the other operators by count."""
-    core = attention_core(model, call, direction)
-    inside = {task.name for task in core}
-    others = Counter(name for name in layer_operators(model) if name not in inside)
-    return core + [operator_task(name, call, direction, times) for name, times in others.items()]
+def _operators(run: TrainingRun, kind: LayerKind, call: LayerCall, direction: Direction) -> PassTasks:
+    """Return everything between a layer's sums: attention's core, then the other operators by count, then experts."""
+    names = layer_operators(run.model, kind)
+    others = Counter(name for name in names if name not in CORE_OPERATORS)
+    tasks = [operator_task(name, call, direction, times) for name, times in others.items()]
+    if kind.has_experts:
+        tasks += expert_tasks(run.model, call, direction, run.layout)
+    return attention_core(run.model, names, call, direction, run.layout) + PassTasks(tasks, [])
 
 
 def all_reduces(model: Transformer, given: int | None) -> int:
-    """Return the tensor-parallel all-reduces of one pass through a layer."""
+    """Return the tensor-parallel sums of one pass through a layer."""
     if given is not None:
         return given
     return 1 if model.parallel_residual else 2
@@ -76,12 +74,18 @@ def all_reduces(model: Transformer, given: int | None) -> int:
 
 def _shared_side_kernels(model: Transformer, call: LayerCall, direction: Direction) -> list[Task]:
     """Return the side kernels that run in both directions."""
-    heads = call.tokens * call.hidden_size // call.tensor_parallel_size
-    whole = call.tokens * call.hidden_size
+    heads = call.tokens * call.attention_width
+    keys = call.tokens * call.key_value_heads_per_rank * call.head_dim
+    whole = call.unsplit_tokens * call.hidden_size
     copy_bytes = COPY_PASSES * call.element_bytes
     tasks = [stream_task("context_copy", heads * copy_bytes, call)]
-    if 0.0 < model.rotary_fraction < 1.0:
-        tasks.append(stream_task("rope_concatenation", 2 * heads * copy_bytes, call, launches=2))
+    if 0.0 < model.rotary_fraction < 1.0 and not model.fused_rope:
+        tasks.append(stream_task("rope_concatenation", (heads + keys) * copy_bytes, call, launches=2))
+    if model.rotary_fraction and model.fused_rope:
+        tasks.append(stream_task("rope", (heads + keys) * model.rotary_fraction * copy_bytes, call, launches=2))
+    if model.qk_norm:
+        passes = COPY_PASSES if direction is FORWARD else ADD_PASSES
+        tasks.append(stream_task("qk_norm", (heads + keys) * passes * call.element_bytes, call, launches=2))
     if model.hidden_dropout:
         fused = model.fused_side_kernels and direction is FORWARD
         size_bytes = MASK_BYTES if fused else dropout_bytes(call)
@@ -89,33 +93,108 @@ def _shared_side_kernels(model: Transformer, call: LayerCall, direction: Directi
     return tasks
 
 
-def forward_tasks(model: Transformer, call: LayerCall, group: Topology) -> list[Task]:
-    """Return one layer's forward pass; row-parallel outputs are summed over the tensor-parallel group."""
+def _fused_gate(run: TrainingRun, kind: LayerKind, call: LayerCall, direction: Direction) -> list[Task]:
+    """Return the gated activation as one kernel, where nobody named another."""
+    model = run.model
+    named = model.layer_operators is not None or kind.has_experts
+    if named or not (model.activation.gated and model.fused_side_kernels):
+        return []
+    passes = FUSED_GATE_PASSES[direction is BACKWARD]
+    return [stream_task("fused_gate", call.tokens * call.ffn_width * passes * call.element_bytes, call)]
+
+
+def sized(run: TrainingRun, kind: LayerKind) -> LayerCall:
+    """Return the sizes that the operators of one kind of layer see."""
+    call = run.call()
+    return replace(call, window=run.model.sliding_window) if kind.is_windowed else call
+
+
+def _routed_share(run: TrainingRun, kind: LayerKind) -> float:
+    """Return how many activations' worth of tokens the FFN's traffic carries: every token once per chosen expert."""
+    experts = run.model.experts
+    return experts.experts_per_token * experts.busiest if kind.has_experts and experts else 1.0
+
+
+def _sums(run: TrainingRun, kind: LayerKind, call: LayerCall, syncs: int) -> list[Task]:
+    """Return the traffic of so many sums over the tensor-parallel group in one direction.
+
+    With sequence parallelism each is a gather before a column-parallel product and a scatter behind the row-parallel
+    one, of the same bytes together. Source: Korthikanti et al. 2022, arXiv:2205.05198, section 4.2.2.
+    """
+    group = run.layout.tensor_group()
     activation = call.tokens * call.hidden_size * call.element_bytes
-    tasks = _operators(model, call, FORWARD) + _shared_side_kernels(model, call, FORWARD)
-    if model.biases and not model.fused_side_kernels:
+    if not run.sequence_parallel:
+        return collective_task("all_reduce", activation, group, Part.TENSOR_PARALLEL, syncs)
+    times = (syncs - 1 + _routed_share(run, kind)) if kind.has_experts else syncs
+    shard = activation // call.tensor_parallel_size
+    return [
+        *collective_task("all_gather", shard, group, Part.TENSOR_PARALLEL, times),
+        *collective_task("reduce_scatter", shard, group, Part.TENSOR_PARALLEL, times),
+    ]
+
+
+def forward_pass(run: TrainingRun, kind: LayerKind) -> PassTasks:
+    """Return one layer's forward pass; row-parallel outputs are summed over the tensor-parallel group."""
+    model, call = run.model, sized(run, kind)
+    activation = call.unsplit_tokens * call.hidden_size * call.element_bytes
+    operators = _operators(run, kind, call, FORWARD)
+    tasks = operators.tasks + _fused_gate(run, kind, call, FORWARD) + _shared_side_kernels(model, call, FORWARD)
+    if model.biases is Biases.ALL and not model.fused_side_kernels:
         tasks.append(stream_task("bias_additions", 2 * 2 * activation, call, launches=2))
     syncs = all_reduces(model, model.forward_all_reduces)
-    return tasks + collective_task("all_reduce", activation, group, Part.TENSOR_PARALLEL, syncs)
+    return PassTasks(tasks + _sums(run, kind, call, syncs), operators.overlaps)
 
 
-def backward_tasks(model: Transformer, call: LayerCall, group: Topology, accumulated: float) -> list[Task]:
+def _backward_traffic(run: TrainingRun, kind: LayerKind, call: LayerCall, tasks: list[Task]) -> PassTasks:
+    """Return the sums of a backward pass, and what of them runs beside products that do not wait for it.
+
+    The gradient of a column-parallel product's input travels while that of its weights is computed, and with sequence
+    parallelism its input is gathered again while the gradient of it is computed. Source: Megatron-LM
+    core/tensor_parallel/layers.py, LinearWithGradAccumulationAndAsyncCommunication.backward.
+    """
+    syncs = all_reduces(run.model, run.model.backward_all_reduces)
+    sums = _sums(run, kind, call, syncs)
+    again = [task for task in sums if run.sequence_parallel and task.name == "all_gather"]
+    if not run.overlap_tensor_parallel:
+        return PassTasks(sums + again, [])
+    products = [task for task in tasks if task.name in COLUMN_PARALLEL]
+    half = share_of(products, HALF_OF_BACKWARD)
+    leaving = [task for task in sums if task.name != "all_gather"]
+    overlaps = [Overlap(traffic, half) for traffic in (leaving, again) if traffic]
+    return PassTasks([task for task in sums if task.name == "all_gather"], overlaps)
+
+
+def weight_gradients(tasks: list[Task]) -> list[Task]:
+    """Return the part of a backward pass that makes the gradients of weights, and that only the optimizer waits for.
+
+    Source: Qi et al. 2023, arXiv:2401.10241.
+    """
+    linear = [task for task in tasks if task.operator.family == "linear"]
+    beside = [task for task in tasks if task.name in ("gradient_accumulation", "bias_gradients")]
+    return share_of(linear, HALF_OF_BACKWARD) + beside
+
+
+def gradient_accumulation(run: TrainingRun, kind: LayerKind) -> Task:
+    """Return the addition of a layer's weight gradients to those of earlier micro-batches: of all but the first."""
+    call = sized(run, kind)
+    gradient_bytes = 2 * run.gradient_bytes + call.element_bytes  # the sum is read and written, the new one read
+    return stream_task("gradient_accumulation", run.layer_parameters(kind) * gradient_bytes, call, launches=0)
+
+
+def backward_pass(run: TrainingRun, kind: LayerKind) -> PassTasks:
     """Return one layer's backward pass without recomputation.
 
-    Args:
-        model: the transformer.
-        call: sizes of one micro-batch on one rank.
-        group: the tensor-parallel group; the gradients of column-parallel inputs are summed over it.
-        accumulated: share of the micro-batches whose weight gradients are added to earlier ones.
+    The gradients of column-parallel inputs are summed over the tensor-parallel group; the weights' are added to those
+    of earlier micro-batches.
     """
-    tp = call.tensor_parallel_size
-    activation = call.tokens * call.hidden_size * call.element_bytes
-    tasks = _operators(model, call, BACKWARD) + _shared_side_kernels(model, call, BACKWARD)
-    tasks.append(stream_task("qkv_concatenation", 3 * activation // tp * 2, call))
-    added = model.layer_parameters(tp) * ADD_PASSES * call.element_bytes
-    tasks.append(stream_task("gradient_accumulation", added * accumulated, call, launches=0))
-    if model.biases:
-        width = (3 * call.hidden_size + call.ffn_hidden_size) // tp + 2 * call.hidden_size
-        tasks.append(stream_task("bias_gradients", call.tokens * width * call.element_bytes, call, launches=8))
-    syncs = all_reduces(model, model.backward_all_reduces)
-    return tasks + collective_task("all_reduce", activation, group, Part.TENSOR_PARALLEL, syncs)
+    model, call = run.model, sized(run, kind)
+    operators = _operators(run, kind, call, BACKWARD)
+    tasks = operators.tasks + _fused_gate(run, kind, call, BACKWARD) + _shared_side_kernels(model, call, BACKWARD)
+    tasks.append(stream_task("qkv_concatenation", call.tokens * call.qkv_width * 2 * call.element_bytes, call))
+    tasks += share_of([gradient_accumulation(run, kind)], 1.0 - 1.0 / run.num_micro_batches)
+    if model.biases is Biases.ALL:
+        width = call.qkv_width + call.ffn_width
+        size_bytes = (call.tokens * width + call.unsplit_tokens * 2 * call.hidden_size) * call.element_bytes
+        tasks.append(stream_task("bias_gradients", size_bytes, call, launches=8))
+    traffic = _backward_traffic(run, kind, call, tasks)
+    return PassTasks(tasks + traffic.tasks, operators.overlaps + traffic.overlaps)

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 from predictor.costs.collectives import Topology, group_topology
+
+# Innermost first: tensor-parallel ranks are neighbours. Source: Megatron-LM core/parallel_state.py, order
+# "tp-cp-ep-dp-pp"; DeepSpeed's PipeModelDataParallelTopology without the context.
+RANK_ORDER = ("tp", "cp", "dp", "pp")
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Degrees of parallelism. Ranks fill nodes in order: tensor innermost, then data, then pipeline.
+    """Degrees of parallelism. Ranks fill nodes in order, as ``rank_order`` says from the innermost.
+
+    Expert-parallel ranks are no dimension of their own: they are neighbouring ranks of the context- and data-parallel
+    ones, which see other tokens, and each holds some of the experts.
 
     ``switched_as`` is None where nodes are wired as the measured ones; see ``Topology``.
-
-    Source of the order: DeepSpeed ``PipeModelDataParallelTopology`` and Megatron-LM ``initialize_model_parallel``
-    (tp-dp-pp).
     """
 
     tensor_parallel_size: int
@@ -22,34 +27,96 @@ class Layout:
     data_parallel_size: int
     gpus_per_node: int
     switched_as: int | None = None
+    context_parallel_size: int = 1
+    expert_parallel_size: int = 1
+    rank_order: tuple[str, ...] = RANK_ORDER
 
     @property
     def num_gpus(self) -> int:
         """Return the number of GPUs of the run."""
-        return self.tensor_parallel_size * self.pipeline_parallel_size * self.data_parallel_size
+        return prod(self._size(name) for name in self.rank_order)
+
+    @property
+    def gradient_ranks(self) -> int:
+        """Return the ranks that hold the same dense weights and see different tokens."""
+        return self.data_parallel_size * self.context_parallel_size
+
+    @property
+    def expert_gradient_ranks(self) -> int:
+        """Return the ranks that hold the same experts."""
+        return self.gradient_ranks // self.expert_parallel_size
+
+    def _size(self, name: str) -> int:
+        if name == "tp":
+            return self.tensor_parallel_size
+        if name == "cp":
+            return self.context_parallel_size
+        return self.data_parallel_size if name == "dp" else self.pipeline_parallel_size
+
+    def _stride(self, name: str) -> int:
+        """Return the distance between neighbouring ranks of one kind."""
+        return prod(self._size(inner) for inner in self.rank_order[: self.rank_order.index(name)])
+
+    def _group(self, size: int, stride: int) -> Topology:
+        return group_topology(size, stride, self.gpus_per_node, self.switched_as)
+
+    def _token_dimensions(self) -> list[tuple[int, int]]:
+        """Return size and stride of the dimensions whose ranks see different tokens, the innermost first."""
+        return [(self._size(name), self._stride(name)) for name in self.rank_order if name in ("cp", "dp")]
 
     def tensor_group(self) -> Topology:
         """Return what a tensor-parallel group spans."""
-        return group_topology(self.tensor_parallel_size, 1, self.gpus_per_node, self.switched_as)
+        return self._group(self.tensor_parallel_size, self._stride("tp"))
 
-    def data_group(self) -> Topology:
-        """Return what a data-parallel group spans."""
-        stride = self.tensor_parallel_size
-        return group_topology(self.data_parallel_size, stride, self.gpus_per_node, self.switched_as)
+    def context_group(self) -> Topology:
+        """Return what a context-parallel group spans."""
+        return self._group(self.context_parallel_size, self._stride("cp"))
 
-    def _one_node(self) -> bool:
-        stages = self.tensor_parallel_size * self.data_parallel_size * self.pipeline_parallel_size
-        return stages <= self.gpus_per_node
+    def context_hop(self) -> Topology:
+        """Return what a message around the context-parallel ring crosses; all ranks of a node send at once."""
+        return self._hop(self.context_parallel_size, self._stride("cp"))
+
+    def gradient_group(self) -> Topology:
+        """Return what the ranks span that sum their gradients of dense weights."""
+        inner, outer = self._token_dimensions()
+        return self._joined(inner, outer)
+
+    def expert_group(self) -> Topology:
+        """Return what the ranks span that exchange tokens with each other's experts."""
+        (inner, inner_stride), (_, outer_stride) = self._token_dimensions()
+        ep = self.expert_parallel_size
+        within = min(ep, inner)
+        return self._joined((within, inner_stride), (ep // within, outer_stride))
+
+    def expert_gradient_group(self) -> Topology:
+        """Return what the ranks span that sum their gradients of the same experts."""
+        (inner, inner_stride), (outer, outer_stride) = self._token_dimensions()
+        ep = self.expert_parallel_size
+        within = min(ep, inner)
+        taken = ep // within
+        return self._joined((inner // within, inner_stride * within), (outer // taken, outer_stride * taken))
+
+    def _joined(self, inner: tuple[int, int], outer: tuple[int, int]) -> Topology:
+        """Return what a group of two dimensions, (size, stride) each, spans."""
+        one, other = self._group(*inner), self._group(*outer)
+        size = inner[0] * outer[0]
+        per_node = min(size, one.gpus_per_node * other.gpus_per_node)
+        return Topology(-(-size // per_node), per_node, self.switched_as)
+
+    def _hop(self, size: int, stride: int) -> Topology:
+        """Return what a message to the next of ``size`` ranks crosses, ``stride`` apart.
+
+        A link in a node if all of them share one. Between nodes all ranks of a node on the way send at once, and so
+        share what leads out of it.
+        """
+        if size * stride <= self.gpus_per_node:
+            return Topology(1, 2, self.switched_as)
+        return Topology(2, min(stride, self.gpus_per_node))
 
     def pipeline_hop(self) -> Topology:
-        """Return what a message between neighbouring stages crosses: a link in a node if all stages share one.
-
-        Between nodes all ranks of a stage on one node send at once, and so share what leads out of it.
-        """
-        if self._one_node():
-            return Topology(1, 2, self.switched_as)
-        return Topology(2, min(self.tensor_parallel_size * self.data_parallel_size, self.gpus_per_node))
+        """Return what a message between neighbouring stages crosses."""
+        return self._hop(self.pipeline_parallel_size, self._stride("pp"))
 
     def first_and_last_stage(self) -> Topology:
         """Return what the two ranks span that hold the same part of a shared embedding."""
-        return Topology(1, 2, self.switched_as) if self._one_node() else Topology(2, 1)
+        return Topology(1, 2, self.switched_as) if self.pipeline_hop().nodes == 1 else Topology(2, 1)

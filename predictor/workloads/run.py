@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from enum import StrEnum
 
 from predictor.costs.layer_call import LayerCall
 from predictor.costs.work import element_bytes
 from predictor.workloads.layout import Layout
-from predictor.workloads.transformer import Transformer
+from predictor.workloads.transformer import LayerKind, Transformer
+
+FP32_BYTES = 4
 
 
 class Recompute(StrEnum):
@@ -25,9 +28,18 @@ class TrainingRun:
 
     Attributes:
         layers_per_stage: how the pipeline splits the model.
-        zero_stage: 0 replicates the optimizer, 1 shards it over the data-parallel group.
+        zero_stage: what the ranks that sum their gradients share out instead of replicating: 1 the optimizer's states,
+            2 the gradients too, 3 the weights too. Rajbhandari et al. 2019, arXiv:1910.02054.
         gradient_bucket_elements: largest number of gradient elements that one collective reduces.
-        overlap_gradient_reduction: reduce during the last micro-batch's backward pass instead of after it.
+        overlap_gradient_reduction: reduce during the backward pass (the last micro-batch's, and every one's where
+            gradients are shared out) instead of after it.
+        virtual_pipeline_parallel_size: pieces of the model that a stage holds, of an interleaved schedule.
+        sequence_parallel: tensor-parallel ranks split the tokens where they do not split the layer.
+        scatters_gradients: gradients are reduced with a reduce-scatter, not an all-reduce.
+        overlap_parameter_gather: updated weights are gathered during the next forward pass; ZeRO-3 gathers a layer's
+            while the layer before it computes.
+        overlap_tensor_parallel: backward, tensor-parallel traffic runs beside the products that do not wait for it.
+        fp32_gradients: gradients are accumulated and reduced in fp32.
         blocking_transfers: pipeline neighbours both wait for a message; otherwise it overlaps the sender's next slot.
         partition_activations: checkpointed inputs are stored split over the tensor-parallel group and gathered again.
         synchronize_each_layer: the host waits for the device after every layer's pass.
@@ -47,15 +59,32 @@ class TrainingRun:
     blocking_transfers: bool = True
     partition_activations: bool = False
     synchronize_each_layer: bool = False
+    virtual_pipeline_parallel_size: int = 1
+    sequence_parallel: bool = False
+    scatters_gradients: bool = False
+    overlap_parameter_gather: bool = False
+    overlap_tensor_parallel: bool = False
+    fp32_gradients: bool = False
 
     @property
     def element_bytes(self) -> int:
         """Return the bytes of one activation, weight or gradient outside the optimizer."""
         return element_bytes(self.precision)
 
+    @property
+    def gradient_bytes(self) -> int:
+        """Return the bytes of one gradient as it is accumulated and reduced."""
+        return FP32_BYTES if self.fp32_gradients else self.element_bytes
+
     def call(self) -> LayerCall:
         """Return the sizes that operators see for one micro-batch on one rank."""
-        return self.model.call(self.micro_batch_size, self.layout.tensor_parallel_size, self.element_bytes)
+        return self.model.call(
+            self.micro_batch_size,
+            self.layout.tensor_parallel_size,
+            self.element_bytes,
+            self.layout.context_parallel_size,
+            self.sequence_parallel,
+        )
 
     @property
     def global_batch_size(self) -> int:
@@ -67,11 +96,55 @@ class TrainingRun:
         """Return the tokens of one step."""
         return self.global_batch_size * self.model.sequence_length
 
-    def stage_parameters(self, stage: int) -> int:
-        """Return the parameters that one rank of a stage holds."""
+    def layer_kinds(self, stage: int, chunk: int = 0) -> Counter[LayerKind]:
+        """Return how many layers of each kind one piece of a stage holds.
+
+        Pieces follow each other stage by stage: all stages' first ones, then all second ones.
+        """
+        pieces = self.virtual_pipeline_parallel_size
+        shares = [layers // pieces for layers in self.layers_per_stage]
+        first = chunk * sum(shares) + sum(shares[:stage])
+        if self.model.experts is None and not self.model.sliding_window:
+            return Counter({self.model.kind(0): shares[stage]})
+        return Counter(self.model.kind(layer) for layer in range(first, first + shares[stage]))
+
+    def stage_kinds(self, stage: int) -> Counter[LayerKind]:
+        """Return how many layers of each kind a stage holds."""
+        kinds: Counter[LayerKind] = Counter()
+        for chunk in range(self.virtual_pipeline_parallel_size):
+            kinds.update(self.layer_kinds(stage, chunk))
+        return kinds
+
+    def _layers_with_experts(self, stage: int) -> int:
+        if self.model.experts is None:
+            return 0
+        return sum(count for kind, count in self.stage_kinds(stage).items() if kind.has_experts)
+
+    def layer_parameters(self, kind: LayerKind) -> int:
+        """Return the parameters that one rank holds of one layer, its routed experts included."""
+        dense = self.model.layer_parameters(self.layout.tensor_parallel_size, kind.has_experts)
+        return dense + (self.layer_expert_parameters() if kind.has_experts else 0)
+
+    def layer_expert_parameters(self) -> int:
+        """Return the parameters of the routed experts of one layer that one rank holds."""
+        experts = self.model.experts
+        if experts is None:
+            return 0
+        held = experts.num_experts // self.layout.expert_parallel_size
+        return held * self.model.expert_parameters(self.layout.tensor_parallel_size)
+
+    def expert_parameters(self, stage: int) -> int:
+        """Return the parameters of routed experts that one rank of a stage holds."""
+        return self._layers_with_experts(stage) * self.layer_expert_parameters()
+
+    def dense_parameters(self, stage: int) -> int:
+        """Return the parameters that one rank of a stage holds, routed experts not counted."""
         tp = self.layout.tensor_parallel_size
         model = self.model
-        parameters = self.layers_per_stage[stage] * model.layer_parameters(tp)
+        with_experts = self._layers_with_experts(stage)
+        parameters = (self.layers_per_stage[stage] - with_experts) * model.layer_parameters(tp)
+        if with_experts:
+            parameters += with_experts * model.layer_parameters(tp, has_experts=True)
         last = stage == len(self.layers_per_stage) - 1
         if stage == 0:
             parameters += model.embedding_parameters(tp) + model.position_parameters()
@@ -80,3 +153,7 @@ class TrainingRun:
         if last and not (model.tied_embeddings and stage == 0):
             parameters += model.embedding_parameters(tp)
         return parameters
+
+    def stage_parameters(self, stage: int) -> int:
+        """Return the parameters that one rank of a stage holds."""
+        return self.dense_parameters(stage) + self.expert_parameters(stage)

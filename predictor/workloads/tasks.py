@@ -1,4 +1,4 @@
-"""A task is one call of an operator or a collective, some number of times over."""
+"""A task is one call of an operator or a collective, some number of times over; a pass is tasks and what they hide."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ class Part(StrEnum):
     OPERATORS = "operators"
     SIDE_KERNELS = "side_kernels"
     TENSOR_PARALLEL = "tensor_parallel"
+    CONTEXT_PARALLEL = "context_parallel"
+    EXPERT_PARALLEL = "expert_parallel"
     PIPELINE_PARALLEL = "pipeline_parallel"
     DATA_PARALLEL = "data_parallel"
     OPTIMIZER = "optimizer"
@@ -45,12 +47,46 @@ class Task(NamedTuple):
     launches: float
 
 
+class Overlap(NamedTuple):
+    """Traffic that runs beside some of a pass's tasks; what it takes longer than they do is exposed."""
+
+    traffic: list[Task]
+    behind: list[Task]
+
+
+class PassTasks(NamedTuple):
+    """One pass of one micro-batch through one piece of the model: tasks in turn, and traffic beside them."""
+
+    tasks: list[Task]
+    overlaps: list[Overlap]
+
+    def __add__(self, other: object) -> PassTasks:
+        """Run one pass after the other."""
+        assert isinstance(other, PassTasks)
+        return PassTasks(self.tasks + other.tasks, self.overlaps + other.overlaps)
+
+    def calls(self) -> list[Task]:
+        """Return everything that runs, hidden traffic included."""
+        return self.tasks + [task for overlap in self.overlaps for task in overlap.traffic]
+
+
+def share_of(tasks: list[Task], share: float) -> list[Task]:
+    """Return a share of each task's time."""
+    return [task._replace(times=task.times * share) for task in tasks]
+
+
 def operator_task(name: str, call: LayerCall, direction: Direction, times: float = 1.0) -> Task:
     """Return the task of a catalogue operator on one layer call."""
     operator = catalogue()[name]
     assert operator.shape is not None
+    return shaped_task(name, operator.shape(call), direction, times)
+
+
+def shaped_task(name: str, shape: Shape, direction: Direction, times: float = 1.0) -> Task:
+    """Return the task of a catalogue operator on a shape of its own."""
+    operator = catalogue()[name]
     launches = times * operator.launches[direction is BACKWARD]
-    return Task(name, operator, direction, operator.shape(call), times, Part.OPERATORS, launches)
+    return Task(name, operator, direction, shape, times, Part.OPERATORS, launches)
 
 
 def collective_task(name: str, size_bytes: float, group: Topology, part: Part, times: float = 1.0) -> list[Task]:
@@ -71,9 +107,17 @@ def stream_task(
     streams more than an activation is timed by an addition of its own size, up to STREAM_ROWS, where rates have
     levelled off; in pieces of a small activation's size it would pay for a launch each.
     """
+    return _streamed(name, size_bytes, call, call.tokens, launches, part)
+
+
+def parameter_stream_task(name: str, size_bytes: float, call: LayerCall, part: Part) -> Task:
+    """Return the task of a kernel over parameters, timed as ``stream_task``, whatever the size of an activation."""
+    return _streamed(name, size_bytes, call, 1, 1, part)
+
+
+def _streamed(name: str, size_bytes: float, call: LayerCall, rows: int, launches: float, part: Part) -> Task:
     operator = catalogue()["residual_add"]
     row_bytes = ADD_PASSES * call.element_bytes * call.hidden_size
-    rows = call.tokens
     while 2 * rows <= min(size_bytes / row_bytes, STREAM_ROWS):
         rows *= 2  # doubling keeps the sizes few, so that most streams of a run share a remembered answer
     return Task(name, operator, FORWARD, (rows, call.hidden_size), size_bytes / (row_bytes * rows), part, launches)

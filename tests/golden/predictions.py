@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from predictor.bundled import REGRESSORS_FOLDER
-from predictor.config import to_run, validate
+from predictor.config import to_run
 from predictor.costs.published import open_system
+from predictor.sections import validate
 from predictor.step_time import predict
 
 STORED = Path(__file__).with_name("predictions.json")

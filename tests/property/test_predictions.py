@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from predictor.breakdown import stage_parts
 from predictor.bundled import REGRESSORS_FOLDER
-from predictor.config import to_run, validate
+from predictor.config import to_run
 from predictor.costs.published import PublishedSystem, open_system
+from predictor.sections import validate
 from predictor.short_config import expand
 from predictor.step_time import Prediction, predict
 from predictor.workloads.run import TrainingRun

@@ -1,92 +1,203 @@
-"""Schedules and their replay, for any number of stages and micro-batches."""
+"""Schedules, their replay and its recording, for any number of stages, micro-batches and chunks."""
 
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from predictor.timeline.replay import Kind, replay, stage_program
-from predictor.timeline.schedules import SCHEDULES, Slot
+from predictor.timeline.order import Kind, stage_program
+from predictor.timeline.record import record
+from predictor.timeline.replay import Replay, replay
+from predictor.timeline.schedules import FORWARD, SCHEDULES, Pass, Slot, check, peak_in_flight
 
-STAGES = st.integers(1, 9)
-MICRO_BATCHES = st.integers(1, 12)
-NAMES = st.sampled_from(sorted(SCHEDULES))
 DURATION = st.floats(0.0, 100.0)
 # Instructions of one kind add up in any order: relative, not exact.
 SAME = 1e-9
 
 
-@given(NAMES, STAGES, MICRO_BATCHES, st.floats(0.1, 10.0), st.floats(0.1, 10.0), st.booleans())
-def test_uniform_stages_take_the_closed_formula(
-    name: str, stages: int, micro_batches: int, forward: float, backward: float, blocking: bool
-) -> None:
-    """(m + p − 1)(f + b): Narayanan et al. 2021, arXiv:2104.04473, section 2.2."""
-    found = replay(SCHEDULES[name], micro_batches, [forward] * stages, [backward] * stages, 0.0, blocking)
-    assert math.isclose(found.makespan, (micro_batches + stages - 1) * (forward + backward), rel_tol=SAME)
+class Sizes(NamedTuple):
+    """A schedule and what it is run on."""
+
+    name: str
+    stages: int
+    micro_batches: int
+    chunks: int
+    blocking: bool
+
+
+class Case(NamedTuple):
+    """Everything that a replay takes."""
+
+    sizes: Sizes
+    forward: list[list[float]]
+    backward: list[list[float]]
+    weight: list[list[float]]
+    transfer: float
+
+    def replayed(self) -> Replay:
+        """Return its replay."""
+        name, _, micro_batches, _, blocking = self.sizes
+        return replay(SCHEDULES[name], micro_batches, *self[1:], blocking)
+
+
+@st.composite
+def any_sizes(draw: st.DrawFn) -> Sizes:
+    """Draw any schedule on any stages."""
+    name = draw(st.sampled_from(sorted(SCHEDULES)))
+    if name == "interleaved_1f1b":
+        stages, chunks = draw(st.integers(2, 6)), draw(st.integers(2, 4))
+        sizes = Sizes(name, stages, stages * draw(st.integers(1, 4)), chunks, False)
+    else:
+        blocking = SCHEDULES[name].may_block and draw(st.booleans())
+        sizes = Sizes(name, draw(st.integers(1, 9)), draw(st.integers(1, 12)), 1, blocking)
+    assert check(name, *sizes[1:4]) is None
+    return sizes
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    """Draw any schedule with any durations."""
+    sizes = draw(any_sizes())
+    chunks = st.lists(DURATION, min_size=sizes.chunks, max_size=sizes.chunks)
+    durations = st.lists(chunks, min_size=sizes.stages, max_size=sizes.stages)
+    weight = draw(durations) if SCHEDULES[sizes.name].splits_backward else []
+    return Case(sizes, draw(durations), draw(durations), weight, draw(DURATION))
+
+
+@given(any_sizes(), st.floats(0.1, 10.0), st.floats(0.1, 10.0))
+def test_uniform_stages_take_the_closed_formula(sizes: Sizes, forward: float, backward: float) -> None:
+    """m(f + b) + (p − 1)(f + b)/v: Narayanan et al. 2021, arXiv:2104.04473, section 2.2; f and b of a whole stage.
+
+    ZB-H1, with f = b = w: 3m + (p − 1) of them if m ≥ p: Qi et al. 2023, arXiv:2401.10241, table 2.
+    """
+    name, stages, micro_batches, chunks, blocking = sizes
+    one, two = [[forward / chunks] * chunks] * stages, [[backward / chunks] * chunks] * stages
+    if SCHEDULES[name].splits_backward:
+        found = replay(SCHEDULES[name], micro_batches, one, one, one, 0.0, blocking)
+        if micro_batches >= stages:
+            assert math.isclose(found.makespan, (3 * micro_batches + stages - 1) * forward, rel_tol=SAME)
+        return
+    found = replay(SCHEDULES[name], micro_batches, one, two, [], 0.0, blocking)
+    formula = (micro_batches + (stages - 1) / chunks) * (forward + backward)
+    assert math.isclose(found.makespan, formula, rel_tol=SAME)
     for busy in found.busy:
         assert math.isclose(busy, micro_batches * (forward + backward), rel_tol=SAME)
 
 
-@st.composite
-def timelines(draw: st.DrawFn) -> tuple[str, int, list[float], list[float], float, bool]:
-    """Draw any schedule with any durations."""
-    stages = draw(STAGES)
-    durations = st.lists(DURATION, min_size=stages, max_size=stages)
-    return draw(NAMES), draw(MICRO_BATCHES), draw(durations), draw(durations), draw(DURATION), draw(st.booleans())
-
-
-@given(timelines())
-def test_replay_never_deadlocks_and_never_beats_its_work(
-    timeline: tuple[str, int, list[float], list[float], float, bool],
-) -> None:
-    name, micro_batches, forward, backward, transfer, blocking = timeline
-    found = replay(SCHEDULES[name], micro_batches, forward, backward, transfer, blocking)
-    for stage, (f, b) in enumerate(zip(forward, backward, strict=True)):
-        work = micro_batches * (f + b)
+@given(cases())
+def test_replay_never_deadlocks_and_never_beats_its_work(case: Case) -> None:
+    found = case.replayed()
+    micro_batches = case.sizes.micro_batches
+    for stage in range(case.sizes.stages):
+        work = micro_batches * sum(sum(kind[stage]) for kind in (case.forward, case.backward, case.weight) if kind)
         assert math.isclose(found.busy[stage], work, rel_tol=SAME, abs_tol=SAME)
         needed = found.busy[stage] + found.communicating[stage]
         assert found.finished[stage] >= needed * (1 - SAME)
-    longest_path = sum(forward) + sum(backward) + 2 * (len(forward) - 1) * transfer
+    longest_path = sum(map(sum, case.forward)) + sum(map(sum, case.backward))
+    longest_path += 2 * (case.sizes.stages * case.sizes.chunks - 1) * case.transfer
     assert found.makespan >= longest_path * (1 - SAME)
 
 
-@given(timelines(), st.data())
-def test_more_work_is_never_faster(
-    timeline: tuple[str, int, list[float], list[float], float, bool], data: st.DataObject
-) -> None:
-    name, micro_batches, forward, backward, transfer, blocking = timeline
-    before = replay(SCHEDULES[name], micro_batches, forward, backward, transfer, blocking).makespan
-    stage = data.draw(st.integers(0, len(forward) - 1))
+def _slower(durations: list[list[float]], stage: int, more: float) -> list[list[float]]:
+    return [[one + more * (i == stage) for one in chunks] for i, chunks in enumerate(durations)]
+
+
+@given(cases(), st.data())
+def test_more_work_is_never_faster(case: Case, data: st.DataObject) -> None:
+    before = case.replayed().makespan
+    stage = data.draw(st.integers(0, case.sizes.stages - 1))
     more = data.draw(DURATION)
-    slower_forward = [f + more * (i == stage) for i, f in enumerate(forward)]
-    slower_backward = [b + more * (i == stage) for i, b in enumerate(backward)]
-    for arguments in (
-        (micro_batches, slower_forward, backward, transfer),
-        (micro_batches, forward, slower_backward, transfer),
-        (micro_batches, forward, backward, transfer + more),
-        (micro_batches + 1, forward, backward, transfer),
-    ):
-        after = replay(SCHEDULES[name], *arguments, blocking).makespan
-        assert after >= before * (1 - SAME)
+    step = case.sizes.stages if SCHEDULES[case.sizes.name].chunks else 1
+    slower = [
+        case._replace(forward=_slower(case.forward, stage, more)),
+        case._replace(backward=_slower(case.backward, stage, more)),
+        case._replace(weight=_slower(case.weight, stage, more)),
+        case._replace(transfer=case.transfer + more),
+        case._replace(sizes=case.sizes._replace(micro_batches=case.sizes.micro_batches + step)),
+    ]
+    for one in slower:
+        assert one.replayed().makespan >= before * (1 - SAME)
 
 
-@given(NAMES, STAGES, MICRO_BATCHES)
-def test_every_slot_and_message_happens_once(name: str, stages: int, micro_batches: int) -> None:
-    sent: list[tuple[int, bool, int]] = []
-    received: list[tuple[int, bool, int]] = []
+@given(any_sizes())
+def test_every_slot_happens_once_and_after_what_it_is_made_from(sizes: Sizes) -> None:
+    name, stages, micro_batches, chunks, _ = sizes
+    schedule = SCHEDULES[name]
+    each = [(i, chunk) for i in range(micro_batches) for chunk in range(chunks)]
     for stage in range(stages):
-        slots = SCHEDULES[name](stage, stages, micro_batches)
-        expected = {(forward, i) for forward in (True, False) for i in range(micro_batches)}
-        assert {tuple(slot) for slot in slots} == expected
-        assert len(slots) == len(expected)
-        for i in range(micro_batches):
-            assert slots.index(Slot(True, i)) < slots.index(Slot(False, i))
-        for kind, forward, i in stage_program(slots, stage, stages):
-            if kind is Kind.SEND:
-                sent.append((stage if forward else stage - 1, forward, i))
-            elif kind is Kind.RECEIVE:
-                received.append((stage - 1 if forward else stage, forward, i))
-    assert sorted(sent) == sorted(received)
-    assert len(sent) == 2 * micro_batches * (stages - 1)
+        slots = schedule.order(stage, stages, micro_batches, chunks)
+        assert sorted(slots) == sorted(Slot(kind, *one) for kind in schedule.passes for one in each)
+        for one in each:
+            order = [slots.index(Slot(kind, *one)) for kind in schedule.passes]
+            assert order == sorted(order)
+
+
+@given(any_sizes())
+def test_every_message_that_blocks_has_two_sides(sizes: Sizes) -> None:
+    name, stages, micro_batches, _, _ = sizes
+    if not SCHEDULES[name].may_block:
+        return
+    sides: dict[Kind, list[tuple[int, Pass, int]]] = {Kind.SEND: [], Kind.RECEIVE: []}
+    for stage in range(stages):
+        for kind, direction, i in stage_program(SCHEDULES[name].order(stage, stages, micro_batches, 1), stage, stages):
+            if kind is not Kind.COMPUTE:
+                link = stage if (kind is Kind.SEND) is (direction is FORWARD) else stage - 1
+                sides[kind].append((link, direction, i))
+    assert sorted(sides[Kind.SEND]) == sorted(sides[Kind.RECEIVE])
+    assert len(sides[Kind.SEND]) == 2 * micro_batches * (stages - 1)
+
+
+@given(any_sizes())
+def test_no_stage_holds_more_than_its_schedule_allows(sizes: Sizes) -> None:
+    name, stages, micro_batches, chunks, _ = sizes
+    schedule = SCHEDULES[name]
+    held = [peak_in_flight(schedule, stage, *sizes[1:4]) for stage in range(stages)]
+    expected = {
+        "1f1b": [min(stages - stage, micro_batches) for stage in range(stages)],
+        "all_forward_all_backward": [micro_batches] * stages,
+        "interleaved_1f1b": [
+            min((stages - stage - 1) * 2 + (chunks - 1) * stages + 1, micro_batches * chunks) for stage in range(stages)
+        ],
+        "zero_bubble_h1": [min(stages, micro_batches)] * stages,
+    }
+    assert held == expected[name]
+    if schedule.splits_backward:
+        until_backward = [peak_in_flight(schedule, s, *sizes[1:4], Pass.BACKWARD) for s in range(stages)]
+        assert until_backward == expected["1f1b"]
+
+
+@given(cases())
+def test_a_recording_is_its_replay(case: Case) -> None:
+    name, stages, micro_batches, chunks, blocking = case.sizes
+    found = case.replayed()
+    recording = record(SCHEDULES[name], micro_batches, *case[1:], blocking)
+    assert list(recording.finished) == found.finished
+    durations = [case.forward, case.backward, case.weight]
+    orders = [SCHEDULES[name].order(stage, stages, micro_batches, chunks) for stage in range(stages)]
+    assert [Slot(*slot[1:4]) for slot in recording.slots] == [slot for order in orders for slot in order]
+    for stage in range(stages):
+        clock = 0.0
+        for slot in (one for one in recording.slots if one.stage == stage):
+            assert slot.start >= clock
+            duration = durations[slot.kind][stage][slot.chunk]
+            assert math.isclose(slot.end - slot.start, duration, rel_tol=SAME, abs_tol=SAME * (1 + slot.end))
+            clock = slot.end
+        assert clock <= found.finished[stage] * (1 + SAME)
+    assert len(recording.messages) == 2 * micro_batches * (stages * chunks - 1)
+
+
+@given(cases())
+def test_no_slot_starts_before_its_message_is_there(case: Case) -> None:
+    name, stages, micro_batches, _, blocking = case.sizes
+    recording = record(SCHEDULES[name], micro_batches, *case[1:], blocking)
+    made = {(slot.stage, *slot[1:4]): slot for slot in recording.slots}
+    for message in recording.messages:
+        virtual = message.chunk * stages + message.sender + (1 if message.kind is FORWARD else -1)
+        chunk, stage = divmod(virtual, stages)
+        assert stage == message.receiver
+        assert made[message.sender, *message[2:5]].end <= message.start
+        assert message.end <= made[stage, message.kind, message.micro_batch, chunk].start
+        assert math.isclose(message.end - message.start, case.transfer, rel_tol=SAME, abs_tol=SAME * (1 + message.end))

@@ -63,12 +63,12 @@ BAD_SHORT_FORMS: dict[str, tuple[dict[str, Any], list[str]]] = {
     "more GPUs than a node has": ({"gpus_per_node": 8}, ["gpus_per_node is 8; Perlmutter has 4"]),
     "unpublished GPU": (
         {"gpu_name": "NVIDIAB200"},
-        ["gpu_name is NVIDIAB200", "Perlmutter (NVIDIAA100-SXM4-80GB), Vista (NVIDIAGH200120GB)"],
+        ["gpu_name is NVIDIAB200", "Perlmutter (NVIDIAA100-SXM4-80GB), "],
     ),
     "another system's GPU": ({"gpu_name": "NVIDIAGH200120GB"}, ["Perlmutter was measured on NVIDIAA100-SXM4-80GB"]),
     "unpublished cluster": (
         {"operator_data_folder": "./regressors/Perlmuter/operator"},
-        ["./regressors/Perlmuter/operator is not a published system", "Perlmutter (NVIDIAA100-SXM4-80GB), Vista"],
+        ["./regressors/Perlmuter/operator is not a published system", "Perlmutter (NVIDIAA100-SXM4-80GB), Selene"],
     ),
     "two clusters": (
         {"nccl_data_folder": "./regressors/Vista/nccl"},
@@ -112,8 +112,8 @@ BAD_FULL_FORMS: dict[str, tuple[dict[str, Any], list[str]]] = {
     "list for a section": ({"model": [3]}, ["model is a list; it needs keys: num_layers"]),
     "empty section": ({"parallelism": None}, ["parallelism is null; it needs keys: tensor_parallel_size"]),
     "keys for a number": ({"model": {"num_layers": {"a": 1}}}, ["model.num_layers (encoders) is a mapping"]),
-    "no system": ({"system": ""}, ["system is ''", "Perlmutter (NVIDIAA100-SXM4-80GB), Vista (NVIDIAGH200120GB)"]),
-    "blank system": ({"system": "  "}, ["system is ' '", "Perlmutter (NVIDIAA100-SXM4-80GB), Vista"]),
+    "no system": ({"system": ""}, ["system is ''", "Perlmutter (NVIDIAA100-SXM4-80GB), "]),
+    "blank system": ({"system": "  "}, ["system is ' '", "Perlmutter (NVIDIAA100-SXM4-80GB), Selene"]),
     "layer of nothing": ({"model": {"layer_operators": []}}, ["model.layer_operators is []", "flash_attention"]),
     "layer without a layer's operators": (
         {"model": {"layer_operators": ["lm_head", "cross_entropy"]}},

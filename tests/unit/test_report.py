@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from predictor.breakdown import answers, model_parameters, stage_parts
+from predictor.breakdown import answers, stage_parts
 from predictor.costs.cost import Cost
 from predictor.costs.operator import Direction, Operator, Shape
 from predictor.costs.published import PublishedSystem
@@ -178,7 +178,7 @@ def test_every_key_of_the_json_is_documented(tmp_path: Path) -> None:
 def test_parameters_of_a_known_model(tmp_path: Path) -> None:
     run, _ = load(write(full_form(model={"num_layers": 2, "vocab_size": 1000}), tmp_path / "config.yml"))
     dim = 2048
-    assert model_parameters(run) == 2 * (12 * dim * dim + 2 * dim) + 2 * 1000 * dim + dim
+    assert run.model.num_parameters() == 2 * (12 * dim * dim + 2 * dim) + 2 * 1000 * dim + dim
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,13 @@ from predictor.costs.cost import Cost, Source
 from predictor.costs.hardware import Quantity
 from predictor.costs.published import PublishedSystem
 from predictor.host import LAYER_OVERHEAD, WITHOUT_GRAPH, launch_us, waiting_us
-from predictor.step_time import exposed_reduction, predict, time_layer
+from predictor.stage_time import exposed_reduction, time_layer
+from predictor.step_time import predict
 from predictor.workloads.expand import layer_passes
 from predictor.workloads.layout import Layout
 from predictor.workloads.run import Recompute
-from tests.unit.test_workloads import RUN
+from predictor.workloads.tasks import Part
+from tests.unit.test_workloads import DENSE, RUN
 
 UNIT = Cost(10.0, 8.0, 13.0, Source.INTERPOLATED)
 
@@ -33,18 +35,18 @@ def unit_system(**host: float) -> PublishedSystem:
 
 
 def test_a_pass_is_the_sum_of_its_calls() -> None:
-    forward, _, _ = time_layer(unit_system(), RUN)
-    calls = sum(task.times for task in layer_passes(RUN).forward)
+    forward = time_layer(unit_system(), RUN, DENSE).forward
+    calls = sum(task.times for task in layer_passes(RUN, DENSE).forward.tasks)
     assert forward.cost.us == pytest.approx(10 * calls)
     assert forward.cost.low_us == pytest.approx(8 * calls)
-    assert forward.tensor_parallel.us == 20
+    assert forward.traffic[Part.TENSOR_PARALLEL].us == 20
 
 
 def test_one_stage_step_is_micro_batches_plus_the_end() -> None:
     run = replace(RUN, layout=Layout(1, 1, 1, 4), layers_per_stage=(4,))
     result = predict(run, unit_system())
     stage = result.stages[0]
-    passes = stage.forward.cost.us + stage.recompute.cost.us + stage.backward.cost.us
+    passes = sum(one.cost.us for one in stage.whole.passes)
     assert result.step.us == pytest.approx(4 * passes + stage.optimizer.us)
     assert result.step.low_us < result.step.us < result.step.high_us
     assert result.bubble_us == 0
@@ -85,7 +87,7 @@ def test_host_decides_when_kernels_are_short() -> None:
 
 def test_host_time_is_launches_times_their_cost() -> None:
     system = unit_system(launch_forward_us=20.0, launch_backward_us=30.0).system
-    tasks = layer_passes(RUN).forward
+    tasks = layer_passes(RUN, DENSE).forward.tasks
     launches = LAYER_OVERHEAD + sum(task.launches for task in tasks)
     assert launch_us(system, tasks, backward=False) == pytest.approx(20 * launches)
     assert launch_us(system, tasks, backward=True) == pytest.approx(30 * launches)
@@ -95,6 +97,6 @@ def test_host_time_is_launches_times_their_cost() -> None:
 
 def test_synchronising_every_layer_adds_the_host_time() -> None:
     system = unit_system(launch_forward_us=1.0, launch_backward_us=1.0)
-    alone, turns = (time_layer(system, replace(RUN, synchronize_each_layer=on))[0] for on in (False, True))
+    alone, turns = (time_layer(system, replace(RUN, synchronize_each_layer=on), DENSE).forward for on in (False, True))
     assert alone.host.us == 0
     assert turns.cost.us == pytest.approx(alone.cost.us + turns.host.us)

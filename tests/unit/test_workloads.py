@@ -11,8 +11,8 @@ from predictor.costs.operator import Direction
 from predictor.workloads.expand import edge_passes, layer_passes, step_end, tied_embedding_reduction, transfer_tasks
 from predictor.workloads.layout import Layout
 from predictor.workloads.run import Recompute, TrainingRun
-from predictor.workloads.tasks import Part, Task
-from predictor.workloads.transformer import Attention, Normalization, Transformer
+from predictor.workloads.tasks import Part, PassTasks
+from predictor.workloads.transformer import Attention, Biases, LayerKind, Normalization, Transformer
 
 GPT = Transformer(
     num_layers=4,
@@ -24,7 +24,7 @@ GPT = Transformer(
     normalization=Normalization.LAYER_NORM,
     attention=Attention.FUSED_SOFTMAX,
     rotary_fraction=0.0,
-    biases=True,
+    biases=Biases.ALL,
     tied_embeddings=True,
 )
 RUN = TrainingRun(
@@ -41,8 +41,11 @@ RUN = TrainingRun(
 )
 
 
-def names(tasks: list[Task]) -> list[str]:
-    return [task.name for task in tasks]
+DENSE = LayerKind(has_experts=False, is_windowed=False)
+
+
+def names(tasks: PassTasks) -> list[str]:
+    return [task.name for task in tasks.calls()]
 
 
 def test_parameters_of_gpt2_medium_equal_the_published_count() -> None:
@@ -50,11 +53,11 @@ def test_parameters_of_gpt2_medium_equal_the_published_count() -> None:
     model = replace(GPT, num_layers=24, sequence_length=1024)
     embedding = 50257 * 1024
     total = 24 * model.layer_parameters() + embedding + model.position_parameters() + model.norm_parameters(1)
-    assert total == 354_823_168
+    assert total == model.num_parameters() == 354_823_168
 
 
 def test_layer_runs_every_operator_forward_and_backward() -> None:
-    passes = layer_passes(RUN)
+    passes = layer_passes(RUN, DENSE)
     for tasks in (passes.forward, passes.recompute, passes.backward):
         assert {"layer_norm", "qkv_projection", "causal_softmax", "ffn_up", "gelu", "ffn_down"} <= set(names(tasks))
     assert "gradient_accumulation" in names(passes.backward)
@@ -62,14 +65,14 @@ def test_layer_runs_every_operator_forward_and_backward() -> None:
 
 
 def test_selective_recomputation_repeats_only_attention() -> None:
-    passes = layer_passes(replace(RUN, recompute=Recompute.SELECTIVE))
+    passes = layer_passes(replace(RUN, recompute=Recompute.SELECTIVE), DENSE)
     assert names(passes.recompute) == ["attention_scores", "causal_softmax", "attention_values"]
-    assert layer_passes(replace(RUN, recompute=Recompute.NONE)).recompute == []
+    assert layer_passes(replace(RUN, recompute=Recompute.NONE), DENSE).recompute.tasks == []
 
 
 def test_parallel_residual_needs_one_all_reduce_a_layer() -> None:
     def syncs(run: TrainingRun) -> float:
-        return sum(task.times for task in layer_passes(run).forward if task.part is Part.TENSOR_PARALLEL)
+        return sum(task.times for task in layer_passes(run, DENSE).forward.tasks if task.part is Part.TENSOR_PARALLEL)
 
     assert syncs(RUN) == 2
     assert syncs(replace(RUN, model=replace(GPT, parallel_residual=True))) == 1
@@ -77,7 +80,9 @@ def test_parallel_residual_needs_one_all_reduce_a_layer() -> None:
 
 def test_listed_operators_replace_the_usual_ones() -> None:
     listed = replace(RUN, model=replace(GPT, layer_operators=("layer_norm", "gelu", "gelu")))
-    counts = {task.name: task.times for task in layer_passes(listed).forward if task.part is Part.OPERATORS}
+    counts = {
+        task.name: task.times for task in layer_passes(listed, DENSE).forward.tasks if task.part is Part.OPERATORS
+    }
     assert counts == {"layer_norm": 1, "gelu": 2}
 
 
@@ -94,7 +99,7 @@ def test_one_of_each_group_sends_nothing() -> None:
     assert step_end(alone, 0).reduction == []
     assert step_end(alone, 0).gather == []
     assert tied_embedding_reduction(alone) == []
-    assert all(task.part is not Part.TENSOR_PARALLEL for task in layer_passes(alone).forward)
+    assert all(task.part is not Part.TENSOR_PARALLEL for task in layer_passes(alone, DENSE).forward.tasks)
 
 
 def test_gradients_are_reduced_in_buckets_that_add_up() -> None:

@@ -6,7 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from fitting.systems import SystemSource
+from predictor.costs.collectives import COLLECTIVES
 from predictor.costs.hardware import System
+from predictor.costs.links import RING
+from predictor.costs.regressors import RegressorFile
+from predictor.costs.transfer import ALL_TO_ALL_LOG_ERROR, COLLECTIVE_LOG_ERROR
 
 INTRODUCTION = """\
 Fitted regressors, physics × residual, with 90 % intervals. No measured row is stored here. All errors are percent of
@@ -71,7 +75,25 @@ def _summary(document: dict[str, Any]) -> list[str]:
     return lines
 
 
-def card(source: SystemSource, system: System, document: dict[str, Any]) -> str:
+def _not_measured(system: System, files: Sequence[RegressorFile]) -> list[str]:
+    """Say which collectives are timed by their bytes over links, and who lends what this system lacks."""
+    published = {file.name for file in files}
+    missing = [name for name in COLLECTIVES if name not in published]
+    lenders = system.transfer
+    if not missing or (lenders is None and RING not in published):
+        return ["Nothing."]
+    lent = f"{lenders.intra_node} inside a node, {lenders.inter_node} between nodes" if lenders else "this system's own"
+    links = (
+        f"- {', '.join(missing)}: analytic, what their bytes take over the links as measured collectives use them "
+        f"({lent}); interval ±{100 * COLLECTIVE_LOG_ERROR:.0f} % (logarithmic), all_to_all "
+        f"±{100 * ALL_TO_ALL_LOG_ERROR:.0f} %"
+    )
+    if lenders is None:
+        return [links]
+    return [links, f"- operators without a table: analytic, {lenders.operators}'s, scaled by the ratio of the peaks"]
+
+
+def card(source: SystemSource, system: System, document: dict[str, Any], files: Sequence[RegressorFile] = ()) -> str:
     """Return the card's text."""
     provenance = source.provenance
     analytic = [
@@ -105,6 +127,9 @@ def card(source: SystemSource, system: System, document: dict[str, Any]) -> str:
         "",
         "## Analytic, because no row was usable",
         *(analytic or ["Nothing."]),
+        "",
+        "## By the links, because nobody measured it",
+        *_not_measured(system, files),
         "",
         "## Host",
         *_host(system),

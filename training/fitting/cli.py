@@ -10,15 +10,19 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from fitting.datasheet import publish_datasheet, read_errors
 from fitting.evaluate import evaluate
-from fitting.print_tables import evaluation_text, held_out_text
+from fitting.few_rows import few_rows
+from fitting.print_tables import evaluation_text, few_rows_text, held_out_text, transfer_text
 from fitting.publish import seal
 from fitting.system_fit import fit_system, judge
 from fitting.systems import SystemFileError, read_system
 from fitting.tables import TableError
+from fitting.transfer_error import transfer_error
 from predictor.errors import PublishedError
 
 BAD_INPUT = 2
+TRANSFER_ERRORS = "transfer_error.json"
 
 
 def _progress(text: str) -> None:
@@ -53,6 +57,29 @@ def _held_out(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _transfer_error(arguments: argparse.Namespace) -> int:
+    _progress(f"predicting {' and '.join(str(folder) for folder in arguments.folders)} from each other")
+    document = transfer_error(arguments.folders, arguments.measurements)
+    if arguments.out is not None:
+        arguments.out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        _progress(f"wrote {arguments.out}")
+    _print(document, arguments.json, transfer_text)
+    return 0
+
+
+def _few_rows(arguments: argparse.Namespace) -> int:
+    _progress(f"drawing a few rows of {' and '.join(str(folder) for folder in arguments.folders)}")
+    _print(few_rows(arguments.folders, arguments.measurements), arguments.json, few_rows_text)
+    return 0
+
+
+def _datasheet(arguments: argparse.Namespace) -> int:
+    errors = arguments.errors or arguments.system.with_name(TRANSFER_ERRORS)
+    files = publish_datasheet(read_system(arguments.system), read_errors(errors), arguments.out)
+    print(f"{arguments.out}: {', '.join(files)}")
+    return 0
+
+
 def _seal(arguments: argparse.Namespace) -> int:
     print(f"{arguments.folder}: {seal(arguments.folder)} files sealed")
     return 0
@@ -80,6 +107,28 @@ def parser() -> argparse.ArgumentParser:
     held_out.add_argument("measurements", type=Path, metavar="MEASUREMENTS_DIR")
     held_out.add_argument("--json", action="store_true", help="for machines")
     held_out.set_defaults(run=_held_out)
+    transfer = commands.add_parser("transfer-error", help="predict measured systems from each other and compare")
+    transfer.add_argument(
+        "folders", type=Path, nargs="+", metavar="SYSTEM_FOLDER", help="two published systems or more"
+    )
+    transfer.add_argument("measurements", type=Path, metavar="MEASUREMENTS_DIR")
+    transfer.add_argument("--out", type=Path, help="write the numbers, for the cards of systems from data sheets")
+    transfer.add_argument("--json", action="store_true", help="for machines")
+    transfer.set_defaults(run=_transfer_error)
+    few = commands.add_parser("few-rows", help="what 25 and 50 rows of a GPU are worth, beside what another lends")
+    few.add_argument("folders", type=Path, nargs="+", metavar="SYSTEM_FOLDER", help="two published systems or more")
+    few.add_argument("measurements", type=Path, metavar="MEASUREMENTS_DIR")
+    few.add_argument("--json", action="store_true", help="for machines")
+    few.set_defaults(run=_few_rows)
+    datasheet = commands.add_parser("datasheet", help="publish a system that nobody measured from its data sheet")
+    datasheet.add_argument(
+        "--system", type=Path, required=True, help="training/systems/NAME.yaml with a transfer section"
+    )
+    datasheet.add_argument(
+        "--errors", type=Path, help=f"what transfer-error wrote (default: {TRANSFER_ERRORS} beside it)"
+    )
+    datasheet.add_argument("--out", type=Path, required=True, help="folder to publish, e.g. regressors/NAME")
+    datasheet.set_defaults(run=_datasheet)
     sealing = commands.add_parser("seal", help="rewrite the manifest of a published folder after a deliberate change")
     sealing.add_argument("folder", type=Path)
     sealing.set_defaults(run=_seal)

@@ -4,7 +4,7 @@
   that
   direction: the median over shapes of its backward/forward time over the backward/forward work.
 - A regressor takes the donor's physics, its FLOP terms scaled by the peak FLOP/s and its byte terms by the memory
-  bandwidth.
+  bandwidth; the median of rows that are too few to fit sets its level.
 - A reduce-scatter takes the all-gather: the same bytes, the other way round the ring.
 
 The first two are also done for every regressor of the same kind (matrix products, or streamed bytes) that *was*
@@ -28,10 +28,12 @@ from predictor.costs.hardware import Gpu, System
 from predictor.costs.operator import BOTH, Direction, Operator, Shape
 from predictor.costs.published import OPERATOR_FOLDER, REGRESSOR_FILE, PublishedSystem, read_manifest, read_verified
 from predictor.costs.regressors import DirectionModel, DirectionRegressor, Interval, RegressorFile
+from predictor.costs.transfer import measured_log_error, scaled_physics
 
 MEASURED = "measured"
 Models = dict[tuple[str, Direction], DirectionModel]
 FAR_LOG_DISTANCE = 0.7  # a factor of two beyond the measured sizes
+FEWEST_EXAMPLES = 5  # shapes whose median sets the level of a lent regressor
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +46,12 @@ class Derived:
     why: str
 
 
-def _interval(errors: list[float]) -> Interval:
-    half = round(upper_quantile(np.abs(np.array(errors)), COVERAGE), 5)
+def _interval(errors: list[float], regressor: str) -> Interval:
+    """Return the interval of errors made elsewhere in the same way; where nothing alike was measured, of two GPUs'."""
+    if errors:
+        half = round(upper_quantile(np.abs(np.array(errors)), COVERAGE), 5)
+    else:
+        half = measured_log_error(operators_of(regressor)[0])
     return Interval(inside=(-half, half), outside=half, outside_distance=FAR_LOG_DISTANCE)
 
 
@@ -87,13 +93,7 @@ def slowed(model: DirectionModel, factor: float, interval: Interval | None = Non
 
 def rescaled(model: DirectionModel, operator: Operator, donor: Gpu, own: Gpu, precision: str) -> DirectionModel:
     """Return the physics of a model on another GPU: each term scaled by the ratio of the peaks that bound it."""
-    scale = {
-        "count": 1.0,
-        "flops": donor.peak_tflop_per_s[precision].value / own.peak_tflop_per_s[precision].value,
-        "bytes": donor.memory_bandwidth_gb_per_s.value / own.memory_bandwidth_gb_per_s.value,
-    }
-    kinds = ("count", "flops", "bytes", *operator.extra_kinds)
-    physics = rounded([c * scale[kind] for c, kind in zip(model.physics, kinds, strict=True)])
+    physics = scaled_physics(model.physics, operator, donor, own, precision)
     return model.model_copy(
         update={"physics": physics, "baseline": 0.0, "trees": (), "intervals": {}, "origin": "analytic", "rows": 0}
     )
@@ -158,7 +158,9 @@ class Deriver:
             f"no usable row: the {other} regressor on the {missing.direction} work, {factor:.3f} times slower per unit "
             f"of work, as the regressors of {self.donor.name} have it"
         )
-        return Derived(missing.regressor, missing.direction, slowed(known.model, factor, _interval(errors)), why)
+        return Derived(
+            missing.regressor, missing.direction, slowed(known.model, factor, _interval(errors, missing.regressor)), why
+        )
 
     def regressor(self, name: str) -> list[Derived]:
         """Derive a whole regressor from the donor's physics."""
@@ -170,17 +172,22 @@ class Deriver:
             if alike and fit.model and file and direction in file.directions:
                 model = rescaled(file.directions[direction], operators_of(measured)[0], donor, own, precision)
                 errors += _log_errors(model, fit.examples, direction, self.system, measured)
-        why = f"no usable row: the physics of {self.donor.name}, scaled by the ratio of the GPUs' peaks"
-        interval = _interval(errors)
-        return [
-            Derived(
-                name,
-                direction,
-                rescaled(model, operators_of(name)[0], donor, own, precision).model_copy(update={"interval": interval}),
-                why,
-            )
-            for direction, model in self.donor_files[name].directions.items()
-        ]
+        found = []
+        for direction, lent in self.donor_files[name].directions.items():
+            model = rescaled(lent, operators_of(name)[0], donor, own, precision)
+            model, why = self._levelled(model.model_copy(update={"interval": _interval(errors, name)}), name, direction)
+            found.append(Derived(name, direction, model, why))
+        return found
+
+    def _levelled(self, model: DirectionModel, name: str, direction: Direction) -> tuple[DirectionModel, str]:
+        """Return a lent model at the level of this system's few rows, and the sentence that says so."""
+        scaled = f"the physics of {self.donor.name}, scaled by the ratio of the GPUs' peaks"
+        fit = self.fits.get((name, direction))
+        if fit is None or len(fit.examples) < FEWEST_EXAMPLES:
+            return model, f"no usable row: {scaled}"
+        level = float(np.median(_log_errors(model, fit.examples, direction, self.system, name)))
+        why = f"too few rows to fit: {scaled}, then by {np.exp(level):.3f}, the median of {len(fit.examples)} shapes"
+        return model.model_copy(update={"baseline": round(level, 6)}), why
 
 
 def read_donor(folder: Path, precision: str) -> Donor:

@@ -21,7 +21,7 @@ from fitting.tables import Row, TableError, Tables
 from predictor.costs.collectives import COLLECTIVES
 from predictor.costs.cost import Cost
 from predictor.costs.operator import Operator, Shape
-from predictor.costs.published import COLLECTIVE_FOLDER, OPERATOR_FOLDER, PublishedSystem, read_manifest
+from predictor.costs.published import COLLECTIVE_FOLDER, OPERATOR_FOLDER, PublishedSystem, measured_precisions
 from predictor.errors import PublishedError
 
 EVALUATION_FORMAT = "estimate-train-time/evaluation/1"
@@ -36,17 +36,6 @@ class Job:
     folder: Path
     tables: Tables
     regressor: str
-
-
-def published_precisions(folder: Path) -> list[str]:
-    """Return the precisions that a published folder answers for.
-
-    Raises:
-        FileNotFoundError: the folder is not a published system.
-        PublishedError: its manifest is damaged.
-    """
-    names = [name for name in read_manifest(folder) if name.startswith(f"{OPERATOR_FOLDER}/")]
-    return sorted({name.removesuffix(".json").rpartition("_")[2] for name in names})
 
 
 def _column(name: str, rows: Sequence[Row], costs: Sequence[Cost], count: ColumnCount, sms: int) -> dict[str, Any]:
@@ -95,9 +84,9 @@ def run_job(job: Job) -> list[dict[str, Any]]:
 
 
 def _missing(system: PublishedSystem, tables: Tables) -> None:
-    """Raise if the tables hold a regressor that the system has not published."""
+    """Raise if the tables hold a regressor that the system does not answer for."""
+    unknown = [name for name in tables.regressors() if not system.measured(operators_of(name)[0])]
     known = {*system.regressor_names(OPERATOR_FOLDER), *system.regressor_names(COLLECTIVE_FOLDER)}
-    unknown = [name for name in tables.regressors() if name not in known]
     if unknown:
         raise PublishedError(
             f"{system.folder} has no {tables.precision} regressor for {', '.join(unknown)}; it has "
@@ -121,7 +110,7 @@ def evaluate(folder: Path, measurements: Path) -> dict[str, Any]:
     """
     jobs = []
     name = folder.name
-    for precision in published_precisions(folder):
+    for precision in measured_precisions(folder):
         system = PublishedSystem(folder, precision)
         name = system.name
         if is_own(measurements):

@@ -20,7 +20,7 @@ from predictor.costs.hardware import System
 from predictor.costs.operator import Direction, Operator, Shape
 from predictor.costs.regressors import DirectionModel
 
-FEWEST_ROWS = 30
+FEWEST_ROWS = 20
 EXAMPLES = 40
 LAUNCH_QUANTILE = 0.05
 
@@ -80,8 +80,8 @@ def run_job(job: Job) -> Fit:
     gated = gate(rows, job.system, job.tables.precision)
     counted = len(gated.kept)
     if counted < FEWEST_ROWS:
-        # A direction without usable rows lends its shapes to the check of what stands in for it.
-        return Fit(job.regressor, job.direction, None, gated.columns, {}, (), 0.0)
+        # Too few to fit a model to; they still tell how far off a lent one is.
+        return Fit(job.regressor, job.direction, None, gated.columns, {}, _examples(gated.kept), 0.0)
     members = [operator.name for operator in operators_of(job.regressor)]
     samples = to_samples(gated.kept, int(job.system.gpu.num_multiprocessors.value), members, job.most_launch_us)
     held_out = hold_out(samples, per_table=gated.kept[0].is_collective)

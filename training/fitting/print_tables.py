@@ -72,3 +72,43 @@ def held_out_text(document: dict[str, Any]) -> str:
         shown = [theirs["mape"], "", theirs["largest_mape"], theirs["unseen_topology_mape"], "", "", "", ""]
         lines.append(("  the reference", "", "", *shown))
     return columns_text(header, lines)
+
+
+def transfer_text(document: dict[str, Any]) -> str:
+    """Return how wrong transferred answers are as text: operators, collectives by links, and the constants of both."""
+    header = ("predicted", "from -> to", "shapes", "MAPE %", "median %", "bias", "90 % |log|")
+    keys = ("mape", "median", "bias", "log_error")
+    operators = [
+        (
+            f"{e['regressor']} {e['direction']}",
+            f"{e['from']} -> {e['to']}",
+            str(e["shapes"]),
+            *(number(e[k]) for k in keys),
+        )
+        for e in document["operator_columns"]
+    ]
+    collectives = [
+        (f"{e['to']} {e['topology']}", f"{e['system']}: {e['from']}", str(e["shapes"]), *(number(e[k]) for k in keys))
+        for e in document["collective_columns"]
+    ]
+    means = [
+        (f"mean of {kind}", "", "", number(found["mape"]), number(found["median"]), "", number(found["log_error"]))
+        for kind, found in document["mean"].items()
+    ]
+    constants = [f"{kind}: {found}" for kind, found in document["constants"].items()]
+    return "\n".join([columns_text(header, [*operators, *means, *collectives]), "", *constants])
+
+
+def few_rows_text(document: dict[str, Any]) -> str:
+    """Return what a few rows are worth as text."""
+    header = ("way", "from -> to", "rows", "mean MAPE %", "median MAPE %", "90 % |log|")
+    lines = [
+        (
+            e["way"],
+            f"{e['from']} -> {e['to']}",
+            str(e["rows"]),
+            *(number(e[k]) for k in ("mape", "median", "log_error")),
+        )
+        for e in document["entries"]
+    ]
+    return columns_text(header, lines)

@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -34,15 +35,29 @@ def regressor_path(file: RegressorFile) -> str:
 
 def contents(system: System, files: list[RegressorFile], card: str, held_out: object) -> dict[str, bytes]:
     """Return every file of the published folder except its manifest."""
-    hardware = yaml.safe_dump(system.model_dump(mode="json"), sort_keys=False, allow_unicode=True, width=120)
     result = {
-        SYSTEM: hardware.encode(),
+        SYSTEM: hardware_yaml(system),
         CARD: card.encode(),
         HELD_OUT: (json.dumps(held_out, indent=1, allow_nan=False) + "\n").encode(),
     }
     for file in files:
-        result[regressor_path(file)] = to_json(file.model_dump(mode="json"))
+        result[regressor_path(file)] = to_json(regressor_document(file))
     return result
+
+
+def hardware_yaml(system: System) -> bytes:
+    """Return ``system.yaml``: what is known of the hardware, and nothing for what is not."""
+    content = system.model_dump(mode="json", exclude_none=True)
+    return yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=120).encode()
+
+
+def regressor_document(file: RegressorFile) -> dict[str, Any]:
+    """Return what a regressor's file holds; a model without a borrowed residual does not mention one."""
+    document = file.model_dump(mode="json")
+    for model in document["directions"].values():
+        if model["basis"] is None:
+            del model["basis"]
+    return document
 
 
 def manifest_bytes(files: dict[str, bytes]) -> bytes:

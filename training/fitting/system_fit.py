@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fitting.card import card
+from fitting.datasheet import with_lent_host
 from fitting.derive import Derived, derive_collectives, derive_operators, read_donor, with_shared_host
 from fitting.own_tables import find_own, is_own
 from fitting.pipeline import Fit, fit_all, operators_of
@@ -16,8 +17,10 @@ from fitting.report import REFERENCE, held_out_document
 from fitting.systems import SystemSource
 from fitting.tables import TableError, Tables
 from predictor.costs.catalogue import catalogue
-from predictor.costs.hardware import Quantity, System
+from predictor.costs.collectives import COLLECTIVES
+from predictor.costs.hardware import Quantity, System, Transfer
 from predictor.costs.operator import Direction
+from predictor.costs.published import read_hardware, read_manifest
 from predictor.costs.regressors import DirectionModel, RegressorFile
 
 HOST_OPERATOR = "rope"
@@ -94,6 +97,9 @@ def find_tables(path: Path, source: SystemSource) -> list[Tables]:
 def fit_system(source: SystemSource, measurements: Path, out: Path, donor: Path | None) -> dict[str, object]:
     """Fit, publish to ``out`` and return what ``held_out.json`` holds.
 
+    What has no usable row is derived from a measured donor. A system that names lenders, or whose donor is a data
+    sheet, borrows it when it is asked instead, its collectives included.
+
     Raises:
         FileNotFoundError: a folder is missing.
         TableError: a table cannot be read, or there is none of this GPU.
@@ -104,20 +110,37 @@ def fit_system(source: SystemSource, measurements: Path, out: Path, donor: Path 
     derived: list[Derived] = []
     launches: dict[str, Quantity] = {}
     tables = find_tables(measurements, source)
+    lenders = source.hardware.transfer or lenders_of(donor)
     for table in tables:
         fits = fit_all(source.hardware, table)
         models = with_shared_host({(f.regressor, f.direction): f.model for f in fits if f.model})
         fits = [replace(f, model=models.get((f.regressor, f.direction))) for f in fits]
         derived = derive_collectives(models)
-        if donor is not None:
+        if donor is not None and lenders is None:
             derived += derive_operators(fits, source.hardware, read_donor(donor, table.precision))
         files += regressor_files(fits, derived, source.hardware, table.precision)
         told = table.launch_quantities()
         launches |= host_quantities(fits) if told is None else told
     system = source.hardware.model_copy(update={"host": {**source.hardware.host, **launches}})
+    if lenders is None and donor is not None and not any(file.name in COLLECTIVES for file in files):
+        name = donor.resolve().name
+        lenders = Transfer(operators=name, intra_node=name, inter_node=name)
+    system = system.model_copy(update={"transfer": lenders})
+    if lenders is not None and not system.host:
+        system = with_lent_host(system, out)
     document = held_out_document(system.name, [t.precision for t in tables], fits, derived)
-    publish(out, contents(system, files, card(source, system, document), document))
+    publish(out, contents(system, files, card(source, system, document, files), document))
     return document
+
+
+def lenders_of(donor: Path | None) -> Transfer | None:
+    """Return who lends to a donor that is itself a data sheet; None for a measured one.
+
+    Raises:
+        FileNotFoundError: the donor is not a published system.
+        PublishedError: it is damaged.
+    """
+    return None if donor is None else read_hardware(donor, read_manifest(donor)).transfer
 
 
 def judge(source: SystemSource, measurements: Path) -> dict[str, object]:

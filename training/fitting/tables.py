@@ -67,7 +67,7 @@ class Row:
 
 def _layer_shape(operator: Operator, row: dict[str, float]) -> Shape:
     """Return the kernel shape of a row of a layer operator's table; sizes the table lacks do not matter to it."""
-    heads = int(row.get("h", 1))
+    heads = int(row.get("h", row.get("mp", 1)))  # one per rank where the table does not say: no shape depends on it
     hidden = int(row.get("dim", heads))
     call = LayerCall(
         micro_batch_size=int(row["b"]),

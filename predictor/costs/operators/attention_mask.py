@@ -6,7 +6,7 @@ from predictor.costs.streams import over_elements
 
 
 def _shape(call: LayerCall) -> Shape:
-    return call.micro_batch_size * call.heads_per_rank, call.sequence_length
+    return call.micro_batch_size * call.heads_per_rank, call.sequence_per_rank
 
 
 def _scores(shape: Shape) -> int:

@@ -6,7 +6,7 @@ from predictor.costs.operator import MATMUL_EXTRAS, Operator, Shape, batched_gem
 
 def _shape(call: LayerCall) -> Shape:
     batch = call.micro_batch_size * call.heads_per_rank
-    return batch, call.sequence_length, call.head_dim, call.sequence_length
+    return batch, call.sequence_per_rank, call.head_dim, call.sequence_per_rank
 
 
 OPERATOR = Operator(

@@ -5,7 +5,7 @@ from predictor.costs.operator import Shape, linear
 
 
 def _shape(call: LayerCall) -> Shape:
-    return call.tokens, call.ffn_hidden_size // call.tensor_parallel_size, call.hidden_size
+    return call.tokens, call.ffn_width, call.hidden_size
 
 
 OPERATOR = linear("ffn_down", _shape, source="2·m·k·n FLOP forward, twice that backward; row-parallel")

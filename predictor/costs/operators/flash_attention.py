@@ -17,7 +17,7 @@ BACKWARD_TO_FORWARD_FLOPS = 2.5
 
 
 def _shape(call: LayerCall) -> Shape:
-    return call.micro_batch_size, call.sequence_length, call.heads_per_rank, call.head_dim, int(call.causal)
+    return call.micro_batch_size, call.sequence_per_rank, call.heads_per_rank, call.head_dim, int(call.causal)
 
 
 def padded_head_dim(head_dim: int) -> int:

@@ -6,7 +6,7 @@ from predictor.costs.streams import over_elements
 
 
 def _shape(call: LayerCall) -> Shape:
-    return call.tokens, call.ffn_hidden_size // call.tensor_parallel_size
+    return call.tokens, call.ffn_width
 
 
 OPERATOR = over_elements(

@@ -6,7 +6,7 @@ from predictor.costs.streams import over_elements
 
 
 def _shape(call: LayerCall) -> Shape:
-    return call.tokens, call.hidden_size
+    return call.unsplit_tokens, call.hidden_size
 
 
 def _rows(shape: Shape) -> int:

@@ -6,11 +6,12 @@ from predictor.costs.work import ELEMENT_BYTES, Work
 
 
 def _shape(call: LayerCall) -> Shape:
-    return call.tokens, call.heads_per_rank, int(call.head_dim * call.rotary_fraction)
+    heads = (call.heads_per_rank + call.key_value_heads_per_rank + 1) // 2
+    return call.tokens, heads, int(call.head_dim * call.rotary_fraction)
 
 
 def _work(shape: Shape, direction: Direction, num_multiprocessors: int) -> Work:
-    """Queries and keys are each read and written once."""
+    """Queries and keys are each read and written once; ``heads`` is the mean of both where keys have fewer."""
     tokens, heads, rotary_dim = shape
     elements = 2.0 * tokens * heads * rotary_dim
     return Work(0.0, 2.0 * elements * ELEMENT_BYTES, (float(tokens * heads),))

@@ -1,0 +1,89 @@
+"""The parser of the command line: one line for whatever is wrong with it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any, NoReturn
+
+from predictor.bundled import EXAMPLES_FOLDER, examples
+from predictor.errors import ConfigError, nearest
+
+NARROWEST, USUAL_WIDTH = 40, 100
+
+Commands = Any  # argparse names the type of add_subparsers' result for itself only
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose complaints are one line, and whose help is an answer like any other."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise what is wrong with the command line."""
+        raise ConfigError(f"{message}; {self.prog} --help lists what there is")
+
+    def print_help(self, file: Any = None) -> NoReturn:
+        """Hand the help over; argparse would ignore that it cannot be written."""
+        raise SystemExit(self.format_help().rstrip("\n"))
+
+
+def example(name: str) -> Path:
+    """Return the path of a bundled example, with or without its ending.
+
+    Raises:
+        ConfigError: there is none; the message lists them.
+    """
+    stem = name.removesuffix(".yml")
+    if stem not in examples():
+        raise ConfigError(f"{name} is not an example.{nearest(stem, examples())} There are: {', '.join(examples())}")
+    return EXAMPLES_FOLDER / f"{stem}.yml"
+
+
+def add_config(command: argparse.ArgumentParser) -> None:
+    """Let a command take one configuration: a file, or a bundled example."""
+    which = command.add_mutually_exclusive_group(required=True)
+    which.add_argument("path", nargs="?", metavar="CONFIG", help="configuration file")
+    which.add_argument("--config", "-c", metavar="FILE", help="the same")
+    which.add_argument("--example", "-e", metavar="NAME", help="a bundled example")
+
+
+def add_debug(command: argparse.ArgumentParser) -> None:
+    """Let a command show where something unexpected happened."""
+    command.add_argument("--debug", action="store_true", help="print a traceback if something unexpected happens")
+
+
+def config_path(arguments: argparse.Namespace) -> Path:
+    """Return the configuration that a command was given."""
+    if arguments.example is not None:
+        return example(arguments.example)
+    return Path(arguments.path if arguments.path is not None else arguments.config)
+
+
+def width() -> int:
+    """Return the columns to fill: the terminal's, or the usual where the output is no terminal."""
+    if sys.stdout is None or not sys.stdout.isatty():
+        return USUAL_WIDTH
+    from shutil import get_terminal_size
+
+    return max(NARROWEST, get_terminal_size((USUAL_WIDTH, 24)).columns)
+
+
+def as_json(content: object, indent: int | None = 2) -> str:
+    """Return JSON for people and machines; not a number is no number."""
+    import json
+
+    return json.dumps(content, indent=indent, allow_nan=False)
+
+
+def write_file(option: str, name: str, text: str) -> str:
+    """Write a file and return what there is to say about it.
+
+    Raises:
+        ConfigError: it cannot be written.
+    """
+    path = Path(name)
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{option} {name}: {error.strerror}") from None
+    return f"wrote {path}, {path.stat().st_size:,} bytes"

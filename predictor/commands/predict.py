@@ -1,0 +1,33 @@
+"""``predict``: the time, the memory and the cost of one training step."""
+
+from __future__ import annotations
+
+import argparse
+
+from predictor.commands.parser import Commands, add_config, add_debug, as_json, config_path, width
+
+NAME = "predict"
+
+
+def add(commands: Commands) -> None:
+    """Say what the command takes."""
+    command = commands.add_parser(NAME, help="predict one training step", allow_abbrev=False)
+    add_config(command)
+    command.add_argument("--json", action="store_true", help="print JSON (docs/json.md)")
+    add_debug(command)
+
+
+def answer(arguments: argparse.Namespace) -> str:
+    """Return the report of one configuration."""
+    from predictor.loading import prepare, read_config
+    from predictor.step_time import predict
+
+    loaded = prepare(*read_config(config_path(arguments)))
+    prediction = predict(loaded.run, loaded.system)
+    if arguments.json:
+        from predictor.json_report import to_json
+
+        return as_json(to_json(prediction, loaded.system, loaded.budget, loaded.notes))
+    from predictor.report import render
+
+    return render(prediction, loaded.system, width(), loaded.budget, loaded.notes)

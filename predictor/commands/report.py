@@ -1,0 +1,40 @@
+"""``report``: one HTML page about a prediction."""
+
+from __future__ import annotations
+
+import argparse
+
+from predictor.commands.parser import Commands, add_config, add_debug, config_path, write_file
+
+NAME = "report"
+SHOWN = 20
+
+
+def add(commands: Commands) -> None:
+    """Say what the command takes."""
+    command = commands.add_parser(NAME, help="one HTML page about a prediction", allow_abbrev=False)
+    add_config(command)
+    command.add_argument("--out", required=True, metavar="FILE", help="where to write the page")
+    command.add_argument("--search", action="store_true", help="also other layouts on the same GPUs")
+    add_debug(command)
+
+
+def answer(arguments: argparse.Namespace) -> str:
+    """Write the page, and return what was written."""
+    from predictor.loading import prepare, read_config
+    from predictor.page.page import page
+    from predictor.step_time import predict
+    from predictor.step_trace import step_trace
+    from predictor.timeline.picture import picture
+
+    path = config_path(arguments)
+    loaded = prepare(*read_config(path))
+    prediction = predict(loaded.run, loaded.system)
+    found = None
+    if arguments.search:
+        from predictor.search.answer import search
+        from predictor.search.question import around
+
+        found = search(around(loaded), SHOWN, pareto=True)
+    text = page(prediction, loaded, picture(step_trace(prediction)), found)
+    return write_file("--out", arguments.out, text)

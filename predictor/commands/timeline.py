@@ -1,0 +1,39 @@
+"""``timeline``: the predicted step as a trace file and as a picture."""
+
+from __future__ import annotations
+
+import argparse
+
+from predictor.commands.parser import Commands, add_config, add_debug, as_json, config_path, write_file
+from predictor.errors import ConfigError
+
+NAME = "timeline"
+
+
+def add(commands: Commands) -> None:
+    """Say what the command takes."""
+    command = commands.add_parser(NAME, help="the step as a trace file and a picture", allow_abbrev=False)
+    add_config(command)
+    command.add_argument("--trace", metavar="FILE", help="write a Chrome trace, for ui.perfetto.dev")
+    command.add_argument("--svg", metavar="FILE", help="write a picture of the pipeline")
+    add_debug(command)
+
+
+def answer(arguments: argparse.Namespace) -> str:
+    """Write what was asked for, and return what was written."""
+    if arguments.trace is None and arguments.svg is None:
+        raise ConfigError("timeline needs somewhere to write: --trace FILE, --svg FILE or both")
+    from predictor.loading import prepare, read_config
+    from predictor.step_time import predict
+    from predictor.step_trace import step_trace
+    from predictor.timeline.picture import picture
+    from predictor.timeline.trace import trace_events
+
+    loaded = prepare(*read_config(config_path(arguments)))
+    trace = step_trace(predict(loaded.run, loaded.system))
+    said = []
+    if arguments.trace is not None:
+        said.append(write_file("--trace", arguments.trace, as_json(trace_events(trace), indent=None)))
+    if arguments.svg is not None:
+        said.append(write_file("--svg", arguments.svg, picture(trace)))
+    return "\n".join(said)

@@ -1,0 +1,88 @@
+"""Predictions side by side: what each part of the step takes, and how they differ from the first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+from predictor.breakdown import StageParts, stage_parts
+from predictor.costs.published import PublishedSystem
+from predictor.memory import GIB, run_memory
+from predictor.report import LABELS, duration
+from predictor.step_time import Prediction
+
+FORMAT = "estimate-train-time/comparison/1"
+LABEL_WIDTH = 34
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One prediction of a comparison, and what it is called."""
+
+    name: str
+    prediction: Prediction
+    system: PublishedSystem
+
+    @property
+    def critical(self) -> StageParts:
+        """Return where the stage spends the step whose end ends it."""
+        return stage_parts(self.prediction, self.system)[self.prediction.critical_stage]
+
+    @property
+    def memory_gib(self) -> float:
+        """Return what the fullest GPU needs."""
+        return max(memory.total for memory in run_memory(self.prediction.run)) / GIB
+
+
+def _change(value: float, first: float) -> str:
+    return f"{value / first - 1:+.1%}" if first > 0 else "-"
+
+
+def _cell(us: float) -> str:
+    return f"{us / 1e3:,.1f}" if abs(us) > 0.05 else "-"
+
+
+def _rows(compared: list[Compared]) -> list[tuple[str, list[str]]]:
+    """Return label and cells of every line."""
+    predictions = [one.prediction for one in compared]
+    first = predictions[0].step.us
+    rows = [
+        ("step", [duration(p.step.us) for p in predictions]),
+        ("– low end of the 90 % interval", [duration(p.step.low_us) for p in predictions]),
+        ("– high end", [duration(p.step.high_us) for p in predictions]),
+        ("– source", [p.step.source.label for p in predictions]),
+        ("– against the first", ["", *(_change(p.step.us, first) for p in predictions[1:])]),
+        ("GPUs", [f"{p.run.layout.num_gpus:,}" for p in predictions]),
+        ("tokens/s", [f"{p.tokens_per_second:,.0f}" for p in predictions]),
+        ("MFU", [f"{p.mfu:.1%}" for p in predictions]),
+        ("memory of the fullest GPU, GiB", [f"{one.memory_gib:.1f}" for one in compared]),
+    ]
+    critical = [one.critical for one in compared]
+    names = [field.name for field in fields(StageParts) if field.name in LABELS]
+    for name in names:
+        values = [getattr(parts, name) for parts in critical]
+        if any(abs(value) > 0.05 for value in values):
+            rows.append((f"{LABELS[name]}, ms", [_cell(value) for value in values]))
+    return rows
+
+
+def render(compared: list[Compared]) -> str:
+    """Return the comparison as a table: a column per prediction, parts of the critical stage."""
+    rows = _rows(compared)
+    widths = [max(len(one.name), *(len(cells[i]) for _, cells in rows)) + 2 for i, one in enumerate(compared)]
+    head = " " * LABEL_WIDTH + "".join(one.name.rjust(width) for one, width in zip(compared, widths, strict=True))
+    lines = [
+        label.ljust(LABEL_WIDTH) + "".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
+        for label, cells in rows
+    ]
+    return "\n".join(line.rstrip() for line in (head, *lines))
+
+
+def to_json(compared: list[Compared]) -> dict[str, Any]:
+    """Return the comparison for machines."""
+    from predictor.json_report import to_json as one_to_json
+
+    return {
+        "format": FORMAT,
+        "compared": [{"name": one.name, "prediction": one_to_json(one.prediction, one.system)} for one in compared],
+    }

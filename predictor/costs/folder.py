@@ -1,0 +1,194 @@
+"""The files of a published system: who vouches for them, and which other system lends what they lack.
+
+system.yaml                                   peaks and links, the unit in every key, a source on every number
+card.md                                       who measured it, rows kept and dropped, held-out errors
+manifest.json                                 SHA-256 of every other file: a damaged or edited file does not load
+operator/<gpu>_<regressor>_<precision>.json
+nccl/<gpu>_<collective>_<precision>.json
+"""
+
+from __future__ import annotations
+
+import json
+from hashlib import sha256
+from pathlib import Path
+
+import yaml
+from pydantic import ValidationError
+
+from predictor.bundled import REGRESSORS_FOLDER
+from predictor.costs.collectives import COLLECTIVES
+from predictor.costs.hardware import System
+from predictor.costs.operator import Direction, Operator
+from predictor.costs.regressors import DirectionRegressor, RegressorFile, check_lengths
+from predictor.errors import PublishedError
+
+MANIFEST = "manifest.json"
+CARD = "card.md"
+HARDWARE = "system.yaml"
+MANIFEST_FORMAT = "estimate-train-time/manifest/1"
+OPERATOR_FOLDER = "operator"
+COLLECTIVE_FOLDER = "nccl"
+# A file's stem: gpu, regressor and precision, joined by underscores.
+REGRESSOR_FILE = "{gpu}_{regressor}_{precision}.json"
+_YAML_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def read_verified(folder: Path, name: str, manifest: dict[str, str]) -> bytes:
+    """Return a published file's bytes after comparing them with the manifest.
+
+    Raises:
+        PublishedError: the file is missing, or not the one that was published.
+    """
+    path = folder / name
+    if name not in manifest:
+        raise PublishedError(
+            f"{path} is not in {folder / MANIFEST}: publish the system again with python -m fitting fit"
+        )
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        raise PublishedError(f"{path} is missing although {MANIFEST} lists it; restore the published folder") from None
+    if sha256(content).hexdigest() != manifest[name]:
+        raise PublishedError(
+            f"{path} is damaged or was edited by hand: its SHA-256 is not the one in {MANIFEST}; restore the file, or "
+            f"vouch for the change with python -m fitting seal {folder}"
+        )
+    return content
+
+
+def read_manifest(folder: Path) -> dict[str, str]:
+    """Return file name → SHA-256 of a published folder.
+
+    Raises:
+        FileNotFoundError: the folder is not a published system.
+        PublishedError: the manifest is damaged, or the system has no card.
+    """
+    path = folder / MANIFEST
+    if not path.is_file():
+        raise FileNotFoundError(f"{folder} is not a published system: it has no {MANIFEST}")
+    try:
+        manifest = json.loads(path.read_bytes())
+        files = manifest["files"]
+        known = manifest["format"] == MANIFEST_FORMAT and all(isinstance(v, str) for v in files.values())
+    except (ValueError, KeyError, TypeError, AttributeError):
+        known = False
+    if not known:
+        raise PublishedError(f"{path} is damaged: expected format {MANIFEST_FORMAT}")
+    if CARD not in files or not (folder / CARD).is_file():
+        raise PublishedError(f"{folder} has no {CARD} that {MANIFEST} lists: a system without a card does not load")
+    for name in files:
+        if not (folder / name).is_file():
+            raise PublishedError(f"{folder / name} is missing although {MANIFEST} lists it; restore the folder")
+    return dict(files)
+
+
+def read_hardware(folder: Path, manifest: dict[str, str]) -> System:
+    """Return the hardware of a published system.
+
+    Raises:
+        PublishedError: the file is damaged.
+    """
+    content = read_verified(folder, HARDWARE, manifest)
+    try:
+        return System.model_validate(yaml.load(content, Loader=_YAML_LOADER))
+    except ValidationError as error:
+        raise PublishedError(f"{folder / HARDWARE}: {error.errors()[0]['msg']}") from error
+
+
+def lender_folder(folder: Path, name: str) -> Path:
+    """Return the published system that lends to another: beside it, else among those that come with the project.
+
+    Raises:
+        PublishedError: it is in neither place.
+    """
+    for candidate in (folder.parent / name, REGRESSORS_FOLDER / name):
+        if (candidate / MANIFEST).is_file():
+            return candidate
+    raise PublishedError(
+        f"{folder / HARDWARE} borrows from {name}, which is published neither in {folder.parent} nor in "
+        f"{REGRESSORS_FOLDER}"
+    )
+
+
+def own_precisions(manifest: dict[str, str]) -> set[str]:
+    """Return the precisions that a manifest lists operators in."""
+    names = (name for name in manifest if name.startswith(f"{OPERATOR_FOLDER}/"))
+    return {name.removesuffix(".json").rpartition("_")[2] for name in names}
+
+
+def measured_precisions(folder: Path) -> list[str]:
+    """Return the precisions that somebody measured on a published system, or on the one that lends it its operators.
+
+    Raises:
+        FileNotFoundError: the folder is not a published system.
+        PublishedError: its manifest or its hardware is damaged, or its lender is not there.
+    """
+    manifest = read_manifest(folder)
+    found = own_precisions(manifest)
+    hardware = read_hardware(folder, manifest)
+    if hardware.transfer is not None:
+        lent = own_precisions(read_manifest(lender_folder(folder, hardware.transfer.operators)))
+        found |= lent & hardware.gpu.peak_tflop_per_s.keys()
+    return sorted(found)
+
+
+class RegressorFiles:
+    """The regressors that lie in one published folder in one precision, each read once."""
+
+    def __init__(self, folder: Path, manifest: dict[str, str], system: System, precision: str) -> None:
+        """Read nothing yet; ``system`` is the hardware that they were measured on."""
+        self.folder = folder
+        self.system = system
+        self.precision = precision
+        self._manifest = manifest
+        self._read: dict[str, dict[Direction, DirectionRegressor]] = {}
+
+    def name(self, regressor: str) -> str:
+        """Return the file of a regressor, relative to the folder, whether it is there or not."""
+        kind = COLLECTIVE_FOLDER if regressor in COLLECTIVES else OPERATOR_FOLDER
+        file = REGRESSOR_FILE.format(gpu=self.system.gpu.name, regressor=regressor, precision=self.precision)
+        return f"{kind}/{file}"
+
+    def has(self, operator: Operator) -> bool:
+        """Return whether there is a file that answers for an operator."""
+        return self.name(operator.regressor_name) in self._manifest
+
+    def names(self, kind: str) -> list[str]:
+        """Return the regressors of one kind (operator or nccl)."""
+        prefix, suffix = f"{kind}/{self.system.gpu.name}_", f"_{self.precision}.json"
+        return sorted(
+            name.removeprefix(prefix).removesuffix(suffix)
+            for name in self._manifest
+            if name.startswith(prefix) and name.endswith(suffix)
+        )
+
+    def read(self, operator: Operator) -> dict[Direction, DirectionRegressor]:
+        """Return an operator's regressors by direction; none where there is no file.
+
+        Raises:
+            PublishedError: the file is damaged.
+        """
+        if not self.has(operator):
+            return {}
+        name = operator.regressor_name
+        if name not in self._read:
+            self._read[name] = self._parse(operator)
+        return self._read[name]
+
+    def _parse(self, operator: Operator) -> dict[Direction, DirectionRegressor]:
+        name = self.name(operator.regressor_name)
+        content = read_verified(self.folder, name, self._manifest)
+        try:
+            file = RegressorFile.model_validate_json(content)
+            for model in file.directions.values():
+                check_lengths(model, operator, len(file.members))
+            return {
+                d: DirectionRegressor(m, file.members, file.num_multiprocessors) for d, m in file.directions.items()
+            }
+        except ValueError as error:
+            first = error.errors()[0] if isinstance(error, ValidationError) else None
+            reason = f"{'.'.join(map(str, first['loc']))}: {first['msg']}" if first else str(error)
+            raise PublishedError(
+                f"{self.folder / name} is not a regressor: {reason}; restore it, or publish the system again"
+            ) from error

@@ -1,0 +1,180 @@
+"""Answer for hardware that nobody measured with the regressors of hardware that somebody did.
+
+A term of the physics keeps the efficiency that it was fitted with: FLOPs take less time by the ratio of the peaks,
+bytes by the ratio of the memory bandwidths, launches and counted things as long as before; FLOPs that come in waves
+are counted on the new number of multiprocessors. The residual answers as on the system that was measured. Another
+GPU's data sheet and one changed number of the same GPU are the same thing done by different amounts.
+
+How wrong that is was measured between the two published GPUs (``python -m fitting transfer-error``), and widens the
+interval of every answer. Derivation and tables: docs/adr/0013-transfer.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import hypot, log
+
+from predictor.costs.cost import Cost
+from predictor.costs.hardware import Gpu, System
+from predictor.costs.operator import Direction, Operator, Shape
+from predictor.costs.regressors import Basis, DirectionModel, DirectionRegressor, Interval, Outside, Regressor
+
+# 90 % quantile of |log(measured / transferred)| of each regressor, A100 to GH200 or back and forward or backward,
+# whichever is largest; measured by ``python -m fitting transfer-error``, which a test repeats.
+LOG_ERROR = {
+    "attention_mask": 0.15,
+    "attention_scores": 0.67,
+    "attention_values": 0.49,
+    "causal_softmax": 0.66,
+    "cross_entropy": 0.46,
+    "embedding": 2.96,
+    "flash_attention": 0.64,
+    "gelu": 0.15,
+    "layer_norm": 1.21,
+    "linear": 0.12,
+    "residual_add": 0.20,
+    "rms_norm": 0.23,
+    "rope": 0.48,
+    "softmax": 0.58,
+}
+# The median of the same over all columns of matrix products, and of streams: no regressor is taken to be surer than
+# its kind, because two GPUs are one example.
+COMPUTE_LOG_ERROR, STREAM_LOG_ERROR = 0.36, 0.20
+# Of collectives that are timed by their bytes over links: from another of their kind (round a ring, or sent straight),
+# and of an all-to-all from single messages.
+COLLECTIVE_LOG_ERROR, ALL_TO_ALL_LOG_ERROR = 0.46, 1.06
+# How far apart the two GPUs are: log ratios of their fp16 peaks and of their memory bandwidths.
+MEASURED_RATIO = {"flops": log(989.5 / 312.0), "bytes": log(4000.0 / 2039.0)}
+DIGITS = 7
+
+
+def rounded(value: float) -> float:
+    """Round to the digits that files hold."""
+    return float(f"{value:.{DIGITS}g}")
+
+
+def computes(operator: Operator) -> bool:
+    """Return whether an operator is made of matrix products, rather than of streamed bytes."""
+    return "flops" in operator.extra_kinds
+
+
+def ratios(donor: Gpu, own: Gpu, precision: str) -> dict[str, float]:
+    """Return by which factor a term of each kind takes longer on ``own``."""
+    return {
+        "count": 1.0,
+        "flops": donor.peak_tflop_per_s[precision].value / own.peak_tflop_per_s[precision].value,
+        "bytes": donor.memory_bandwidth_gb_per_s.value / own.memory_bandwidth_gb_per_s.value,
+    }
+
+
+def scaled_physics(
+    physics: tuple[float, ...], operator: Operator, donor: Gpu, own: Gpu, precision: str
+) -> tuple[float, ...]:
+    """Return a model's microseconds per term on another GPU."""
+    scale = ratios(donor, own, precision)
+    kinds = ("count", "flops", "bytes", *operator.extra_kinds)
+    return tuple(rounded(c * scale[kind]) for c, kind in zip(physics, kinds, strict=True))
+
+
+def measured_log_error(operator: Operator) -> float:
+    """Return how wrong an operator's answer is on another GPU, as measured on two."""
+    return max(
+        COMPUTE_LOG_ERROR if computes(operator) else STREAM_LOG_ERROR, LOG_ERROR.get(operator.regressor_name, 0.0)
+    )
+
+
+def log_error(operator: Operator, donor: Gpu, own: Gpu, precision: str) -> float:
+    """Return how wrong a transferred answer may be: what was measured between two GPUs, in proportion to the change.
+
+    A changed number of one GPU errs less the less it changes; another GPU never less than the two that were measured.
+    """
+    scale = ratios(donor, own, precision)
+    kinds = ("flops", "bytes") if computes(operator) else ("bytes",)
+    farthest = max(abs(log(scale[kind])) / MEASURED_RATIO[kind] for kind in kinds)
+    share: float = farthest if donor.name == own.name else max(1.0, farthest)
+    return share * measured_log_error(operator)
+
+
+def widened(interval: Interval, error: float) -> Interval:
+    """Return an interval with an error added that has nothing to do with the regressor's own."""
+    low, high = interval.inside
+    return interval.model_copy(
+        update={"inside": (-hypot(low, error), hypot(high, error)), "outside": hypot(interval.outside, error)}
+    )
+
+
+def transferred(model: DirectionModel, physics: tuple[float, ...], error: float, basis: Basis) -> DirectionModel:
+    """Return a model with other physics, its own residual and a wider interval, marked analytic."""
+    return model.model_copy(
+        update={
+            "physics": physics,
+            "basis": model.basis or basis,
+            "interval": widened(model.interval, error),
+            "intervals": {name: widened(interval, error) for name, interval in model.intervals.items()},
+            "origin": "analytic",
+        }
+    )
+
+
+def transfer(
+    regressor: DirectionRegressor, operator: Operator, donor: Gpu, own: Gpu, precision: str
+) -> DirectionRegressor:
+    """Return an operator's regressor on another GPU; the same one where nothing that it depends on differs.
+
+    Between chips the residual is left behind: what it knows is which kernels the one picks for which shape, and on
+    the other it did more harm than good. Its constant part stays.
+    """
+    model = regressor.model
+    physics = scaled_physics(model.physics, operator, donor, own, precision)
+    chips = [int(gpu.num_multiprocessors.value) for gpu in (donor, own)]
+    if physics == tuple(rounded(c) for c in model.physics) and (chips[0] == chips[1] or not computes(operator)):
+        return regressor
+    if chips[0] != chips[1]:
+        model = model.model_copy(update={"trees": ()})
+    basis = Basis(physics=regressor.model.physics, num_multiprocessors=chips[0])
+    error = log_error(operator, donor, own, precision)
+    return DirectionRegressor(transferred(model, physics, error, basis), regressor.members, chips[1])
+
+
+@dataclass(frozen=True, slots=True)
+class ByReach:
+    """A collective that is answered in one way inside a node and in another between nodes."""
+
+    inside: Regressor
+    between: Regressor
+
+    def _of(self, shape: Shape) -> Regressor:
+        return self.inside if shape[1] == 1 else self.between
+
+    def answer(self, operator: Operator, direction: Direction, shape: Shape) -> Cost:
+        """Return the cost of one call."""
+        return self._of(shape).answer(operator, direction, shape)
+
+    def outside(self, operator: Operator, direction: Direction, shape: Shape) -> Outside | None:
+        """Return how far outside what was measured a call lies; None inside."""
+        return self._of(shape).outside(operator, direction, shape)
+
+    def widest(self, operator: Operator, shape: Shape) -> float:
+        """Return the half width of an operator's interval outside what was measured, as a log."""
+        return self._of(shape).widest(operator, shape)
+
+
+def _relinked(regressor: DirectionRegressor, ratio: float) -> DirectionRegressor:
+    """Return a collective's regressor over links by ``ratio`` as slow; steps and what GPUs share stay as they are."""
+    if ratio == 1.0:
+        return regressor
+    model = regressor.model
+    launch, flops, sent, pair, interface, *rest = model.physics
+    physics = (launch, flops, *(rounded(c * ratio) for c in (sent, pair, interface)), *rest)
+    share = min(1.0, abs(log(ratio)) / log(2.0))  # a factor of two is as far as a link's share of the time is known
+    basis = Basis(physics=model.physics, num_multiprocessors=1)
+    return DirectionRegressor(transferred(model, physics, share * COLLECTIVE_LOG_ERROR, basis), regressor.members, 1)
+
+
+def relinked(regressor: DirectionRegressor, measured: System, own: System) -> Regressor:
+    """Return a collective's regressor where links inside a node or between nodes are faster or slower than measured."""
+    inside = measured.pair_gb_per_s / own.pair_gb_per_s
+    between = measured.links.inter_node_gb_per_s.value / own.links.inter_node_gb_per_s.value
+    if inside == between == 1.0:
+        return regressor
+    return ByReach(_relinked(regressor, inside), _relinked(regressor, between))

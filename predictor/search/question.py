@@ -1,0 +1,167 @@
+"""What a search is asked: a model, GPUs and a global batch, made into the space of layouts to choose from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from predictor.costs.published import PublishedSystem
+from predictor.errors import ConfigError, nearest
+from predictor.loading import Loaded, completed, merged, on_nodes_of, prepare, read_config
+from predictor.presets import preset_names
+from predictor.search.space import ZERO_ALONE, Space
+from predictor.sizes import LARGEST, LARGEST_RUN_GPUS, whole
+from predictor.timeline.schedules import SCHEDULES
+
+# How Megatron-LM and torchtitan run today: traffic beside computing wherever it can be, side kernels fused.
+MODEL_SWITCHES = {"fused_side_kernels": True, "fused_rope": True}
+LAYOUT_SWITCHES = {
+    "overlap_gradient_reduction": True,
+    "overlap_parameter_gather": True,
+    "overlap_tensor_parallel": True,
+    "blocking_transfers": False,
+}
+LARGEST_MEMORY_GIB = 100_000
+# Of a configuration, what a search decides itself.
+DECIDED = {
+    "parallelism": (
+        "tensor_parallel_size",
+        "sequence_parallel",
+        "context_parallel_size",
+        "pipeline_parallel_size",
+        "virtual_pipeline_parallel_size",
+        "data_parallel_size",
+        "expert_parallel_size",
+        "layers_per_stage",
+        "schedule",
+        "zero_stage",
+        "gradient_reduction",
+    ),
+    "training": ("micro_batch_size", "num_micro_batches", "global_batch_size", "recompute"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a user asks; None where the model's file or the space decides.
+
+    Attributes:
+        model: a preset's name, or a file: a configuration, or one of another tool.
+        memory_gib: memory of one GPU; the system's if None.
+    """
+
+    model: str
+    num_gpus: int
+    system: str | None = None
+    global_batch_size: int | None = None
+    sequence_length: int | None = None
+    precision: str | None = None
+    memory_gib: float | None = None
+    max_tensor_parallel: int | None = None
+    max_context_parallel: int | None = None
+    max_micro_batch_size: int | None = None
+    schedules: tuple[str, ...] = tuple(SCHEDULES)
+    zero_stages: tuple[int, ...] = ZERO_ALONE
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A question, ready to answer."""
+
+    space: Space
+    system: PublishedSystem
+    memory_gib: float | None
+    notes: tuple[str, ...]
+
+
+def _content(question: Question) -> tuple[dict[str, Any], Path, tuple[str, ...]]:
+    """Return the configuration that a question's model stands for, its folder, and what its files had to say.
+
+    Raises:
+        ConfigError: the model is neither a preset nor a file.
+    """
+    path = Path(question.model)
+    if question.model in preset_names():
+        content: dict[str, Any] = {"model": question.model}
+        base = Path.cwd()
+    elif not path.exists():
+        raise ConfigError(
+            f"--model is {question.model}; expected a file, or a preset such as {', '.join(preset_names()[-3:])}"
+            f" (list-presets shows all).{nearest(question.model, preset_names())}"
+        )
+    elif path.suffix in (".yml", ".yaml"):
+        content, base = read_config(path)
+        content, notes = completed(on_nodes_of(content), base)
+        return content, base, notes
+    else:
+        content, base = {"from": str(path.resolve())}, path.resolve().parent
+    content, notes = completed(content, base)
+    fused = {"normalization": "fused_rms_norm"} if content["model"].get("normalization") == "rms_norm" else {}
+    switches = {"model": MODEL_SWITCHES | fused, "parallelism": LAYOUT_SWITCHES, "training": {"precision": "bf16"}}
+    return merged(content, switches), base, notes
+
+
+def _undecided(content: dict[str, Any]) -> dict[str, Any]:
+    """Return a configuration without what a search decides, on one GPU."""
+    kept = dict(content)
+    for section, keys in DECIDED.items():
+        kept[section] = {key: value for key, value in content.get(section, {}).items() if key not in keys}
+    kept["training"] = {**kept["training"], "micro_batch_size": 1, "num_micro_batches": 1}
+    kept["parallelism"] = {**kept["parallelism"], "zero_stage": 0}
+    return kept
+
+
+def _overrides(question: Question) -> dict[str, Any]:
+    """Return what a question says beside its model, as a configuration."""
+    given: dict[str, Any] = {} if question.system is None else {"system": question.system, "gpu": None}
+    if question.sequence_length is not None:
+        given["model"] = {"sequence_length": question.sequence_length}
+    if question.precision is not None:
+        given["training"] = {"precision": question.precision}
+    return given
+
+
+def around(loaded: Loaded) -> Asked:
+    """Return the space of all layouts of a run's model and global batch on as many GPUs."""
+    run, limit = loaded.run, loaded.system.system.gpu.memory_gib
+    batch = run.global_batch_size
+    space = Space(
+        base=run,
+        num_gpus=run.layout.num_gpus,
+        global_batch_size=batch,
+        max_tensor_parallel=run.model.num_attention_heads,
+        max_context_parallel=run.layout.num_gpus,
+        max_micro_batch_size=batch,
+    )
+    return Asked(space, loaded.system, None if limit is None else limit.value, ())
+
+
+def asked(question: Question) -> Asked:
+    """Turn a question into a space on an open system.
+
+    Raises:
+        ConfigError: the model, the system, the GPUs or the batch is missing or not possible.
+    """
+    num_gpus = whole("--gpus", question.num_gpus, largest=LARGEST_RUN_GPUS)
+    content, base, notes = _content(question)
+    content = merged(content, _overrides(question))
+    batch = question.global_batch_size or content.get("training", {}).get("global_batch_size")
+    if batch is None:
+        raise ConfigError("--global-batch-size is missing: how many samples does one step take?")
+    loaded = prepare(_undecided(content), base)
+    limit = loaded.system.system.gpu.memory_gib
+    memory = question.memory_gib if question.memory_gib is not None else None if limit is None else limit.value
+    if memory is not None and not 0.0 < memory < LARGEST_MEMORY_GIB:
+        raise ConfigError(f"--memory-gib is {memory:g}; expected GiB of one GPU, up to {LARGEST_MEMORY_GIB:,}")
+    space = Space(
+        base=loaded.run,
+        num_gpus=num_gpus,
+        global_batch_size=whole("--global-batch-size", batch, largest=LARGEST["global_batch_size"]),
+        max_tensor_parallel=question.max_tensor_parallel or loaded.run.model.num_attention_heads,
+        max_context_parallel=question.max_context_parallel or num_gpus,
+        max_micro_batch_size=question.max_micro_batch_size or batch,
+        schedules=question.schedules,
+        zero_stages=question.zero_stages,
+    )
+    return Asked(space, loaded.system, memory, notes)

@@ -1,0 +1,259 @@
+"""The time of a candidate as plain numbers: every piece is asked for once and shared by all that have it.
+
+The numbers are those of ``predict`` without its intervals; a test holds them to each other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+from predictor.costs.published import PublishedSystem
+from predictor.search.space import Plan, Space
+from predictor.search.stages import Key, Piece, Pipelines, Stage, shared_key
+from predictor.stage_time import PieceTime, left_over, time_edges, time_layer, time_tasks
+from predictor.timeline.bound import lower_bound
+from predictor.timeline.replay import replay
+from predictor.timeline.schedules import SCHEDULES
+from predictor.workloads.expand import step_end, tied_embedding_reduction, transfer_tasks
+from predictor.workloads.layer import gradient_accumulation
+from predictor.workloads.run import Recompute, TrainingRun
+from predictor.workloads.transformer import LayerKind
+
+# Both parts of a backward pass are asked for, whether the candidate's schedule runs them apart or not.
+SPLITTING = next(name for name, schedule in SCHEDULES.items() if schedule.splits_backward)
+
+
+class Work(NamedTuple):
+    """One micro-batch through one piece, in microseconds.
+
+    ``backward`` is recomputation and the whole backward pass, ``weight`` the part of it that makes weights' gradients.
+    """
+
+    forward: float
+    backward: float
+    weight: float
+
+
+class LayerWork(NamedTuple):
+    """A layer's work without adding weight gradients to earlier ones, and what that takes.
+
+    It is bent where the device waits for the host, or checkpoints travel: its parts then do not add up.
+    """
+
+    work: Work
+    accumulation: float
+    is_bent: bool
+
+
+class End(NamedTuple):
+    """A stage's end of the step in microseconds, and the buckets in which it overlaps."""
+
+    reduction: float
+    tied: float
+    optimizer: float
+    gather: float
+    buckets: int
+
+
+class Timing(NamedTuple):
+    """All that a replay and its bound need; durations per stage and piece."""
+
+    forward: list[list[float]]
+    backward: list[list[float]]
+    weight: list[list[float]]
+    transfer: float
+    ends: list[float]
+    closing: float
+
+
+def _work(piece: PieceTime) -> Work:
+    weight = piece.weight.cost.us
+    return Work(piece.forward.cost.us, piece.recompute.cost.us + piece.backward.cost.us + weight, weight)
+
+
+class Timer:
+    """Times the candidates of one search.
+
+    Everything is a list over the distinct stages of a pipeline, made once for all candidates that share it.
+    """
+
+    def __init__(self, space: Space, system: PublishedSystem, pipelines: Pipelines) -> None:
+        """Prepare for a space on a system."""
+        self._space = space
+        self._system = system
+        self._pipelines = pipelines
+        self._overlaps_reduction = space.base.overlap_gradient_reduction
+        self._overlaps_gather = space.base.overlap_parameter_gather
+        self._layers: dict[Key, LayerWork] = {}
+        self._asked: dict[Key, Work] = {}
+        self._edges: dict[Key, Work] = {}
+        self._works: dict[Key, list[list[Work]]] = {}
+        self._ends: dict[Key, list[End]] = {}
+        self._transfers: dict[Key, float] = {}
+
+    def timing(self, plan: Plan) -> Timing:
+        """Return the durations of a candidate."""
+        index = self._pipelines.of(plan).index
+        works = self._stage_works(plan)
+        splits = SCHEDULES[plan.schedule].splits_backward
+        forward = [[work.forward for work in pieces] for pieces in works]
+        backward = [[work.backward - work.weight if splits else work.backward for work in pieces] for pieces in works]
+        weight = [[work.weight for work in pieces] for pieces in works] if splits else []
+        reductions, closings = [], []
+        for end, pieces in zip(self._stage_ends(plan), works, strict=True):
+            reduction, closing = self._exposed(end, pieces)
+            reductions.append(reduction)
+            closings.append(closing)
+        return Timing(
+            [forward[i] for i in index],
+            [backward[i] for i in index],
+            [weight[i] for i in index] if splits else [],
+            self._transfer(plan),
+            [reductions[i] for i in index],
+            max(closings),
+        )
+
+    def bound_us(self, plan: Plan) -> float:
+        """Return a time that the candidate's step cannot be shorter than."""
+        times = self.timing(plan)
+        return lower_bound(
+            plan.schedule,
+            plan.num_micro_batches,
+            times.forward,
+            times.backward,
+            times.weight,
+            times.transfer,
+            self._blocks(plan),
+            times.ends,
+            times.closing,
+        )
+
+    def step_us(self, plan: Plan) -> float:
+        """Return the time of the candidate's step."""
+        times = self.timing(plan)
+        found = replay(
+            SCHEDULES[plan.schedule],
+            plan.num_micro_batches,
+            times.forward,
+            times.backward,
+            times.weight,
+            times.transfer,
+            self._blocks(plan),
+        )
+        return times.closing + max(t + end for t, end in zip(found.finished, times.ends, strict=True))
+
+    def _blocks(self, plan: Plan) -> bool:
+        return self._space.base.blocking_transfers and SCHEDULES[plan.schedule].may_block
+
+    def _stage_works(self, plan: Plan) -> list[list[Work]]:
+        """Return the work of every distinct stage's pieces."""
+        shared = shared_key(plan)
+        key = (shared, plan.num_micro_batches, plan.recompute, plan.degrees.pipeline, plan.pieces)
+        found = self._works.get(key)
+        if found is None:
+            stages = self._pipelines.of(plan)
+            layers = {kind: self._layer(plan, shared, kind) for kind in stages.kinds}
+            works = [self._piece(plan, shared, piece, layers) for piece in stages.pieces]
+            found = self._works[key] = [[works[i] for i in stage.piece_index] for stage in stages.distinct]
+        return found
+
+    def _piece(self, plan: Plan, shared: Key, piece: Piece, layers: dict[LayerKind, Work]) -> Work:
+        """Return the work of a piece: its layers and what it runs beside them."""
+        forward, backward, weight = self._edge(plan, shared, piece.is_first, piece.is_last)
+        for kind, count in piece.layers:
+            layer = layers[kind]
+            forward += layer.forward * count
+            backward += layer.backward * count
+            weight += layer.weight * count
+        return Work(forward, backward, weight)
+
+    def _layer(self, plan: Plan, shared: Key, kind: LayerKind) -> Work:
+        """Return the work of a layer.
+
+        Where nothing hides behind anything, one answer tells those of every number of micro-batches m and of full
+        recomputation: weight gradients are added to earlier ones in 1 − 1/m of the micro-batches, and a layer is
+        recomputed by its forward pass.
+        """
+        once = self._layer_once(plan, shared, kind)
+        if once.is_bent or plan.zero_stage >= 2 or plan.recompute is Recompute.SELECTIVE:
+            return self._layer_asked(plan, shared, kind)
+        forward, backward, weight = once.work
+        added = once.accumulation * (1.0 - 1.0 / plan.num_micro_batches)
+        again = forward if plan.recompute is Recompute.FULL else 0.0
+        return Work(forward, again + backward + added, weight + added)
+
+    def _layer_once(self, plan: Plan, shared: Key, kind: LayerKind) -> LayerWork:
+        """Return a layer's work in a single micro-batch without recomputation."""
+        key = (shared, kind)
+        found = self._layers.get(key)
+        if found is None:
+            run = replace(self._run(plan, SPLITTING), num_micro_batches=1, recompute=Recompute.NONE)
+            piece = time_layer(self._system, run, kind)
+            waits = any(one.host.us > 0.0 for one in piece.passes)
+            accumulation = time_tasks(self._system, [gradient_accumulation(run, kind)]).us
+            found = LayerWork(_work(piece), accumulation, waits or run.partition_activations)
+            self._layers[key] = found
+        return found
+
+    def _layer_asked(self, plan: Plan, shared: Key, kind: LayerKind) -> Work:
+        """Return a layer's work of just this candidate."""
+        key = (shared, plan.num_micro_batches, plan.recompute, kind)
+        found = self._asked.get(key)
+        if found is None:
+            found = self._asked[key] = _work(time_layer(self._system, self._run(plan, SPLITTING), kind))
+        return found
+
+    def _run(self, plan: Plan, schedule: str) -> TrainingRun:
+        return replace(self._space.run(plan), schedule=schedule)
+
+    def _edge(self, plan: Plan, shared: Key, is_first: bool, is_last: bool) -> Work:
+        key = (shared, is_first, is_last)
+        found = self._edges.get(key)
+        if found is None:
+            run = self._run(plan, SPLITTING)
+            last = plan.degrees.pipeline - 1
+            stage, piece = (last, plan.pieces - 1) if is_last else (0, 0) if is_first else (min(1, last), 0)
+            found = self._edges[key] = _work(time_edges(self._system, run, stage, piece))
+        return found
+
+    def _transfer(self, plan: Plan) -> float:
+        key = plan.degrees, plan.sequence_parallel, plan.micro_batch_size
+        found = self._transfers.get(key)
+        if found is None:
+            found = time_tasks(self._system, transfer_tasks(self._space.run(plan))).us
+            self._transfers[key] = found
+        return found
+
+    def _exposed(self, end: End, pieces: list[Work]) -> tuple[float, float]:
+        """Return what a stage's step ends with: the exposed reduction, then optimizer and gathering."""
+        reduction, tied, optimizer, gather, buckets = end
+        forward = backward = 0.0
+        for work in pieces:
+            forward += work.forward
+            backward += work.backward
+        if reduction and self._overlaps_reduction:
+            reduction = left_over(reduction, backward, buckets)
+        if gather and self._overlaps_gather:
+            gather = left_over(gather, forward, buckets)
+        return reduction + tied, optimizer + gather
+
+    def _stage_ends(self, plan: Plan) -> list[End]:
+        """Return how every distinct stage's step ends."""
+        key = (plan.degrees, plan.zero_stage, plan.pieces)
+        found = self._ends.get(key)
+        if found is None:
+            run = self._space.run(plan)
+            found = self._ends[key] = [self._end(run, stage) for stage in self._pipelines.of(plan).distinct]
+        return found
+
+    def _end(self, run: TrainingRun, stage: Stage) -> End:
+        tasks = step_end(run, stage.earliest)
+        tied = tied_embedding_reduction(run) if stage.is_first or stage.is_last else []
+        return End(
+            reduction=time_tasks(self._system, tasks.reduction).us,
+            tied=time_tasks(self._system, tied).us,
+            optimizer=time_tasks(self._system, tasks.optimizer).us,
+            gather=time_tasks(self._system, tasks.gather).us,
+            buckets=-(-run.stage_parameters(stage.earliest) // run.gradient_bucket_elements),
+        )

@@ -1,0 +1,112 @@
+"""What a step takes at least: closed forms, far quicker than a replay and nearly always equal to it.
+
+A replay is the longest path through slots and messages, so the length of every path is a lower bound. ``paths`` has the
+ones that are the longest in a pipeline whose stages differ little.
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate
+
+from predictor.timeline.paths import Durations, PerChunk, interleaved, meeting, split_backward, waiting
+from predictor.timeline.schedules import SCHEDULES
+
+
+def lower_bound(
+    name: str,
+    num_micro_batches: int,
+    forward: PerChunk,
+    backward: PerChunk,
+    weight: PerChunk,
+    transfer: float,
+    blocking: bool,
+    ends: Durations,
+    closing: float = 0.0,
+) -> float:
+    """Return a time that no step takes less than: max over stages of finished + end, plus closing.
+
+    Equal to the replay for uniform stages: for interleaved_1f1b if no message is longer than a slot, for zero_bubble_h1
+    if none is longer than half a weight-gradient slot.
+
+    Args:
+        name: of the schedule.
+        num_micro_batches: per step.
+        forward: duration of a forward slot, per stage and chunk.
+        backward: duration of a backward slot likewise, as ``replay`` takes it.
+        weight: duration of a weight-gradient slot likewise; empty where the schedule has none.
+        transfer: duration of one message.
+        blocking: sender and receiver both wait until a message is over.
+        ends: what follows each stage's last slot.
+        closing: what follows the last of them.
+    """
+    assert bool(weight) == SCHEDULES[name].splits_backward
+    assert SCHEDULES[name].may_block or not blocking
+    split = weight or [[0.0]] * len(forward)
+    if (
+        forward.count(forward[0]) == backward.count(backward[0]) == split.count(split[0]) == len(forward)
+        and ends.count(ends[0]) == len(ends)
+        and len(forward[0]) == forward[0].count(forward[0][0]) == backward[0].count(backward[0][0])
+    ):
+        sizes = (len(forward), len(forward[0]))
+        slot = (forward[0][0], backward[0][0], split[0][0])
+        exact = _uniform(name, num_micro_batches, sizes, slot, transfer, blocking)
+        if exact is not None:
+            return exact + ends[0] + closing
+    if name == "interleaved_1f1b":
+        return interleaved(num_micro_batches, forward, backward, transfer, ends) + closing
+    f, b = [one[0] for one in forward], [one[0] for one in backward]
+    if len(f) == 1:
+        return num_micro_batches * (f[0] + b[0] + split[0][0]) + ends[0] + closing
+    if name == "zero_bubble_h1":
+        return split_backward(num_micro_batches, f, b, [one[0] for one in weight], transfer, ends) + closing
+    if name == "all_forward_all_backward":
+        return _all_forward(num_micro_batches, f, b, transfer, blocking, ends) + closing
+    whole = meeting if blocking else waiting
+    return whole(num_micro_batches, f, b, transfer, ends) + closing
+
+
+def _uniform(
+    name: str, m: int, sizes: tuple[int, int], slot: tuple[float, float, float], x: float, blocking: bool
+) -> float | None:
+    """Return the time of stages that are all alike, or None where it has no closed form."""
+    p, v = sizes
+    f, b, w = slot
+    if name == "interleaved_1f1b":
+        return (m * v + p - 1) * (f + b) + 2 * (v * p - 1) * x if x <= f and x <= b else None
+    if name == "zero_bubble_h1":
+        if m <= p or 2 * x > w:
+            return None
+        return m * (f + b + w) + (p - 1) * max(b + 2 * x, f + 3 * x, f + b - w + 4 * x)
+    ideal = (m + p - 1) * (f + b)
+    if not x or p == 1:
+        return ideal
+    there_and_back = 2 * (p - 1) * x
+    if blocking:
+        meetings = (m - 1) * (4 if p > 2 else 2) * x
+        if name == "1f1b" and p > 2 and m > 1:
+            meetings -= min(x, f) + min(x, b)
+        return ideal + there_and_back + meetings
+    if name == "1f1b":
+        return ideal + there_and_back + 2 * (m - 1 + (1 - m) // p) * x
+    return ideal + there_and_back
+
+
+def _all_forward(m: int, f: Durations, b: Durations, x: float, blocking: bool, ends: Durations) -> float:
+    """AFAB: identical jobs in a flow shop, twice; each wave takes its slowest stage's period for all jobs but one.
+
+    A stage's period has one blocking message at the ends of the pipeline and two in between.
+    """
+    p = len(f)
+    period_f, period_b = f, b
+    if blocking:
+        stay = [x, *[2 * x] * (p - 2), x]
+        period_f = [one + two for one, two in zip(f, stay, strict=True)]
+        period_b = [one + two for one, two in zip(b, stay, strict=True)]
+    turned = sum(f) + (p - 1) * x + (m - 1) * max(period_f)
+    reached: list[float] = [turned + one for one in accumulate(reversed(b), lambda before, one: before + one + x)]
+    slowest: list[float] = list(accumulate(reversed(period_b), max))
+    if blocking:  # a stage below holds up the last message of the one above
+        slowest = [*slowest[1:], slowest[-1]]
+        ends = [ends[0], *[end + x for end in ends[1:]]]
+    finished = zip(reached, slowest, reversed(ends), strict=True)
+    return max([at + (m - 1) * period + end for at, period, end in finished])

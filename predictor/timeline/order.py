@@ -1,0 +1,190 @@
+"""Who waits for whom: everything that happens on all stages of a schedule, each after what it waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import lru_cache
+
+from predictor.timeline.schedules import BACKWARD, FORWARD, Pass, Schedule, Slot
+
+
+class Kind(IntEnum):
+    """What a stage does next."""
+
+    COMPUTE = 0
+    SEND = 1
+    RECEIVE = 2
+
+
+COMPUTE, SEND, RECEIVE = Kind.COMPUTE, Kind.SEND, Kind.RECEIVE
+Instruction = tuple[Kind, Pass, int]
+# A slot: (stage, which duration, number of the event that sends what it waits for, or NONE). Durations count by pass,
+# then stage, then chunk.
+Event = tuple[int, int, int]
+NONE = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Meetings:
+    """All messages of a schedule whose messages both sides wait for, each with the work before it.
+
+    Attributes:
+        works: distinct amounts of work as (stage, forward slots, backward slots).
+        meetings: (stage, its work since its last message, other stage, its work), works by their number.
+        tails: every stage's work behind its last message.
+    """
+
+    works: tuple[tuple[int, int, int], ...]
+    meetings: tuple[tuple[int, int, int, int], ...]
+    tails: tuple[int, ...]
+
+
+def stage_program(slots: Sequence[Slot], stage: int, num_stages: int) -> list[Instruction]:
+    """Return a stage's slots with its messages between them, for messages that both sides wait for.
+
+    What a slot makes is sent before the next slot starts. In 1F1B's steady state a stage first receives the gradient of
+    its next backward pass and then sends the activation that it has just made, so that neighbours pair up.
+
+    Source of the order: DeepSpeed ``runtime/pipe/schedule.py``, ``TrainSchedule.steps``.
+    """
+    first, last = 0, num_stages - 1
+    in_flight = num_stages - stage - 1
+    program: list[Instruction] = []
+    pending: Instruction | None = None
+    for kind, micro_batch, _ in slots:
+        receives = stage != (first if kind is FORWARD else last)
+        receive = (RECEIVE, kind, micro_batch)
+        turns = pending is not None and pending[1] is FORWARD and kind is BACKWARD
+        gradient_first = turns and pending is not None and pending[2] - micro_batch == in_flight
+        if receives and gradient_first:
+            program.append(receive)
+        if pending is not None:
+            program.append(pending)
+        if receives and not gradient_first:
+            program.append(receive)
+        program.append((COMPUTE, kind, micro_batch))
+        sends = stage != (last if kind is FORWARD else first)
+        pending = (SEND, kind, micro_batch) if sends else None
+    return [*program, pending] if pending is not None else program
+
+
+def _numbered(program: Sequence[Instruction], stage: int, num_micro_batches: int) -> list[int]:
+    """Return a program with every message as its number, the same on both of its sides, and slots below zero."""
+    above, below = 2 * stage * num_micro_batches, 2 * (stage - 1) * num_micro_batches
+    numbers = []
+    for kind, direction, micro_batch in program:
+        if kind is COMPUTE:
+            numbers.append(-1 if direction is FORWARD else -2)
+        elif direction is FORWARD:
+            numbers.append((above if kind is SEND else below) + micro_batch)
+        else:
+            numbers.append((below if kind is SEND else above) + num_micro_batches + micro_batch)
+    return numbers
+
+
+def _meetings(programs: Sequence[list[int]], num_micro_batches: int) -> Meetings:
+    """Pair the messages of all stages, each after what its two sides do before."""
+    stages = range(len(programs))
+    position = [0 for _ in stages]
+    slots = ([0 for _ in stages], [0 for _ in stages])
+    works: dict[tuple[int, int, int], int] = {}
+
+    def work(stage: int) -> int:
+        key = (stage, slots[FORWARD][stage], slots[BACKWARD][stage])
+        slots[FORWARD][stage] = slots[BACKWARD][stage] = 0
+        return works.setdefault(key, len(works))
+
+    meetings = []
+    ready = list(stages)
+    while ready:
+        stage = ready.pop()
+        program, at = programs[stage], position[stage]
+        while at < len(program):
+            number = program[at]
+            if number < 0:
+                slots[~number][stage] += 1
+            else:
+                link = number // (2 * num_micro_batches)
+                peer = link + 1 if link == stage else link
+                if position[peer] == len(programs[peer]) or programs[peer][position[peer]] != number:
+                    break
+                meetings.append((stage, work(stage), peer, work(peer)))
+                position[peer] += 1
+                ready.append(peer)
+            at += 1
+        position[stage] = at
+    assert position == [len(program) for program in programs], "the schedule deadlocks"
+    tails = tuple(work(stage) for stage in stages)
+    return Meetings(tuple(works), tuple(meetings), tails)
+
+
+def _events(orders: Sequence[Sequence[Slot]], num_micro_batches: int, num_chunks: int) -> tuple[Event, ...]:
+    """Order slots of which only a message's receiver waits.
+
+    Virtual stage chunk · num_stages + stage hands activations to the next one and gradients to the one before.
+    """
+    num_stages, m = len(orders), num_micro_batches
+    passes = num_stages * num_chunks * m  # slots of one pass: forward slots are numbered from 0, backward from here
+    made: list[int] = [NONE] * (3 * passes)
+    waiting: dict[int, int] = {}
+    position = [0] * num_stages
+    events: list[Event] = []
+    ready = list(range(num_stages))
+    while ready:
+        stage = ready.pop()
+        slots, at = orders[stage], position[stage]
+        while at < len(slots):
+            kind, micro_batch, chunk = slots[at]
+            within = (chunk * num_stages + stage) * m + micro_batch
+            slot = kind * passes + within
+            sender = NONE
+            waits_forward, waits_backward = kind is FORWARD and within >= m, kind is BACKWARD and within < passes - m
+            if waits_forward or waits_backward:
+                needs = slot - m if waits_forward else slot + m
+                sender = made[needs]
+                if sender == NONE:
+                    waiting[needs] = stage
+                    break
+            made[slot] = len(events)
+            events.append((stage, (kind * num_stages + stage) * num_chunks + chunk, sender))
+            at += 1
+            if slot in waiting:
+                ready.append(waiting.pop(slot))
+        position[stage] = at
+    assert position == [len(slots) for slots in orders], "the schedule deadlocks"
+    return tuple(events)
+
+
+def _orders(schedule: Schedule, num_stages: int, num_micro_batches: int, num_chunks: int) -> list[list[Slot]]:
+    """Return every stage's slots: every pass of every micro-batch and chunk, once, each after what it is made from."""
+    orders = [schedule.order(stage, num_stages, num_micro_batches, num_chunks) for stage in range(num_stages)]
+    for slots in orders:
+        done = [0] * (num_micro_batches * num_chunks)
+        for kind, micro_batch, chunk in slots:
+            assert 0 <= micro_batch < num_micro_batches and 0 <= chunk < num_chunks, "a slot has no such micro-batch"  # noqa: PT018
+            at = chunk * num_micro_batches + micro_batch
+            assert done[at] == kind, "a slot runs twice, or before what it is made from"
+            done[at] += 1
+        assert done.count(len(schedule.passes)) == len(done), "a slot is missing"
+    return orders
+
+
+# Slots decide who waits for whom, durations only how long, so one order serves every replay of a schedule: the point
+# estimate, both ends of its interval, and most of a search.
+@lru_cache(maxsize=32)
+def waiting_order(schedule: Schedule, num_stages: int, num_micro_batches: int, num_chunks: int) -> tuple[Event, ...]:
+    """Return all slots of all stages, each after what it waits for; only a message's receiver waits for it."""
+    return _events(_orders(schedule, num_stages, num_micro_batches, num_chunks), num_micro_batches, num_chunks)
+
+
+@lru_cache(maxsize=32)
+def meeting_order(schedule: Schedule, num_stages: int, num_micro_batches: int) -> Meetings:
+    """Return all messages of all stages; sender and receiver both wait until a message is over."""
+    assert schedule.may_block, f"{schedule.name} has no messages that block"
+    programs = [
+        _numbered(stage_program(slots, stage, num_stages), stage, num_micro_batches)
+        for stage, slots in enumerate(_orders(schedule, num_stages, num_micro_batches, 1))
+    ]
+    return _meetings(programs, num_micro_batches)

@@ -1,0 +1,222 @@
+"""The longest paths through a pipeline: up to a stage, all the work of that stage, and out again.
+
+On the way to a stage's steady state a path either waits for the warm-up of a stage below, or goes past to the last
+stage and back; on the way out likewise. In between it stays on one stage, or goes up and down as often as it can where
+messages are long. docs/adr/0012-schedules.md derives them.
+
+Everywhere m is the number of micro-batches, f, b and w are durations of slots per stage, x is that of one message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import accumulate, pairwise
+
+Durations = Sequence[float]
+PerChunk = Sequence[Durations]
+
+
+def _counts(m: int, p: int) -> Sequence[int]:
+    """Return how many slots of one pass each stage runs together at the ends of 1F1B, less one."""
+    return range(p - 1, -1, -1) if m >= p else [m - 1] * (p - m) + list(range(m - 1, -1, -1))
+
+
+def waiting(m: int, f: list[float], b: list[float], x: float, ends: Durations) -> float:
+    """1F1B, of whose messages only the receiver waits."""
+    periods = [one + two for one, two in zip(f, b, strict=True)]
+    filled, drained = _filled(m, f, x, 0.0), _drained(m, b, x, 0.0, ends)
+    nothing = [0.0] * len(f)
+    best = _through(m, zip(f, b, periods, nothing, filled, drained, strict=True), x, x)
+    return max(best, _zigzag(m, periods, nothing, x) + ends[0]) if x else best
+
+
+def meeting(m: int, f: list[float], b: list[float], x: float, ends: Durations) -> float:
+    """1F1B, of whose messages sender and receiver both wait: gradient and activation cross on every link."""
+    p = len(f)
+    stay = [2 * x, *[4 * x] * (p - 2), 2 * x]
+    periods = [one + two + messages for one, two, messages in zip(f, b, stay, strict=True)]
+    turns = [*[2 * x] * (p - 1), 0.0]
+    filled = _filled(m, f, x, 2 * x)
+    drained = _drained(
+        m, b, x, 2 * x, [ends[0], *[end + x for end in ends[1:]]]
+    )  # the last message ends after its slot
+    stages = list(zip(f, b, periods, turns, filled, drained, strict=True))
+    return _through(m, stages[max(0, p - m) :], 0.0, 2 * x)  # before it, stages have no steady state in which to cross
+
+
+def split_backward(m: int, f: list[float], b: list[float], w: list[float], x: float, ends: Durations) -> float:
+    """ZB-H1: 1F1B in which stage s owes its last s + 1 weight gradients when its last message has left."""
+    p = len(f)
+    periods = [one + two for one, two in zip(f, b, strict=True)]
+    filled, drained = _filled(m, f, x, 0.0), _weights_owed(m, b, w, x, ends)
+    held = [max(0, m - p) * one for one in w]  # weight gradients between the first backward and the last forward
+    best = _through(m, zip(f, b, periods, held, filled, drained, strict=True), x, x)
+    return max(best, _zigzag(m, periods, w, x) + ends[0]) if x else best
+
+
+def _filled(m: int, f: Durations, x: float, stay: float) -> list[float]:
+    """Return when each stage ends its warm-up at the earliest: it waits for the slowest stage below.
+
+    Stay is what a slot's blocking messages add to its stage's period; the first stage has half of them.
+    """
+    filled: list[float] = []
+    arrived, slowest, messages = -x, -1.0, stay / 2
+    for others, fs in zip(_counts(m, len(f)), f, strict=True):
+        arrived += fs + x
+        if fs + messages > slowest:
+            slowest = fs + messages
+        filled.append(arrived + others * slowest)
+        messages = stay
+    return filled
+
+
+def _drained(m: int, b: Durations, x: float, stay: float, ends: Durations) -> list[float]:
+    """Return the least time from each stage's cool-down to the end, which waits for the slowest stage below."""
+    drained: list[float] = []
+    slowest, messages = -1.0, stay / 2
+    left = below = 0.0
+    for others, bs, end in zip(_counts(m, len(b)), b, ends, strict=True):
+        if end > left:
+            left = end
+        below += bs + x
+        period = bs + messages
+        here = bs + left + others * period
+        if period > slowest:
+            slowest, below = period, bs + left
+            drained.append(here)
+        else:
+            there = below + others * slowest
+            drained.append(there if there > here else here)
+        left += bs + x
+        messages = stay
+    return drained
+
+
+def _weights_owed(m: int, b: Durations, w: Durations, x: float, ends: Durations) -> list[float]:
+    """Return ZB-H1's least time from each stage's cool-down to the end."""
+    p = len(b)
+    counts = _counts(m, p)
+    between: Sequence[int] = counts
+    owed: Sequence[int] = range(1, p + 1)
+    if m < p:
+        between = [min(others, max(0, m - 1 - stage)) for stage, others in enumerate(counts)]
+        owed = [min(stage + 1, m) for stage in range(p)]
+    drained: list[float] = []
+    slowest, left, below = -1.0, 0.0, 0.0
+    for others, weights, last, bs, ws, end in zip(counts, between, owed, b, w, ends, strict=True):
+        finished = last * ws + end
+        if finished > left:
+            left = finished
+        below += bs + x
+        here = bs + left + others * bs + weights * ws
+        period = bs + ws if weights == others else bs
+        if period > slowest:
+            slowest, below = period, bs + left
+        there = below + others * slowest
+        drained.append(there if there > here else here)
+        left += bs + x
+    return drained
+
+
+def _through(
+    m: int, stages: Iterable[tuple[float, float, float, float, float, float]], first_hop: float, hop: float
+) -> float:
+    """Return the longest path that stays on one stage in the steady state.
+
+    Of every stage it takes: forward, backward, period, what a path through it holds besides, earliest end of its
+    warm-up, least time from its cool-down to the end. A hop is the messages on the way to the stage below and back.
+    """
+    periods = m - 1
+    best = start = rest = -1.0
+    for f, b, period, held, filled, drained in reversed(list(stages)):
+        if filled > start:
+            start = filled
+        if drained > rest:
+            rest = drained
+        if periods > 0 or best < 0.0:
+            path = start + periods * period + rest + held
+        else:  # its only backward follows its only forward: a path cannot go past the last stage before and after
+            path = max(filled + rest, start + drained) + held
+        if path > best:
+            best = path
+        step = first_hop if periods == m - 1 else hop
+        start += b + step
+        rest += f + step
+        periods -= 1
+    return best
+
+
+def _zigzag(m: int, periods: Durations, w: Durations, x: float) -> float:
+    """Return the path that goes down to the first stage and back up to the last as often as it can.
+
+    A turn at depth d passes d stages for d micro-batches: the deeper, the more messages per micro-batch. At the bottom
+    it holds a weight gradient, where the schedule has one there.
+    """
+    p = len(periods)
+    turns, depth = divmod(m - 1, p)
+    there_and_back = sum(periods) + 2 * (p - 1) * x
+    path = there_and_back + turns * (there_and_back + w[0]) + w[0]
+    if depth:
+        path += sum(periods[p - depth :]) + 2 * (depth - 1) * x + (w[p - depth] if turns else 0.0)
+    return path
+
+
+def _laps(durations: PerChunk, x: float) -> float:
+    """Return how long a micro-batch takes through all virtual stages, in a group of as many as there are stages.
+
+    From one chunk to the next it either passes all stages or waits on its slowest for the rest of its group.
+    """
+    p = len(durations)
+    chunks = list(zip(*durations, strict=True))
+    path = sum(map(sum, chunks)) + (len(chunks) * p - 1) * x
+    reached = 0
+    for chunk, following in pairwise(chunks):
+        together = p * max(chunk)
+        if together > sum(chunk) + p * x:
+            stage = chunk.index(max(chunk))
+            gained = together - sum(chunk[stage:]) - sum(following[:stage]) - p * x
+            if gained > 0.0 and stage >= reached:
+                path += gained
+                reached = stage
+    return path
+
+
+def interleaved(m: int, f: PerChunk, b: PerChunk, x: float, ends: Durations) -> float:
+    """Interleaved 1F1B: as 1F1B over virtual stages, up through all of them before the first backward.
+
+    A stage's first backward follows 2(p − s − 1) + (v − 1)p + 1 forwards: p of each chunk but the last, then of the
+    last chunk, then of the next group's first; its last forward precedes as many backwards.
+    """
+    p, v = len(f), len(f[0])
+    start, rest = _laps(f, x), _laps(b, x) + ends[0]
+    lefts: list[float] = []
+    left = 0.0
+    for end, bs in zip(ends, b, strict=True):
+        if end > left:
+            left = end
+        lefts.append(left)
+        left += bs[0] + x
+    arrived = [0.0, *accumulate(one[0] + x for one in f)]
+    best = 0.0
+    steady = (m - p) * v + p - 1  # forwards that the last stage still runs behind its first backward
+    warm = 1
+    for fs, bs, at, left in zip(reversed(f), reversed(b), arrived[-2::-1], reversed(lefts), strict=True):
+        last = warm if warm < p else p
+        first = warm - last if m > p else 0
+        sum_f, sum_b = sum(fs), sum(bs)
+        own_f = p * (sum_f - fs[-1]) + last * fs[-1] + first * fs[0]
+        own_b = p * (sum_b - bs[-1]) + last * bs[-1] + first * bs[0]
+        between = m * (sum_f + sum_b) - own_f - own_b
+        filled, drained = at + own_f, own_b + left
+        if filled > start:
+            start = filled
+        if drained > rest:
+            rest = drained
+        path = start + between + rest if steady > 0 else filled + between + drained
+        if path > best:
+            best = path
+        start += bs[-1] + x
+        rest += fs[-1] + x
+        warm += 2
+        steady -= 2
+    return best

@@ -1,0 +1,262 @@
+"""A predicted step as a picture: one row per stage, time to the right, as SVG.
+
+Colours are those of Okabe and Ito (jfly.uni-koeln.de/color), told apart by every kind of colour vision; recomputation
+has the colour of the forward pass that it repeats, hatched. Of several model chunks the first is the darkest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from html import escape
+from itertools import groupby
+from math import ceil, floor, log10
+from typing import NamedTuple
+
+from predictor.timeline.schedules import Pass
+from predictor.timeline.trace import NAMES, RECOMPUTE, StepTrace, Stream
+
+# A page's own colours where the picture stands in one that has set them, so that it follows it into the dark.
+INK, SOFT = "var(--ink, #1c1e21)", "var(--soft, #4d4d4d)"
+PAPER, IDLE = "var(--paper, #ffffff)", "var(--line, #eceef1)"
+MESSAGE = "message between stages"
+COLOURS = {
+    NAMES[Pass.FORWARD]: "#56b4e9",
+    NAMES[Pass.BACKWARD]: "#e69f00",
+    NAMES[Pass.WEIGHT]: "#f0e442",
+    MESSAGE: SOFT,
+    Stream.REDUCTION: "#cc79a7",
+    Stream.OPTIMIZER: "#009e73",
+}
+LARGEST_MIX = 0.6
+ROW_HEIGHT = (7.0, 30.0)
+HEIGHT = 620.0
+FONT, CHARACTER = 11, 6.2
+TITLE_CHARACTER = 8.6
+NUMBER_FONT, DIGIT = 10, 6.2
+NARROW = 3.0  # a slot of fewer pixels has no edge of its own
+LEFT, RIGHT, TOP, BELOW = 66.0, 14.0, 52.0, 62.0
+
+
+class _Box(NamedTuple):
+    """A rectangle of a picture."""
+
+    left: float
+    top: float
+    width: float
+    height: float
+
+
+class _Frame(NamedTuple):
+    """Where time and stages lie in a picture."""
+
+    width: float
+    row: float
+    step: float
+    scale: float
+    stages: int
+
+    def box(self, stage: int, start: float, end: float) -> _Box:
+        """Return where something of one stage lies."""
+        gap = min(3.0, self.row / 6)
+        return _Box(LEFT + start * self.scale, TOP + stage * self.row, (end - start) * self.scale, self.row - gap)
+
+    @property
+    def bottom(self) -> float:
+        """Return where the last row ends."""
+        return TOP + self.stages * self.row
+
+
+def _frame(trace: StepTrace, width: int) -> _Frame:
+    stages = trace.num_stages
+    row = min(max(HEIGHT / stages, ROW_HEIGHT[0]), ROW_HEIGHT[1])
+    ends = [slot.end for slot in trace.slots] + [piece.end for piece in trace.ends]
+    step = max([trace.step_us, *ends]) or 1.0
+    return _Frame(width, row, step, (width - LEFT - RIGHT) / step, stages)
+
+
+def shade(colour: str, chunk: int, num_chunks: int) -> str:
+    """Return a colour for one of several chunks: the later, the lighter."""
+    mix = LARGEST_MIX * chunk / (num_chunks - 1) if num_chunks > 1 else 0.0
+    parts = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
+    return "#" + "".join(f"{round(part + (255 - part) * mix):02x}" for part in parts)
+
+
+def _text_on(colour: str) -> str:
+    """Return black or white, whichever is read better on a colour; weights of ITU-R BT.601."""
+    red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
+    return "#000000" if 0.299 * red + 0.587 * green + 0.114 * blue > 128 else "#ffffff"
+
+
+def _number(value: float) -> str:
+    return f"{value:.2f}".rstrip("0").rstrip(".")
+
+
+def _path(boxes: Sequence[_Box], fill: str) -> str:
+    """Return rectangles of one colour as one element."""
+    shapes = [
+        f"M{_number(one.left)} {_number(one.top)}h{_number(one.width)}v{_number(one.height)}H{_number(one.left)}z"
+        for one in boxes
+    ]
+    return f'<path fill="{fill}" d="{"".join(shapes)}"/>'
+
+
+class _Drawn(NamedTuple):
+    """One slot's passes as they are drawn: fill, box and the number of the micro-batch where it fits."""
+
+    fill: str
+    box: _Box
+    number: str | None
+
+
+def _slots(trace: StepTrace, frame: _Frame) -> Iterator[_Drawn]:
+    """Return the passes of all slots; recomputation is drawn at the start of its backward pass."""
+    chunks = trace.num_chunks
+    for slot in trace.slots:
+        parts = trace.parts.get((slot.stage, slot.kind, slot.chunk), ())
+        again = min(sum(us for name, us in parts if name == RECOMPUTE), slot.end - slot.start)
+        turn = slot.start + again
+        if again > 0.0:
+            yield _Drawn(HATCHED, frame.box(slot.stage, slot.start, turn), None)
+        box = frame.box(slot.stage, turn, slot.end)
+        number = str(slot.micro_batch)
+        fits = box.width >= len(number) * DIGIT + 3 and box.height >= NUMBER_FONT
+        yield _Drawn(shade(COLOURS[NAMES[slot.kind]], slot.chunk, chunks), box, number if fits else None)
+
+
+def _thin(box: _Box) -> _Box:
+    """Return the lower quarter of a row, for what runs beside its slots."""
+    return _Box(box.left, box.top + box.height * 0.75, box.width, box.height / 4)
+
+
+def _messages(trace: StepTrace, frame: _Frame) -> list[_Box]:
+    """Return messages that keep both of their stages waiting."""
+    if not trace.blocking:
+        return []
+    sides = ((stage, one) for one in trace.messages for stage in (one.sender, one.receiver))
+    return [frame.box(stage, one.start, one.end) for stage, one in sides]
+
+
+def _ends(trace: StepTrace, frame: _Frame) -> Iterator[tuple[str, _Box]]:
+    """Return the end of the step; a reduction is thin while slots still run."""
+    finished = [0.0] * frame.stages
+    for slot in trace.slots:
+        finished[slot.stage] = max(finished[slot.stage], slot.end)
+    for piece in trace.ends:
+        turn = min(max(piece.start, finished[piece.stage]), piece.end)
+        if turn > piece.start:
+            yield COLOURS[piece.stream], _thin(frame.box(piece.stage, piece.start, turn))
+        if piece.end > turn:
+            yield COLOURS[piece.stream], frame.box(piece.stage, turn, piece.end)
+
+
+def _numbers(drawn: Sequence[_Drawn]) -> Iterator[str]:
+    numbered = [one for one in drawn if one.number is not None]
+    for fill, ones in groupby(sorted(numbered, key=lambda one: one.fill), key=lambda one: one.fill):
+        middles = [(box.left + box.width / 2, box.top + box.height / 2 + 3.6, number) for _, box, number in ones]
+        texts = [f'<text x="{_number(x)}" y="{_number(y)}">{number}</text>' for x, y, number in middles]
+        yield f'<g class="number" style="fill:{_text_on(fill)}">{"".join(texts)}</g>'
+
+
+def _tick(longest: float, most: int) -> float:
+    """Return the distance between ticks: 1, 2 or 5 times a power of ten, with at most so many of them."""
+    rough = longest / most
+    power: float = 10.0 ** floor(log10(rough))
+    return next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough * (1 - 1e-9))
+
+
+def _axis(frame: _Frame) -> Iterator[str]:
+    """Return the time axis, in milliseconds."""
+    tick = _tick(frame.step / 1000, max(2, int(frame.width // 110)))
+    digits = max(0, -floor(log10(tick)))
+    y = frame.bottom + 4
+    yield f'<path class="axis" d="M{_number(LEFT)} {_number(y)}H{_number(LEFT + frame.step * frame.scale)}"/>'
+    for index in range(ceil(frame.step / 1000 / tick + 1e-9)):
+        x = LEFT + index * tick * 1000 * frame.scale
+        yield f'<path class="axis" d="M{_number(x)} {_number(y)}v5"/>'
+        yield f'<text x="{_number(x)}" y="{_number(y + 17)}" text-anchor="middle">{index * tick:,.{digits}f}</text>'
+    right = _number(frame.width - RIGHT)
+    yield f'<text x="{right}" y="{_number(y + 31)}" text-anchor="end">time, ms</text>'
+
+
+def _legend(trace: StepTrace, frame: _Frame, has_recompute: bool) -> Iterator[str]:
+    """Return what each colour means, of those that the picture has."""
+    kinds = {slot.kind for slot in trace.slots}
+    shown = [(NAMES[kind], COLOURS[NAMES[kind]]) for kind in Pass if kind in kinds]
+    if has_recompute:
+        shown.insert(1, (RECOMPUTE, HATCHED))
+    if trace.blocking and trace.messages:
+        shown.append((MESSAGE, COLOURS[MESSAGE]))
+    streams = {piece.stream for piece in trace.ends}
+    shown += [(str(stream), COLOURS[stream]) for stream in (Stream.REDUCTION, Stream.OPTIMIZER) if stream in streams]
+    shown.append(("idle", IDLE))
+    x, y = LEFT, frame.bottom + 44
+    for label, fill in shown:
+        yield f'<rect x="{_number(x)}" y="{_number(y - 9)}" width="11" height="11" style="fill:{fill}"/>'
+        yield f'<text x="{_number(x + 16)}" y="{_number(y)}">{escape(label)}</text>'
+        x += 16 + len(label) * CHARACTER + 16
+    if trace.num_chunks > 1:
+        yield f'<text x="{_number(x)}" y="{_number(y)}">chunks 0 to {trace.num_chunks - 1}: dark to light</text>'
+
+
+def _stage_labels(frame: _Frame) -> Iterator[str]:
+    every = max(1, ceil((FONT + 2) / frame.row))
+    for stage in range(0, frame.stages, every):
+        middle = TOP + (stage + 0.5) * frame.row + 3
+        yield f'<text x="{_number(LEFT - 8)}" y="{_number(middle)}" text-anchor="end">stage {stage}</text>'
+
+
+HATCHED = "url(#recompute)"
+STYLE = f""".pipeline {{ font: {FONT}px system-ui, sans-serif; background: {PAPER}; }}
+.pipeline text {{ fill: {INK}; }}
+.pipeline .title {{ font-size: 15px; font-weight: 600; }}
+.pipeline .number text {{ fill: inherit; font-size: {NUMBER_FONT}px; text-anchor: middle; }}
+.pipeline .axis {{ stroke: {INK}; fill: none; }}
+.pipeline .slots path {{ stroke: {PAPER}; stroke-width: STROKE; }}"""
+HATCH = (
+    '<pattern id="recompute" width="4" height="4" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
+    f'<rect width="4" height="4" fill="#ffffff"/>'
+    f'<rect width="2.2" height="4" fill="{COLOURS[NAMES[Pass.FORWARD]]}"/></pattern>'
+)
+
+
+def _fill(shape: tuple[str, _Box]) -> str:
+    return shape[0]
+
+
+def picture(trace: StepTrace, width: int = 1200) -> str:
+    """Return a step as an SVG document, also fit to stand inside an HTML page.
+
+    Micro-batches carry their number where it fits.
+    """
+    frame = _frame(trace, width)
+    height = frame.bottom + BELOW
+    drawn = list(_slots(trace, frame))
+    shapes = sorted([(one.fill, one.box) for one in drawn], key=_fill) + sorted(_ends(trace, frame), key=_fill)
+    heading = [trace.title, f"{trace.step_us / 1000:,.1f} ms"]
+    title = ": ".join(heading)
+    if len(title) * TITLE_CHARACTER <= width - LEFT - RIGHT:
+        heading = [title]
+    narrowest = frame.scale * min(slot.end - slot.start for slot in trace.slots)
+    rows = [frame.box(stage, 0.0, frame.step) for stage in range(frame.stages)]
+    body = [
+        f"<style>{STYLE.replace('STROKE', '0.6' if narrowest > NARROW else '0')}</style>",
+        f"<defs>{HATCH}</defs>",
+        f'<rect width="{width}" height="{_number(height)}" style="fill:{PAPER}"/>',
+        *(
+            f'<text class="title" x="{_number(LEFT)}" y="{22 + 19 * i}">{escape(one)}</text>'
+            for i, one in enumerate(heading)
+        ),
+        *_stage_labels(frame),
+        f'<g style="fill:{IDLE}">{_path(rows, "inherit")}</g>',
+        '<g class="slots">',
+        *(_path([box for _, box in group], fill) for fill, group in groupby(shapes, key=_fill)),
+        "</g>",
+        f'<g style="fill:{COLOURS[MESSAGE]}">{_path(_messages(trace, frame), "inherit")}</g>',
+        *_numbers(drawn),
+        *_axis(frame),
+        *_legend(trace, frame, any(one.fill == HATCHED for one in drawn)),
+    ]
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="pipeline" role="img" aria-label="{escape(title)}" '
+        f'width="{width}" height="{_number(height)}" viewBox="0 0 {width} {_number(height)}">{"".join(body)}</svg>'
+    )

@@ -1,0 +1,83 @@
+"""Attention between its two projections: which kernels run, alone or around a context-parallel ring."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from predictor.costs.layer_call import LayerCall
+from predictor.costs.operator import Direction
+from predictor.workloads.layout import Layout
+from predictor.workloads.tasks import (
+    FORWARD,
+    Overlap,
+    Part,
+    PassTasks,
+    Task,
+    collective_task,
+    operator_task,
+    stream_task,
+)
+from predictor.workloads.transformer import Attention, LayerKind, Transformer
+
+GROUPED = "grouped_query_attention"
+CORE = {
+    Attention.FLASH: ("flash_attention",),
+    Attention.FUSED_SOFTMAX: ("attention_scores", "causal_softmax", "attention_values"),
+    Attention.UNFUSED: ("attention_scores", "attention_mask", "softmax", "attention_values"),
+}
+CORE_OPERATORS = frozenset({GROUPED, *(name for names in CORE.values() for name in names)})
+# Of a pair of a rank's chunks and another's, one half of the scores is needed where every rank holds one chunk from the
+# front of the sequence and one from its back. Source: Brandon et al. 2023, arXiv:2311.09431 (striped attention);
+# Megatron-LM's zigzag split, core/utils.py get_batch_on_this_cp_rank.
+NEEDED_OF_A_PAIR = 0.5
+# Dropout reads and writes the activation and one byte of mask per element.
+MASK_BYTES = 1
+
+
+def dropout_bytes(call: LayerCall) -> int:
+    """Return the bytes that dropout moves per element."""
+    return 2 * call.element_bytes + MASK_BYTES
+
+
+def core_names(model: Transformer, kind: LayerKind) -> tuple[str, ...]:
+    """Return attention's kernels between its projections."""
+    if model.attention is Attention.FLASH and (kind.is_windowed or model.key_value_heads < model.num_attention_heads):
+        return (GROUPED,)
+    return CORE[model.attention]
+
+
+def _dropout(model: Transformer, call: LayerCall) -> list[Task]:
+    if not model.attention_dropout or model.attention is Attention.FLASH:
+        return []
+    scores = call.micro_batch_size * call.heads_per_rank * call.sequence_per_rank**2
+    return [stream_task("attention_dropout", scores * dropout_bytes(call), call)]
+
+
+def _ring(names: list[str], call: LayerCall, direction: Direction, layout: Layout) -> PassTasks:
+    """Return attention around a ring: every rank keeps its queries, and keys and values come past.
+
+    Each message travels while the rank attends to the keys that it holds already. Backward, the gradients of keys and
+    values travel as well, and once more to return home.
+
+    Source: Liu et al. 2023, arXiv:2310.01889.
+    """
+    others = call.context_parallel_size - 1
+    own = [operator_task(name, call, direction) for name in names]
+    open_call = replace(call, causal=False)
+    needed = NEEDED_OF_A_PAIR if call.causal else 1.0
+    passing = [operator_task(name, open_call, direction, others * needed) for name in names]
+    heads = 2 * call.key_value_heads_per_rank * call.head_dim
+    message = call.tokens * heads * call.element_bytes
+    messages = others if direction is FORWARD else 2 * others + 1
+    traffic = collective_task("point_to_point", message, layout.context_hop(), Part.CONTEXT_PARALLEL, messages)
+    return PassTasks(own + passing, [Overlap(traffic, own + passing)])
+
+
+def attention_core(
+    model: Transformer, names: tuple[str, ...], call: LayerCall, direction: Direction, layout: Layout
+) -> PassTasks:
+    """Return attention between its projections, of a layer's operators ``names``; what is recomputed selectively."""
+    core = [name for name in names if name in CORE_OPERATORS]
+    if call.context_parallel_size > 1 and core:
+        return _ring(core, call, direction, layout)
+    return PassTasks([operator_task(name, call, direction) for name in core] + _dropout(model, call), [])

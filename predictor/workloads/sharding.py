@@ -1,0 +1,79 @@
+"""Data-parallel traffic: how gradients are reduced, and how ZeRO gathers weights and scatters gradients."""
+
+from __future__ import annotations
+
+from predictor.costs.collectives import Topology
+from predictor.workloads.run import TrainingRun
+from predictor.workloads.tasks import Overlap, Part, PassTasks, Task, collective_task, parameter_stream_task
+
+# Passes over the gradients around a reduction, each a read and a write: copy into the bucket, divide by the number of
+# replicas, copy back.
+# Source: DeepSpeed runtime/zero/stage_1_and_2.py (reduce_independent_p_g_buckets_and_remove_grads, average_tensor).
+BUCKET_PASSES = 3 * 2
+
+
+def _reduce(run: TrainingRun, elements: int, group: Topology, times: int = 1) -> list[Task]:
+    """Return the reduction of so many gradients in one collective."""
+    size_bytes = elements * run.gradient_bytes
+    if run.scatters_gradients:
+        return collective_task("reduce_scatter", size_bytes / group.ranks, group, Part.DATA_PARALLEL, times)
+    return collective_task("all_reduce", size_bytes, group, Part.DATA_PARALLEL, times)
+
+
+def reduction_tasks(run: TrainingRun, parameters: int, group: Topology) -> list[Task]:
+    """Return the reduction of all gradients of a group, in buckets; nothing in a group of one."""
+    if group.ranks == 1 or not parameters:
+        return []
+    whole, rest = divmod(parameters, run.gradient_bucket_elements)
+    tasks = _reduce(run, run.gradient_bucket_elements, group, whole) if whole else []
+    tasks += _reduce(run, rest, group)
+    bucketed_bytes = parameters * BUCKET_PASSES * run.gradient_bytes
+    return [*tasks, parameter_stream_task("gradient_buckets", bucketed_bytes, run.call(), Part.DATA_PARALLEL)]
+
+
+def _beside(tasks: list[Task], traffic: list[Task], overlaps: bool) -> PassTasks:
+    """Return traffic beside tasks, or after them."""
+    return PassTasks(tasks, [Overlap(traffic, tasks)]) if overlaps and traffic else PassTasks(tasks + traffic, [])
+
+
+def _gathers(run: TrainingRun, dense: int, routed: int) -> list[Task]:
+    """Return what puts one layer's weights together from the shares of the ranks."""
+    if run.zero_stage < 3:
+        return []
+    tasks = []
+    for parameters, group in ((dense, run.layout.gradient_group()), (routed, run.layout.expert_gradient_group())):
+        shard = parameters * run.element_bytes / group.ranks
+        tasks += collective_task("all_gather", shard, group, Part.DATA_PARALLEL)
+    return tasks
+
+
+def gathered(run: TrainingRun, dense: int, routed: int, forward: PassTasks) -> PassTasks:
+    """Return a forward pass with the gathering of the weights that ZeRO-3 asks for.
+
+    While one layer computes, the next one's weights are gathered, where that overlaps.
+
+    Args:
+        run: the run.
+        dense: parameters of the piece on one rank.
+        routed: parameters of its routed experts.
+        forward: its pass with all weights there.
+
+    Source: Rajbhandari et al. 2019, arXiv:1910.02054, section 7; Zhao et al. 2023, arXiv:2304.11277 (FSDP).
+    """
+    traffic = _gathers(run, dense, routed)
+    beside = _beside(forward.tasks, traffic, run.overlap_parameter_gather)
+    return PassTasks(beside.tasks, forward.overlaps + beside.overlaps)
+
+
+def reduced(run: TrainingRun, dense: int, routed: int, backward: PassTasks) -> PassTasks:
+    """Return a backward pass with what ZeRO-2 and 3 add: gathering again, and scattering each micro-batch's gradients.
+
+    A rank keeps only its own share of the gradients, so every micro-batch's are reduced at once.
+    """
+    with_weights = gathered(run, dense, routed, backward)
+    traffic = []
+    for parameters, group in ((dense, run.layout.gradient_group()), (routed, run.layout.expert_gradient_group())):
+        traffic += _reduce(run, parameters, group)
+    beside = _beside(backward.tasks, traffic, run.overlap_gradient_reduction)
+    added = beside.tasks[len(backward.tasks) :]
+    return PassTasks(with_weights.tasks + added, with_weights.overlaps + beside.overlaps)

@@ -1,0 +1,264 @@
+"""What sets today's models and layouts apart: grouped queries, gates, windows, experts, sharding, groups of ranks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from predictor.costs.catalogue import catalogue
+from predictor.costs.collectives import Topology
+from predictor.costs.operator import Direction
+from predictor.workloads.expand import edge_passes, layer_passes, step_end, transfer_tasks
+from predictor.workloads.layer import backward_pass, forward_pass, weight_gradients
+from predictor.workloads.layout import Layout
+from predictor.workloads.run import Recompute, TrainingRun
+from predictor.workloads.tasks import Part, PassTasks, Task
+from predictor.workloads.transformer import (
+    Activation,
+    Biases,
+    LayerKind,
+    MixtureOfExperts,
+    Normalization,
+    Transformer,
+)
+
+DENSE = LayerKind(has_experts=False, is_windowed=False)
+WINDOWED = LayerKind(has_experts=False, is_windowed=True)
+SPARSE = LayerKind(has_experts=True, is_windowed=False)
+LLAMA = Transformer(
+    num_layers=8,
+    hidden_size=1024,
+    num_attention_heads=16,
+    num_key_value_heads=4,
+    ffn_hidden_size=2816,
+    activation=Activation.SWIGLU,
+    sequence_length=2048,
+    vocab_size=32000,
+    fused_side_kernels=True,
+)
+EXPERTS = MixtureOfExperts(num_experts=8, experts_per_token=2, expert_ffn_hidden_size=512)
+RUN = TrainingRun(
+    model=LLAMA,
+    layout=Layout(2, 2, 4, 4),
+    layers_per_stage=(4, 4),
+    micro_batch_size=1,
+    num_micro_batches=4,
+    precision="bf16",
+    recompute=Recompute.NONE,
+    schedule="1f1b",
+    zero_stage=1,
+    gradient_bucket_elements=10_000_000,
+)
+
+
+def sizes(tasks: list[Task], part: Part) -> dict[str, float]:
+    """Return the bytes that every collective of a kind moves, all its calls together."""
+    found: dict[str, float] = {}
+    for task in tasks:
+        if task.part is part and task.operator.dimensions[0] == "size_bytes":
+            found[task.name] = found.get(task.name, 0.0) + task.shape[0] * task.times
+    return found
+
+
+def shape(passes: PassTasks, name: str) -> tuple[int, ...]:
+    return next(task.shape for task in passes.calls() if task.name == name)
+
+
+def test_grouped_queries_narrow_the_projection_and_name_their_own_kernel() -> None:
+    forward = forward_pass(RUN, DENSE)
+    assert shape(forward, "qkv_projection") == (2048, 1024, (16 + 2 * 4) * 64 // 2)
+    assert shape(forward, "attention_output") == (2048, 16 * 64 // 2, 1024)
+    assert shape(forward, "grouped_query_attention") == (1, 2048, 8, 2, 64, 1, 0)
+    everybody = replace(RUN, model=replace(LLAMA, num_key_value_heads=16))
+    assert shape(forward_pass(everybody, DENSE), "flash_attention") == (1, 2048, 8, 64, 1)
+
+
+def test_a_gate_doubles_the_first_matrix() -> None:
+    assert shape(forward_pass(RUN, DENSE), "ffn_up") == (2048, 1024, 2816)
+    assert shape(forward_pass(RUN, DENSE), "ffn_down") == (2048, 1408, 1024)
+    plain = replace(RUN, model=replace(LLAMA, activation=Activation.GELU))
+    assert shape(forward_pass(plain, DENSE), "ffn_up") == (2048, 1024, 1408)
+
+
+def test_parameters_count_what_the_architecture_has() -> None:
+    attention = 1024 * 64 * (2 * 16 + 2 * 4)
+    assert LLAMA.layer_parameters() == attention + 3 * 1024 * 2816 + 2 * 1024
+    more = replace(LLAMA, biases=Biases.QKV, qk_norm=True, post_norms=True)
+    assert more.layer_parameters() - LLAMA.layer_parameters() == 64 * (16 + 8) + 2 * 64 + 2 * 1024
+    sparse = replace(LLAMA, experts=replace(EXPERTS, shared_expert_ffn_hidden_size=256, shared_expert_gate=True))
+    assert sparse.layer_parameters(has_experts=True) == attention + 3 * 1024 * 256 + 1024 * 9 + 2 * 1024
+    routed = 8 * 8 * 3 * 1024 * 512
+    assert sparse.num_parameters() - sparse.num_parameters(active=True) == routed * 6 // 8
+
+
+def test_key_value_heads_are_copied_where_ranks_outnumber_them() -> None:
+    assert LLAMA.attention_parameters(8) == 1024 * 64 * (2 * 2 + 2 * 1)
+
+
+def test_a_window_is_cheaper_and_only_its_layers_have_it() -> None:
+    model = replace(LLAMA, sliding_window=512, sliding_window_layers=2)
+    assert [model.kind(layer).is_windowed for layer in range(8)].count(True) == 2
+    run = replace(RUN, model=model)
+    whole, window = (
+        shape(forward_pass(run, DENSE), "grouped_query_attention"),
+        shape(forward_pass(run, WINDOWED), "grouped_query_attention"),
+    )
+    assert (whole[-1], window[-1]) == (0, 512)
+    attention = catalogue()["grouped_query_attention"]
+    for direction in Direction:
+        assert attention.work(window, direction, 108).flops < attention.work(whole, direction, 108).flops / 2
+    beyond = (*window[:-1], 4096)
+    assert attention.work(beyond, Direction.FORWARD, 108).flops == attention.work(whole, Direction.FORWARD, 108).flops
+
+
+def test_equal_heads_and_no_window_are_plain_flash_attention() -> None:
+    grouped, plain = catalogue()["grouped_query_attention"], catalogue()["flash_attention"]
+    for direction in Direction:
+        for causal in (0, 1):
+            one = grouped.work((2, 1000, 8, 8, 64, causal, 0), direction, 108)
+            other = plain.work((2, 1000, 8, 64, causal), direction, 108)
+            assert one.extras == pytest.approx(other.extras)
+            assert one.size_bytes == other.size_bytes
+            assert one.flops == pytest.approx(other.flops, rel=1e-3)  # the diagonal, which plain counts as half
+
+
+def test_fused_kernels_leave_their_operators_out() -> None:
+    names = {task.name for task in forward_pass(RUN, DENSE).tasks}
+    assert {"fused_gate", "rope", "rms_norm"} <= names
+    assert "swiglu" not in names
+    fused = replace(LLAMA, fused_rope=True, normalization=Normalization.FUSED_RMS_NORM)
+    tasks = {task.name: task.operator.name for task in forward_pass(replace(RUN, model=fused), DENSE).tasks}
+    assert tasks["rope"] == "residual_add"  # by its bytes
+    assert tasks["layer_norm"] == "layer_norm"
+    assert fused.norm_parameters(1) == 1024
+    apart = forward_pass(replace(RUN, model=replace(LLAMA, fused_side_kernels=False)), DENSE)
+    assert "swiglu" in {task.name for task in apart.tasks}
+
+
+def test_sequence_parallelism_moves_the_same_bytes_and_halves_the_norms() -> None:
+    split = replace(RUN, sequence_parallel=True)
+    shard = 2048 * 1024 * 2 // 2
+    assert sizes(forward_pass(RUN, DENSE).tasks, Part.TENSOR_PARALLEL) == {"all_reduce": 2 * 2 * shard}
+    assert sizes(forward_pass(split, DENSE).tasks, Part.TENSOR_PARALLEL) == {
+        "all_gather": 2 * shard,
+        "reduce_scatter": 2 * shard,
+    }
+    # Backward, the inputs of both column-parallel products are gathered again.
+    assert sizes(backward_pass(split, DENSE).tasks, Part.TENSOR_PARALLEL)["all_gather"] == 4 * shard
+    assert shape(forward_pass(split, DENSE), "rms_norm") == (1024, 1024)
+    assert shape(forward_pass(split, DENSE), "qkv_projection")[0] == 2048
+    assert not sizes(edge_passes(split, 1).forward.tasks, Part.PIPELINE_PARALLEL)
+
+
+def test_overlapped_tensor_parallel_traffic_is_the_same_traffic() -> None:
+    for parallel in (False, True):
+        run = replace(RUN, sequence_parallel=parallel)
+        apart = backward_pass(run, DENSE)
+        beside = backward_pass(replace(run, overlap_tensor_parallel=True), DENSE)
+        assert sizes(beside.calls(), Part.TENSOR_PARALLEL) == sizes(apart.tasks, Part.TENSOR_PARALLEL)
+        assert beside.overlaps
+        assert not apart.overlaps
+
+
+def test_context_parallel_attention_is_all_of_it_shared_out() -> None:
+    ring = replace(RUN, layout=replace(RUN.layout, context_parallel_size=4))
+    attention = catalogue()["grouped_query_attention"]
+
+    def flops(run: TrainingRun, direction: Direction) -> float:
+        passes = forward_pass(run, DENSE) if direction is Direction.FORWARD else backward_pass(run, DENSE)
+        return sum(
+            attention.work(task.shape, direction, 108).flops * task.times
+            for task in passes.tasks
+            if task.name == "grouped_query_attention"
+        )
+
+    for direction in Direction:
+        assert flops(ring, direction) == pytest.approx(flops(RUN, direction) / 4, rel=2e-3)
+    key_and_value = 2 * 512 * 2 * 64 * 2
+    assert sizes(forward_pass(ring, DENSE).calls(), Part.CONTEXT_PARALLEL) == {"point_to_point": 3 * key_and_value}
+    assert sizes(backward_pass(ring, DENSE).calls(), Part.CONTEXT_PARALLEL) == {"point_to_point": 7 * key_and_value}
+    assert transfer_tasks(ring)[0].shape[0] * 4 == transfer_tasks(RUN)[0].shape[0]
+
+
+def test_experts_see_every_token_once_per_choice() -> None:
+    layout = Layout(1, 1, 8, 4, expert_parallel_size=4)
+    run = replace(RUN, model=replace(LLAMA, experts=EXPERTS), layout=layout, layers_per_stage=(8,))
+    forward = forward_pass(run, SPARSE)
+    experts = [task for task in forward.tasks if task.name == "ffn_up" and task.times > 1]
+    assert [(task.shape, task.times) for task in experts] == [((2048 * 2 // 2, 1024, 1024), 2)]
+    exchange = sizes(forward.tasks, Part.EXPERT_PARALLEL)
+    assert exchange == {"all_to_all": 2 * 2048 * 2 * 1024 * 2}
+    busy = replace(run, model=replace(LLAMA, experts=replace(EXPERTS, load_imbalance=1.5)))
+    assert sizes(forward_pass(busy, SPARSE).tasks, Part.EXPERT_PARALLEL)["all_to_all"] == 1.5 * exchange["all_to_all"]
+    assert not sizes(forward_pass(replace(run, layout=Layout(1, 1, 8, 4)), SPARSE).tasks, Part.EXPERT_PARALLEL)
+
+
+def test_dense_layers_come_before_those_with_experts() -> None:
+    model = replace(LLAMA, experts=replace(EXPERTS, num_dense_layers=3))
+    run = replace(RUN, model=model, virtual_pipeline_parallel_size=2)
+    assert [dict(run.layer_kinds(0, piece)) for piece in (0, 1)] == [{DENSE: 2}, {SPARSE: 2}]
+    assert [dict(run.layer_kinds(1, piece)) for piece in (0, 1)] == [{DENSE: 1, SPARSE: 1}, {SPARSE: 2}]
+
+
+def test_experts_are_summed_over_the_ranks_that_hold_them() -> None:
+    layout = Layout(1, 1, 8, 4, expert_parallel_size=4)
+    run = replace(RUN, model=replace(LLAMA, experts=EXPERTS), layout=layout, layers_per_stage=(8,), zero_stage=0)
+    reduced = [task for task in step_end(run, 0).reduction if task.name == "all_reduce"]
+    elements: dict[tuple[int, ...], float] = {}
+    for task in reduced:
+        elements[task.shape[1:]] = elements.get(task.shape[1:], 0.0) + task.shape[0] / 2 * task.times
+    assert elements == {(2, 4): run.dense_parameters(0), (2, 1): run.expert_parameters(0)}
+    assert run.expert_parameters(0) == 8 * 2 * 3 * 1024 * 512
+
+
+@pytest.mark.parametrize("zero_stage", [0, 1, 2, 3])
+def test_sharing_out_more_moves_more_often(zero_stage: int) -> None:
+    run = replace(RUN, layout=Layout(1, 1, 8, 4), layers_per_stage=(8,), zero_stage=zero_stage)
+    run = replace(run, scatters_gradients=zero_stage >= 2)
+    passes, end = layer_passes(run, DENSE), step_end(run, 0)
+    per_rank = LLAMA.layer_parameters() * 2 // 8
+    assert sizes(passes.forward.tasks, Part.DATA_PARALLEL) == ({"all_gather": per_rank} if zero_stage == 3 else {})
+    backward = sizes(passes.backward.tasks, Part.DATA_PARALLEL)
+    assert backward.get("reduce_scatter", 0) == (per_rank if zero_stage >= 2 else 0)
+    assert bool(end.reduction) == (zero_stage < 2)
+    assert bool(end.gather) == (zero_stage in (1, 2))
+    assert end.optimizer[0].shape[0] == -(-run.stage_parameters(0) // (8 if zero_stage else 1))
+
+
+def test_fp32_gradients_double_the_reduction() -> None:
+    def moved(run: TrainingRun) -> float:
+        return sizes(step_end(run, 0).reduction, Part.DATA_PARALLEL)["all_reduce"]
+
+    assert moved(replace(RUN, fp32_gradients=True)) == 2 * moved(RUN)
+
+
+def test_weight_gradients_are_part_of_the_backward_pass() -> None:
+    tasks = backward_pass(RUN, DENSE).tasks
+    split = weight_gradients(tasks)
+    linear = sum(task.times for task in tasks if task.operator.family == "linear")
+    assert sum(task.times for task in split if task.operator.family == "linear") == linear / 2
+    assert {task.name for task in split} >= {"ffn_up", "gradient_accumulation"}
+
+
+def test_rank_order_decides_what_a_group_spans() -> None:
+    layout = Layout(2, 2, 4, 4)
+    assert layout.tensor_group() == Topology(1, 2)
+    assert layout.gradient_group() == Topology(2, 2)
+    assert layout.pipeline_hop() == Topology(2, 4)
+    inner_pipeline = replace(layout, rank_order=("tp", "pp", "cp", "dp"))
+    assert inner_pipeline.gradient_group() == Topology(4, 1)
+    assert inner_pipeline.pipeline_hop() == Topology(1, 2)
+    ring = Layout(1, 1, 4, 4, context_parallel_size=2)
+    assert ring.context_group() == Topology(1, 2)
+    assert ring.gradient_group() == Topology(2, 4)
+    assert ring.num_gpus == 8
+
+
+def test_expert_groups_are_neighbours() -> None:
+    layout = Layout(1, 1, 8, 4, expert_parallel_size=4)
+    assert layout.expert_group() == Topology(1, 4)
+    assert layout.expert_gradient_group() == Topology(2, 1)
+    spread = Layout(2, 1, 4, 4, context_parallel_size=2, expert_parallel_size=4)
+    assert spread.expert_group() == Topology(2, 2)
+    assert spread.expert_gradient_group() == Topology(2, 1)

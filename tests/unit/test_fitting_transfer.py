@@ -1,0 +1,169 @@
+"""A new GPU with few tables, or with none of its collectives, is published from them and from what others lend."""
+
+from __future__ import annotations
+
+import json
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import yaml
+
+from fitting.cli import main
+from fitting.datasheet import read_errors
+from fitting.system_fit import find_tables
+from fitting.systems import SystemFileError
+from fitting.transfer_error import column, transfer_error
+from predictor.bundled import REGRESSORS_FOLDER
+from predictor.costs.catalogue import catalogue
+from predictor.costs.collectives import Topology
+from predictor.costs.cost import Source
+from predictor.costs.operator import BOTH, Direction
+from predictor.costs.published import PublishedSystem
+from tests.unit.fitting_tables import GPU, SYSTEM, gelu_us, source, write_cluster, write_gelu
+
+GELU, FFN_UP = catalogue()["gelu"], catalogue()["ffn_up"]
+PERLMUTTER = REGRESSORS_FOLDER / "Perlmutter"
+ERRORS = Path(__file__).resolve().parents[2] / "training" / "systems" / "transfer_error.json"
+
+
+def write_few(folder: Path, rows: int) -> Path:
+    """So many rows of the GELU table, evenly picked, and no collective."""
+    write_gelu(folder / "operator")
+    path = folder / "operator" / f"{GPU}_gelu_fp16.csv"
+    frame = pd.read_csv(path)
+    frame.iloc[:: len(frame) // rows].head(rows).to_csv(path, index=False)
+    return folder
+
+
+def write_system(path: Path, **hardware: Any) -> Path:
+    content: dict[str, Any] = deepcopy(SYSTEM)
+    content["hardware"] |= hardware
+    path.write_text(yaml.safe_dump(content), encoding="utf-8")
+    return path
+
+
+def fitted(tmp_path: Path, rows: int, *words: str, **hardware: Any) -> PublishedSystem:
+    system = write_system(tmp_path / "Testbed.yaml", **hardware)
+    tables, out = write_few(tmp_path / "few", rows), tmp_path / "out" / "Testbed"
+    command = ["fit", "--system", str(system), "--measurements", str(tables), "--out", str(out), *words]
+    assert main(command) == 0
+    return PublishedSystem(out, "fp16")
+
+
+@pytest.mark.parametrize("rows", [25, 50])
+def test_a_few_rows_of_a_new_gpu_are_fitted_and_the_rest_is_lent(tmp_path: Path, rows: int) -> None:
+    system = fitted(tmp_path, rows, "--donor", str(PERLMUTTER))
+    for direction in BOTH:
+        cost = system.cost(GELU, direction, (3072, 8192))
+        assert cost.us == pytest.approx(gelu_us(3072, 8192, direction), rel=0.1)
+        assert cost.source is Source.INTERPOLATED
+        assert system.cost(FFN_UP, direction, (4096, 4096, 4096)).source is Source.ANALYTIC
+    assert system.collective("all_reduce", 1e8, Topology(1, 4)).source is Source.ANALYTIC
+    card = (system.folder / "card.md").read_text(encoding="utf-8")
+    assert "| gelu forward | gelu |" in card
+    assert "linear forward: no usable row: the physics of Perlmutter" in card
+    assert "all_reduce, all_gather, reduce_scatter, broadcast, all_to_all, point_to_point: analytic" in card
+
+
+def test_rows_too_few_to_fit_set_the_level_of_what_is_lent(tmp_path: Path) -> None:
+    system = fitted(tmp_path, 10, "--donor", str(PERLMUTTER))
+    cost = system.cost(GELU, Direction.FORWARD, (8192, 16384))
+    assert cost.source is Source.ANALYTIC
+    assert cost.us == pytest.approx(gelu_us(8192, 16384, Direction.FORWARD), rel=0.15)
+    assert "too few rows to fit" in (system.folder / "card.md").read_text(encoding="utf-8")
+
+
+def test_operators_alone_are_published_with_collectives_from_the_data_sheet(tmp_path: Path) -> None:
+    lenders = {"operators": "Vista", "intra_node": "Perlmutter", "inter_node": "Vista"}
+    links = SYSTEM["hardware"]["links"] | {"wiring": "switch"}  # type: ignore[index]
+    system = fitted(tmp_path, 50, transfer=lenders, links=links, gpus_per_node=8)
+    assert system.cost(GELU, Direction.FORWARD, (3072, 8192)).source is Source.INTERPOLATED
+    assert system.cost(FFN_UP, Direction.FORWARD, (4096, 4096, 4096)).source is Source.ANALYTIC
+    us = system.collective("all_reduce", 1e9, Topology(1, 8)).us
+    assert 1.75e9 / us / 1e3 == pytest.approx(0.72 * 300.0, rel=0.05)
+    assert set(system.system.host) == {"launch_forward_us", "launch_backward_us"}
+    assert "as on Vista" in system.system.host["launch_forward_us"].source
+    card = (system.folder / "card.md").read_text(encoding="utf-8")
+    assert "(Perlmutter inside a node, Vista between nodes)" in card
+
+
+def test_measured_operators_take_the_place_of_a_data_sheets(tmp_path: Path) -> None:
+    system = fitted(tmp_path, 50, "--donor", str(REGRESSORS_FOLDER / "H200"))
+    assert system.system.transfer == PublishedSystem(REGRESSORS_FOLDER / "H200", "fp16").system.transfer
+    assert system.cost(GELU, Direction.FORWARD, (3072, 8192)).source is Source.INTERPOLATED
+    assert system.cost(FFN_UP, Direction.FORWARD, (4096, 4096, 4096)).source is Source.ANALYTIC
+    assert system.collective("all_gather", 1e8, Topology(2, 4)).source is Source.ANALYTIC
+
+
+def test_a_published_file_mentions_a_borrowed_residual_only_where_there_is_one(tmp_path: Path) -> None:
+    system = fitted(tmp_path, 50, "--donor", str(PERLMUTTER))
+    text = system.regressor_path(GELU).read_text(encoding="utf-8")
+    assert '"basis"' not in text
+
+
+def test_a_data_sheet_is_published_with_its_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lenders = {"operators": "Perlmutter", "intra_node": "Perlmutter", "inter_node": "Vista"}
+    system = write_system(tmp_path / "Testbed.yaml", transfer=lenders)
+    out = tmp_path / "out" / "Testbed"
+    words = ["datasheet", "--system", str(system), "--errors", str(ERRORS), "--out", str(out)]
+    assert main(words) == 0, capsys.readouterr().err
+    answers = PublishedSystem(out, "fp16")
+    assert answers.cost(FFN_UP, Direction.FORWARD, (4096, 4096, 4096)).source is Source.ANALYTIC
+    entry = json.loads(ERRORS.read_text(encoding="utf-8"))["operator_columns"][0]
+    card = (out / "card.md").read_text(encoding="utf-8")
+    assert f"| {entry['regressor']} {entry['direction']} | {entry['from']} → {entry['to']} |" in card
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ["datasheet", "--system", "{tmp}/plain.yaml", "--errors", str(ERRORS), "--out", "{tmp}/o"],
+            "transfer section",
+        ),
+        (["datasheet", "--system", "{tmp}/strange.yaml", "--errors", str(ERRORS), "--out", "{tmp}/o"], "Frontier"),
+        (["datasheet", "--system", "{tmp}/plain.yaml", "--out", "{tmp}/o"], "transfer-error --out writes it"),
+        (["transfer-error", str(PERLMUTTER), "{tmp}", "{tmp}"], "is not a published system"),
+        (["few-rows", str(PERLMUTTER), str(PERLMUTTER), "{tmp}/absent"], "no such folder of measurements"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
+    write_system(tmp_path / "plain.yaml")
+    lenders = {"operators": "Frontier", "intra_node": "Frontier", "inter_node": "Frontier"}
+    write_system(tmp_path / "strange.yaml", transfer=lenders)
+    assert main([word.format(tmp=tmp_path) for word in words]) == 2
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert error.startswith("error: ")
+    assert message in error
+
+
+def test_errors_of_another_kind_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "errors.json"
+    path.write_text('{"format": "another"}', encoding="utf-8")
+    with pytest.raises(SystemFileError, match="expected format estimate-train-time/transfer-error/1"):
+        read_errors(path)
+
+
+def test_a_system_predicts_itself_without_error_of_transfer(tmp_path: Path) -> None:
+    measured = write_cluster(tmp_path / "measured" / "Testbed")
+    system = write_system(tmp_path / "Testbed.yaml")
+    folders = [tmp_path / "out" / name for name in ("One", "Other")]
+    for folder in folders:
+        assert main(["fit", "--system", str(system), "--measurements", str(measured), "--out", str(folder)]) == 0
+    document = transfer_error(folders, measured)
+    assert document["distance"] == {"flops": 0.0, "bytes": 0.0}
+    assert {entry["regressor"] for entry in document["operator_columns"]} == {"gelu"}
+    assert all(entry["mape"] < 3.0 for entry in document["operator_columns"])
+
+
+def test_a_column_counts_every_shape_once(tmp_path: Path) -> None:
+    table = find_tables(write_few(tmp_path / "few", 50), source())[0]
+    rows = [row for row in table.rows("gelu") if row.direction is Direction.FORWARD]
+    regressor = fitted(tmp_path, 50).regressor(GELU, Direction.FORWARD)
+    once, twice = column(regressor, Direction.FORWARD, rows), column(regressor, Direction.FORWARD, [*rows, *rows])
+    assert once == twice

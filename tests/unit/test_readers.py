@@ -1,0 +1,119 @@
+"""Files of other tools are told apart by their content, and become parts of a configuration of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from predictor.config import model_of, to_run
+from predictor.errors import ConfigError
+from predictor.loading import merged
+from predictor.presets import preset
+from predictor.readers import FORMATS, Read, deepspeed, detect, hugging_face, megatron, read_any, torchtitan
+from predictor.readers.known_keys import FOLDER, known_keys
+from predictor.sections import ModelSection, ParallelismSection, TrainingSection, validate
+from predictor.workloads.run import TrainingRun
+
+DATA = Path(__file__).resolve().parents[1] / "data" / "readers"
+FILES = {
+    "hugging_face/llama3.1-8b.json": hugging_face.FORMAT,
+    "megatron/gpt3_175b.sh": megatron.FORMAT,
+    "megatron/llama3_8b.args": megatron.FORMAT,
+    "megatron/mixtral_8x7b.yaml": megatron.FORMAT,
+    "deepspeed/zero1.json": deepspeed.FORMAT,
+    "deepspeed/zero3.json": deepspeed.FORMAT,
+    "deepspeed/trainer.json": deepspeed.FORMAT,
+    "torchtitan/llama3_70b.toml": torchtitan.FORMAT,
+    "torchtitan/qwen3_pipeline.toml": torchtitan.FORMAT,
+}
+
+
+def run_of(own: dict[str, Any], *reads: Read) -> TrainingRun:
+    """The run of a configuration that takes from files, its own keys on top."""
+    content: dict[str, Any] = {}
+    for read in reads:
+        content = merged(content, read.content)
+    model = content.get("model", {})
+    if "preset" in model:
+        content["model"] = preset(model["preset"]) | {key: value for key, value in model.items() if key != "preset"}
+    return to_run(validate(merged({"system": "Perlmutter", **content}, own)), gpus_per_node=8)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_format_is_told_by_the_content(name: str, tmp_path: Path) -> None:
+    assert detect(DATA / name) == FILES[name]
+    unnamed = tmp_path / "file"
+    unnamed.write_bytes((DATA / name).read_bytes())
+    assert detect(unnamed) == FILES[name]
+
+
+@pytest.mark.parametrize("name", [name for name in FILES if "trainer" not in name])
+def test_only_keys_of_a_configuration_come_back(name: str) -> None:
+    sections: dict[str, type[BaseModel]] = {
+        "model": ModelSection,
+        "parallelism": ParallelismSection,
+        "training": TrainingSection,
+    }
+    for section, values in read_any(DATA / name).content.items():
+        known = {*sections[section].model_fields, *(["preset"] if section == "model" else [])}
+        assert values.keys() <= known
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{}", '{"hello": 1}', "[1, 2]", "system: Perlmutter\nmodel:\n  num_layers: 3\n", "x = 1\n", "just words\n"],
+)
+def test_unknown_format_is_refused_with_the_known_ones(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "what.cfg"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigError, match="unknown config format; known: ") as caught:
+        read_any(path)
+    assert all(name in str(caught.value) for name in FORMATS)
+
+
+def test_missing_file_folder_and_binary_are_one_line_each(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="does not exist"):
+        read_any(tmp_path / "none.json")
+    with pytest.raises(ConfigError, match=r"is a folder; expected a file such as its config\.json"):
+        read_any(tmp_path)
+    binary = tmp_path / "weights"
+    binary.write_bytes(bytes(range(256)))
+    with pytest.raises(ConfigError, match="is no text"):
+        read_any(binary)
+
+
+def test_too_large_a_file_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("predictor.readers.LARGEST_BYTES", 10)
+    path = tmp_path / "big.json"
+    path.write_text("{" + " " * 20 + "}", encoding="utf-8")
+    with pytest.raises(ConfigError, match="has 22 bytes; expected a configuration, of at most 10"):
+        read_any(path)
+
+
+def test_a_model_and_a_deepspeed_file_make_a_run() -> None:
+    model, batch = read_any(DATA / "hugging_face/llama3.1-8b.json"), read_any(DATA / "deepspeed/zero1.json")
+    run = run_of({"model": {"sequence_length": 4096}, "parallelism": {"tensor_parallel_size": 4}}, model, batch)
+    assert (run.micro_batch_size, run.num_micro_batches, run.global_batch_size) == (4, 8, 256)
+    assert (run.layout.data_parallel_size, run.zero_stage) == (8, 1)
+    assert run.model == model_of(preset("llama3.1-8b") | {"sequence_length": 4096})
+
+
+def test_what_a_file_leaves_open_is_asked_for_until_somebody_says_it() -> None:
+    read = read_any(DATA / "deepspeed/zero3.json")
+    content: dict[str, Any] = {"parallelism": {"data_parallel_size": 64}, "training": {"recompute": "full"}}
+    assert [sentence.rpartition(": set ")[2] for sentence in read.still_unsaid({})] == list(read.unsaid)
+    (sentence,) = read.still_unsaid(content)
+    assert sentence.startswith("zero3.json: train_micro_batch_size_per_gpu is train_batch_size / ")
+    assert sentence.endswith(": set training.micro_batch_size")
+
+
+@pytest.mark.parametrize("name", [path.stem for path in sorted(FOLDER.glob("*.yaml"))])
+def test_a_key_has_one_fate(name: str) -> None:
+    known = known_keys(name)
+    groups = [set(known.irrelevant), set(known.refused), set(known.noted), set(known.noted_off)]
+    assert sum(len(group) for group in groups) == len(set.union(*groups))
+    assert not [key for key in known.noted if key in known.irrelevant]
+    assert all(reason.strip() and "\n" not in reason for reason in (*known.refused.values(), *known.noted.values()))

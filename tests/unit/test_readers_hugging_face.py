@@ -1,0 +1,197 @@
+"""A config.json becomes the model that it is of: every family, its defaults, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from predictor.config import model_of
+from predictor.errors import ConfigError
+from predictor.presets import find_preset, preset
+from predictor.readers.hugging_face import read
+from predictor.readers.hugging_face_families import FAMILIES
+
+DATA = Path(__file__).resolve().parents[1] / "data" / "readers" / "hugging_face"
+NAMES = sorted(path.stem for path in DATA.glob("*.json"))
+SMALL = {
+    "hidden_size": 512,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 8,
+    "intermediate_size": 2048,
+    "vocab_size": 1000,
+}
+
+
+def model(tmp_path: Path, **values: Any) -> dict[str, Any]:
+    """The model that a config.json of these keys is of."""
+    return dict(whole(tmp_path, **values).content["model"])
+
+
+def whole(tmp_path: Path, **values: Any) -> Any:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(values), encoding="utf-8")
+    return read(path)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_published_file_is_the_preset_of_its_name(name: str) -> None:
+    found = read(DATA / f"{name}.json")
+    length = {"sequence_length": preset(name)["sequence_length"]}
+    assert model_of(found.content["model"] | length) == model_of(preset(name))
+    assert model_of(found.content["model"] | length).num_parameters() == find_preset(name).parameters
+    assert found.notes == ()
+    assert list(found.unsaid) == ["model.sequence_length"]
+
+
+def test_every_family_has_a_published_file() -> None:
+    files = {json.loads((DATA / f"{name}.json").read_text(encoding="utf-8"))["model_type"] for name in NAMES}
+    assert files == FAMILIES.keys()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_sequence_length_is_never_taken_from_max_position_embeddings(name: str) -> None:
+    assert "sequence_length" not in read(DATA / f"{name}.json").content["model"]
+
+
+# Defaults of transformers where a key is absent: they differ by family.
+@pytest.mark.parametrize(
+    ("model_type", "expected"),
+    [
+        ("llama", {"tied_embeddings": False, "biases": False, "activation": "swiglu"}),
+        ("mistral", {"num_key_value_heads": 8, "sliding_window": 4096, "tied_embeddings": False}),
+        ("mixtral", {"num_key_value_heads": 8, "tied_embeddings": False}),
+        ("qwen2", {"num_key_value_heads": 32, "biases": "qkv", "tied_embeddings": False}),
+        ("qwen3", {"head_dim": 128, "qk_norm": True, "tied_embeddings": False}),
+        ("qwen3_moe", {"num_key_value_heads": 4, "qk_norm": True}),
+        ("gemma", {"num_key_value_heads": 16, "head_dim": 256, "tied_embeddings": True, "activation": "geglu"}),
+        ("gemma2", {"num_key_value_heads": 4, "sliding_window_layers": 6, "post_norms": True}),
+        ("gemma3_text", {"num_key_value_heads": 4, "sliding_window_layers": 10, "qk_norm": True}),
+        ("gpt_neox", {"rotary_fraction": 0.25, "parallel_residual": True, "biases": True, "tied_embeddings": False}),
+        ("phi3", {"rotary_fraction": 1.0, "tied_embeddings": False}),
+    ],
+)
+def test_absent_key_takes_its_familys_default(model_type: str, expected: dict[str, Any], tmp_path: Path) -> None:
+    found = model(tmp_path, model_type=model_type, **SMALL | {"num_attention_heads": 64, "hidden_size": 4096})
+    assert {key: found.get(key) for key in expected} == expected
+
+
+def test_null_key_value_heads_are_as_many_as_query_heads(tmp_path: Path) -> None:
+    assert "num_key_value_heads" not in model(tmp_path, model_type="mistral", num_key_value_heads=None, **SMALL)
+
+
+def test_null_window_is_none_and_absent_window_is_the_default(tmp_path: Path) -> None:
+    assert "sliding_window" not in model(tmp_path, model_type="mistral", sliding_window=None, **SMALL)
+    assert "sliding_window" not in model(tmp_path, model_type="phi3", **SMALL)
+
+
+def test_qwen_window_needs_its_switch_and_covers_the_upper_layers(tmp_path: Path) -> None:
+    keys = {"model_type": "qwen2", "sliding_window": 1024, "max_window_layers": 8, **SMALL}
+    assert "sliding_window" not in model(tmp_path, use_sliding_window=False, **keys)
+    windowed = model(tmp_path, use_sliding_window=True, **keys)
+    assert (windowed["sliding_window"], windowed["sliding_window_layers"]) == (1024, 4)
+
+
+def test_listed_layers_overrule_the_pattern(tmp_path: Path) -> None:
+    kinds = ["sliding_attention"] * 3 + ["full_attention"] * 9
+    assert model(tmp_path, model_type="gemma2", layer_types=kinds, **SMALL)["sliding_window_layers"] == 3
+    full = model(tmp_path, model_type="gemma2", layer_types=["full_attention"] * 12, **SMALL)
+    assert "sliding_window" not in full
+
+
+def test_feed_forward_of_gpt2_is_four_times_its_width_unless_said(tmp_path: Path) -> None:
+    small = {"n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 100}
+    assert model(tmp_path, model_type="gpt2", **small)["ffn_hidden_size"] == 256
+    assert model(tmp_path, model_type="gpt2", n_inner=100, **small)["ffn_hidden_size"] == 100
+
+
+def test_rotated_share_is_read_under_all_its_names(tmp_path: Path) -> None:
+    assert model(tmp_path, model_type="gpt_neox", rotary_pct=0.5, **SMALL)["rotary_fraction"] == 0.5
+    assert model(tmp_path, model_type="phi3", partial_rotary_factor=0.75, **SMALL)["rotary_fraction"] == 0.75
+    newer = {"rope_type": "default", "partial_rotary_factor": 0.4}
+    assert model(tmp_path, model_type="phi3", rope_parameters=newer, **SMALL)["rotary_fraction"] == 0.4
+
+
+def test_dense_layers_at_the_start_are_counted(tmp_path: Path) -> None:
+    found = model(tmp_path, model_type="qwen3_moe", mlp_only_layers=[0, 1], **SMALL)
+    assert found["moe"]["num_dense_layers"] == 2
+    dense = model(tmp_path, model_type="qwen3_moe", mlp_only_layers=list(range(12)), **SMALL)
+    assert "moe" not in dense
+
+
+def test_shared_expert_of_zero_width_is_none(tmp_path: Path) -> None:
+    found = model(tmp_path, model_type="qwen2_moe", shared_expert_intermediate_size=0, **SMALL)
+    assert "shared_expert_ffn_hidden_size" not in found["moe"]
+
+
+@pytest.mark.parametrize(
+    ("attention", "ffn", "biases"), [(True, True, True), (True, False, "qkv"), (False, False, False)]
+)
+def test_biases_of_llama(attention: bool, ffn: bool, biases: object, tmp_path: Path) -> None:
+    found = whole(tmp_path, model_type="llama", attention_bias=attention, mlp_bias=ffn, **SMALL)
+    assert found.content["model"]["biases"] == biases
+    assert bool(found.notes) == (biases == "qkv")  # the output projection's bias is not counted
+
+
+def test_unknown_key_is_noted_and_an_empty_one_is_not(tmp_path: Path) -> None:
+    found = whole(tmp_path, model_type="llama", frobnicate=3, nothing=None, off=False, none=[], **SMALL)
+    assert found.notes == ("not used, as unknown for llama: frobnicate",)
+
+
+def test_sizes_of_the_class_are_noted(tmp_path: Path) -> None:
+    found = whole(tmp_path, model_type="llama", hidden_size=4096)
+    assert found.notes == (
+        "not in the file, so as in transformers' class: num_hidden_layers, num_attention_heads, vocab_size",
+    )
+
+
+REFUSED = [
+    ({"model_type": "deepseek_v3"}, "model_type is 'deepseek_v3'; its multi-head latent attention is not modelled"),
+    ({"model_type": "qwen3_next"}, "linear-attention layers are not modelled"),
+    ({"model_type": "nemotron_h"}, "state-space layers are not modelled"),
+    ({"model_type": "t5"}, "only decoders are predicted"),
+    ({"model_type": "gemma3"}, "give its text_config as a file"),
+    ({"model_type": "lama"}, "it is not known. Did you mean llama? Known: gpt2, gpt_neox, llama"),
+    ({"architectures": ["LlamaForCausalLM"]}, "model_type is missing; known: gpt2"),
+    ({"model_type": "llama", "quantization_config": {"bits": 4}}, "quantised weights are not modelled; remove it"),
+    ({"model_type": "llama", "kv_lora_rank": 512}, "multi-head latent attention is not modelled"),
+    ({"model_type": "qwen3_moe", "num_nextn_predict_layers": 1}, "multi-token prediction is not modelled"),
+    ({"model_type": "llama", "architectures": ["LlamaForSequenceClassification"]}, "only language models"),
+    ({"model_type": "llama", "hidden_act": "relu"}, "hidden_act is 'relu'; expected one of gelu"),
+    ({"model_type": "gpt2", "activation_function": "silu"}, "activation_function is 'silu'; expected one of gelu"),
+    ({"model_type": "llama", "hidden_size": "wide"}, "hidden_size is 'wide'; expected a whole number"),
+    ({"model_type": "llama", "hidden_size": 4096.5}, "hidden_size is 4096.5; expected a whole number"),
+    ({"model_type": "llama", "num_hidden_layers": 0}, "num_hidden_layers is 0; expected at least 1"),
+    ({"model_type": "llama", "tie_word_embeddings": "no"}, "tie_word_embeddings is 'no'; expected true or false"),
+    ({"model_type": "llama", "attention_dropout": "some"}, "attention_dropout is 'some'; expected a number"),
+    ({"model_type": "llama", "hidden_size": 4095}, "num_attention_heads is None; it must divide hidden_size, 4095"),
+    ({"model_type": "llama", "mlp_bias": True}, "mlp_bias is True; biases in the FFN alone are not modelled"),
+    ({"model_type": "gpt_neox", "attention_bias": False}, "biases in the FFN alone are not modelled"),
+    ({"model_type": "gpt_neox", "rotary_pct": 1.5}, "rotary_pct is 1.5; expected a share above 0 and up to 1"),
+    ({"model_type": "gemma2", "layer_types": ["full_attention"]}, "layer_types names 1 layers; the model has 26"),
+    ({"model_type": "gemma2", "layer_types": ["linear_attention"]}, "only sliding_attention and full_attention"),
+    ({"model_type": "gemma2", "layer_types": "all"}, "only sliding_attention and full_attention"),
+    ({"model_type": "qwen2_moe", "use_sliding_window": True}, "releases of transformers differ"),
+    ({"model_type": "qwen2_moe", "decoder_sparse_step": 2}, "only dense layers at the start are modelled"),
+    ({"model_type": "qwen2_moe", "mlp_only_layers": 3}, "mlp_only_layers is 3; expected a list of layers"),
+]
+
+
+@pytest.mark.parametrize(("values", "message"), REFUSED)
+def test_what_cannot_be_predicted_is_refused_in_one_line(values: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        model(tmp_path, **values)
+    assert str(caught.value).startswith("config.json: ")
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", "[" * 100_000])
+def test_file_that_is_no_object_is_one_line(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"is not JSON|holds no keys and values") as caught:
+        read(path)
+    assert "\n" not in str(caught.value)

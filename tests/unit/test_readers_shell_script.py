@@ -1,0 +1,89 @@
+"""A shell script is read, never run: variables and arrays are filled in, and what only a run would tell is marked."""
+
+from __future__ import annotations
+
+import pytest
+
+from predictor.readers.shell_script import Script, is_unknown, parse, shown
+
+
+def command(text: str) -> list[str]:
+    """The words of a script's last command."""
+    return parse(text).commands[-1]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("run --a 1", ["run", "--a", "1"]),
+        ("X=3\nrun $X ${X} ${X}y", ["run", "3", "3", "3y"]),
+        ("export X=3; run $X", ["run", "3"]),
+        ('X="a b"\nrun $X "$X"', ["run", "a", "b", "a", "b"]),
+        ("run '$X' \"don't\"", ["run", "\x00X\x00", "don't"]),
+        ("X=${NODES:-4}\nrun $X ${Y:-7} ${Z:-$X}", ["run", "4", "7", "4"]),
+        ("X=2\nrun ${X:-4}", ["run", "2"]),
+        ("X=\nrun ${X:-4} $X end", ["run", "4", "end"]),
+        ("A=8\nB=16\nrun $(($A*$B)) $((A + 2 * B)) $((B / 3)) $(( (A+1)%4 ))", ["run", "128", "40", "5", "1"]),
+        (
+            "ARGS=(--a 1 # one\n  --b 2 \\\n  # --c 3 \\\n  --d\n)\nrun ${ARGS[@]}",
+            ["run", "--a", "1", "--b", "2", "--d"],
+        ),
+        ('ARGS=("--a 1" "--b")\nrun "${ARGS[@]}"', ["run", "--a", "1", "--b"]),
+        ("ARGS=(1)\nARGS+=(2 3)\nrun ${ARGS[*]}", ["run", "1", "2", "3"]),
+        ("ARGS=(1)\nMORE=(${ARGS[@]} 2)\nrun ${MORE[@]}", ["run", "1", "2"]),
+        ("run a \\\n  b \\\n  c", ["run", "a", "b", "c"]),
+        ("first | tee log", ["tee", "log"]),
+        ("cd x && run a", ["run", "a"]),
+        ("run a#b # comment", ["run", "a#b"]),
+        ('cmd="run --a 1 \\\n --b 2"\n$cmd', ["run", "--a", "1", "--b", "2"]),
+    ],
+)
+def test_words_are_those_that_a_shell_would_pass(text: str, words: list[str]) -> None:
+    assert command(text) == words
+
+
+@pytest.mark.parametrize(
+    ("word", "text"),
+    [
+        ("$1", "1"),
+        ("$UNSET", "UNSET"),
+        ("$(date +%s)", "(date+%s)"),
+        ("`hostname`", "hostname"),
+        ("${X%.*}", "{X%.*}"),
+        ("$((1/0))", "(1/0)"),
+        ("$((UNSET*2))", "(UNSET*2)"),
+        ("${1:?say it}", "{1:?sayit}"),
+    ],
+)
+def test_what_only_a_run_would_tell_is_one_marked_word(word: str, text: str) -> None:
+    found = command(f"X=a.b\nrun {word} end")
+    assert len(found) == 3
+    assert is_unknown(found[1])
+    assert shown(found[1]) == text
+
+
+def test_positional_arguments_have_their_defaults() -> None:
+    assert command('run ${1:-"path/to"} ${2:-7}') == ["run", "path/to", "7"]
+
+
+def test_assignments_in_conditions_and_loops_are_kept_apart() -> None:
+    text = "A=(1)\nif [ -n $B ]; then\n  A+=(2)\n  C=3\nfi\nfor i in 1 2; do D=$i; done\nE=5\nrun ${A[@]} $C $E"
+    script = parse(text)
+    assert script.values == {"A": "1", "E": "5"}
+    assert script.conditional["A"] == ["2"]
+    assert script.conditional["C"] == ["3"]
+    assert {"A", "C"} <= script.used
+    words = script.commands[-1]
+    assert words[:2] == ["run", "1"]
+    assert is_unknown(words[2])  # C may be 3 or nothing
+    assert words[3] == "5"
+
+
+def test_commands_of_the_script_are_not_run(capfd: pytest.CaptureFixture[str]) -> None:
+    parse("echo loud $(echo louder) `echo loudest`")
+    assert capfd.readouterr().out == ""
+
+
+@pytest.mark.parametrize("text", ["", "\n", "#", "'", '"', "(", ")", "X=(", "$((", "${", "$(", "\\", "if", "a |& b"])
+def test_broken_scripts_are_read_as_far_as_they_go(text: str) -> None:
+    assert isinstance(parse(text), Script)

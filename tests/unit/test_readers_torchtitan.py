@@ -1,0 +1,180 @@
+"""A torchtitan job becomes a preset, a layout and a batch, with torchtitan's own defaults."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from predictor.errors import ConfigError
+from predictor.presets import preset_names
+from predictor.readers.result import Read
+from predictor.readers.torchtitan import PRESETS, read
+
+DATA = Path(__file__).resolve().parents[1] / "data" / "readers" / "torchtitan"
+MODEL = '[model]\nname = "llama3"\nflavor = "8B"\n'
+PIPELINE = "[parallelism]\npipeline_parallel_degree = 2"
+
+
+def found(tmp_path: Path, text: str, num_gpus: int | None = None) -> Read:
+    path = tmp_path / "job.toml"
+    path.write_text(text, encoding="utf-8")
+    return read(path, num_gpus)
+
+
+def layout(tmp_path: Path, lines: str, num_gpus: int | None = None) -> dict[str, object]:
+    return dict(found(tmp_path, f"{MODEL}[parallelism]\n{lines}", num_gpus).content["parallelism"])
+
+
+def test_job_of_64_gpus() -> None:
+    job = read(DATA / "llama3_70b.toml", num_gpus=64)
+    assert job.content == {
+        "model": {"preset": "llama3.1-70b", "sequence_length": 8192},
+        "parallelism": {
+            "tensor_parallel_size": 8,
+            "sequence_parallel": True,
+            "pipeline_parallel_size": 1,
+            "context_parallel_size": 1,
+            "data_parallel_size": 8,
+            "overlap_gradient_reduction": True,
+            "overlap_tensor_parallel": False,
+            "zero_stage": 3,
+            "gradient_reduction": "reduce_scatter",
+            "overlap_parameter_gather": True,
+            "fp32_gradients": True,
+        },
+        "training": {"micro_batch_size": 8, "num_micro_batches": 1, "precision": "bf16", "recompute": "full"},
+    }
+    assert job.notes == ("compile.enable: compiled kernels are not modelled",)
+    assert job.unsaid == {}
+    assert list(read(DATA / "llama3_70b.toml").unsaid) == ["parallelism.data_parallel_size"]
+
+
+def test_job_in_a_pipeline() -> None:
+    content = read(DATA / "qwen3_pipeline.toml").content
+    parallelism = content["parallelism"]
+    assert (parallelism["data_parallel_size"], parallelism["pipeline_parallel_size"]) == (4, 4)
+    assert parallelism["schedule"] == "1f1b"
+    assert parallelism["layers_per_stage"] == [16, 17, 16, 15]  # embedding and output count as a layer each
+    assert parallelism["zero_stage"] == 2  # weights stay gathered within a pipeline
+    assert parallelism["overlap_tensor_parallel"] is True
+    assert content["training"]["micro_batch_size"] == 2
+    assert content["training"]["num_micro_batches"] == 8
+
+
+def test_every_flavor_is_a_preset() -> None:
+    assert {name for flavors in PRESETS.values() for name in flavors.values()} <= set(preset_names())
+
+
+def test_flavor_that_names_its_attention_is_the_same_model(tmp_path: Path) -> None:
+    text = MODEL.replace("8B", "8B_flex_attn")
+    assert found(tmp_path, text).content["model"]["preset"] == "llama3.1-8b"
+
+
+@pytest.mark.parametrize(
+    ("lines", "stage", "reduction"),
+    [
+        ("", 3, "reduce_scatter"),
+        ('fsdp_reshard_after_forward = "never"', 2, "reduce_scatter"),
+        ("pipeline_parallel_degree = 2", 2, "reduce_scatter"),
+        ('pipeline_parallel_degree = 2\nfsdp_reshard_after_forward = "always"', 3, "reduce_scatter"),
+        ("data_parallel_shard_degree = 1\ndata_parallel_replicate_degree = 8", 0, "all_reduce"),
+    ],
+)
+def test_sharding(lines: str, stage: int, reduction: str, tmp_path: Path) -> None:
+    parallelism = layout(tmp_path, lines)
+    assert (parallelism["zero_stage"], parallelism["gradient_reduction"]) == (stage, reduction)
+
+
+@pytest.mark.parametrize(
+    ("name", "schedule", "pieces"),
+    [("1F1B", "1f1b", None), ("GPipe", "all_forward_all_backward", None), ("Interleaved1F1B", "interleaved_1f1b", 2)],
+)
+def test_schedules(name: str, schedule: str, pieces: int | None, tmp_path: Path) -> None:
+    parallelism = layout(tmp_path, f'pipeline_parallel_degree = 2\npipeline_parallel_schedule = "{name}"')
+    assert parallelism["schedule"] == schedule
+    assert parallelism.get("virtual_pipeline_parallel_size") == pieces
+
+
+def test_layers_per_stage_say_how_often_a_schedule_loops(tmp_path: Path) -> None:
+    text = f"{MODEL}[parallelism]\npipeline_parallel_degree = 2\npipeline_parallel_schedule = 'Interleaved1F1B'\n"
+    job = found(tmp_path, f"{text}pipeline_parallel_layers_per_stage = 6")
+    assert job.content["parallelism"]["virtual_pipeline_parallel_size"] == 3  # 34 / 6 are 6 stages on 2 ranks
+    assert any("stages of 4 to 6 layers" in note for note in job.notes)
+
+
+def test_older_name_of_the_batch_and_defaults(tmp_path: Path) -> None:
+    assert found(tmp_path, MODEL).content["training"]["micro_batch_size"] == 8
+    assert found(tmp_path, MODEL).content["model"]["sequence_length"] == 2048
+    assert found(tmp_path, f"{MODEL}[training]\nbatch_size = 2").content["training"]["micro_batch_size"] == 2
+
+
+def test_global_batch_is_taken_where_there_is_no_pipeline(tmp_path: Path) -> None:
+    text = f"{MODEL}[training]\nlocal_batch_size = 2\nglobal_batch_size = 64"
+    assert found(tmp_path, text).content["training"]["global_batch_size"] == 64
+
+
+def test_selective_checkpointing_is_noted(tmp_path: Path) -> None:
+    assert any("every 2 layers" in note for note in found(tmp_path, MODEL).notes)
+    job = found(tmp_path, f"{MODEL}[activation_checkpoint]\nmode = 'none'")
+    assert job.content["training"]["recompute"] == "none"
+    assert job.notes == ()
+
+
+def test_unknown_sections_are_noted(tmp_path: Path) -> None:
+    assert "frobnicator.speed: not used, as unknown" in found(tmp_path, f"{MODEL}[frobnicator]\nspeed = 3").notes
+
+
+REFUSED = [
+    ('[model]\nname = "deepseek_v3"\n', "its multi-head latent attention is not modelled"),
+    ('[model]\nname = "llama33"\n', "it has no preset. Did you mean llama3? Known: llama3, qwen3"),
+    ('[model]\nname = "llama3"\n', "flavor is None; it has no preset. Known of llama3: 1B, 3B, 8B, 70B, 405B"),
+    (f'{MODEL}converters = ["float8"]\n', "float8 and other conversions are not modelled; remove it"),
+    (f'{MODEL}[optimizer]\nname = "Muon"', "only Adam and AdamW are modelled"),
+    (f"{MODEL}[optimizer]\nearly_step_in_backward = true", "an optimizer inside the backward pass is not modelled"),
+    (f"{MODEL}[training]\nenable_cpu_offload = true", "offloading to the host is not modelled"),
+    (f"{MODEL}[training]\nlocal_batchsize = 4", "it is not known here. Did you mean local_batch_size?"),
+    (f"{MODEL}[training]\nseq_len = 'long'", "training.seq_len is 'long'; expected a whole number"),
+    (f"{MODEL}[parallelism]\ndata_parallel_replicate_degree = 2", "(HSDP) is not modelled"),
+    (f"{MODEL}[parallelism]\nexpert_tensor_parallel_degree = 4\ntensor_parallel_degree = 2", "write 2"),
+    (
+        f"{MODEL}[parallelism]\npipeline_parallel_degree = 2\npipeline_parallel_schedule = 'ZBVZeroBubble'",
+        "only 1F1B, Interleaved1F1B and GPipe are modelled",
+    ),
+    (
+        f"{MODEL}[parallelism]\npipeline_parallel_degree = 2\npipeline_parallel_layers_per_stage = 6",
+        "it makes 6 stages for 2 ranks and 1F1B, which do not fit",
+    ),
+    (f"{MODEL}[parallelism]\npipeline_parallel_degree = 34", "32 layers do not fill its 34 stages"),
+    (
+        f"{MODEL}[parallelism]\npipeline_parallel_degree = 2\npipeline_parallel_microbatch_size = 3",
+        "it must be a multiple of pipeline_parallel_microbatch_size, 3",
+    ),
+    (
+        f"{MODEL}[training]\nglobal_batch_size = 64\n{PIPELINE}\ndata_parallel_shard_degree = 2",
+        "the pipeline is drained between rounds of 8 × 2, which is not modelled; write 16",
+    ),
+    (f"{MODEL}[activation_checkpoint]\nmode = 'memory_budget'", "memory budget is not modelled"),
+    (f"{MODEL}[experimental]\npipeline_parallel_degree = 4", "has it under parallelism; move it there"),
+    (f"{MODEL}[fault_tolerance]\nenable = true", "fault tolerance changes the reduction of gradients"),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), REFUSED)
+def test_what_cannot_be_predicted_is_refused_in_one_line(text: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        found(tmp_path, text)
+    assert str(caught.value).startswith("job.toml: ")
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_degrees_that_do_not_make_the_gpus_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="the degrees make 16 GPUs or a multiple; the run has 32"):
+        layout(tmp_path, "data_parallel_shard_degree = 2\ntensor_parallel_degree = 8", num_gpus=32)
+
+
+def test_file_that_is_no_toml_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="is not TOML") as caught:
+        found(tmp_path, "[model\n")
+    assert "\n" not in str(caught.value)

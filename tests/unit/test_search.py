@@ -1,0 +1,184 @@
+"""The search: its numbers are those of predict, its ranking is that of a full replay of every candidate."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from predictor.__main__ import main
+from predictor.errors import ConfigError
+from predictor.memory import GIB, run_memory
+from predictor.search.answer import Found, bottleneck, render, search, to_csv, to_json, why
+from predictor.search.footprint import Footprints
+from predictor.search.question import Question, asked
+from predictor.search.rank import Ranked, plans, rank
+from predictor.search.space import Plan, Space
+from predictor.search.stages import Pipelines
+from predictor.search.timer import Timer
+from predictor.step_time import predict
+
+SMALL: dict[str, Any] = {
+    "num_layers": 4,
+    "hidden_size": 1024,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "ffn_hidden_size": 2816,
+    "activation": "swiglu",
+    "sequence_length": 4096,
+    "vocab_size": 32000,
+}
+SPARSE: dict[str, Any] = SMALL | {
+    "moe": {"num_experts": 4, "experts_per_token": 2, "expert_ffn_hidden_size": 1024, "num_dense_layers": 1}
+}
+UNFUSED: dict[str, Any] = SMALL | {
+    "attention": "unfused",
+    "attention_dropout": 0.1,
+    "tied_embeddings": True,
+    "num_key_value_heads": 8,
+}
+SWITCHES: dict[str, Any] = {
+    "overlap_gradient_reduction": True,
+    "overlap_parameter_gather": True,
+    "overlap_tensor_parallel": True,
+}
+
+
+def config(path: Path, model: dict[str, Any], training: dict[str, Any] | None = None, **parallelism: Any) -> str:
+    content = {
+        "system": "Perlmutter",
+        "model": model,
+        "parallelism": parallelism,
+        "training": {"micro_batch_size": 1, "num_micro_batches": 1, **(training or {})},
+    }
+    path.write_text(json.dumps(content), encoding="utf-8")
+    return str(path)
+
+
+def spaces(folder: Path) -> Iterator[tuple[Space, Question]]:
+    """Return small spaces that differ in what their candidates' numbers depend on."""
+    for name, model, training, switches in (
+        ("dense", SMALL, {}, SWITCHES),
+        ("experts", SPARSE, {}, SWITCHES),
+        ("unfused", UNFUSED, {}, {"blocking_transfers": True}),
+        ("waiting", SMALL | {"hidden_size": 256, "ffn_hidden_size": 512}, {}, {}),
+        ("turns", SMALL, {"synchronize_each_layer": True, "partition_activations": True}, {"fp32_gradients": True}),
+    ):
+        path = config(folder / f"{name}.yml", dict(model), training, **switches)
+        question = Question(path, num_gpus=16, global_batch_size=16)
+        yield asked(question).space, question
+
+
+def test_every_candidate_has_the_time_and_memory_of_a_prediction(tmp_path: Path) -> None:
+    for space, question in spaces(tmp_path):
+        system = asked(question).system
+        pipelines = Pipelines(space)
+        timer, footprints = Timer(space, system, pipelines), Footprints(space, pipelines)
+        candidates = list(plans(space))
+        assert len(candidates) > 100
+        for plan in candidates[:: max(1, len(candidates) // 120)]:
+            run = space.run(plan)
+            assert timer.step_us(plan) == pytest.approx(predict(run, system).step.us, rel=1e-9), plan
+            assert footprints.memory_bytes(plan) == pytest.approx(max(m.total for m in run_memory(run))), plan
+            assert timer.bound_us(plan) <= timer.step_us(plan) * (1 + 1e-9), plan
+
+
+def test_the_ranking_is_that_of_all_candidates_replayed(tmp_path: Path) -> None:
+    for space, question in spaces(tmp_path):
+        system = asked(question).system
+        pipelines = Pipelines(space)
+        timer, footprints = Timer(space, system, pipelines), Footprints(space, pipelines)
+        everything = [Ranked(timer.step_us(plan), footprints.memory_bytes(plan), plan) for plan in plans(space)]
+        ordered = sorted(everything, key=lambda one: one.step_us)
+        found = rank(space, system, memory_gib=None, top=5, pareto=True)
+        assert [one.step_us for one in found.best] == pytest.approx([one.step_us for one in ordered[:5]])
+        assert found.considered == found.fitting == len(everything)
+        assert found.replayed < len(everything)
+        for one in found.pareto:
+            beaten = [
+                other
+                for other in everything
+                if other.memory_bytes <= one.memory_bytes and other.step_us < one.step_us * (1 - 1e-9)
+            ]
+            assert not beaten, one
+        assert found.pareto[-1].step_us == pytest.approx(found.best[0].step_us)
+
+
+def test_candidates_use_all_gpus_and_the_whole_batch_and_are_valid(tmp_path: Path) -> None:
+    for space, _ in spaces(tmp_path):
+        seen: set[Plan] = set()
+        for plan in plans(space):
+            run = space.run(plan)
+            assert run.layout.num_gpus == 16
+            assert run.global_batch_size == 16
+            assert sum(run.layers_per_stage) == space.model.num_layers
+            assert plan not in seen
+            seen.add(plan)
+
+
+def test_nothing_that_does_not_fit_is_shown(tmp_path: Path) -> None:
+    path = config(tmp_path / "c.yml", dict(SMALL), **SWITCHES)
+    all_of_them = asked(Question(path, num_gpus=8, global_batch_size=64))
+    leanest = min(memory for _, memory, _ in rank(all_of_them.space, all_of_them.system, None, 10_000).best) / GIB
+    limited = asked(Question(path, num_gpus=8, global_batch_size=64, memory_gib=leanest * 1.2))
+    found = search(limited, top=10)
+    assert all(winner.ranked.memory_bytes <= leanest * 1.2 * GIB for winner in found.winners)
+    assert found.ranking.fitting < found.ranking.considered
+    with pytest.raises(ConfigError, match=r"no layout fits: the leanest of .* GiB too much"):
+        search(asked(Question(path, num_gpus=8, global_batch_size=64, memory_gib=leanest * 0.9)), top=1)
+
+
+@pytest.fixture
+def found(tmp_path: Path) -> Found:
+    path = config(tmp_path / "c.yml", dict(SMALL), **SWITCHES)
+    return search(asked(Question(path, num_gpus=8, global_batch_size=64)), top=4, pareto=True)
+
+
+def test_answers_agree_with_each_other(found: Found) -> None:
+    content = to_json(found)
+    assert json.loads(json.dumps(content, allow_nan=False)) == content
+    rows = list(csv.DictReader(StringIO(to_csv(found))))
+    assert [float(row["time_us"]) for row in rows] == [layout["time_us"] for layout in content["layouts"]]
+    text = render(found)
+    assert content["why"] == why(found)
+    assert content["why"] in text
+    assert content["bottleneck"] == bottleneck(found.winners[0])
+    assert content["bottleneck"] in text
+    times = [winner.ranked.step_us for winner in found.winners]
+    assert times == sorted(times)
+    assert all(w.prediction.step.low_us < w.prediction.step.us < w.prediction.step.high_us for w in found.winners)
+
+
+def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = tmp_path / "found.csv"
+    options = ["--system", "Perlmutter", "--gpus", "64", "--global-batch-size", "64", "--top", "3"]
+    assert main(["search", "--model", "llama3-8b", *options, "--csv", str(table), "--json"]) == 0
+    content = json.loads(capsys.readouterr().out)
+    assert len(content["layouts"]) == 3 == len(table.read_text(encoding="utf-8").splitlines()) - 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--model", "llama3-70b", "--gpus", "4", "--global-batch-size", "4"], "no layout fits"),
+        (["--model", "llama3-8b", "--gpus", "37", "--global-batch-size", "5"], "no layout"),
+        (["--model", "llama3-8b", "--gpus", "0", "--global-batch-size", "8"], "--gpus is 0"),
+        (["--model", "llama3-8b", "--gpus", "8"], "--global-batch-size is missing"),
+        (["--model", "llama9", "--gpus", "8", "--global-batch-size", "8"], "--model is llama9"),
+        (["--model", "llama3-8b", "--gpus", "8", "--global-batch-size", "8", "--schedule", "x"], "--schedule is x"),
+        (["--model", "llama3-8b", "--gpus", "8", "--global-batch-size", "8", "--zero-stage", "4"], "--zero-stage is 4"),
+        (["--model", "llama3-8b", "--gpus", "8", "--global-batch-size", "8", "--top", "0"], "--top is 0"),
+        (["--model", "llama3-8b", "--gpus", "8", "--global-batch-size", "8", "--memory-gib", "-1"], "--memory-gib"),
+    ],
+)
+def test_bad_input_is_one_line(options: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["search", "--system", "Perlmutter", *options]) == 2
+    captured = capsys.readouterr()
+    assert not captured.out
+    assert message in captured.err
+    assert captured.err.count("\n") == 1

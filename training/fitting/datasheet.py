@@ -1,0 +1,151 @@
+"""Publish a system that nobody measured: its data sheet, who lends what it lacks, and how wrong that was elsewhere."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from fitting.publish import CARD, SYSTEM, hardware_yaml, publish
+from fitting.systems import SystemFileError, SystemSource
+from fitting.transfer_error import TRANSFER_ERROR_FORMAT
+from predictor.costs.folder import lender_folder
+from predictor.costs.hardware import Quantity, System
+from predictor.costs.published import read_hardware, read_manifest
+
+INTRODUCTION = """\
+Nobody measured this system. {name} answers with the regressors of measured systems, each term of their physics scaled
+by the ratio of the peaks that bound it; collectives take the time that their bytes take over its links. An answer
+whose GPU is the lender's own is the lender's; every other one is marked analytic, and its 90 % interval is widened by
+the error below. What a term is and how it scales: docs/adr/0013-transfer.md.
+"""
+ERRORS = """\
+Each measured system was predicted from the other's fit, and compared with its rows; every kernel shape counts once.
+*MAPE* and *median* are percent of the measured time, *bias* is the median of log(measured / predicted), *interval*
+the 90 % quantile of its absolute value: what the interval of a transferred answer is widened by, the larger one over
+both ways and directions, and never less than {compute} for matrix products and {stream} for streams. There are two
+measured GPUs, so this is one example of a transfer, and between neighbouring generations of one vendor.
+"""
+LINKS = """\
+Every measured collective was timed from the links as another one of the same system used them.
+"""
+
+
+def read_errors(path: Path) -> dict[str, Any]:
+    """Read what ``transfer-error`` wrote.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        SystemFileError: it is something else.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such file; python -m fitting transfer-error --out writes it")
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise SystemFileError(f"{path}: not JSON: {error}") from error
+    if not isinstance(document, dict) or document.get("format") != TRANSFER_ERROR_FORMAT:
+        raise SystemFileError(f"{path}: expected format {TRANSFER_ERROR_FORMAT}")
+    return document
+
+
+def quantities(system: System) -> Iterator[tuple[str, Quantity]]:
+    """Yield every number of a system with its name."""
+    for section in (system.gpu, system.links):
+        for name in type(section).model_fields:
+            value = getattr(section, name)
+            if isinstance(value, Quantity):
+                yield name, value
+            elif isinstance(value, dict):
+                yield from ((f"{name} {key}", one) for key, one in value.items())
+    yield from system.host.items()
+
+
+def _operators(errors: dict[str, Any]) -> Iterator[str]:
+    yield "| regressor | from → to | kind | shapes | MAPE | median | bias | interval |"
+    yield "|---|---|---|---:|---:|---:|---:|---:|"
+    for entry in sorted(errors["operator_columns"], key=lambda e: (e["kind"], e["regressor"], e["direction"])):
+        yield (
+            f"| {entry['regressor']} {entry['direction']} | {entry['from']} → {entry['to']} | {entry['kind']} | "
+            f"{entry['shapes']} | {entry['mape']:.1f} | {entry['median']:.1f} | {entry['bias']:+.2f} | "
+            f"{entry['log_error']:.2f} |"
+        )
+    for kind, means in errors["mean"].items():
+        yield (f"| mean of {kind} | | | | {means['mape']:.1f} | {means['median']:.1f} | | {means['log_error']:.2f} |")
+
+
+def _collectives(errors: dict[str, Any]) -> Iterator[str]:
+    yield "| system | from → to | nodes × GPUs | MAPE | bias | interval |"
+    yield "|---|---|---|---:|---:|---:|"
+    for entry in errors["collective_columns"]:
+        yield (
+            f"| {entry['system']} | {entry['from']} → {entry['to']} | {entry['topology']} | {entry['mape']:.1f} | "
+            f"{entry['bias']:+.2f} | {entry['log_error']:.2f} |"
+        )
+
+
+def datasheet_card(source: SystemSource, system: System, errors: dict[str, Any]) -> str:
+    """Return the card of a system that nobody measured."""
+    lenders, provenance = system.transfer, source.provenance
+    assert lenders is not None
+    lines = [
+        f"# {system.name}: {system.gpu.name}, from its data sheet",
+        "",
+        INTRODUCTION.format(name=system.name),
+        "## Who lends",
+        f"- Operators and what a launch costs the host: {lenders.operators}.",
+        f"- Use of the links inside a node: {lenders.intra_node}.",
+        f"- Use of the network between nodes: {lenders.inter_node}.",
+        f"- Measured by {provenance.measured_by}.",
+        f"- Source and licence: {provenance.attribution}.",
+        *(f"- Known: {line}." for line in provenance.known),
+        *(f"- Not stated by the source: {line}." for line in provenance.not_stated),
+        "",
+        "## Numbers",
+        f"- `gpus_per_node`: {system.gpus_per_node}, wired {system.links.wiring}",
+        *(f"- `{name}`: {quantity.value:g} – {quantity.source}" for name, quantity in quantities(system)),
+        "",
+        "## How wrong a transferred operator was",
+        ERRORS.format(**errors["constants"]["kinds"]),
+        *_operators(errors),
+        "",
+        "## How wrong a collective by its links was",
+        LINKS,
+        *_collectives(errors),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def with_lent_host(hardware: System, out: Path) -> System:
+    """Return a system with the launches of the one that lends its operators, where its own are not known.
+
+    Raises:
+        SystemFileError: the system's file names no lender.
+        PublishedError: the lender is not published.
+    """
+    if hardware.transfer is None:
+        raise SystemFileError(f"{hardware.name} has no transfer section: it says who lends what nobody measured")
+    folder = lender_folder(out, hardware.transfer.operators)
+    lent = read_hardware(folder, read_manifest(folder))
+    host = {
+        name: Quantity(value=quantity.value, source=f"as on {lent.name}: {quantity.source}")
+        for name, quantity in lent.host.items()
+    }
+    return hardware.model_copy(update={"host": host | hardware.host})
+
+
+def publish_datasheet(source: SystemSource, errors: dict[str, Any], out: Path) -> Sequence[str]:
+    """Publish a system from its data sheet; return the names of its files.
+
+    Raises:
+        SystemFileError: the system's file names no lender.
+        PublishedError: a lender is not published.
+    """
+    system = with_lent_host(source.hardware, out)
+    assert system.transfer is not None
+    for lender in (system.transfer.intra_node, system.transfer.inter_node):
+        lender_folder(out, lender)
+    files = {SYSTEM: hardware_yaml(system), CARD: datasheet_card(source, system, errors).encode()}
+    publish(out, files)
+    return sorted(files)
