@@ -99,11 +99,13 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _system(arguments: argparse.Namespace) -> int:
-    from microbench.system import describe, write_system
+    from microbench.system import describe, read_datasheet, with_datasheet, write_system
 
+    sheet = read_datasheet(arguments.datasheet) if arguments.datasheet else None
     device = find_device(arguments.device, arguments.threads)
     _progress(f"measuring the peaks of {device.name}")
-    print(write_system(arguments.out, describe(device, arguments.name or arguments.out.resolve().name)))
+    document = describe(device, arguments.name or arguments.out.resolve().name)
+    print(write_system(arguments.out, with_datasheet(document, sheet, device) if sheet else document))
     return 0
 
 
@@ -153,6 +155,9 @@ def parser() -> argparse.ArgumentParser:
     )
     system.add_argument("--out", type=Path, required=True, help="results folder of this system")
     system.add_argument("--name", help="the system's name (default: the folder's)")
+    system.add_argument(
+        "--datasheet", type=Path, help="training/systems/NAME.yaml: its peaks and links instead of those measured here"
+    )
     system.set_defaults(run=_system)
     status = commands.add_parser("status", help="say what a results folder holds, and how noisy it is")
     status.add_argument("results", type=Path)

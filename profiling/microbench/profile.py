@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from microbench.call import Call, Maker
@@ -31,7 +31,8 @@ class Job:
     Attributes:
         results: folder of one system's tables.
         shard: (i, n): every n-th shape, starting with the i-th.
-        deadline: reading of ``time.monotonic`` after which no new shape is begun.
+        deadline: reading of ``time.monotonic`` after which no new shape is begun; until then every operator has an
+            equal share of what the ones before it left.
         threads: that torch uses.
     """
 
@@ -127,13 +128,23 @@ def profile(job: Job, names: Iterable[str], progress: Callable[[str], None]) -> 
             f"precision is {job.precision}; {job.device.name} is measured in {', '.join(job.device.precisions)}"
         )
     wanted = {operator.name: shapes_of(operator.name, job.sweep, job.precision) for operator in operators}
-    clock = clock_for(job.device)
+    clock = clock_for(job.device, job.sweep.timing)
     outcomes = []
-    for operator in operators:
+    for number, operator in enumerate(operators):
         shapes = wanted[operator.name][job.shard[0] :: job.shard[1]]
-        outcomes.append(_profile_one(job, operator, shapes, clock))
+        own_end = share_end(time.monotonic(), job.deadline, len(operators) - number)
+        outcomes.append(_profile_one(replace(job, deadline=own_end), operator, shapes, clock))
         progress(_line(outcomes[-1]))
     return outcomes
+
+
+def share_end(now: float, deadline: float, left: int) -> float:
+    """Return when the next of so many operators ends, if each is to have as much of the time that is left.
+
+    >>> share_end(100.0, 160.0, 3), share_end(100.0, float("inf"), 3), share_end(170.0, 160.0, 3)
+    (120.0, inf, 160.0)
+    """
+    return now + (deadline - now) / left if now < deadline else deadline
 
 
 def _profile_one(job: Job, operator: Operator, shapes: list[Shape], clock: Clock) -> Outcome:

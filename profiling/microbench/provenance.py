@@ -94,18 +94,22 @@ def read_provenance(table: Path) -> Provenance:
         raise TableError(f"{path}: not a provenance file: {where}: {first['msg']}") from None
 
 
-def write_provenance(table: Path, provenance: Provenance) -> None:
-    """Put the file in place whole: a reader sees the old one or the new one."""
-    path = provenance_path(table)
+def write_whole(path: Path, text: str) -> None:
+    """Put a file in place whole: a reader sees the old one or the new one, and a full disk keeps the old one."""
     building = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with building.open("w", encoding="utf-8") as stream:
-            stream.write(provenance.model_dump_json(indent=1) + "\n")
+            stream.write(text)
             stream.flush()
             os.fsync(stream.fileno())
         building.replace(path)
     finally:
         building.unlink(missing_ok=True)
+
+
+def write_provenance(table: Path, provenance: Provenance) -> None:
+    """Put a table's provenance in place, whole."""
+    write_whole(provenance_path(table), provenance.model_dump_json(indent=1) + "\n")
 
 
 def difference(old: Identity, new: Identity) -> str:

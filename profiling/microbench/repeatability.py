@@ -50,7 +50,7 @@ def pick_calls(sweep: Sweep, precision: str, count: int) -> list[tuple[Operator,
 def repeatability(device: Device, sweep: Sweep, count: int, progress: Callable[[str], None]) -> dict[str, Any]:
     """Return the gaps between two measurements of the same calls, as fractions of their mean, and a sentence."""
     job = Job(Path(), device, device.precisions[0], sweep)
-    clock = clock_for(device)
+    clock = clock_for(device, sweep.timing)
     chosen = pick_calls(sweep, job.precision, count)
     rounds: list[list[Measurement]] = []
     for number in range(ROUNDS):

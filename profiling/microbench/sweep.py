@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from hashlib import sha256
-from math import log
+from math import gcd, log
 from pathlib import Path
 from random import Random
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -67,6 +67,13 @@ class Models(BaseModel):
     vocab_size: Range
     tensor_parallel_size: tuple[int, ...]
     causal: tuple[bool, ...]
+    queries_per_key_value_head: tuple[Annotated[int, Field(ge=1)], ...] = Field(
+        default=(1,), description="query heads that share a key-value head; 1: none do"
+    )
+    sliding_window: tuple[Annotated[int, Field(ge=0)], ...] = Field(
+        default=(0,), description="tokens that a query of a causal model sees; 0: all"
+    )
+    gated: tuple[bool, ...] = Field(default=(False,), description="the FFN's first matrix makes a gate as well")
     parameters: Range = Field(description="of one rank's list of tensors, for optimizer and clipping")
     tensors: Range = Field(description="how many tensors that list has")
 
@@ -149,15 +156,21 @@ def _layer_call(models: Models, index: int, random: Random) -> LayerCall:
     step = head_dim * tp
     hidden = max(step, models.hidden_size.at(at[0], step) // step * step)
     ffn = round(hidden * _pick(models.ffn_multiple, random.random()) / (ROUND_TO * tp)) * ROUND_TO * tp
+    heads, causal = hidden // head_dim, _pick(models.causal, random.random())
+    # As many queries as the heads of a rank allow, so that every rank has whole groups.
+    group = gcd(heads // tp, _pick(models.queries_per_key_value_head, at[4]))
     return LayerCall(
         micro_batch_size=models.micro_batch_size.at(at[1]),
         sequence_length=models.sequence_length.at(at[2], ROUND_TO),
         hidden_size=hidden,
-        num_attention_heads=hidden // head_dim,
+        num_attention_heads=heads,
         ffn_hidden_size=max(ffn, ROUND_TO * tp),
         vocab_size=models.vocab_size.at(at[3]),
         tensor_parallel_size=tp,
-        causal=_pick(models.causal, random.random()),
+        causal=causal,
+        num_key_value_heads=heads // group,
+        window=_pick(models.sliding_window, at[5]) if causal else 0,
+        gated=_pick(models.gated, at[6]),
     )
 
 

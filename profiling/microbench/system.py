@@ -13,13 +13,14 @@ import yaml
 from microbench.call import DTYPES
 from microbench.device import Device, library_versions
 from microbench.errors import MeasureError
-from microbench.provenance import now
+from microbench.provenance import now, write_whole
 
 PRODUCT_SIZES = {"cpu": (512, 1024), "cuda": (4096, 8192)}
-COPY_CACHES = 8
+COPY_CACHES = {"cpu": 2, "cuda": 8}  # a virtual machine may show the cache of a whole server, hundreds of MB
 REPETITIONS = 12
 # A bound for gating rows, so a quieter moment than the one that was measured must stay below it.
 HEADROOM = 1.1
+MEASURED = "measured here"
 
 
 def _best_seconds(run: Callable[[], object], device: Device) -> float:
@@ -51,14 +52,14 @@ def memory_bandwidth_gb_per_s(device: Device) -> float:
     """Return the fastest copy's rate, bytes read plus bytes written."""
     import torch
 
-    size = COPY_CACHES * device.cache_bytes
+    size = COPY_CACHES[device.kind] * device.cache_bytes
     source = torch.ones(size, device=device.kind, dtype=torch.uint8)
     target = torch.empty_like(source)
     return 2.0 * size / _best_seconds(lambda: target.copy_(source), device) / 1e9
 
 
 def _measured(value: float, what: str) -> dict[str, Any]:
-    return {"value": float(f"{value * HEADROOM:.4g}"), "source": f"measured here: {what}, plus {HEADROOM - 1:.0%}"}
+    return {"value": float(f"{value * HEADROOM:.4g}"), "source": f"{MEASURED}: {what}, plus {HEADROOM - 1:.0%}"}
 
 
 def network_gb_per_s() -> tuple[float, str] | None:
@@ -87,6 +88,49 @@ def ranks_per_node(device: Device) -> int:
 
         return int(torch.cuda.device_count())
     return max(1, len(os.sched_getaffinity(0)) // device.multiprocessors)
+
+
+def read_datasheet(path: Path) -> dict[str, Any]:
+    """Read a system file of ``training/systems`` that states a data sheet.
+
+    Raises:
+        MeasureError: it cannot be read, or lacks the GPU or its links.
+    """
+    try:
+        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise MeasureError(f"{path}: {error.strerror}") from None
+    except yaml.YAMLError as error:
+        raise MeasureError(f"{path}: not YAML: {str(error).splitlines()[0]}") from None
+    hardware = document.get("hardware") if isinstance(document, dict) else None
+    if not isinstance(hardware, dict) or not {"gpu", "links", "gpus_per_node"} <= hardware.keys():
+        raise MeasureError(f"{path}: not a system file: hardware needs gpu, links and gpus_per_node")
+    return hardware
+
+
+def with_datasheet(document: dict[str, Any], sheet: dict[str, Any], device: Device) -> dict[str, Any]:
+    """Return a described system with a data sheet's numbers and its links; what was measured is noted as known.
+
+    The sheet says as well who lends what cannot be measured here: what collectives make of the links. A processor takes
+    the links only, so that the way of a GPU can be tried without one.
+
+    Raises:
+        MeasureError: the sheet is of another GPU.
+    """
+    own, described = document["hardware"], sheet["gpu"].get("name")
+    if described != device.name and device.kind != "cpu":
+        raise MeasureError(
+            f"device is {device.name}, the data sheet is of {described}; name the sheet of this GPU, or leave it out"
+        )
+    taken: dict[str, Any] = {key: sheet[key] for key in ("gpus_per_node", "links", "transfer") if key in sheet}
+    if described == device.name:
+        taken["gpu"] = {**own["gpu"], **sheet["gpu"]}
+    peaks = {"memory, GB/s": own["gpu"]["memory_bandwidth_gb_per_s"]}
+    peaks |= {f"{precision}, TFLOP/s": peak for precision, peak in own["gpu"]["peak_tflop_per_s"].items()}
+    known = [f"{what}: {peak['value'] / HEADROOM:.4g} {MEASURED}" for what, peak in peaks.items()]
+    known.append("links, and what collectives make of them: not measured, from the data sheet and other systems")
+    provenance = document["provenance"] | {"known": [*document["provenance"]["known"], *known]}
+    return {"hardware": own | taken, "provenance": provenance}
 
 
 def describe(device: Device, name: str) -> dict[str, Any]:
@@ -132,7 +176,7 @@ def write_system(results: Path, document: dict[str, Any]) -> Path:
     path = results / "system.yaml"
     try:
         results.mkdir(parents=True, exist_ok=True)
-        path.write_text(yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=120), encoding="utf-8")
+        write_whole(path, yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=120))
     except OSError as error:
-        raise MeasureError(f"{error.filename or path}: {error.strerror}") from None
+        raise MeasureError(f"{path}: {error.strerror}") from None
     return path

@@ -1,8 +1,8 @@
 """The one timing policy: how often, how cold and by which clock a call is timed.
 
 - Warm-up runs until three calls in a row agree, so that clocks, allocator and lazily compiled kernels have settled.
-- Before every timed pass a buffer larger than the last level of cache is overwritten: in a training step the whole rest
-  of the model runs between two calls of one operator, so its inputs are cold.
+- Before every timed pass a buffer larger than the last level of cache, or of the sweep's size, is overwritten: in
+  a training step the rest of the model runs between two calls of one operator, so its inputs are cold.
 - Forward and backward take turns, and a repetition is a pair: they are never sorted apart. The backward pass is
   ``torch.autograd.grad``: gradients are computed, not added to others, which is a kernel of its own.
 - Calls of one batch take turns: a disturbance of a second costs each of them a sample, not one of them all of its.
@@ -12,6 +12,9 @@
   after kernel; and behind a delay that keeps the device busy until the host is done, which leaves the kernels alone.
 - On a CPU nothing is launched and the two would coincide, but the host may run somebody else in between. So a
   monotonic clock takes the whole, and with one thread the thread's own processor time stands for the kernels alone.
+- A collective is timed in blocks of calls, each from a barrier on and as long as on its slowest rank; the first calls,
+  which set up connections and buffers, decide how many make a block and are not kept. Its buffers are not flushed from
+  the cache: a gradient bucket is sent as soon as it is computed. nccl-tests times by itself, as often as it is told.
 """
 
 from __future__ import annotations
@@ -34,10 +37,18 @@ STEADY_CALLS = 3
 STEADY_WITHIN = 0.1
 NOTCH = 1.57
 FLUSH_TIMES_CACHE = 1.25
+FLUSH_ELEMENT_BYTES = 4  # fp32, which a processor overwrites fastest
 FIRST_DELAY_CYCLES = 2_000_000
 LONGEST_DELAY_CYCLES = 1_000_000_000
 DELAY_GROWTH = 4
 LONGEST_REASON = 200
+# Of collectives: calls in a pilot, and pilots.
+PILOT_CALLS = 3
+PILOTS = 3
+SHORTEST_US = 1e-3
+# Of nccl-tests: -n and -w.
+NCCL_TESTS_ITERATIONS = 20
+NCCL_TESTS_WARM_UP = 5
 
 
 class Policy(BaseModel):
@@ -50,9 +61,34 @@ class Policy(BaseModel):
     most_samples: int = Field(ge=3, description="repetitions at most")
     budget_ms: float = Field(gt=0, description="time for one call's repetitions, both directions")
     warmup_ms: float = Field(gt=0, description="time for warming up at most")
+    flush_mb: float | None = Field(
+        default=None, gt=0, description="overwritten before each pass, 10⁶ bytes (default: more than the last cache)"
+    )
     batch: int = Field(
         default=1, ge=1, description="calls that take turns; more than one where others share the machine"
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """How a collective is timed: so many blocks of calls, each about so long."""
+
+    samples: int
+    block_us: float
+    most_calls: int
+
+    def take(
+        self, time_us: Callable[[int], float], slowest: Callable[[Sequence[float]], Sequence[float]]
+    ) -> list[float]:
+        """Return samples in µs per call; every rank gets the same.
+
+        Args:
+            time_us: runs so many calls in a row on this rank and returns their time.
+            slowest: turns this rank's times into the longest of all ranks', one by one.
+        """
+        pilots = slowest([time_us(PILOT_CALLS) / PILOT_CALLS for _ in range(PILOTS)])
+        calls = max(1, min(int(self.block_us / max(min(pilots), SHORTEST_US)), self.most_calls))
+        return list(slowest([time_us(calls) / calls for _ in range(self.samples)]))
 
 
 @dataclass(slots=True)
@@ -71,11 +107,11 @@ class Samples:
 class CpuClock:
     """Times a pass on the processor."""
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: Device, flush_bytes: int) -> None:
         """Reserve the buffer that flushes the cache."""
         import torch
 
-        self._buffer = torch.zeros(int(device.cache_bytes * FLUSH_TIMES_CACHE), dtype=torch.uint8)
+        self._buffer = torch.zeros(flush_bytes // FLUSH_ELEMENT_BYTES)
         self._one_thread = device.multiprocessors == 1
 
     def time(self, run: Callable[[], Any], samples: Samples) -> Any:
@@ -97,12 +133,12 @@ class CpuClock:
 class CudaClock:
     """Times a pass on a GPU, with and without the gaps between its kernels."""
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, flush_bytes: int) -> None:
         """Reserve the buffer that flushes the cache."""
         import torch
 
         self._cuda: Any = torch.cuda
-        self._buffer = torch.zeros(int(device.cache_bytes * FLUSH_TIMES_CACHE), dtype=torch.uint8, device="cuda")
+        self._buffer = torch.zeros(flush_bytes // FLUSH_ELEMENT_BYTES, device="cuda")
         self._delay = FIRST_DELAY_CYCLES
 
     def time(self, run: Callable[[], Any], samples: Samples) -> Any:
@@ -140,9 +176,10 @@ class CudaClock:
 Clock = CpuClock | CudaClock
 
 
-def clock_for(device: Device) -> Clock:
+def clock_for(device: Device, policy: Policy) -> Clock:
     """Return the device's clock."""
-    return CudaClock(device) if device.kind == "cuda" else CpuClock(device)
+    flush_bytes = int(policy.flush_mb * 1e6 if policy.flush_mb else device.cache_bytes * FLUSH_TIMES_CACHE)
+    return CudaClock(flush_bytes) if device.kind == "cuda" else CpuClock(device, flush_bytes)
 
 
 def _no_memory(text: str) -> bool:

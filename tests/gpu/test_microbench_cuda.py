@@ -8,9 +8,12 @@ import pytest
 import yaml
 
 from microbench import cli
+from microbench.call import Maker
+from microbench.kernels import grouped_query_attention
 from microbench.sweep import SWEEPS
 from microbench.table import Status, read_tables
 from predictor.costs.catalogue import catalogue
+from tests.unit.test_microbench_attention import BATCH, LENGTH, WIDTH, plain_attention
 
 TIMING = {"precision": 0.5, "fewest_samples": 3, "most_samples": 3, "budget_ms": 20, "warmup_ms": 1, "batch": 1}
 
@@ -32,3 +35,15 @@ def test_every_kernel_runs_with_and_without_gaps(tmp_path: Path) -> None:
             assert row.kernel_samples_us, f"{table.path.name} {row.shape}: the host was never ahead of the device"
     flash = next(table for table in tables if table.provenance.identity.name == "flash_attention")
     assert all("flash" in row.kernel for row in flash.rows)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("kv_heads", "window"), [(4, 0), (2, 0), (1, 0), (2, 32), (4, 32)])
+def test_shared_heads_and_windows_compute_what_plain_attention_does(kv_heads: int, window: int) -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed: pip install -e .[profile]")
+    torch.manual_seed(0)
+    shape = (BATCH, LENGTH, 4, kv_heads, WIDTH, 1, window)
+    call = grouped_query_attention.build(shape, Maker("cuda", "bf16"))
+    plain = plain_attention(torch, tuple(x.float() for x in call.inputs), True, window)
+    ours = call.forward().float()
+    torch.testing.assert_close(ours if ours.shape == plain.shape else ours.transpose(1, 2), plain, rtol=2e-2, atol=2e-2)

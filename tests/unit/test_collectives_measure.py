@@ -14,7 +14,6 @@ import pytest
 from microbench.collectives.backend import buffer_bytes
 from microbench.collectives.errors import CollectiveError
 from microbench.collectives.launch import launch_command, local_rank, run_lines
-from microbench.collectives.nccl_tests import NcclTests, binary, pinned
 from microbench.collectives.sweep import read_sweep
 from microbench.collectives.topologies import Seat, check_seats, members, offered
 from microbench.errors import MeasureError
@@ -24,7 +23,6 @@ from predictor.costs.collectives import COLLECTIVES, Topology
 ROOT = Path(__file__).resolve().parents[2]
 PATH = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
 TINY = "{min_bytes: 1024, max_bytes: 4096, sizes_per_octave: 1, samples: 2, block_us: 200, most_calls: 5}"
-DATA = ROOT / "tests" / "data" / "nccl_tests"
 needs_mpi = pytest.mark.skipif(
     importlib.util.find_spec("mpi4py") is None or importlib.util.find_spec("torch") is None,
     reason="no mpi4py or torch here; pip install 'estimate-train-time[profile]' mpich brings them",
@@ -157,50 +155,6 @@ def test_local_rank_is_the_launchers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert local_rank({"MPI_LOCALRANKID": "1"}) == 1
     with pytest.raises(CollectiveError, match="no launcher says"):
         local_rank({})
-
-
-def test_each_rank_gets_a_gpu_of_its_own() -> None:
-    there = {"CUDA_VISIBLE_DEVICES": "4,5", "MPI_LOCALRANKID": "1"}
-    assert pinned(there)["CUDA_VISIBLE_DEVICES"] == "5"
-    assert pinned({"CUDA_VISIBLE_DEVICES": "6", "SLURM_LOCALID": "3"})["CUDA_VISIBLE_DEVICES"] == "6"
-    with pytest.raises(CollectiveError, match="rank 2 of this node has no GPU: 2 visible"):
-        pinned(there | {"MPI_LOCALRANKID": "2"})
-
-
-def test_a_missing_binary_says_how_to_build_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.delenv("NCCL_TESTS_HOME", raising=False)
-    with pytest.raises(CollectiveError, match="no alltoall_perf in PATH; build nccl-tests with MPI=1"):
-        binary("all_to_all", None)
-
-
-def nccl_tests(folder: Path, shown: str, status: int = 0) -> NcclTests:
-    """Return a runner whose launcher plays a recorded output."""
-    for name in ("all_reduce_perf", "all_gather_perf"):
-        (folder / name).write_text("#!/bin/sh\n")
-        (folder / name).chmod(0o755)
-    launcher = f"sh -c 'cat {DATA / shown}; exit {status}'"
-    return NcclTests(folder, launcher, "fp32", 20, 5.0)
-
-
-def test_rows_come_as_they_are_printed(tmp_path: Path) -> None:
-    runner = nccl_tests(tmp_path, "all_gather_2.17.txt")
-    found = list(runner.rows("all_gather", Topology(2, 1), [2048, 8192]))
-    assert [(size, row.time_us) for size, row, _ in found] == [(2048, 22.31), (8192, 24.04)]
-    assert found[0][2] == "nccl-tests 2.17.1, nccl 22706"
-    assert "-b 4096 -e 16384 -f 2" in " ".join(runner.command("all_gather", Topology(2, 1), [2048, 8192]))
-
-
-def test_a_failed_run_keeps_what_it_printed_before(tmp_path: Path) -> None:
-    rows = nccl_tests(tmp_path, "cuda_failure_2.17.txt", 3).rows("all_reduce", Topology(1, 2), [2**30])
-    assert next(rows)[0] == 2**30
-    with pytest.raises(CollectiveError, match=r"all_reduce_perf failed: .*unhandled cuda error"):
-        next(rows)
-
-
-def test_a_run_without_its_summary_fails(tmp_path: Path) -> None:
-    with pytest.raises(CollectiveError, match="ended before its summary"):
-        list(nccl_tests(tmp_path, "ended_before_summary.txt").rows("all_reduce", Topology(2, 2), [2**20, 2**22]))
 
 
 def test_a_hung_program_leaves_nothing_running(tmp_path: Path) -> None:

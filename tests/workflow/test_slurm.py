@@ -19,7 +19,8 @@ from tests.workflow.conftest import ROOT, Rows, Workflow, rows, until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.filterwarnings("default")]
 
-RUN_S = 150.0
+RUN_S = 180.0
+ROWS_S = 120.0
 ATTEMPTS = 3
 SWEEPS = ROOT / "profiling/microbench/collectives/sweeps.yaml"
 FEW = (
@@ -36,8 +37,11 @@ def write_sweep(path: Path, **changes: int) -> None:
 
 
 def in_folder(folder: Path, cluster: Cluster) -> Workflow:
-    """Return a workflow that runs through the cluster, with a sweep that a fault can hit the middle of."""
-    write_sweep(folder / "few.yaml", sizes_per_octave=1)
+    """Return a workflow that runs through the cluster, with a sweep that a fault can hit the middle of.
+
+    Its collectives take some ten seconds: asking a busy host's queue for the job must not outlast the job.
+    """
+    write_sweep(folder / "few.yaml", sizes_per_octave=1, samples=10, block_us=10000, most_calls=5000)
     return Workflow(folder, cluster.environment, OPTIONS)
 
 
@@ -79,9 +83,14 @@ def job_of(cluster: Cluster, rule: str) -> list[str]:
 
 def wait_for_rows(cluster: Cluster, workflow: Workflow) -> str:
     """Return the job that measures collectives, once it has stored some."""
-    until(lambda: measured(workflow) > 1, 60, f"rows of collectives\n{workflow.output}")
-    until(lambda: job_of(cluster, "collectives"), 10, "a running job of collectives")
-    return job_of(cluster, "collectives")[0]
+    found: list[str] = []
+
+    def is_measuring() -> bool:
+        found[:] = job_of(cluster, "collectives") if measured(workflow) > 1 else []
+        return bool(found)
+
+    until(is_measuring, ROWS_S, "a running job with rows of collectives")
+    return found[0]
 
 
 def finish(workflow: Workflow, words: tuple[str, ...], first: int | None) -> int:

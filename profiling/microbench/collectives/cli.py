@@ -69,6 +69,7 @@ def _request(arguments: argparse.Namespace) -> Request:
         launcher=arguments.launcher,
         silence_s=arguments.silence_s,
         nccl_tests=arguments.nccl_tests,
+        say=lambda text: print(text, file=sys.stderr, flush=True),
     )
 
 

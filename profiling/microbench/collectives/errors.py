@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 from microbench.errors import MeasureError
 
@@ -14,7 +14,7 @@ class CollectiveError(MeasureError):
 LAST_LINES = 3
 
 
-def last_lines(lines: Sequence[str], count: int = LAST_LINES) -> str:
+def last_lines(lines: Iterable[str], count: int = LAST_LINES) -> str:
     """Return a program's last lines in one line.
 
     >>> last_lines(["a", "", "b ", "c", "d"])

@@ -1,7 +1,8 @@
 """Measure collectives over every topology of an allocation and store each call as soon as it is known.
 
 One table per collective and topology. This process alone writes; ranks only report. So whatever kills them, or this
-process, costs the calls that were under way and no other, and the same command goes on from there.
+process, costs the calls that were under way and no other, and the same command goes on from there. For nccl-tests with
+-J a kill -9 of this process costs the binary that was under way.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from microbench.collectives.errors import CollectiveError
@@ -26,7 +27,6 @@ from predictor.costs.collectives import COLLECTIVES, Topology
 from predictor.costs.operator import Direction
 
 BACKENDS = {"gloo": "cpu", "mpi": "cpu", "nccl": "cuda", "nccl-tests": "cuda"}
-NCCL_TESTS_ITERATIONS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,7 @@ class Request:
     launcher: str | None = None
     silence_s: float = 300.0
     nccl_tests: Path | None = None
+    say: Callable[[str], None] = lambda text: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +122,7 @@ def _plan(request: Request, parts: list[Part]) -> tuple[list[tuple[Part, int]], 
         "precision": request.precision,
         "nodes": request.topology.nodes,
         "ranks_per_node": request.topology.gpus_per_node,
-        "samples": request.sweep.samples,
-        "block_us": request.sweep.block_us,
-        "most_calls": request.sweep.most_calls,
+        "blocks": asdict(request.sweep.blocks),
         "parts": [{"topology": key, "calls": found} for key, found in by_topology.items()],
     }
     return calls, plan
@@ -168,9 +167,8 @@ def run_nccl_tests(request: Request, parts: list[Part]) -> Iterator[tuple[Part, 
     Raises:
         CollectiveError: a binary is missing, failed, hung or found wrong elements.
     """
-    runner = NcclTests(
-        request.nccl_tests, request.launcher, request.precision, NCCL_TESTS_ITERATIONS, request.silence_s
-    )
+    scratch = request.results / "collective"
+    runner = NcclTests(request.nccl_tests, request.launcher, request.precision, request.silence_s, scratch, request.say)
     for part in parts:
         for series in doubling_series(part.sizes):
             missing = set(series)

@@ -1,28 +1,35 @@
 """Read what nccl-tests prints, and what it writes with -J; nothing here runs anything.
 
-Formats: nccl-tests 2.13 to 2.19, src/common.cu and src/util.cu.
+Formats: nccl-tests 2.0 to 2.20, src/common.cu and src/util.cu, checked against the outputs in tests/data/nccl_tests.
 A row is size, count, type, redop, root, then (time, algbw, busbw, #wrong) out of place and in place; from 2.19 -I adds
-four columns to each. Columns are recognised by the header, so one that a version adds does not shift another.
+four columns to each. Columns are recognised by the header, so one that a version adds does not shift another. Up to
+2.12 there is no root beside a redop, a redop that is none is left blank, and « error » is the largest relative
+difference, not a number of elements: there the summary alone says whether the values were right.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from microbench.collectives.errors import CollectiveError, last_lines
 
 NOT_CHECKED = "N/A"
-WRONG_COLUMNS = ("#wrong", "error")
+COUNTED, NOT_COUNTED = "#wrong", "error"
+TIMESTAMP = "timestamp"  # -S: one column, two words
 FAILURE = re.compile(
-    r"Test (NCCL|CUDA) failure|Test failure|Invalid number of GPUs|# error: \S|\bABORT\b", re.IGNORECASE
+    r"Test (NCCL|CUDA) failure|(NCCL|Cuda) failure \S+\.cu:\d+|Test failure|Test timeout|Invalid number of GPUs"
+    r"|# error: \S|^ABORT: "
 )
-DEVICE = re.compile(r"#\s+Rank\s+(\d+) .*? on\s+(\S+) device\s+(\d+) \[([^\]]+)\] (.+)")
+DEVICE = re.compile(r"#\s+Rank\s+(\d+) .*? on\s+(\S+)\s+device\s+(\d+) \[([^\]]+)\] (.+)")
 VERSION = re.compile(r"# nccl-tests version (\S+) .*nccl-library=(\d+)")
-CONCLUDED = "Out of bounds values"
+LIBRARY = re.compile(r"NCCL version (\S+)")  # NCCL's own line, which tells it where nccl-tests does not
+CONCLUDED = re.compile(r"# Out of bounds values : (\d+) (OK|FAILED)")
+# How mpirun (--tag-output) and srun (--label) mark which rank a line is of.
+LAUNCHER_MARK = re.compile(r"^\s*(?:\[[^\]]*\d+,\d+\]<std(?:out|err)>:|\d+: )")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +61,22 @@ class NcclRun:
         rows: one per size.
         devices: (rank, host, device index on it, GPU) of each rank that the binary lists.
         version: of nccl-tests; empty before 2.17, which did not print it.
-        nccl: number of the NCCL library, e.g. 22706.
+        nccl: number of the NCCL library, e.g. 22706, or where only NCCL tells, its version.
     """
 
     rows: tuple[NcclRow, ...]
     devices: tuple[tuple[int, str, int, str], ...]
     version: str = ""
     nccl: str = ""
+
+
+def unmarked(line: str) -> str:
+    """Return a line without its launcher's mark.
+
+    >>> unmarked("[1,0]<stdout>:#  size"), unmarked("0:    1024  256"), unmarked("   1024   256")
+    ('#  size', '   1024  256', '   1024   256')
+    """
+    return LAUNCHER_MARK.sub("", line, count=1)
 
 
 def failure_in(line: str) -> bool:
@@ -74,9 +90,45 @@ def columns_of(line: str) -> list[str] | None:
     return words if line.startswith("#") and words[:2] == ["size", "count"] and "time" in " ".join(words) else None
 
 
-def _count_wrong(judged: Sequence[float | None]) -> int | None:
+def counts_wrong(columns: Sequence[str]) -> bool:
+    """Return whether a table of these columns says how many elements were wrong; else only its summary does."""
+    return COUNTED in columns
+
+
+def _count_wrong(judged: Iterable[float | None]) -> int | None:
     counts = [round(value) for value in judged if value is not None]
     return sum(counts) if counts else None
+
+
+def _values(words: Sequence[str], columns: Sequence[str]) -> dict[str, list[str]]:
+    """Return what a row says in the columns from the first time on, by name.
+
+    Raises:
+        ValueError: a word is missing.
+    """
+    first = columns.index("time") if "time" in columns else columns.index("cputime")
+    names = [name for name in columns[first:] if name != TIMESTAMP]
+    # « redop » alone is blank where there is none; beside « root » it says none.
+    blank = "redop" in columns and "root" not in columns and _is_number(words[columns.index("redop") : first])
+    begin = first - blank
+    expected = begin + len(names) + 2 * (TIMESTAMP in columns)
+    if len(words) < expected:
+        raise ValueError(f"{len(words)} values for {expected} columns")
+    found: dict[str, list[str]] = {}
+    for name, word in zip(names, words[begin:], strict=False):
+        found.setdefault(name, []).append(word)
+    return found
+
+
+def _is_number(words: Sequence[str]) -> bool:
+    return bool(words) and words[0].replace(".", "").replace("e+", "").isdigit()
+
+
+def _begins_row(line: str, words: Sequence[str]) -> bool:
+    """Return whether a line is a row, or the beginning of one: sizes of 12 digits fill their column to the margin."""
+    if not words or not words[0].isdigit():
+        return False
+    return line.startswith(" ") or (len(words) > 2 and words[1].isdigit() and words[2].isidentifier())
 
 
 def row_of(line: str, columns: Sequence[str]) -> NcclRow | None:
@@ -86,19 +138,36 @@ def row_of(line: str, columns: Sequence[str]) -> NcclRow | None:
         CollectiveError: the line begins like a row but is torn or of another format.
     """
     words = line.split()
-    if not words or not words[0].isdigit() or not line.startswith(" "):
+    if not _begins_row(line, words):
         return None
-    first = columns.index("time") if "time" in columns else columns.index("cputime")
     try:
-        total, values = int(words[0]), words[first:]
-        if len(values) < len(columns) - first:
-            raise ValueError(f"{len(words)} values for {len(columns)} columns")
-        time_us, algorithm, bus = (float(value) for value in values[:3])
-        judged = [value for name, value in zip(columns[first:], values, strict=False) if name in WRONG_COLUMNS]
-        wrong = _count_wrong([None if value == NOT_CHECKED else float(value) for value in judged])
-    except ValueError as error:
+        found = _values(words, columns)
+        time_us, algorithm, bus = (
+            float(found[name][0]) for name in ("time" if "time" in found else "cputime", "algbw", "busbw")
+        )
+        wrong = _count_wrong(None if word == NOT_CHECKED else float(word) for word in found.get(COUNTED, ()))
+        for word in found.get(NOT_COUNTED, ()):
+            if word != NOT_CHECKED:
+                float(word)
+    except (ValueError, KeyError) as error:
         raise CollectiveError(f"nccl-tests printed a row that cannot be read ({error}): {line.strip()}") from None
-    return NcclRow(total, time_us, algorithm, bus, wrong)
+    return NcclRow(int(words[0]), time_us, algorithm, bus, wrong)
+
+
+def concluded_in(line: str) -> bool:
+    """Return whether a line is the summary of a run whose values were right.
+
+    Raises:
+        CollectiveError: it says that they were not.
+    """
+    match = CONCLUDED.match(line)
+    if match and match[2] != "OK":
+        raise _wrong_results(match[1])
+    return match is not None
+
+
+def _wrong_results(count: object) -> CollectiveError:
+    return CollectiveError(f"nccl-tests found wrong elements in {count} of its results; its times mean nothing")
 
 
 def check(row: NcclRow) -> NcclRow:
@@ -124,7 +193,7 @@ def parse_text(text: str) -> NcclRun:
     Raises:
         CollectiveError: empty, truncated, failed, or with wrong elements; the message ends with the last lines.
     """
-    lines = text.splitlines()
+    lines = [unmarked(line) for line in text.splitlines()]
     columns: list[str] | None = None
     rows: list[NcclRow] = []
     for line in lines:
@@ -136,16 +205,22 @@ def parse_text(text: str) -> NcclRun:
             rows.append(check(row))
     if not rows:
         raise CollectiveError(f"nccl-tests printed no row: {last_lines(lines)}")
-    if not any(CONCLUDED in line for line in lines):
+    if not any(concluded_in(line) for line in lines):
         raise CollectiveError(f"nccl-tests ended before its summary: {last_lines(lines, 1)}")
-    found = [match for line in lines if (match := DEVICE.match(line))]
     version = next((match for line in lines if (match := VERSION.match(line))), None)
+    library = next((match for line in lines if (match := LIBRARY.match(line))), None)
     return NcclRun(
         tuple(rows),
-        tuple((int(m[1]), m[2], int(m[3]), m[5].strip()) for m in found),
+        tuple(found for line in lines if (found := device_in(line))),
         version[1] if version else "",
-        version[2] if version else "",
+        version[2] if version else library[1] if library else "",
     )
+
+
+def device_in(line: str) -> tuple[int, str, int, str] | None:
+    """Return (rank, host, device index on it, GPU) of a line that lists one."""
+    match = DEVICE.match(line)
+    return (int(match[1]), match[2], int(match[3]), match[5].strip()) if match else None
 
 
 def without_environment(document: dict[str, Any]) -> dict[str, Any]:
@@ -180,6 +255,8 @@ def parse_json(text: str) -> NcclRun:
         rows = tuple(check(_json_row(result)) for result in document["results"])
         if "out_of_bounds" not in document:
             raise CollectiveError(f"nccl-tests ended before its summary, after {len(rows)} rows")
+        if document["out_of_bounds"]["okay"] == "false":
+            raise _wrong_results(document["out_of_bounds"]["count"])
         listed = document.get("config", {}).get("devices", ())
         devices = tuple((int(d["rank"]), str(d["hostname"]), int(d["device"]), str(d["device_info"])) for d in listed)
     except (json.JSONDecodeError, AttributeError) as error:

@@ -2,6 +2,9 @@
 
 Build them once: ``make MPI=1 MPI_HOME=… CUDA_HOME=… NCCL_HOME=…`` (nccl-tests, README.md). Each process is started as
 ``python -m microbench.collectives.nccl_tests BINARY …``, which pins its GPU and then becomes the binary.
+
+Where a binary can write JSON (-J; not in 2.17.1, but in 2.17.9) its digits are taken from there, once it has ended; the
+rows that it prints are kept until then and stored should it fail. Else they are stored as they are printed.
 """
 
 from __future__ import annotations
@@ -10,14 +13,33 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from microbench.collectives.bandwidth import rank_bytes, total_bytes
 from microbench.collectives.errors import CollectiveError, last_lines
-from microbench.collectives.launch import launch_command, local_rank, run_lines
-from microbench.collectives.nccl_output import CONCLUDED, VERSION, NcclRow, check, columns_of, failure_in, row_of
+from microbench.collectives.launch import KEPT_LINES, launch_command, local_rank, run_lines
+from microbench.collectives.nccl_output import (
+    LIBRARY,
+    VERSION,
+    NcclRow,
+    check,
+    columns_of,
+    concluded_in,
+    counts_wrong,
+    device_in,
+    failure_in,
+    parse_json,
+    row_of,
+    unmarked,
+)
+from microbench.collectives.topologies import Seat, check_seats
+from microbench.timing import NCCL_TESTS_ITERATIONS, NCCL_TESTS_WARM_UP
 from predictor.costs.collectives import Topology
 
 BINARIES = {
@@ -30,6 +52,7 @@ BINARIES = {
 }
 DATATYPES = {"fp32": "float", "fp16": "half", "bf16": "bfloat16"}
 FOLDER_VARIABLE = "NCCL_TESTS_HOME"
+HELP_S = 60.0
 
 
 def binary(collective: str, folder: Path | None) -> str:
@@ -96,50 +119,160 @@ def doubling_series(sizes: Iterable[int]) -> list[list[int]]:
     return list(series.values())
 
 
+@cache
+def writes_json(path: str) -> bool:
+    """Return whether a binary offers -J; it prints its options before it looks for MPI or a GPU."""
+    try:
+        done = subprocess.run([path, "--help"], capture_output=True, timeout=HELP_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return b"-J,--output_file" in done.stdout
+
+
+def check_layout(devices: list[tuple[int, str, int, str]], topology: Topology) -> None:
+    """Check that the ranks which a run lists are those that were started, one GPU each, spread as asked.
+
+    Raises:
+        CollectiveError: they are not; without MPI every process would measure itself alone.
+    """
+    ranks = sorted(rank for rank, *_ in devices)
+    if devices and ranks != list(range(topology.ranks)):
+        raise CollectiveError(
+            f"nccl-tests lists the ranks {', '.join(map(str, ranks))}, and {topology.ranks} were started: "
+            "build it with MPI=1 against the launcher's own MPI"
+        )
+    if devices:
+        check_seats(
+            [Seat(rank, len(devices), host) for rank, host, *_ in devices], topology.nodes, topology.gpus_per_node
+        )
+
+
+@dataclass(slots=True)
+class Output:
+    """What a binary has printed so far."""
+
+    name: str
+    topology: Topology
+    columns: list[str] | None = None
+    devices: list[tuple[int, str, int, str]] = field(default_factory=list)
+    said: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
+    version: str = ""
+    library: str = ""
+    concluded: bool = False
+
+    @property
+    def kernel(self) -> str:
+        """Return the versions, as far as they were printed."""
+        return f"nccl-tests {self.version}".strip() + (f", nccl {self.library}" if self.library else "")
+
+    def take(self, line: str) -> NcclRow | None:
+        """Take in a line; return the row that it is, if it is one.
+
+        Raises:
+            CollectiveError: it says that the run failed or computed wrong values, or the ranks are not as asked.
+        """
+        line = unmarked(line)
+        self.said.append(line)
+        if failure_in(line):
+            raise CollectiveError(f"{self.name} failed: {last_lines(self.said)}")
+        if version := VERSION.match(line):
+            self.version, self.library = version.groups()
+        if library := LIBRARY.match(line):
+            self.library = self.library or library[1]
+        if device := device_in(line):
+            self.devices.append(device)
+        self.concluded |= concluded_in(line)
+        self.columns = columns_of(line) or self.columns
+        row = row_of(line, self.columns) if self.columns else None
+        if row is not None:
+            check_layout(self.devices, self.topology)
+        return row and check(row)
+
+
 @dataclass(frozen=True, slots=True)
 class NcclTests:
-    """Which binaries, how they are started, and how long they may be silent."""
+    """Which binaries, how they are started, and how long they may be silent.
+
+    Attributes:
+        scratch: folder that this process shares with the first rank, for -J's file; None: its text is read.
+        say: takes a line for the user.
+    """
 
     folder: Path | None
     launcher: str | None
     precision: str
-    iterations: int
     silence_s: float
+    scratch: Path | None = None
+    say: Callable[[str], None] = lambda text: None
 
-    def command(self, collective: str, topology: Topology, sizes: list[int]) -> list[str]:
+    def command(self, collective: str, topology: Topology, sizes: list[int], document: Path | None) -> list[str]:
         """Return the command line that measures sizes of one rank, each the double of the one before."""
         low, high = (total_bytes(collective, size, topology.ranks) for size in (sizes[0], sizes[-1]))
-        options = f"-b {low} -e {high} -f 2 -g 1 -t 1 -n {self.iterations} -w 5 -c 1 -d {DATATYPES[self.precision]}"
+        options = f"-b {low} -e {high} -f 2 -g 1 -t 1 -n {NCCL_TESTS_ITERATIONS} -w {NCCL_TESTS_WARM_UP} -c 1"
         wrapper = [sys.executable, "-m", "microbench.collectives.nccl_tests", binary(collective, self.folder)]
-        return [*launch_command(topology, self.launcher), *wrapper, *options.split()]
+        words = [*launch_command(topology, self.launcher), *wrapper, *options.split(), "-d", DATATYPES[self.precision]]
+        return [*words, "-J", str(document)] if document else words
 
     def rows(self, collective: str, topology: Topology, sizes: list[int]) -> Iterator[tuple[int, NcclRow, str]]:
-        """Run and yield (size of one rank, row, kernel) as they are printed.
+        """Run and yield (size of one rank, row, kernel) as they are known.
 
         Raises:
             CollectiveError: missing, failed, hung, wrong elements, or ended before its summary.
         """
-        columns: list[str] | None = None
-        kernel, concluded, said = "nccl-tests", False, list[str]()
-        for line in run_lines(self.command(collective, topology, sizes), self.silence_s):
-            said.append(line)
-            if failure_in(line):
-                raise CollectiveError(f"{BINARIES[collective]} failed: {last_lines(said)}")
-            version = VERSION.match(line)
-            kernel = f"nccl-tests {version[1]}, nccl {version[2]}" if version else kernel
-            columns = columns_of(line) or columns
-            row = row_of(line, columns) if columns else None
-            if row is not None:
-                yield rank_bytes(collective, check(row).total_bytes, topology.ranks), row, kernel
-            concluded |= CONCLUDED in line
-        if not concluded:
-            raise CollectiveError(f"{BINARIES[collective]} ended before its summary: {last_lines(said, 1)}")
+        output, held = Output(BINARIES[collective], topology), list[NcclRow]()
+
+        def result(row: NcclRow) -> tuple[int, NcclRow, str]:
+            return rank_bytes(collective, row.total_bytes, topology.ranks), row, output.kernel
+
+        with ExitStack() as stack:
+            document = self._document(collective, stack)
+            try:
+                for line in run_lines(self.command(collective, topology, sizes, document), self.silence_s):
+                    row = output.take(line)
+                    if row is not None and document is None and counts_wrong(output.columns or ()):
+                        yield result(row)
+                    elif row is not None:
+                        held.append(row)
+            except (CollectiveError, KeyboardInterrupt, SystemExit):
+                # What was judged right when it was printed stays, however the run ended.
+                yield from (result(row) for row in held if row.wrong is not None)
+                raise
+            if document is not None:
+                held = self._read(document, held)
+            yield from (result(row) for row in held if output.concluded or row.wrong is not None)
+        if not output.concluded:
+            raise CollectiveError(f"{output.name} ended before its summary: {last_lines(output.said, 1)}")
+
+    def _document(self, collective: str, stack: ExitStack) -> Path | None:
+        """Return where -J may write; a private folder, since the file holds the whole environment."""
+        path = binary(collective, self.folder)
+        if self.scratch is None:
+            return None
+        if not writes_json(path):
+            self.say(f"{path} has no option -J (nccl-tests before 2.17.9): reading its text, which has fewer digits")
+            return None
+        try:
+            return Path(stack.enter_context(TemporaryDirectory(dir=self.scratch, prefix=".nccl-tests-"))) / "run.json"
+        except OSError as error:
+            raise CollectiveError(f"{self.scratch}: {error.strerror}; nccl-tests writes its JSON there") from None
+
+    def _read(self, document: Path, printed: list[NcclRow]) -> list[NcclRow]:
+        """Return what -J wrote, or where that is not to be had, what was printed."""
+        try:
+            rows = list(parse_json(document.read_text(encoding="utf-8", errors="replace")).rows)
+        except (OSError, CollectiveError) as error:
+            self.say(f"no JSON ({error}): taking what was printed, which has fewer digits")
+            return printed
+        if [row.total_bytes for row in rows] != [row.total_bytes for row in printed]:
+            raise CollectiveError(f"{document.name} and the printed table disagree about the sizes that were measured")
+        return rows
 
 
 def main() -> int:
     """Pin this process's GPU and become the binary."""
     try:
-        environment = pinned(dict(os.environ))
+        # Before 2.17 only NCCL itself tells its version, and only if asked.
+        environment = {"NCCL_DEBUG": "VERSION"} | pinned(dict(os.environ))
         os.execve(sys.argv[1], sys.argv[1:], environment)
     except (CollectiveError, OSError) as error:
         sys.stdout.write(f"ABORT: {error}\n")

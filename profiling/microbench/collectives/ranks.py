@@ -12,12 +12,14 @@ import socket
 import sys
 import time
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from microbench.collectives.backend import Backend, Group, buffer_bytes
 from microbench.collectives.errors import CollectiveError
 from microbench.collectives.topologies import Seat, check_seats, members
+from microbench.timing import Blocks
 from predictor.costs.collectives import Topology
 
 if TYPE_CHECKING:
@@ -25,8 +27,6 @@ if TYPE_CHECKING:
 
 MARK = "@collective "
 MEMORY_SHARE = 0.5  # of what is free, so that neither the page cache nor a neighbour is pushed out
-WARM_UP_CALLS = 3
-PILOTS = 3  # the first calls of a shape set up connections and buffers
 IDLE_S = 0.01
 POLL_S = 0.0002
 
@@ -87,18 +87,11 @@ class Agreement:
         self._comm.Free()
 
 
-def measure(group: Group, agreement: Agreement, call: Callable[[], None], plan: dict[str, Any]) -> list[float]:
-    """Return samples in µs per call; each a block of calls, as long as on the slowest rank."""
-    pilots = agreement.slowest([group.time_us(call, WARM_UP_CALLS) / WARM_UP_CALLS for _ in range(PILOTS)])
-    calls = max(1, min(int(plan["block_us"] / max(min(pilots), 1e-3)), int(plan["most_calls"])))
-    return agreement.slowest([group.time_us(call, calls) / calls for _ in range(int(plan["samples"]))])
-
-
 def run_calls(
     group: Group, backend: Backend, plan: dict[str, Any], part: dict[str, Any], agreement: Agreement, lowest: bool
 ) -> None:
     """Measure the calls of one topology, on its ranks."""
-    topology = Topology(*part["topology"])
+    topology, blocks = Topology(*part["topology"]), Blocks(**plan["blocks"])
     for index, collective, size_bytes in part["calls"]:
         needed = buffer_bytes(collective, size_bytes, topology.ranks)
         sharing = 1 if backend.device != "cpu" else topology.gpus_per_node
@@ -107,7 +100,7 @@ def run_calls(
             if lowest:
                 _report(index=index, out_of_memory=f"needs {needed * sharing} bytes, {free:.0f} are free")
             continue
-        samples = measure(group, agreement, group.call(collective, size_bytes), plan)
+        samples = blocks.take(partial(group.time_us, group.call(collective, size_bytes)), agreement.slowest)
         if lowest:
             _report(index=index, samples_us=samples, kernel=backend.kernel)
 

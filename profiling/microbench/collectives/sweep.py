@@ -10,6 +10,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from microbench.errors import MeasureError
+from microbench.timing import Blocks
 
 SWEEPS = Path(__file__).with_name("sweeps.yaml")
 SMALLEST_BYTES = 1024
@@ -41,6 +42,11 @@ class Sweep(BaseModel):
             found += [base * (steps + step) // steps for step in range(steps)]
             base *= 2
         return [size for size in found if size <= self.max_bytes]
+
+    @property
+    def blocks(self) -> Blocks:
+        """Return how each size is timed."""
+        return Blocks(self.samples, self.block_us, self.most_calls)
 
     def hash(self) -> str:
         """Return the SHA-256 of what the sweep says."""

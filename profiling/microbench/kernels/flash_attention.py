@@ -6,7 +6,7 @@ from microbench.call import Call, Maker, Tensor
 from predictor.costs.operator import Shape
 
 
-def _flash_attn(make: Maker) -> Tensor:
+def flash_attn_function(make: Maker) -> Tensor:
     """Return flash-attn's function where it is installed and runs, else None."""
     if make.device == "cpu" or make.precision == "fp32":
         return None
@@ -24,7 +24,7 @@ def build(shape: Shape, make: Maker) -> Call:
 
     batch, length, heads, width, causal = shape
     inputs = tuple(make.activation(batch, length, heads, width) for _ in range(3))
-    flash = _flash_attn(make)
+    flash = flash_attn_function(make)
     if flash is not None:
         return Call(lambda: flash(*inputs, causal=bool(causal)), inputs, "flash-attn")
     # Without this context torch may silently take its unfused backend; with it, a shape it cannot run is an error.

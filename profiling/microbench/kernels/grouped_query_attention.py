@@ -1,0 +1,73 @@
+"""Attention whose query heads share key-value heads or see a window of keys: flash-attn where it runs, else torch's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from microbench.call import Call, Maker, Tensor
+from microbench.kernels.flash_attention import flash_attn_function
+from predictor.costs.operator import Shape
+
+Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
+TORCH = "torch scaled_dot_product_attention"
+
+
+def window_mask(length: int, window: int, device: str) -> Tensor:
+    """Return True where a query sees a key, (length, length): itself and the window - 1 tokens before it."""
+    import torch
+
+    return torch.ones(length, length, device=device, dtype=torch.bool).tril_().triu_(1 - window)
+
+
+def _torch_attention(group: int, causal: bool, mask: Tensor | None, device: str) -> tuple[Attention, str]:
+    """Return attention over (batch, heads, length, width) and which kernel it is; each backend or an error, no other.
+
+    Args:
+        group: query heads that share a key-value head.
+        causal: where there is no mask.
+        mask: of a window, causal by itself.
+        device: as torch names it.
+    """
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    from torch.nn.functional import scaled_dot_product_attention
+
+    if mask is None or device == "cpu":
+
+        def grouped(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+            with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+                return scaled_dot_product_attention(
+                    queries, keys, values, attn_mask=mask, is_causal=causal and mask is None, enable_gqa=group > 1
+                )
+
+        return grouped, f"{TORCH}, flash backend" + (", window as a mask" if mask is not None else "")
+
+    # On a GPU the flash backend takes no mask, and the one that does takes no fewer key-value heads.
+    def repeated(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        keys, values = (x.repeat_interleave(group, dim=1) if group > 1 else x for x in (keys, values))
+        with sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION):
+            return scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
+
+    return repeated, f"{TORCH}, memory-efficient backend, key-value heads repeated, window as a mask"
+
+
+def build(shape: Shape, make: Maker) -> Call:
+    """Return the call of shape (batch, sequence, heads, kv_heads, head_dim, causal, window); a window of 0 is none.
+
+    Raises:
+        ValueError: kv_heads does not divide heads, or a window without causal.
+    """
+    batch, length, heads, kv_heads, width, causal, window = shape
+    if kv_heads < 1 or heads % kv_heads:
+        raise ValueError(f"kv_heads is {kv_heads}; it must divide heads, {heads}")
+    if window and not causal:
+        raise ValueError(f"window is {window} without causal; a window is of the tokens before a query")
+    inputs = tuple(make.activation(batch, length, count, width) for count in (heads, kv_heads, kv_heads))
+    window = window if window < length else 0
+    flash = flash_attn_function(make)
+    if flash is not None:
+        sees = (window - 1, 0) if window else (-1, -1)
+        return Call(lambda: flash(*inputs, causal=bool(causal), window_size=sees), inputs, "flash-attn")
+    mask = window_mask(length, window, make.device) if window else None
+    attention, kernel = _torch_attention(heads // kv_heads, bool(causal), mask, make.device)
+    by_head = tuple(x.transpose(1, 2) for x in inputs)
+    return Call(lambda: attention(*by_head), inputs, kernel)
