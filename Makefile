@@ -18,9 +18,20 @@ PROFILE := .venv/profile/bin/python
 WORKFLOW_READY := .venv/workflow/$(READY)
 WORKFLOW := .venv/workflow/bin/python
 SMOKE := results/smoke
+# What profile-gpu measures, and where it publishes; the data sheet gives peaks and links.
+GPU_SYSTEM := H200
+GPU_DEVICE := cuda
+GPU_SWEEP := standard
+GPU_PRECISION := bf16
+GPU_MINUTES := 14
+GPU_RESULTS = results/$(GPU_SYSTEM)
+GPU_OUT = regressors/$(GPU_SYSTEM)
+
+# Published systems that nobody measured.
+DATA_SHEETS := B200 GB200 H100 H200 MI300X Selene
 
 .DEFAULT_GOAL := help
-.PHONY: help predict test check check-profile format bench accuracy fit profile-smoke test-slurm clean
+.PHONY: help predict test check check-profile format bench accuracy fit profile-smoke profile-gpu test-slurm clean
 .SUFFIXES:
 
 help: ## list the targets
@@ -47,17 +58,21 @@ format: $(TEST_READY) ## rewrite the code in the project's format
 	$(TEST) -m ruff check --fix .
 	.venv/test/bin/snakefmt Snakefile
 
-bench: $(TEST_READY) ## how fast predicting and fitting are
+bench: $(TEST_READY) $(WORKFLOW_READY) ## how fast predicting and fitting are; how fast and exact this CPU is measured
 	$(TEST) -m tests.bench
+	$(WORKFLOW) -m tests.bench_profile
 
 accuracy: $(TEST_READY) ## errors on held-out measurements and on whole steps: MEASUREMENTS=folder
 	$(TEST) -m fitting held-out training/systems/Perlmutter.yaml "$(MEASUREMENTS)"
 	$(TEST) -m fitting held-out training/systems/Vista.yaml "$(MEASUREMENTS)"
+	$(TEST) -m fitting transfer-error regressors/Perlmutter regressors/Vista "$(MEASUREMENTS)"
 	$(TEST) -m tests.accuracy.report
 
-fit: $(TEST_READY) ## fit and publish both systems again: MEASUREMENTS=folder
+fit: $(TEST_READY) ## fit and publish all systems again: MEASUREMENTS=folder
 	$(TEST) -m fitting fit --system training/systems/Perlmutter.yaml --measurements "$(MEASUREMENTS)" --out regressors/Perlmutter
 	$(TEST) -m fitting fit --system training/systems/Vista.yaml --measurements "$(MEASUREMENTS)" --out regressors/Vista --donor regressors/Perlmutter
+	$(TEST) -m fitting transfer-error regressors/Perlmutter regressors/Vista "$(MEASUREMENTS)" --out training/systems/transfer_error.json
+	for name in $(DATA_SHEETS); do $(TEST) -m fitting datasheet --system training/systems/$$name.yaml --out regressors/$$name || exit 1; done
 
 profile-smoke: $(PROFILE_READY) ## measure this CPU in minutes, fit it, and predict a small model on it
 	$(PROFILE) -m microbench system --device cpu --name smoke --out $(SMOKE)
@@ -66,6 +81,13 @@ profile-smoke: $(PROFILE_READY) ## measure this CPU in minutes, fit it, and pred
 	$(PROFILE) -m fitting fit --system $(SMOKE)/system.yaml --measurements $(SMOKE) --out $(SMOKE)/published
 	$(PROFILE) -m fitting held-out $(SMOKE)/system.yaml $(SMOKE)
 	$(PROFILE) -m predictor profiling/smoke_model.yml
+
+profile-gpu: $(PROFILE_READY) ## measure this GPU and publish it: GPU_SYSTEM=name in training/systems; again to go on
+	$(PROFILE) -m microbench system --device $(GPU_DEVICE) --name $(GPU_SYSTEM) --datasheet training/systems/$(GPU_SYSTEM).yaml --out $(GPU_RESULTS)
+	$(PROFILE) -m microbench operator all --device $(GPU_DEVICE) --sweep $(GPU_SWEEP) --precision $(GPU_PRECISION) --budget-minutes $(GPU_MINUTES) --out $(GPU_RESULTS)
+	$(PROFILE) -m microbench status $(GPU_RESULTS)
+	$(PROFILE) -m fitting fit --system $(GPU_RESULTS)/system.yaml --measurements $(GPU_RESULTS) --out $(GPU_OUT)
+	$(PROFILE) -m fitting held-out $(GPU_RESULTS)/system.yaml $(GPU_RESULTS)
 
 test-slurm: $(WORKFLOW_READY) ## profile through a throw-away Slurm, undisturbed and disturbed; as root installs slurm-wlm
 	@PATH="$$PATH:/usr/sbin"; \

@@ -6,10 +6,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from predictor.bundled import REGRESSORS_FOLDER
-from predictor.config import to_run, validate
+from predictor.config import to_run
 from predictor.costs.published import open_system
-from predictor.step_time import Prediction, predict, time_layer, time_tasks
-from predictor.workloads.layer import forward_tasks
+from predictor.sections import validate
+from predictor.stage_time import time_layer, time_tasks
+from predictor.step_time import Prediction, predict
+from predictor.workloads.layer import forward_pass
 from predictor.workloads.tasks import Part
 from tests.accuracy.truth import MeasuredStep
 
@@ -62,17 +64,17 @@ def components(prediction: Prediction) -> dict[str, list[float]]:
     run = prediction.run
     config = REGRESSORS_FOLDER / prediction.system
     system = open_system(config, run.precision)
-    forward, recompute, backward = time_layer(system, run)
+    kind = run.model.kind(0)
+    layer = time_layer(system, run, kind)
     first, middle, last = prediction.stages[0], prediction.stages[len(prediction.stages) // 2], prediction.stages[-1]
     ends = (first, middle, last)
-    call = run.model.call(run.micro_batch_size, run.layout.tensor_parallel_size)
-    tasks = forward_tasks(run.model, call, run.layout.tensor_group())
+    tasks = forward_pass(run, kind).tasks
     reduce = [task._replace(times=1.0) for task in tasks if task.part is Part.TENSOR_PARALLEL]
     return {
-        "encoder_fwd": [forward.cost.us],
-        "encoder_bwd": [recompute.cost.us + backward.cost.us],
-        "stage_fwd": [stage.forward.cost.us for stage in ends],
-        "stage_bwd": [stage.recompute.cost.us + stage.backward.cost.us for stage in ends],
+        "encoder_fwd": [layer.forward.cost.us],
+        "encoder_bwd": [layer.recompute.cost.us + layer.backward.cost.us],
+        "stage_fwd": [stage.whole.forward.cost.us for stage in ends],
+        "stage_bwd": [stage.whole.recompute.cost.us + stage.whole.backward.cost.us for stage in ends],
         "mp_allreduce": [time_tasks(system, reduce).us],
         "pp_p2p": [prediction.transfer.us],
         "dp_allreduce": [stage.reduction.us for stage in ends],

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from statistics import mean, median
 
 from tests.accuracy.compare import Compared, compare, components, fastest
+from tests.accuracy.published_runs import OUTSIDE, ComparedRun, compared_runs
 from tests.accuracy.truth import TRUTH, measured_components, measured_steps
 
 MOST_GPUS = 4
@@ -69,8 +70,25 @@ def print_single_node(rows: list[Compared]) -> None:
     print_summary(f"all {len(rows)} rows", rows)
 
 
+def print_published(rows: list[ComparedRun]) -> None:
+    """Print published step times beside their predictions, and what is known about those outside their interval."""
+    print("Whole steps that others published, on a cluster known from data sheets (Selene)")
+    print(f"{'row':58} {'GPUs':>5} {'measured s':>10} {'predicted s':>11} {'error':>7}  90 % interval, s")
+    for row in rows:
+        step = row.prediction.step
+        interval = f"{step.low_us / 1e6:.2f} to {step.high_us / 1e6:.2f}{'' if row.inside else '  (outside)'}"
+        numbers = f"{row.run.seconds:10.2f} {step.us / 1e6:11.2f} {row.error:+7.1%}"
+        print(f"{row.label:58} {row.run.num_gpus:5} {numbers}  {interval}")
+    for table in dict.fromkeys(row.run.table for row in rows):
+        print(f"{table}: MAPE {mean(abs(row.error) for row in rows if row.run.table == table):.1%}")
+    for label, known in OUTSIDE.items():
+        print(f"{label} is outside: {known}")
+    print()
+
+
 def main() -> int:
-    """Print the report, or say that there is nothing to compare with."""
+    """Print the report; what needs measured steps is left out where there are none."""
+    print_published(compared_runs())
     if not (TRUTH / "step_times.csv").is_file():
         print("no measured steps beside the checkout: ../shared/truth/step_times.csv is absent", file=sys.stderr)
         return 0

@@ -1,0 +1,90 @@
+"""How wrong an answer is that another GPU lends, and what a few rows are worth: GH200 from A100 and back."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from math import log
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fitting.few_rows import few_rows
+from fitting.transfer_error import transfer_error
+from predictor.costs import transfer
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = [ROOT / "regressors" / name for name in ("Perlmutter", "Vista")]
+STORED = ROOT / "training" / "systems" / "transfer_error.json"
+# Percent of the measured time, mean over columns. GEMMs carry over between the two generations, attention kernels do
+# not: another flash-attention and other batched products ran there. Streams are near, but for the embedding and the
+# layer norm's backward pass, which are several times off.
+MOST_LINEAR_MAPE, MOST_COMPUTE_MAPE, MOST_STREAM_MAPE = 7.0, 26.0, 40.0
+MOST_STREAM_MEDIAN_COLUMN = 15.0
+MOST_OWN_MAPE = {25: 6.5, 50: 5.0}
+
+
+@cache
+def errors(measurements: Path) -> dict[str, Any]:
+    return transfer_error(FOLDERS, measurements)
+
+
+def test_constants_are_those_that_were_stored() -> None:
+    stored = json.loads(STORED.read_text(encoding="utf-8"))
+    constants = stored["constants"]
+    assert constants["regressors"] == transfer.LOG_ERROR
+    assert (constants["kinds"]["compute"], constants["kinds"]["stream"]) == (
+        transfer.COMPUTE_LOG_ERROR,
+        transfer.STREAM_LOG_ERROR,
+    )
+    assert (constants["collectives"]["alike"], constants["collectives"]["unlike"]) == (
+        transfer.COLLECTIVE_LOG_ERROR,
+        transfer.ALL_TO_ALL_LOG_ERROR,
+    )
+    assert stored["distance"] == pytest.approx(transfer.MEASURED_RATIO, abs=1e-3)
+
+
+def test_what_is_stored_is_what_is_measured(measurements: Path) -> None:
+    stored, found = json.loads(STORED.read_text(encoding="utf-8")), errors(measurements)
+    for kind in ("operator_columns", "collective_columns"):
+        assert len(found[kind]) == len(stored[kind])
+        for now, before in zip(found[kind], stored[kind], strict=True):
+            assert now["shapes"] == before["shapes"]
+            assert now["mape"] == pytest.approx(before["mape"], rel=0.05, abs=0.3), now
+            assert now["log_error"] == pytest.approx(before["log_error"], rel=0.05, abs=0.02), now
+
+
+def test_transferred_operators_are_as_near_as_the_cards_say(measurements: Path) -> None:
+    found = errors(measurements)
+    for entry in found["operator_columns"]:
+        if entry["regressor"] == "linear":
+            assert entry["mape"] <= MOST_LINEAR_MAPE, entry
+    assert found["mean"]["compute"]["mape"] <= MOST_COMPUTE_MAPE
+    assert found["mean"]["stream"]["mape"] <= MOST_STREAM_MAPE
+    streams = sorted(entry["mape"] for entry in found["operator_columns"] if entry["kind"] == "stream")
+    assert streams[len(streams) // 2] <= MOST_STREAM_MEDIAN_COLUMN
+
+
+def test_the_interval_of_a_transferred_answer_covers_nine_of_ten_shapes(measurements: Path) -> None:
+    for entry in errors(measurements)["operator_columns"]:
+        kind = transfer.COMPUTE_LOG_ERROR if entry["kind"] == "compute" else transfer.STREAM_LOG_ERROR
+        assert entry["log_error"] <= max(kind, transfer.LOG_ERROR[entry["regressor"]]) + 0.02, entry
+
+
+def test_reported_bandwidths_lie_in_the_interval_of_a_collective_by_its_links() -> None:
+    # Largest message, bus bandwidth in GB/s: predicted on H100 in a node, and what NCCL's maintainers state for a ring
+    # and for reductions in the switch (nccl-tests issue 212).
+    for reported in (370.0, 480.0):
+        assert abs(log(reported / 322.0)) <= transfer.COLLECTIVE_LOG_ERROR
+
+
+def test_a_few_rows_of_its_own_beat_what_another_gpu_lends(measurements: Path) -> None:
+    entries = few_rows(FOLDERS, measurements)["entries"]
+    mape = {(e["to"], e["rows"], e["way"]): e["mape"] for e in entries}
+    for target in ("Perlmutter", "Vista"):
+        for count, most in MOST_OWN_MAPE.items():
+            own = mape[target, count, "own fit"]
+            assert own <= most
+            others = [mape[target, count, way] for way in ("own physics alone", "lent, at their level", "lent")]
+            assert own < others[0] < others[1] < others[2]
