@@ -10,11 +10,11 @@ from typing import NamedTuple
 # Okabe and Ito 2008, "Color Universal Design": told apart with any kind of colour vision; greys for what is idle.
 COLOURS = {
     "forward": "#56b4e9",
-    "recompute": "#8fd0ff",
-    "backward": "#0072b2",
-    "tensor-parallel traffic": "#e69f00",
-    "context-parallel traffic": "#f0c35a",
-    "expert-parallel traffic": "#c77f00",
+    "recompute": "#a9dcf7",
+    "backward": "#e69f00",
+    "tensor-parallel traffic": "#0072b2",
+    "context-parallel traffic": "#4d94c4",
+    "expert-parallel traffic": "#003f66",
     "pipeline traffic": "#d55e00",
     "waiting for the host": "#7f7f7f",
     "bubble": "#c8c8c8",
