@@ -37,7 +37,7 @@ class StageParts:
         host_us: the device waits for the host to launch kernels.
         bubble_us: the stage waits for its neighbours in the pipeline.
         data_parallel_exposed_us: gradient reduction, and gathering of shared-out weights, that nothing hides.
-        data_parallel_hidden_us: gradient reduction that runs while the stage computes.
+        data_parallel_hidden_us: reduction of gradients and gathering of weights while the stage computes.
         optimizer_us: the optimizer step and what mixed precision does around it.
         parameter_gather_us: replicas collect the parameters that others updated.
         waiting_us: other stages still reduce, or update longer.
@@ -126,7 +126,9 @@ def stage_parts(prediction: Prediction, system: PublishedSystem) -> list[StagePa
                 optimizer_us=stage.optimizer.us,
                 parameter_gather_us=stage.gather.us,
                 waiting_us=prediction.step.us - ended,
-                data_parallel_hidden_us=max(0.0, stage.reduction.us - stage.exposed_reduction.us),
+                data_parallel_hidden_us=max(0.0, stage.reduction.us - stage.exposed_reduction.us)
+                + count
+                * sum(one.hidden[Part.DATA_PARALLEL].us for one in whole.passes if Part.DATA_PARALLEL in one.hidden),
             )
         )
     return found

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from predictor.activations import embedding_bytes, head_bytes, kept_bytes, working_bytes
-from predictor.timeline.schedules import SCHEDULES, most_in_flight
+from predictor.timeline.schedules import SCHEDULES, peak_in_flight
 from predictor.workloads.run import FP32_BYTES, TrainingRun
 
 GIB = 2**30
@@ -100,7 +100,7 @@ def stage_memory(run: TrainingRun, stage: int) -> StageMemory:
     """Return what one GPU of a stage needs."""
     weights, gradients, optimizer = state_bytes(run, stage)
     pieces, stages = run.virtual_pipeline_parallel_size, run.layout.pipeline_parallel_size
-    in_flight = most_in_flight(SCHEDULES[run.schedule], stage, stages, run.num_micro_batches, pieces)
+    in_flight = peak_in_flight(SCHEDULES[run.schedule], stage, stages, run.num_micro_batches, pieces)
     kinds = run.stage_kinds(stage)
     kept = sum(kept_bytes(run, kind) * count for kind, count in kinds.items())
     activations = held_bytes(in_flight, pieces, kept, embedding_bytes(run) if stage == 0 else 0.0)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from predictor.costs.cost import ZERO, Cost, Source, total
 from predictor.costs.published import PublishedSystem
 from predictor.host import launch_us, waiting_us
+from predictor.overlap import exposed, exposed_reduction
 from predictor.timeline.schedules import SCHEDULES
 from predictor.workloads.expand import edge_passes, layer_passes, step_end, tied_embedding_reduction
 from predictor.workloads.layer import weight_gradients
@@ -27,12 +28,14 @@ class PassTime:
     Attributes:
         cost: the whole pass.
         traffic: the part of it that collectives take, by what they are for; what computing hides is not in it.
+        hidden: what computing hides.
         host: the part of it in which the device waits for the host.
     """
 
     cost: Cost
     traffic: dict[Part, Cost]
     host: Cost
+    hidden: dict[Part, Cost]
 
     def __add__(self, other: PassTime) -> PassTime:
         """Run one after the other."""
@@ -40,19 +43,32 @@ class PassTime:
             return self
         if not self.cost.us:
             return other
-        traffic = dict(self.traffic)
-        for part, cost in other.traffic.items():
-            traffic[part] = traffic[part] + cost if part in traffic else cost
-        return PassTime(self.cost + other.cost, traffic, self.host + other.host)
+        return PassTime(
+            self.cost + other.cost,
+            _merged(self.traffic, other.traffic),
+            self.host + other.host,
+            _merged(self.hidden, other.hidden),
+        )
 
     def __mul__(self, times: float) -> PassTime:
         """Repeat a pass."""
         return PassTime(
-            self.cost * times, {part: cost * times for part, cost in self.traffic.items()}, self.host * times
+            self.cost * times,
+            {part: cost * times for part, cost in self.traffic.items()},
+            self.host * times,
+            {part: cost * times for part, cost in self.hidden.items()},
         )
 
 
-NO_PASS = PassTime(ZERO, {}, ZERO)
+def _merged(one: dict[Part, Cost], other: dict[Part, Cost]) -> dict[Part, Cost]:
+    """Return the sum of costs by what they are for."""
+    merged = dict(one)
+    for part, cost in other.items():
+        merged[part] = merged[part] + cost if part in merged else cost
+    return merged
+
+
+NO_PASS = PassTime(ZERO, {}, ZERO, {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,20 +125,12 @@ class StageTime:
         return whole
 
 
-def exposed(traffic: Cost, window: Cost) -> Cost:
-    """Return what traffic adds to a pass when it runs beside tasks that take ``window``."""
-    return Cost(
-        max(0.0, traffic.us - window.us),
-        max(0.0, traffic.low_us - window.high_us),
-        max(0.0, traffic.high_us - window.low_us),
-        traffic.source,
-    )
-
-
-def _time_overlap(system: PublishedSystem, overlap: Overlap) -> tuple[Part, Cost]:
-    """Return what of some traffic is exposed, and what it is for."""
+def _time_overlap(system: PublishedSystem, overlap: Overlap) -> tuple[Cost, Cost]:
+    """Return what of some traffic is exposed, and what is hidden."""
     traffic, window = time_tasks(system, overlap.traffic), time_tasks(system, overlap.behind)
-    return overlap.traffic[0].part, exposed(traffic, window)
+    left = exposed(traffic, window)
+    hidden = Cost(traffic.us - left.us, traffic.low_us - left.low_us, traffic.high_us - left.high_us, traffic.source)
+    return left, hidden
 
 
 def time_pass(system: PublishedSystem, tasks: Sequence[Task], overlaps: Sequence[Overlap] = ()) -> PassTime:
@@ -134,12 +142,15 @@ def time_pass(system: PublishedSystem, tasks: Sequence[Task], overlaps: Sequence
         device = device + cost
         if part in TRAFFIC:
             traffic[part] = traffic[part] + cost if part in traffic else cost
+    hidden: dict[Part, Cost] = {}
     for overlap in overlaps:
         if overlap.traffic:
-            part, cost = _time_overlap(system, overlap)
-            device = device + cost
-            traffic[part] = traffic[part] + cost if part in traffic else cost
-    return PassTime(device, traffic, ZERO)
+            part = overlap.traffic[0].part
+            left, beside = _time_overlap(system, overlap)
+            device = device + left
+            traffic = _merged(traffic, {part: left})
+            hidden = _merged(hidden, {part: beside})
+    return PassTime(device, traffic, ZERO, hidden)
 
 
 def time_tasks(system: PublishedSystem, tasks: Iterable[Task]) -> Cost:
@@ -160,7 +171,7 @@ def _split_off(
         whole.cost.high_us - weight.high_us,
         whole.cost.source,
     )
-    return PassTime(rest, whole.traffic, whole.host), PassTime(weight, {}, ZERO)
+    return PassTime(rest, whole.traffic, whole.host, whole.hidden), PassTime(weight, {}, ZERO, {})
 
 
 def time_layer(system: PublishedSystem, run: TrainingRun, kind: LayerKind) -> PieceTime:
@@ -177,7 +188,7 @@ def time_layer(system: PublishedSystem, run: TrainingRun, kind: LayerKind) -> Pi
         launching = launch_us(system.system, one.calls(), backward, records_graph)
         us = waiting_us(launching, device.cost.us, run.synchronize_each_layer)
         host = Cost(us, us, us, Source.EXTRAPOLATED if us else Source.MEASURED)
-        times.append(PassTime(device.cost + host, device.traffic, host))
+        times.append(PassTime(device.cost + host, device.traffic, host, device.hidden))
     backward_time, weight = _split_off(system, run, passes.backward, times[2])
     return PieceTime(times[0], times[1], backward_time, weight)
 
@@ -189,25 +200,6 @@ def time_edges(system: PublishedSystem, run: TrainingRun, stage: int, chunk: int
     whole = time_pass(system, passes.backward.tasks, passes.backward.overlaps)
     backward, weight = _split_off(system, run, passes.backward, whole)
     return PieceTime(forward, NO_PASS, backward, weight)
-
-
-def left_over(traffic_us: float, window_us: float, buckets: int) -> float:
-    """Return what a gradient reduction takes longer than the backward pass that it runs beside.
-
-    The first bucket is full after 1/buckets of the pass, and the last one can only follow it. The same holds the other
-    way round for updated weights that are gathered during a forward pass.
-    """
-    return max(traffic_us / buckets, traffic_us - window_us * (1.0 - 1.0 / buckets))
-
-
-def exposed_reduction(reduction: Cost, window: Cost, buckets: int) -> Cost:
-    """Return what a gradient reduction adds to the step when it overlaps a backward pass."""
-    return Cost(
-        left_over(reduction.us, window.us, buckets),
-        left_over(reduction.low_us, window.high_us, buckets),
-        left_over(reduction.high_us, window.low_us, buckets),
-        reduction.source,
-    )
 
 
 def _time_end(system: PublishedSystem, run: TrainingRun, stage: int, pieces: tuple[PieceTime, ...]) -> StageTime:

@@ -6,7 +6,7 @@ complete binary tree of depth three in 22 numbers: 7 feature indices (heap order
 
 from __future__ import annotations
 
-from math import exp, log
+from math import exp, hypot, log
 from typing import Annotated, Literal, NamedTuple, Protocol, cast
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -47,6 +47,9 @@ class Interval(Published):
     measured: tuple[float, float] | None = Field(
         default=None, description="a topology's own range of message sizes, as the first hull coordinate"
     )
+    borrowed: float = Field(
+        default=0.0, ge=0, description="quantile of |log error| of answering for other hardware, wherever the call lies"
+    )
 
     def beyond(self, coordinate: float) -> float:
         """Return how far the first hull coordinate lies outside the range of this part's own; 0 inside."""
@@ -56,6 +59,10 @@ class Interval(Published):
     @property
     def widest(self) -> float:
         """Return the calibrated half width outside the hull, as a log; never narrower than inside."""
+        return hypot(self._calibrated, self.borrowed)
+
+    @property
+    def _calibrated(self) -> float:
         low, high = self.inside
         return max(self.outside, -low, high)
 
@@ -63,15 +70,16 @@ class Interval(Published):
         """Return the interval's ends as logs: calibrated inside, and outside at the distance that was calibrated.
 
         Farther out it widens in proportion to the distance, and from FAR_OUT times that distance on with its logarithm:
-        physics carries the answer there, and its error grows more slowly than the range that it is stretched over.
+        physics carries the answer there, and its error grows more slowly than the range that it is stretched over. What
+        borrowing adds has nothing to do with the distance.
         """
         low, high = self.inside
-        if distance <= 0.0:
-            return low, high
-        farther = max(1.0, distance / self.outside_distance)
-        growth = farther if farther <= FAR_OUT else FAR_OUT * (1.0 + log(farther / FAR_OUT))
-        extra = self.widest * growth
-        return -extra, extra
+        if distance > 0.0:
+            farther = max(1.0, distance / self.outside_distance)
+            growth = farther if farther <= FAR_OUT else FAR_OUT * (1.0 + log(farther / FAR_OUT))
+            high = self._calibrated * growth
+            low = -high
+        return (-hypot(low, self.borrowed), hypot(high, self.borrowed)) if self.borrowed else (low, high)
 
 
 class Basis(Published):

@@ -96,11 +96,8 @@ def log_error(operator: Operator, donor: Gpu, own: Gpu, precision: str) -> float
 
 
 def widened(interval: Interval, error: float) -> Interval:
-    """Return an interval with an error added that has nothing to do with the regressor's own."""
-    low, high = interval.inside
-    return interval.model_copy(
-        update={"inside": (-hypot(low, error), hypot(high, error)), "outside": hypot(interval.outside, error)}
-    )
+    """Return an interval with an error added that has nothing to do with the regressor's own, nor with its reach."""
+    return interval.model_copy(update={"borrowed": hypot(interval.borrowed, error)})
 
 
 def transferred(model: DirectionModel, physics: tuple[float, ...], error: float, basis: Basis) -> DirectionModel:

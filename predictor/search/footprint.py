@@ -11,7 +11,7 @@ from predictor.activations import embedding_bytes, head_bytes, kept_bytes, worki
 from predictor.memory import allowance_bytes, buffer_bytes, held_bytes, state_bytes
 from predictor.search.space import Plan, Space
 from predictor.search.stages import Key, Pipelines, Stage, shared_key
-from predictor.timeline.schedules import SCHEDULES, most_in_flight
+from predictor.timeline.schedules import SCHEDULES, peak_in_flight
 from predictor.workloads.transformer import LayerKind
 
 
@@ -63,7 +63,7 @@ class Footprints:
         if found is None:
             schedule = SCHEDULES[plan.schedule]
             found = self._flights[key] = [
-                most_in_flight(schedule, stage.earliest, stages, count, plan.pieces)
+                peak_in_flight(schedule, stage.earliest, stages, count, plan.pieces)
                 for stage in self._pipelines.of(plan).distinct
             ]
         return found

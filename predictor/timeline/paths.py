@@ -9,7 +9,7 @@ Everywhere m is the number of micro-batches, f, b and w are durations of slots p
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
 Durations = Sequence[float]
@@ -23,35 +23,38 @@ def _counts(m: int, p: int) -> Sequence[int]:
 
 def waiting(m: int, f: list[float], b: list[float], x: float, ends: Durations) -> float:
     """1F1B, of whose messages only the receiver waits."""
-    periods = [one + two for one, two in zip(f, b, strict=True)]
+    p = len(f)
     filled, drained = _filled(m, f, x, 0.0), _drained(m, b, x, 0.0, ends)
-    nothing = [0.0] * len(f)
-    best = _through(m, zip(f, b, periods, nothing, filled, drained, strict=True), x, x)
-    return max(best, _zigzag(m, periods, nothing, x) + ends[0]) if x else best
+    steady = [periods * (fs + bs) for periods, fs, bs in zip(range(m - p, m), f, b, strict=True)]
+    best = _through(f, b, steady, filled, drained, (x, x, 0.0))
+    return max(best, _zigzag(m, f, b, [0.0] * p, x) + ends[0]) if x else best
 
 
 def meeting(m: int, f: list[float], b: list[float], x: float, ends: Durations) -> float:
     """1F1B, of whose messages sender and receiver both wait: gradient and activation cross on every link."""
     p = len(f)
-    stay = [2 * x, *[4 * x] * (p - 2), 2 * x]
-    periods = [one + two + messages for one, two, messages in zip(f, b, stay, strict=True)]
-    turns = [*[2 * x] * (p - 1), 0.0]
     filled = _filled(m, f, x, 2 * x)
-    drained = _drained(
-        m, b, x, 2 * x, [ends[0], *[end + x for end in ends[1:]]]
-    )  # the last message ends after its slot
-    stages = list(zip(f, b, periods, turns, filled, drained, strict=True))
-    return _through(m, stages[max(0, p - m) :], 0.0, 2 * x)  # before it, stages have no steady state in which to cross
+    drained = _drained(m, b, x, 2 * x, [ends[0], *[end + x for end in ends[1:]]])  # the last message follows its slot
+    stay = [2 * x, *[4 * x] * (p - 2), 2 * x]
+    steady = [n * (fs + bs + messages) for n, fs, bs, messages in zip(range(m - p, m), f, b, stay, strict=True)]
+    hops = (0.0, 2 * x, 2 * x)
+    if m >= p:
+        return _through(f, b, steady, filled, drained, hops)
+    low = p - m  # before it, stages have no steady state in which messages cross
+    return _through(f[low:], b[low:], steady[low:], filled[low:], drained[low:], hops)
 
 
 def split_backward(m: int, f: list[float], b: list[float], w: list[float], x: float, ends: Durations) -> float:
-    """ZB-H1: 1F1B in which stage s owes its last s + 1 weight gradients when its last message has left."""
+    """ZB-H1: 1F1B in which stage s owes its last s + 1 weight gradients when its last message has left.
+
+    Between its first backward and its last forward every stage has m − p of them, whatever the stage.
+    """
     p = len(f)
-    periods = [one + two for one, two in zip(f, b, strict=True)]
     filled, drained = _filled(m, f, x, 0.0), _weights_owed(m, b, w, x, ends)
-    held = [max(0, m - p) * one for one in w]  # weight gradients between the first backward and the last forward
-    best = _through(m, zip(f, b, periods, held, filled, drained, strict=True), x, x)
-    return max(best, _zigzag(m, periods, w, x) + ends[0]) if x else best
+    held = max(0, m - p)
+    steady = [n * (fs + bs) + held * ws for n, fs, bs, ws in zip(range(m - p, m), f, b, w, strict=True)]
+    best = _through(f, b, steady, filled, drained, (x, x, 0.0))
+    return max(best, _zigzag(m, f, b, w, x) + ends[0]) if x else best
 
 
 def _filled(m: int, f: Durations, x: float, stay: float) -> list[float]:
@@ -119,45 +122,52 @@ def _weights_owed(m: int, b: Durations, w: Durations, x: float, ends: Durations)
 
 
 def _through(
-    m: int, stages: Iterable[tuple[float, float, float, float, float, float]], first_hop: float, hop: float
+    f: Durations,
+    b: Durations,
+    steady: list[float],
+    filled: list[float],
+    drained: list[float],
+    hops: tuple[float, float, float],
 ) -> float:
     """Return the longest path that stays on one stage in the steady state.
 
-    Of every stage it takes: forward, backward, period, what a path through it holds besides, earliest end of its
-    warm-up, least time from its cool-down to the end. A hop is the messages on the way to the stage below and back.
+    Steady is what that takes per stage, from its first backward to its last forward. Hops are the messages that a path
+    passes on the way down from the last stage and on the way up to it, those likewise between other stages, and
+    those where a path turns on a stage that is not the last.
     """
-    periods = m - 1
-    best = start = rest = -1.0
-    for f, b, period, held, filled, drained in reversed(list(stages)):
-        if filled > start:
-            start = filled
-        if drained > rest:
-            rest = drained
-        if periods > 0 or best < 0.0:
-            path = start + periods * period + rest + held
-        else:  # its only backward follows its only forward: a path cannot go past the last stage before and after
-            path = max(filled + rest, start + drained) + held
-        if path > best:
-            best = path
-        step = first_hop if periods == m - 1 else hop
-        start += b + step
-        rest += f + step
-        periods -= 1
+    first_hop, hop, turn = hops
+    start, rest = filled[-1], drained[-1]
+    best = start + steady[-1] + rest
+    start += b[-1] + first_hop
+    rest += f[-1] + first_hop
+    stages = zip(f[-2::-1], b[-2::-1], steady[-2::-1], filled[-2::-1], drained[-2::-1], strict=True)
+    for fs, bs, middle, warm, cool in stages:
+        if warm > start:
+            start = warm
+        if cool > rest:
+            rest = cool
+        # Without a steady state its first backward follows its last forward: no path goes past it before and after.
+        path = start + middle + rest if middle > 0.0 else max(warm + rest, start + cool)
+        if path + turn > best:
+            best = path + turn
+        start += bs + hop
+        rest += fs + hop
     return best
 
 
-def _zigzag(m: int, periods: Durations, w: Durations, x: float) -> float:
+def _zigzag(m: int, f: Durations, b: Durations, w: Durations, x: float) -> float:
     """Return the path that goes down to the first stage and back up to the last as often as it can.
 
     A turn at depth d passes d stages for d micro-batches: the deeper, the more messages per micro-batch. At the bottom
     it holds a weight gradient, where the schedule has one there.
     """
-    p = len(periods)
+    p = len(f)
     turns, depth = divmod(m - 1, p)
-    there_and_back = sum(periods) + 2 * (p - 1) * x
+    there_and_back = sum(f) + sum(b) + 2 * (p - 1) * x
     path = there_and_back + turns * (there_and_back + w[0]) + w[0]
     if depth:
-        path += sum(periods[p - depth :]) + 2 * (depth - 1) * x + (w[p - depth] if turns else 0.0)
+        top = p - depth
+        path += sum(f[top:]) + sum(b[top:]) + 2 * (depth - 1) * x + (w[top] if turns else 0.0)
     return path
 
 

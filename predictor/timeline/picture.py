@@ -116,7 +116,8 @@ def _slots(trace: StepTrace, frame: _Frame) -> Iterator[_Drawn]:
         again = min(sum(us for name, us in parts if name == RECOMPUTE), slot.end - slot.start)
         turn = slot.start + again
         if again > 0.0:
-            yield _Drawn(HATCHED, frame.box(slot.stage, slot.start, turn), None)
+            box = frame.box(slot.stage, slot.start, turn)
+            yield _Drawn(HATCHED if box.width >= 2 * NARROW else PALE, box, None)
         box = frame.box(slot.stage, turn, slot.end)
         number = str(slot.micro_batch)
         fits = box.width >= len(number) * DIGIT + 3 and box.height >= NUMBER_FONT
@@ -205,13 +206,13 @@ def _stage_labels(frame: _Frame) -> Iterator[str]:
         yield f'<text x="{_number(LEFT - 8)}" y="{_number(middle)}" text-anchor="end">stage {stage}</text>'
 
 
-HATCHED = "url(#recompute)"
+HATCHED, PALE = "url(#recompute)", "#aad9f4"  # pale where hatching would have no room
 STYLE = f""".pipeline {{ font: {FONT}px system-ui, sans-serif; background: {PAPER}; }}
 .pipeline text {{ fill: {INK}; }}
 .pipeline .title {{ font-size: 15px; font-weight: 600; }}
 .pipeline .number text {{ fill: inherit; font-size: {NUMBER_FONT}px; text-anchor: middle; }}
 .pipeline .axis {{ stroke: {INK}; fill: none; }}
-.pipeline .slots path {{ stroke: {PAPER}; stroke-width: STROKE; }}"""
+.pipeline .slots {{ stroke: {PAPER}; }}"""
 HATCH = (
     '<pattern id="recompute" width="4" height="4" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
     f'<rect width="4" height="4" fill="#ffffff"/>'
@@ -239,7 +240,7 @@ def picture(trace: StepTrace, width: int = 1200) -> str:
     narrowest = frame.scale * min(slot.end - slot.start for slot in trace.slots)
     rows = [frame.box(stage, 0.0, frame.step) for stage in range(frame.stages)]
     body = [
-        f"<style>{STYLE.replace('STROKE', '0.6' if narrowest > NARROW else '0')}</style>",
+        f"<style>{STYLE}</style>",
         f"<defs>{HATCH}</defs>",
         f'<rect width="{width}" height="{_number(height)}" style="fill:{PAPER}"/>',
         *(
@@ -248,13 +249,13 @@ def picture(trace: StepTrace, width: int = 1200) -> str:
         ),
         *_stage_labels(frame),
         f'<g style="fill:{IDLE}">{_path(rows, "inherit")}</g>',
-        '<g class="slots">',
+        f'<g class="slots" style="stroke-width:{0.6 if narrowest > NARROW else 0}">',
         *(_path([box for _, box in group], fill) for fill, group in groupby(shapes, key=_fill)),
         "</g>",
         f'<g style="fill:{COLOURS[MESSAGE]}">{_path(_messages(trace, frame), "inherit")}</g>',
         *_numbers(drawn),
         *_axis(frame),
-        *_legend(trace, frame, any(one.fill == HATCHED for one in drawn)),
+        *_legend(trace, frame, any(one.fill in (HATCHED, PALE) for one in drawn)),
     ]
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="pipeline" role="img" aria-label="{escape(title)}" '

@@ -51,7 +51,8 @@ def replay(
         backward: duration of a backward slot, per stage and chunk; all of it where the schedule does not split it.
         weight: duration of a weight-gradient slot, per stage and chunk; empty where the schedule has none.
         transfer: duration of one message between neighbouring stages.
-        blocking: sender and receiver both wait until a message is over; otherwise only the receiver does.
+        blocking: sender and receiver both wait until a message is over; otherwise it leaves as soon as it is made, only
+            its receiver waits, and several may be on their way at once.
     """
     assert bool(weight) == schedule.splits_backward
     stages = len(forward)

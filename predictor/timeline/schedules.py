@@ -155,8 +155,8 @@ def check(name: str, num_stages: int, num_micro_batches: int, num_chunks: int) -
     return None
 
 
-def most_in_flight(schedule: Schedule, stage: int, num_stages: int, num_micro_batches: int, num_chunks: int) -> int:
-    """Return ``peak_in_flight`` in closed form, until a micro-batch's last pass; counting slots takes long in a search.
+def peak_in_flight(schedule: Schedule, stage: int, num_stages: int, num_micro_batches: int, num_chunks: int) -> int:
+    """Return how many micro-batches' chunks a stage holds activations of at most, until their last pass.
 
     1F1B holds the micro-batches of its warm-up and the one at work, and so does interleaving; ZB-H1 frees s backwards
     later on stage s, which adds up to the number of stages; AFAB holds all.
@@ -168,24 +168,3 @@ def most_in_flight(schedule: Schedule, stage: int, num_stages: int, num_micro_ba
     ahead = num_stages - stage - 1
     warmup = 2 * ahead + (num_chunks - 1) * num_stages if schedule.chunks else ahead
     return min(warmup + 1, num_micro_batches * num_chunks)
-
-
-def peak_in_flight(
-    schedule: Schedule,
-    stage: int,
-    num_stages: int,
-    num_micro_batches: int,
-    num_chunks: int = 1,
-    released_by: Pass | None = None,
-) -> int:
-    """Return how many micro-batches' chunks a stage holds activations of at most.
-
-    They are freed by the last pass of a micro-batch, or by another one: ZB-H1's BACKWARD frees what the gradient of the
-    weights does not need.
-    """
-    releases = schedule.passes[-1] if released_by is None else released_by
-    held = peak = 0
-    for kind, _, _ in schedule.order(stage, num_stages, num_micro_batches, num_chunks):
-        held += (kind is FORWARD) - (kind is releases)
-        peak = max(peak, held)
-    return peak

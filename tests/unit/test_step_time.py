@@ -12,7 +12,8 @@ from predictor.costs.cost import Cost, Source
 from predictor.costs.hardware import Quantity
 from predictor.costs.published import PublishedSystem
 from predictor.host import LAYER_OVERHEAD, WITHOUT_GRAPH, launch_us, waiting_us
-from predictor.stage_time import exposed_reduction, time_layer
+from predictor.overlap import exposed_reduction
+from predictor.stage_time import time_layer
 from predictor.step_time import predict
 from predictor.workloads.expand import layer_passes
 from predictor.workloads.layout import Layout

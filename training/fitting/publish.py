@@ -52,11 +52,14 @@ def hardware_yaml(system: System) -> bytes:
 
 
 def regressor_document(file: RegressorFile) -> dict[str, Any]:
-    """Return what a regressor's file holds; a model without a borrowed residual does not mention one."""
+    """Return what a regressor's file holds; a model that borrows nothing does not mention it."""
     document = file.model_dump(mode="json")
     for model in document["directions"].values():
         if model["basis"] is None:
             del model["basis"]
+        for interval in (model["interval"], *model["intervals"].values()):
+            if not interval["borrowed"]:
+                del interval["borrowed"]
     return document
 
 
