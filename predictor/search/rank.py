@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 from bisect import insort
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -106,6 +108,18 @@ def pareto_front(timer: Timer, bounded: list[_Bounded], slowest_us: float) -> li
     return front
 
 
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Keep the garbage collector from going over a search's many small values, none of which refers back."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
 def rank(space: Space, system: PublishedSystem, memory_gib: float | None, top: int, pareto: bool = False) -> Ranking:
     """Rank every candidate of a space.
 
@@ -119,6 +133,11 @@ def rank(space: Space, system: PublishedSystem, memory_gib: float | None, top: i
     Raises:
         ConfigError: there is no candidate, or none fits; the message says by how much.
     """
+    with _uncollected():
+        return _rank(space, system, memory_gib, top, pareto)
+
+
+def _rank(space: Space, system: PublishedSystem, memory_gib: float | None, top: int, pareto: bool) -> Ranking:
     pipelines = Pipelines(space)
     timer, footprints = Timer(space, system, pipelines), Footprints(space, pipelines)
     limit = None if memory_gib is None else memory_gib * GIB

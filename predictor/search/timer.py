@@ -12,13 +12,14 @@ from predictor.costs.published import PublishedSystem
 from predictor.overlap import left_over
 from predictor.search.space import Plan, Space
 from predictor.search.stages import Key, Piece, Pipelines, Stage, shared_key
-from predictor.stage_time import PieceTime, time_edges, time_layer, time_tasks
+from predictor.stage_time import PieceTime, time_edges, time_layer
 from predictor.timeline.bound import lower_bound
 from predictor.timeline.replay import replay
 from predictor.timeline.schedules import SCHEDULES
 from predictor.workloads.expand import step_end, tied_embedding_reduction, transfer_tasks
 from predictor.workloads.layer import gradient_accumulation
 from predictor.workloads.run import Recompute, TrainingRun
+from predictor.workloads.tasks import Task
 from predictor.workloads.transformer import LayerKind
 
 # Both parts of a backward pass are asked for, whether the candidate's schedule runs them apart or not.
@@ -174,14 +175,19 @@ class Timer:
 
         Where nothing hides behind anything, one answer tells those of every number of micro-batches m and of full
         recomputation: weight gradients are added to earlier ones in 1 − 1/m of the micro-batches, and a layer is
-        recomputed by its forward pass.
+        recomputed by its forward pass. What ZeRO-2 and 3 add hides behind that work, so those are asked for, but a
+        recomputed layer's weights are there already.
         """
-        once = self._layer_once(plan, shared, kind)
-        if once.is_bent or plan.zero_stage >= 2 or plan.recompute is Recompute.SELECTIVE:
+        whole = plan._replace(zero_stage=min(plan.zero_stage, 1))
+        once = self._layer_once(whole, shared_key(whole), kind)
+        if once.is_bent or plan.recompute is Recompute.SELECTIVE:
             return self._layer_asked(plan, shared, kind)
+        again = once.work.forward if plan.recompute is Recompute.FULL else 0.0
+        if plan.zero_stage >= 2:
+            forward, backward, weight = self._layer_asked(plan._replace(recompute=Recompute.NONE), shared, kind)
+            return Work(forward, again + backward, weight)
         forward, backward, weight = once.work
         added = once.accumulation * (1.0 - 1.0 / plan.num_micro_batches)
-        again = forward if plan.recompute is Recompute.FULL else 0.0
         return Work(forward, again + backward + added, weight + added)
 
     def _layer_once(self, plan: Plan, shared: Key, kind: LayerKind) -> LayerWork:
@@ -192,7 +198,7 @@ class Timer:
             run = replace(self._run(plan, SPLITTING), num_micro_batches=1, recompute=Recompute.NONE)
             piece = time_layer(self._system, run, kind)
             waits = any(one.host.us > 0.0 for one in piece.passes)
-            accumulation = time_tasks(self._system, [gradient_accumulation(run, kind)]).us
+            accumulation = self._us([gradient_accumulation(run, kind)])
             found = LayerWork(_work(piece), accumulation, waits or run.partition_activations)
             self._layers[key] = found
         return found
@@ -204,6 +210,11 @@ class Timer:
         if found is None:
             found = self._asked[key] = _work(time_layer(self._system, self._run(plan, SPLITTING), kind))
         return found
+
+    def _us(self, tasks: list[Task]) -> float:
+        """Return the time of tasks that run one after the other."""
+        cost = self._system.cost
+        return sum([cost(task.operator, task.direction, task.shape).us * task.times for task in tasks])
 
     def _run(self, plan: Plan, schedule: str) -> TrainingRun:
         return replace(self._space.run(plan), schedule=schedule)
@@ -222,7 +233,7 @@ class Timer:
         key = plan.degrees, plan.sequence_parallel, plan.micro_batch_size
         found = self._transfers.get(key)
         if found is None:
-            found = time_tasks(self._system, transfer_tasks(self._space.run(plan))).us
+            found = self._us(transfer_tasks(self._space.run(plan)))
             self._transfers[key] = found
         return found
 
@@ -252,9 +263,9 @@ class Timer:
         tasks = step_end(run, stage.earliest)
         tied = tied_embedding_reduction(run) if stage.is_first or stage.is_last else []
         return End(
-            reduction=time_tasks(self._system, tasks.reduction).us,
-            tied=time_tasks(self._system, tied).us,
-            optimizer=time_tasks(self._system, tasks.optimizer).us,
-            gather=time_tasks(self._system, tasks.gather).us,
+            reduction=self._us(tasks.reduction),
+            tied=self._us(tied),
+            optimizer=self._us(tasks.optimizer),
+            gather=self._us(tasks.gather),
             buckets=-(-run.stage_parameters(stage.earliest) // run.gradient_bucket_elements),
         )

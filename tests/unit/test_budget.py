@@ -1,0 +1,67 @@
+"""What a training costs: steps, hours, energy and price, from the time of one step."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from predictor.__main__ import main
+from predictor.budget import bill
+from predictor.costs.cost import Cost, Source
+from predictor.loading import prepare, read_config
+from predictor.report import span
+from predictor.sections import BudgetSection
+from tests.unit.examples import full_form, write
+
+STEP = Cost(2e6, 1e6, 4e6, Source.INTERPOLATED)
+
+
+def test_a_bill_is_steps_times_their_time(tmp_path: Path) -> None:
+    gpu = prepare(*read_config(write(full_form(), tmp_path / "c.yml"))).system.system.gpu
+    budget = BudgetSection(train_tokens=1e9, price_per_gpu_hour=2.0, power_per_gpu_w=500.0)
+    found = bill(STEP, num_gpus=8, tokens_per_step=3_000_000, gpu=gpu, budget=budget)
+    assert found.steps == 334  # the last step is a whole one too
+    assert found.hours == pytest.approx(334 * 2 / 3600)
+    assert (found.low_hours, found.high_hours) == pytest.approx((found.hours / 2, found.hours * 2))
+    assert found.gpu_hours == pytest.approx(8 * found.hours)
+    assert found.energy_kwh == pytest.approx(found.gpu_hours * 0.5)
+    assert found.price == pytest.approx(found.gpu_hours * 2)
+    assert found.power_source == "the configuration"
+
+
+def test_without_a_power_the_board_s_limit_is_an_upper_bound(tmp_path: Path) -> None:
+    gpu = prepare(*read_config(write(full_form(), tmp_path / "c.yml"))).system.system.gpu
+    found = bill(STEP, 1, 1, gpu, BudgetSection())
+    assert found.energy_kwh == pytest.approx(found.gpu_hours * 0.4)  # an A100's 400 W
+    assert found.power_source is not None
+    assert "upper bound" in found.power_source
+    assert found.price is None
+    unknown = bill(STEP, 1, 1, gpu.model_copy(update={"board_power_w": None}), BudgetSection())
+    assert unknown.energy_kwh is None
+
+
+def test_report_and_json_tell_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    content = full_form() | {"budget": {"train_tokens": 1e12, "price_per_gpu_hour": 1.5}}
+    path = write(content, tmp_path / "c.yml")
+    assert main([str(path)]) == 0
+    assert "Budget" in capsys.readouterr().out
+    assert main([str(path), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["budget"]["steps"] == -(-(10**12) // found["run"]["tokens_per_step"])
+    assert found["budget"]["price"] == pytest.approx(found["budget"]["gpu_hours"] * 1.5)
+
+
+@pytest.mark.parametrize(("key", "value"), [("train_tokens", 0), ("price_per_gpu_hour", -1), ("power_per_gpu_w", "x")])
+def test_bad_budgets_are_one_line(key: str, value: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(full_form() | {"budget": {key: value}}, tmp_path / "c.yml")
+    assert main([str(path)]) == 2
+    error = capsys.readouterr().err
+    assert f"budget.{key}" in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(("hours", "text"), [(0.0001, "360 ms"), (1.5, "1.5 h"), (47.0, "47 h"), (48.0, "2.0 days")])
+def test_long_durations_read_well(hours: float, text: str) -> None:
+    assert span(hours) == text
