@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from predictor.costs.layer_call import LayerCall
+from predictor.timeline.schedules import SCHEDULES, peak_in_flight
 from predictor.workloads.attention import MASK_BYTES
 from predictor.workloads.experts import routed_tokens
 from predictor.workloads.layer import sized
+from predictor.workloads.layout import Layout
 from predictor.workloads.run import FP32_BYTES, Recompute, TrainingRun
 from predictor.workloads.transformer import Attention, LayerKind, Normalization, Transformer
 
@@ -60,11 +62,11 @@ def _ffn(model: Transformer, call: LayerCall) -> float:
     return _inner(model, call.tokens, call.ffn_width, call.element_bytes) + unsplit * (call.element_bytes + mask)
 
 
-def _experts(model: Transformer, call: LayerCall) -> float:
+def _experts(model: Transformer, call: LayerCall, layout: Layout) -> float:
     """Return the bytes that experts keep: tokens in the order of their experts, and what those made of them."""
     experts = model.experts
     assert experts is not None
-    tp, routed = call.tensor_parallel_size, routed_tokens(experts, call)
+    tp, routed = call.tensor_parallel_size, routed_tokens(experts, call, layout)
     kept = _inner(model, routed, experts.expert_ffn_hidden_size // tp, call.element_bytes)
     kept += 2 * routed * call.hidden_size * call.element_bytes
     kept += call.tokens * experts.num_experts * FP32_BYTES
@@ -76,7 +78,7 @@ def _whole_layer(run: TrainingRun, kind: LayerKind) -> float:
     """Return the bytes that one layer keeps where nothing is recomputed."""
     model, call = run.model, sized(run, kind)
     norms = _norms(model) * call.unsplit_tokens * call.hidden_size * call.element_bytes
-    ffn = _experts(model, call) if kind.has_experts else _ffn(model, call)
+    ffn = _experts(model, call, run.layout) if kind.has_experts else _ffn(model, call)
     return norms + _attention(model, call) + _scores(model, call) + ffn
 
 
@@ -107,6 +109,32 @@ def head_bytes(run: TrainingRun) -> float:
     logits = call.tokens * call.vocab_per_rank
     widened = FP32_BYTES if call.element_bytes != FP32_BYTES else 0
     return float(inputs + logits * (call.element_bytes + widened))
+
+
+def deferred_head_bytes(run: TrainingRun) -> float:
+    """Return what of the model's end waits for the gradients of its weights: their inputs and 16-bit gradients."""
+    call = run.call()
+    inputs = call.unsplit_tokens * call.hidden_size * call.element_bytes
+    return float(inputs + call.tokens * call.vocab_per_rank * call.element_bytes)
+
+
+def held_head_bytes(run: TrainingRun) -> float:
+    """Return the bytes of the model's end on the last stage, of all micro-batches that have not left it.
+
+    1F1B, interleaved or not, goes back at once. AFAB keeps all of them; ZB-H1 keeps what the gradients of weights need.
+    """
+    schedule, stages = SCHEDULES[run.schedule], run.layout.pipeline_parallel_size
+    others = peak_in_flight(schedule, stages - 1, stages, run.num_micro_batches, 1) - 1
+    if schedule.splits_backward:
+        return head_bytes(run) + others * deferred_head_bytes(run)
+    return head_bytes(run) * (1 if schedule.chunks else 1 + others)
+
+
+def gathered_edge_bytes(run: TrainingRun) -> float:
+    """Return the embedding's, or the output projection's, weights where ZeRO-3 gathers them."""
+    if run.zero_stage < 3:
+        return 0.0
+    return float(run.model.embedding_parameters(run.layout.tensor_parallel_size) * run.element_bytes)
 
 
 def working_bytes(run: TrainingRun, kinds: Iterable[LayerKind]) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from predictor.costs.catalogue import catalogue
-from predictor.costs.collectives import COLLECTIVES, Topology, collective_shape, group_topology
+from predictor.costs.collectives import COLLECTIVES, Topology, collective_shape
 from predictor.costs.layer_call import LayerCall
 from predictor.costs.operator import Direction, Operator, Shape
 from predictor.costs.published import COLLECTIVE_FOLDER, OPERATOR_FOLDER, PublishedSystem
@@ -152,7 +152,7 @@ class Predictor:
         system = _system(nccl_data_folder, nccl_config_folder, COLLECTIVE_FOLDER, gpu_name, MEASURED_COLLECTIVES)
         layout = _layout(system, mp, dp, pp, gpu_per_node)
         share = max(1, _elements(shape) // layout.tensor_parallel_size)
-        group = layout.pipeline_hop() if layout.pipeline_parallel_size > 1 else group_topology(1, 1, 1)
+        group = layout.pipeline_hop() if layout.pipeline_parallel_size > 1 else Topology(1, 1)
         return self._collective_us(system, "point_to_point", share, group)
 
     def _collective_us(self, system: PublishedSystem, name: str, elements: int, group: Topology) -> float:

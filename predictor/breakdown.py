@@ -8,7 +8,7 @@ from operator import add
 
 from predictor.costs.cost import Source
 from predictor.costs.published import PublishedSystem
-from predictor.stage_time import TRAFFIC, PassTime
+from predictor.stage_time import PassTime
 from predictor.step_time import Prediction
 from predictor.workloads.expand import (
     edge_passes,
@@ -18,7 +18,7 @@ from predictor.workloads.expand import (
     transfer_tasks,
 )
 from predictor.workloads.run import TrainingRun
-from predictor.workloads.tasks import Part, Task
+from predictor.workloads.tasks import TRAFFIC, Part, Task
 
 # Behind the name of a kernel that nobody benchmarked.
 BY_BYTES = " (by bytes)"

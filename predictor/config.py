@@ -57,10 +57,37 @@ def _micro_batches(config: RunConfig) -> int:
     return training.global_batch_size // per_round
 
 
+def _check_positions(model: ModelSection) -> None:
+    """Check what tells a token's position: rotated pairs of a head, or rows of a table."""
+    head_dim = model.head_dim or model.hidden_size // model.num_attention_heads
+    if 0.0 < model.rotary_fraction < 2.0 / head_dim:
+        raise ConfigError(
+            f"model.rotary_fraction is {model.rotary_fraction:g}; of a head's {head_dim} elements at least 2 rotate, "
+            "or none (0: learned positions)"
+        )
+    rows = model.num_position_embeddings
+    if not model.rotary_fraction and rows is not None and rows < model.sequence_length:
+        raise ConfigError(
+            f"model.num_position_embeddings is {rows}; a sequence_length of {model.sequence_length} needs as many"
+        )
+
+
+def _check_listed(model: ModelSection) -> None:
+    """Check that a list of a layer's operators agrees with what switches say of the same layer."""
+    if model.layer_operators is None:
+        return
+    if model.sliding_window is not None:
+        raise ConfigError("model.layer_operators cannot say which layers have a sliding_window; leave one of them out")
+    if model.activation.gated and "gelu" in model.layer_operators:
+        raise ConfigError(f"model.layer_operators names gelu; activation is {model.activation}, so it must be swiglu")
+
+
 def _check_model(model: ModelSection) -> None:
     """Check sizes of the model that must fit each other."""
     if model.head_dim is None:
         must_divide("num_attention_heads", model.num_attention_heads, "hidden_size", model.hidden_size)
+    _check_positions(model)
+    _check_listed(model)
     if model.num_key_value_heads is not None:
         must_divide("num_key_value_heads", model.num_key_value_heads, "num_attention_heads", model.num_attention_heads)
     if model.sliding_window is None and model.sliding_window_layers is not None:
@@ -83,6 +110,10 @@ def _check_experts(moe: ExpertsSection, model: ModelSection) -> None:
     if moe.num_dense_layers >= model.num_layers:
         raise ConfigError(
             f"model.moe.num_dense_layers is {moe.num_dense_layers}; of {model.num_layers} layers one must have experts"
+        )
+    if moe.capacity_factor is not None and moe.load_imbalance != 1.0:
+        raise ConfigError(
+            "model.moe has capacity_factor and load_imbalance; a capacity evens the load, so leave one out"
         )
     if model.layer_operators is not None:
         raise ConfigError("model.layer_operators cannot describe a layer with experts; leave it out, or leave out moe")
@@ -135,12 +166,24 @@ def _check_expert_parallel(model: ModelSection, layout: ParallelismSection) -> N
     if model.moe is None:
         raise ConfigError(f"expert_parallel_size is {ep}; the model has no experts (model.moe)")
     must_divide("expert_parallel_size", ep, "num_experts", model.moe.num_experts)
+    if model.moe.load_imbalance > ep:
+        raise ConfigError(
+            f"model.moe.load_imbalance is {model.moe.load_imbalance:g}; with expert_parallel_size {ep} no rank can "
+            f"have more than {ep} times the mean"
+        )
     must_divide(
         "expert_parallel_size",
         ep,
         "data_parallel_size × context_parallel_size",
         layout.data_parallel_size * layout.context_parallel_size,
     )
+    inner = next(name for name in layout.rank_order if name in ("cp", "dp"))
+    size = layout.context_parallel_size if inner == "cp" else layout.data_parallel_size
+    if size % ep and ep % size:
+        raise ConfigError(
+            f"expert_parallel_size is {ep}; it must divide the innermost of the ranks that see other tokens ({inner}, "
+            f"{size}), or be a multiple of it"
+        )
 
 
 def _check_scale(gpus: int, stages: int, num_micro_batches: int) -> None:
@@ -179,6 +222,10 @@ def _scatters(layout: ParallelismSection) -> bool:
     if layout.gradient_reduction is None:
         return layout.zero_stage >= 2
     scatters = layout.gradient_reduction == "reduce_scatter"
+    if not scatters and layout.zero_stage >= 2:
+        raise ConfigError(
+            f"gradient_reduction is all_reduce; zero_stage {layout.zero_stage} keeps only a share, so reduce_scatter"
+        )
     if scatters and layout.zero_stage == 0:
         raise ConfigError("gradient_reduction is reduce_scatter; zero_stage 0 needs whole gradients, so all_reduce")
     return scatters

@@ -106,17 +106,18 @@ def open_measured(folder: Path, precision: str) -> PublishedSystem:
 
 
 def require(system: PublishedSystem, operator: str) -> None:
-    """Check that somebody measured an operator.
+    """Check that somebody measured an operator, or another one that stands in for it.
 
     Raises:
         PublishedError: nobody did; the message lists what was measured.
     """
-    regressor = catalogue()[operator].regressor_name
+    one = catalogue()[operator]
     measured = system.regressor_names(OPERATOR_FOLDER)
-    if regressor not in measured:
+    if one.regressor_name not in measured and one.stand_in is None:
         short = " or ".join(name for name, inside in OPERATORS_BY_SHORT_NAME.items() if inside == operator)
+        named = f"{operator} ({short})" if short else operator
         raise PublishedError(
-            f"{system.name} has no {system.precision} regressor for {operator} ({short}); it has {', '.join(measured)}"
+            f"{system.name} has no {system.precision} regressor for {named}; it has {', '.join(measured)}"
         )
 
 

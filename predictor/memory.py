@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 
-from predictor.activations import embedding_bytes, head_bytes, kept_bytes, working_bytes
+from predictor.activations import embedding_bytes, gathered_edge_bytes, held_head_bytes, kept_bytes, working_bytes
 from predictor.timeline.schedules import SCHEDULES, peak_in_flight
 from predictor.workloads.run import FP32_BYTES, TrainingRun
 
@@ -64,11 +64,23 @@ def _states(run: TrainingRun, parameters: int, ranks: int) -> tuple[float, float
 
 
 def buffer_bytes(run: TrainingRun, stage: int) -> float:
-    """Return bytes of gradients that are copied into buckets: one, or two where one fills while the other travels."""
+    """Return bytes of gradients on their way into a reduction, where they are not reduced where they lie.
+
+    DeepSpeed copies them into buckets: one, or two where one fills while the other travels. ZeRO-3 holds the whole
+    gradient of the piece at work, and of the next one where that overlaps. fp32 gradients are accumulated in a buffer
+    that is reduced in place, as Megatron-LM does.
+    """
     if run.layout.gradient_ranks == 1:
         return 0.0
+    copies = 2 if run.overlap_gradient_reduction else 1
+    if run.zero_stage == 3:
+        pieces = [run.layer_parameters(kind) for kind in run.stage_kinds(stage)]
+        pieces.append(run.model.embedding_parameters(run.layout.tensor_parallel_size))
+        return float(copies * max(pieces) * run.gradient_bytes)
+    if run.fp32_gradients:
+        return 0.0
     bucket = min(run.gradient_bucket_elements, run.stage_parameters(stage))
-    return float(bucket * run.gradient_bytes * (2 if run.overlap_gradient_reduction else 1))
+    return float(copies * bucket * run.gradient_bytes)
 
 
 def state_bytes(run: TrainingRun, stage: int) -> tuple[float, float, float]:
@@ -104,7 +116,8 @@ def stage_memory(run: TrainingRun, stage: int) -> StageMemory:
     kinds = run.stage_kinds(stage)
     kept = sum(kept_bytes(run, kind) * count for kind, count in kinds.items())
     activations = held_bytes(in_flight, pieces, kept, embedding_bytes(run) if stage == 0 else 0.0)
-    working = working_bytes(run, kinds) + (head_bytes(run) if stage == stages - 1 else 0.0)
+    working = working_bytes(run, kinds) + (held_head_bytes(run) if stage == stages - 1 else 0.0)
+    working += gathered_edge_bytes(run) if stage in (0, stages - 1) else 0.0
     buffers = buffer_bytes(run, stage)
     tensors = weights + gradients + optimizer + activations + working + buffers
     return StageMemory(weights, gradients, optimizer, activations, working, buffers, allowance_bytes(tensors))

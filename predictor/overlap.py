@@ -5,6 +5,26 @@ from __future__ import annotations
 from predictor.costs.cost import Cost
 
 
+def less(cost: Cost, part: Cost) -> Cost:
+    """Return a cost without a part of it; never below nothing."""
+    return Cost(
+        max(0.0, cost.us - part.us),
+        max(0.0, cost.low_us - part.low_us),
+        max(0.0, cost.high_us - part.high_us),
+        cost.source,
+    )
+
+
+def shorter(one: Cost, other: Cost) -> Cost:
+    """Return the shorter of two costs, end by end."""
+    return Cost(
+        min(one.us, other.us),
+        min(one.low_us, other.low_us),
+        min(one.high_us, other.high_us),
+        max(one.source, other.source),
+    )
+
+
 def exposed(traffic: Cost, window: Cost) -> Cost:
     """Return what traffic adds to a pass when it runs beside tasks that take ``window``."""
     return Cost(

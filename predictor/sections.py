@@ -33,6 +33,13 @@ def _biases(value: object) -> object:
     raise ValueError("expected false, true or qkv")
 
 
+def _names(value: object) -> object:
+    """Refuse what is no list of names, before pydantic calls it a tuple."""
+    if isinstance(value, list | tuple) and all(isinstance(name, str) for name in value):
+        return value
+    raise ValueError("expected a list of names")
+
+
 def _split(value: object) -> object:
     """Refuse a split that is neither a list nor the name of a method, before pydantic explains both."""
     if isinstance(value, list | tuple) or value in METHODS:
@@ -128,7 +135,9 @@ class ParallelismSection(Section):
     expert_parallel_size: Count = Field(
         default=1, description="of the ranks with other tokens, those that share experts"
     )
-    rank_order: tuple[str, ...] = Field(default=RANK_ORDER, description="kinds of ranks from the innermost")
+    rank_order: Annotated[tuple[str, ...], BeforeValidator(_names)] = Field(
+        default=RANK_ORDER, description="kinds of ranks from the innermost"
+    )
     gpus_per_node: Count | None = Field(default=None, description="GPUs used per node; the system's if absent")
     intra_node: Literal["measured", "switch"] = Field(
         default="measured", description="wiring of a node's GPUs: as on the measured system, or all behind a switch"

@@ -8,17 +8,13 @@ from dataclasses import dataclass
 from predictor.costs.cost import ZERO, Cost, Source, total
 from predictor.costs.published import PublishedSystem
 from predictor.host import launch_us, waiting_us
-from predictor.overlap import exposed, exposed_reduction
+from predictor.overlap import exposed, exposed_reduction, less, shorter
 from predictor.timeline.schedules import SCHEDULES
 from predictor.workloads.expand import edge_passes, layer_passes, step_end, tied_embedding_reduction
 from predictor.workloads.layer import weight_gradients
 from predictor.workloads.run import Recompute, TrainingRun
-from predictor.workloads.tasks import Overlap, Part, PassTasks, Task
+from predictor.workloads.tasks import TRAFFIC, Overlap, Part, PassTasks, Task
 from predictor.workloads.transformer import LayerKind
-
-TRAFFIC = frozenset(
-    {Part.TENSOR_PARALLEL, Part.CONTEXT_PARALLEL, Part.EXPERT_PARALLEL, Part.PIPELINE_PARALLEL, Part.DATA_PARALLEL}
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,12 +121,27 @@ class StageTime:
         return whole
 
 
-def _time_overlap(system: PublishedSystem, overlap: Overlap) -> tuple[Cost, Cost]:
-    """Return what of some traffic is exposed, and what is hidden."""
-    traffic, window = time_tasks(system, overlap.traffic), time_tasks(system, overlap.behind)
-    left = exposed(traffic, window)
-    hidden = Cost(traffic.us - left.us, traffic.low_us - left.low_us, traffic.high_us - left.high_us, traffic.source)
-    return left, hidden
+def _time_overlaps(
+    system: PublishedSystem, computing: Cost, overlaps: Sequence[Overlap]
+) -> tuple[dict[Part, Cost], dict[Part, Cost]]:
+    """Return what of the traffic beside a pass's tasks is exposed, and what is hidden, by what it is for.
+
+    Args:
+        system: times it.
+        computing: all that the pass computes.
+        overlaps: in the order in which they take their share of it.
+    """
+    exposures: dict[Part, Cost] = {}
+    hidden: dict[Part, Cost] = {}
+    for overlap in overlaps:
+        if overlap.traffic:
+            traffic, behind = time_tasks(system, overlap.traffic), time_tasks(system, overlap.behind)
+            left = exposed(traffic, shorter(behind, computing))
+            beside = less(traffic, left)
+            computing = less(computing, beside)
+            part = overlap.traffic[0].part
+            exposures, hidden = _merged(exposures, {part: left}), _merged(hidden, {part: beside})
+    return exposures, hidden
 
 
 def time_pass(system: PublishedSystem, tasks: Sequence[Task], overlaps: Sequence[Overlap] = ()) -> PassTime:
@@ -142,15 +153,10 @@ def time_pass(system: PublishedSystem, tasks: Sequence[Task], overlaps: Sequence
         device = device + cost
         if part in TRAFFIC:
             traffic[part] = traffic[part] + cost if part in traffic else cost
-    hidden: dict[Part, Cost] = {}
-    for overlap in overlaps:
-        if overlap.traffic:
-            part = overlap.traffic[0].part
-            left, beside = _time_overlap(system, overlap)
-            device = device + left
-            traffic = _merged(traffic, {part: left})
-            hidden = _merged(hidden, {part: beside})
-    return PassTime(device, traffic, ZERO, hidden)
+    if not overlaps:
+        return PassTime(device, traffic, ZERO, {})
+    exposures, hidden = _time_overlaps(system, less(device, total(traffic.values())), overlaps)
+    return PassTime(device + total(exposures.values()), _merged(traffic, exposures), ZERO, hidden)
 
 
 def time_tasks(system: PublishedSystem, tasks: Iterable[Task]) -> Cost:

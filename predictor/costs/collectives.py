@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
 
 from predictor.costs.operator import Direction, Operator, Shape
 from predictor.costs.work import Work
@@ -20,33 +22,66 @@ class Topology:
 
     Attributes:
         nodes: nodes that it spans.
-        gpus_per_node: its ranks on each of them.
+        gpus_per_node: its ranks on each of them; the most of any, where they do not spread evenly.
         switched_as: on a node whose GPUs meet in a switch, how many GPUs of the measured node, which is wired pair by
-        pair,
-            drive all their links; None on a node that is wired as the measured one.
+            pair, drive all their links; None on a node that is wired as the measured one.
+        size: its ranks, where they do not spread evenly; None: nodes × gpus_per_node.
     """
 
     nodes: int
     gpus_per_node: int
     switched_as: int | None = None
+    size: int | None = None
 
     @property
     def ranks(self) -> int:
         """Return the number of ranks."""
-        return self.nodes * self.gpus_per_node
+        return self.size if self.size is not None else self.nodes * self.gpus_per_node
 
 
-def group_topology(size: int, stride: int, gpus_per_node: int, switched_as: int | None = None) -> Topology:
-    """Return the topology of a group of ``size`` ranks that lie ``stride`` apart when ranks fill nodes in order.
+# Size and stride of each dimension of a group of ranks, the innermost first.
+Dimensions = tuple[tuple[int, int], ...]
+
+
+def _spanned(base: int, dimensions: Dimensions, gpus_per_node: int) -> int:
+    """Return the nodes that a group spans from its first rank ``base`` on."""
+    (size, stride), *outer = dimensions
+    if not outer:
+        last = base + (size - 1) * stride
+        return size if stride >= gpus_per_node else last // gpus_per_node - base // gpus_per_node + 1
+    ((count, step),) = outer
+    bases = [base + i * step for i in range(count)]
+    return len({(b + i * stride) // gpus_per_node for b in bases for i in range(size)})
+
+
+@lru_cache(maxsize=16384)
+def _most_nodes(dimensions: Dimensions, gpus_per_node: int, num_gpus: int | None) -> int:
+    """Return the nodes that the worst placed group spans; where a group starts within a node decides."""
+    extent, stride = dimensions[-1][0] * dimensions[-1][1], dimensions[0][1]
+    blocks = gpus_per_node if num_gpus is None else min(gpus_per_node, max(1, num_gpus // extent))
+    within = range(min(stride, gpus_per_node))
+    starts = {(block * extent + first) % gpus_per_node for block in range(blocks) for first in within}
+    return max(_spanned(start, dimensions, gpus_per_node) for start in starts)
+
+
+def topology_of(
+    dimensions: Dimensions, gpus_per_node: int, switched_as: int | None = None, num_gpus: int | None = None
+) -> Topology:
+    """Return the topology of the worst placed of all groups of ranks with the same dimensions.
+
+    Ranks fill nodes in order. A group that starts in the middle of a node may reach into one node more than another of
+    the same size, and the slowest group is the one that everybody waits for.
 
     Args:
-        size: ranks in the group.
-        stride: distance between neighbouring ranks of the group, e.g. tensor_parallel_size for a data-parallel group.
+        dimensions: of the group.
         gpus_per_node: ranks on one node.
         switched_as: see ``Topology``.
+        num_gpus: all ranks; None: as many as it takes for a group to start anywhere.
     """
-    per_node = max(1, min(size, gpus_per_node // stride))
-    return Topology(-(-size // per_node), per_node, switched_as)
+    size = prod(count for count, _ in dimensions)
+    nodes = _most_nodes(dimensions, gpus_per_node, num_gpus)
+    per_node = -(-size // nodes)
+    return Topology(nodes, per_node, switched_as, None if nodes * per_node == size else size)
 
 
 def _ring(sent_per_rank: Callable[[int, int], float], steps: Callable[[int], int]) -> Callable[..., Work]:
@@ -130,6 +165,8 @@ COLLECTIVES = {
 # Before a system has measured reduce-scatter, it takes the all-gather's time: the same bytes, the other way round the
 # ring.
 STANDS_IN_FOR = {"reduce_scatter": "all_gather"}
+# Sizes are of one rank's shard.
+SHARDED = frozenset({"all_gather", "reduce_scatter"})
 # Positions of two of ``_ring``'s extras among a model's physics terms (launch, FLOPs, bytes come first): what one
 # network interface takes per byte, and what the host that all GPUs of a node share takes.
 INTERFACE_TERM, SHARED_HOST_TERM = 4, 5
@@ -143,6 +180,8 @@ def collective_shape(name: str, size_bytes: float, group: Topology) -> Shape:
     link.
     """
     nodes, gpus, whole = group.nodes, group.gpus_per_node, group.switched_as
+    if group.size is not None and name in SHARDED:  # as many bytes in all as the true number of ranks moves
+        size_bytes *= (group.size - 1) / (nodes * gpus - 1)
     if nodes > 1 or whole is None or gpus == whole:
         return int(size_bytes), nodes, gpus
     if name == "point_to_point":

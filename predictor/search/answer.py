@@ -14,7 +14,7 @@ from predictor.report import LABELS, duration
 from predictor.search.question import Asked
 from predictor.search.rank import Ranked, Ranking, described, rank
 from predictor.search.space import Plan, Space
-from predictor.step_time import Prediction, predict
+from predictor.step_time import MACHINE_SPREAD, Prediction, predict
 
 FORMAT = "estimate-train-time/search/1"
 KERNELS = ("forward_us", "backward_us", "optimizer_us")
@@ -156,9 +156,9 @@ def why(found: Found) -> str:
         f"{LABELS[n]} +{(mine[n] - theirs[n]) / 1e3:,.0f} ms" for n in saved[::-1][:1] if mine[n] - theirs[n] > 500.0
     ]
     difference = ", ".join([*gains, *losses]) or "less than half a millisecond in any one part"
-    overlap = first.prediction.step.high_us > other.prediction.step.low_us
-    sure = "; their intervals overlap, so try both" if overlap else ""
-    return f"Against {described(other.ranked.plan)}: {difference}{sure}."
+    slower = other.prediction.step.us / first.prediction.step.us - 1.0
+    close = f"; {slower:.1%} apart is less than one GPU model differs between machines, so try both"
+    return f"Against {described(other.ranked.plan)}: {difference}{close if slower < MACHINE_SPREAD else ''}."
 
 
 def bottleneck(winner: Winner) -> str:
@@ -189,9 +189,9 @@ def _cells(winner: Winner) -> list[str]:
     ]
 
 
-def _rest(plan: Plan) -> str:
+def _rest(plan: Plan, num_layers: int) -> str:
     """Return what the columns of numbers leave unsaid."""
-    words = []
+    words = ["uneven layers"] if num_layers % plan.degrees.pipeline else []
     if plan.degrees.pipeline > 1:
         words.append(plan.schedule + (f" × {plan.pieces}" if plan.pieces > 1 else ""))
     words.append(f"ZeRO-{plan.zero_stage}")
@@ -204,7 +204,7 @@ def table(winners: list[Winner]) -> list[str]:
     """Return layouts as aligned lines."""
     rows = [["#", *COLUMNS]] + [[str(i + 1), *_cells(winner)] for i, winner in enumerate(winners)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    rests = ["", *(_rest(winner.ranked.plan) for winner in winners)]
+    rests = ["", *(_rest(winner.ranked.plan, winner.prediction.run.model.num_layers) for winner in winners)]
     return [
         "  ".join([*(cell.rjust(width) for cell, width in zip(row, widths, strict=True)), rest]).rstrip()
         for row, rest in zip(rows, rests, strict=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from predictor.activations import embedding_bytes, head_bytes, kept_bytes, working_bytes
+from predictor.activations import embedding_bytes, gathered_edge_bytes, held_head_bytes, kept_bytes, working_bytes
 from predictor.memory import allowance_bytes, buffer_bytes, held_bytes, state_bytes
 from predictor.search.space import Plan, Space
 from predictor.search.stages import Key, Pipelines, Stage, shared_key
@@ -23,13 +23,22 @@ class Held(NamedTuple):
     working: float
 
 
-def _held(stage: Stage, layers: dict[LayerKind, tuple[float, float]], edges: tuple[float, float]) -> Held:
+class Edges(NamedTuple):
+    """Bytes of the model's ends: what the embedding keeps, what the last stage holds, what ZeRO-3 gathers."""
+
+    embedding: float
+    head: float
+    gathered: float
+
+
+def _held(stage: Stage, layers: dict[LayerKind, tuple[float, float]], edges: Edges) -> Held:
     """Return the bytes of one stage from those of its layers, and of the embedding and the model's end."""
-    embedding, head = edges
     return Held(
         kept=sum([layers[kind][0] * count for kind, count in stage.layers]),
-        embedding=embedding if stage.is_first else 0.0,
-        working=max([layers[kind][1] for kind, _ in stage.layers]) + (head if stage.is_last else 0.0),
+        embedding=edges.embedding if stage.is_first else 0.0,
+        working=max([layers[kind][1] for kind, _ in stage.layers])
+        + (edges.head if stage.is_last else 0.0)
+        + (edges.gathered if stage.is_first or stage.is_last else 0.0),
     )
 
 
@@ -44,6 +53,7 @@ class Footprints:
         self._states: dict[Key, list[float]] = {}
         self._held: dict[Key, list[Held]] = {}
         self._bytes: dict[Key, tuple[float, float]] = {}
+        self._edges: dict[Key, Edges] = {}
 
     def memory_bytes(self, plan: Plan) -> float:
         """Return what the fullest GPU of a candidate needs."""
@@ -83,7 +93,7 @@ class Footprints:
     def _stage_held(self, plan: Plan) -> list[Held]:
         """Return bytes of activations of every distinct stage."""
         shared = shared_key(plan), plan.recompute
-        key = (shared, plan.degrees.pipeline, plan.pieces)
+        key = (shared, plan.schedule, plan.num_micro_batches, plan.degrees.pipeline, plan.pieces)
         found = self._held.get(key)
         if found is None:
             stages = self._pipelines.of(plan)
@@ -100,10 +110,11 @@ class Footprints:
             found = self._bytes[shared, kind] = kept_bytes(run, kind), working_bytes(run, [kind])
         return found
 
-    def _edge_bytes(self, plan: Plan, shared: Key) -> tuple[float, float]:
-        """Return bytes of the embedding and of the model's end."""
-        found = self._bytes.get(shared)
+    def _edge_bytes(self, plan: Plan, shared: Key) -> Edges:
+        """Return bytes of the model's ends; what the last stage holds depends on the schedule."""
+        key = (shared, plan.schedule, plan.num_micro_batches, plan.degrees.pipeline)
+        found = self._edges.get(key)
         if found is None:
             run = self._space.run(plan)
-            found = self._bytes[shared] = embedding_bytes(run), head_bytes(run)
+            found = self._edges[key] = Edges(embedding_bytes(run), held_head_bytes(run), gathered_edge_bytes(run))
         return found

@@ -14,13 +14,18 @@ from predictor.search.space import ZERO_ALONE, Space
 from predictor.sizes import LARGEST, LARGEST_RUN_GPUS, whole
 from predictor.timeline.schedules import SCHEDULES
 
-# How Megatron-LM and torchtitan run today: traffic beside computing wherever it can be, side kernels fused.
+# How Megatron-LM trains in bf16 today, its distributed optimizer included: traffic beside computing wherever it can be,
+# side kernels fused, gradients in fp32 and scattered in buckets of its default size.
+# Source: Megatron-LM core/distributed/distributed_data_parallel.py, megatron/training/arguments.py.
 MODEL_SWITCHES = {"fused_side_kernels": True, "fused_rope": True}
 LAYOUT_SWITCHES = {
     "overlap_gradient_reduction": True,
     "overlap_parameter_gather": True,
     "overlap_tensor_parallel": True,
     "blocking_transfers": False,
+    "gradient_reduction": "reduce_scatter",
+    "gradient_bucket_elements": 40_000_000,
+    "fp32_gradients": True,
 }
 LARGEST_MEMORY_GIB = 100_000
 # Of a configuration, what a search decides itself.
@@ -131,6 +136,7 @@ def around(loaded: Loaded) -> Asked:
         num_gpus=run.layout.num_gpus,
         global_batch_size=batch,
         max_tensor_parallel=run.model.num_attention_heads,
+        scatters_gradients=run.scatters_gradients,
         max_context_parallel=run.layout.num_gpus,
         max_micro_batch_size=batch,
     )
@@ -146,7 +152,9 @@ def asked(question: Question) -> Asked:
     num_gpus = whole("--gpus", question.num_gpus, largest=LARGEST_RUN_GPUS)
     content, base, notes = _content(question)
     content = merged(content, _overrides(question))
-    batch = question.global_batch_size or content.get("training", {}).get("global_batch_size")
+    batch = question.global_batch_size
+    if batch is None:
+        batch = content.get("training", {}).get("global_batch_size")
     if batch is None:
         raise ConfigError("--global-batch-size is missing: how many samples does one step take?")
     loaded = prepare(_undecided(content), base)
@@ -159,6 +167,7 @@ def asked(question: Question) -> Asked:
         num_gpus=num_gpus,
         global_batch_size=whole("--global-batch-size", batch, largest=LARGEST["global_batch_size"]),
         max_tensor_parallel=question.max_tensor_parallel or loaded.run.model.num_attention_heads,
+        scatters_gradients=content.get("parallelism", {}).get("gradient_reduction") == "reduce_scatter",
         max_context_parallel=question.max_context_parallel or num_gpus,
         max_micro_batch_size=question.max_micro_batch_size or batch,
         schedules=question.schedules,

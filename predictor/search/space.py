@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from math import isqrt
 from typing import NamedTuple
 
 from predictor.timeline.schedules import SCHEDULES, check
@@ -49,6 +50,7 @@ class Space:
     Attributes:
         base: the run whose model and switches every candidate shares.
         num_gpus, global_batch_size: what every candidate uses up exactly.
+        scatters_gradients: ZeRO-1 reduces gradients with a reduce-scatter; ZeRO-2 and 3 always do.
         max_tensor_parallel: largest tensor-parallel group; those of a node, usually.
         max_context_parallel: largest context-parallel group.
         max_micro_batch_size: largest micro-batch.
@@ -60,6 +62,7 @@ class Space:
     num_gpus: int
     global_batch_size: int
     max_tensor_parallel: int
+    scatters_gradients: bool = True
     max_context_parallel: int = 16
     max_micro_batch_size: int = 16
     schedules: tuple[str, ...] = tuple(SCHEDULES)
@@ -72,6 +75,8 @@ class Space:
 
     def degrees(self) -> Iterator[Degrees]:
         """Return every way to multiply to the GPUs that the model's sizes allow."""
+        order = self.base.layout.rank_order
+        inner_is_context = order.index("cp") < order.index("dp")
         for tp in divisors(self.num_gpus, self.max_tensor_parallel):
             if not self._splits(tp):
                 continue
@@ -82,7 +87,7 @@ class Space:
                 for pp in divisors(rest, self.model.num_layers):
                     dp = rest // pp
                     if self.global_batch_size % dp == 0:
-                        for ep in self._expert_degrees(dp * cp):
+                        for ep in self._expert_degrees(dp * cp, cp if inner_is_context else dp):
                             yield Degrees(tp, cp, pp, dp, ep)
 
     def _splits(self, tp: int) -> bool:
@@ -92,8 +97,7 @@ class Space:
         widths = [model.ffn_hidden_size, heads]
         if model.experts is not None:
             widths += [model.experts.expert_ffn_hidden_size, model.experts.shared_expert_ffn_hidden_size]
-        fits = shared % tp == 0 or tp % shared == 0
-        return fits and all(width % tp == 0 for width in widths)
+        return nests(shared, tp) and all(width % tp == 0 for width in widths)
 
     def _rings(self, cp: int) -> bool:
         model = self.model
@@ -103,11 +107,11 @@ class Space:
             return False
         return model.sequence_length // (2 * cp) >= SHORTEST_PIECE
 
-    def _expert_degrees(self, ranks: int) -> list[int]:
+    def _expert_degrees(self, ranks: int, inner: int) -> list[int]:
         experts = self.model.experts
         if experts is None:
             return [1]
-        return [ep for ep in divisors(experts.num_experts, ranks) if ranks % ep == 0]
+        return [ep for ep in divisors(experts.num_experts, ranks) if ranks % ep == 0 and nests(ep, inner)]
 
     def batches(self, degrees: Degrees) -> list[tuple[int, int]]:
         """Return every (micro-batch size, number of micro-batches) of a replica's share of the global batch."""
@@ -172,13 +176,19 @@ class Space:
             recompute=plan.recompute,
             schedule=plan.schedule,
             zero_stage=plan.zero_stage,
-            scatters_gradients=plan.zero_stage >= 2 or (self.base.scatters_gradients and plan.zero_stage >= 1),
+            scatters_gradients=plan.zero_stage >= 2 or (self.scatters_gradients and plan.zero_stage == 1),
             sequence_parallel=plan.sequence_parallel,
             virtual_pipeline_parallel_size=plan.pieces,
             blocking_transfers=self.base.blocking_transfers and SCHEDULES[plan.schedule].may_block,
         )
 
 
+def nests(one: int, other: int) -> bool:
+    """Return whether one number divides the other."""
+    return one % other == 0 or other % one == 0
+
+
 def divisors(number: int, largest: int) -> list[int]:
     """Return the divisors of a number up to a limit, in order."""
-    return [d for d in range(1, min(number, largest) + 1) if number % d == 0]
+    small = [d for d in range(1, isqrt(number) + 1) if number % d == 0]
+    return [d for d in sorted({*small, *(number // d for d in small)}) if d <= largest]

@@ -24,6 +24,7 @@ from predictor.workloads.transformer import LayerKind
 
 # Both parts of a backward pass are asked for, whether the candidate's schedule runs them apart or not.
 SPLITTING = next(name for name, schedule in SCHEDULES.items() if schedule.splits_backward)
+WHOLE = next(name for name, schedule in SCHEDULES.items() if not schedule.splits_backward)
 
 
 class Work(NamedTuple):
@@ -151,7 +152,14 @@ class Timer:
     def _stage_works(self, plan: Plan) -> list[list[Work]]:
         """Return the work of every distinct stage's pieces."""
         shared = shared_key(plan)
-        key = (shared, plan.num_micro_batches, plan.recompute, plan.degrees.pipeline, plan.pieces)
+        key = (
+            shared,
+            plan.num_micro_batches,
+            plan.recompute,
+            plan.degrees.pipeline,
+            plan.pieces,
+            self._layered_as(plan),
+        )
         found = self._works.get(key)
         if found is None:
             stages = self._pipelines.of(plan)
@@ -192,10 +200,11 @@ class Timer:
 
     def _layer_once(self, plan: Plan, shared: Key, kind: LayerKind) -> LayerWork:
         """Return a layer's work in a single micro-batch without recomputation."""
-        key = (shared, kind)
+        layered_as = self._layered_as(plan)
+        key = (shared, kind, layered_as)
         found = self._layers.get(key)
         if found is None:
-            run = replace(self._run(plan, SPLITTING), num_micro_batches=1, recompute=Recompute.NONE)
+            run = replace(self._run(plan, layered_as), num_micro_batches=1, recompute=Recompute.NONE)
             piece = time_layer(self._system, run, kind)
             waits = any(one.host.us > 0.0 for one in piece.passes)
             accumulation = self._us([gradient_accumulation(run, kind)])
@@ -205,11 +214,21 @@ class Timer:
 
     def _layer_asked(self, plan: Plan, shared: Key, kind: LayerKind) -> Work:
         """Return a layer's work of just this candidate."""
-        key = (shared, plan.num_micro_batches, plan.recompute, kind)
+        layered_as = self._layered_as(plan)
+        key = (shared, plan.num_micro_batches, plan.recompute, kind, layered_as)
         found = self._asked.get(key)
         if found is None:
-            found = self._asked[key] = _work(time_layer(self._system, self._run(plan, SPLITTING), kind))
+            found = self._asked[key] = _work(time_layer(self._system, self._run(plan, layered_as), kind))
         return found
+
+    def _layered_as(self, plan: Plan) -> str:
+        """Return a schedule whose layers take as long as the candidate's.
+
+        A schedule that splits backward passes tells both halves, and so the whole; only where traffic hides behind the
+        half that waits does it differ from one that does not.
+        """
+        hides = self._space.base.overlap_tensor_parallel and plan.degrees.tensor > 1
+        return WHOLE if hides and not SCHEDULES[plan.schedule].splits_backward else SPLITTING
 
     def _us(self, tasks: list[Task]) -> float:
         """Return the time of tasks that run one after the other."""

@@ -66,7 +66,7 @@ def layer_passes(run: TrainingRun, kind: LayerKind) -> Passes:
         recompute = attention_core(run.model, layer_operators(run.model, kind), call, FORWARD, run.layout)
     elif run.recompute is Recompute.FULL:
         recompute = PassTasks(list(forward.tasks), list(forward.overlaps))
-        if run.partition_activations:
+        if run.partition_activations and not run.sequence_parallel:
             shard = call.tokens * call.hidden_size * call.element_bytes // call.tensor_parallel_size
             group = run.layout.tensor_group()
             recompute.tasks.extend(collective_task("all_gather", shard, group, Part.TENSOR_PARALLEL))
@@ -148,9 +148,10 @@ def edge_passes(run: TrainingRun, stage: int, chunk: int = 0) -> Passes:
     is_last = stage == stages - 1 and chunk == pieces - 1
     forward, backward = NOTHING, NOTHING
     tp = run.layout.tensor_parallel_size
+    shares = is_first and run.model.tied_embeddings  # gathered for the embedding already
     for wanted, edge, parameters in (
         (is_first, _first_edge, run.model.embedding_parameters(tp) + run.model.position_parameters()),
-        (is_last, _last_edge, run.model.embedding_parameters(tp) + run.model.norm_parameters(1)),
+        (is_last, _last_edge, run.model.norm_parameters(1) + (0 if shares else run.model.embedding_parameters(tp))),
     ):
         if wanted:
             passes = edge(run)

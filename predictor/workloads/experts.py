@@ -11,9 +11,11 @@ from math import ceil
 from predictor.costs.layer_call import LayerCall
 from predictor.costs.operator import Direction
 from predictor.workloads.layout import Layout
-from predictor.workloads.tasks import Part, Task, collective_task, shaped_task, stream_task
+from predictor.workloads.tasks import BACKWARD, Part, Task, collective_task, shaped_task, stream_task
 from predictor.workloads.transformer import MixtureOfExperts, Transformer
 
+# Reads and writes per element of a fused SwiGLU: forward both halves and the product; backward those and the gradients.
+FUSED_GATE_PASSES = (3, 5)
 # Bytes per router score: softmax and top-k read and write it in fp32.
 SCORE_BYTES = 4 * 4
 # Softmax, top-k, histogram, sort and the index kernels around them.
@@ -22,17 +24,41 @@ ROUTER_LAUNCHES = 10
 PERMUTATION_PASSES = 2 * 2
 
 
-def routed_tokens(experts: MixtureOfExperts, call: LayerCall) -> float:
+def busiest(experts: MixtureOfExperts, layout: Layout) -> float:
+    """Return the tokens of the busiest rank over the even share.
+
+    A capacity pads or cuts every expert to its own. Where every rank has all experts no rank can be busier than
+    another, and where it has 1/ep of them not more than ep times as busy as on average.
+    """
+    if experts.capacity_factor is not None:
+        return experts.capacity_factor
+    return min(experts.load_imbalance, float(layout.expert_parallel_size))
+
+
+def routed_share(experts: MixtureOfExperts, layout: Layout) -> float:
+    """Return how many tokens the busiest rank's experts see for each token that a rank has."""
+    return experts.experts_per_token * busiest(experts, layout)
+
+
+def routed_tokens(experts: MixtureOfExperts, call: LayerCall, layout: Layout) -> float:
     """Return the tokens that the busiest rank's experts see: as many as it sends where the load is even."""
-    return call.tokens * experts.experts_per_token * experts.busiest
+    return call.tokens * routed_share(experts, layout)
 
 
-def _ffn(shape: tuple[int, int, int], gated: bool, direction: Direction, times: float) -> list[Task]:
+def _ffn(
+    model: Transformer, call: LayerCall, shape: tuple[int, int, int], direction: Direction, times: float
+) -> list[Task]:
     """Return one FFN of (tokens, hidden, width), so many times over."""
     tokens, hidden, width = shape
+    gated = model.activation.gated
+    if gated and model.fused_side_kernels:
+        size_bytes = tokens * width * FUSED_GATE_PASSES[direction is BACKWARD] * call.element_bytes
+        activation = stream_task("fused_gate", size_bytes * times, call, launches=times)
+    else:
+        activation = shaped_task("swiglu" if gated else "gelu", (tokens, width), direction, times)
     return [
         shaped_task("ffn_up", (tokens, hidden, width * (2 if gated else 1)), direction, times),
-        shaped_task("swiglu" if gated else "gelu", (tokens, width), direction, times),
+        activation,
         shaped_task("ffn_down", (tokens, width, hidden), direction, times),
     ]
 
@@ -44,16 +70,16 @@ def expert_tasks(model: Transformer, call: LayerCall, direction: Direction, layo
     """
     experts = model.experts
     assert experts is not None
-    tp, gated = call.tensor_parallel_size, model.activation.gated
+    tp = call.tensor_parallel_size
     held = experts.num_experts // layout.expert_parallel_size
-    routed = routed_tokens(experts, call)
+    routed = routed_tokens(experts, call, layout)
     per_expert = max(1, ceil(routed / held))
-    tasks = [shaped_task("ffn_up", (call.tokens, call.hidden_size, experts.num_experts), direction)]
-    tasks += _ffn((per_expert, call.hidden_size, experts.expert_ffn_hidden_size // tp), gated, direction, held)
+    tasks = [shaped_task("ffn_up", (call.unsplit_tokens, call.hidden_size, experts.num_experts), direction)]
+    tasks += _ffn(model, call, (per_expert, call.hidden_size, experts.expert_ffn_hidden_size // tp), direction, held)
     if experts.shared_expert_ffn_hidden_size:
         shared = experts.shared_expert_ffn_hidden_size // tp
-        tasks += _ffn((call.tokens, call.hidden_size, shared), gated, direction, 1.0)
-    scores = call.tokens * experts.num_experts * SCORE_BYTES
+        tasks += _ffn(model, call, (call.tokens, call.hidden_size, shared), direction, 1.0)
+    scores = call.unsplit_tokens * experts.num_experts * SCORE_BYTES
     tasks.append(stream_task("router", scores, call, launches=ROUTER_LAUNCHES))
     moved = routed * call.hidden_size * call.element_bytes
     tasks.append(stream_task("token_permutation", moved * PERMUTATION_PASSES, call, launches=4))
@@ -62,5 +88,5 @@ def expert_tasks(model: Transformer, call: LayerCall, direction: Direction, layo
 
 def exchange_tasks(experts: MixtureOfExperts, call: LayerCall, layout: Layout) -> list[Task]:
     """Return the two all-to-alls of one pass: tokens to their experts, and what the experts made of them back."""
-    sent = call.unsplit_tokens * experts.experts_per_token * experts.busiest * call.hidden_size * call.element_bytes
+    sent = call.unsplit_tokens * routed_share(experts, layout) * call.hidden_size * call.element_bytes
     return collective_task("all_to_all", sent, layout.expert_group(), Part.EXPERT_PARALLEL, 2)

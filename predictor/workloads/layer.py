@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from typing import NamedTuple
 
 from predictor.costs.layer_call import LayerCall
 from predictor.costs.operator import Direction
+from predictor.timeline.schedules import SCHEDULES
 from predictor.workloads.attention import CORE_OPERATORS, MASK_BYTES, attention_core, core_names, dropout_bytes
-from predictor.workloads.experts import expert_tasks
+from predictor.workloads.experts import FUSED_GATE_PASSES, expert_tasks, routed_share
 from predictor.workloads.run import TrainingRun
 from predictor.workloads.tasks import (
     ADD_PASSES,
@@ -31,8 +33,6 @@ from predictor.workloads.tasks import (
 from predictor.workloads.transformer import Biases, LayerKind, Transformer
 
 COPY_PASSES = 2
-# Reads and writes per element of a fused SwiGLU: forward both halves and the product; backward those and the gradients.
-FUSED_GATE_PASSES = (3, 5)
 # Half of a linear layer's backward pass makes the gradient of its weights, which no traffic waits for; the other half
 # that of its input.
 HALF_OF_BACKWARD = 0.5
@@ -109,27 +109,43 @@ def sized(run: TrainingRun, kind: LayerKind) -> LayerCall:
     return replace(call, window=run.model.sliding_window) if kind.is_windowed else call
 
 
-def _routed_share(run: TrainingRun, kind: LayerKind) -> float:
-    """Return how many activations' worth of tokens the FFN's traffic carries: every token once per chosen expert."""
-    experts = run.model.experts
-    return experts.experts_per_token * experts.busiest if kind.has_experts and experts else 1.0
+class Sums(NamedTuple):
+    """The sums over the tensor-parallel group of one pass through a layer, in activations' worth of tokens.
+
+    Attributes:
+        linear: behind row-parallel products whose inputs come from column-parallel ones.
+        routed: of tokens on their way to their experts, once per chosen expert.
+    """
+
+    linear: float
+    routed: float
 
 
-def _sums(run: TrainingRun, kind: LayerKind, call: LayerCall, syncs: int) -> list[Task]:
+def _sum_counts(run: TrainingRun, kind: LayerKind, given: int | None) -> Sums:
+    """Return how many sums a pass has; experts have theirs instead of the FFN's, and shared ones the FFN's."""
+    syncs, experts = all_reduces(run.model, given), run.model.experts
+    if not kind.has_experts or experts is None:
+        return Sums(syncs, 0.0)
+    shared = 1 if experts.shared_expert_ffn_hidden_size else 0
+    return Sums(syncs - 1 + shared, routed_share(experts, run.layout))
+
+
+def _sums(run: TrainingRun, call: LayerCall, count: float) -> list[Task]:
     """Return the traffic of so many sums over the tensor-parallel group in one direction.
 
     With sequence parallelism each is a gather before a column-parallel product and a scatter behind the row-parallel
     one, of the same bytes together. Source: Korthikanti et al. 2022, arXiv:2205.05198, section 4.2.2.
     """
+    if not count:
+        return []
     group = run.layout.tensor_group()
     activation = call.tokens * call.hidden_size * call.element_bytes
     if not run.sequence_parallel:
-        return collective_task("all_reduce", activation, group, Part.TENSOR_PARALLEL, syncs)
-    times = (syncs - 1 + _routed_share(run, kind)) if kind.has_experts else syncs
+        return collective_task("all_reduce", activation, group, Part.TENSOR_PARALLEL, count)
     shard = activation // call.tensor_parallel_size
     return [
-        *collective_task("all_gather", shard, group, Part.TENSOR_PARALLEL, times),
-        *collective_task("reduce_scatter", shard, group, Part.TENSOR_PARALLEL, times),
+        *collective_task("all_gather", shard, group, Part.TENSOR_PARALLEL, count),
+        *collective_task("reduce_scatter", shard, group, Part.TENSOR_PARALLEL, count),
     ]
 
 
@@ -141,8 +157,8 @@ def forward_pass(run: TrainingRun, kind: LayerKind) -> PassTasks:
     tasks = operators.tasks + _fused_gate(run, kind, call, FORWARD) + _shared_side_kernels(model, call, FORWARD)
     if model.biases is Biases.ALL and not model.fused_side_kernels:
         tasks.append(stream_task("bias_additions", 2 * 2 * activation, call, launches=2))
-    syncs = all_reduces(model, model.forward_all_reduces)
-    return PassTasks(tasks + _sums(run, kind, call, syncs), operators.overlaps)
+    sums = _sum_counts(run, kind, model.forward_all_reduces)
+    return PassTasks(tasks + _sums(run, call, sums.linear) + _sums(run, call, sums.routed), operators.overlaps)
 
 
 def _backward_traffic(run: TrainingRun, kind: LayerKind, call: LayerCall, tasks: list[Task]) -> PassTasks:
@@ -150,18 +166,21 @@ def _backward_traffic(run: TrainingRun, kind: LayerKind, call: LayerCall, tasks:
 
     The gradient of a column-parallel product's input travels while that of its weights is computed, and with sequence
     parallelism its input is gathered again while the gradient of it is computed. Source: Megatron-LM
-    core/tensor_parallel/layers.py, LinearWithGradAccumulationAndAsyncCommunication.backward.
+    core/tensor_parallel/layers.py, LinearWithGradAccumulationAndAsyncCommunication.backward. Tokens on their way to
+    their experts wait for nothing that could run beside them.
     """
-    syncs = all_reduces(run.model, run.model.backward_all_reduces)
-    sums = _sums(run, kind, call, syncs)
+    counts = _sum_counts(run, kind, run.model.backward_all_reduces)
+    sums, routed = _sums(run, call, counts.linear), _sums(run, call, counts.routed)
     again = [task for task in sums if run.sequence_parallel and task.name == "all_gather"]
     if not run.overlap_tensor_parallel:
-        return PassTasks(sums + again, [])
-    products = [task for task in tasks if task.name in COLUMN_PARALLEL]
-    half = share_of(products, HALF_OF_BACKWARD)
+        return PassTasks(sums + again + routed, [])
+    half = share_of([task for task in tasks if task.name in COLUMN_PARALLEL], HALF_OF_BACKWARD)
+    waiting = [task for task in sums if task.name == "all_gather"]
     leaving = [task for task in sums if task.name != "all_gather"]
+    if SCHEDULES[run.schedule].splits_backward:  # the gradients of weights have slots of their own, later
+        waiting, leaving = waiting + leaving, []
     overlaps = [Overlap(traffic, half) for traffic in (leaving, again) if traffic]
-    return PassTasks([task for task in sums if task.name == "all_gather"], overlaps)
+    return PassTasks(waiting + routed, overlaps)
 
 
 def weight_gradients(tasks: list[Task]) -> list[Task]:
@@ -178,7 +197,11 @@ def gradient_accumulation(run: TrainingRun, kind: LayerKind) -> Task:
     """Return the addition of a layer's weight gradients to those of earlier micro-batches: of all but the first."""
     call = sized(run, kind)
     gradient_bytes = 2 * run.gradient_bytes + call.element_bytes  # the sum is read and written, the new one read
-    return stream_task("gradient_accumulation", run.layer_parameters(kind) * gradient_bytes, call, launches=0)
+    dense = run.model.layer_parameters(run.layout.tensor_parallel_size, kind.has_experts)
+    routed = run.layer_expert_parameters() if kind.has_experts else 0
+    if run.zero_stage >= 2:  # only a rank's own share is kept, and so added up
+        dense, routed = dense // run.layout.gradient_ranks, routed // run.layout.expert_gradient_ranks
+    return stream_task("gradient_accumulation", (dense + routed) * gradient_bytes, call, launches=0)
 
 
 def backward_pass(run: TrainingRun, kind: LayerKind) -> PassTasks:

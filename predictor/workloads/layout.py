@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from predictor.costs.collectives import Topology, group_topology
+from predictor.costs.collectives import Topology, topology_of
 
 # Innermost first: tensor-parallel ranks are neighbours. Source: Megatron-LM core/parallel_state.py, order
 # "tp-cp-ep-dp-pp"; DeepSpeed's PipeModelDataParallelTopology without the context.
@@ -58,7 +58,7 @@ class Layout:
         return prod(self._size(inner) for inner in self.rank_order[: self.rank_order.index(name)])
 
     def _group(self, size: int, stride: int) -> Topology:
-        return group_topology(size, stride, self.gpus_per_node, self.switched_as)
+        return self._spanning((size, stride))
 
     def _token_dimensions(self) -> list[tuple[int, int]]:
         """Return size and stride of the dimensions whose ranks see different tokens, the innermost first."""
@@ -98,10 +98,13 @@ class Layout:
 
     def _joined(self, inner: tuple[int, int], outer: tuple[int, int]) -> Topology:
         """Return what a group of two dimensions, (size, stride) each, spans."""
-        one, other = self._group(*inner), self._group(*outer)
-        size = inner[0] * outer[0]
-        per_node = min(size, one.gpus_per_node * other.gpus_per_node)
-        return Topology(-(-size // per_node), per_node, self.switched_as)
+        (size, stride), (count, step) = inner, outer
+        if count == 1 or size == 1 or step == size * stride:
+            return self._group(size * count, step if size == 1 else stride)
+        return self._spanning(inner, outer)
+
+    def _spanning(self, *dimensions: tuple[int, int]) -> Topology:
+        return topology_of(dimensions, self.gpus_per_node, self.switched_as, self.num_gpus)
 
     def _hop(self, size: int, stride: int) -> Topology:
         """Return what a message to the next of ``size`` ranks crosses, ``stride`` apart.
@@ -109,7 +112,7 @@ class Layout:
         A link in a node if all of them share one. Between nodes all ranks of a node on the way send at once, and so
         share what leads out of it.
         """
-        if size * stride <= self.gpus_per_node:
+        if self._group(size, stride).nodes == 1:
             return Topology(1, 2, self.switched_as)
         return Topology(2, min(stride, self.gpus_per_node))
 

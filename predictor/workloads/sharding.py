@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from predictor.costs.collectives import Topology
 from predictor.workloads.run import TrainingRun
-from predictor.workloads.tasks import Overlap, Part, PassTasks, Task, collective_task, parameter_stream_task
+from predictor.workloads.tasks import TRAFFIC, Overlap, Part, PassTasks, Task, collective_task, parameter_stream_task
 
 # Passes over the gradients around a reduction, each a read and a write: copy into the bucket, divide by the number of
 # replicas, copy back.
@@ -33,7 +33,9 @@ def reduction_tasks(run: TrainingRun, parameters: int, group: Topology) -> list[
 
 def _beside(tasks: list[Task], traffic: list[Task], overlaps: bool) -> PassTasks:
     """Return traffic beside tasks, or after them."""
-    return PassTasks(tasks, [Overlap(traffic, tasks)]) if overlaps and traffic else PassTasks(tasks + traffic, [])
+    if not overlaps or not traffic:
+        return PassTasks(tasks + traffic, [])
+    return PassTasks(tasks, [Overlap(traffic, [task for task in tasks if task.part not in TRAFFIC])])
 
 
 def _gathers(run: TrainingRun, dense: int, routed: int) -> list[Task]:

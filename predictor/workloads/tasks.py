@@ -29,6 +29,11 @@ class Part(StrEnum):
     OPTIMIZER = "optimizer"
 
 
+TRAFFIC = frozenset(
+    {Part.TENSOR_PARALLEL, Part.CONTEXT_PARALLEL, Part.EXPERT_PARALLEL, Part.PIPELINE_PARALLEL, Part.DATA_PARALLEL}
+)
+
+
 class Task(NamedTuple):
     """Run ``operator`` on ``shape`` ``times`` times.
 
@@ -48,7 +53,10 @@ class Task(NamedTuple):
 
 
 class Overlap(NamedTuple):
-    """Traffic that runs beside some of a pass's tasks; what it takes longer than they do is exposed."""
+    """Traffic that runs beside some of a pass's tasks; what it takes longer than they do is exposed.
+
+    What one overlap hides behind, no later one of the same pass can: links and multiprocessors are there once.
+    """
 
     traffic: list[Task]
     behind: list[Task]

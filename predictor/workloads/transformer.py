@@ -70,7 +70,8 @@ class MixtureOfExperts:
         shared_expert_gate: the shared expert's output is scaled by a learned gate per token.
         num_dense_layers: layers at the model's start that have an ordinary FFN.
         capacity_factor: tokens that an expert takes over its even share, the rest dropped; None: dropless.
-        load_imbalance: tokens of the busiest rank over the even share, at least 1; everybody waits for that rank.
+        load_imbalance: tokens of the busiest rank over the even share, at least 1; everybody waits for that rank. Where
+            every rank has all experts there is none.
     """
 
     num_experts: int
@@ -81,11 +82,6 @@ class MixtureOfExperts:
     num_dense_layers: int = 0
     capacity_factor: float | None = None
     load_imbalance: float = 1.0
-
-    @property
-    def busiest(self) -> float:
-        """Return tokens of the busiest rank over the even share; a capacity pads or cuts every expert to its own."""
-        return self.load_imbalance if self.capacity_factor is None else self.capacity_factor
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,17 +197,20 @@ class Transformer:
         width = 2 * (self.num_attention_heads + key_value_heads) * self.head_dim
         return width * self.hidden_size // tensor_parallel_size
 
-    def _ffn_parameters(self, ffn_hidden_size: int) -> int:
-        return self.ffn_matrices * self.hidden_size * ffn_hidden_size
-
-    def _biases(self) -> tuple[int, int]:
-        """Return the biases of one layer that tensor parallelism splits, and those that every rank holds whole."""
+    def _attention_biases(self, tensor_parallel_size: int) -> int:
+        """Return the biases of attention on one rank: split with the heads, the output's whole."""
         if self.biases is Biases.NONE:
-            return 0, 0
-        split = (self.num_attention_heads + 2 * self.key_value_heads) * self.head_dim
-        if self.biases is Biases.QKV:
-            return split, 0
-        return split + self.ffn_hidden_size * (self.ffn_matrices - 1), 2 * self.hidden_size
+            return 0
+        heads = self.num_attention_heads + 2 * max(self.key_value_heads, tensor_parallel_size)
+        return heads * self.head_dim // tensor_parallel_size + (self.hidden_size if self.biases is Biases.ALL else 0)
+
+    def _ffn_parameters(self, ffn_hidden_size: int, tensor_parallel_size: int = 1) -> int:
+        """Return the parameters of an FFN on one rank; the bias of its output is on every rank."""
+        if not ffn_hidden_size:
+            return 0
+        biases = (self.ffn_matrices - 1) * ffn_hidden_size if self.biases is Biases.ALL else 0
+        split = self.ffn_matrices * self.hidden_size * ffn_hidden_size + biases
+        return split // tensor_parallel_size + (self.hidden_size if self.biases is Biases.ALL else 0)
 
     def layer_parameters(self, tensor_parallel_size: int = 1, has_experts: bool = False) -> int:
         """Return the parameters of one layer on one rank, its routed experts not counted.
@@ -221,20 +220,18 @@ class Transformer:
         tp = tensor_parallel_size
         norms = self.norm_parameters(4 if self.post_norms else 2)
         norms += 2 * self.head_dim if self.qk_norm else 0
-        split, whole = self._biases()
+        attention = self.attention_parameters(tp) + self._attention_biases(tp) + norms
         if not has_experts or self.experts is None:
-            matrices = self._ffn_parameters(self.ffn_hidden_size)
-            return self.attention_parameters(tp) + (matrices + split) // tp + whole + norms
+            return attention + self._ffn_parameters(self.ffn_hidden_size, tp)
         experts = self.experts
-        shared = self._ffn_parameters(experts.shared_expert_ffn_hidden_size) // tp
         router = self.hidden_size * (experts.num_experts + experts.shared_expert_gate)
-        return self.attention_parameters(tp) + split // tp + shared + router + norms
+        return attention + self._ffn_parameters(experts.shared_expert_ffn_hidden_size, tp) + router
 
     def expert_parameters(self, tensor_parallel_size: int = 1) -> int:
         """Return the parameters of one routed expert on one rank."""
         if self.experts is None:
             return 0
-        return self._ffn_parameters(self.experts.expert_ffn_hidden_size) // tensor_parallel_size
+        return self._ffn_parameters(self.experts.expert_ffn_hidden_size, tensor_parallel_size)
 
     def norm_parameters(self, norms: int) -> int:
         """Return the parameters of so many norms over the hidden dimension."""
@@ -264,12 +261,13 @@ class Transformer:
 
     def _layer_flops_per_token(self, kind: LayerKind) -> float:
         """Return a sixth of the FLOPs that a token needs in one layer forward and backward: its multiplications."""
-        ffn = self._ffn_parameters(self.ffn_hidden_size)
+        width = self.ffn_hidden_size
+        router = 0
         if kind.has_experts and self.experts:
             experts = self.experts
-            routed = experts.experts_per_token * self.expert_parameters()
-            shared = self._ffn_parameters(experts.shared_expert_ffn_hidden_size)
-            ffn = routed + shared + self.hidden_size * experts.num_experts
+            width = experts.experts_per_token * experts.expert_ffn_hidden_size + experts.shared_expert_ffn_hidden_size
+            router = self.hidden_size * experts.num_experts
+        ffn = self.ffn_matrices * self.hidden_size * width + router
         keys = min(self.sliding_window, self.sequence_length) if kind.is_windowed else self.sequence_length
         attention = 2 * keys * self.num_attention_heads * self.head_dim
         return self.attention_parameters() + ffn + attention

@@ -9,11 +9,12 @@ import pytest
 from predictor.costs.catalogue import catalogue
 from predictor.costs.collectives import Topology
 from predictor.costs.operator import Direction
+from predictor.stage_time import time_pass
 from predictor.workloads.expand import edge_passes, layer_passes, step_end, transfer_tasks
-from predictor.workloads.layer import backward_pass, forward_pass, weight_gradients
+from predictor.workloads.layer import backward_pass, forward_pass, gradient_accumulation, weight_gradients
 from predictor.workloads.layout import Layout
 from predictor.workloads.run import Recompute, TrainingRun
-from predictor.workloads.tasks import Part, PassTasks, Task
+from predictor.workloads.tasks import TRAFFIC, Overlap, Part, PassTasks, Task
 from predictor.workloads.transformer import (
     Activation,
     Biases,
@@ -22,6 +23,7 @@ from predictor.workloads.transformer import (
     Normalization,
     Transformer,
 )
+from tests.unit.test_step_time import unit_system
 
 DENSE = LayerKind(has_experts=False, is_windowed=False)
 WINDOWED = LayerKind(has_experts=False, is_windowed=True)
@@ -262,3 +264,83 @@ def test_expert_groups_are_neighbours() -> None:
     spread = Layout(2, 1, 4, 4, context_parallel_size=2, expert_parallel_size=4)
     assert spread.expert_group() == Topology(2, 2)
     assert spread.expert_gradient_group() == Topology(2, 1)
+
+
+def test_traffic_hides_once_and_behind_no_other_traffic() -> None:
+    run = replace(
+        RUN,
+        layout=Layout(2, 1, 8, 4),
+        layers_per_stage=(8,),
+        zero_stage=3,
+        scatters_gradients=True,
+        overlap_gradient_reduction=True,
+        overlap_parameter_gather=True,
+    )
+    system = unit_system()
+    for passes in (layer_passes(run, DENSE).forward, layer_passes(run, DENSE).backward):
+        timed = time_pass(system, passes.tasks, passes.overlaps)
+        computing = sum(10.0 * task.times for task in passes.tasks if task.part not in TRAFFIC)
+        traffic = sum(10.0 * task.times for task in passes.calls() if task.part is Part.DATA_PARALLEL)
+        hidden = sum(cost.us for cost in timed.hidden.values())
+        assert 0.0 < hidden <= computing
+        shown = timed.traffic[Part.DATA_PARALLEL].us if Part.DATA_PARALLEL in timed.traffic else 0.0
+        assert hidden + shown == pytest.approx(traffic)
+
+
+def test_hidden_traffic_leaves_less_to_hide_behind() -> None:
+    tasks = [task for task in forward_pass(RUN, DENSE).tasks if task.name == "ffn_up"]
+    gather = step_end(RUN, 0).gather
+    one, both = (
+        time_pass(unit_system(), tasks, [Overlap(gather, tasks)] * count).traffic.get(Part.DATA_PARALLEL)
+        for count in (1, 2)
+    )
+    assert one is not None
+    assert both is not None
+    assert one.us == 0.0  # as long as the product
+    assert both.us == 10.0
+
+
+def test_gradients_of_shares_are_added_up_by_their_owners() -> None:
+    def added(zero_stage: int) -> float:
+        run = replace(RUN, layout=Layout(1, 1, 8, 4), layers_per_stage=(8,), zero_stage=zero_stage)
+        task = gradient_accumulation(run, DENSE)
+        return task.shape[0] * task.times
+
+    assert added(1) == pytest.approx(8 * added(2), rel=1e-3)
+
+
+def test_experts_with_tensor_parallelism_gather_again_only_what_linear_layers_saved() -> None:
+    layout = Layout(2, 1, 8, 4, expert_parallel_size=4)
+    run = replace(
+        RUN, model=replace(LLAMA, experts=EXPERTS), layout=layout, layers_per_stage=(8,), sequence_parallel=True
+    )
+    shard = 2048 * 1024 * 2 // 2
+    # Attention's, and that of the routed tokens (two per token); attention's input once more.
+    assert sizes(forward_pass(run, SPARSE).tasks, Part.TENSOR_PARALLEL)["all_gather"] == (1 + 2) * shard
+    assert sizes(backward_pass(run, SPARSE).tasks, Part.TENSOR_PARALLEL)["all_gather"] == (1 + 2 + 1) * shard
+    beside = backward_pass(replace(run, overlap_tensor_parallel=True), SPARSE)
+    hidden = [task for overlap in beside.overlaps for task in overlap.traffic]
+    assert sizes(hidden, Part.TENSOR_PARALLEL) == {"all_gather": shard, "reduce_scatter": shard}
+    shared = replace(run, model=replace(LLAMA, experts=replace(EXPERTS, shared_expert_ffn_hidden_size=512)))
+    assert sizes(forward_pass(shared, SPARSE).tasks, Part.TENSOR_PARALLEL)["all_gather"] == (2 + 2) * shard
+
+
+def test_no_rank_is_busier_where_all_have_all_experts() -> None:
+    model = replace(LLAMA, experts=replace(EXPERTS, load_imbalance=2.0))
+    alone = replace(RUN, model=model, layout=Layout(1, 1, 8, 4), layers_per_stage=(8,))
+    even = replace(alone, model=replace(LLAMA, experts=EXPERTS))
+    assert forward_pass(alone, SPARSE) == forward_pass(even, SPARSE)
+
+
+def test_traffic_cannot_hide_behind_weight_gradients_that_run_later() -> None:
+    run = replace(RUN, overlap_tensor_parallel=True)
+    assert backward_pass(run, DENSE).overlaps
+    assert not backward_pass(replace(run, schedule="zero_bubble_h1"), DENSE).overlaps
+
+
+def test_biases_of_experts_are_theirs() -> None:
+    model = replace(LLAMA, biases=Biases.ALL, experts=EXPERTS)
+    without = replace(LLAMA, experts=EXPERTS)
+    attention = (16 + 2 * 4) * 64 + 1024
+    assert model.layer_parameters(has_experts=True) - without.layer_parameters(has_experts=True) == attention
+    assert model.expert_parameters() - without.expert_parameters() == 2 * 512 + 1024

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -156,3 +157,94 @@ def test_whole_refuses(value: object) -> None:
 def test_divisors_offered_divide() -> None:
     with pytest.raises(ConfigError, match=r"Try 1 or 7\.$"):
         must_divide("tensor_parallel_size", 2, "num_attention_heads", 7)
+
+
+CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
+    "one key-value head too many": ({"model": {"num_key_value_heads": 5}}, "num_key_value_heads is 5"),
+    "window without causal": ({"model": {"sliding_window": 128, "causal": False}}, "causal: true"),
+    "windowed layers without a window": ({"model": {"sliding_window_layers": 2}}, "sliding_window"),
+    "more windowed layers than layers": (
+        {"model": {"sliding_window": 128, "sliding_window_layers": 9}},
+        "the model has 8 layers",
+    ),
+    "hardly rotated": ({"model": {"rotary_fraction": 0.001}}, "at least 2 rotate"),
+    "too few positions": ({"model": {"rotary_fraction": 0.0, "num_position_embeddings": 4}}, "needs as many"),
+    "listed operators and a window": (
+        {"model": {"sliding_window": 128, "layer_operators": ["flash_attention"]}},
+        "sliding_window",
+    ),
+    "listed gelu and a gate": ({"model": {"activation": "swiglu", "layer_operators": ["gelu"]}}, "must be swiglu"),
+    "ring of an uneven sequence": ({"parallelism": {"context_parallel_size": 3}}, "6 must divide"),
+    "ring with unfused attention": (
+        {"model": {"attention": "unfused"}, "parallelism": {"context_parallel_size": 2}},
+        "attention: flash",
+    ),
+    "experts nobody has": ({"parallelism": {"expert_parallel_size": 2}}, "no experts"),
+    "pieces without a pipeline": ({"parallelism": {"virtual_pipeline_parallel_size": 2}}, "at least 2 pipeline"),
+    "interleaving a count that does not divide": (
+        {
+            "parallelism": {"pipeline_parallel_size": 2, "virtual_pipeline_parallel_size": 2},
+            "training": {"num_micro_batches": 5},
+        },
+        "multiple of pipeline_parallel_size",
+    ),
+    "pieces that do not divide the layers": (
+        {"parallelism": {"pipeline_parallel_size": 2, "virtual_pipeline_parallel_size": 3}},
+        "must divide the layers",
+    ),
+    "blocking where it cannot": (
+        {"parallelism": {"pipeline_parallel_size": 2, "schedule": "zero_bubble_h1", "blocking_transfers": True}},
+        "needs false",
+    ),
+    "scattering what is kept whole": (
+        {"parallelism": {"zero_stage": 0, "gradient_reduction": "reduce_scatter"}},
+        "so all_reduce",
+    ),
+    "summing what is shared out": (
+        {"parallelism": {"zero_stage": 2, "gradient_reduction": "all_reduce"}},
+        "so reduce_scatter",
+    ),
+    "an order that leaves one out": ({"parallelism": {"rank_order": ["tp", "dp", "pp"]}}, "name each of"),
+    "an order that is no list": ({"parallelism": {"rank_order": "tp-cp-dp-pp"}}, "list of names"),
+    "ZeRO-4": ({"parallelism": {"zero_stage": 4}}, "zero_stage"),
+}
+EXPERTS: dict[str, Any] = {"num_experts": 4, "experts_per_token": 2, "expert_ffn_hidden_size": 512}
+CONTRADICTORY_EXPERTS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "more choices than experts": ({"experts_per_token": 5}, {}, "there are 4 experts"),
+    "no layer with experts": ({"num_dense_layers": 8}, {}, "one must have experts"),
+    "a capacity and an imbalance": ({"capacity_factor": 1.2, "load_imbalance": 1.5}, {}, "leave one out"),
+    "busier than possible": (
+        {"load_imbalance": 5.0},
+        {"expert_parallel_size": 4, "data_parallel_size": 4},
+        "no rank can have more than 4",
+    ),
+    "tensor parallel without sequence parallel": ({}, {"tensor_parallel_size": 2}, "sequence_parallel: true"),
+    "experts that do not divide": ({}, {"expert_parallel_size": 3, "data_parallel_size": 3}, "must divide num_experts"),
+    "ranks that do not divide": ({}, {"expert_parallel_size": 2, "data_parallel_size": 3}, "expert_parallel_size is 2"),
+    "ranks that do not nest": (
+        {"num_experts": 12},
+        {"expert_parallel_size": 6, "context_parallel_size": 4, "data_parallel_size": 3},
+        "or be a multiple of it",
+    ),
+    "a gate without shared experts": ({"shared_expert_gate": True}, {}, "needs shared_expert_ffn_hidden_size"),
+    "an unknown key": ({"experts": 8}, {}, "num_experts"),
+}
+
+
+@pytest.mark.parametrize("name", CONTRADICTIONS)
+def test_contradictions_are_one_line(name: str, tmp_path: Path) -> None:
+    sections, message = CONTRADICTIONS[name]
+    with pytest.raises(ConfigError) as caught:
+        load(write(full_form(**sections), tmp_path / "config.yml"))
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", CONTRADICTORY_EXPERTS)
+def test_contradictory_experts_are_one_line(name: str, tmp_path: Path) -> None:
+    experts, parallelism, message = CONTRADICTORY_EXPERTS[name]
+    content = full_form(model={"moe": EXPERTS | experts}, parallelism=parallelism)
+    with pytest.raises(ConfigError) as caught:
+        load(write(content, tmp_path / "config.yml"))
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from predictor.costs.collectives import COLLECTIVES, Topology, collective_shape, group_topology
+from predictor.costs.collectives import COLLECTIVES, Topology, collective_shape, topology_of
 from predictor.costs.operator import Direction
 from predictor.workloads.expand import edge_passes, layer_passes, step_end, tied_embedding_reduction, transfer_tasks
 from predictor.workloads.layout import Layout
@@ -127,10 +127,28 @@ def test_zero_shards_the_optimizer() -> None:
         (2, 2, 4, Topology(1, 2)),
         (4, 2, 4, Topology(2, 2)),
         (2, 1, 1, Topology(2, 1)),
+        (12, 1, 8, Topology(2, 6)),
+        (3, 1, 4, Topology(2, 2, size=3)),
+        (6, 1, 4, Topology(2, 3)),
+        (3, 4, 8, Topology(2, 2, size=3)),
     ],
 )
 def test_groups_fill_nodes_in_order(size: int, stride: int, gpus_per_node: int, topology: Topology) -> None:
-    assert group_topology(size, stride, gpus_per_node) == topology
+    assert topology_of(((size, stride),), gpus_per_node) == topology
+
+
+def test_a_group_alone_starts_where_a_node_does() -> None:
+    assert topology_of(((3, 1),), 4, num_gpus=3) == Topology(1, 3)
+    assert topology_of(((3, 1),), 4, num_gpus=6) == Topology(2, 2, size=3)
+    assert Layout(1, 8, 3, 4).gradient_group().ranks == 3
+
+
+def test_shards_of_an_uneven_group_add_up() -> None:
+    group = Topology(2, 2, size=3)
+    size_bytes, nodes, gpus = collective_shape("all_gather", 3_000_000, group)
+    assert (nodes, gpus) == (2, 2)
+    assert size_bytes * (nodes * gpus - 1) == 3_000_000 * (group.ranks - 1)
+    assert collective_shape("all_reduce", 3_000_000, group) == (3_000_000, 2, 2)
 
 
 def test_neighbouring_stages_inside_a_node_stay_inside() -> None:
