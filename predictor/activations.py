@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from predictor.costs.layer_call import LayerCall
-from predictor.timeline.schedules import SCHEDULES, peak_in_flight
+from predictor.timeline.schedules import SCHEDULES, Schedule, peak_in_flight
 from predictor.workloads.attention import MASK_BYTES
 from predictor.workloads.experts import routed_tokens
 from predictor.workloads.layer import sized
@@ -118,16 +118,27 @@ def deferred_head_bytes(run: TrainingRun) -> float:
     return float(inputs + call.tokens * call.vocab_per_rank * call.element_bytes)
 
 
-def held_head_bytes(run: TrainingRun) -> float:
+def held_heads(schedule: Schedule, in_flight: int, head: float, deferred: float) -> float:
     """Return the bytes of the model's end on the last stage, of all micro-batches that have not left it.
 
     1F1B, interleaved or not, goes back at once. AFAB keeps all of them; ZB-H1 keeps what the gradients of weights need.
+
+    Args:
+        schedule: of the pipeline.
+        in_flight: micro-batches that the last stage holds at most.
+        head: ``head_bytes`` of one.
+        deferred: ``deferred_head_bytes`` of one.
     """
-    schedule, stages = SCHEDULES[run.schedule], run.layout.pipeline_parallel_size
-    others = peak_in_flight(schedule, stages - 1, stages, run.num_micro_batches, 1) - 1
     if schedule.splits_backward:
-        return head_bytes(run) + others * deferred_head_bytes(run)
-    return head_bytes(run) * (1 if schedule.chunks else 1 + others)
+        return head + (in_flight - 1) * deferred
+    return head if schedule.chunks else in_flight * head
+
+
+def held_head_bytes(run: TrainingRun) -> float:
+    """Return ``held_heads`` of a run."""
+    schedule, stages = SCHEDULES[run.schedule], run.layout.pipeline_parallel_size
+    in_flight = peak_in_flight(schedule, stages - 1, stages, run.num_micro_batches, 1)
+    return held_heads(schedule, in_flight, head_bytes(run), deferred_head_bytes(run))
 
 
 def gathered_edge_bytes(run: TrainingRun) -> float:

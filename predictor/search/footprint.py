@@ -7,7 +7,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from predictor.activations import embedding_bytes, gathered_edge_bytes, held_head_bytes, kept_bytes, working_bytes
+from predictor.activations import (
+    deferred_head_bytes,
+    embedding_bytes,
+    gathered_edge_bytes,
+    head_bytes,
+    held_heads,
+    kept_bytes,
+    working_bytes,
+)
 from predictor.memory import allowance_bytes, buffer_bytes, held_bytes, state_bytes
 from predictor.search.space import Plan, Space
 from predictor.search.stages import Key, Pipelines, Stage, shared_key
@@ -24,21 +32,21 @@ class Held(NamedTuple):
 
 
 class Edges(NamedTuple):
-    """Bytes of the model's ends: what the embedding keeps, what the last stage holds, what ZeRO-3 gathers."""
+    """Bytes of the model's ends: what the embedding and the last stage keep of a micro-batch, what ZeRO-3 gathers."""
 
     embedding: float
     head: float
+    deferred: float
     gathered: float
 
 
 def _held(stage: Stage, layers: dict[LayerKind, tuple[float, float]], edges: Edges) -> Held:
-    """Return the bytes of one stage from those of its layers, and of the embedding and the model's end."""
+    """Return the bytes of one stage from those of its layers, and of the model's ends; the last stage's head aside."""
+    at_edge = stage.is_first or stage.is_last
     return Held(
         kept=sum([layers[kind][0] * count for kind, count in stage.layers]),
         embedding=edges.embedding if stage.is_first else 0.0,
-        working=max([layers[kind][1] for kind, _ in stage.layers])
-        + (edges.head if stage.is_last else 0.0)
-        + (edges.gathered if stage.is_first or stage.is_last else 0.0),
+        working=max([layers[kind][1] for kind, _ in stage.layers]) + (edges.gathered if at_edge else 0.0),
     )
 
 
@@ -59,8 +67,11 @@ class Footprints:
         """Return what the fullest GPU of a candidate needs."""
         tensors = 0.0
         flights, helds = self._in_flight(plan), self._stage_held(plan)
-        for state, in_flight, held in zip(self._stage_states(plan), flights, helds, strict=True):
+        stages = self._pipelines.of(plan).distinct
+        for stage, state, in_flight, held in zip(stages, self._stage_states(plan), flights, helds, strict=True):
             needed = state + held_bytes(in_flight, plan.pieces, held.kept, held.embedding) + held.working
+            if stage.is_last:
+                needed += self._head(plan)
             if needed > tensors:
                 tensors = needed
         return tensors + allowance_bytes(tensors)
@@ -93,7 +104,7 @@ class Footprints:
     def _stage_held(self, plan: Plan) -> list[Held]:
         """Return bytes of activations of every distinct stage."""
         shared = shared_key(plan), plan.recompute
-        key = (shared, plan.schedule, plan.num_micro_batches, plan.degrees.pipeline, plan.pieces)
+        key = (shared, plan.degrees.pipeline, plan.pieces)
         found = self._held.get(key)
         if found is None:
             stages = self._pipelines.of(plan)
@@ -110,11 +121,19 @@ class Footprints:
             found = self._bytes[shared, kind] = kept_bytes(run, kind), working_bytes(run, [kind])
         return found
 
+    def _head(self, plan: Plan) -> float:
+        """Return what the last stage holds of the model's end."""
+        schedule, stages = SCHEDULES[plan.schedule], plan.degrees.pipeline
+        in_flight = peak_in_flight(schedule, stages - 1, stages, plan.num_micro_batches, 1)
+        edges = self._edge_bytes(plan, (shared_key(plan), plan.recompute))
+        return held_heads(schedule, in_flight, edges.head, edges.deferred)
+
     def _edge_bytes(self, plan: Plan, shared: Key) -> Edges:
-        """Return bytes of the model's ends; what the last stage holds depends on the schedule."""
-        key = (shared, plan.schedule, plan.num_micro_batches, plan.degrees.pipeline)
-        found = self._edges.get(key)
+        """Return bytes of the model's ends."""
+        found = self._edges.get(shared)
         if found is None:
             run = self._space.run(plan)
-            found = self._edges[key] = Edges(embedding_bytes(run), held_head_bytes(run), gathered_edge_bytes(run))
+            found = self._edges[shared] = Edges(
+                embedding_bytes(run), head_bytes(run), deferred_head_bytes(run), gathered_edge_bytes(run)
+            )
         return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import isqrt
 from typing import NamedTuple
 
@@ -156,14 +157,7 @@ class Space:
 
     def layout(self, degrees: Degrees) -> Layout:
         """Return the layout of some degrees on the base's nodes."""
-        return replace(
-            self.base.layout,
-            tensor_parallel_size=degrees.tensor,
-            pipeline_parallel_size=degrees.pipeline,
-            data_parallel_size=degrees.data,
-            context_parallel_size=degrees.context,
-            expert_parallel_size=degrees.expert,
-        )
+        return _laid_out(self.base.layout, degrees)
 
     def run(self, plan: Plan) -> TrainingRun:
         """Return a candidate as a run."""
@@ -181,6 +175,18 @@ class Space:
             virtual_pipeline_parallel_size=plan.pieces,
             blocking_transfers=self.base.blocking_transfers and SCHEDULES[plan.schedule].may_block,
         )
+
+
+@lru_cache(maxsize=4096)
+def _laid_out(base: Layout, degrees: Degrees) -> Layout:
+    return replace(
+        base,
+        tensor_parallel_size=degrees.tensor,
+        pipeline_parallel_size=degrees.pipeline,
+        data_parallel_size=degrees.data,
+        context_parallel_size=degrees.context,
+        expert_parallel_size=degrees.expert,
+    )
 
 
 def nests(one: int, other: int) -> bool:
