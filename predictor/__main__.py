@@ -37,6 +37,7 @@ ANSWERS: dict[str, Answer] = {
     examples.LIST: examples.answer_list,
     examples.SHOW: examples.answer_show,
     examples.PRESETS: examples.answer_presets,
+    examples.SYSTEMS: examples.answer_systems,
 }
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
-from predictor.breakdown import StageParts, stage_parts
+from predictor.breakdown import StageParts, answers, stage_parts
 from predictor.costs.published import PublishedSystem
+from predictor.json_report import notes
 from predictor.memory import GIB, run_memory
-from predictor.report import LABELS, duration
+from predictor.report import LABELS, duration, wrapped
 from predictor.step_time import Prediction
 
 FORMAT = "estimate-train-time/comparison/1"
@@ -22,6 +23,13 @@ class Compared:
     name: str
     prediction: Prediction
     system: PublishedSystem
+    given: tuple[str, ...] = ()
+
+    @property
+    def fits(self) -> str:
+        """Return whether it fits; nothing where the system does not say how much memory a GPU has."""
+        limit = self.system.system.gpu.memory_gib
+        return "" if limit is None else "yes" if self.memory_gib <= limit.value else "NO"
 
     @property
     def critical(self) -> StageParts:
@@ -32,6 +40,19 @@ class Compared:
     def memory_gib(self) -> float:
         """Return what the fullest GPU needs."""
         return max(memory.total for memory in run_memory(self.prediction.run)) / GIB
+
+
+def _notes(compared: list[Compared]) -> list[str]:
+    """Return what a reader must know of each prediction, said once where all share it."""
+    said: dict[str, list[str]] = {}
+    for one in compared:
+        for note in notes(one.prediction, one.system, answers(one.prediction, one.system), one.given):
+            said.setdefault(note, []).append(one.name)
+    shared = len(compared)
+    return [
+        f"Note: {note}" if len(names) == shared else f"Note on {', '.join(names)}: {note}"
+        for note, names in said.items()
+    ]
 
 
 def _change(value: float, first: float) -> str:
@@ -56,6 +77,7 @@ def _rows(compared: list[Compared]) -> list[tuple[str, list[str]]]:
         ("tokens/s", [f"{p.tokens_per_second:,.0f}" for p in predictions]),
         ("MFU", [f"{p.mfu:.1%}" for p in predictions]),
         ("memory of the fullest GPU, GiB", [f"{one.memory_gib:.1f}" for one in compared]),
+        ("fits", [one.fits for one in compared]),
     ]
     critical = [one.critical for one in compared]
     names = [field.name for field in fields(StageParts) if field.name in LABELS]
@@ -66,8 +88,8 @@ def _rows(compared: list[Compared]) -> list[tuple[str, list[str]]]:
     return rows
 
 
-def render(compared: list[Compared]) -> str:
-    """Return the comparison as a table: a column per prediction, parts of the critical stage."""
+def render(compared: list[Compared], width: int = 100) -> str:
+    """Return the comparison as a table: a column per prediction, parts of the critical stage; notes below it."""
     rows = _rows(compared)
     widths = [max(len(one.name), *(len(cells[i]) for _, cells in rows)) + 2 for i, one in enumerate(compared)]
     head = " " * LABEL_WIDTH + "".join(one.name.rjust(width) for one, width in zip(compared, widths, strict=True))
@@ -75,7 +97,7 @@ def render(compared: list[Compared]) -> str:
         label.ljust(LABEL_WIDTH) + "".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
         for label, cells in rows
     ]
-    return "\n".join(line.rstrip() for line in (head, *lines))
+    return "\n".join([*(line.rstrip() for line in (head, *lines)), *wrapped(_notes(compared), width, 6)])
 
 
 def to_json(compared: list[Compared]) -> dict[str, Any]:
@@ -84,5 +106,8 @@ def to_json(compared: list[Compared]) -> dict[str, Any]:
 
     return {
         "format": FORMAT,
-        "compared": [{"name": one.name, "prediction": one_to_json(one.prediction, one.system)} for one in compared],
+        "compared": [
+            {"name": one.name, "prediction": one_to_json(one.prediction, one.system, given=one.given)}
+            for one in compared
+        ],
     }

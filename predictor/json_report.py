@@ -7,9 +7,10 @@ from typing import Any
 
 from predictor.breakdown import BY_BYTES, Answer, StageParts, answers, stage_parts
 from predictor.budget import prediction_bill
-from predictor.costs.collectives import COLLECTIVES
+from predictor.costs.collectives import COLLECTIVES, Topology
 from predictor.costs.cost import Source
 from predictor.costs.published import CARD, PublishedSystem
+from predictor.errors import PublishedError
 from predictor.memory import GIB, StageMemory, run_memory
 from predictor.sections import NO_BUDGET, BudgetSection
 from predictor.step_time import Prediction
@@ -18,6 +19,9 @@ FORMAT = "estimate-train-time/prediction/1"
 INTERVAL = 0.9
 # An interval whose ends are farther apart than this says little more than an order of magnitude.
 WIDE_FACTOR = 2.0
+# A network that reaches less than this share of its bandwidth is worth a sentence, where traffic is of the step.
+SLOW, WORTH_A_NOTE = 0.5, 0.02
+LARGE_MESSAGE = 1e9
 
 
 def _named(answer: Answer) -> str:
@@ -40,6 +44,7 @@ def notes(
             f"The 90 % interval is wide, its ends a factor of {step.high_us / step.low_us:.2g} apart: "
             f"{_named(widest)} contributes most to its width."
         )
+    said += _hardware_notes(prediction, system, found)
     if run.precision != system.precision:
         said.append(
             f"{run.precision} was not measured on {system.name}: answered from {system.precision}, which has the same "
@@ -53,6 +58,35 @@ def notes(
         share = sum(by_bytes) / prediction.step.us
         said.append(
             f"Kernels that nobody benchmarked are timed by the bytes they move: {share:.1%} of the step at most."
+        )
+    return said
+
+
+def reached_gb_per_s(system: PublishedSystem) -> float | None:
+    """Return the bandwidth that large all-reduces between two nodes reach per GPU; None where nobody can tell."""
+    try:
+        us = system.collective("all_reduce", LARGE_MESSAGE, Topology(2, 1)).us
+    except PublishedError:
+        return None
+    return LARGE_MESSAGE / 1e3 / us  # two ranks: each sends the message once
+
+
+def _hardware_notes(prediction: Prediction, system: PublishedSystem, found: list[Answer]) -> list[str]:
+    """Return what sets this system's answers apart from what its hardware could do."""
+    said = []
+    nominal, reached = system.system.links.inter_node_gb_per_s.value, reached_gb_per_s(system)
+    traffic = sum(one.step_us for one in found if one.operator in COLLECTIVES)
+    leaves = prediction.run.layout.num_gpus > prediction.run.layout.gpus_per_node
+    if leaves and reached is not None and reached < SLOW * nominal and traffic > WORTH_A_NOTE * prediction.step.us:
+        said.append(
+            f"Between nodes {system.name} reached {reached:.1f} of its {nominal:g} GB/s when it was measured, and so "
+            "it does here: a run with a faster transport spends less on traffic."
+        )
+    lender = system.operators_lent_by()
+    if lender is not None:
+        said.append(
+            f"Nobody measured the {system.gpu}: operators run at the share of its peaks that {lender.name}'s "
+            f"{lender.gpu.name} reached of its own, which a lower power limit would not allow."
         )
     return said
 

@@ -27,6 +27,8 @@ from predictor.sections import BudgetSection, RunConfig, validate
 from predictor.short_names import OPERATORS_BY_SHORT_NAME
 from predictor.workloads.run import TrainingRun
 
+# Files that other tools read, and this one only by ``from``.
+OTHER_TOOLS = (".json", ".toml", ".sh")
 # Two precisions with one element size and one matrix peak run the same kernels at the same rate.
 STANDS_IN_FOR = {"bf16": "fp16"}
 
@@ -140,12 +142,26 @@ def merged(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     return both
 
 
+def clashing(under: dict[str, Any], over: dict[str, Any], path: str = "") -> list[tuple[str, Any, Any]]:
+    """Return key, value and new value of what two nested mappings say differently."""
+    found: list[tuple[str, Any, Any]] = []
+    for key in under.keys() & over.keys():
+        old, new = under[key], over[key]
+        if isinstance(old, dict) and isinstance(new, dict):
+            found += clashing(old, new, f"{path}{key}.")
+        elif old != new:
+            found.append((f"{path}{key}", old, new))
+    return sorted(found, key=lambda one: one[0])
+
+
 def _with_preset(content: dict[str, Any]) -> dict[str, Any]:
     """Return a configuration with its model's preset spelt out, its own keys on top."""
     model = content.get("model")
     name = model if isinstance(model, str) else model.get("preset") if isinstance(model, dict) else None
     if name is None:
         return content
+    if not isinstance(name, str):
+        raise ConfigError(f"model.preset is {name!r}; expected the name of a preset, as list-presets shows them")
     own = {key: value for key, value in model.items() if key != "preset"} if isinstance(model, dict) else {}
     return {**content, "model": merged(preset(name), own)}
 
@@ -168,11 +184,16 @@ def completed(content: dict[str, Any], base: Path) -> tuple[dict[str, Any], tupl
 
     found = [read_any(base / name) for name in files]
     taken: dict[str, Any] = {}
-    for one in found:
+    clashes: list[str] = []
+    for name, one in zip(files, found, strict=True):
+        clashes += [
+            f"{name} says {key}: {new}, a file before it {old}; {name} counts."
+            for key, old, new in clashing(taken, one.content)
+        ]
         taken = merged(taken, one.content)
     own = {key: value for key, value in content.items() if key != "from"}
     whole = _with_preset(merged(_with_preset(taken), own))
-    notes = [note for one in found for note in (*one.notes, *one.still_unsaid(whole))]
+    notes = clashes + [note for one in found for note in (*one.notes, *one.still_unsaid(whole))]
     return whole, tuple(dict.fromkeys(notes))
 
 
@@ -221,15 +242,33 @@ def read_config(path: str | Path) -> tuple[dict[str, Any], Path]:
     if not isinstance(path, str | PathLike):
         raise ConfigError(f"config_path is {path!r}; expected the path of a configuration file")
     path = Path(path)
+    if path.suffix in OTHER_TOOLS and path.is_file():
+        from predictor.readers import detect
+
+        raise ConfigError(
+            f"{path} is a {detect(path)}; a configuration takes from it with from: {path.name}, beside its own "
+            "system and whatever the file does not say"
+        )
     return read_mapping(path), path.resolve().parent if path.is_file() else Path.cwd()
 
 
-def on_nodes_of(content: dict[str, Any], system: str | None = None) -> dict[str, Any]:
-    """Return a configuration in its full form that uses all GPUs of a node, and another system where one is named."""
+def on_nodes_of(content: dict[str, Any], system: str | None = None, base: Path | None = None) -> dict[str, Any]:
+    """Return a configuration in its full form on all GPUs of a node, or on another system's nodes.
+
+    Args:
+        content: of the configuration.
+        system: another system; ``gpus_per_node`` is then kept where a node of it has as many.
+        base: folder that paths are relative to.
+    """
     full = short_config.expand(content) if short_config.is_short(content) else content
-    layout = {key: value for key, value in full.get("parallelism", {}).items() if key != "gpus_per_node"}
-    named = {} if system is None else {"system": system, "gpu": None}
-    return {**full, "parallelism": layout, **named}
+    layout = dict(full.get("parallelism") or {})
+    used = layout.pop("gpus_per_node", None)
+    if system is None:
+        return {**full, "parallelism": layout}
+    there = read_mapping(find_folder(system, base or Path.cwd()) / "system.yaml").get("gpus_per_node")
+    if isinstance(used, int) and isinstance(there, int) and used <= there:
+        layout["gpus_per_node"] = used
+    return {**full, "parallelism": layout, "system": system, "gpu": None}
 
 
 def prepare(

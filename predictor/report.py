@@ -264,7 +264,7 @@ def _data_parallel(parts: StageParts, step_us: float) -> str:
     )
 
 
-def _wrapped(lines: list[str], width: int, indent: int) -> list[str]:
+def wrapped(lines: list[str], width: int, indent: int) -> list[str]:
     """Break lines that are longer than the output."""
     wrapped = []
     for line in lines:
@@ -296,5 +296,5 @@ def render(
     below += [f"Note: {note}" for note in notes(prediction, system, found, given)]
     table = ["", "Where the step goes", *_table(prediction, parts, width)]
     return "\n".join(
-        [*_wrapped(_header(prediction, system, budget), width, len(TITLE)), *table, *_wrapped(below, width, 6)]
+        [*wrapped(_header(prediction, system, budget), width, len(TITLE)), *table, *wrapped(below, width, 6)]
     )

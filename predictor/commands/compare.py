@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from predictor.commands.parser import Commands, add_debug, as_json
+from predictor.commands.parser import Commands, add_debug, as_json, width
 from predictor.errors import ConfigError
 
 NAME = "compare"
@@ -31,10 +31,14 @@ def answer(arguments: argparse.Namespace) -> str:
     for path in arguments.paths:
         content, base = read_config(path)
         loaded = prepare(content, base)
-        compared.append(Compared(f"{path} on {loaded.system.name}", predict(loaded.run, loaded.system), loaded.system))
+        compared.append(
+            Compared(f"{path} on {loaded.system.name}", predict(loaded.run, loaded.system), loaded.system, loaded.notes)
+        )
         for name in arguments.system:
-            other = prepare(on_nodes_of(content, name), base)
-            compared.append(Compared(f"{path} on {other.system.name}", predict(other.run, other.system), other.system))
+            other = prepare(on_nodes_of(content, name, base), base)
+            compared.append(
+                Compared(f"{path} on {other.system.name}", predict(other.run, other.system), other.system, other.notes)
+            )
     if len(compared) < 2:
         raise ConfigError("compare needs two configurations, or one and a --system to set beside its own")
-    return as_json(to_json(compared)) if arguments.json else render(compared)
+    return as_json(to_json(compared)) if arguments.json else render(compared, width())

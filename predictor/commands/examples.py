@@ -1,4 +1,4 @@
-"""``list-examples``, ``show-example`` and ``list-presets``: what comes with the program."""
+"""``list-examples``, ``show-example``, ``list-systems`` and ``list-presets``: what comes with the program."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import argparse
 from predictor.bundled import examples
 from predictor.commands.parser import Commands, example
 
-LIST, SHOW, PRESETS = "list-examples", "show-example", "list-presets"
+LIST, SHOW, PRESETS, SYSTEMS = "list-examples", "show-example", "list-presets", "list-systems"
 
 
 def add(commands: Commands) -> None:
@@ -15,6 +15,7 @@ def add(commands: Commands) -> None:
     commands.add_parser(LIST, help="list the bundled examples", allow_abbrev=False)
     show = commands.add_parser(SHOW, help="print a bundled example", allow_abbrev=False)
     show.add_argument("name", metavar="NAME")
+    commands.add_parser(SYSTEMS, help="list the published systems", allow_abbrev=False)
     commands.add_parser(PRESETS, help="list the models that are known by name", allow_abbrev=False)
 
 
@@ -33,3 +34,23 @@ def answer_presets(_: argparse.Namespace) -> str:
     from predictor.presets import preset_names
 
     return "\n".join(preset_names())
+
+
+def answer_systems(_: argparse.Namespace) -> str:
+    """Return every published system with its GPU, its nodes and its links."""
+    from predictor.bundled import REGRESSORS_FOLDER, systems
+    from predictor.costs.folder import read_hardware, read_manifest
+
+    lines = []
+    for name in systems():
+        folder = REGRESSORS_FOLDER / name
+        hardware = read_hardware(folder, read_manifest(folder))
+        memory = hardware.gpu.memory_gib
+        known = "from data sheets" if hardware.transfer is not None else "measured"
+        links = hardware.links
+        lines.append(
+            f"{name:12}{hardware.gpu.name:22}{hardware.gpus_per_node:3} per node  "
+            f"{'' if memory is None else f'{memory.value:6.1f} GiB'}  links {links.intra_node_gb_per_s.value:g} and "
+            f"{links.inter_node_gb_per_s.value:g} GB/s inside and between nodes  {known}"
+        )
+    return "\n".join(lines)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -75,13 +76,22 @@ def as_json(content: object, indent: int | None = 2) -> str:
     return json.dumps(content, indent=indent, allow_nan=False)
 
 
-def write_file(option: str, name: str, text: str) -> str:
+def write_file(option: str, name: str, text: str, others: Sequence[str | Path | None] = ()) -> str:
     """Write a file and return what there is to say about it.
 
+    Args:
+        option: that asked for it.
+        name: of the file.
+        text: what to write.
+        others: files that the same command reads or writes, which this one must not be.
+
     Raises:
-        ConfigError: it cannot be written.
+        ConfigError: it cannot be written, or would overwrite one of the others.
     """
     path = Path(name)
+    for other in others:
+        if other is not None and path.resolve() == Path(other).resolve():
+            raise ConfigError(f"{option} {name}: the same command reads or writes it; name another file")
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:

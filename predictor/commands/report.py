@@ -37,4 +37,4 @@ def answer(arguments: argparse.Namespace) -> str:
 
         found = search(around(loaded), SHOWN, pareto=True)
     text = page(prediction, loaded, picture(step_trace(prediction)), found)
-    return write_file("--out", arguments.out, text)
+    return write_file("--out", arguments.out, text, [path])

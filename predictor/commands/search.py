@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from predictor.commands.parser import Commands, add_debug, as_json, write_file
+from predictor.commands.parser import Commands, add_debug, as_json, width, write_file
 from predictor.errors import ConfigError
 
 NAME = "search"
@@ -33,13 +33,14 @@ def add(commands: Commands) -> None:
     command.add_argument("--top", type=int, default=10, metavar="N", help="layouts to show")
     command.add_argument("--pareto", action="store_true", help="also those that nothing beats in both time and memory")
     command.add_argument("--json", action="store_true", help="print JSON")
+    command.add_argument("--write", metavar="FILE", help="also write the fastest layout as a configuration")
     command.add_argument("--csv", metavar="FILE", help="also write the layouts shown to a file")
     add_debug(command)
 
 
 def answer(arguments: argparse.Namespace) -> str:
     """Return the fastest layouts."""
-    from predictor.search.answer import render, search, to_csv, to_json
+    from predictor.search.answer import configuration, render, search, to_csv, to_json
     from predictor.search.question import Question, asked
     from predictor.search.space import ZERO_ALONE
     from predictor.sizes import whole
@@ -69,5 +70,7 @@ def answer(arguments: argparse.Namespace) -> str:
     )
     found = search(asked(question), whole("--top", arguments.top, largest=MOST_SHOWN), arguments.pareto)
     if arguments.csv is not None:
-        write_file("--csv", arguments.csv, to_csv(found))
-    return as_json(to_json(found)) if arguments.json else render(found)
+        write_file("--csv", arguments.csv, to_csv(found), [arguments.model])
+    if arguments.write is not None:
+        write_file("--write", arguments.write, configuration(found), [arguments.model, arguments.csv])
+    return as_json(to_json(found)) if arguments.json else render(found, width())

@@ -29,11 +29,12 @@ def answer(arguments: argparse.Namespace) -> str:
     from predictor.timeline.picture import picture
     from predictor.timeline.trace import trace_events
 
-    loaded = prepare(*read_config(config_path(arguments)))
+    path = config_path(arguments)
+    loaded = prepare(*read_config(path))
     trace = step_trace(predict(loaded.run, loaded.system))
     said = []
     if arguments.trace is not None:
-        said.append(write_file("--trace", arguments.trace, as_json(trace_events(trace), indent=None)))
+        said.append(write_file("--trace", arguments.trace, as_json(trace_events(trace), indent=None), [path]))
     if arguments.svg is not None:
-        said.append(write_file("--svg", arguments.svg, picture(trace)))
+        said.append(write_file("--svg", arguments.svg, picture(trace), [path, arguments.trace]))
     return "\n".join(said)

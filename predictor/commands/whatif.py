@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from predictor.commands.parser import Commands, add_config, add_debug, as_json, config_path
+from predictor.commands.parser import Commands, add_config, add_debug, as_json, config_path, width
 from predictor.errors import ConfigError
 
 NAME = "whatif"
@@ -38,15 +38,18 @@ def answer(arguments: argparse.Namespace) -> str:
         raise ConfigError("whatif needs something to change: --set KEY=VALUE, or --system NAME")
     content, base = read_config(config_path(arguments))
     before = prepare(content, base)
-    other = on_nodes_of(content, arguments.system) if arguments.system is not None else content
+    other = on_nodes_of(content, arguments.system, base) if arguments.system is not None else content
     named = prepare(other, base).system
-    changes = dict(parse_change(text, named.system) for text in arguments.changes)
+    parsed = [parse_change(text, named.system) for text in arguments.changes]
+    changes = dict(parsed)
+    if len(changes) < len(parsed):
+        raise ConfigError("--set names one key twice; give each once")
     if "gpus_per_node" in changes:
         other = on_nodes_of(other)
     after = prepare(other, base, lambda system: changed(system, changes) if changes else system)
     name = ", ".join([*([named.name] if arguments.system else []), *arguments.changes])
     compared = [
-        Compared(before.system.name, predict(before.run, before.system), before.system),
-        Compared(name, predict(after.run, after.system), after.system),
+        Compared(before.system.name, predict(before.run, before.system), before.system, before.notes),
+        Compared(name, predict(after.run, after.system), after.system, after.notes),
     ]
-    return as_json(to_json(compared)) if arguments.json else render(compared)
+    return as_json(to_json(compared)) if arguments.json else render(compared, width())

@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from predictor.costs.catalogue import catalogue
-from predictor.costs.collectives import COLLECTIVES, Topology
+from predictor.costs.collectives import COLLECTIVES, SHARDED, Topology
 from predictor.costs.cost import ZERO, Cost
 from predictor.costs.folder import (
     CARD,
@@ -32,9 +32,9 @@ from predictor.costs.folder import (
 from predictor.costs.hardware import System
 from predictor.costs.links import MESSAGE, RING, SENT_STRAIGHT, LinkRegressor, LinkUse, link_use
 from predictor.costs.operator import Direction, Operator, Shape
-from predictor.costs.regressors import Outside, Regressor
+from predictor.costs.regressors import DirectionRegressor, Outside, Regressor
 from predictor.costs.stand_ins import Call
-from predictor.costs.transfer import ALL_TO_ALL_LOG_ERROR, COLLECTIVE_LOG_ERROR, ByReach, relinked, transfer
+from predictor.costs.transfer import ALL_TO_ALL_LOG_ERROR, COLLECTIVE_LOG_ERROR, ByReach, computes, relinked, transfer
 from predictor.errors import PublishedError
 
 __all__ = [
@@ -97,9 +97,30 @@ class PublishedSystem:
         key = (operator.name, direction, shape)
         answer = self._answers.get(key)
         if answer is None:
-            answer = self._called(operator, direction, shape).cost(direction)
+            answer = self._within_peak(
+                operator, direction, shape, self._called(operator, direction, shape).cost(direction)
+            )
             self._answers[key] = answer
         return answer
+
+    def _within_peak(self, operator: Operator, direction: Direction, shape: Shape, cost: Cost) -> Cost:
+        """Return a cost whose interval does not reach below what the peak FLOP/s allow."""
+        peak = self.system.gpu.peak_tflop_per_s.get(self.precision)
+        if peak is None or not computes(operator):
+            return cost
+        sms = int(self.system.gpu.num_multiprocessors.value)
+        least_us = operator.work(shape, direction, sms).flops / (peak.value * 1e6)
+        if cost.low_us >= least_us:
+            return cost
+        return Cost(cost.us, min(cost.us, least_us), cost.high_us, cost.source)
+
+    def operators_lent_by(self) -> System | None:
+        """Return the hardware whose operators answer for a GPU that nobody measured; None where they are its own."""
+        if self.system.transfer is None:
+            return None
+        folder = lender_folder(self.folder, self.system.transfer.operators)
+        lender = read_hardware(folder, read_manifest(folder))
+        return None if lender.gpu.name == self.gpu else lender
 
     def forget(self) -> None:
         """Forget every answer; what was loaded stays loaded."""
@@ -129,6 +150,9 @@ class PublishedSystem:
         Raises:
             PublishedError: there is none at the end, or stand-ins go round in a circle.
         """
+        half = self._half_of_all_reduce(operator, direction, shape)
+        if half is not None:
+            return half
         asked: list[str] = []
         times = 1.0
         while (regressor := self._found(operator, direction)) is None:
@@ -141,6 +165,29 @@ class PublishedSystem:
             name, shape, factor = operator.stand_in(shape, direction, sms)
             operator, times = catalogue()[name], times * factor
         return Call(operator, shape, times, regressor, stands_in=bool(asked))
+
+    def _half_of_all_reduce(self, operator: Operator, direction: Direction, shape: Shape) -> Call | None:
+        """Return half an all-reduce for a gather or scatter where all-reduces were measured closer by.
+
+        A ring all-reduce is a reduce-scatter and an all-gather of the same bytes. That is surer than sizes farther
+        outside the measured ones, and inside a node than topologies that were not measured: the links of a pair say
+        little about those of four. Between nodes physics carries a topology that nobody measured.
+        """
+        if operator.name not in SHARDED:
+            return None
+        all_reduce = COLLECTIVES["all_reduce"]
+        own, whole = (self._found(one, direction) for one in (operator, all_reduce))
+        if not isinstance(own, DirectionRegressor) or not isinstance(whole, DirectionRegressor):
+            return None
+        size_bytes, nodes, gpus = shape
+        same = (size_bytes * nodes * gpus, nodes, gpus)
+        reach = own.outside(operator, direction, shape)
+        if reach is None or not whole.has_measured(same) or (nodes > 1 and not own.has_measured(shape)):
+            return None
+        other = whole.outside(all_reduce, direction, same)
+        if other is not None and own.has_measured(shape) and (other.factor or 1.0) >= (reach.factor or 1.0):
+            return None
+        return Call(all_reduce, same, 0.5, whole, stands_in=True)
 
     def regressor(self, operator: Operator, direction: Direction) -> Regressor:
         """Return the regressor that answers for an operator itself, never one that stands in.

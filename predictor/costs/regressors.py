@@ -200,7 +200,7 @@ class DirectionRegressor:
         work = operator.work(shape, direction, self._num_multiprocessors)
         terms = physics_terms(work)
         us = physics_us(model.physics, terms, model.overlapped)
-        known = model.topologies is None or shape[1:] in model.topologies
+        known = self.has_measured(shape)
         if self._trees and known:
             raw = self._features(operator, direction, shape, terms)
             x = [
@@ -236,6 +236,10 @@ class DirectionRegressor:
         """Return the half width of an operator's interval outside what was measured, as a log."""
         return self._interval(operator, shape).widest
 
+    def has_measured(self, shape: Shape) -> bool:
+        """Return whether a collective's topology was among the measured ones; always for an operator."""
+        return self.model.topologies is None or shape[1:] in self.model.topologies
+
     def _interval(self, operator: Operator, shape: Shape) -> Interval:
         """Return the interval of the operator or the topology asked for, or of all together."""
         model = self.model
@@ -262,7 +266,7 @@ class DirectionRegressor:
     def outside(self, operator: Operator, direction: Direction, shape: Shape) -> Outside | None:
         """Return the size of a call that lies farthest outside the measured range; None if all lie inside."""
         model = self.model
-        if model.topologies is not None and shape[1:] not in model.topologies:
+        if not self.has_measured(shape):
             return Outside("topology", None)
         coordinates = hull_coordinates(shape, operator.work(shape, direction, self._num_multiprocessors))
         names = (*operator.dimensions, "flops", "bytes")

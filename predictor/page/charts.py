@@ -30,7 +30,7 @@ COLOURS = {
     "buffers": "#cc79a7",
     "allowance": "#c8c8c8",
 }
-WIDTH, LEFT, RIGHT = 900, 90, 20
+WIDTH, LEFT, RIGHT = 900, 90, 30
 BAR, GAP, AXIS = 20, 6, 44
 MAX_BAR_ROWS = 64
 
@@ -68,7 +68,7 @@ def _axis(marks: Sequence[float], scale: float, height: float, unit: str) -> lis
     for mark in marks:
         x = LEFT + mark * scale
         lines.append(f'<line class="grid" x1="{x:.1f}" y1="0" x2="{x:.1f}" y2="{height:.1f}"/>')
-        lines.append(f'<text x="{x:.1f}" y="{height + 15:.1f}" text-anchor="middle">{mark:g}</text>')
+        lines.append(f'<text x="{x:.1f}" y="{height + 15:.1f}" text-anchor="middle">{mark:,g}</text>')
     middle = LEFT + (WIDTH - LEFT - RIGHT) / 2
     return [*lines, f'<text x="{middle:.0f}" y="{height + 34:.1f}" text-anchor="middle">{escape(unit)}</text>']
 
@@ -132,7 +132,7 @@ def scatter(points: Sequence[Point], x_label: str, y_label: str) -> str:
     for mark in y_marks:
         y = bottom - mark * y_scale
         lines.append(f'<line class="grid" x1="{LEFT}" y1="{y:.1f}" x2="{WIDTH - RIGHT}" y2="{y:.1f}"/>')
-        lines.append(f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{mark:g}</text>')
+        lines.append(f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{mark:,g}</text>')
     lines.append(
         f'<text transform="translate(18 {bottom / 2}) rotate(-90)" text-anchor="middle">{escape(y_label)}</text>'
     )

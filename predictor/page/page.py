@@ -137,10 +137,11 @@ def _headline(prediction: Prediction, system: PublishedSystem, loaded: Loaded) -
     if loaded.budget.train_tokens is not None:
         tokens = f"{loaded.budget.train_tokens:.3g} tokens"
         whole = f"<p>{tokens} take {escape(span(bill.hours))}, {bill.gpu_hours:,.0f} GPU-hours.</p>"
+    weakest = f"<p>Its weakest part is {escape(STRENGTHS[step.source])}.</p>"
     return (
         f"<h1>{escape(duration(step.us))} <small>a step, 90 % interval {escape(duration(step.low_us))} – "
-        f"{escape(duration(step.high_us))}</small></h1><p>{escape(STRENGTHS[step.source].capitalize())} is the weakest "
-        f"part of it.</p>{interval(step.us, step.low_us, step.high_us)}{whole}<dl>{listed}</dl>"
+        f"{escape(duration(step.high_us))}</small></h1>{weakest}{interval(step.us, step.low_us, step.high_us)}"
+        f"{whole}<dl>{listed}</dl>"
     )
 
 

@@ -7,10 +7,13 @@ from dataclasses import asdict, dataclass, fields
 from io import StringIO
 from typing import Any
 
+import yaml
+
 from predictor.breakdown import StageParts, stage_parts
 from predictor.costs.published import PublishedSystem
+from predictor.loading import merged
 from predictor.memory import GIB
-from predictor.report import LABELS, duration
+from predictor.report import LABELS, duration, wrapped
 from predictor.search.question import Asked
 from predictor.search.rank import Ranked, Ranking, described, rank
 from predictor.search.space import Plan, Space
@@ -58,6 +61,7 @@ class Found:
     winners: list[Winner]
     pareto: list[Winner]
     notes: tuple[str, ...]
+    content: dict[str, Any]
 
 
 def _winner(space: Space, system: PublishedSystem, ranked: Ranked) -> Winner:
@@ -74,7 +78,7 @@ def search(asked: Asked, top: int, pareto: bool = False) -> Found:
     ranking = rank(asked.space, asked.system, asked.memory_gib, top, pareto)
     winners = [_winner(asked.space, asked.system, ranked) for ranked in ranking.best]
     front = [_winner(asked.space, asked.system, ranked) for ranked in ranking.pareto]
-    return Found(asked.space, asked.system, asked.memory_gib, ranking, winners, front, asked.notes)
+    return Found(asked.space, asked.system, asked.memory_gib, ranking, winners, front, asked.notes, asked.content)
 
 
 def _row(plan: Plan) -> dict[str, Any]:
@@ -94,6 +98,18 @@ def _row(plan: Plan) -> dict[str, Any]:
         "num_micro_batches": plan.num_micro_batches,
         "recompute": str(plan.recompute),
     }
+
+
+def configuration(found: Found) -> str:
+    """Return the fastest layout as a configuration that ``predict`` takes."""
+    row = _row(found.winners[0].ranked.plan)
+    training = {key: row.pop(key) for key in ("micro_batch_size", "num_micro_batches", "recompute")}
+    if not found.winners[0].prediction.run.scatters_gradients:
+        row["gradient_reduction"] = "all_reduce"
+    elif row["zero_stage"] == 1:
+        row["gradient_reduction"] = "reduce_scatter"
+    chosen = {"parallelism": row, "training": training}
+    return yaml.safe_dump(merged(found.content, chosen), sort_keys=False)
 
 
 def _summary(winner: Winner) -> dict[str, Any]:
@@ -211,8 +227,8 @@ def table(winners: list[Winner]) -> list[str]:
     ]
 
 
-def render(found: Found) -> str:
-    """Return the search as a page of text."""
+def render(found: Found, width: int = 100) -> str:
+    """Return the search as a page of text; its sentences no longer than ``width``, its table as wide as it is."""
     ranking, space = found.ranking, found.space
     of = "" if found.memory_gib is None else f" of {found.memory_gib:.1f} GiB"
     asked_for = f"{space.global_batch_size:,} samples of {space.model.sequence_length:,} tokens a step"
@@ -223,10 +239,9 @@ def render(found: Found) -> str:
         "",
         *table(found.winners),
         "",
-        why(found),
-        bottleneck(found.winners[0]),
+        *wrapped([why(found), bottleneck(found.winners[0])], width, 2),
     ]
     if found.pareto:
         lines += ["", "No layout is both faster and leaner than one of these:", *table(found.pareto)]
-    lines += ["", *(f"Note: {note}" for note in found.notes)] if found.notes else []
+    lines += ["", *wrapped([f"Note: {note}" for note in found.notes], width, 6)] if found.notes else []
     return "\n".join(lines)

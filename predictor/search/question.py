@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path
 from typing import Any
 
 from predictor.costs.published import PublishedSystem
 from predictor.errors import ConfigError, nearest
-from predictor.loading import Loaded, completed, merged, on_nodes_of, prepare, read_config
+from predictor.loading import Loaded, completed, merged, on_nodes_of, prepare, published, read_config
 from predictor.presets import preset_names
 from predictor.search.space import ZERO_ALONE, Space
 from predictor.sizes import LARGEST, LARGEST_RUN_GPUS, whole
@@ -78,6 +79,7 @@ class Asked:
     system: PublishedSystem
     memory_gib: float | None
     notes: tuple[str, ...]
+    content: dict[str, Any] = field(default_factory=dict)
 
 
 def _content(question: Question) -> tuple[dict[str, Any], Path, tuple[str, ...]]:
@@ -102,9 +104,21 @@ def _content(question: Question) -> tuple[dict[str, Any], Path, tuple[str, ...]]
     else:
         content, base = {"from": str(path.resolve())}, path.resolve().parent
     content, notes = completed(content, base)
+    if not isinstance(content.get("model"), dict):
+        raise ConfigError(
+            f"--model is {question.model}, which says no model; name a preset or a file that does (a Hugging Face "
+            "config.json, Megatron-LM arguments), or put both into a configuration with from: [...]"
+        )
     fused = {"normalization": "fused_rms_norm"} if content["model"].get("normalization") == "rms_norm" else {}
-    switches = {"model": MODEL_SWITCHES | fused, "parallelism": LAYOUT_SWITCHES, "training": {"precision": "bf16"}}
-    return merged(content, switches), base, notes
+    switches: dict[str, dict[str, Any]] = {
+        "model": MODEL_SWITCHES | fused,
+        "parallelism": LAYOUT_SWITCHES,
+        "training": {"precision": "bf16"},
+    }
+    said = "Runs as Megatron-LM trains in bf16 today, unless a configuration says otherwise: " + ", ".join(
+        f"{key}: {str(value).lower()}" for section in switches.values() for key, value in section.items()
+    )
+    return merged(content, switches), base, (*notes, f"{said}.")
 
 
 def _undecided(content: dict[str, Any]) -> dict[str, Any]:
@@ -115,6 +129,17 @@ def _undecided(content: dict[str, Any]) -> dict[str, Any]:
     kept["training"] = {**kept["training"], "micro_batch_size": 1, "num_micro_batches": 1}
     kept["parallelism"] = {**kept["parallelism"], "zero_stage": 0}
     return kept
+
+
+def _batch(content: dict[str, Any]) -> int | None:
+    """Return the samples of a step that a configuration asks for, however it says so; None where it does not."""
+    training = content.get("training", {})
+    if training.get("global_batch_size") is not None or training.get("num_micro_batches") is None:
+        given: int | None = training.get("global_batch_size")
+        return given
+    counts = (training["num_micro_batches"], training.get("micro_batch_size", 1))
+    replicas = content.get("parallelism", {}).get("data_parallel_size", 1)
+    return prod(whole("num_micro_batches", count) for count in (*counts, replicas))
 
 
 def _overrides(question: Question) -> dict[str, Any]:
@@ -152,11 +177,11 @@ def asked(question: Question) -> Asked:
     num_gpus = whole("--gpus", question.num_gpus, largest=LARGEST_RUN_GPUS)
     content, base, notes = _content(question)
     content = merged(content, _overrides(question))
-    batch = question.global_batch_size
-    if batch is None:
-        batch = content.get("training", {}).get("global_batch_size")
+    batch = question.global_batch_size if question.global_batch_size is not None else _batch(content)
     if batch is None:
         raise ConfigError("--global-batch-size is missing: how many samples does one step take?")
+    if not content.get("system"):
+        raise ConfigError(f"--system is missing; published: {published()}")
     loaded = prepare(_undecided(content), base)
     limit = loaded.system.system.gpu.memory_gib
     memory = question.memory_gib if question.memory_gib is not None else None if limit is None else limit.value
@@ -173,4 +198,4 @@ def asked(question: Question) -> Asked:
         schedules=question.schedules,
         zero_stages=question.zero_stages,
     )
-    return Asked(space, loaded.system, memory, notes)
+    return Asked(space, loaded.system, memory, notes, _undecided(content))

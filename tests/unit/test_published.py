@@ -13,9 +13,9 @@ import pytest
 from predictor.__main__ import main
 from predictor.bundled import REGRESSORS_FOLDER, systems
 from predictor.costs.catalogue import catalogue
-from predictor.costs.collectives import COLLECTIVES
+from predictor.costs.collectives import COLLECTIVES, Topology
 from predictor.costs.operator import Direction
-from predictor.costs.published import PublishedSystem, measured_precisions
+from predictor.costs.published import PublishedSystem, measured_precisions, open_system
 from predictor.errors import PublishedError
 from predictor.short_names import OPERATORS_BY_SHORT_NAME
 from tests.unit.examples import short_form, write
@@ -167,3 +167,25 @@ def test_forgetting_changes_no_answer() -> None:
     before = system.cost(catalogue()["ffn_up"], Direction.FORWARD, shape)
     system.forget()
     assert system.cost(catalogue()["ffn_up"], Direction.FORWARD, shape) == before
+
+
+@pytest.mark.parametrize("name", ["Perlmutter", "Vista", "Selene", "H100"])
+def test_a_gather_and_a_scatter_are_about_an_all_reduce(name: str) -> None:
+    system = open_system(REGRESSORS_FOLDER / name, "fp16")
+    for group in (Topology(1, 2), Topology(1, 4), Topology(2, 1)):
+        if group.gpus_per_node > system.system.gpus_per_node:
+            continue
+        for size_bytes in (2.0**e for e in range(20, 31)):
+            whole = system.collective("all_reduce", size_bytes, group).us
+            halves = (
+                system.collective(kind, size_bytes / group.ranks, group).us for kind in ("all_gather", "reduce_scatter")
+            )
+            assert 0.9 < sum(halves) / whole < 2.0, (group, size_bytes)  # two starts where messages are short
+
+
+def test_no_interval_reaches_below_what_the_peak_allows() -> None:
+    system = open_system(REGRESSORS_FOLDER / "H100", "fp16")
+    shape = (8192, 8192, 28672)
+    cost = system.cost(catalogue()["ffn_up"], Direction.FORWARD, shape)
+    assert cost.low_us >= 2.0 * 8192 * 8192 * 28672 / (system.system.gpu.peak_tflop_per_s["fp16"].value * 1e6) * 0.999
+    assert cost.low_us < cost.us
