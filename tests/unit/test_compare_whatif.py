@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -105,3 +106,28 @@ def test_a_factor_needs_a_number_to_multiply(tmp_path: Path) -> None:
     gpu = loaded.system.system.gpu.model_copy(update={"memory_gib": None})
     with pytest.raises(ConfigError, match="does not say"):
         parse_change("memory_gib=x2", loaded.system.system.model_copy(update={"gpu": gpu}))
+
+
+def test_a_system_keeps_the_gpus_per_node_that_it_has(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(full_form(parallelism={"data_parallel_size": 8, "gpus_per_node": 2}), tmp_path / "c.yml")
+    content = answered(capsys, "compare", str(path), "--system", "H100", "--system", "Vista")
+    compared = content["compared"]
+    assert isinstance(compared, list)
+    assert [one["prediction"]["run"]["gpus_per_node"] for one in compared] == [2, 2, 1]
+
+
+def test_one_number_changes_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(full_form(), tmp_path / "c.yml")
+    assert main(["whatif", str(path), "--set", "memory_gib=1", "--set", "memory_gib=2"]) == 2
+    assert "give each once" in capsys.readouterr().err
+
+
+def test_a_comparison_says_what_does_not_fit_and_why_to_doubt_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(full_form(training={"precision": "bf16"}), tmp_path / "c.yml")
+    assert main(["whatif", str(path), "--set", "memory_gib=1"]) == 0
+    table = capsys.readouterr().out
+    assert re.search(r"^fits +yes +NO$", table, re.MULTILINE)
+    assert "Does not fit" in table
+    assert "bf16 was not measured" in table

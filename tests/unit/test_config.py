@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import yaml
 
 from predictor.config import to_run
 from predictor.errors import ConfigError, MissingKeyError, PublishedError
-from predictor.loading import load, published
+from predictor.loading import load, prepare, published, read_config
 from predictor.read_yaml import read_mapping
 from predictor.sections import (
     BudgetSection,
@@ -248,3 +249,30 @@ def test_contradictory_experts_are_one_line(name: str, tmp_path: Path) -> None:
         load(write(content, tmp_path / "config.yml"))
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_files_of_other_tools_are_named_by_from(tmp_path: Path) -> None:
+    model = {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(model), encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"from: config\.json"):
+        load(path)
+
+
+def test_files_that_disagree_are_told(tmp_path: Path) -> None:
+    sizes = {"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 4, "fp16": {"enabled": True}}
+    for name, stage in (("one.json", 1), ("two.json", 2)):
+        content = {**sizes, "zero_optimization": {"stage": stage}}
+        (tmp_path / name).write_text(json.dumps(content), encoding="utf-8")
+    sections = full_form()
+    del sections["training"]
+    path = write({**sections, "from": ["one.json", "two.json"]}, tmp_path / "config.yml")
+    loaded = prepare(*read_config(path))
+    assert loaded.run.zero_stage == 2
+    assert any("two.json says parallelism.zero_stage: 2" in note for note in loaded.notes)
+
+
+@pytest.mark.parametrize("name", [3, ["llama3-8b"], {"a": 1}])
+def test_a_preset_is_a_name(name: object, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"model\.preset is"):
+        load(write(full_form(model={"preset": name}), tmp_path / "config.yml"))

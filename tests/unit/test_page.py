@@ -135,3 +135,17 @@ def test_ticks_reach_the_largest_value_and_are_few(largest: float) -> None:
 def test_charts_survive_text_that_looks_like_markup() -> None:
     ElementTree.fromstring(bars([Bar("<&>", {"forward": 1.0})], "<ms>", '"label"', limit=2.0))
     ElementTree.fromstring(scatter([Point(1.0, 2.0, "<a & b>", True)], "x <", "y &"))
+
+
+def test_outputs_never_overwrite_inputs_or_each_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(full_form(), tmp_path / "c.yml")
+    before = path.read_bytes()
+    same = str(tmp_path / "same")
+    for command in (
+        ["report", str(path), "--out", str(path)],
+        ["timeline", str(path), "--trace", str(path)],
+        ["timeline", str(path), "--trace", same, "--svg", same],
+    ):
+        assert main(command) == 2
+        assert "name another file" in capsys.readouterr().err
+    assert path.read_bytes() == before

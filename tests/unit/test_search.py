@@ -144,7 +144,7 @@ def test_answers_agree_with_each_other(found: Found) -> None:
     assert json.loads(json.dumps(content, allow_nan=False)) == content
     rows = list(csv.DictReader(StringIO(to_csv(found))))
     assert [float(row["time_us"]) for row in rows] == [layout["time_us"] for layout in content["layouts"]]
-    text = render(found)
+    text = " ".join(render(found).split())
     assert content["why"] == why(found)
     assert content["why"] in text
     assert content["bottleneck"] == bottleneck(found.winners[0])
@@ -182,3 +182,39 @@ def test_bad_input_is_one_line(options: list[str], message: str, capsys: pytest.
     assert not captured.out
     assert message in captured.err
     assert captured.err.count("\n") == 1
+
+
+def test_the_winner_is_written_as_a_configuration_that_predicts_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "winner.yml"
+    for model in ("llama3-8b", config(tmp_path / "c.yml", dict(SPARSE), **SWITCHES)):
+        options = ["--system", "Perlmutter", "--gpus", "16", "--global-batch-size", "64", "--json", "--write", str(out)]
+        assert main(["search", "--model", model, *options]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert main([str(out), "--json"]) == 0
+        predicted = json.loads(capsys.readouterr().out)
+        assert predicted["step"]["time_us"] == pytest.approx(found["layouts"][0]["time_us"], rel=1e-9)
+        memory = max(stage["memory"]["total_gib"] for stage in predicted["stages"])
+        assert memory == pytest.approx(found["layouts"][0]["memory_gib"], rel=1e-9)
+
+
+def test_a_configuration_says_its_own_batch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    training = {"micro_batch_size": 2, "num_micro_batches": 4}
+    path = config(tmp_path / "c.yml", dict(SMALL), training, data_parallel_size=4)
+    assert main(["search", "--model", path, "--gpus", "8", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["global_batch_size"] == 32
+
+
+def test_what_says_no_model_or_system_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    deepspeed = tmp_path / "ds_config.json"
+    deepspeed.write_text('{"train_batch_size": 8, "zero_optimization": {"stage": 1}}', encoding="utf-8")
+    options = ["--gpus", "8", "--global-batch-size", "8"]
+    for command, message in (
+        (["--model", str(deepspeed), "--system", "H100"], "says no model"),
+        (["--model", "llama3-8b"], "--system is missing"),
+    ):
+        assert main(["search", *command, *options]) == 2
+        error = capsys.readouterr().err
+        assert message in error
+        assert error.count("\n") == 1
