@@ -1,1 +1,1 @@
-"""Find the fastest layout of a model on so many GPUs: every layout is bounded, the promising ones are replayed."""
+"""Find the fastest layout of a model on so many GPUs: whichever may be the fastest is looked at more closely."""

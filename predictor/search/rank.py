@@ -1,12 +1,12 @@
-"""Rank the candidates of a space: bound all of them, replay in the order of their bounds until none can be better."""
+"""Rank the candidates of a space: look closer at whichever may be the fastest, until replays have settled who is."""
 
 from __future__ import annotations
 
 import gc
-from bisect import insort
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
 from predictor.costs.published import PublishedSystem
@@ -15,12 +15,11 @@ from predictor.memory import GIB
 from predictor.search.footprint import Footprints
 from predictor.search.space import Plan, Space
 from predictor.search.stages import Pipelines
-from predictor.search.timer import Timer
+from predictor.search.timer import ROUNDING, Timer
 
-# A bound and a replay add up the same numbers in another order.
-ROUNDING = 1e-9
 # Nobody pays for memory that they have with more than this many times the fastest layout's time.
 WORTHWHILE = 3.0
+FLOOR, BOUND, REPLAY = range(3)
 
 
 class Ranked(NamedTuple):
@@ -31,10 +30,28 @@ class Ranked(NamedTuple):
     plan: Plan
 
 
-class _Bounded(NamedTuple):
-    bound_us: float
+class _Fitting(NamedTuple):
+    """A candidate that fits, with a time that its step cannot be shorter than."""
+
+    floor_us: float
     memory_bytes: float
     plan: Plan
+
+
+class _Open(NamedTuple):
+    """A candidate in the queue: a time that its step cannot be shorter than, and how that is known.
+
+    Attributes:
+        us: the floor, the bound or, at last, the replay.
+        known_by: FLOOR, BOUND or REPLAY; of equal times the vaguest comes first.
+        memory_bytes: of equal replays the leanest comes first.
+        number: of the candidate; keeps the queue from comparing plans.
+    """
+
+    us: float
+    known_by: int
+    memory_bytes: float
+    number: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +64,7 @@ class Ranking:
             leanest first; empty where nobody asked.
         considered: candidates of the space.
         fitting: those that fit into memory.
+        bounded: those whose floor asked for a bound, on the way to the fastest.
         replayed: those whose bound asked for a replay.
     """
 
@@ -54,6 +72,7 @@ class Ranking:
     pareto: list[Ranked]
     considered: int
     fitting: int
+    bounded: int
     replayed: int
 
 
@@ -75,36 +94,44 @@ def plans(space: Space) -> Iterator[Plan]:
                             yield Plan(degrees, zero, parallel, size, count, recompute, schedule, pieces)
 
 
-def _replayed(timer: Timer, one: _Bounded) -> Ranked:
-    return Ranked(timer.step_us(one.plan), one.memory_bytes, one.plan)
+def fastest(timer: Timer, fitting: list[_Fitting], top: int) -> tuple[list[Ranked], int, int]:
+    """Return the fastest candidates, and how many were bounded and replayed on the way.
 
-
-def fastest(timer: Timer, bounded: list[_Bounded], top: int) -> tuple[list[Ranked], int]:
-    """Return the fastest candidates, and how many were replayed: as many as have a bound below the last one's time."""
+    The candidate whose step may be the shortest is looked at more closely, until the shortest is known by a replay:
+    then it is the next of the ranking.
+    """
+    queue = [_Open(one.floor_us, FLOOR, one.memory_bytes, i) for i, one in enumerate(fitting)]
+    heapify(queue)
     best: list[Ranked] = []
-    replayed = 0
-    for one in sorted(bounded, key=lambda one: one.bound_us):
-        if len(best) == top and one.bound_us * (1.0 - ROUNDING) > best[-1].step_us:
-            break
-        replayed += 1
-        insort(best, _replayed(timer, one), key=lambda ranked: (ranked.step_us, ranked.memory_bytes))
-        del best[top:]
-    return best, replayed
+    bounded = replayed = 0
+    while queue and len(best) < top:
+        us, known_by, memory, number = heappop(queue)
+        plan = fitting[number].plan
+        if known_by == REPLAY:
+            best.append(Ranked(us, memory, plan))
+        elif known_by == BOUND:
+            replayed += 1
+            heappush(queue, _Open(timer.step_us(plan), REPLAY, memory, number))
+        else:
+            bounded += 1
+            heappush(queue, _Open(timer.bound_us(plan) * (1.0 - ROUNDING), BOUND, memory, number))
+    return best, bounded, replayed
 
 
-def pareto_front(timer: Timer, bounded: list[_Bounded], slowest_us: float) -> list[Ranked]:
+def pareto_front(timer: Timer, fitting: list[_Fitting], slowest_us: float) -> list[Ranked]:
     """Return the candidates up to a time that no other beats in both step time and memory, the leanest first."""
     front: list[Ranked] = []
-    for one in sorted(bounded, key=lambda one: (one.memory_bytes, one.bound_us)):
-        if one.bound_us > slowest_us:
+    limit = slowest_us
+    for one in sorted(fitting, key=lambda one: (one.memory_bytes, one.floor_us)):
+        if one.floor_us > limit or timer.bound_us(one.plan) * (1.0 - ROUNDING) > limit:
             continue
-        if front and one.bound_us * (1.0 - ROUNDING) >= front[-1].step_us:
+        step_us = timer.step_us(one.plan)
+        if step_us > slowest_us or (front and step_us >= front[-1].step_us):
             continue
-        ranked = _replayed(timer, one)
-        if ranked.step_us <= slowest_us and (not front or ranked.step_us < front[-1].step_us):
-            if front and front[-1].memory_bytes == ranked.memory_bytes:
-                front.pop()
-            front.append(ranked)
+        if front and front[-1].memory_bytes == one.memory_bytes:
+            front.pop()
+        front.append(Ranked(step_us, one.memory_bytes, one.plan))
+        limit = step_us
     return front
 
 
@@ -141,31 +168,31 @@ def _rank(space: Space, system: PublishedSystem, memory_gib: float | None, top: 
     pipelines = Pipelines(space)
     timer, footprints = Timer(space, system, pipelines), Footprints(space, pipelines)
     limit = None if memory_gib is None else memory_gib * GIB
-    bounded: list[_Bounded] = []
-    leanest: _Bounded | None = None
+    fitting: list[_Fitting] = []
+    leanest: _Fitting | None = None
     considered = 0
     for plan in plans(space):
         considered += 1
         memory = footprints.memory_bytes(plan)
         if leanest is None or memory < leanest.memory_bytes:
-            leanest = _Bounded(0.0, memory, plan)
+            leanest = _Fitting(0.0, memory, plan)
         if limit is None or memory <= limit:
-            bounded.append(_Bounded(timer.bound_us(plan), memory, plan))
+            fitting.append(_Fitting(timer.floor_us(plan), memory, plan))
     if leanest is None:
         raise ConfigError(
             f"no layout of this model multiplies to {space.num_gpus} GPUs and divides a global_batch_size of "
             f"{space.global_batch_size}; try a multiple of a power of two for both"
         )
-    if not bounded:
+    if not fitting:
         assert memory_gib is not None
         needed = leanest.memory_bytes / GIB
         raise ConfigError(
             f"no layout fits: the leanest of {considered:,} needs {needed:.1f} GiB on a GPU that has {memory_gib:.1f}, "
             f"{needed - memory_gib:.1f} GiB too much ({described(leanest.plan)}); use more GPUs"
         )
-    best, replayed = fastest(timer, bounded, top)
-    front = pareto_front(timer, bounded, WORTHWHILE * best[0].step_us) if pareto else []
-    return Ranking(best, front, considered, len(bounded), replayed)
+    best, bounded, replayed = fastest(timer, fitting, top)
+    front = pareto_front(timer, fitting, WORTHWHILE * best[0].step_us) if pareto else []
+    return Ranking(best, front, considered, len(fitting), bounded, replayed)
 
 
 def described(plan: Plan) -> str:

@@ -24,6 +24,8 @@ from predictor.workloads.transformer import LayerKind
 
 # Both parts of a backward pass are asked for, whether the candidate's schedule runs them apart or not.
 SPLITTING = next(name for name, schedule in SCHEDULES.items() if schedule.splits_backward)
+# Sums of the same numbers in another order.
+ROUNDING = 1e-9
 WHOLE = next(name for name, schedule in SCHEDULES.items() if not schedule.splits_backward)
 
 
@@ -91,6 +93,7 @@ class Timer:
         self._layers: dict[Key, LayerWork] = {}
         self._asked: dict[Key, Work] = {}
         self._edges: dict[Key, Work] = {}
+        self._floors: dict[Key, float] = {}
         self._works: dict[Key, list[list[Work]]] = {}
         self._ends: dict[Key, list[End]] = {}
         self._transfers: dict[Key, float] = {}
@@ -116,6 +119,20 @@ class Timer:
             [reductions[i] for i in index],
             max(closings),
         )
+
+    def floor_us(self, plan: Plan) -> float:
+        """Return how long the fullest stage works on its layers: quickly known, and no step is shorter."""
+        shared = shared_key(plan)
+        count = plan.num_micro_batches
+        key = (shared, count, plan.recompute, plan.degrees.pipeline, self._layered_as(plan))
+        found = self._floors.get(key)
+        if found is None:
+            pipeline = self._pipelines.of(plan)
+            works = {kind: self._layer(plan, shared, kind) for kind in pipeline.kinds}
+            per_layer = {kind: work.forward + work.backward for kind, work in works.items()}
+            stages = [sum([per_layer[kind] * layers for kind, layers in stage.layers]) for stage in pipeline.distinct]
+            found = self._floors[key] = count * max(stages) * (1.0 - ROUNDING)
+        return found
 
     def bound_us(self, plan: Plan) -> float:
         """Return a time that the candidate's step cannot be shorter than."""
