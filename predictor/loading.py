@@ -65,6 +65,11 @@ def folder_of(key: str, value: object, kind: str, base: Path) -> Path:
     """
     if not isinstance(value, str | PathLike) or not str(value).strip():
         raise ConfigError(f"{key} is {value!r}; expected a folder such as ./regressors/Perlmutter/{kind}")
+    path = Path(value)
+    if path.name == kind and path.parent.name in systems():  # one known from data sheets has no such folder
+        system = find_folder(str(path.parent), base)
+        if (system / MANIFEST).is_file():
+            return system
     folder = find_folder(str(value), base)
     if folder.name != kind or not (folder.parent / MANIFEST).is_file():
         raise ConfigError(f"{key} is {value}; expected the {kind} folder of a published system: {published()}")

@@ -114,3 +114,13 @@ def test_every_short_name_is_in_the_documentation() -> None:
 def test_unknown_operator_lists_the_known() -> None:
     with pytest.raises(ConfigError, match=r"Did you mean RoPE\?.*flash_atten"):
         expand(short_form(function_list=["RoPe"]))
+
+
+def test_short_form_takes_a_system_that_is_known_from_data_sheets(tmp_path: Path) -> None:
+    folders = {
+        f"{key}_data_folder": f"./regressors/Selene/{kind}"
+        for key, kind in (("operator", "operator"), ("nccl", "nccl"))
+    }
+    run, system = load(write(short_form(**folders), tmp_path / "c.yml"))
+    assert system.name == "Selene"
+    assert run.layout.gpus_per_node == 4
