@@ -13,7 +13,7 @@ from pathlib import Path
 
 from predictor.costs.catalogue import catalogue
 from predictor.costs.collectives import COLLECTIVES, SHARDED, Topology
-from predictor.costs.cost import ZERO, Cost
+from predictor.costs.cost import ZERO, Cost, Source
 from predictor.costs.folder import (
     CARD,
     COLLECTIVE_FOLDER,
@@ -105,6 +105,8 @@ class PublishedSystem:
 
     def _within_peak(self, operator: Operator, direction: Direction, shape: Shape, cost: Cost) -> Cost:
         """Return a cost whose interval does not reach below what the peak FLOP/s allow."""
+        if cost.source <= Source.INTERPOLATED:  # the gate lets no measured row beat the peak
+            return cost
         peak = self.system.gpu.peak_tflop_per_s.get(self.precision)
         if peak is None or not computes(operator):
             return cost

@@ -173,13 +173,13 @@ def _orders(schedule: Schedule, num_stages: int, num_micro_batches: int, num_chu
 
 # Slots decide who waits for whom, durations only how long, so one order serves every replay of a schedule: the point
 # estimate, both ends of its interval, and most of a search.
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=64)
 def waiting_order(schedule: Schedule, num_stages: int, num_micro_batches: int, num_chunks: int) -> tuple[Event, ...]:
     """Return all slots of all stages, each after what it waits for; only a message's receiver waits for it."""
     return _events(_orders(schedule, num_stages, num_micro_batches, num_chunks), num_micro_batches, num_chunks)
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=64)
 def meeting_order(schedule: Schedule, num_stages: int, num_micro_batches: int) -> Meetings:
     """Return all messages of all stages; sender and receiver both wait until a message is over."""
     assert schedule.may_block, f"{schedule.name} has no messages that block"
