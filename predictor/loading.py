@@ -257,12 +257,20 @@ def read_config(path: str | Path) -> tuple[dict[str, Any], Path]:
     return read_mapping(path), path.resolve().parent if path.is_file() else Path.cwd()
 
 
+def _gpus_per_node(name: str, base: Path) -> int:
+    """Return the GPUs of one node of a system; of its operator folder, as the short form names it, too."""
+    folder = find_folder(name, base)
+    home = folder if (folder / MANIFEST).is_file() else folder.parent
+    return int(read_mapping(home / "system.yaml")["gpus_per_node"])
+
+
 def on_nodes_of(content: dict[str, Any], system: str | None = None, base: Path | None = None) -> dict[str, Any]:
     """Return a configuration in its full form on all GPUs of a node, or on another system's nodes.
 
     Args:
         content: of the configuration.
-        system: another system; ``gpus_per_node`` is then kept where a node of it has as many.
+        system: another system; a part of a node that the run uses stays, where a node of it has as many, and a whole
+            node becomes a whole node.
         base: folder that paths are relative to.
     """
     full = short_config.expand(content) if short_config.is_short(content) else content
@@ -270,8 +278,8 @@ def on_nodes_of(content: dict[str, Any], system: str | None = None, base: Path |
     used = layout.pop("gpus_per_node", None)
     if system is None:
         return {**full, "parallelism": layout}
-    there = read_mapping(find_folder(system, base or Path.cwd()) / "system.yaml").get("gpus_per_node")
-    if isinstance(used, int) and isinstance(there, int) and used <= there:
+    here, there = (_gpus_per_node(str(name), base or Path.cwd()) for name in (full.get("system"), system))
+    if isinstance(used, int) and used != here and used <= there:
         layout["gpus_per_node"] = used
     return {**full, "parallelism": layout, "system": system, "gpu": None}
 

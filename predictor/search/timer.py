@@ -62,7 +62,7 @@ class End(NamedTuple):
 
 
 class Timing(NamedTuple):
-    """All that a replay and its bound need; durations per stage and piece."""
+    """All that a replay and its bound need, in the order in which they take it; durations per stage and piece."""
 
     forward: list[list[float]]
     backward: list[list[float]]
@@ -140,10 +140,7 @@ class Timer:
         return lower_bound(
             plan.schedule,
             plan.num_micro_batches,
-            times.forward,
-            times.backward,
-            times.weight,
-            times.transfer,
+            *times[:4],
             self._blocks(plan),
             times.ends,
             times.closing,
@@ -155,10 +152,7 @@ class Timer:
         found = replay(
             SCHEDULES[plan.schedule],
             plan.num_micro_batches,
-            times.forward,
-            times.backward,
-            times.weight,
-            times.transfer,
+            *times[:4],
             self._blocks(plan),
         )
         return times.closing + max(t + end for t, end in zip(found.finished, times.ends, strict=True))

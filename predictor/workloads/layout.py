@@ -68,10 +68,6 @@ class Layout:
         """Return what a tensor-parallel group spans."""
         return self._group(self.tensor_parallel_size, self._stride("tp"))
 
-    def context_group(self) -> Topology:
-        """Return what a context-parallel group spans."""
-        return self._group(self.context_parallel_size, self._stride("cp"))
-
     def context_hop(self) -> Topology:
         """Return what a message around the context-parallel ring crosses; all ranks of a node send at once."""
         return self._hop(self.context_parallel_size, self._stride("cp"))

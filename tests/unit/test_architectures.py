@@ -252,7 +252,7 @@ def test_rank_order_decides_what_a_group_spans() -> None:
     assert inner_pipeline.gradient_group() == Topology(4, 1)
     assert inner_pipeline.pipeline_hop() == Topology(1, 2)
     ring = Layout(1, 1, 4, 4, context_parallel_size=2)
-    assert ring.context_group() == Topology(1, 2)
+    assert ring.context_hop() == Topology(1, 2)
     assert ring.gradient_group() == Topology(2, 4)
     assert ring.num_gpus == 8
 

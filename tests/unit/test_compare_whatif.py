@@ -116,6 +116,14 @@ def test_a_system_keeps_the_gpus_per_node_that_it_has(tmp_path: Path, capsys: py
     assert [one["prediction"]["run"]["gpus_per_node"] for one in compared] == [2, 2, 1]
 
 
+def test_a_whole_node_becomes_a_whole_node(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for content in (short_form(), full_form(parallelism={"data_parallel_size": 8, "gpus_per_node": 4})):
+        path = write(content, tmp_path / "c.yml")
+        compared = answered(capsys, "compare", str(path), "--system", "H100")["compared"]
+        assert isinstance(compared, list)
+        assert [one["prediction"]["run"]["gpus_per_node"] for one in compared] == [4, 8]
+
+
 def test_one_number_changes_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(full_form(), tmp_path / "c.yml")
     assert main(["whatif", str(path), "--set", "memory_gib=1", "--set", "memory_gib=2"]) == 2
