@@ -28,6 +28,9 @@ class Gpu(BaseModel):
     l2_cache_mb: Quantity
     memory_gib: Quantity | None = Field(default=None, description="device memory; absent on a CPU")
     board_power_w: Quantity | None = Field(default=None, description="thermal design power of one GPU")
+    sustained_product_ratio: Quantity | None = Field(
+        default=None, description="rate of a large matrix product after seconds without a pause over its rate in bursts"
+    )
 
 
 class Links(BaseModel):

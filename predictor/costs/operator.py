@@ -50,6 +50,7 @@ class Operator:
         byte_sizes: ``work`` counts bytes of elements in the training precision, as if they had ELEMENT_BYTES, or bytes
             that are the same in every precision.
         launches: kernels that one eager call launches forward, and backward with its gradients accumulated.
+        called: LayerCall → whether a layer of these sizes calls it; None: every layer that names it does.
         stand_in: (shape, direction, number of multiprocessors) → what answers where nobody measured this operator; the
             answer is then extrapolated at best. None: there is no answer without a measurement.
         source: where the work formula comes from.
@@ -65,6 +66,7 @@ class Operator:
     extra_kinds: tuple[TermKind, ...] = ()
     byte_sizes: Literal["by_element", "fixed"] = "by_element"
     launches: tuple[int, int] = (1, 1)
+    called: Callable[[LayerCall], bool] | None = None
     stand_in: Callable[[Shape, Direction, int], StandIn] | None = None
 
     def byte_scale(self, precision: str) -> float:

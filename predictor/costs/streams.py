@@ -9,6 +9,8 @@ from predictor.costs.layer_call import LayerCall
 from predictor.costs.operator import Direction, Operator, Shape
 from predictor.costs.work import ELEMENT_BYTES, Work
 
+PARAMETER_LIST = ("parameters", "tensors")
+
 
 def over_elements(
     name: str,
@@ -57,7 +59,7 @@ def over_parameters(name: str, bytes_per_parameter: int, source: str) -> Operato
 
     return Operator(
         name=name,
-        dimensions=("parameters", "tensors"),
+        dimensions=PARAMETER_LIST,
         work=work,
         directions=(Direction.FORWARD,),
         extra_kinds=("count",),

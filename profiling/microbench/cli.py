@@ -19,14 +19,14 @@ from microbench.collectives.cli import register as register_collective
 from microbench.device import find_device
 from microbench.errors import MeasureError
 from microbench.kernels import kernel_names
-from microbench.profile import Job, profile
+from microbench.profile import DeviceLostError, Job, profile
 from microbench.report.cli import register as register_report
 from microbench.sweep import read_sweep, sweep_names
 from microbench.table import read_tables
 from predictor.costs.catalogue import catalogue
 from predictor.errors import nearest
 
-BAD_INPUT, TERMINATED = 2, 143
+FAILED, BAD_INPUT, TERMINATED = 1, 2, 143
 
 
 def _progress(text: str) -> None:
@@ -80,7 +80,10 @@ def _operator(arguments: argparse.Namespace) -> int:
         outcomes += profile(job, names, _progress)
     for outcome in outcomes:
         print(outcome.path)
-    return 0
+    failures = [outcome for outcome in outcomes if outcome.is_failure]
+    for outcome in failures:
+        print(f"error: {outcome.operator}: no call could be timed: {outcome.reason}", file=sys.stderr)
+    return FAILED if failures else 0
 
 
 def _list(arguments: argparse.Namespace) -> int:
@@ -99,12 +102,17 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _system(arguments: argparse.Namespace) -> int:
-    from microbench.system import describe, read_datasheet, with_datasheet, write_system
+    from microbench.system import describe, read_datasheet, sheet_of, with_datasheet, write_system
 
-    sheet = read_datasheet(arguments.datasheet) if arguments.datasheet else None
     device = find_device(arguments.device, arguments.threads)
+    path = arguments.datasheet
+    if path is not None and path.is_dir():
+        path = sheet_of(device, path)
+    sheet = read_datasheet(path) if path else None
+    default = device.name if arguments.datasheet else arguments.out.resolve().name
+    name = arguments.name or (path.stem if path else default)
     _progress(f"measuring the peaks of {device.name}")
-    document = describe(device, arguments.name or arguments.out.resolve().name)
+    document = describe(device, name, arguments.sustained_seconds)
     print(write_system(arguments.out, with_datasheet(document, sheet, device) if sheet else document))
     return 0
 
@@ -156,7 +164,15 @@ def parser() -> argparse.ArgumentParser:
     system.add_argument("--out", type=Path, required=True, help="results folder of this system")
     system.add_argument("--name", help="the system's name (default: the folder's)")
     system.add_argument(
-        "--datasheet", type=Path, help="training/systems/NAME.yaml: its peaks and links instead of those measured here"
+        "--datasheet",
+        type=Path,
+        help="training/systems/NAME.yaml: its peaks and links instead of those measured here; a folder: this GPU's",
+    )
+    system.add_argument(
+        "--sustained-seconds",
+        type=float,
+        default=10.0,
+        help="how long a GPU's product runs without a pause (default 10)",
     )
     system.set_defaults(run=_system)
     status = commands.add_parser("status", help="say what a results folder holds, and how noisy it is")
@@ -171,10 +187,13 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; return 0, or 2 after one line about bad input."""
+    """Run one command; return 0, 1 where what was asked could not be measured, or 2 after one line about bad input."""
     try:
         parsed = parser().parse_args(arguments)
         return int(parsed.run(parsed))
+    except DeviceLostError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return FAILED
     except MeasureError as error:
         print(f"error: {error}", file=sys.stderr)
         return BAD_INPUT

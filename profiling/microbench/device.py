@@ -5,23 +5,23 @@ from __future__ import annotations
 import os
 import platform
 import re
-import shutil
 import socket
 import subprocess
+from collections.abc import Iterable
 from dataclasses import dataclass
+from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Literal
 
 from microbench.errors import MeasureError
+from microbench.nvml import gpu_session
 from microbench.provenance import Session, now
 
-LIBRARIES = ("torch", "flash-attn", "mpi4py", "numpy")
-GPU_STATE = (
-    "clocks.sm", "clocks.mem", "clocks.max.sm", "power.draw", "power.limit", "temperature.gpu",
-    "clocks_throttle_reasons.active", "utilization.gpu",
-)  # fmt: skip
-QUERY_SECONDS = 20
+# Of these the numbers depend on no kernel; they are recorded beside them.
+RECORDED = ("numpy", "mpi4py", "nvidia-ml-py", "triton")
+COMMIT_FILE = Path(__file__).with_name("COMMIT")  # in a copy that travels without its history
+DIGEST_DIGITS = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Device:
     Attributes:
         kind: as torch names it.
         name: letters, digits and dashes only, since file names are made of it.
-        driver: of a GPU.
+        driver: the branch of a GPU's driver, the number before the first dot.
         cache_bytes: last level of cache.
         multiprocessors: of a GPU; threads that torch uses on a CPU.
         memory_bytes: what a call may use at most.
@@ -86,7 +86,7 @@ def find_device(kind: str, threads: int = 1) -> Device:
     cache = int(getattr(properties, "L2_cache_size", 0)) or 64 * 2**20
     half = ("bf16", "fp16") if torch.cuda.is_bf16_supported() else ("fp16",)
     name = printable(torch.cuda.get_device_name(0))
-    driver = _gpu_query("driver_version")
+    driver = gpu_session().get("driver", "").partition(".")[0] or None
     return Device("cuda", name, driver, cache, properties.multi_processor_count, int(free), (*half, "fp32"))
 
 
@@ -126,10 +126,9 @@ def free_memory_bytes() -> int:
     return int(match[1]) * 1024 if match else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
 
 
-def library_versions() -> dict[str, str]:
-    """Return the versions that a measurement depends on."""
-    found = {"python": platform.python_version(), "kernel": f"{platform.system()} {platform.release()}"}
-    for name in LIBRARIES:
+def _installed(names: Iterable[str]) -> dict[str, str]:
+    found = {}
+    for name in names:
         try:
             found[name] = version(name)
         except PackageNotFoundError:
@@ -137,32 +136,38 @@ def library_versions() -> dict[str, str]:
     return found
 
 
-def _gpu_query(fields: str) -> str | None:
-    """Ask nvidia-smi about the GPU that torch calls 0; None where it cannot be asked."""
-    command = shutil.which("nvidia-smi")
-    if command is None:
-        return None
-    import torch
+def library_versions(kind: str) -> dict[str, str]:
+    """Return the versions of the libraries whose kernels are timed: these may not change while a table grows.
 
-    which = []
-    uuid = getattr(torch.cuda.get_device_properties(0), "uuid", None)
-    if uuid is not None:
-        which = ["-i", f"GPU-{uuid}"]
-    arguments = [command, *which, f"--query-gpu={fields}", "--format=csv,noheader"]
+    Without torch, as where MPI or nccl-tests alone are measured, that is mpi4py's.
+    """
     try:
-        done = subprocess.run(arguments, capture_output=True, text=True, timeout=QUERY_SECONDS, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip().splitlines()[0] if done.returncode == 0 and done.stdout.strip() else None
+        import torch
+    except ImportError:
+        return _installed(["mpi4py"])
+    found = {"torch": str(torch.__version__)}
+    if kind == "cpu":
+        return found
+    found["cuda"] = str(torch.version.cuda or torch.version.hip)
+    if (cudnn := torch.backends.cudnn.version()) is not None:
+        found["cudnn"] = str(cudnn)
+    cublas = _installed(f"nvidia-cublas{suffix}" for suffix in ("", "-cu13", "-cu12"))
+    if cublas:  # else it is the one of the CUDA release
+        found["cublas"] = next(iter(cublas.values()))
+    return found | _installed(["flash-attn"])
+
+
+def environment() -> dict[str, str]:
+    """Return what else may matter and may change between two runs into one table."""
+    system = {"python": platform.python_version(), "kernel": f"{platform.system()} {platform.release()}"}
+    return system | _installed(RECORDED)
 
 
 def device_state(kind: str) -> dict[str, str]:
     """Return clocks, power, temperature and load, as far as the machine tells."""
     state = {"load": " ".join(f"{load:.2f}" for load in os.getloadavg())}
     if kind == "cuda":
-        answer = _gpu_query(",".join(GPU_STATE))
-        values = answer.split(",") if answer else []
-        return state | {key: value.strip() for key, value in zip(GPU_STATE, values, strict=False)}
+        return state | gpu_session()
     info = Path("/proc/cpuinfo")
     if info.is_file():
         clocks = re.findall(r"^cpu MHz\s*:\s*(\S+)", info.read_text(encoding="utf-8", errors="replace"), re.MULTILINE)
@@ -173,21 +178,36 @@ def device_state(kind: str) -> dict[str, str]:
 
 
 def commit() -> str:
-    """Return the project's commit, or its version where it is installed without its history."""
+    """Return the project's commit; without its history what was noted of it, else its version and a digest of its code.
+
+    The digest is of microbench's own files, so that two runs of the same code say the same wherever it was copied.
+    """
     folder = Path(__file__).resolve().parent
     git = ["git", "-C", str(folder)]
     try:
-        head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, timeout=20, check=False)
+        head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, timeout=20, check=True)
         changed = subprocess.run(
-            [*git, "status", "--porcelain", "--", str(folder)], capture_output=True, text=True, timeout=20, check=False
+            [*git, "status", "--porcelain", "--", str(folder)], capture_output=True, text=True, timeout=20, check=True
         )
-    except (OSError, subprocess.TimeoutExpired):
-        return "unknown"
-    if head.returncode:
-        return "unknown"
+    except (OSError, subprocess.SubprocessError):
+        return COMMIT_FILE.read_text(encoding="utf-8").strip() if COMMIT_FILE.is_file() else _digest(folder)
     return head.stdout.strip() + ("-dirty" if changed.stdout.strip() else "")
+
+
+def _digest(folder: Path) -> str:
+    digest = sha256()
+    for path in sorted(folder.rglob("*.py")):
+        digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes())
+    release = _installed(["estimate-train-time"]).get("estimate-train-time", "not installed")
+    return f"{release}, sources {digest.hexdigest()[:DIGEST_DIGITS]}"
 
 
 def new_session(kind: str) -> Session:
     """Return a session that starts now, on this host."""
-    return Session(started=now(), host=socket.gethostname(), commit=commit(), state_before=device_state(kind))
+    return Session(
+        started=now(),
+        host=socket.gethostname(),
+        commit=commit(),
+        environment=environment(),
+        state_before=device_state(kind),
+    )

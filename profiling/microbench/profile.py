@@ -1,4 +1,8 @@
-"""Measure operators: every shape of a sweep that this shard has and no earlier run has measured."""
+"""Measure operators: every shape of a sweep that this shard has and no earlier run has measured.
+
+A call that fails is a row, and the run goes on; the next run tries it again, after what is new. Where the GPU itself is
+lost, every later call would fail, so the run ends at once. The next one then begins with the other operators.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +13,23 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from microbench.call import Call, Maker
+from microbench.clocks import Clock
 from microbench.device import Device, device_state, library_versions, new_session
-from microbench.errors import MeasureError
+from microbench.errors import MeasureError, TableError
 from microbench.kernels import build_function
 from microbench.provenance import Identity
+from microbench.rows import Measurement, Status
 from microbench.sweep import Sweep, shapes_of
-from microbench.table import Status, Writer, table_path
-from microbench.timing import Clock, Timed, clock_for, take_turns
+from microbench.table import Writer, read_table, table_path
+from microbench.timing import Timed, clock_for, take_turns
 from predictor.costs.catalogue import catalogue
 from predictor.costs.operator import Operator, Shape
+from predictor.costs.streams import PARAMETER_LIST
 
 # Inputs, outputs, gradients and the copies that unfused kernels make, over the bytes that the work formula counts.
 MEMORY_OVER_WORK = 3.0
+# An optimizer's list of parameters, gradients and moments is held once: what a step reads and writes is more than it.
+LIST_OVER_WORK = 1.0
 MEMORY_SHARE = 0.25  # of the free memory, for a batch of more than one
 
 
@@ -65,7 +74,7 @@ class Job:
             device=self.device.name,
             device_kind=self.device.kind,
             driver=self.device.driver,
-            versions=library_versions(),
+            versions=library_versions(self.device.kind),
             settings={"threads": str(self.threads)} if self.device.kind == "cpu" else {},
             config_hash=self.sweep.config_hash,
         )
@@ -81,12 +90,24 @@ class Outcome:
     earlier: int
     failed: int
     left: int
+    good: int
+    reason: str
+
+    @property
+    def is_failure(self) -> bool:
+        """Return whether calls were tried, and neither these nor earlier ones have a time."""
+        return self.failed > 0 and self.good == 0
+
+
+class DeviceLostError(MeasureError):
+    """The GPU answers nothing any more in this process."""
 
 
 def memory_bytes(operator: Operator, shape: Shape, precision: str) -> float:
     """Return about how much memory a call takes."""
     works = [operator.work(shape, direction, 1) for direction in operator.directions]
-    return MEMORY_OVER_WORK * operator.byte_scale(precision) * max(work.size_bytes for work in works)
+    times = LIST_OVER_WORK if operator.dimensions == PARAMETER_LIST else MEMORY_OVER_WORK
+    return times * operator.byte_scale(precision) * max(work.size_bytes for work in works)
 
 
 def timed(job: Job, operator: Operator, shape: Shape, clock: Clock) -> Timed:
@@ -121,6 +142,7 @@ def profile(job: Job, names: Iterable[str], progress: Callable[[str], None]) -> 
 
     Raises:
         MeasureError: an operator is unknown, or a table cannot be written.
+        DeviceLostError: the GPU is lost; what was measured before is kept.
     """
     operators = [catalogue()[name] for name in names]
     if job.precision not in job.device.precisions:
@@ -128,6 +150,7 @@ def profile(job: Job, names: Iterable[str], progress: Callable[[str], None]) -> 
             f"precision is {job.precision}; {job.device.name} is measured in {', '.join(job.device.precisions)}"
         )
     wanted = {operator.name: shapes_of(operator.name, job.sweep, job.precision) for operator in operators}
+    operators.sort(key=lambda operator: _lost_the_device(job.path(operator.name)))
     clock = clock_for(job.device, job.sweep.timing)
     outcomes = []
     for number, operator in enumerate(operators):
@@ -136,6 +159,14 @@ def profile(job: Job, names: Iterable[str], progress: Callable[[str], None]) -> 
         outcomes.append(_profile_one(replace(job, deadline=own_end), operator, shapes, clock))
         progress(_line(outcomes[-1]))
     return outcomes
+
+
+def _lost_the_device(path: Path) -> bool:
+    """Return whether an earlier run ended with a call of this table."""
+    try:
+        return path.is_file() and any(row.status is Status.DEVICE_LOST for row in read_table(path).rows)
+    except TableError:  # torn by a kill, which whoever resumes mends, or damaged, which it reports
+        return False
 
 
 def share_end(now: float, deadline: float, left: int) -> float:
@@ -150,19 +181,32 @@ def share_end(now: float, deadline: float, left: int) -> float:
 def _profile_one(job: Job, operator: Operator, shapes: list[Shape], clock: Clock) -> Outcome:
     measured = failed = left = 0
     with Writer(job.path(operator.name), job.identity(operator), new_session(job.device.kind)) as table:
-        new = [shape for shape in shapes if not table.has(shape)]
-        for batch in batches(job, operator, new):
+        missing = [shape for shape in shapes if not table.has(shape)]
+        for batch in batches(job, operator, sorted(missing, key=table.failed)):
             if time.monotonic() > job.deadline:
                 left += len(batch)
                 continue
-            for call in take_turns([timed(job, operator, shape, clock) for shape in batch]):
-                rows = call.rows()
+            for rows in _measured(job, operator, batch, clock):
                 table.append(rows)
                 measured += 1
-                failed += any(row.status is not Status.OK for row in rows)
+                failed += not all(row.status.is_timed for row in rows)
+                if any(row.status is Status.DEVICE_LOST for row in rows):
+                    where = f"{operator.name} {'×'.join(map(str, rows[0].shape))}"
+                    raise DeviceLostError(
+                        f"{where}: the GPU is lost: {rows[0].kernel}; every row so far is kept, and the same command "
+                        "goes on with the other operators first"
+                    )
             _release(job.device)
         table.finish(device_state(job.device.kind))
-    return Outcome(operator.name, table.path, measured, len(shapes) - len(new), failed, left)
+        good = sum(table.has(shape) for shape in shapes)
+        reason = next((row.kernel for row in table.rows if not row.status.is_timed), "")
+    return Outcome(operator.name, table.path, measured, len(shapes) - len(missing), failed, left, good, reason)
+
+
+def _measured(job: Job, operator: Operator, shapes: Iterable[Shape], clock: Clock) -> Iterator[list[Measurement]]:
+    """Yield the rows of each call as soon as it is known; nothing holds its tensors any more by then."""
+    for call in take_turns([timed(job, operator, shape, clock) for shape in shapes]):
+        yield call.finish()
 
 
 def _release(device: Device) -> None:
@@ -179,7 +223,7 @@ def _line(outcome: Outcome) -> str:
     if outcome.earlier:
         parts.append(f"{outcome.earlier} there already")
     if outcome.failed:
-        parts.append(f"{outcome.failed} without a time (see status)")
+        parts.append(f"{outcome.failed} without a time: {outcome.reason}")
     if outcome.left:
         parts.append(f"{outcome.left} left: out of time")
     return ", ".join(parts)

@@ -1,7 +1,8 @@
 """How a table was obtained: a JSON file beside it, without which it does not load.
 
-What must not change while a table grows (device, versions, configuration) is its ``Identity``; each run that added rows
-is a ``Session``. A killed run leaves a session without an end.
+What must not change while a table grows is its ``Identity``: the device, the libraries whose kernels are timed, and the
+configuration. Each run that added rows is a ``Session``, which records what else the machine had: its host, the release
+of its kernel, the driver to the last digit. A killed run leaves a session without an end.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from microbench.errors import TableError
 from predictor.costs.operator import Direction
 
-FORMAT = "estimate-train-time/measurement/1"
 SUFFIX = ".provenance.json"
 
 
@@ -37,8 +37,8 @@ class Identity(Record):
     directions: tuple[Direction, ...]
     device: str = Field(description="name of the GPU or of the processor, without spaces")
     device_kind: Literal["cpu", "cuda"]
-    driver: str | None = Field(description="GPU driver; null on a CPU")
-    versions: dict[str, str] = Field(description="python, kernel and every library that the numbers depend on")
+    driver: str | None = Field(description="branch of the GPU driver, the number before the first dot; null on a CPU")
+    versions: dict[str, str] = Field(description="the libraries whose kernels are timed: torch, cuda, cublas, cudnn, …")
     settings: dict[str, str] = Field(default={}, description="threads, backend, … : what else the numbers depend on")
     config_hash: str = Field(description="SHA-256 of the sweep and the timing policy")
 
@@ -50,6 +50,9 @@ class Session(Record):
     finished: str | None = None
     host: str
     commit: str = Field(description="of the project; ends in -dirty where the checkout was changed")
+    environment: dict[str, str] = Field(
+        default={}, description="what may change while a table grows: python, the system's kernel, the driver's release"
+    )
     state_before: dict[str, str] = Field(description="clocks, power, temperature, load and what else may vary")
     state_after: dict[str, str] | None = None
     relative_spread: float | None = Field(
@@ -60,7 +63,7 @@ class Session(Record):
 class Provenance(Record):
     """The whole file."""
 
-    format: Literal["estimate-train-time/measurement/1"] = "estimate-train-time/measurement/1"
+    format: Literal["estimate-train-time/measurement/2"] = "estimate-train-time/measurement/2"
     identity: Identity
     sessions: tuple[Session, ...] = Field(min_length=1)
 

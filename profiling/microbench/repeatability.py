@@ -14,7 +14,7 @@ from microbench.errors import MeasureError
 from microbench.kernels import kernel_names
 from microbench.profile import Job, timed
 from microbench.sweep import Sweep, shapes_of
-from microbench.table import Measurement, Status
+from microbench.table import Measurement
 from microbench.timing import clock_for, take_turns
 from predictor.costs.catalogue import catalogue
 from predictor.costs.operator import Operator, Shape
@@ -57,8 +57,8 @@ def repeatability(device: Device, sweep: Sweep, count: int, progress: Callable[[
         progress(f"round {number + 1} of {ROUNDS}: {len(chosen)} shapes")
         calls = [timed(job, operator, shape, clock) for operator, shape in chosen]
         deque(take_turns(calls), maxlen=0)
-        rounds.append([row for call in calls for row in call.rows()])
-    pairs = [(a, b) for a, b in zip(*rounds, strict=True) if a.status is Status.OK and b.status is Status.OK]
+        rounds.append([row for call in calls for row in call.finish()])
+    pairs = [(a, b) for a, b in zip(*rounds, strict=True) if a.status.is_timed and b.status.is_timed]
     if not pairs:
         raise MeasureError("no shape could be measured twice")
     kernels = [relative_gap(median(a.best_samples_us), median(b.best_samples_us)) for a, b in pairs]

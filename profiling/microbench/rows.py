@@ -9,12 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from statistics import median, quantiles
+from typing import NamedTuple
 
 from predictor.costs.operator import Direction, Shape
 
 COLUMNS = (
-    "direction", "median_us", "spread_us", "samples", "kernel_us", "kernel_spread_us", "kernel", "status", "samples_us",
-    "kernel_samples_us",
+    "direction", "median_us", "spread_us", "samples", "kernel_us", "kernel_spread_us", "host_us", "kernel", "status",
+    "sm_clock_mhz", "power_w", "temperature_c", "samples_us", "kernel_samples_us",
 )  # fmt: skip
 DIGITS = 3
 
@@ -23,8 +24,26 @@ class Status(StrEnum):
     """What became of a call."""
 
     OK = "ok"
+    HOST_BOUND = "host_bound"  # timed from an idle GPU only: the host could not launch ahead of it
     OUT_OF_MEMORY = "out_of_memory"
     ERROR = "error"
+    DEVICE_LOST = "device_lost"  # the GPU answered nothing after this call
+
+    @property
+    def is_timed(self) -> bool:
+        """Return whether the row has a time."""
+        return self in (Status.OK, Status.HOST_BOUND)
+
+
+class DeviceState(NamedTuple):
+    """What the GPU said of itself right after a call; None where it does not say."""
+
+    sm_clock_mhz: float | None = None
+    power_w: float | None = None
+    temperature_c: float | None = None
+
+
+UNSAID = DeviceState()
 
 
 def interquartile_range(samples: Sequence[float]) -> float:
@@ -41,10 +60,12 @@ class Measurement:
 
     Attributes:
         shape: sizes in the order of the catalogue's dimensions.
-        samples_us: every timed repetition by the clock on the wall, in the order of measurement; empty unless ``OK``.
+        samples_us: every timed repetition by the clock on the wall, in the order of measurement; empty unless timed.
         kernel: which kernel, library or backend really ran; the reason where ``status`` is an error.
-        kernel_samples_us: the same repetitions, or as many others, without what is not the kernels': gaps between
-            launches on a GPU, moments in which the host ran somebody else on a CPU; empty where nobody can tell.
+        kernel_samples_us: other repetitions, or on a CPU the same ones, without what is not the kernels': gaps between
+            launches on a GPU, moments in which the host ran another process on a CPU; empty where they are not known.
+        host_us: what the host took to launch the pass on a GPU that was busy; None on a CPU.
+        state: of the GPU after the last repetition.
     """
 
     shape: Shape
@@ -53,6 +74,8 @@ class Measurement:
     kernel: str
     status: Status = Status.OK
     kernel_samples_us: tuple[float, ...] = ()
+    host_us: float | None = None
+    state: DeviceState = UNSAID
 
     @property
     def median_us(self) -> float:
@@ -85,7 +108,7 @@ def _numbers(values: Sequence[float]) -> str:
 
 def to_line(row: Measurement) -> str:
     """Return one row as a line of CSV; text never holds a line break, so a line is a row."""
-    timed = row.status is Status.OK
+    timed = row.status.is_timed
     kernels = row.kernel_samples_us
     stream = io.StringIO()
     csv.writer(stream, lineterminator="\n").writerow([
@@ -96,8 +119,10 @@ def to_line(row: Measurement) -> str:
         len(row.samples_us),
         _number(median(kernels) if kernels else None),
         _number(interquartile_range(kernels) if kernels else None),
+        _number(row.host_us),
         " ".join(row.kernel.split()),
         row.status.value,
+        *map(_number, row.state),
         _numbers(row.samples_us),
         _numbers(kernels),
     ])  # fmt: skip
@@ -115,10 +140,11 @@ def from_line(line: str, dimensions: Sequence[str]) -> Measurement:
     if len(values) != expected:
         raise ValueError(f"{len(values)} values, expected {expected}")
     shape = tuple(int(value) for value in values[: len(dimensions)])
-    direction, median_us, _, count, _, _, kernel, status, raw, raw_kernel = values[len(dimensions) :]
+    direction, median_us, _, count, _, _, host_us, kernel, status, *state, raw, raw_kernel = values[len(dimensions) :]
     samples, kernels = (tuple(float(us) for us in json.loads(text)) for text in (raw, raw_kernel))
-    row = Measurement(shape, Direction(direction), samples, kernel, Status(status), kernels)
-    if len(samples) != int(count) or bool(samples) != (row.status is Status.OK):
+    host, *said = (float(text) if text else None for text in (host_us, *state))
+    row = Measurement(shape, Direction(direction), samples, kernel, Status(status), kernels, host, DeviceState(*said))
+    if len(samples) != int(count) or bool(samples) != row.status.is_timed:
         raise ValueError(f"{len(samples)} samples, but the row says {count} and {status}")
     if samples and abs(row.median_us - float(median_us)) > 2 * 10.0**-DIGITS:
         raise ValueError(f"median_us is {median_us}, but that of samples_us is {row.median_us:.{DIGITS}f}")

@@ -22,6 +22,7 @@ from microbench.timing import Policy
 from predictor.costs.catalogue import catalogue
 from predictor.costs.layer_call import LayerCall
 from predictor.costs.operator import BOTH, Operator, Shape
+from predictor.costs.streams import PARAMETER_LIST
 from predictor.errors import nearest
 from predictor.sizes import LARGEST
 
@@ -87,7 +88,7 @@ class Sweep(BaseModel):
     shapes_per_operator: int = Field(gt=0, le=100_000)
     shapes_per_linear: int = Field(gt=0, le=100_000, description="linear layers share one regressor")
     largest_call_gflop: float = Field(gt=0, description="shapes with more FLOPs in their larger direction are left out")
-    largest_call_mb: float = Field(gt=0, description="the same for bytes, 1 MB = 10⁶ B")
+    largest_call_mb: float = Field(gt=0, description="the same for bytes, 1 MB = 10⁶ B; not of lists of parameters")
     models: Models
     timing: Policy
 
@@ -153,12 +154,13 @@ def _layer_call(models: Models, index: int, random: Random) -> LayerCall:
     at = [_halton(index, base) for base in HALTON_BASES]
     head_dim = _pick(models.head_dim, random.random())
     tp = _pick(models.tensor_parallel_size, random.random())
-    step = head_dim * tp
+    queries = _pick(models.queries_per_key_value_head, at[4])
+    # Every rank has whole groups of queries, where the model is wide enough for one.
+    step = head_dim * tp * (queries if head_dim * tp * queries <= models.hidden_size.at(at[0]) else 1)
     hidden = max(step, models.hidden_size.at(at[0], step) // step * step)
     ffn = round(hidden * _pick(models.ffn_multiple, random.random()) / (ROUND_TO * tp)) * ROUND_TO * tp
     heads, causal = hidden // head_dim, _pick(models.causal, random.random())
-    # As many queries as the heads of a rank allow, so that every rank has whole groups.
-    group = gcd(heads // tp, _pick(models.queries_per_key_value_head, at[4]))
+    group = gcd(heads // tp, queries)
     return LayerCall(
         micro_batch_size=models.micro_batch_size.at(at[1]),
         sequence_length=models.sequence_length.at(at[2], ROUND_TO),
@@ -180,7 +182,7 @@ def _without_layer(operator: Operator, models: Models, index: int) -> Shape:
     sizes = [
         ranges[name].at(_halton(index, base)) for name, base in zip(operator.dimensions, HALTON_BASES, strict=False)
     ]
-    if operator.dimensions == ("parameters", "tensors"):
+    if operator.dimensions == PARAMETER_LIST:
         return sizes[0], min(sizes[1], max(1, sizes[0] // 1024))
     return tuple(sizes)
 
@@ -190,12 +192,16 @@ def _candidates(operator: Operator, sweep: Sweep) -> Iterator[Shape]:
     for index in range(1, CANDIDATES + 1):
         if operator.shape is None:
             yield _without_layer(operator, sweep.models, index)
-        else:
-            yield operator.shape(_layer_call(sweep.models, index, random))
+            continue
+        call = _layer_call(sweep.models, index, random)
+        if operator.called is None or operator.called(call):
+            yield operator.shape(call)
 
 
 def _fits(operator: Operator, shape: Shape, sweep: Sweep, precision: str) -> bool:
     works = [operator.work(shape, direction, 1) for direction in operator.directions]
+    if operator.dimensions == PARAMETER_LIST:  # bounded by the sweep's own ranges of it
+        return True
     scale = operator.byte_scale(precision)
     return (
         max(work.flops for work in works) <= sweep.largest_call_gflop * 1e9

@@ -14,6 +14,7 @@ from microbench.call import DTYPES
 from microbench.device import Device, library_versions
 from microbench.errors import MeasureError
 from microbench.provenance import now, write_whole
+from microbench.sustained import SIZE, measure_sustained
 
 PRODUCT_SIZES = {"cpu": (512, 1024), "cuda": (4096, 8192)}
 COPY_CACHES = {"cpu": 2, "cuda": 8}  # a virtual machine may show the cache of a whole server, hundreds of MB
@@ -133,14 +134,40 @@ def with_datasheet(document: dict[str, Any], sheet: dict[str, Any], device: Devi
     return {"hardware": own | taken, "provenance": provenance}
 
 
-def describe(device: Device, name: str) -> dict[str, Any]:
-    """Return a system file as ``python -m fitting fit --system`` reads it."""
+def sheet_of(device: Device, folder: Path) -> Path | None:
+    """Return the data sheet of a device among those of a folder: of the same GPU, and named after it (H200, A100)."""
+    for path in sorted(folder.glob("*.yaml")):
+        if path.stem in device.name and read_datasheet(path)["gpu"].get("name") == device.name:
+            return path
+    return None
+
+
+def _sustained(device: Device, seconds: float) -> dict[str, Any]:
+    """Return what a product without a pause showed, as the GPU's section of a system file has it."""
+    found = measure_sustained(device, device.precisions[0], seconds)
+    state = found.state
+    seen = f"{state.sm_clock_mhz or '?'} MHz, {state.power_w or '?'} W, {state.temperature_c or '?'} °C at its end"
+    source = (
+        f"{MEASURED}: {device.precisions[0]} product of {SIZE}³, {found.sustained_tflop_per_s:.0f} TFLOP/s over "
+        f"{found.seconds:.0f} s without a pause, {found.burst_tflop_per_s:.0f} in bursts; {seen}"
+    )
+    return {"sustained_product_ratio": {"value": round(found.ratio, 4), "source": source}}
+
+
+def describe(device: Device, name: str, sustained_s: float = 0.0) -> dict[str, Any]:
+    """Return a system file as ``python -m fitting fit --system`` reads it.
+
+    Args:
+        device: the one at hand.
+        name: the system's.
+        sustained_s: how long a GPU runs a product without a pause, to see the clocks that it keeps up; 0: not at all.
+    """
     counted = (
         "torch.cuda.get_device_properties" if device.kind == "cuda" else "threads of one rank, torch.set_num_threads"
     )
     product, copy = f"best of {REPETITIONS} matrix products", f"best of {REPETITIONS} copies"
     bandwidth = _measured(memory_bandwidth_gb_per_s(device), copy)
-    versions = ", ".join(f"{key} {value}" for key, value in library_versions().items())
+    versions = ", ".join(f"{key} {value}" for key, value in library_versions(device.kind).items())
     return {
         "hardware": {
             "name": name,
@@ -151,6 +178,7 @@ def describe(device: Device, name: str) -> dict[str, Any]:
                 "peak_tflop_per_s": {p: _measured(peak_tflop_per_s(device, p), product) for p in device.precisions},
                 "memory_bandwidth_gb_per_s": bandwidth,
                 "l2_cache_mb": {"value": device.cache_bytes / 1e6, "source": "last level of cache, as the device says"},
+                **(_sustained(device, sustained_s) if device.kind == "cuda" and sustained_s > 0.0 else {}),
             },
             "links": _links(bandwidth),
             "host": {},

@@ -2,7 +2,8 @@
 
 ``<results>/{operator,collective}/<name>_<precision>.<worker>.csv``; the columns are the catalogue's dimensions, then
 ``COLUMNS``. Rows are only ever appended, the rows of one call in one write that is synced to the disk, so a killed run
-leaves at most one torn call at the end. Whoever resumes cuts it off; nobody else reads a table with a torn end.
+leaves at most one torn call at the end. Whoever resumes cuts it off; nobody else reads a table with a torn end. A call
+that failed is tried again by the next run; its new rows follow, and the last ones count.
 """
 
 from __future__ import annotations
@@ -63,9 +64,15 @@ def _parse_all(path: Path, content: bytes, identity: Identity) -> list[Measureme
             rows.append(from_line(line, identity.dimensions))
         except (ValueError, TypeError, csv.Error) as error:
             raise TableError(f"{path}, line {number}: not a measurement: {error}") from None
-    if len({(row.shape, row.direction) for row in rows}) != len(rows):
+    timed = [(row.shape, row.direction) for row in rows if row.status.is_timed]
+    if len(set(timed)) != len(timed):
         raise TableError(f"{path}: a call is there twice; the table was put together from two runs")
     return rows
+
+
+def _last_of_each(rows: Iterable[Measurement]) -> tuple[Measurement, ...]:
+    """Return the rows that count: of a call that was tried again, those of the last try."""
+    return tuple({(row.shape, row.direction): row for row in rows}.values())
 
 
 def read_table(path: Path) -> Table:
@@ -81,7 +88,7 @@ def read_table(path: Path) -> Table:
         raise TableError(f"{path}: {error.strerror}") from None
     if not content.endswith(b"\n"):
         raise TableError(f"{path}: the last row is half written; run the same measurement again, which completes it")
-    return Table(path, provenance, tuple(_parse_all(path, content, provenance.identity)))
+    return Table(path, provenance, _last_of_each(_parse_all(path, content, provenance.identity)))
 
 
 def read_tables(results: Path, kind: str) -> list[Table]:
@@ -98,7 +105,7 @@ class Writer:
 
     >>> with Writer(table_path(...), identity, session) as table:            # doctest: +SKIP
     ...     for shape in shapes:
-    ...         if not table.has(shape):
+    ...         if not table.has(shape):                                 # measured, in all its directions
     ...             table.append([Measurement(...), ...])     # all directions of one call together
     """
 
@@ -107,7 +114,7 @@ class Writer:
         self.path = path
         self._identity = identity
         self._session = session
-        self._rows: list[Measurement] = []
+        self._rows: dict[Shape, list[Measurement]] = {}
         self._stream: BinaryIO | None = None
         self._earlier: tuple[Session, ...] = ()
 
@@ -140,22 +147,34 @@ class Writer:
     @property
     def rows(self) -> tuple[Measurement, ...]:
         """Return what the table holds."""
-        return tuple(self._rows)
+        return tuple(row for rows in self._rows.values() for row in rows)
 
     def has(self, shape: Shape) -> bool:
         """Return whether a call was measured already, in all its directions."""
-        return any(row.shape == shape for row in self._rows)
+        rows = self._rows.get(shape, ())
+        return bool(rows) and all(row.status.is_timed for row in rows)
+
+    def failed(self, shape: Shape) -> bool:
+        """Return whether a call was tried before and has no time."""
+        return shape in self._rows and not self.has(shape)
 
     def append(self, rows: Iterable[Measurement]) -> None:
         """Add the rows of one call, all directions together, and wait until the disk has them.
+
+        A call that fails as it did before is not written again.
 
         Raises:
             TableError: the disk is full or gone; everything appended before is kept.
         """
         assert self._stream is not None
         added = list(rows)
+        shape = added[0].shape
         assert {row.direction for row in added} == set(self._identity.directions), "a call is one row per direction"
-        assert not self.has(added[0].shape), f"{added[0].shape} is there already"
+        assert not self.has(shape), f"{shape} is there already"
+        if [(row.status, row.kernel) for row in self._rows.get(shape, ())] == [
+            (row.status, row.kernel) for row in added
+        ]:
+            return
         content = "".join(map(to_line, added)).encode()
         end = self._stream.seek(0, os.SEEK_END)
         try:
@@ -165,8 +184,8 @@ class Writer:
             os.fsync(self._stream.fileno())
         except OSError as error:
             self._stream.truncate(end)
-            raise TableError(f"{self.path}: {error.strerror}; the {len(self._rows)} rows so far are kept") from None
-        self._rows += added
+            raise TableError(f"{self.path}: {error.strerror}; the {len(self.rows)} rows so far are kept") from None
+        self._rows[shape] = added
 
     def finish(self, state_after: dict[str, str]) -> None:
         """Record that the session ended in order, in which state, and how noisy its rows are.
@@ -176,7 +195,7 @@ class Writer:
         """
         spreads = [
             interquartile_range(row.best_samples_us) / median(row.best_samples_us)
-            for row in self._rows
+            for row in self.rows
             if row.samples_us and median(row.best_samples_us) > 0.0
         ]
         update = {
@@ -219,7 +238,9 @@ class Writer:
         lines = content[: content.rfind(b"\n") + 1].splitlines(keepends=True)
         rows = _parse_all(self.path, b"".join(lines), self._identity)
         torn = sum(row.shape == rows[-1].shape for row in rows) % len(self._identity.directions) if rows else 0
-        self._rows = rows[: len(rows) - torn]
+        self._rows = {}
+        for row in _last_of_each(rows[: len(rows) - torn]):
+            self._rows.setdefault(row.shape, []).append(row)
         kept = sum(map(len, lines[: len(lines) - torn]))
         if kept < len(content):
             self._stream.truncate(kept)

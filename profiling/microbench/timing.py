@@ -2,14 +2,16 @@
 
 - Warm-up runs until three calls in a row agree, so that clocks, allocator and lazily compiled kernels have settled.
 - Before every timed pass a buffer larger than the last level of cache, or of the sweep's size, is overwritten: in
-  a training step the rest of the model runs between two calls of one operator, so its inputs are cold.
+  a training step the rest of the model runs between two calls of one operator, so its inputs are cold. On a GPU it has
+  at least 256 MB, several times any L2 cache.
 - Forward and backward take turns, and a repetition is a pair: they are never sorted apart. The backward pass is
-  ``torch.autograd.grad``: gradients are computed, not added to others, which is a kernel of its own.
+  ``torch.autograd.grad``: gradients are computed, not added to others, which is a kernel of its own. The graph is kept,
+  since a clock may run a pass more than once.
 - Calls of one batch take turns: a disturbance of a second costs each of them a sample, not one of them all of its.
 - Repetitions go on until the median is known to ``precision`` (95 % interval of a median, 1.57 · IQR / √n: McGill,
   Tukey and Larsen 1978, doi:10.2307/2683468), or the time or number allowed is spent. Every sample is kept.
-- On a GPU, device events time the pass twice: from an idle device, which counts the gaps while the host launches kernel
-  after kernel; and behind a delay that keeps the device busy until the host is done, which leaves the kernels alone.
+- On a GPU, device events time the pass in two ways, with and without the host's part: clocks.py. What is fitted is the
+  kernels' time, so a pass is timed from an idle device ``fewest_samples`` times only.
 - On a CPU nothing is launched and the two would coincide, but the host may run somebody else in between. So a
   monotonic clock takes the whole, and with one thread the thread's own processor time stands for the kernels alone.
 - A collective is timed in blocks of calls, each from a barrier on and as long as on its slowest rank; the first calls,
@@ -19,9 +21,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import sqrt
 from statistics import median
 from typing import Any
@@ -29,19 +30,26 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from microbench.call import Call
+from microbench.clocks import Clock, CpuClock, CudaClock, Samples
 from microbench.device import Device
-from microbench.rows import Measurement, Status, interquartile_range
+from microbench.rows import DeviceState, Measurement, Status, interquartile_range
 from predictor.costs.operator import Direction, Shape
 
 STEADY_CALLS = 3
 STEADY_WITHIN = 0.1
 NOTCH = 1.57
 FLUSH_TIMES_CACHE = 1.25
-FLUSH_ELEMENT_BYTES = 4  # fp32, which a processor overwrites fastest
-FIRST_DELAY_CYCLES = 2_000_000
-LONGEST_DELAY_CYCLES = 1_000_000_000
-DELAY_GROWTH = 4
+LEAST_GPU_FLUSH_BYTES = 256_000_000
 LONGEST_REASON = 200
+# What a kernel raises for a shape that it refuses or has no room for, and for an interface of another version.
+KERNEL_ERRORS = (RuntimeError, ValueError, TypeError, AttributeError, ImportError, LookupError, AssertionError)
+# What CUDA says when nothing will run on the device any more in this process. Source: CUDA Runtime API, cudaError_t,
+# the errors of which it says that the process must be terminated and relaunched.
+LOST_DEVICE = (
+    "illegal memory access", "illegal instruction", "device-side assert", "misaligned address", "context is destroyed",
+    "unspecified launch failure", "hardware stack error", "invalid program counter", "invalid address space",
+    "uncorrectable ecc", "launch timed out", "operation not supported on global/shared address space",
+)  # fmt: skip
 # Of collectives: calls in a pilot, and pilots.
 PILOT_CALLS = 3
 PILOTS = 3
@@ -91,104 +99,38 @@ class Blocks:
         return list(slowest([time_us(calls) / calls for _ in range(self.samples)]))
 
 
-@dataclass(slots=True)
-class Samples:
-    """What one direction's repetitions took, in microseconds."""
-
-    whole_us: list[float] = field(default_factory=list)
-    kernel_us: list[float] = field(default_factory=list)
-
-    def known_to(self, precision: float) -> bool:
-        """Return whether the median's 95 % interval is narrow enough."""
-        times = self.kernel_us or self.whole_us
-        return NOTCH * interquartile_range(times) <= precision * median(times) * sqrt(len(times))
-
-
-class CpuClock:
-    """Times a pass on the processor."""
-
-    def __init__(self, device: Device, flush_bytes: int) -> None:
-        """Reserve the buffer that flushes the cache."""
-        import torch
-
-        self._buffer = torch.zeros(flush_bytes // FLUSH_ELEMENT_BYTES)
-        self._one_thread = device.multiprocessors == 1
-
-    def time(self, run: Callable[[], Any], samples: Samples) -> Any:
-        """Run a pass with a cold cache, add its time to the samples, and return its output."""
-        self._buffer.add_(1)
-        start, own_start = time.perf_counter_ns(), time.thread_time_ns()
-        output = run()
-        own_end, end = time.thread_time_ns(), time.perf_counter_ns()
-        samples.whole_us.append((end - start) / 1e3)
-        if self._one_thread:
-            samples.kernel_us.append((own_end - own_start) / 1e3)
-        return output
-
-    def seconds(self) -> float:
-        """Return the time that a budget is counted in: this thread's, so that a busy host leaves as many samples."""
-        return time.thread_time()
-
-
-class CudaClock:
-    """Times a pass on a GPU, with and without the gaps between its kernels."""
-
-    def __init__(self, flush_bytes: int) -> None:
-        """Reserve the buffer that flushes the cache."""
-        import torch
-
-        self._cuda: Any = torch.cuda
-        self._buffer = torch.zeros(flush_bytes // FLUSH_ELEMENT_BYTES, device="cuda")
-        self._delay = FIRST_DELAY_CYCLES
-
-    def time(self, run: Callable[[], Any], samples: Samples) -> Any:
-        """Run a pass twice with a cold cache, add its two times to the samples, and return its last output."""
-        self._buffer.add_(1)
-        self._cuda.synchronize()
-        output, start, end = self._between_events(run)
-        samples.whole_us.append(start.elapsed_time(end) * 1e3)
-        while self._delay <= LONGEST_DELAY_CYCLES:
-            self._buffer.add_(1)
-            self._cuda._sleep(self._delay)
-            output, start, end = self._between_events(run, was_ahead := [False])
-            if was_ahead[0]:
-                samples.kernel_us.append(start.elapsed_time(end) * 1e3)
-                break
-            self._delay *= DELAY_GROWTH
-        return output
-
-    def seconds(self) -> float:
-        """Return the time that a budget is counted in."""
-        return time.perf_counter()
-
-    def _between_events(self, run: Callable[[], Any], was_ahead: list[bool] | None = None) -> tuple[Any, Any, Any]:
-        """Run between two events; say whether the host was done before the device began."""
-        start, end = (self._cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        output = run()
-        end.record()
-        if was_ahead is not None:
-            was_ahead[0] = not start.query()
-        self._cuda.synchronize()
-        return output, start, end
-
-
-Clock = CpuClock | CudaClock
+def known_to(samples: Samples, precision: float) -> bool:
+    """Return whether the median's 95 % interval is narrow enough."""
+    times = samples.best_us
+    return NOTCH * interquartile_range(times) <= precision * median(times) * sqrt(len(times))
 
 
 def clock_for(device: Device, policy: Policy) -> Clock:
     """Return the device's clock."""
     flush_bytes = int(policy.flush_mb * 1e6 if policy.flush_mb else device.cache_bytes * FLUSH_TIMES_CACHE)
-    return CudaClock(flush_bytes) if device.kind == "cuda" else CpuClock(device, flush_bytes)
+    if device.kind == "cpu":
+        return CpuClock(device, flush_bytes)
+    return CudaClock(max(flush_bytes, LEAST_GPU_FLUSH_BYTES), policy.fewest_samples)
 
 
-def _no_memory(text: str) -> bool:
-    text = text.lower()
-    return "out of memory" in text or "can't allocate memory" in text or "not enough memory" in text
+def _status_of(error: Exception, clock: Clock) -> Status:
+    """Return what an error means: no memory, a device that is lost, or a call that cannot be made."""
+    text = str(error).lower()
+    if isinstance(error, MemoryError) or any(
+        words in text for words in ("out of memory", "can't allocate memory", "not enough memory")
+    ):
+        return Status.OUT_OF_MEMORY
+    if any(words in text for words in LOST_DEVICE) or clock.is_lost():
+        return Status.DEVICE_LOST
+    return Status.ERROR
 
 
 class Timed:
-    """A call that is being timed: its tensors, its samples, and what went wrong if something did."""
+    """A call that is being timed: its tensors, its samples, and what went wrong if something did.
+
+    Attributes:
+        shape: of the call.
+    """
 
     def __init__(
         self, build: Callable[[], Call], shape: Shape, directions: tuple[Direction, ...], clock: Clock, policy: Policy
@@ -200,7 +142,7 @@ class Timed:
         self._policy = policy
         self._call: Call | None = None
         self._gradients: tuple[Any, ...] = ()
-        self._samples = self._empty()
+        self._samples = {direction: Samples() for direction in directions}
         self._spent_s = 0.0
         self._failure: tuple[Status, str] | None = None
         self._guarded(lambda: self._warm_up(build))
@@ -210,8 +152,8 @@ class Timed:
     def is_known(self) -> bool:
         """Return whether no further repetition is wanted."""
         taken = list(self._samples.values())
-        count = len(taken[0].whole_us)
-        known = count >= self._policy.fewest_samples and all(s.known_to(self._policy.precision) for s in taken)
+        count = min(samples.count for samples in taken)
+        known = count >= self._policy.fewest_samples and all(known_to(s, self._policy.precision) for s in taken)
         enough = known or count >= self._policy.most_samples or self._spent_s * 1e3 > self._policy.budget_ms
         return self._failure is not None or (enough and count > 0)
 
@@ -219,41 +161,30 @@ class Timed:
         """Time every direction once more."""
         self._guarded(self._repeat)
 
-    def rows(self) -> list[Measurement]:
-        """Return one row per direction."""
+    def finish(self) -> list[Measurement]:
+        """Return one row per direction, and let go of every tensor: the next call may need all memory."""
+        state, kernel = self._clock.state(), self._call.kernel if self._call else ""
+        self._call, self._gradients = None, ()
         if self._failure is not None:
             status, reason = self._failure
             return [Measurement(self.shape, direction, (), reason, status) for direction in self._directions]
-        assert self._call is not None
-        return [
-            Measurement(
-                self.shape, direction, tuple(taken.whole_us), self._call.kernel, Status.OK, tuple(taken.kernel_us)
-            )
-            for direction, taken in self._samples.items()
-        ]
+        return [self._row(direction, taken, kernel, state) for direction, taken in self._samples.items()]
 
-    def _empty(self) -> dict[Direction, Samples]:
-        return {direction: Samples() for direction in self._directions}
+    def _row(self, direction: Direction, taken: Samples, kernel: str, state: DeviceState) -> Measurement:
+        status = Status.HOST_BOUND if taken.host_bound and not taken.kernel_us else Status.OK
+        host_us = median(taken.host_us) if taken.host_us else None
+        times = tuple(taken.whole_us), tuple(taken.kernel_us)
+        return Measurement(self.shape, direction, times[0], kernel, status, times[1], host_us, state)
 
     def _guarded(self, run: Callable[[], None]) -> None:
         start = self._clock.seconds()
         try:
             run()
-        except MemoryError as error:
-            self._fail(Status.OUT_OF_MEMORY, str(error) or "out of memory")
-        except (
-            RuntimeError,
-            ValueError,
-        ) as error:  # what torch raises for a shape that a kernel refuses, or has no room for
-            text = str(error).strip() or type(error).__name__
-            self._fail(
-                Status.OUT_OF_MEMORY if _no_memory(text) else Status.ERROR, text.splitlines()[0][:LONGEST_REASON]
-            )
+        except (MemoryError, *KERNEL_ERRORS) as error:
+            text = (str(error).strip() or type(error).__name__).splitlines()[0][:LONGEST_REASON]
+            self._call, self._gradients = None, ()  # and the tensors that the traceback holds
+            self._failure = _status_of(error.with_traceback(None), self._clock), text
         self._spent_s += self._clock.seconds() - start
-
-    def _fail(self, status: Status, reason: str) -> None:
-        """Remember what went wrong and let go of every tensor."""
-        self._failure, self._call, self._gradients = (status, reason), None, ()
 
     def _warm_up(self, build: Callable[[], Call]) -> None:
         self._call = build()
@@ -261,7 +192,8 @@ class Timed:
         self._repeat()
         while not _steady(self._samples) and self._clock.seconds() < deadline:
             self._repeat()
-        self._samples = self._empty()
+        for samples in self._samples.values():
+            samples.forget_times()
 
     def _repeat(self) -> None:
         assert self._call is not None
@@ -279,12 +211,12 @@ class Timed:
         inputs = self._call.inputs
         outputs = output if isinstance(output, tuple) else (output,)
         self._gradients = self._gradients or tuple(torch.randn_like(tensor) for tensor in outputs)
-        return lambda: torch.autograd.grad(outputs, inputs, self._gradients)
+        return lambda: torch.autograd.grad(outputs, inputs, self._gradients, retain_graph=True)
 
 
 def _steady(samples: dict[Direction, Samples]) -> bool:
     """Return whether the last repetitions agree."""
-    per_direction = [taken.kernel_us or taken.whole_us for taken in samples.values()]
+    per_direction = [taken.best_us for taken in samples.values()]
     totals = [sum(times) for times in zip(*per_direction, strict=False)][-STEADY_CALLS:]
     return len(totals) == STEADY_CALLS and max(totals) <= min(totals) * (1.0 + STEADY_WITHIN)
 

@@ -41,6 +41,15 @@ def gather_rows(scatter: float = 0.0) -> list[Row]:
     ]
 
 
+def test_rows_of_another_kernel_than_most_are_dropped_and_named() -> None:
+    rows = [replace(row, kernel="flash" if i % 3 else "memory-efficient") for i, row in enumerate(gelu_rows())]
+    found = gate(rows, SYSTEM, "fp16")
+    assert {row.kernel for row in found.kept} == {"flash"}
+    assert dict(found.columns["gelu forward"].dropped) == {
+        "another kernel than most rows of the operator: memory-efficient": 20
+    }
+
+
 def test_clean_rows_are_all_kept() -> None:
     found = gate(gelu_rows(), SYSTEM, "fp16")
     assert len(found.kept) == 60

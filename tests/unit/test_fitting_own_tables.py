@@ -10,7 +10,7 @@ import yaml
 
 from fitting.cli import main
 from fitting.gate import BEATS_MEMORY, gate
-from fitting.own_tables import find_own
+from fitting.own_tables import HOST_BOUND, find_own
 from fitting.tables import Row, TableError
 from microbench.provenance import Identity, Session, provenance_path
 from microbench.table import Measurement, Status, Writer, table_path
@@ -43,7 +43,7 @@ def write(results: Path, name: str = "gelu", device_kind: str = "cpu", gap_us: f
             times = {direction: gelu_us(tokens, width, direction) for direction in BOTH}
             table.append(
                 [
-                    Measurement(shape, d, (us + gap_us, us + gap_us), "test", Status.OK, (us, us))
+                    Measurement(shape, d, (us + gap_us, us + gap_us), "test", Status.OK, (us, us), host_us=gap_us)
                     for d, us in times.items()
                 ]
             )
@@ -83,6 +83,22 @@ def test_launches_cost_a_host_only_where_there_are_any(tmp_path: Path, kind: str
     assert len(found) == launches
     if found:
         assert found["launch_forward_us"].value == pytest.approx(1000.0, rel=0.1)
+
+
+def test_a_gpus_row_without_the_kernels_own_time_is_refused_and_counted(tmp_path: Path) -> None:
+    write(tmp_path, "rope", "cuda")
+    path = table_path(tmp_path, "operator", "rope", "fp32", "0of1")
+    lines = path.read_text().splitlines()
+    values = [line.rsplit(',"[', 1)[0] for line in lines[1:3]]
+    lines[1:3] = [f"{value},[]".replace(",ok,", ",host_bound,") for value in values]
+    path.write_text("\n".join(lines) + "\n")
+    (tables,) = find_own(tmp_path, GPU, ["fp32"])
+    rows = tables.rows("rope")
+    assert [row.unusable for row in rows[:3]] == [HOST_BOUND, HOST_BOUND, None]
+    forward = [row for row in rows if row.direction is Direction.FORWARD]
+    counted = gate(forward, half_source().hardware, "fp16").columns["rope forward"]
+    assert counted.dropped[HOST_BOUND] == 1
+    assert rows[0] not in gate(forward, half_source().hardware, "fp16").kept
 
 
 def test_fp32_elements_are_twice_as_many_bytes_for_a_physical_limit() -> None:

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from microbench import cli
+from microbench.rows import DeviceState
 from microbench.sweep import SWEEPS
 from microbench.table import Status, read_table, read_tables
 from microbench.timing import Policy, Timed, take_turns
@@ -35,6 +36,12 @@ class Clock:
     def seconds(self) -> float:
         return self.now
 
+    def state(self) -> DeviceState:
+        return DeviceState()
+
+    def is_lost(self) -> bool:
+        return False
+
 
 def timed(name: str, clock: Clock, fail: Exception | None = None) -> Timed:
     def forward() -> None:
@@ -52,13 +59,13 @@ def test_calls_of_a_batch_take_turns_until_each_is_known() -> None:
     clock.order.clear()
     assert list(take_turns(calls)) == calls
     assert "".join(clock.order) == "ababab"
-    assert [len(row.samples_us) for call in calls for row in call.rows()] == [3] * 4
+    assert [len(row.samples_us) for call in calls for row in call.finish()] == [3] * 4
 
 
 def test_a_noisy_call_is_repeated_to_the_most_samples() -> None:
     call = timed("a", Clock(growth=1.0))
     assert list(take_turns([call])) == [call]
-    assert len(call.rows()[0].samples_us) == POLICY.most_samples
+    assert len(call.finish()[0].samples_us) == POLICY.most_samples
 
 
 @pytest.mark.parametrize(
@@ -74,9 +81,10 @@ def test_what_a_kernel_refuses_is_a_row_and_the_others_go_on(error: Exception, s
     clock = Clock()
     calls = [timed("a", clock, error), timed("b", clock)]
     assert len(list(take_turns(calls))) == 2
-    assert {row.status for row in calls[0].rows()} == {status}
-    assert all(not row.samples_us and "\n" not in row.kernel for row in calls[0].rows())
-    assert {row.status for row in calls[1].rows()} == {Status.OK}
+    rows = [call.finish() for call in calls]
+    assert {row.status for row in rows[0]} == {status}
+    assert all(not row.samples_us and "\n" not in row.kernel for row in rows[0])
+    assert {row.status for row in rows[1]} == {Status.OK}
 
 
 TINY = {

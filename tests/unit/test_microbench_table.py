@@ -13,6 +13,7 @@ import pytest
 
 from microbench.errors import TableError
 from microbench.provenance import Identity, Session, provenance_path, read_provenance
+from microbench.rows import DeviceState
 from microbench.table import Measurement, Status, Writer, read_table, read_tables, table_path
 from predictor.costs.operator import BOTH, Direction
 
@@ -39,7 +40,15 @@ def identity(**changes: object) -> Identity:
 
 def pair(shape: tuple[int, ...], us: float = 10.0) -> list[Measurement]:
     return [
-        Measurement(shape, direction, (us, us + 1.0, us + 5.0), 'a, "quoted"\nkernel', kernel_samples_us=(us - 1.0,))
+        Measurement(
+            shape,
+            direction,
+            (us, us + 1.0, us + 5.0),
+            'a, "quoted"\nkernel',
+            kernel_samples_us=(us - 1.0,),
+            host_us=us / 2.0,
+            state=DeviceState(1980.0, None, 61.0),
+        )
         for direction in BOTH
     ]
 
@@ -64,6 +73,7 @@ def test_what_is_written_is_read(path: Path) -> None:
     row = table.rows[0]
     assert (row.samples_us, row.median_us, row.spread_us) == ((10.0, 11.0, 15.0), 11.0, 2.5)
     assert (row.kernel, row.best_samples_us) == ('a, "quoted" kernel', (9.0,))
+    assert (row.host_us, row.state) == (5.0, DeviceState(1980.0, None, 61.0))
     session = table.provenance.sessions[0]
     assert (session.state_before, session.state_after) == ({"load": "0.1"}, {"load": "0.2"})
     assert session.finished
@@ -74,6 +84,27 @@ def test_a_failed_call_is_a_row_without_a_time(path: Path) -> None:
     with Writer(path, identity(), SESSION) as table:
         table.append([Measurement((1, 2), d, (), "needs 900 GB", Status.OUT_OF_MEMORY) for d in BOTH])
     assert {row.status for row in read_table(path).rows} == {Status.OUT_OF_MEMORY}
+
+
+def failed(shape: tuple[int, int], reason: str) -> list[Measurement]:
+    return [Measurement(shape, direction, (), reason, Status.ERROR) for direction in BOTH]
+
+
+def test_a_call_that_failed_is_not_measured_and_its_last_try_counts(path: Path) -> None:
+    with Writer(path, identity(), SESSION) as table:
+        table.append(failed(SHAPES[0], "no kernel"))
+        assert (table.has(SHAPES[0]), table.failed(SHAPES[0]), table.failed(SHAPES[1])) == (False, True, False)
+        before = path.read_bytes()
+        table.append(failed(SHAPES[0], "no kernel"))
+        assert path.read_bytes() == before
+    with Writer(path, identity(), SESSION) as table:
+        table.append(failed(SHAPES[0], "another reason"))
+        table.append(pair(SHAPES[0]))
+        assert table.has(SHAPES[0])
+        assert len(table.rows) == 2
+    assert [row.status for row in read_table(path).rows] == [Status.OK] * 2
+    with Writer(path, identity(), SESSION) as table:
+        assert table.has(SHAPES[0])
 
 
 @pytest.mark.parametrize(("cut", "shapes"), [(cut, kept) for cut in range(1, 60, 7) for kept in (1, 3)])
@@ -168,7 +199,7 @@ def test_a_table_without_provenance_is_not_read(path: Path) -> None:
         (b"tokens,width", b"tokens,height", "columns are"),
         (b",11.000,", b",17.000,", "not a measurement: median_us is"),
         (b",forward,", b",sideways,", "not a measurement"),
-        (b"64,128,forward", b"64,forward", "not a measurement: 11 values, expected 12"),
+        (b"64,128,forward", b"64,forward", "not a measurement: 15 values, expected 16"),
         (b"128,128,", b"64,128,", "a call is there twice"),
         (b'"format"', b'"form"', "not a provenance file"),
     ],

@@ -29,7 +29,7 @@ ALLOWED_IMPORTS = {
     "predictor": RUNTIME,
     "estimate_train_time": RUNTIME | {"predictor"},
     "fitting": RUNTIME | {"predictor", "microbench", "numpy", "pandas", "scipy", "sklearn", "threadpoolctl"},
-    "microbench": RUNTIME | {"predictor", "torch", "mpi4py", "flash_attn"},
+    "microbench": RUNTIME | {"predictor", "torch", "mpi4py", "flash_attn", "pynvml"},
 }
 NOT_IN_A_PREDICTION = ("torch", "sklearn", "scipy", "numpy", "pandas", "snakemake", "fitting", "microbench")
 NOT_IMPORTABLE = ("profiling", "training", "slurm", "regressors")

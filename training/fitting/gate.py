@@ -1,10 +1,10 @@
 """Drop rows that physics forbids, and say which and why.
 
 A row is dropped when it beats a peak of the GPU or of the links, when both directions repeat one number though their
-work differs, or when it disagrees with the rows around it. A column (a table in one direction, a collective over one
-topology) is dropped whole when too much of it beats a peak, or when neighbouring message sizes scatter more than any
-transfer does. Nothing is dropped for being hard to predict: the limits are the hardware's, and neighbours are judged
-relative to their own scatter.
+work differs, when another kernel ran than for most of its operator's rows, or when it disagrees with the rows around
+it. A column (a table in one direction, a collective over one topology) is dropped whole when too much of it beats a
+peak, or when neighbouring message sizes scatter more than any transfer does. Nothing is dropped for being hard to
+predict: the limits are the hardware's, and neighbours are judged relative to their own scatter.
 
 ``residual_add`` has the same duration both ways in every row, and keeps it: the backward pass sums the gradients of
 the two branches with the same kernel, so its work is equal and nothing forbids equal times.
@@ -31,6 +31,7 @@ BEATS_FLOPS = "faster than the peak FLOP/s"
 BEATS_MEMORY = "faster than the memory bandwidth"
 BEATS_LINK = "faster than the links"
 REPEATED = "forward and backward repeat one number"
+OTHER_KERNEL = "another kernel than most rows of the operator: {kernel}"
 OUTLIER = "disagrees with its neighbours"
 NOT_A_MEASUREMENT = "in a column of which more than 25 % beats a peak: not a measurement"
 NOISE = "in a column whose neighbouring sizes scatter by more than 10 %: noise, not a transfer"
@@ -102,6 +103,24 @@ def _physical_reason(row: Row, system: System, precision: str) -> str | None:
     return None
 
 
+def usual_kernels(rows: Sequence[Row]) -> dict[str, str]:
+    """Return the kernel that ran for most rows of each operator."""
+    kernels: dict[str, Counter[str]] = {}
+    for row in rows:
+        if row.unusable is None:
+            kernels.setdefault(row.operator.name, Counter())[row.kernel] += 1
+    return {name: counted.most_common(1)[0][0] for name, counted in kernels.items()}
+
+
+def _reason(row: Row, system: System, precision: str, usual: dict[str, str]) -> str | None:
+    """Return why a row is dropped before it is compared with others."""
+    if row.unusable is not None:
+        return row.unusable
+    if not row.is_collective and row.kernel != usual[row.operator.name]:
+        return OTHER_KERNEL.format(kernel=row.kernel)
+    return _physical_reason(row, system, precision)
+
+
 def _deviations(rows: Sequence[Row], residual: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return how far each row's log residual lies from the median of its nearest shapes."""
     points = np.log([[size + 1.0 for size in row.shape] for row in rows])
@@ -153,10 +172,11 @@ def gate(rows: Sequence[Row], system: System, precision: str) -> Gated:
     """Gate the rows of one regressor and direction."""
     result = Gated()
     possible = []
+    usual = usual_kernels(rows)
     for row in rows:
         column = result.columns.setdefault(row.column, ColumnCount())
         column.rows += 1
-        reason = _physical_reason(row, system, precision)
+        reason = _reason(row, system, precision, usual)
         if reason is None:
             possible.append(row)
         else:

@@ -1,7 +1,8 @@
 """Read the tables that ``python -m microbench`` writes; after this file they are rows like anybody's.
 
-What is fitted is the time of the kernels alone where a table has it, as a prediction adds the host's part itself. A row
-without a time (out of memory, refused by the kernel) says what fits, not how long it takes, and is no row here.
+What is fitted is the time of the kernels alone, as a prediction adds the host's part itself. A row of a GPU that has
+only the time from an idle device (host-bound) is handed on as unusable, so that the card counts it. A row without a
+time (out of memory, refused by the kernel) says what fits, not how long it takes, and is no row here.
 """
 
 from __future__ import annotations
@@ -9,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import median
 
 from fitting.tables import Row, TableError, Tables
 from microbench.errors import TableError as MicrobenchTableError
 from microbench.provenance import SUFFIX, Identity, read_provenance
-from microbench.table import Measurement, Status, read_table
+from microbench.table import Measurement, read_table
 from predictor.costs.catalogue import catalogue
 from predictor.costs.collectives import COLLECTIVES
 from predictor.costs.hardware import Quantity
@@ -23,9 +24,8 @@ from predictor.costs.operator import Direction, Operator
 KINDS = ("operator", "collective")
 # An operator of many short kernels: what its shortest calls take from an idle device is launching.
 HOST_OPERATOR = "rope"
-LAUNCHING_DECILE = 10
-LAUNCHING_RATIO = 2.0
 FEWEST_CALLS = 5
+HOST_BOUND = "host-bound: launching took longer than the kernels, whose own time is not known"
 
 
 def is_own(folder: Path) -> bool:
@@ -79,30 +79,31 @@ class OwnTables(Tables):
         result = []
         for path in self.paths()[regressor]:
             operator = _operator(identities[path], path)
-            result += [
-                Row(operator, operator.name, row.direction, row.shape, median(row.best_samples_us))
-                for row in _measurements(path)
-            ]
+            on_gpu = identities[path].kind == "operator" and identities[path].device_kind == "cuda"
+            for row in _measurements(path):
+                why = HOST_BOUND if on_gpu and not row.kernel_samples_us else None
+                us = median(row.best_samples_us)
+                result.append(
+                    Row(operator, operator.name, row.direction, row.shape, us, kernel=row.kernel, unusable=why)
+                )
         return result
 
     def launch_quantities(self) -> dict[str, Quantity] | None:
         """Return what one kernel launch costs the host, forward and backward: nothing on a CPU, as it launches none."""
-        host = [path for path, identity in self.identities if identity.name == HOST_OPERATOR]
         found = {}
+        rows = [
+            row
+            for path, identity in self.identities
+            if identity.name == HOST_OPERATOR and identity.device_kind == "cuda"
+            for row in _measurements(path)
+        ]
         for direction, kernels in zip(Direction, catalogue()[HOST_OPERATOR].launches, strict=True):
-            gaps = [
-                row.median_us
-                for path in host
-                if dict(self.identities)[path].device_kind == "cuda"
-                for row in _measurements(path)
-                if row.direction is direction and row.median_us > LAUNCHING_RATIO * median(row.best_samples_us)
-            ]
-            if len(gaps) >= FEWEST_CALLS:
-                floor_us = quantiles(gaps, n=LAUNCHING_DECILE, method="inclusive")[0]
+            host = [row.host_us for row in rows if row.direction is direction and row.host_us is not None]
+            if len(host) >= FEWEST_CALLS:
                 source = (
-                    f"shortest RoPE {direction} calls from an idle GPU, {floor_us:.1f} µs, over their {kernels} kernels"
+                    f"host time to launch a RoPE {direction} pass, {median(host):.1f} µs, over its {kernels} kernels"
                 )
-                found[f"launch_{direction}_us"] = Quantity(value=round(floor_us / kernels, 3), source=source)
+                found[f"launch_{direction}_us"] = Quantity(value=round(median(host) / kernels, 3), source=source)
         return found
 
 
@@ -113,7 +114,7 @@ def _measurements(path: Path) -> Sequence[Measurement]:
         TableError: the table cannot be read.
     """
     try:
-        return [row for row in read_table(path).rows if row.status is Status.OK]
+        return [row for row in read_table(path).rows if row.status.is_timed]
     except MicrobenchTableError as error:
         raise TableError(str(error)) from None
 

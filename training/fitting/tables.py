@@ -43,14 +43,22 @@ class TableError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One measured call in one direction."""
+    """One measured call in one direction.
+
+    Attributes:
+        other_us: the same call's duration in the other direction.
+        kernel: which kernel ran, where the table says so.
+        unusable: why the reader takes it for no measurement of the kernels; the gate drops it with this reason.
+    """
 
     operator: Operator
     table: str
     direction: Direction
     shape: Shape
     us: float
-    other_us: float | None = None  # the same call's duration in the other direction
+    other_us: float | None = None
+    kernel: str = ""
+    unusable: str | None = None
 
     @property
     def is_collective(self) -> bool:

@@ -17,6 +17,12 @@ def _shape(call: LayerCall) -> Shape:
     return call.micro_batch_size, call.sequence_per_rank, *heads, call.head_dim, int(call.causal), call.window
 
 
+def _called(call: LayerCall) -> bool:
+    """Return whether heads are shared or a window hides keys; else flash_attention is what runs."""
+    shared = call.key_value_heads_per_rank < call.heads_per_rank
+    return shared or 0 < call.window < call.sequence_per_rank
+
+
 def pairs(length: int, causal: bool, window: int) -> int:
     """Return the (query, key) pairs of one head that attention needs; a window of 0 is none, and needs causal."""
     if not causal:
@@ -64,6 +70,7 @@ OPERATOR = Operator(
     work=_work,
     shape=_shape,
     extra_kinds=("flops", "flops"),
+    called=_called,
     stand_in=_stand_in,
     source="Ainslie et al. 2023, arXiv:2305.13245; window: Beltagy et al. 2020, arXiv:2004.05150; Dao 2023, 2307.08691",
 )

@@ -13,7 +13,7 @@ from microbench.collectives.bandwidth import algorithm_bandwidth, bus_bandwidth,
 from microbench.collectives.measure import BACKENDS, Part, Request, measure
 from microbench.collectives.sweep import read_sweep
 from microbench.errors import MeasureError
-from microbench.table import Measurement, Status
+from microbench.table import Measurement
 from predictor.costs.collectives import COLLECTIVES, Topology
 from predictor.errors import nearest
 
@@ -76,7 +76,7 @@ def _request(arguments: argparse.Namespace) -> Request:
 def row_values(name: str, topology: Topology, row: Measurement) -> tuple[str, ...]:
     """Return a row as the command prints it, bandwidths as nccl-tests defines them."""
     where = f"{topology.nodes}x{topology.gpus_per_node}"
-    if row.status is not Status.OK:
+    if not row.status.is_timed:
         return name, where, str(row.shape[0]), row.status.value, "", "", ""
     total = total_bytes(name, row.shape[0], topology.ranks)
     speeds = (algorithm_bandwidth(total, row.median_us), bus_bandwidth(name, total, row.median_us, topology.ranks))

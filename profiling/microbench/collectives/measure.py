@@ -81,7 +81,7 @@ def identity(request: Request, name: str, topology: Topology) -> Identity:
         device=device.name if device else processor_name(),
         device_kind=device.kind if device else "cpu",
         driver=device.driver if device else None,
-        versions=library_versions(),
+        versions=library_versions(kind),
         settings={"backend": request.backend},
         config_hash=request.sweep.hash(),
     )

@@ -8,7 +8,7 @@ from statistics import median
 
 from microbench.collectives.bandwidth import bus_bandwidth, total_bytes
 from microbench.report.svg import Series, log_plot, style
-from microbench.table import Measurement, Status, Table
+from microbench.table import Measurement, Table
 from predictor.costs.catalogue import catalogue
 from predictor.costs.collectives import COLLECTIVES
 from predictor.costs.hardware import System
@@ -35,7 +35,7 @@ def points_of(tables: Sequence[Table]) -> list[Point]:
         Point(known[table.provenance.identity.name], table.provenance.identity.precision, row)
         for table in tables
         for row in table.rows
-        if row.status is Status.OK and table.provenance.identity.name in known
+        if row.status.is_timed and table.provenance.identity.name in known
     ]
 
 

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from microbench.errors import MeasureError
 from microbench.report.figures import Point, bus_bandwidths, parity, points_of, roofline
-from microbench.table import Status, Table, read_tables
+from microbench.table import Table, read_tables
 from predictor.costs.hardware import System
 from predictor.costs.published import PublishedSystem, measured_precisions
 from predictor.errors import PublishedError
@@ -74,7 +74,7 @@ def _measured(tables: Sequence[Table]) -> str:
     rows = []
     for table in tables:
         of, last = table.provenance.identity, table.provenance.sessions[-1]
-        left_out = Counter(row.status.value for row in table.rows if row.status is not Status.OK)
+        left_out = Counter(row.status.value for row in table.rows if not row.status.is_timed)
         noise = None if last.relative_spread is None else 100.0 * last.relative_spread
         said = ", ".join(f"{count} {status}" for status, count in sorted(left_out.items()))
         rows.append((of.name, of.precision, of.worker, len(table.rows), said, noise, last.host, last.commit[:12]))

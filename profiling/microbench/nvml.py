@@ -1,0 +1,132 @@
+"""What the NVIDIA driver says of the GPU that is measured: clocks, power, temperature, and why clocks are held down.
+
+Every field is asked for by itself: one that a driver, a virtual machine or a permission refuses is left out, and the
+others stay. nvidia-ml-py answers in microseconds; without it nvidia-smi is asked, once per session and not per call.
+Source: NVIDIA, "NVML API Reference Guide", device queries.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+from microbench.rows import DeviceState
+
+QUERY_SECONDS = 20
+MILLI = 1e-3
+# Field of a session: nvidia-smi's names for it, the newest first.
+SMI_FIELDS = {
+    "driver": ("driver_version",),
+    "sm_clock_mhz": ("clocks.sm",),
+    "memory_clock_mhz": ("clocks.mem",),
+    "max_sm_clock_mhz": ("clocks.max.sm",),
+    "power_w": ("power.draw",),
+    "power_limit_w": ("power.limit",),
+    "temperature_c": ("temperature.gpu",),
+    "clocks_event_reasons": ("clocks_event_reasons.active", "clocks_throttle_reasons.active"),
+    "utilization_percent": ("utilization.gpu",),
+}
+UNSAID = ("n/a", "not supported", "unknown error", "insufficient permissions")
+
+
+def torch_uuid() -> str | None:
+    """Return the UUID of the GPU that torch calls 0, as the driver spells it."""
+    import torch
+
+    uuid = getattr(torch.cuda.get_device_properties(0), "uuid", None)
+    return None if uuid is None else f"GPU-{uuid}"
+
+
+class Nvml:
+    """One GPU, asked through nvidia-ml-py."""
+
+    def __init__(self, library: Any, handle: Any) -> None:
+        """Keep an initialised library and a device's handle."""
+        self._library, self._handle = library, handle
+
+    def field(self, ask: Callable[[Any, Any], Any]) -> Any:
+        """Return one answer, None where it is refused or this version of the library has no such question."""
+        try:
+            return ask(self._library, self._handle)
+        except (self._library.NVMLError, AttributeError):
+            return None
+
+    def state(self) -> DeviceState:
+        """Return clock, power and temperature at this moment."""
+        milliwatts = self.field(lambda nvml, gpu: nvml.nvmlDeviceGetPowerUsage(gpu))
+        return DeviceState(
+            self.field(lambda nvml, gpu: float(nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM))),
+            None if milliwatts is None else milliwatts * MILLI,
+            self.field(lambda nvml, gpu: float(nvml.nvmlDeviceGetTemperature(gpu, nvml.NVML_TEMPERATURE_GPU))),
+        )
+
+    def session(self) -> dict[str, str]:
+        """Return everything that a session records."""
+        clock, power, temperature = self.state()
+        limit = self.field(lambda nvml, gpu: nvml.nvmlDeviceGetPowerManagementLimit(gpu) * MILLI)
+        reasons = self.field(lambda nvml, gpu: nvml.nvmlDeviceGetCurrentClocksEventReasons(gpu))
+        if reasons is None:  # the name before driver 535
+            reasons = self.field(lambda nvml, gpu: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu))
+        said = {
+            "driver": self.field(lambda nvml, gpu: nvml.nvmlSystemGetDriverVersion()),
+            "sm_clock_mhz": clock,
+            "memory_clock_mhz": self.field(lambda nvml, gpu: nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_MEM)),
+            "max_sm_clock_mhz": self.field(lambda nvml, gpu: nvml.nvmlDeviceGetMaxClockInfo(gpu, nvml.NVML_CLOCK_SM)),
+            "power_w": power,
+            "power_limit_w": limit,
+            "temperature_c": temperature,
+            "clocks_event_reasons": None if reasons is None else f"{reasons:#x}",
+            "utilization_percent": self.field(lambda nvml, gpu: nvml.nvmlDeviceGetUtilizationRates(gpu).gpu),
+        }
+        return {name: f"{value:g}" if isinstance(value, float) else str(value) for name, value in said.items() if value}
+
+
+@cache
+def nvml() -> Nvml | None:
+    """Open the driver's library once; None where nvidia-ml-py or the driver is missing."""
+    try:
+        import pynvml
+    except ImportError:
+        return None
+    try:
+        pynvml.nvmlInit()
+        uuid = torch_uuid()
+        handle = pynvml.nvmlDeviceGetHandleByUUID(uuid) if uuid else pynvml.nvmlDeviceGetHandleByIndex(0)
+    except pynvml.NVMLError:
+        return None
+    return Nvml(pynvml, handle)
+
+
+def _smi(field: str) -> str | None:
+    """Ask nvidia-smi for one field; None where it cannot be asked or does not say."""
+    command = shutil.which("nvidia-smi")
+    if command is None:
+        return None
+    uuid = torch_uuid()
+    words = [command, *(["-i", uuid] if uuid else []), f"--query-gpu={field}", "--format=csv,noheader,nounits"]
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=QUERY_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    lines = done.stdout.strip().splitlines()
+    if done.returncode or not lines or any(text in lines[0].lower() for text in UNSAID):
+        return None
+    return lines[0].strip()
+
+
+def gpu_session() -> dict[str, str]:
+    """Return what the driver says of the GPU, as far as it says anything."""
+    opened = nvml()
+    if opened is not None:
+        return opened.session()
+    said = {name: next(filter(None, map(_smi, fields)), None) for name, fields in SMI_FIELDS.items()}
+    return {name: value for name, value in said.items() if value is not None}
+
+
+def gpu_state() -> DeviceState:
+    """Return clock, power and temperature of the GPU at this moment; nothing where only nvidia-smi could tell."""
+    opened = nvml()
+    return DeviceState() if opened is None else opened.state()
