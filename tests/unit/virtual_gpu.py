@@ -28,8 +28,8 @@ MULTIPROCESSORS = 132
 FLUSHED_ELEMENTS, FLUSH_S = 1009, 200e-6
 # Views and allocations, which launch nothing.
 LAUNCHLESS = frozenset({
-    "view", "t", "transpose", "detach", "slice", "alias", "expand", "unsqueeze", "squeeze", "permute", "select", "split",
-    "_unsafe_view", "as_strided", "lift_fresh", "is_same_size", "chunk", "unbind", "_reshape_alias",
+    "view", "t", "transpose", "detach", "slice", "alias", "expand", "unsqueeze", "squeeze", "permute", "select",
+    "split", "_unsafe_view", "as_strided", "lift_fresh", "is_same_size", "chunk", "unbind", "_reshape_alias",
     "_local_scalar_dense",
 })  # fmt: skip
 TENSORS_PER_KERNEL = {"_fused": 30, "_foreach": 64}
@@ -208,7 +208,12 @@ def installed(monkeypatch: pytest.MonkeyPatch, gpu: VirtualGpu, name: str = "NVI
             return output
 
     properties = SimpleNamespace(
-        L2_cache_size=50 * 2**20, multi_processor_count=MULTIPROCESSORS, uuid="virtual", clock_rate=SLEEP_HZ / 1e3
+        L2_cache_size=50 * 2**20,
+        multi_processor_count=MULTIPROCESSORS,
+        uuid="virtual",
+        major=9,
+        minor=0,
+        clock_rate=SLEEP_HZ / 1e3,
     )
     memory = 79 * 2**30
     for attribute, value in {
