@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from predictor.costs.catalogue import catalogue
+from predictor.costs.work import STEP_PRECISIONS
 from predictor.errors import ConfigError, nearest
 from predictor.sections import ExpertsSection, ModelSection, ParallelismSection, RunConfig, validate_model
 from predictor.sizes import LARGEST_RUN_GPUS, LARGEST_SLOTS, must_divide
@@ -20,7 +21,11 @@ EDGE_OPERATORS = ("embedding", "lm_head", "cross_entropy")
 
 def operators_of_a_layer() -> list[str]:
     """Return the operators that a layer can be made of."""
-    return [name for name, one in catalogue().items() if one.shape is not None and name not in EDGE_OPERATORS]
+    return [
+        name
+        for name, one in catalogue().items()
+        if one.shape is not None and name not in EDGE_OPERATORS and set(STEP_PRECISIONS) & set(one.precisions)
+    ]
 
 
 def _check_operators(names: tuple[str, ...] | None) -> None:

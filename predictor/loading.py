@@ -20,6 +20,7 @@ from predictor.costs.published import (
     measured_precisions,
     open_system,
 )
+from predictor.costs.work import STEP_PRECISIONS
 from predictor.errors import ConfigError, PublishedError, nearest
 from predictor.presets import preset
 from predictor.read_yaml import read_mapping
@@ -92,6 +93,14 @@ def _short_form_system(content: dict[str, Any], base: Path) -> Path:
     return operators
 
 
+def _measured_in(precisions: list[str]) -> str:
+    """Return what a system was measured in, for a message; what whole steps are predicted in first."""
+    steps = [precision for precision in precisions if precision in STEP_PRECISIONS]
+    single = [precision for precision in precisions if precision not in STEP_PRECISIONS]
+    said = " and ".join(steps) or "none"
+    return f"{said}, and single operators in {' and '.join(single)}" if single else said
+
+
 @lru_cache(maxsize=32)
 def open_measured(folder: Path, precision: str) -> PublishedSystem:
     """Open a published system for a precision that somebody measured, or for one that must run at the same rate.
@@ -109,7 +118,7 @@ def open_measured(folder: Path, precision: str) -> PublishedSystem:
         peaks = system.system.gpu.peak_tflop_per_s
         if used == precision or (precision in peaks and peaks[precision].value == peaks[used].value):
             return system
-    raise ConfigError(f"precision is {precision}; {folder.name} was measured in {' and '.join(measured) or 'none'}")
+    raise ConfigError(f"precision is {precision}; {folder.name} was measured in {_measured_in(measured)}")
 
 
 def require(system: PublishedSystem, operator: str) -> None:

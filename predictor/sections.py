@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo
 
+from predictor.costs.work import FP8_PRECISIONS, STEP_PRECISIONS
 from predictor.errors import ConfigError, MissingKeyError, nearest
 from predictor.sizes import LARGEST, both_names
 from predictor.workloads.layout import RANK_ORDER
@@ -45,6 +46,14 @@ def _split(value: object) -> object:
     if isinstance(value, list | tuple) or value in METHODS:
         return value
     raise ValueError(f"expected a list of layers per stage, or {' or '.join(METHODS)}")
+
+
+def _step_precision(value: object) -> object:
+    """Refuse a precision in which only single operators are known, before pydantic lists the others."""
+    if value in FP8_PRECISIONS:
+        known = f"{', '.join(STEP_PRECISIONS[:-1])} or {STEP_PRECISIONS[-1]}"
+        raise ValueError(f"whole steps in fp8 are not predicted, single operators only; expected {known}")
+    return value
 
 
 Count = Annotated[int, BeforeValidator(_whole_number), Field(gt=0)]
@@ -172,7 +181,9 @@ class TrainingSection(Section):
     micro_batch_size: Count = Field(description="samples per micro-batch and replica")
     num_micro_batches: Count | None = Field(default=None, description="micro-batches per step and replica")
     global_batch_size: Count | None = Field(default=None, description="samples per step; or give num_micro_batches")
-    precision: Literal["fp16", "bf16", "fp32"] = Field(default="fp16", description="element type of activations")
+    precision: Annotated[Literal["fp16", "bf16", "fp32"], BeforeValidator(_step_precision)] = Field(
+        default="fp16", description="element type of activations"
+    )
     recompute: Recompute = Field(default=Recompute.NONE, description="activation recomputation")
     partition_activations: Switch = Field(default=False, description="checkpoints split over tensor-parallel ranks")
     synchronize_each_layer: Switch = Field(default=False, description="host waits for the device after every layer")

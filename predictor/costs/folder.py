@@ -21,6 +21,7 @@ from predictor.costs.collectives import COLLECTIVES
 from predictor.costs.hardware import System
 from predictor.costs.operator import Direction, Operator
 from predictor.costs.regressors import DirectionRegressor, RegressorFile, check_lengths
+from predictor.costs.work import PRECISION_BYTES
 from predictor.errors import PublishedError
 
 MANIFEST = "manifest.json"
@@ -113,8 +114,8 @@ def lender_folder(folder: Path, name: str) -> Path:
 
 def own_precisions(manifest: dict[str, str]) -> set[str]:
     """Return the precisions that a manifest lists operators in."""
-    names = (name for name in manifest if name.startswith(f"{OPERATOR_FOLDER}/"))
-    return {name.removesuffix(".json").rpartition("_")[2] for name in names}
+    stems = [name.removesuffix(".json") for name in manifest if name.startswith(f"{OPERATOR_FOLDER}/")]
+    return {precision for precision in PRECISION_BYTES if any(stem.endswith(f"_{precision}") for stem in stems)}
 
 
 def measured_precisions(folder: Path) -> list[str]:

@@ -11,7 +11,15 @@ from enum import StrEnum
 from typing import Literal, NamedTuple
 
 from predictor.costs.layer_call import LayerCall
-from predictor.costs.work import ELEMENT_BYTES, Work, element_bytes, matmul_work
+from predictor.costs.work import (
+    ELEMENT_BYTES,
+    FP8_PRECISIONS,
+    SIZE_MULTIPLES,
+    STEP_PRECISIONS,
+    Work,
+    element_bytes,
+    matmul_work,
+)
 
 Shape = tuple[int, ...]
 TermKind = Literal["flops", "bytes", "count"]
@@ -49,6 +57,7 @@ class Operator:
         extra_kinds: what each of ``Work.extras`` counts (flops, bytes or count): how it scales between GPUs.
         byte_sizes: ``work`` counts bytes of elements in the training precision, as if they had ELEMENT_BYTES, or bytes
             that are the same in every precision.
+        precisions: what it exists in.
         launches: kernels that one eager call launches forward, and backward with its gradients accumulated.
         called: LayerCall → whether a layer of these sizes calls it; None: every layer that names it does.
         stand_in: (shape, direction, number of multiprocessors) → what answers where nobody measured this operator; the
@@ -65,6 +74,7 @@ class Operator:
     directions: tuple[Direction, ...] = BOTH
     extra_kinds: tuple[TermKind, ...] = ()
     byte_sizes: Literal["by_element", "fixed"] = "by_element"
+    precisions: tuple[str, ...] = STEP_PRECISIONS
     launches: tuple[int, int] = (1, 1)
     called: Callable[[LayerCall], bool] | None = None
     stand_in: Callable[[Shape, Direction, int], StandIn] | None = None
@@ -75,6 +85,11 @@ class Operator:
         A fit and a prediction both leave it out, since a time per byte absorbs it; a physical limit must not.
         """
         return element_bytes(precision) / ELEMENT_BYTES if self.byte_sizes == "by_element" else 1.0
+
+    def takes(self, shape: Shape, precision: str) -> bool:
+        """Return whether kernels in a precision take a shape."""
+        multiple = SIZE_MULTIPLES.get(precision, 1)
+        return all(size % multiple == 0 for size in shape)
 
     @property
     def regressor_name(self) -> str:
@@ -109,6 +124,7 @@ def linear(name: str, shape: Callable[[LayerCall], Shape], source: str) -> Opera
         work=gemm_work,
         shape=shape,
         family="linear",
+        precisions=(*STEP_PRECISIONS, *FP8_PRECISIONS),
         launches=(1, 3),
         extra_kinds=MATMUL_EXTRAS,
         source=source,

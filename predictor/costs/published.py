@@ -155,6 +155,9 @@ class PublishedSystem:
         half = self._half_of_all_reduce(operator, direction, shape)
         if half is not None:
             return half
+        if self.precision not in operator.precisions and operator.name not in COLLECTIVES:
+            known = ", ".join(operator.precisions)
+            raise PublishedError(f"{operator.name} does not exist in {self.precision}; it is measured in {known}")
         asked: list[str] = []
         times = 1.0
         while (regressor := self._found(operator, direction)) is None:

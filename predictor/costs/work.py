@@ -11,7 +11,16 @@ from math import ceil
 from typing import NamedTuple
 
 ELEMENT_BYTES = 2
-PRECISION_BYTES = {"fp16": 2, "bf16": 2, "fp32": 4}
+# What whole steps are predicted in, and what only single operators exist in: matrices in eight bits, with one scale a
+# tensor (Transformer Engine, delayed or current scaling) or one a group of 1 × 128 and a block of 128 × 128
+# (DeepSeek-V3, arXiv:2412.19437, section 3.3.2).
+STEP_PRECISIONS = ("fp16", "bf16", "fp32")
+FP8_PRECISIONS = ("fp8", "fp8_block")
+# Of an input's element. A product of fp8 matrices is written in 16 bits, so bytes counted by this are a lower bound.
+PRECISION_BYTES = {"fp16": 2, "bf16": 2, "fp32": 4, "fp8": 1, "fp8_block": 1}
+# Every size of an operator is a multiple of this: cuBLASLt takes fp8 matrices whose rows are whole 16 bytes; a block is
+# not cut.
+SIZE_MULTIPLES = {"fp8": 16, "fp8_block": 128}
 
 # Output tiles of the GEMM kernels that cuBLAS picks on Ampere and Hopper for large fp16 problems.
 # Source: NVIDIA, "Matrix Multiplication Background User's Guide", sections on tile and wave quantization.

@@ -12,7 +12,10 @@ from predictor.costs.operator import Shape
 Tensor = Any
 Output = Any
 
-DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+# What tensors are made in; fp8 operators quantise them from there.
+DTYPES = {
+    "fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp8": "bfloat16", "fp8_block": "bfloat16",
+}  # fmt: skip
 WEIGHT_SCALE = 0.02
 
 
@@ -79,15 +82,6 @@ class Maker:
 
 
 Build = Callable[[Shape, Maker], Call]
-
-
-def linear_call(shape: Shape, make: Maker) -> Call:
-    """Return a linear layer (m, k) @ (k, n) without bias, whose weight is stored (n, k) as torch.nn.Linear has it."""
-    from torch.nn.functional import linear
-
-    m, k, n = shape
-    x, weight = make.activation(m, k), make.weight(n, k)
-    return Call(lambda: linear(x, weight), (x, weight), "torch linear")
 
 
 def parameter_list(shape: Shape, make: Maker) -> list[Tensor]:

@@ -16,7 +16,7 @@ from types import FrameType
 from typing import NoReturn
 
 from microbench.collectives.cli import register as register_collective
-from microbench.device import find_device
+from microbench.device import Device, find_device
 from microbench.errors import MeasureError
 from microbench.kernels import kernel_names
 from microbench.profile import DeviceLostError, Job, profile
@@ -38,18 +38,34 @@ class _Parser(argparse.ArgumentParser):
         raise MeasureError(f"{message}; {self.prog} --help lists what there is")
 
 
-def _known_operators(names: Sequence[str]) -> list[str]:
-    """Return the operators asked for; « all » is every one.
+def _check_operators(names: Sequence[str]) -> None:
+    """Check that there are the operators asked for; « all » is every one.
 
     Raises:
         MeasureError: one of them is unknown.
     """
     known = kernel_names()
-    if list(names) == ["all"]:
-        return known
     for name in names:
-        if name not in known:
+        if name not in known and list(names) != ["all"]:
             raise MeasureError(f"{name} is not an operator.{nearest(name, known)} Known: {', '.join(known)}")
+
+
+def _in_precision(names: Sequence[str], precision: str, device: Device) -> list[str]:
+    """Return the operators asked for, in a precision; « all » is every one that exists in it.
+
+    Raises:
+        MeasureError: the device does not compute in the precision, or one does not exist in it.
+    """
+    if precision not in device.precisions:
+        raise MeasureError(f"precision is {precision}; {device.name} is measured in {', '.join(device.precisions)}")
+    existing = [name for name in kernel_names() if precision in catalogue()[name].precisions]
+    missing = [name for name in names if name not in existing]
+    if list(names) == ["all"]:
+        return existing
+    if missing:
+        raise MeasureError(
+            f"{', '.join(missing)}: nothing to measure in {precision}, in which there are {', '.join(existing)}"
+        )
     return list(dict.fromkeys(names))
 
 
@@ -66,16 +82,17 @@ def _shard(text: str) -> tuple[int, int]:
 
 
 def _operator(arguments: argparse.Namespace) -> int:
-    names = _known_operators(arguments.names)
+    _check_operators(arguments.names)
     sweep, shard = read_sweep(arguments.sweep), _shard(arguments.shard)
     device = find_device(arguments.device, arguments.threads)
     deadline = float("inf")
     if arguments.budget_minutes is not None:
         deadline = time.monotonic() + 60.0 * arguments.budget_minutes
     precisions = [arguments.precision] if arguments.precision else device.precisions[:1]
-    _progress(f"measuring {len(names)} operators on {device.name} in {', '.join(precisions)}, shard {arguments.shard}")
     outcomes = []
     for precision in precisions:
+        names = _in_precision(arguments.names, precision, device)
+        _progress(f"measuring {len(names)} operators on {device.name} in {precision}, shard {arguments.shard}")
         job = Job(arguments.out, device, precision, sweep, shard, deadline, arguments.threads)
         outcomes += profile(job, names, _progress)
     for outcome in outcomes:
@@ -88,7 +105,12 @@ def _operator(arguments: argparse.Namespace) -> int:
 
 def _list(arguments: argparse.Namespace) -> int:
     rows = [
-        {"operator": name, "dimensions": list(operator.dimensions), "directions": [str(d) for d in operator.directions]}
+        {
+            "operator": name,
+            "dimensions": list(operator.dimensions),
+            "directions": [str(d) for d in operator.directions],
+            "precisions": list(operator.precisions),
+        }
         for name, operator in catalogue().items()
         if name in kernel_names()
     ]
@@ -112,7 +134,7 @@ def _system(arguments: argparse.Namespace) -> int:
     default = device.name if arguments.datasheet else arguments.out.resolve().name
     name = arguments.name or (path.stem if path else default)
     _progress(f"measuring the peaks of {device.name}")
-    document = describe(device, name, arguments.sustained_seconds)
+    document = describe(device, name, _progress, arguments.sustained_seconds)
     print(write_system(arguments.out, with_datasheet(document, sheet, device) if sheet else document))
     return 0
 
@@ -149,7 +171,7 @@ def parser() -> argparse.ArgumentParser:
     operator.add_argument("names", nargs="+", metavar="NAME", help="operators, or all")
     operator.add_argument("--sweep", default="standard", help="smoke, standard, full or a .yaml file")
     operator.add_argument("--out", type=Path, required=True, help="results folder of this system, results/NAME")
-    operator.add_argument("--precision", help="fp32, bf16 or fp16 (default: the device's usual one)")
+    operator.add_argument("--precision", help="fp32, bf16, fp16, fp8 or fp8_block (default: the device's usual)")
     operator.add_argument("--shard", default="0/1", help="i/n: measure every n-th shape, starting with the i-th")
     operator.add_argument("--budget-minutes", type=float, help="begin no new shape after so long; run again to go on")
     operator.set_defaults(run=_operator)

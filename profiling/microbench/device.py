@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from microbench.errors import MeasureError
+from microbench.fp8 import fp8_precisions
 from microbench.nvml import gpu_session
 from microbench.provenance import Session, now
 
@@ -87,7 +88,9 @@ def find_device(kind: str, threads: int = 1) -> Device:
     half = ("bf16", "fp16") if torch.cuda.is_bf16_supported() else ("fp16",)
     name = printable(torch.cuda.get_device_name(0))
     driver = gpu_session().get("driver", "").partition(".")[0] or None
-    return Device("cuda", name, driver, cache, properties.multi_processor_count, int(free), (*half, "fp32"))
+    # After the others, so that nothing is measured in fp8 unless it is asked for.
+    precisions = (*half, "fp32", *fp8_precisions((properties.major, properties.minor)))
+    return Device("cuda", name, driver, cache, properties.multi_processor_count, int(free), precisions)
 
 
 def printable(name: str) -> str:

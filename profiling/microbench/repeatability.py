@@ -35,7 +35,7 @@ def pick_calls(sweep: Sweep, precision: str, count: int) -> list[tuple[Operator,
     """
     if count < 1:
         raise MeasureError(f"--shapes is {count}; expected at least 1")
-    names = kernel_names()
+    names = [name for name in kernel_names() if precision in catalogue()[name].precisions]
     shapes = {name: iter(shapes_of(name, sweep, precision)) for name in names[:count]}
     found = []
     for name in islice(cycle(list(shapes)), count * len(names)):

@@ -204,7 +204,8 @@ def _fits(operator: Operator, shape: Shape, sweep: Sweep, precision: str) -> boo
         return True
     scale = operator.byte_scale(precision)
     return (
-        max(work.flops for work in works) <= sweep.largest_call_gflop * 1e9
+        operator.takes(shape, precision)
+        and max(work.flops for work in works) <= sweep.largest_call_gflop * 1e9
         and max(work.size_bytes for work in works) * scale <= sweep.largest_call_mb * 1e6
     )
 

@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from microbench.call import DTYPES
+from microbench.call import DTYPES, Maker
 from microbench.device import Device, library_versions
 from microbench.errors import MeasureError
+from microbench.linear import linear_call
 from microbench.provenance import now, write_whole
 from microbench.sustained import SIZE, measure_sustained
+from predictor.costs.work import FP8_PRECISIONS
 
 PRODUCT_SIZES = {"cpu": (512, 1024), "cuda": (4096, 8192)}
 COPY_CACHES = {"cpu": 2, "cuda": 8}  # a virtual machine may show the cache of a whole server, hundreds of MB
@@ -38,15 +41,39 @@ def _best_seconds(run: Callable[[], object], device: Device) -> float:
 
 
 def peak_tflop_per_s(device: Device, precision: str) -> float:
-    """Return the fastest matrix product's rate."""
+    """Return the fastest matrix product's rate; in fp8, of matrices that are quantised already.
+
+    Raises:
+        RuntimeError: torch or its cuBLAS does not have the product.
+    """
     import torch
 
-    dtype = getattr(torch, DTYPES[precision])
     rates = []
     for size in PRODUCT_SIZES[device.kind]:
-        a, b = (torch.randn(size, size, device=device.kind, dtype=dtype) for _ in range(2))
-        rates.append(2.0 * size**3 / _best_seconds(lambda a=a, b=b: a @ b, device))  # type: ignore[misc]
+        run: Callable[[], object]
+        if precision in FP8_PRECISIONS:
+            run = linear_call((size, size, size), Maker(device.kind, precision)).forward
+        else:
+            dtype = getattr(torch, DTYPES[precision])
+            a, b = (torch.randn(size, size, device=device.kind, dtype=dtype) for _ in range(2))
+            run = partial(torch.matmul, a, b)
+        rates.append(2.0 * size**3 / _best_seconds(run, device))
     return max(rates) / 1e12
+
+
+def measured_peaks(device: Device, say: Callable[[str], None]) -> dict[str, dict[str, Any]]:
+    """Return the peak of every precision; an fp8 one that torch refuses is left out, and said."""
+    what = f"best of {REPETITIONS} matrix products"
+    found = {}
+    for precision in device.precisions:
+        try:
+            found[precision] = _measured(peak_tflop_per_s(device, precision), what)
+        except (RuntimeError, ValueError) as error:
+            if precision not in FP8_PRECISIONS:
+                raise
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            say(f"{precision} has no peak here and is left out: {reason}")
+    return found
 
 
 def memory_bandwidth_gb_per_s(device: Device) -> float:
@@ -154,19 +181,19 @@ def _sustained(device: Device, seconds: float) -> dict[str, Any]:
     return {"sustained_product_ratio": {"value": round(found.ratio, 4), "source": source}}
 
 
-def describe(device: Device, name: str, sustained_s: float = 0.0) -> dict[str, Any]:
+def describe(device: Device, name: str, say: Callable[[str], None], sustained_s: float = 0.0) -> dict[str, Any]:
     """Return a system file as ``python -m fitting fit --system`` reads it.
 
     Args:
         device: the one at hand.
         name: the system's.
+        say: takes a line about what is left out.
         sustained_s: how long a GPU runs a product without a pause, to see the clocks that it keeps up; 0: not at all.
     """
     counted = (
         "torch.cuda.get_device_properties" if device.kind == "cuda" else "threads of one rank, torch.set_num_threads"
     )
-    product, copy = f"best of {REPETITIONS} matrix products", f"best of {REPETITIONS} copies"
-    bandwidth = _measured(memory_bandwidth_gb_per_s(device), copy)
+    bandwidth = _measured(memory_bandwidth_gb_per_s(device), f"best of {REPETITIONS} copies")
     versions = ", ".join(f"{key} {value}" for key, value in library_versions(device.kind).items())
     return {
         "hardware": {
@@ -175,7 +202,7 @@ def describe(device: Device, name: str, sustained_s: float = 0.0) -> dict[str, A
             "gpu": {
                 "name": device.name,
                 "num_multiprocessors": {"value": device.multiprocessors, "source": counted},
-                "peak_tflop_per_s": {p: _measured(peak_tflop_per_s(device, p), product) for p in device.precisions},
+                "peak_tflop_per_s": measured_peaks(device, say),
                 "memory_bandwidth_gb_per_s": bandwidth,
                 "l2_cache_mb": {"value": device.cache_bytes / 1e6, "source": "last level of cache, as the device says"},
                 **(_sustained(device, sustained_s) if device.kind == "cuda" and sustained_s > 0.0 else {}),

@@ -27,7 +27,9 @@ def test_every_kernel_runs_with_and_without_gaps(tmp_path: Path) -> None:
     words = ("--device", "cuda", "--sweep", str(tmp_path / "tiny.yaml"), "--out", str(tmp_path / "r"))
     assert cli.main(["operator", "all", *words]) == 0
     tables = read_tables(tmp_path / "r", "operator")
-    assert {table.provenance.identity.name for table in tables} == set(catalogue())
+    assert {table.provenance.identity.name for table in tables} == {
+        name for name, one in catalogue().items() if "bf16" in one.precisions
+    }
     for table in tables:
         assert table.provenance.identity.driver
         for row in table.rows:

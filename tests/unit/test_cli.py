@@ -91,7 +91,11 @@ BAD_SHORT_FORMS: dict[str, tuple[dict[str, Any], list[str]]] = {
     ),
     "unknown norm": ({"layernorm_name": "gelu"}, ["layernorm_name is 'gelu'; expected RMSlayernorm or layernorm"]),
     "precision nobody measured": ({"precision": "fp32"}, ["precision is fp32; Perlmutter was measured in fp16"]),
-    "no precision": ({"precision": "fp8"}, ["precision is 'fp8'"]),
+    "no precision": ({"precision": "fp7"}, ["precision is 'fp7'"]),
+    "whole steps in fp8": (
+        {"precision": "fp8"},
+        ["precision is 'fp8': whole steps in fp8 are not predicted, single operators"],
+    ),
     "split": ({"layers_per_stage": [16, 16]}, ["layers_per_stage is [16, 16]; it needs 4 positive numbers"]),
 }
 

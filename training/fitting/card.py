@@ -97,8 +97,9 @@ def card(source: SystemSource, system: System, document: dict[str, Any], files: 
     """Return the card's text."""
     provenance = source.provenance
     analytic = [
-        f"- {entry['regressor']} {entry['direction']}: {entry['why']}; interval {entry['interval_percent'][0]:+.0f} to "
-        f"{entry['interval_percent'][1]:+.0f} % (logarithmic)"
+        f"- {entry['regressor']} {' '.join(entry[key] for key in ('direction', 'precision') if key in entry)}: "
+        f"{entry['why']}; interval {entry['interval_percent'][0]:+.0f} to {entry['interval_percent'][1]:+.0f} % "
+        "(logarithmic)"
         for entry in document["analytic"]
     ]
     columns = [*document["operator_columns"], *document["collective_columns"]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from fitting.derive import Derived
 from fitting.pipeline import Fit
@@ -16,6 +16,14 @@ REFERENCE = {
     "operators": {"mape": "6.98", "largest_mape": "35.0", "unseen_topology_mape": ""},
     "collectives": {"mape": "2.13", "largest_mape": "10.3", "unseen_topology_mape": "15, 61"},
 }
+
+
+class Fitted(NamedTuple):
+    """What one precision's tables gave."""
+
+    precision: str
+    fits: Sequence[Fit]
+    derived: Sequence[Derived]
 
 
 def mean(values: Iterable[float | None]) -> float | None:
@@ -46,11 +54,12 @@ def summary(columns: Sequence[dict[str, Any]]) -> dict[str, float | None]:
     }
 
 
-def _columns(fit: Fit) -> list[dict[str, Any]]:
+def _columns(fit: Fit, precision: str) -> list[dict[str, Any]]:
+    """Return an entry per column; ``precision`` is in its name, or empty where all have the same."""
     result = []
     for name, count in fit.columns.items():
         entry: dict[str, Any] = {
-            "column": name,
+            "column": f"{name} {precision}".rstrip(),
             "regressor": fit.regressor,
             "direction": fit.direction.value,
             "rows": count.rows,
@@ -66,32 +75,38 @@ def _columns(fit: Fit) -> list[dict[str, Any]]:
     return result
 
 
-def held_out_document(
-    name: str, precisions: Sequence[str], fits: Sequence[Fit], derived: Sequence[Derived]
-) -> dict[str, Any]:
-    """Return all numbers of a system."""
-    columns = [column for fit in fits for column in _columns(fit)]
+def _analytic(derived: Derived, precision: str) -> dict[str, Any]:
+    low, high = derived.model.interval.inside
+    return {
+        "regressor": derived.regressor,
+        "direction": derived.direction.value,
+        **({"precision": precision} if precision else {}),
+        "why": derived.why,
+        "interval_percent": [round(100 * low, 1), round(100 * high, 1)],
+    }
+
+
+def held_out_document(name: str, parts: Sequence[Fitted]) -> dict[str, Any]:
+    """Return all numbers of a system; where it has several precisions, each column says its own."""
+    said = [part.precision if len(parts) > 1 else "" for part in parts]
+    columns = [
+        column
+        for part, precision in zip(parts, said, strict=True)
+        for f in part.fits
+        for column in _columns(f, precision)
+    ]
     collectives = [c for c in columns if c["regressor"] in COLLECTIVES]
     operators = [c for c in columns if c["regressor"] not in COLLECTIVES]
     return {
         "format": HELD_OUT_FORMAT,
         "system": name,
-        "precisions": list(precisions),
+        "precisions": [part.precision for part in parts],
         "unit": "percent of the measured time",
         "operators": summary(operators),
         "collectives": summary(collectives),
         "operator_columns": operators,
         "collective_columns": collectives,
         "analytic": [
-            {
-                "regressor": d.regressor,
-                "direction": d.direction.value,
-                "why": d.why,
-                "interval_percent": [
-                    round(100 * d.model.interval.inside[0], 1),
-                    round(100 * d.model.interval.inside[1], 1),
-                ],
-            }
-            for d in derived
+            _analytic(d, precision) for part, precision in zip(parts, said, strict=True) for d in part.derived
         ],
     }

@@ -13,15 +13,16 @@ from fitting.derive import Derived, derive_collectives, derive_operators, read_d
 from fitting.own_tables import find_own, is_own
 from fitting.pipeline import Fit, fit_all, operators_of
 from fitting.publish import contents, publish
-from fitting.report import REFERENCE, held_out_document
+from fitting.report import REFERENCE, Fitted, held_out_document
 from fitting.systems import SystemSource
 from fitting.tables import TableError, Tables
 from predictor.costs.catalogue import catalogue
 from predictor.costs.collectives import COLLECTIVES
 from predictor.costs.hardware import Quantity, System, Transfer
 from predictor.costs.operator import Direction
-from predictor.costs.published import read_hardware, read_manifest
+from predictor.costs.published import measured_precisions, read_hardware, read_manifest
 from predictor.costs.regressors import DirectionModel, RegressorFile
+from predictor.costs.work import FP8_PRECISIONS
 
 HOST_OPERATOR = "rope"
 
@@ -106,8 +107,7 @@ def fit_system(source: SystemSource, measurements: Path, out: Path, donor: Path 
         PublishedError: the donor is damaged.
     """
     files: list[RegressorFile] = []
-    fits: list[Fit] = []
-    derived: list[Derived] = []
+    parts: list[Fitted] = []
     launches: dict[str, Quantity] = {}
     tables = find_tables(measurements, source)
     lenders = source.hardware.transfer or lenders_of(donor)
@@ -116,9 +116,10 @@ def fit_system(source: SystemSource, measurements: Path, out: Path, donor: Path 
         models = with_shared_host({(f.regressor, f.direction): f.model for f in fits if f.model})
         fits = [replace(f, model=models.get((f.regressor, f.direction))) for f in fits]
         derived = derive_collectives(models)
-        if donor is not None and lenders is None:
+        if donor is not None and lenders is None and _lends(donor, table.precision):
             derived += derive_operators(fits, source.hardware, read_donor(donor, table.precision))
         files += regressor_files(fits, derived, source.hardware, table.precision)
+        parts.append(Fitted(table.precision, fits, derived))
         told = table.launch_quantities()
         launches |= host_quantities(fits) if told is None else told
     system = source.hardware.model_copy(update={"host": {**source.hardware.host, **launches}})
@@ -128,9 +129,14 @@ def fit_system(source: SystemSource, measurements: Path, out: Path, donor: Path 
     system = system.model_copy(update={"transfer": lenders})
     if lenders is not None and not system.host:
         system = with_lent_host(system, out)
-    document = held_out_document(system.name, [t.precision for t in tables], fits, derived)
+    document = held_out_document(system.name, parts)
     publish(out, contents(system, files, card(source, system, document, files), document))
     return document
+
+
+def _lends(donor: Path, precision: str) -> bool:
+    """Return whether a donor is asked; in fp8 only if it was measured so, since no whole step depends on it."""
+    return precision not in FP8_PRECISIONS or precision in measured_precisions(donor)
 
 
 def lenders_of(donor: Path | None) -> Transfer | None:
@@ -153,6 +159,6 @@ def judge(source: SystemSource, measurements: Path) -> dict[str, object]:
         TableError: a table cannot be read, or there is none of this GPU.
     """
     tables = find_tables(measurements, source)
-    fits = [found for table in tables for found in fit_all(source.hardware, table, untouched=True)]
-    document = held_out_document(source.hardware.name, [table.precision for table in tables], fits, [])
+    parts = [Fitted(table.precision, fit_all(source.hardware, table, untouched=True), []) for table in tables]
+    document = held_out_document(source.hardware.name, parts)
     return document if is_own(measurements) else document | {"reference": REFERENCE}

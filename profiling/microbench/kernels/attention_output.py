@@ -1,5 +1,5 @@
 """Attention's output projection."""
 
-from microbench.call import linear_call as build
+from microbench.linear import linear_call as build
 
 __all__ = ["build"]

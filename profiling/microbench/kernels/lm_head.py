@@ -1,5 +1,5 @@
 """Output projection onto the vocabulary."""
 
-from microbench.call import linear_call as build
+from microbench.linear import linear_call as build
 
 __all__ = ["build"]

@@ -1,0 +1,23 @@
+"""How every linear layer is run: in the training precision through autograd, in fp8 as three products of its own."""
+
+from __future__ import annotations
+
+from microbench.call import Call, Maker
+from microbench.fp8 import fp8_linear_call
+from predictor.costs.operator import Shape
+from predictor.costs.work import FP8_PRECISIONS
+
+
+def linear_call(shape: Shape, make: Maker) -> Call:
+    """Return a linear layer (m, k) @ (k, n) without bias, whose weight is stored (n, k) as torch.nn.Linear has it.
+
+    Raises:
+        ValueError: fp8 does not take the shape.
+    """
+    if make.precision in FP8_PRECISIONS:
+        return fp8_linear_call(shape, make)
+    from torch.nn.functional import linear
+
+    m, k, n = shape
+    x, weight = make.activation(m, k), make.weight(n, k)
+    return Call(lambda: linear(x, weight), (x, weight), "torch linear")
