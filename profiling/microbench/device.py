@@ -142,18 +142,29 @@ def _gpu_query(fields: str) -> str | None:
     command = shutil.which("nvidia-smi")
     if command is None:
         return None
-    import torch
-
-    which = []
-    uuid = getattr(torch.cuda.get_device_properties(0), "uuid", None)
-    if uuid is not None:
-        which = ["-i", f"GPU-{uuid}"]
-    arguments = [command, *which, f"--query-gpu={fields}", "--format=csv,noheader"]
+    arguments = [command, *_which_gpu(), f"--query-gpu={fields}", "--format=csv,noheader"]
     try:
         done = subprocess.run(arguments, capture_output=True, text=True, timeout=QUERY_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip().splitlines()[0] if done.returncode == 0 and done.stdout.strip() else None
+
+
+def _which_gpu() -> list[str]:
+    """Return nvidia-smi's option for the GPU that torch calls 0; without a torch that sees one, for the first visible.
+
+    nccl-tests needs no torch.
+    """
+    try:
+        import torch
+
+        uuid = getattr(torch.cuda.get_device_properties(0), "uuid", None) if torch.cuda.is_available() else None
+    except ImportError:
+        uuid = None
+    if uuid is not None:
+        return ["-i", f"GPU-{uuid}"]
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip()
+    return ["-i", visible] if visible else []
 
 
 def device_state(kind: str) -> dict[str, str]:
