@@ -93,8 +93,14 @@ def _not_measured(system: System, files: Sequence[RegressorFile]) -> list[str]:
     return [links, f"- operators without a table: analytic, {lenders.operators}'s, scaled by the ratio of the peaks"]
 
 
-def card(source: SystemSource, system: System, document: dict[str, Any], files: Sequence[RegressorFile] = ()) -> str:
-    """Return the card's text."""
+def card(
+    source: SystemSource,
+    system: System,
+    document: dict[str, Any],
+    files: Sequence[RegressorFile] = (),
+    notes: Sequence[str] = (),
+) -> str:
+    """Return the card's text; ``notes`` tell of tables that are not used, or for another precision than their own."""
     provenance = source.provenance
     analytic = [
         f"- {entry['regressor']} {entry['direction']}: {entry['why']}; interval {entry['interval_percent'][0]:+.0f} to "
@@ -125,6 +131,7 @@ def card(source: SystemSource, system: System, document: dict[str, Any], files: 
         *_dropped(columns),
         *_equal_times(columns),
         "",
+        *(["## Tables that are not used, or stand in", *(f"- {note}." for note in notes), ""] if notes else []),
         "## Analytic, because no row was usable",
         *(analytic or ["Nothing."]),
         "",
