@@ -16,7 +16,7 @@ from typing import Literal
 
 from microbench.errors import MeasureError
 from microbench.fp8 import fp8_precisions
-from microbench.nvml import gpu_session
+from microbench.nvml import driver_branch, gpu_session
 from microbench.provenance import Session, now
 
 # Of these the numbers depend on no kernel; they are recorded beside them.
@@ -87,7 +87,7 @@ def find_device(kind: str, threads: int = 1) -> Device:
     cache = int(getattr(properties, "L2_cache_size", 0)) or 64 * 2**20
     half = ("bf16", "fp16") if torch.cuda.is_bf16_supported() else ("fp16",)
     name = printable(torch.cuda.get_device_name(0))
-    driver = gpu_session().get("driver", "").partition(".")[0] or None
+    driver = driver_branch(gpu_session().get("driver"))
     # After the others, so that nothing is measured in fp8 unless it is asked for.
     precisions = (*half, "fp32", *fp8_precisions((properties.major, properties.minor)))
     return Device("cuda", name, driver, cache, properties.multi_processor_count, int(free), precisions)

@@ -7,6 +7,7 @@ Source: NVIDIA, "NVML API Reference Guide", device queries.
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -32,12 +33,26 @@ SMI_FIELDS = {
 UNSAID = ("n/a", "not supported", "unknown error", "insufficient permissions")
 
 
-def torch_uuid() -> str | None:
-    """Return the UUID of the GPU that torch calls 0, as the driver spells it."""
-    import torch
+def driver_branch(release: str | None) -> str | None:
+    """Return what of a driver's release identifies it, the number before the first dot.
 
-    uuid = getattr(torch.cuda.get_device_properties(0), "uuid", None)
-    return None if uuid is None else f"GPU-{uuid}"
+    >>> driver_branch("580.159.04"), driver_branch(None)
+    ('580', None)
+    """
+    return (release or "").partition(".")[0] or None
+
+
+def which_gpu() -> str | None:
+    """Return the GPU that torch calls 0 as the driver tells GPUs apart; without torch the first visible one."""
+    try:
+        import torch
+
+        uuid = getattr(torch.cuda.get_device_properties(0), "uuid", None) if torch.cuda.is_available() else None
+    except ImportError:  # nccl-tests needs none
+        uuid = None
+    if uuid is not None:
+        return f"GPU-{uuid}"
+    return os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip() or None
 
 
 class Nvml:
@@ -93,8 +108,9 @@ def nvml() -> Nvml | None:
         return None
     try:
         pynvml.nvmlInit()
-        uuid = torch_uuid()
-        handle = pynvml.nvmlDeviceGetHandleByUUID(uuid) if uuid else pynvml.nvmlDeviceGetHandleByIndex(0)
+        gpu = which_gpu() or "0"
+        by_number = gpu.isdecimal()
+        handle = pynvml.nvmlDeviceGetHandleByIndex(int(gpu)) if by_number else pynvml.nvmlDeviceGetHandleByUUID(gpu)
     except pynvml.NVMLError:
         return None
     return Nvml(pynvml, handle)
@@ -105,8 +121,8 @@ def _smi(field: str) -> str | None:
     command = shutil.which("nvidia-smi")
     if command is None:
         return None
-    uuid = torch_uuid()
-    words = [command, *(["-i", uuid] if uuid else []), f"--query-gpu={field}", "--format=csv,noheader,nounits"]
+    gpu = which_gpu()
+    words = [command, *(["-i", gpu] if gpu else []), f"--query-gpu={field}", "--format=csv,noheader,nounits"]
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=QUERY_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired):

@@ -10,14 +10,17 @@ from types import ModuleType
 import pytest
 
 from microbench import workflow
-from microbench.collectives import backend, bandwidth, errors, nccl_output, nccl_tests, topologies
-from microbench.collectives.bandwidth import bus_bandwidth, rank_bytes, total_bytes
+from microbench.collectives import backend, bandwidth, errors, nccl_output, nccl_series, topologies
+from microbench.collectives.bandwidth import bus_bandwidth, total_bytes
 from microbench.collectives.errors import CollectiveError
 from microbench.collectives.nccl_output import (
     NcclRow,
+    check_type,
     columns_of,
     device_in,
     failure_in,
+    most_bytes_in,
+    out_of_memory_in,
     parse_json,
     parse_text,
     row_of,
@@ -28,7 +31,7 @@ from microbench.collectives.nccl_output import (
 DATA = Path(__file__).resolve().parents[1] / "data" / "nccl_tests"
 
 
-@pytest.mark.parametrize("module", [backend, bandwidth, errors, nccl_output, nccl_tests, topologies, workflow])
+@pytest.mark.parametrize("module", [backend, bandwidth, errors, nccl_output, nccl_series, topologies, workflow])
 def test_examples_in_docstrings_hold(module: ModuleType) -> None:
     assert doctest.testmod(module).failed == 0
 
@@ -244,9 +247,23 @@ def test_bus_bandwidth_is_that_of_nccl_tests(collective: str, factor: float) -> 
 
 
 def test_sizes_of_one_rank_and_of_all_are_told_apart() -> None:
-    for collective in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "point_to_point"):
-        assert rank_bytes(collective, total_bytes(collective, 4096, 8), 8) == 4096
-    assert total_bytes("all_gather", 4096, 8) == 8 * 4096
+    for collective in ("all_reduce", "all_to_all", "broadcast", "point_to_point"):
+        assert total_bytes(collective, 4096, 8) == 4096
+    for collective in ("all_gather", "reduce_scatter"):
+        assert total_bytes(collective, 4096, 8) == 8 * 4096
+
+
+def test_what_is_said_of_memory_and_types_is_understood() -> None:
+    limited = recorded("all_reduce_2.13_cuda_error_nccl-tests-322").splitlines()
+    assert [found for line in limited if (found := most_bytes_in(line))] == [27951912277]
+    assert not any(map(out_of_memory_in, limited)), "the failure there does not say why"
+    assert out_of_memory_in("node1: Test CUDA failure common.cu:941 'out of memory'")
+    assert out_of_memory_in(
+        "[1,0]<stdout>:worker-0:402:402 [0] enqueue.cc:1451 NCCL WARN Cuda failure 2 'out of memory'"
+    )
+    assert not out_of_memory_in("node1: Test CUDA failure common.cu:297 'an illegal memory access was encountered'")
+    with pytest.raises(CollectiveError, match=r"does not know bfloat16 and would measure float: .* --precision fp16"):
+        check_type("invalid type bfloat16, defaulting to float .. ")
 
 
 def test_bus_bandwidth_refuses_what_is_none() -> None:

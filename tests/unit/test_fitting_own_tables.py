@@ -11,10 +11,11 @@ import yaml
 from fitting.cli import main
 from fitting.gate import BEATS_MEMORY, gate
 from fitting.own_tables import HOST_BOUND, find_own
-from fitting.tables import Row, TableError
+from fitting.tables import Row, TableError, Tables
 from microbench.provenance import Identity, Session, provenance_path
 from microbench.table import Measurement, Status, Writer, table_path
 from predictor.costs.catalogue import catalogue
+from predictor.costs.collectives import COLLECTIVES
 from predictor.costs.operator import BOTH, Direction
 from predictor.costs.published import PublishedSystem
 from tests.unit.fitting_tables import GPU, SYSTEM, gelu_us
@@ -29,14 +30,16 @@ FP32 = SYSTEM | {
 SHAPES = list(product((256, 384, 512, 1024, 2048, 4096), (512, 1024, 1536, 2048, 4096, 8192)))
 
 
-def write(results: Path, name: str = "gelu", device_kind: str = "cpu", gap_us: float = 50.0) -> Path:
+def write(
+    results: Path, name: str = "gelu", device_kind: str = "cpu", gap_us: float = 50.0, precision: str = "fp32"
+) -> Path:
     operator = catalogue()[name]
     identity = Identity.model_validate({
-        "kind": "operator", "name": name, "precision": "fp32", "worker": "0of1", "dimensions": operator.dimensions,
+        "kind": "operator", "name": name, "precision": precision, "worker": "0of1", "dimensions": operator.dimensions,
         "directions": operator.directions, "device": GPU, "device_kind": device_kind, "driver": None,
         "versions": {}, "config_hash": "",
     })  # fmt: skip
-    path = table_path(results, "operator", name, "fp32", "0of1")
+    path = table_path(results, "operator", name, precision, "0of1")
     with Writer(path, identity, SESSION) as table:
         for tokens, width in SHAPES:
             shape = (tokens, width) if name == "gelu" else (tokens, width // 64, 64)
@@ -50,6 +53,32 @@ def write(results: Path, name: str = "gelu", device_kind: str = "cpu", gap_us: f
         if name == "gelu":
             table.append([Measurement((10**6, 10**6), d, (), "needs 9 TB", Status.OUT_OF_MEMORY) for d in BOTH])
     return path
+
+
+def write_collective(
+    results: Path,
+    precision: str,
+    name: str = "all_reduce",
+    topology: tuple[int, int] = (1, 4),
+    backend: str = "nccl",
+    device: str = GPU,
+) -> Path:
+    worker = "{}x{}".format(*topology)
+    identity = Identity.model_validate({
+        "kind": "collective", "name": name, "precision": precision, "worker": worker,
+        "dimensions": COLLECTIVES[name].dimensions, "directions": [Direction.FORWARD], "device": device,
+        "device_kind": "cuda", "driver": None, "versions": {}, "settings": {"backend": backend}, "config_hash": "",
+    })  # fmt: skip
+    path = table_path(results, "collective", name, precision, worker)
+    with Writer(path, identity, SESSION) as table:
+        for size in (1024 * 2**octave for octave in range(20)):
+            us = (20.0 + size / 50e3,) * 2
+            table.append([Measurement((size, *topology), Direction.FORWARD, us, "test", Status.OK)])
+    return path
+
+
+def used(tables: Tables) -> set[str]:
+    return {path.name for paths in tables.paths().values() for path in paths}
 
 
 def test_own_tables_are_fitted_published_and_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -139,6 +168,81 @@ def test_a_table_that_cannot_be_trusted_is_one_line(
     assert main(words) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "p").exists()
+
+
+def test_collectives_of_another_half_precision_serve_and_that_is_said(tmp_path: Path) -> None:
+    write(tmp_path, precision="bf16")
+    write_collective(tmp_path, "fp16")
+    write_collective(tmp_path, "fp16", topology=(2, 4))
+    write_collective(tmp_path, "bf16", topology=(2, 4))
+    said: list[str] = []
+    (tables,) = find_own(tmp_path, GPU, ["fp16", "bf16"], said.append)
+    assert tables.precision == "bf16"
+    assert used(tables) == {"gelu_bf16.0of1.csv", "all_reduce_fp16.1x4.csv", "all_reduce_bf16.2x4.csv"}
+    assert said == [
+        "collective/all_reduce_fp16.1x4.csv stands in for bf16: measured in fp16, but bytes are what counts",
+        "collective/all_reduce_fp16.2x4.csv is not used: closer tables of all_reduce over 2x4 serve bf16",
+    ]
+
+
+def test_each_precision_takes_its_own_collectives_and_nothing_is_said(tmp_path: Path) -> None:
+    said: list[str] = []
+    for precision in ("fp16", "bf16"):
+        write(tmp_path, precision=precision)
+        write_collective(tmp_path, precision)
+    for tables in find_own(tmp_path, GPU, ["fp16", "bf16"], said.append):
+        assert used(tables) == {f"gelu_{tables.precision}.0of1.csv", f"all_reduce_{tables.precision}.1x4.csv"}
+    assert not said
+
+
+def test_wider_elements_serve_only_from_a_backend_that_has_no_others(tmp_path: Path) -> None:
+    write(tmp_path, precision="bf16")
+    write_collective(tmp_path, "fp32", "all_gather")
+    write_collective(tmp_path, "fp32", "broadcast", backend="mpi")
+    write_collective(tmp_path, "fp32", "all_reduce", backend="mpi")
+    write_collective(tmp_path, "fp16", "all_reduce")
+    said: list[str] = []
+    (tables,) = find_own(tmp_path, GPU, ["bf16"], said.append)
+    assert used(tables) == {"gelu_bf16.0of1.csv", "broadcast_fp32.1x4.csv", "all_reduce_fp16.1x4.csv"}
+    wide = (
+        "collective/all_gather_fp32.1x4.csv is not used: elements of fp32 are not as wide as those of bf16, in which "
+        "operators were measured; measure it with --precision bf16"
+    )
+    assert said == [
+        wide,
+        "collective/all_reduce_fp16.1x4.csv stands in for bf16: measured in fp16, but bytes are what counts",
+        "collective/all_reduce_fp32.1x4.csv is not used: closer tables of all_reduce over 1x4 serve bf16",
+        "collective/broadcast_fp32.1x4.csv stands in for bf16: measured in fp32, but bytes are what counts",
+    ]
+
+
+def test_every_table_that_nothing_uses_is_named_with_its_reason(tmp_path: Path) -> None:
+    write(tmp_path)
+    write(tmp_path, precision="fp16")
+    write_collective(tmp_path, "fp32", device="OTHER")
+    said: list[str] = []
+    (tables,) = find_own(tmp_path, GPU, ["fp32"], said.append)
+    assert used(tables) == {"gelu_fp32.0of1.csv"}
+    assert said == [
+        f"collective/all_reduce_fp32.1x4.csv is not used: it is of OTHER, the system has {GPU}",
+        f"operator/gelu_fp16.0of1.csv is not used: the system names no peak of {GPU} in fp16",
+    ]
+
+
+def test_lent_collectives_are_published_and_the_card_tells(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path, precision="fp16")
+    write_collective(tmp_path, "bf16")
+    write_collective(tmp_path, "fp32")
+    (tmp_path / "system.yaml").write_text(yaml.safe_dump(SYSTEM))
+    words = ["--system", str(tmp_path / "system.yaml"), "--measurements", str(tmp_path), "--out", str(tmp_path / "out")]
+    assert main(["fit", *words]) == 0
+    said = capsys.readouterr().err
+    card = (tmp_path / "out" / "card.md").read_text()
+    for text in (said, card):
+        assert "all_reduce_bf16.1x4.csv stands in for fp16" in text
+        assert "all_reduce_fp32.1x4.csv is not used: elements of fp32 are not as wide as those of fp16" in text
+    system = PublishedSystem(tmp_path / "out", "fp16")
+    assert system.cost(COLLECTIVES["all_reduce"], Direction.FORWARD, (2**20, 1, 4)).us == pytest.approx(40.97, rel=0.1)
 
 
 def test_tables_of_another_device_are_said(tmp_path: Path) -> None:

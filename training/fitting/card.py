@@ -93,8 +93,14 @@ def _not_measured(system: System, files: Sequence[RegressorFile]) -> list[str]:
     return [links, f"- operators without a table: analytic, {lenders.operators}'s, scaled by the ratio of the peaks"]
 
 
-def card(source: SystemSource, system: System, document: dict[str, Any], files: Sequence[RegressorFile] = ()) -> str:
-    """Return the card's text."""
+def card(
+    source: SystemSource,
+    system: System,
+    document: dict[str, Any],
+    files: Sequence[RegressorFile] = (),
+    notes: Sequence[str] = (),
+) -> str:
+    """Return the card's text; ``notes`` tell of tables that are not used, or for another precision than their own."""
     provenance = source.provenance
     analytic = [
         f"- {entry['regressor']} {' '.join(entry[key] for key in ('direction', 'precision') if key in entry)}: "
@@ -126,6 +132,7 @@ def card(source: SystemSource, system: System, document: dict[str, Any], files: 
         *_dropped(columns),
         *_equal_times(columns),
         "",
+        *(["## Tables that are not used, or stand in", *(f"- {note}." for note in notes), ""] if notes else []),
         "## Analytic, because no row was usable",
         *(analytic or ["Nothing."]),
         "",

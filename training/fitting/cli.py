@@ -34,7 +34,7 @@ def _fit(arguments: argparse.Namespace) -> int:
     donor = arguments.donor or (arguments.out.parent / source.donor if source.donor else None)
     started = time.perf_counter()
     _progress(f"fitting {source.hardware.name} from {arguments.measurements}")
-    document = fit_system(source, arguments.measurements, arguments.out, donor)
+    document = fit_system(source, arguments.measurements, arguments.out, donor, _progress)
     _progress(f"published {arguments.out} in {time.perf_counter() - started:.1f} s")
     print(json.dumps({kind: document[kind] for kind in ("operators", "collectives")}))
     return 0
@@ -53,7 +53,7 @@ def _evaluate(arguments: argparse.Namespace) -> int:
 def _held_out(arguments: argparse.Namespace) -> int:
     source = read_system(arguments.system)
     _progress(f"refitting {source.hardware.name} on splits of {arguments.measurements}")
-    _print(judge(source, arguments.measurements), arguments.json, held_out_text)
+    _print(judge(source, arguments.measurements, _progress), arguments.json, held_out_text)
     return 0
 
 

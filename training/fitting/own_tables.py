@@ -7,7 +7,7 @@ time (out of memory, refused by the kernel) says what fits, not how long it take
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -20,7 +20,9 @@ from predictor.costs.catalogue import catalogue
 from predictor.costs.collectives import COLLECTIVES
 from predictor.costs.hardware import Quantity
 from predictor.costs.operator import Direction, Operator
+from predictor.costs.work import PRECISION_BYTES
 
+Named = tuple[Path, Identity]
 KINDS = ("operator", "collective")
 # An operator of many short kernels: what its shortest calls take from an idle device is launching.
 HOST_OPERATOR = "rope"
@@ -56,7 +58,7 @@ def _operator(identity: Identity, path: Path) -> Operator:
 class OwnTables(Tables):
     """The tables of one device and precision in one results folder."""
 
-    identities: tuple[tuple[Path, Identity], ...] = ()
+    identities: tuple[Named, ...] = ()
 
     def paths(self) -> dict[str, list[Path]]:
         """Return the files of each regressor.
@@ -119,22 +121,82 @@ def _measurements(path: Path) -> Sequence[Measurement]:
         raise TableError(str(error)) from None
 
 
-def find_own(folder: Path, gpu: str, precisions: Sequence[str]) -> list[Tables]:
+def find_own(
+    folder: Path, gpu: str, precisions: Sequence[str], say: Callable[[str], None] = lambda text: None
+) -> list[Tables]:
     """Return the tables of a device in a results folder, one per precision that has operators.
+
+    A collective's time follows its bytes, so a precision takes a table of another one with elements as wide where it
+    has none of its own, and failing that one of MPI, which has no half precision.
+
+    Args:
+        folder: of results.
+        gpu: the device.
+        precisions: those that may be fitted.
+        say: takes a line for every table of another precision that serves, and for every one that nothing uses.
 
     Raises:
         TableError: a table's provenance is damaged, or none is of this device and one of these precisions.
     """
     paths = sorted(path for kind in KINDS for path in (folder / kind).glob("*.csv"))
-    identities = [(path, _identity(path)) for path in paths]
-    found: list[Tables] = []
+    known = [(path, _identity(path)) for path in paths]
+    here = [(path, identity) for path, identity in known if identity.device == gpu]
+    found: list[OwnTables] = []
     for precision in precisions:
-        chosen = tuple((p, i) for p, i in identities if i.device == gpu and i.precision == precision)
-        if any(identity.kind == "operator" for _, identity in chosen):
-            found.append(OwnTables(folder, gpu, precision, chosen))
+        operators = [(path, i) for path, i in here if i.kind == "operator" and i.precision == precision]
+        if operators:
+            found.append(OwnTables(folder, gpu, precision, (*operators, *_collectives(here, precision))))
     if not found:
-        known = sorted({f"{identity.device} in {identity.precision}" for _, identity in identities})
-        raise TableError(
-            f"{folder}: no table of {gpu} in {' or '.join(precisions)}; tables there are of {', '.join(known)}"
-        )
-    return found
+        there = ", ".join(sorted({f"{identity.device} in {identity.precision}" for _, identity in known}))
+        raise TableError(f"{folder}: no table of {gpu} in {' or '.join(precisions)}; tables there are of {there}")
+    for line in _notes(known, found):
+        say(line)
+    return list(found)
+
+
+def _collectives(here: Sequence[Named], precision: str) -> list[Named]:
+    """Return the best table of every collective over every topology for a precision, where one may serve."""
+    usable = [named for named in here if named[1].kind == "collective" and _likeness(named[1], precision)]
+    usable.sort(key=lambda named: _likeness(named[1], precision))
+    return list({(identity.name, identity.worker): (path, identity) for path, identity in usable}.values())
+
+
+def _likeness(identity: Identity, precision: str) -> int:
+    """Return how well a collective's table serves a precision; 0: not at all."""
+    if identity.precision == precision:
+        return 3
+    width = PRECISION_BYTES.get(identity.precision)
+    if width is not None and width == PRECISION_BYTES.get(precision):
+        return 2
+    return int(identity.settings.get("backend") == "mpi")
+
+
+def _notes(known: Sequence[Named], found: Sequence[OwnTables]) -> list[str]:
+    """Say which tables serve another precision than their own, and which serve none, and why."""
+    notes = []
+    for path, identity in known:
+        where = f"{path.parent.name}/{path.name}"
+        users = [tables.precision for tables in found if path in dict(tables.identities)]
+        lent = [precision for precision in users if precision != identity.precision]
+        if lent:
+            notes.append(
+                f"{where} stands in for {', '.join(lent)}: measured in {identity.precision}, but bytes are what counts"
+            )
+        if not users:
+            notes.append(f"{where} is not used: {_why_unused(identity, found)}")
+    return notes
+
+
+def _why_unused(identity: Identity, found: Sequence[OwnTables]) -> str:
+    """Return why no precision uses a table."""
+    gpu, fitted = found[0].gpu, [tables.precision for tables in found]
+    if identity.device != gpu:
+        return f"it is of {identity.device}, the system has {gpu}"
+    if identity.kind == "operator":
+        return f"the system names no peak of {gpu} in {identity.precision}"
+    if any(_likeness(identity, precision) for precision in fitted):
+        return f"closer tables of {identity.name} over {identity.worker} serve {', '.join(fitted)}"
+    return (
+        f"elements of {identity.precision} are not as wide as those of {', '.join(fitted)}, in which operators were "
+        f"measured; measure it with --precision {fitted[0]}"
+    )

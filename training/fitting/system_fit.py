@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -70,8 +70,13 @@ def regressor_files(
     ]
 
 
-def find_tables(path: Path, source: SystemSource) -> list[Tables]:
+def find_tables(path: Path, source: SystemSource, say: Callable[[str], None] = lambda text: None) -> list[Tables]:
     """Return the tables of every precision that somebody measured.
+
+    Args:
+        path: a results folder, or a cluster's folder of tables or its parent.
+        source: of the system.
+        say: takes a line for every table that is not used, or for another precision than its own.
 
     Raises:
         FileNotFoundError: there is no such folder.
@@ -79,7 +84,7 @@ def find_tables(path: Path, source: SystemSource) -> list[Tables]:
     """
     gpu = source.hardware.gpu
     if is_own(path):
-        return find_own(path, gpu.name, list(gpu.peak_tflop_per_s))
+        return find_own(path, gpu.name, list(gpu.peak_tflop_per_s), say)
     found: list[Tables] = []
     for precision in gpu.peak_tflop_per_s:
         try:
@@ -95,8 +100,14 @@ def find_tables(path: Path, source: SystemSource) -> list[Tables]:
     return found
 
 
-def fit_system(source: SystemSource, measurements: Path, out: Path, donor: Path | None) -> dict[str, object]:
-    """Fit, publish to ``out`` and return what ``held_out.json`` holds.
+def fit_system(
+    source: SystemSource,
+    measurements: Path,
+    out: Path,
+    donor: Path | None,
+    say: Callable[[str], None] = lambda text: None,
+) -> dict[str, object]:
+    """Fit, publish to ``out`` and return what ``held_out.json`` holds; ``say`` and the card tell of unused tables.
 
     What has no usable row is derived from a measured donor. A system that names lenders, or whose donor is a data
     sheet, borrows it when it is asked instead, its collectives included.
@@ -109,7 +120,10 @@ def fit_system(source: SystemSource, measurements: Path, out: Path, donor: Path 
     files: list[RegressorFile] = []
     parts: list[Fitted] = []
     launches: dict[str, Quantity] = {}
-    tables = find_tables(measurements, source)
+    notes: list[str] = []
+    tables = find_tables(measurements, source, notes.append)
+    for note in notes:
+        say(note)
     lenders = source.hardware.transfer or lenders_of(donor)
     for table in tables:
         fits = fit_all(source.hardware, table)
@@ -130,7 +144,7 @@ def fit_system(source: SystemSource, measurements: Path, out: Path, donor: Path 
     if lenders is not None and not system.host:
         system = with_lent_host(system, out)
     document = held_out_document(system.name, parts)
-    publish(out, contents(system, files, card(source, system, document, files), document))
+    publish(out, contents(system, files, card(source, system, document, files, notes), document))
     return document
 
 
@@ -149,16 +163,19 @@ def lenders_of(donor: Path | None) -> Transfer | None:
     return None if donor is None else read_hardware(donor, read_manifest(donor)).transfer
 
 
-def judge(source: SystemSource, measurements: Path) -> dict[str, object]:
+def judge(
+    source: SystemSource, measurements: Path, say: Callable[[str], None] = lambda text: None
+) -> dict[str, object]:
     """Refit on every split without publishing, and return what ``held_out.json`` would hold.
 
-    The reference's errors are beside ours where the tables are those that it was judged on.
+    The reference's errors are beside ours where the tables are those that it was judged on. ``say`` as in
+    ``find_tables``.
 
     Raises:
         FileNotFoundError: a folder is missing.
         TableError: a table cannot be read, or there is none of this GPU.
     """
-    tables = find_tables(measurements, source)
+    tables = find_tables(measurements, source, say)
     parts = [Fitted(table.precision, fit_all(source.hardware, table, untouched=True), []) for table in tables]
     document = held_out_document(source.hardware.name, parts)
     return document if is_own(measurements) else document | {"reference": REFERENCE}

@@ -39,13 +39,15 @@ class Backend(Protocol):
         ...
 
 
-def elements(size_bytes: int, precision: str, multiple_of: int = 1) -> int:
-    """Return how many elements make up a size, rounded down to a multiple, at least one.
+def elements(size_bytes: int, precision: str) -> int:
+    """Return how many elements make up a size; ``size_multiple`` sees to it that it is a whole number.
 
-    >>> elements(1024, "fp32"), elements(1000, "fp32", multiple_of=3)
-    (256, 249)
+    >>> elements(1024, "fp32"), elements(1024, "bf16")
+    (256, 512)
     """
-    return max(1, size_bytes // ELEMENT_BYTES[precision] // multiple_of) * multiple_of
+    count, rest = divmod(size_bytes, ELEMENT_BYTES[precision])
+    assert not rest, f"{size_bytes} bytes in {precision}"
+    return count
 
 
 def buffer_bytes(collective: str, size_bytes: int, num_ranks: int) -> int:

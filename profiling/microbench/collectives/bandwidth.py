@@ -1,4 +1,4 @@
-"""Algorithm and bus bandwidth as nccl-tests defines them, and the sizes that both sides mean.
+"""Algorithm and bus bandwidth as nccl-tests defines them, and the sizes that both sides mean and can run.
 
 ``size_bytes`` of ``predictor.costs.collectives`` is what one rank contributes (all-gather) or keeps (reduce-scatter).
 nccl-tests counts S, the total over ranks, for these two.
@@ -18,6 +18,7 @@ BUS_FACTORS: dict[str, Callable[[int], float]] = {
 }
 COUNTED_OVER_RANKS = frozenset({"all_gather", "reduce_scatter"})
 BYTES_PER_US_IN_GB_PER_S = 1e3
+ALIGNMENT_BYTES = 16
 
 
 def total_bytes(collective: str, size_bytes: int, num_ranks: int) -> int:
@@ -29,9 +30,19 @@ def total_bytes(collective: str, size_bytes: int, num_ranks: int) -> int:
     return size_bytes * num_ranks if collective in COUNTED_OVER_RANKS else size_bytes
 
 
-def rank_bytes(collective: str, total: int, num_ranks: int) -> int:
-    """Return the size that one rank counts from S of nccl-tests; the inverse of ``total_bytes``."""
-    return total // num_ranks if collective in COUNTED_OVER_RANKS else total
+def size_multiple(collective: str, num_ranks: int) -> int:
+    """Return the bytes that a size of one rank must be a multiple of, so that it can be run as asked.
+
+    nccl-tests cuts what goes to each rank (all-to-all) or belongs to it (all-gather, reduce-scatter) down to 16 bytes,
+    and prints what is left: 1,024 bytes to 6 ranks are 960, to 128 ranks none. Older versions
+    cut to an element; sizes on 16 bytes come out of every version, and of every element's width, as they went in.
+
+    Source: nccl-tests, src/alltoall.cu, all_gather.cu and reduce_scatter.cu, GetCollByteCount.
+
+    >>> size_multiple("all_to_all", 6), size_multiple("all_gather", 6)
+    (96, 16)
+    """
+    return ALIGNMENT_BYTES * (num_ranks if collective == "all_to_all" else 1)
 
 
 def algorithm_bandwidth(size_bytes: int, time_us: float) -> float:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from microbench.collectives.bandwidth import algorithm_bandwidth, bus_bandwidth, total_bytes
+from microbench.collectives.gpu import find_gpu
 from microbench.collectives.measure import BACKENDS, Part, Request, measure
 from microbench.collectives.sweep import read_sweep
 from microbench.errors import MeasureError
@@ -18,6 +19,7 @@ from predictor.costs.collectives import COLLECTIVES, Topology
 from predictor.errors import nearest
 
 ALL = "all"
+PRECISION_HELP = "default: fp32 on a CPU, on a GPU what operators default to: bf16 where it has it"
 RANK_VARIABLES = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_STEP_NODELIST")
 COLUMNS = ("collective", "topology", "size_bytes", "median_us", "spread_us", "algbw_gb_per_s", "busbw_gb_per_s")
 
@@ -54,7 +56,10 @@ def _request(arguments: argparse.Namespace) -> Request:
         raise MeasureError(
             "started by mpiexec or srun; start it once, it launches the ranks itself (--nodes, --ranks-per-node)"
         )
-    precision = arguments.precision or ("fp16" if BACKENDS[arguments.backend] == "cuda" else "fp32")
+    gpu = find_gpu(arguments.backend) if BACKENDS[arguments.backend] == "cuda" else None
+    precision = arguments.precision or (gpu.precision if gpu else "fp32")
+    if precision is None:
+        raise MeasureError("nvidia-smi of this driver does not tell what the GPU computes in: name --precision")
     if arguments.backend == "mpi" and precision != "fp32":
         raise MeasureError(f"precision is {precision}; MPI has no half precision: use fp32, bytes are what counts")
     if not math.isfinite(arguments.silence_s) or arguments.silence_s <= 0:
@@ -69,6 +74,7 @@ def _request(arguments: argparse.Namespace) -> Request:
         launcher=arguments.launcher,
         silence_s=arguments.silence_s,
         nccl_tests=arguments.nccl_tests,
+        gpu=gpu,
         say=lambda text: print(text, file=sys.stderr, flush=True),
     )
 
@@ -119,7 +125,7 @@ def register(commands: Any) -> None:
     command.add_argument(
         "--ranks-per-node", type=_at_least_one, default=2, help="GPUs, or processes, on each (default: 2)"
     )
-    command.add_argument("--precision", choices=("fp32", "fp16", "bf16"), help="default: fp32 on a CPU, fp16 on a GPU")
+    command.add_argument("--precision", choices=("fp32", "fp16", "bf16"), help=PRECISION_HELP)
     command.add_argument(
         "--launcher", help='e.g. "srun --mpi=pmi2"; sizes are added (default: srun in a job, else mpiexec)'
     )

@@ -11,6 +11,19 @@ class CollectiveError(MeasureError):
     """A collective that cannot be measured: a missing program, ranks that disagree, a failed or hung run."""
 
 
+class OutOfMemoryError(CollectiveError):
+    """A run that said itself that the GPU has no room for its buffers.
+
+    Attributes:
+        most_bytes: S of nccl-tests that the run would go up to; None where it only said that an allocation failed.
+    """
+
+    def __init__(self, message: str, most_bytes: int | None = None) -> None:
+        """Keep the message and the limit."""
+        super().__init__(message)
+        self.most_bytes = most_bytes
+
+
 LAST_LINES = 3
 
 

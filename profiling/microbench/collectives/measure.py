@@ -14,13 +14,16 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from microbench.collectives.bandwidth import size_multiple
 from microbench.collectives.errors import CollectiveError
+from microbench.collectives.gpu import Gpu
 from microbench.collectives.launch import launch_command, run_lines
-from microbench.collectives.nccl_tests import NcclTests, doubling_series
+from microbench.collectives.nccl_series import answers, doubling_series
+from microbench.collectives.nccl_tests import NcclTests
 from microbench.collectives.ranks import MARK
 from microbench.collectives.sweep import Sweep
 from microbench.collectives.topologies import offered, takes_part
-from microbench.device import device_state, find_device, library_versions, new_session, processor_name
+from microbench.device import device_state, library_versions, new_session, processor_name
 from microbench.provenance import Identity
 from microbench.table import Measurement, Status, Writer, table_path
 from predictor.costs.collectives import COLLECTIVES, Topology
@@ -31,7 +34,7 @@ BACKENDS = {"gloo": "cpu", "mpi": "cpu", "nccl": "cuda", "nccl-tests": "cuda"}
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What to measure, with what, on how many ranks, and where to put it."""
+    """What to measure, with what, on how many ranks, and where to put it; ``gpu`` is None where processors do it."""
 
     names: tuple[str, ...]
     backend: str
@@ -42,6 +45,7 @@ class Request:
     launcher: str | None = None
     silence_s: float = 300.0
     nccl_tests: Path | None = None
+    gpu: Gpu | None = None
     say: Callable[[str], None] = lambda text: None
 
 
@@ -69,8 +73,7 @@ Progress = Callable[[Part, Measurement], None]
 
 def identity(request: Request, name: str, topology: Topology) -> Identity:
     """Return what a table is of."""
-    kind = BACKENDS[request.backend]
-    device = find_device("cuda") if kind == "cuda" else None
+    gpu = request.gpu
     return Identity(
         kind="collective",
         name=name,
@@ -78,10 +81,10 @@ def identity(request: Request, name: str, topology: Topology) -> Identity:
         worker=f"{topology.nodes}x{topology.gpus_per_node}",
         dimensions=COLLECTIVES[name].dimensions,
         directions=(Direction.FORWARD,),
-        device=device.name if device else processor_name(),
-        device_kind=device.kind if device else "cpu",
-        driver=device.driver if device else None,
-        versions=library_versions(kind),
+        device=gpu.name if gpu else processor_name(),
+        device_kind="cuda" if gpu else "cpu",
+        driver=gpu.driver if gpu else None,
+        versions=library_versions("cuda" if gpu else "cpu"),
         settings={"backend": request.backend},
         config_hash=request.sweep.hash(),
     )
@@ -93,17 +96,25 @@ def open_parts(request: Request, stack: ExitStack) -> list[Part]:
     Raises:
         TableError: another run holds one, or one is of another device or sweep.
     """
-    session = new_session(BACKENDS[request.backend])
+    session = new_session("cuda" if request.gpu else "cpu")
     parts = []
     for topology in offered(request.topology.nodes, request.topology.gpus_per_node):
         for name in request.names:
             if not takes_part(name, topology):
                 continue
+            multiple = size_multiple(name, topology.ranks)
+            runnable = request.sweep.sizes(multiple)
+            if not runnable:
+                request.say(
+                    f"{name} over {topology.nodes}x{topology.gpus_per_node} is not measured: its sizes are multiples "
+                    f"of {multiple} bytes, and max_bytes of the sweep is {request.sweep.max_bytes}"
+                )
+                continue
             of = identity(request, name, topology)
             path = table_path(request.results, of.kind, name, request.precision, of.worker)
             table = stack.enter_context(Writer(path, of, session))
             shape = (topology.nodes, topology.gpus_per_node)
-            sizes = [size for size in request.sweep.sizes() if not table.has((size, *shape))]
+            sizes = [size for size in runnable if not table.has((size, *shape))]
             parts.append(Part(name, topology, table, sizes))
     return parts
 
@@ -162,22 +173,17 @@ def run_ranks(request: Request, parts: list[Part]) -> Iterator[tuple[Part, Measu
 
 
 def run_nccl_tests(request: Request, parts: list[Part]) -> Iterator[tuple[Part, Measurement]]:
-    """Run one binary per collective and topology; what it leaves out at the end did not fit.
+    """Run one binary per collective, topology and series of sizes that double.
 
     Raises:
-        CollectiveError: a binary is missing, failed, hung or found wrong elements.
+        CollectiveError: a binary is missing, failed, hung, found wrong elements or left a size out.
     """
-    scratch = request.results / "collective"
+    scratch, gpu_bytes = request.results / "collective", request.gpu.memory_bytes if request.gpu else None
     runner = NcclTests(request.nccl_tests, request.launcher, request.precision, request.silence_s, scratch, request.say)
     for part in parts:
         for series in doubling_series(part.sizes):
-            missing = set(series)
-            for size, row, kernel in runner.rows(part.name, part.topology, series):
-                if size in missing:
-                    missing.remove(size)
-                    yield part, part.append(size, row.samples_us or (row.time_us,), kernel)
-            for size in sorted(missing):
-                yield part, part.append(size, (), "nccl-tests left it out: it does not fit", Status.OUT_OF_MEMORY)
+            for found in answers(runner, part.name, part.topology, series, gpu_bytes):
+                yield part, part.append(found.size_bytes, found.samples_us, found.kernel, found.status)
 
 
 def measure(request: Request, progress: Progress) -> tuple[int, int]:
@@ -195,7 +201,7 @@ def measure(request: Request, progress: Progress) -> tuple[int, int]:
             for part, row in run(request, parts):
                 measured += 1
                 progress(part, row)
-        state = device_state(BACKENDS[request.backend])
+        state = device_state("cuda" if request.gpu else "cpu")
         for part in parts:
             part.table.finish(state)
     return measured, there

@@ -30,7 +30,7 @@ class MpiGroup:
             memory = bytearray(4 * count)
             return [memory, MPI.FLOAT]
 
-        count = elements(size_bytes, "fp32", ranks if collective == "all_to_all" else 1)
+        count = elements(size_bytes, "fp32")
         over_ranks = buffer(count * ranks) if collective in ("all_gather", "reduce_scatter") else []
         sent = buffer(count)
         received = buffer(count) if collective in ("all_reduce", "all_to_all", "point_to_point") else []

@@ -27,6 +27,9 @@ FAILURE = re.compile(
 DEVICE = re.compile(r"#\s+Rank\s+(\d+) .*? on\s+(\S+)\s+device\s+(\d+) \[([^\]]+)\] (.+)")
 VERSION = re.compile(r"# nccl-tests version (\S+) .*nccl-library=(\d+)")
 LIBRARY = re.compile(r"NCCL version (\S+)")  # NCCL's own line, which tells it where nccl-tests does not
+UNKNOWN_TYPE = re.compile(r"invalid type (\S+), defaulting to (\S+)")
+REDUCED = re.compile(r"# Reducing maxBytes to (\d+) due to memory limitation")
+OUT_OF_MEMORY = re.compile(r"cuda failure .*'out of memory'", re.IGNORECASE)  # its own line, or NCCL's warning
 CONCLUDED = re.compile(r"# Out of bounds values : (\d+) (OK|FAILED)")
 # How mpirun (--tag-output) and srun (--label) mark which rank a line is of.
 LAUNCHER_MARK = re.compile(r"^\s*(?:\[[^\]]*\d+,\d+\]<std(?:out|err)>:|\d+: )")
@@ -82,6 +85,31 @@ def unmarked(line: str) -> str:
 def failure_in(line: str) -> bool:
     """Return whether a line says that the run failed."""
     return FAILURE.search(line) is not None
+
+
+def out_of_memory_in(line: str) -> bool:
+    """Return whether a line says that the GPU has no memory left."""
+    return OUT_OF_MEMORY.search(line) is not None
+
+
+def most_bytes_in(line: str) -> int | None:
+    """Return the largest S that a run goes up to, if the line says that the GPU's memory limits it."""
+    match = REDUCED.match(line)
+    return int(match[1]) if match else None
+
+
+def check_type(line: str) -> None:
+    """Check that a line does not say that the type asked for is unknown; the run would go on with another one.
+
+    Raises:
+        CollectiveError: it says so.
+    """
+    match = UNKNOWN_TYPE.search(line)
+    if match:
+        raise CollectiveError(
+            f"nccl-tests does not know {match[1]} and would measure {match[2]}: it was built against an NCCL or CUDA "
+            "without it; rebuild it, or ask for --precision fp16, which has as many bytes as bf16"
+        )
 
 
 def columns_of(line: str) -> list[str] | None:

@@ -14,26 +14,30 @@ import shutil
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from microbench.collectives.bandwidth import rank_bytes, total_bytes
-from microbench.collectives.errors import CollectiveError, last_lines
+from microbench.collectives.bandwidth import total_bytes
+from microbench.collectives.errors import CollectiveError, OutOfMemoryError, last_lines
+from microbench.collectives.gpu import visible_gpus
 from microbench.collectives.launch import KEPT_LINES, launch_command, local_rank, run_lines
 from microbench.collectives.nccl_output import (
     LIBRARY,
     VERSION,
     NcclRow,
     check,
+    check_type,
     columns_of,
     concluded_in,
     counts_wrong,
     device_in,
     failure_in,
+    most_bytes_in,
+    out_of_memory_in,
     parse_json,
     row_of,
     unmarked,
@@ -77,22 +81,6 @@ def binary(collective: str, folder: Path | None) -> str:
     return found
 
 
-def visible_gpus(environment: dict[str, str]) -> list[str]:
-    """Return the GPUs that this process may use, as CUDA_VISIBLE_DEVICES counts them.
-
-    Raises:
-        CollectiveError: there is no GPU.
-    """
-    listed = environment.get("CUDA_VISIBLE_DEVICES")
-    if listed is not None:
-        return [gpu.strip() for gpu in listed.split(",") if gpu.strip()]
-    try:
-        done = subprocess.run(["nvidia-smi", "--list-gpus"], capture_output=True, text=True, check=False, timeout=60)
-    except (OSError, subprocess.TimeoutExpired):
-        raise CollectiveError("no GPU here: nvidia-smi does not run; on a CPU use --backend gloo or mpi") from None
-    return [str(index) for index, line in enumerate(done.stdout.splitlines()) if line.startswith("GPU")]
-
-
 def pinned(environment: dict[str, str]) -> dict[str, str]:
     """Return the environment in which a process sees its own GPU only.
 
@@ -105,18 +93,6 @@ def pinned(environment: dict[str, str]) -> dict[str, str]:
         raise CollectiveError(f"rank {rank} of this node has no GPU: {len(gpus)} visible; lower --ranks-per-node")
     chosen = gpus[0] if own_only else gpus[rank]
     return environment | {"CUDA_VISIBLE_DEVICES": chosen, "NCCL_TESTS_DEVICE": "0"}
-
-
-def doubling_series(sizes: Iterable[int]) -> list[list[int]]:
-    """Return sizes in series that double, which is what -f 2 can run at once: one series per odd part.
-
-    >>> doubling_series([1024, 1536, 2048, 3072])
-    [[1024, 2048], [1536, 3072]]
-    """
-    series: dict[int, list[int]] = {}
-    for size in sorted(sizes):
-        series.setdefault(size // (size & -size), []).append(size)
-    return list(series.values())
 
 
 @cache
@@ -149,7 +125,14 @@ def check_layout(devices: list[tuple[int, str, int, str]], topology: Topology) -
 
 @dataclass(slots=True)
 class Output:
-    """What a binary has printed so far."""
+    """What a binary has printed so far.
+
+    Attributes:
+        name: of the binary.
+        topology: of the ranks that were started.
+        out_of_memory: NCCL or CUDA said so, and no row came after it.
+        most_bytes: the largest S that the run goes up to, where it says that the GPU's memory limits it.
+    """
 
     name: str
     topology: Topology
@@ -159,6 +142,8 @@ class Output:
     version: str = ""
     library: str = ""
     concluded: bool = False
+    out_of_memory: bool = False
+    most_bytes: int | None = None
 
     @property
     def kernel(self) -> str:
@@ -173,8 +158,11 @@ class Output:
         """
         line = unmarked(line)
         self.said.append(line)
+        self.out_of_memory |= out_of_memory_in(line)
         if failure_in(line):
             raise CollectiveError(f"{self.name} failed: {last_lines(self.said)}")
+        check_type(line)
+        self.most_bytes = self.most_bytes or most_bytes_in(line)
         if version := VERSION.match(line):
             self.version, self.library = version.groups()
         if library := LIBRARY.match(line):
@@ -186,7 +174,19 @@ class Output:
         row = row_of(line, self.columns) if self.columns else None
         if row is not None:
             check_layout(self.devices, self.topology)
+            self.out_of_memory = False  # what NCCL warned of before, it got over
         return row and check(row)
+
+    def check_memory(self, totals: Collection[int]) -> None:
+        """Check that the run goes up to some of these S.
+
+        Raises:
+            OutOfMemoryError: it said that memory keeps it below all of them.
+        """
+        if totals and self.most_bytes is not None and self.most_bytes < min(totals):
+            raise OutOfMemoryError(
+                f"{self.name} goes up to {self.most_bytes} bytes due to memory limitation", self.most_bytes
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,34 +214,49 @@ class NcclTests:
         return [*words, "-J", str(document)] if document else words
 
     def rows(self, collective: str, topology: Topology, sizes: list[int]) -> Iterator[tuple[int, NcclRow, str]]:
-        """Run and yield (size of one rank, row, kernel) as they are known.
+        """Run and yield (size of one rank, row, kernel) as they are known, of the sizes asked for only.
 
         Raises:
-            CollectiveError: missing, failed, hung, wrong elements, or ended before its summary.
+            OutOfMemoryError: the binary said that memory limits it, or ran out.
+            CollectiveError: missing, failed, hung, wrong elements, ended before its summary, or left a size out.
         """
         output, held = Output(BINARIES[collective], topology), list[NcclRow]()
+        absent = {total_bytes(collective, size, topology.ranks): size for size in sizes}
+        least = min(absent)
 
-        def result(row: NcclRow) -> tuple[int, NcclRow, str]:
-            return rank_bytes(collective, row.total_bytes, topology.ranks), row, output.kernel
+        def results(rows: Iterable[NcclRow]) -> Iterator[tuple[int, NcclRow, str]]:
+            for row in rows:
+                size = absent.pop(row.total_bytes, None)
+                if size is not None:
+                    yield size, row, output.kernel
 
         with ExitStack() as stack:
             document = self._document(collective, stack)
             try:
                 for line in run_lines(self.command(collective, topology, sizes, document), self.silence_s):
                     row = output.take(line)
+                    output.check_memory([least])  # going on, it would crash, or print a size of its own
                     if row is not None and document is None and counts_wrong(output.columns or ()):
-                        yield result(row)
+                        yield from results([row])
                     elif row is not None:
                         held.append(row)
-            except (CollectiveError, KeyboardInterrupt, SystemExit):
+            except (CollectiveError, KeyboardInterrupt, SystemExit) as error:
                 # What was judged right when it was printed stays, however the run ended.
-                yield from (result(row) for row in held if row.wrong is not None)
+                yield from results(row for row in held if row.wrong is not None)
+                if output.out_of_memory and type(error) is CollectiveError:
+                    raise OutOfMemoryError(str(error)) from None
                 raise
             if document is not None:
                 held = self._read(document, held)
-            yield from (result(row) for row in held if output.concluded or row.wrong is not None)
+            yield from results(row for row in held if output.concluded or row.wrong is not None)
         if not output.concluded:
             raise CollectiveError(f"{output.name} ended before its summary: {last_lines(output.said, 1)}")
+        output.check_memory(absent)
+        if absent:
+            raise CollectiveError(
+                f"{output.name} printed no row of {', '.join(map(str, absent))} bytes, which it was asked for, and "
+                f"did not say why; it last said: {last_lines(output.said)}"
+            )
 
     def _document(self, collective: str, stack: ExitStack) -> Path | None:
         """Return where -J may write; a private folder, since the file holds the whole environment."""
@@ -271,8 +286,8 @@ class NcclTests:
 def main() -> int:
     """Pin this process's GPU and become the binary."""
     try:
-        # Before 2.17 only NCCL itself tells its version, and only if asked.
-        environment = {"NCCL_DEBUG": "VERSION"} | pinned(dict(os.environ))
+        # NCCL alone tells its version before 2.17, and that memory ran out where it allocates the buffers.
+        environment = {"NCCL_DEBUG": "WARN"} | pinned(dict(os.environ))
         os.execve(sys.argv[1], sys.argv[1:], environment)
     except (CollectiveError, OSError) as error:
         sys.stdout.write(f"ABORT: {error}\n")

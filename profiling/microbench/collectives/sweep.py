@@ -35,13 +35,19 @@ class Sweep(BaseModel):
             raise ValueError(f"max_bytes is {self.max_bytes}; it must be at least min_bytes, {self.min_bytes}")
         return self
 
-    def sizes(self) -> list[int]:
-        """Return the message sizes, smallest first."""
-        found, base, steps = list[int](), self.min_bytes, self.sizes_per_octave
-        while base <= self.max_bytes:
-            found += [base * (steps + step) // steps for step in range(steps)]
-            base *= 2
-        return [size for size in found if size <= self.max_bytes]
+    def sizes(self, multiple_of: int = 1) -> list[int]:
+        """Return the message sizes that are multiples of so many bytes, smallest first.
+
+        They are series of doubles, one per step of an octave, so that rounding a series' first size keeps all others
+        exact. It begins at its first size that loses less than a quarter of a step; what is below is left out.
+        """
+        found, steps = set[int](), self.sizes_per_octave
+        for step in range(steps):
+            size = self.min_bytes * (steps + step) // steps
+            while size <= self.max_bytes and 4 * steps * (size % multiple_of) > size:
+                size *= 2
+            found |= {size - size % multiple_of << octave for octave in range((self.max_bytes // size).bit_length())}
+        return sorted(found)
 
     @property
     def blocks(self) -> Blocks:

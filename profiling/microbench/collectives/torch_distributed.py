@@ -53,7 +53,7 @@ class TorchGroup:
 
         group, ranks = self._group, len(self._members)
         kind = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}[self._precision]
-        count = elements(size_bytes, self._precision, ranks if collective == "all_to_all" else 1)
+        count = elements(size_bytes, self._precision)
 
         def tensor(times: int = 1) -> Tensor:
             return torch.zeros(count * times, dtype=kind, device=self._device)

@@ -1,0 +1,107 @@
+"""The GPU that collectives run on, as the driver's own program tells it.
+
+nccl-tests needs no torch, and a process that opened the GPU would hold memory which the binaries are to fill.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+
+from microbench.collectives.errors import CollectiveError
+from microbench.device import find_device, printable
+from microbench.errors import MeasureError
+from microbench.nvml import driver_branch
+
+FIELDS = ("name", "driver_version", "memory.total", "compute_cap")
+CAPABILITY_WITH_BF16 = 8.0
+QUERY_S = 60.0
+MIB = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU.
+
+    Attributes:
+        name: as operators' tables have it.
+        driver: its branch, the number before the first dot.
+        precision: what training usually computes in on it; None where nobody tells.
+        memory_bytes: all of it; None where nobody tells.
+    """
+
+    name: str
+    driver: str | None
+    precision: str | None
+    memory_bytes: int | None = None
+
+
+def listed_gpus(environment: dict[str, str]) -> list[str] | None:
+    """Return the GPUs that CUDA_VISIBLE_DEVICES lists; None where it is not set and all are visible."""
+    listed = environment.get("CUDA_VISIBLE_DEVICES")
+    return None if listed is None else [gpu.strip() for gpu in listed.split(",") if gpu.strip()]
+
+
+def visible_gpus(environment: dict[str, str]) -> list[str]:
+    """Return the GPUs that this process may use, as CUDA_VISIBLE_DEVICES counts them.
+
+    Raises:
+        CollectiveError: there is no GPU.
+    """
+    listed = listed_gpus(environment)
+    if listed is not None:
+        return listed
+    words = ["nvidia-smi", "--list-gpus"]
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=QUERY_S)
+    except (OSError, subprocess.TimeoutExpired):
+        raise CollectiveError("no GPU here: nvidia-smi does not run; on a CPU use --backend gloo or mpi") from None
+    return [str(index) for index, line in enumerate(done.stdout.splitlines()) if line.startswith("GPU")]
+
+
+def ask_nvidia_smi(environment: dict[str, str]) -> Gpu | None:
+    """Return the first visible GPU; None where the driver's program is missing or does not answer."""
+    command, visible = shutil.which("nvidia-smi"), listed_gpus(environment)
+    if command is None or visible == []:
+        return None
+    which = ["-i", visible[0]] if visible else []
+    for fields in (FIELDS, FIELDS[:-1]):  # drivers before 510 do not know the compute capability
+        words = [command, *which, f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"]
+        try:
+            done = subprocess.run(words, capture_output=True, text=True, timeout=QUERY_S, check=False)
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        if done.returncode == 0 and done.stdout.strip():
+            return _gpu([value.strip() for value in done.stdout.splitlines()[0].split(",")])
+    return None
+
+
+def _gpu(values: list[str]) -> Gpu | None:
+    """Return what one line of the answer says; a field that is refused reads « [N/A] »."""
+    if len(values) < len(FIELDS) - 1:
+        return None
+    name, driver, memory_mib, *capability = values
+    half = None
+    if capability and capability[0].replace(".", "", 1).isdigit():
+        half = "bf16" if float(capability[0]) >= CAPABILITY_WITH_BF16 else "fp16"
+    return Gpu(printable(name), driver_branch(driver), half, int(memory_mib) * MIB if memory_mib.isdigit() else None)
+
+
+def find_gpu(backend: str) -> Gpu:
+    """Return the GPU that a backend measures on this node.
+
+    Raises:
+        MeasureError: there is none, or nobody here can tell.
+    """
+    found = ask_nvidia_smi(dict(os.environ)) if backend == "nccl-tests" else None
+    if found is not None:
+        return found
+    try:
+        device = find_device("cuda")
+    except MeasureError as error:
+        if backend != "nccl-tests":
+            raise
+        raise MeasureError(f"no GPU here: nvidia-smi does not answer, and {error}") from None
+    return Gpu(device.name, device.driver, device.precisions[0])

@@ -1,0 +1,98 @@
+"""Which sizes one run of nccl-tests can hold, and what each of them came to.
+
+A run takes sizes that double (-f 2) and allocates three buffers of its largest S at once: sent, received and, for the
+check of values, expected. It never goes beyond a third of the GPU's memory less what it keeps for the rest: 1 GiB
+in older versions, up to 5 GiB in today's. Source: nccl-tests, src/common.cu, run and AllocateBuffs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from microbench.collectives.bandwidth import total_bytes
+from microbench.collectives.errors import CollectiveError, OutOfMemoryError
+from microbench.collectives.nccl_tests import NcclTests
+from microbench.table import Status
+from predictor.costs.collectives import Topology
+
+BUFFERS = 3
+LEAST_RESERVED_BYTES = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What became of one size of one rank; without samples, ``kernel`` says why."""
+
+    size_bytes: int
+    samples_us: tuple[float, ...]
+    kernel: str
+    status: Status = Status.OK
+
+
+def doubling_series(sizes: Iterable[int]) -> list[list[int]]:
+    """Return sizes in series that double, which is what -f 2 can run at once: one series per odd part.
+
+    >>> doubling_series([1024, 1536, 2048, 3072])
+    [[1024, 2048], [1536, 3072]]
+    """
+    series: dict[int, list[int]] = {}
+    for size in sorted(sizes):
+        series.setdefault(size // (size & -size), []).append(size)
+    return list(series.values())
+
+
+def most_total_bytes(gpu_bytes: int) -> int:
+    """Return the largest S that any version of nccl-tests runs, values checked, on a GPU of so much memory.
+
+    >>> most_total_bytes(80 * 2**30) // 2**30
+    26
+    """
+    return (gpu_bytes - LEAST_RESERVED_BYTES) // BUFFERS
+
+
+def answers(
+    runner: NcclTests, collective: str, topology: Topology, sizes: list[int], gpu_bytes: int | None
+) -> Iterator[Answer]:
+    """Run one series and yield what became of every size, as it is known.
+
+    A size is out of memory where its buffers cannot fit, or where the binary says so itself: then the run goes again
+    without the largest size, whose buffers every size of a run has to live beside.
+
+    Args:
+        runner: of the binaries.
+        collective: what to measure.
+        topology: on which ranks.
+        sizes: of one rank, each larger one a double, quadruple … of the first.
+        gpu_bytes: memory of the GPU; None: only the binary knows.
+
+    Raises:
+        CollectiveError: see ``NcclTests.rows``; or memory ran out although the buffers are small.
+    """
+
+    def total(size: int) -> int:
+        return total_bytes(collective, size, topology.ranks)
+
+    left = [size for size in sizes if gpu_bytes is None or total(size) <= most_total_bytes(gpu_bytes)]
+    for size in sizes[len(left) :]:
+        why = f"nccl-tests needs {BUFFERS} buffers of {total(size)} bytes and 1 GiB; the GPU has {gpu_bytes} bytes"
+        yield Answer(size, (), why, Status.OUT_OF_MEMORY)
+    while left:
+        try:
+            for size, row, kernel in runner.rows(collective, topology, list(left)):
+                left.remove(size)
+                yield Answer(size, row.samples_us or (row.time_us,), kernel)
+        except OutOfMemoryError as error:
+            if not left:
+                raise
+            refused = left[-1:]
+            if error.most_bytes is not None:
+                refused = [size for size in left if total(size) > error.most_bytes]
+            elif gpu_bytes is not None and 2 * BUFFERS * total(left[-1]) < gpu_bytes:
+                raise CollectiveError(
+                    f"{error}; yet {BUFFERS} buffers of {total(left[-1])} bytes are less than half of the GPU's "
+                    f"{gpu_bytes}: another process holds its memory, or NCCL itself needs it for so many ranks"
+                ) from None
+            runner.say(f"{collective} over {topology.nodes}x{topology.gpus_per_node}: {error}")
+            left = left[: -len(refused)]
+            yield from (Answer(size, (), f"nccl-tests: {error}", Status.OUT_OF_MEMORY) for size in refused)
