@@ -181,10 +181,12 @@ def device_state(kind: str) -> dict[str, str]:
 
 
 def commit() -> str:
-    """Return the project's commit; without its history what was noted of it, else its version and a digest of its code.
+    """Return the project's commit; of a copy what was noted of it, without its history its version and a digest.
 
     The digest is of microbench's own files, so that two runs of the same code say the same wherever it was copied.
     """
+    if COMMIT_FILE.is_file():
+        return COMMIT_FILE.read_text(encoding="utf-8").strip()
     folder = Path(__file__).resolve().parent
     git = ["git", "-C", str(folder)]
     try:
@@ -193,7 +195,7 @@ def commit() -> str:
             [*git, "status", "--porcelain", "--", str(folder)], capture_output=True, text=True, timeout=20, check=True
         )
     except (OSError, subprocess.SubprocessError):
-        return COMMIT_FILE.read_text(encoding="utf-8").strip() if COMMIT_FILE.is_file() else _digest(folder)
+        return _digest(folder)
     return head.stdout.strip() + ("-dirty" if changed.stdout.strip() else "")
 
 

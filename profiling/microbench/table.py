@@ -91,6 +91,33 @@ def read_table(path: Path) -> Table:
     return Table(path, provenance, _last_of_each(_parse_all(path, content, provenance.identity)))
 
 
+def _whole_calls(path: Path, content: bytes, identity: Identity) -> tuple[list[Measurement], int]:
+    """Return the rows of all whole calls, and the bytes that they and the header take.
+
+    Raises:
+        TableError: what stands before a torn end is damaged.
+    """
+    lines = content[: content.rfind(b"\n") + 1].splitlines(keepends=True)
+    rows = _parse_all(path, b"".join(lines), identity)
+    torn = sum(row.shape == rows[-1].shape for row in rows) % len(identity.directions) if rows else 0
+    return rows[: len(rows) - torn], sum(map(len, lines[: len(lines) - torn]))
+
+
+def cut_torn(path: Path) -> None:
+    """Cut off the call that a killed run left torn at a table's end, so that the table can be read.
+
+    Raises:
+        TableError: the table is damaged otherwise.
+    """
+    identity, content = read_provenance(path).identity, path.read_bytes()
+    if header(identity.dimensions).startswith(content):
+        path.write_bytes(header(identity.dimensions))
+        return
+    _, kept = _whole_calls(path, content, identity)
+    if kept < len(content):
+        os.truncate(path, kept)
+
+
 def read_tables(results: Path, kind: str) -> list[Table]:
     """Read every table of one kind (operator or collective) below a results folder.
 
@@ -235,13 +262,10 @@ class Writer:
         if changed:
             raise TableError(f"{self.path}: {changed}; measure into another results folder")
         self._earlier = provenance.sessions
-        lines = content[: content.rfind(b"\n") + 1].splitlines(keepends=True)
-        rows = _parse_all(self.path, b"".join(lines), self._identity)
-        torn = sum(row.shape == rows[-1].shape for row in rows) % len(self._identity.directions) if rows else 0
+        rows, kept = _whole_calls(self.path, content, self._identity)
         self._rows = {}
-        for row in _last_of_each(rows[: len(rows) - torn]):
+        for row in _last_of_each(rows):
             self._rows.setdefault(row.shape, []).append(row)
-        kept = sum(map(len, lines[: len(lines) - torn]))
         if kept < len(content):
             self._stream.truncate(kept)
             os.fsync(self._stream.fileno())

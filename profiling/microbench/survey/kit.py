@@ -1,0 +1,117 @@
+"""Prepare everything that travels to a bare GPU machine: the code, wheels of what it needs, and earlier results."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from microbench.device import COMMIT_FILE, commit
+from microbench.errors import MeasureError
+
+PYTHONS = ("3.11", "3.12", "3.13", "3.14")
+MACHINES = ("x86_64", "aarch64")
+GLIBCS = ("2_39", "2_34", "2_31", "2_28", "2_27", "2_17")
+# What the measuring code imports, and what its tests on a GPU do; torch is there.
+PACKAGES = (
+    "pydantic", "pydantic-core", "annotated-types", "typing-extensions", "typing-inspection", "PyYAML", "pytest",
+    "pluggy", "iniconfig", "packaging", "Pygments", "hypothesis", "sortedcontainers", "nvidia-ml-py",
+)  # fmt: skip
+CODE = (
+    "pyproject.toml", "predictor", "profiling/microbench", "profiling/sweeps", "profiling/steps", "training/systems",
+    "tests/__init__.py", "tests/conftest.py", "tests/gpu", "tests/unit",
+)  # fmt: skip
+LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.pyc")
+LARGEST_BYTES = 20_000_000
+
+
+def _requirement(name: str) -> str:
+    """Return the release of a package that this environment has, so that the same code runs there; else any."""
+    try:
+        return f"{name}=={version(name)}"
+    except PackageNotFoundError:
+        return name
+
+
+def download(packages: Sequence[str], python: str, machine: str, folder: Path) -> None:
+    """Fetch wheels for another Python and processor with pip.
+
+    Raises:
+        MeasureError: pip finds none.
+    """
+    platforms = [f"--platform=manylinux_{glibc}_{machine}" for glibc in GLIBCS] + [
+        f"--platform=manylinux2014_{machine}"
+    ]
+    words = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    words += [
+        "--only-binary=:all:",
+        f"--python-version={python}",
+        "--implementation=cp",
+        *platforms,
+        "--dest",
+        str(folder),
+    ]
+    done = subprocess.run([*words, *packages], capture_output=True, text=True, check=False)
+    if done.returncode:
+        last = (done.stderr.strip() or done.stdout.strip()).splitlines()[-1]
+        raise MeasureError(f"pip brought no wheels for Python {python} on {machine}: {last}")
+
+
+def make_kit(
+    root: Path,
+    out: Path,
+    pythons: Sequence[str],
+    machines: Sequence[str],
+    earlier: Path | None,
+    say: Callable[[str], None],
+) -> int:
+    """Make the folder anew and return its size in bytes.
+
+    Args:
+        root: the checkout.
+        out: the folder, e.g. gpu-kit.
+        pythons: versions that may be there.
+        machines: processors that may be there.
+        earlier: what earlier surveys brought back, a folder a GPU.
+        say: takes a line about what is done.
+
+    Raises:
+        MeasureError: a folder that is no kit would be overwritten, a wheel is missing, or the kit is too large.
+    """
+    if out.exists() and not (out / "measure.py").is_file():
+        raise MeasureError(f"{out} is there and is not a kit; name another folder")
+    with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.resolve().parent) as scratch:
+        made = Path(scratch) / out.name
+        _fill(root, made, [(python, machine) for machine in machines for python in pythons], say)
+        if earlier is not None and earlier.is_dir():
+            shutil.copytree(earlier, made / "earlier")
+        size = sum(path.stat().st_size for path in made.rglob("*") if path.is_file())
+        if size > LARGEST_BYTES:
+            raise MeasureError(
+                f"the kit has {size / 1e6:.1f} MB, more than {LARGEST_BYTES / 1e6:.0f}: name fewer --python or --machine"
+            )
+        shutil.rmtree(out, ignore_errors=True)
+        made.replace(out)
+    return size
+
+
+def _fill(root: Path, out: Path, targets: Sequence[tuple[str, str]], say: Callable[[str], None]) -> None:
+    """Put code, entrance and wheels into a folder."""
+    code = out / "code"
+    for name in CODE:
+        source, target = root / name, code / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if source.is_dir():
+            shutil.copytree(source, target, ignore=LEFT_OUT)
+        else:
+            shutil.copy(source, target)
+    shutil.copy(Path(__file__).with_name("measure.py"), out / "measure.py")
+    (code / COMMIT_FILE.relative_to(root)).write_text(commit() + "\n", encoding="utf-8")
+    wheels = [_requirement(name) for name in PACKAGES]
+    for python, machine in targets:
+        say(f"wheels for Python {python} on {machine}")
+        download(wheels, python, machine, out / "wheels")

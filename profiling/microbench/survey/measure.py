@@ -1,0 +1,77 @@
+"""Measure this machine's GPU with what this folder holds: no network, no installation, Python with torch is enough.
+
+python3 gpu-kit/measure.py --minutes 9 --out OUT
+
+Writes below OUT only, and into the system's folder for temporary files. It runs under the Python that is there: what
+that Python lacks (pydantic, PyYAML, pytest, nvidia-ml-py) is taken from wheels/. Only the standard library is used.
+"""
+
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import zipfile
+from importlib.util import find_spec
+from pathlib import Path
+
+KIT = Path(__file__).resolve().parent
+# What is taken together where its first module is missing: these depend on each other's versions.
+FAMILIES = {
+    "pydantic": ("pydantic", "pydantic_core", "annotated_types", "typing_extensions", "typing_inspection"),
+    "yaml": ("pyyaml",),
+    "pytest": ("pytest", "pluggy", "iniconfig", "packaging", "pygments"),
+    "hypothesis": ("hypothesis", "sortedcontainers"),
+    "pynvml": ("nvidia_ml_py",),
+}
+OPTIONAL = ("pytest", "hypothesis", "pynvml")
+
+
+def fits(wheel: str) -> bool:
+    """Return whether a wheel's file name says that it runs on this Python and processor."""
+    *_, python, abi, where = wheel.removesuffix(".whl").split("-")
+    own = f"cp{sys.version_info[0]}{sys.version_info[1]}"
+    right_python = own in python.split(".") or "py3" in python or (abi == "abi3" and python.startswith("cp3"))
+    return right_python and (where == "any" or where.endswith(platform.machine()))
+
+
+def unpack(site: Path) -> list[str]:
+    """Unpack what this Python lacks into a folder; return what is missing all the same."""
+    wheels = sorted(path for path in (KIT / "wheels").glob("*.whl") if fits(path.name))
+    missing = []
+    for module, names in FAMILIES.items():
+        if find_spec(module) is not None:
+            continue
+        for name in names:
+            found = [path for path in wheels if path.name.lower().startswith(f"{name}-")]
+            if not found and module not in OPTIONAL:
+                missing.append(name)
+            for path in found:
+                with zipfile.ZipFile(path) as archive:
+                    archive.extractall(site)
+    return missing
+
+
+def main() -> int:
+    """Survey the GPU; return what the survey returns."""
+    if find_spec("torch") is None:
+        sys.stderr.write(f"error: {sys.executable} has no torch; start this with the Python that has it\n")
+        return 2
+    with tempfile.TemporaryDirectory(prefix="gpu-kit-") as site:
+        missing = unpack(Path(site))
+        if missing:
+            version = f"{sys.version_info[0]}.{sys.version_info[1]}"
+            sys.stderr.write(
+                f"error: no wheel of {', '.join(missing)} for Python {version} on {platform.machine()} in this kit; "
+                f"make it again with --python {version} --machine {platform.machine()}\n"
+            )
+            return 2
+        code = KIT / "code"
+        paths = [site, *map(str, (code, code / "profiling", code / "training")), os.environ.get("PYTHONPATH", "")]
+        environment = dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, paths)), PYTHONDONTWRITEBYTECODE="1")
+        words = [sys.executable, "-m", "microbench", "survey", "--earlier", str(KIT / "earlier"), *sys.argv[1:]]
+        return subprocess.run(words, env=environment, check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,148 @@
+"""What a survey of a GPU does, in order of worth, and until when.
+
+Every stage is a command of its own, so that one which crashes, or loses the GPU, costs itself and no other. A stage
+ends at a share of the survey's time; what it leaves goes to those after it. The next survey of the same results goes on
+where this one stopped: it measures the shapes that this one left.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from microbench.provenance import now, write_whole
+from microbench.survey.archive import SUMMARY
+from predictor.costs.catalogue import catalogue
+
+# Linear layers and attention make up most of a step; attention that is not fused is rarely trained with.
+FIRST = ("flash_attention", "grouped_query_attention")
+LAST = (
+    "attention_scores", "attention_mask", "softmax", "attention_values", "causal_softmax", "optimizer_step_foreach",
+    "optimizer_step_looped",
+)  # fmt: skip
+FP8 = ("fp8", "fp8_block")
+TESTS = "tests/gpu"
+SUSTAINED_S = 10.0
+GRACE_S = 8.0
+SHORTEST_STAGE_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One command of a survey.
+
+    Attributes:
+        name: for the summary.
+        words: behind the interpreter; ``{minutes}`` stands for what the stage has left.
+        until: share of the survey's time at which it ends.
+    """
+
+    name: str
+    words: tuple[str, ...]
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a stage ended: its exit status, None where its time was up or it was not begun."""
+
+    stage: str
+    status: int | None
+    seconds: float
+
+
+def operator_order() -> list[str]:
+    """Return every operator of the catalogue, those first that a step spends its time in."""
+    known = list(catalogue())
+    linear = [name for name in known if catalogue()[name].family == "linear"]
+    middle = [name for name in known if name not in (*linear, *FIRST, *LAST)]
+    return [*linear, *FIRST, *middle, *LAST]
+
+
+def stages(results: Path, code: Path, sweep: str, precision: str, offered: Sequence[str]) -> list[Stage]:
+    """Return the stages of a survey.
+
+    Args:
+        results: folder of the GPU's tables.
+        code: the checkout, or the kit's copy of it.
+        sweep: whose shapes.
+        precision: of the operators.
+        offered: precisions that the GPU computes in; fp8 comes last where it is one.
+    """
+    out, cuda = ("--out", str(results)), ("--device", "cuda")
+    measured = ("-m", "microbench", "operator")
+    options = (*cuda, "--sweep", sweep, "--budget-minutes", "{minutes}", *out)
+    linear = [name for name in operator_order() if "fp8" in catalogue()[name].precisions]
+    tests = ("-m", "pytest", "-q", "--tb=short", "-p", "no:cacheprovider", "--rootdir", str(code), str(code / TESTS))
+    system = ("-m", "microbench", "system", *cuda, "--datasheet", str(code / "training" / "systems"))
+    found = [
+        Stage("GPU tests", tests, 0.14),
+        Stage("system and sustained clock", (*system, "--sustained-seconds", f"{SUSTAINED_S:g}", *out), 0.21),
+        Stage(f"operators in {precision}", (*measured, *operator_order(), "--precision", precision, *options), 0.68),
+        Stage("steps", ("-m", "microbench", "steps", *cuda, "--minutes", "{minutes}", *out), 0.90),
+    ]
+    shares = (0.94, 0.98)
+    found += [
+        Stage(f"operators in {fp8}", (*measured, *linear, "--precision", fp8, *options), until)
+        for fp8, until in zip(FP8, shares, strict=True)
+        if fp8 in offered
+    ]
+    return found
+
+
+Run = Callable[[Sequence[str], float], int | None]
+
+
+def run_command(words: Sequence[str], seconds: float, log: Path) -> int | None:
+    """Run the interpreter with these words; return its exit status, None where it had to be ended."""
+    with log.open("ab") as stream:
+        stream.write(f"\n$ python {' '.join(words)}\n".encode())
+        stream.flush()
+        process = subprocess.Popen(
+            [sys.executable, *words], stdin=subprocess.DEVNULL, stdout=stream, stderr=subprocess.STDOUT
+        )
+        try:
+            return process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            for number in (signal.SIGTERM, signal.SIGKILL):
+                process.send_signal(number)
+                try:
+                    process.wait(GRACE_S / 2)
+                    break
+                except subprocess.TimeoutExpired:
+                    continue
+            return None
+        finally:
+            if process.poll() is None:  # this process was interrupted
+                process.kill()
+
+
+def survey(
+    planned: Sequence[Stage], minutes: float, run: Run, summary: Path, say: Callable[[str], None]
+) -> list[Ended]:
+    """Run the stages within so many minutes; write how each ended as soon as it has."""
+    started = time.monotonic()
+    ended: list[Ended] = []
+    for stage in planned:
+        begun = time.monotonic()
+        left = started + 60.0 * minutes * stage.until - begun
+        if left < SHORTEST_STAGE_S:
+            ended.append(Ended(stage.name, None, 0.0))
+            say(f"{stage.name}: not begun, no time left")
+            continue
+        budget = f"{max(0.0, left - GRACE_S) / 60.0:.3f}"
+        status = run([word.replace("{minutes}", budget) for word in stage.words], left)
+        ended.append(Ended(stage.name, status, round(time.monotonic() - begun, 1)))
+        how = "its time was up" if status is None else "done" if status == 0 else f"exit status {status}"
+        say(
+            f"{stage.name}: {how} after {ended[-1].seconds:.0f} s, {(time.monotonic() - started) / 60.0:.1f} min in all"
+        )
+        document = {"ended": now(), "minutes": minutes, "stages": [asdict(one) for one in ended]}
+        write_whole(summary.with_name(SUMMARY), json.dumps(document, indent=1) + "\n")
+    return ended

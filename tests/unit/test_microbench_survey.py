@@ -1,0 +1,295 @@
+"""A survey of a GPU: what travels, what runs when, what comes back, and the whole of it in virtual time."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+import tarfile
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+
+from microbench import cli, profile
+from microbench.device import COMMIT_FILE
+from microbench.errors import MeasureError
+from microbench.kernels import build_function
+from microbench.survey import kit, measure
+from microbench.survey import stages as planning
+from microbench.survey.archive import ARCHIVE, SUMMARY, Saver, pack, unpack
+from microbench.survey.probe import Probe, why_anew
+from microbench.survey.stages import Ended, Stage, operator_order, run_command, stages, survey
+from microbench.sweep import SWEEPS
+from microbench.table import Writer, read_table, read_tables, table_path
+from predictor.costs.catalogue import catalogue
+from tests.unit.test_microbench_table import SESSION, SHAPES, identity, pair, write
+from tests.unit.virtual_gpu import VirtualGpu, installed, scaled_build
+
+ROOT = Path(__file__).resolve().parents[2]
+HERE = Probe(device="NVIDIAH200", driver="580", versions={"torch": "2"}, precisions=("bf16", "fp8"))
+
+
+def table(folder: Path) -> Path:
+    return table_path(folder, "operator", "gelu", "fp32", "0of1")
+
+
+def test_what_is_packed_comes_back_and_a_later_archive_goes_over_an_earlier_one(tmp_path: Path) -> None:
+    there, back = tmp_path / "there", tmp_path / "back"
+    write(table(there), SHAPES[:1])
+    (there / "system.yaml").write_text("a: 1\n")
+    with Saver(there, tmp_path / "out" / ARCHIVE, every_s=60.0):
+        assert (tmp_path / "out" / ARCHIVE).is_file(), "packed at once"
+        write(table(there), SHAPES)
+    unpack(tmp_path / "out" / ARCHIVE, back)
+    assert len(read_table(table(back)).rows) == 2 * len(SHAPES)
+    unpack(tmp_path / "out" / ARCHIVE, back)
+    assert (back / "system.yaml").read_text() == "a: 1\n"
+
+
+def test_tables_that_were_measured_apart_are_not_overwritten(tmp_path: Path) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    write(table(one), SHAPES[:2])
+    write(table(other), SHAPES[1:])
+    pack(other, tmp_path / ARCHIVE)
+    before = table(one).read_bytes()
+    with pytest.raises(MeasureError, match="they were measured apart; unpack into another folder"):
+        unpack(tmp_path / ARCHIVE, one)
+    assert table(one).read_bytes() == before
+
+
+def test_a_table_that_was_packed_in_the_middle_of_a_call_can_be_read(tmp_path: Path) -> None:
+    there, back = tmp_path / "there", tmp_path / "back"
+    write(table(there), SHAPES)
+    whole = table(there).read_bytes()
+    table(there).write_bytes(whole[:-7])
+    pack(there, tmp_path / ARCHIVE)
+    unpack(tmp_path / ARCHIVE, back)
+    assert len(read_table(table(back)).rows) == 2 * (len(SHAPES) - 1)
+    table(there).write_bytes(whole)
+    pack(there, tmp_path / ARCHIVE)
+    unpack(tmp_path / ARCHIVE, back)
+    assert len(read_table(table(back)).rows) == 2 * len(SHAPES)
+
+
+@pytest.mark.parametrize("name", ["../evil", "/evil"])
+def test_an_archive_writes_nothing_beside_its_folder(tmp_path: Path, name: str) -> None:
+    with tarfile.open(tmp_path / ARCHIVE, "w:gz") as tar:
+        tar.addfile(tarfile.TarInfo(name), io.BytesIO())
+    with pytest.raises(MeasureError, match="is not a file of a results folder"):
+        unpack(tmp_path / ARCHIVE, tmp_path / "into")
+    assert not (tmp_path / "evil").exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"not an archive"])
+def test_a_file_that_is_no_archive_is_one_line(
+    tmp_path: Path, content: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / ARCHIVE).write_bytes(content)
+    assert cli.main(["unpack", str(tmp_path / ARCHIVE), "--into", str(tmp_path / "into")]) == 2
+    assert "not an archive of a survey" in capsys.readouterr().err
+
+
+def test_unpacking_names_the_folder_after_the_system(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(table(tmp_path / "r"), SHAPES)
+    pack(tmp_path / "r", tmp_path / ARCHIVE)
+    words = ["unpack", str(tmp_path / ARCHIVE), "--into", str(tmp_path / "gpu")]
+    assert cli.main(words) == 2
+    assert "no system.yaml: the survey ended before it had described the GPU" in capsys.readouterr().err
+    (tmp_path / "r/system.yaml").write_text("hardware: {name: H200, gpu: {name: NVIDIAH200}}\n")
+    pack(tmp_path / "r", tmp_path / ARCHIVE)
+    assert cli.main(words) == 0
+    assert capsys.readouterr().out == f"{tmp_path / 'gpu/H200'}\n"
+    assert len(read_table(table(tmp_path / "gpu/H200")).rows) == 2 * len(SHAPES)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [({}, None), ({"driver": "535"}, "driver was 580, is 535"), ({"versions": {"torch": "3"}}, "versions was")],
+)
+def test_earlier_results_go_on_where_the_gpu_and_its_libraries_are_the_same(
+    tmp_path: Path, change: dict[str, Any], why: str | None
+) -> None:
+    of = identity(device="NVIDIAH200", device_kind="cuda", driver="580", versions={"torch": "2"})
+    with Writer(table(tmp_path), of, SESSION) as writer:
+        writer.append(pair(SHAPES[0]))
+    found = why_anew(tmp_path, HERE.model_copy(update=change))
+    assert found is None if why is None else why in str(found)
+
+
+def test_a_stage_ends_when_its_time_is_up_and_leaves_the_rest_to_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(planning, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    ran: list[tuple[str, float]] = []
+    takes = {"quick": 10.0, "slow": 200.0, "late": 50.0, "last": 0.0}
+
+    def run(words: Sequence[str], seconds: float) -> int | None:
+        ran.append((words[0], seconds))
+        now[0] += min(seconds, takes[words[0]])
+        return None if takes[words[0]] > seconds else 3 if words[0] == "late" else 0
+
+    planned = [Stage(name, (name,), until) for name, until in (("quick", 0.2), ("slow", 0.5), ("late", 0.99))]
+    said: list[str] = []
+    ended = survey([*planned, Stage("last", ("last",), 0.6)], 5.0, run, tmp_path / SUMMARY, said.append)
+    assert ran == [("quick", 60.0), ("slow", 140.0), ("late", 147.0)]
+    assert ended == [
+        Ended("quick", 0, 10.0),
+        Ended("slow", None, 140.0),
+        Ended("late", 3, 50.0),
+        Ended("last", None, 0.0),
+    ]
+    assert "slow: its time was up after 140 s" in said[1]
+    assert [stage["status"] for stage in json.loads((tmp_path / SUMMARY).read_text())["stages"]] == [0, None, 3]
+
+
+def test_a_command_that_hangs_is_ended_and_what_it_said_is_kept(tmp_path: Path) -> None:
+    stubborn = (
+        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('here', flush=True); time.sleep(99)"
+    )
+    log = tmp_path / "log"
+    assert run_command(["-c", stubborn], 3.0, log) is None
+    assert run_command(["-c", "raise SystemExit(3)"], 60.0, log) == 3
+    assert "here" in log.read_text()
+
+
+def test_every_operator_has_a_place_and_linear_layers_and_attention_come_first() -> None:
+    order = operator_order()
+    assert sorted(order) == sorted(catalogue())
+    assert {catalogue()[name].family for name in order[:5]} == {"linear"}
+    assert order[5:7] == ["flash_attention", "grouped_query_attention"]
+
+
+def test_fp8_is_surveyed_where_the_gpu_has_it(tmp_path: Path) -> None:
+    names = [stage.name for stage in stages(tmp_path, ROOT, "standard", "bf16", ("bf16", "fp8"))]
+    assert names[-2:] == ["steps", "operators in fp8"]
+    assert stages(tmp_path, ROOT, "standard", "bf16", ("bf16",))[-1].name == "steps"
+
+
+@pytest.mark.parametrize(
+    ("wheel", "there"),
+    [
+        ("pydantic-2.14.3-py3-none-any.whl", True),
+        ("pydantic_core-2.50.4-{own}-{own}-manylinux2014_x86_64.manylinux_2_17_x86_64.whl", True),
+        ("pydantic_core-2.50.4-{own}-{own}-manylinux2014_aarch64.manylinux_2_17_aarch64.whl", False),
+        ("pydantic_core-2.50.4-cp39-cp39-manylinux_2_17_x86_64.whl", False),
+        ("hypothesis-6.1-cp310-abi3-manylinux_2_17_x86_64.whl", True),
+        ("nvidia_ml_py-13.6-py3-none-any.whl", True),
+        ("sortedcontainers-2.4.0-py2.py3-none-any.whl", True),
+    ],
+)
+def test_a_kit_takes_the_wheels_of_the_python_that_is_there(
+    monkeypatch: pytest.MonkeyPatch, wheel: str, there: bool
+) -> None:
+    monkeypatch.setattr(measure.platform, "machine", lambda: "x86_64")
+    assert measure.fits(wheel.format(own=f"cp{sys.version_info[0]}{sys.version_info[1]}")) is there
+
+
+@pytest.fixture
+def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a kit without wheels: this Python has what it needs."""
+    monkeypatch.setattr(kit, "download", lambda packages, python, machine, folder: folder.mkdir(exist_ok=True))
+    (tmp_path / "gpu/H200").mkdir(parents=True)
+    (tmp_path / "gpu/H200/system.yaml").write_text("hardware: {}\n")
+    size = kit.make_kit(ROOT, tmp_path / "kit", ("3.12",), ("x86_64",), tmp_path / "gpu", lambda text: None)
+    assert 0 < size < kit.LARGEST_BYTES
+    return tmp_path / "kit"
+
+
+def test_a_kit_holds_the_code_its_commit_and_what_was_measured_before(made: Path) -> None:
+    commit = (made / "code" / COMMIT_FILE.relative_to(ROOT)).read_text().strip()
+    assert commit == kit.commit()
+    assert (made / "earlier/H200/system.yaml").is_file()
+    assert not list(made.rglob("__pycache__"))
+    words = [sys.executable, "-c", "import microbench.device as d; print(d.__file__, d.commit())"]
+    paths = f"{made}/code:{made}/code/profiling"
+    done = subprocess.run(words, capture_output=True, text=True, check=True, env={"PYTHONPATH": paths}, cwd=made)
+    assert done.stdout.split() == [f"{made}/code/profiling/microbench/device.py", *commit.split()]
+
+
+def test_a_kit_that_fails_leaves_the_old_one_and_no_folder_that_is_none_is_touched(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise MeasureError("pip brought no wheels")
+
+    monkeypatch.setattr(kit, "download", refuse)
+    with pytest.raises(MeasureError, match="pip brought no wheels"):
+        kit.make_kit(ROOT, made, ("3.12",), ("x86_64",), None, lambda text: None)
+    assert (made / "measure.py").is_file()
+    assert {path.name for path in tmp_path.iterdir()} == {"kit", "gpu"}
+    with pytest.raises(MeasureError, match="is there and is not a kit"):
+        kit.make_kit(ROOT, tmp_path / "gpu", ("3.12",), ("x86_64",), None, lambda text: None)
+    monkeypatch.setattr(kit, "LARGEST_BYTES", 1000)
+    monkeypatch.setattr(kit, "download", lambda *_: None)
+    with pytest.raises(MeasureError, match="more than 0: name fewer --python"):
+        kit.make_kit(ROOT, made, ("3.12",), ("x86_64",), None, lambda text: None)
+
+
+def test_a_kit_on_a_machine_without_a_gpu_is_one_line(made: Path, tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed: pip install -e .[profile]")
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+    words = [sys.executable, str(made / "measure.py"), "--out", str(tmp_path / "out")]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 2
+    assert (
+        done.stderr.strip() == "error: device is cuda, but torch finds no GPU here; --device cpu measures the processor"
+    )
+
+
+class Virtual:
+    """Runs a survey's stages in this process, on a virtual GPU."""
+
+    TESTS_S, STEPS_S = 45.0, 95.0
+
+    def __init__(self, gpu: VirtualGpu, results: Path) -> None:
+        self.gpu, self.results, self.status = gpu, results, dict[str, int]()
+
+    def __call__(self, words: Sequence[str], seconds: float) -> int | None:
+        self.gpu.host_s += 6.0  # Python, torch and CUDA start
+        if words[1] == "pytest":
+            self.gpu.host_s += self.TESTS_S
+            return 0
+        if words[2] == "steps":
+            self.gpu.host_s += min(self.STEPS_S, seconds)
+            return 0
+        return cli.main(words[2:])
+
+
+@pytest.mark.parametrize(("shapes", "minutes"), [(6, 4.0)])
+def test_in_virtual_time_a_survey_ends_in_time_and_a_second_one_takes_the_other_shapes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], shapes: int, minutes: float
+) -> None:
+    pytest.importorskip("torch", reason="torch is not installed: pip install -e .[profile]")
+    content = yaml.safe_load((SWEEPS / "standard.yaml").read_text())
+    content |= {"shapes_per_operator": shapes, "shapes_per_linear": shapes}
+    content["models"]["sliding_window"] = [0]
+    (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(content))
+    gpu = VirtualGpu()
+    results = tmp_path / "r"
+    with installed(monkeypatch, gpu, "NVIDIA H200"):
+        monkeypatch.setattr(profile, "build_function", scaled_build(gpu, build_function))
+        monkeypatch.setattr(planning, "time", SimpleNamespace(monotonic=gpu.clock))
+        monkeypatch.setattr("microbench.system.PRODUCT_SIZES", {"cuda": (64,)})
+        monkeypatch.setattr("microbench.system.COPY_CACHES", {"cuda": 1e-4})
+        monkeypatch.setattr("microbench.sustained.SIZE", 64)
+        planned = stages(results, ROOT, str(tmp_path / "sweep.yaml"), "bf16", ("bf16",))
+        run = Virtual(gpu, results)
+        results.mkdir()
+        ended = survey(planned, minutes, run, results / SUMMARY, lambda text: None)
+    assert {stage.status for stage in ended} == {0}, capsys.readouterr().err
+    assert gpu.host_s < 60.0 * minutes
+    tables = read_tables(results, "operator")
+    measured = {found.provenance.identity.name for found in tables}
+    assert measured == {name for name in catalogue() if "bf16" in catalogue()[name].precisions}
+    for found in tables:
+        assert any(row.kernel_samples_us for row in found.rows), f"{found.path.name} has no good row"
+    system = yaml.safe_load((results / "system.yaml").read_text())["hardware"]
+    assert system["name"] == "H200"
+    assert system["gpu"]["sustained_product_ratio"]["value"] == pytest.approx(1.0, abs=0.2)
