@@ -297,3 +297,62 @@ def take_turns(calls: Sequence[Timed]) -> Iterator[Timed]:
         pending = [call for call in pending if not call.is_known]
         for call in pending:
             call.repeat()
+
+
+# Of a whole training step: steps before the first timed one, and timed ones. Every step starts on an idle device, and
+# nothing is flushed: a step of a model's size leaves no cache of the last one's.
+STEP_WARM_UP = 3
+STEP_SAMPLES = 10
+
+
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """One training step, in microseconds.
+
+    Attributes:
+        device_us: from the first event to the last; on a CPU by the clock on the wall, like the parts.
+        wall_us: from an idle device to an idle device, by the host's clock.
+        parts_us: by name, each the sum of its pieces over micro-batches; together they are ``device_us``.
+    """
+
+    device_us: float
+    wall_us: float
+    parts_us: dict[str, float]
+
+
+def time_step(run: Callable[[Callable[[str], None]], None], device_kind: str) -> StepTime:
+    """Run a training step once and time it; the device is waited for before and behind it, and nowhere between.
+
+    Args:
+        run: the step; it calls what it is given with a part's name whenever a piece of that part has been launched.
+        device_kind: cpu or cuda.
+    """
+    import torch
+
+    cuda: Any = torch.cuda if device_kind == "cuda" else None
+
+    def stamp() -> Any:
+        if cuda is None:
+            return time.perf_counter_ns()
+        event = cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def between_us(start: Any, end: Any) -> float:
+        return float((end - start) / 1e3 if cuda is None else start.elapsed_time(end) * 1e3)
+
+    if cuda is not None:
+        cuda.synchronize()
+    began = time.perf_counter_ns()
+    first = stamp()
+    stamps: list[tuple[str, Any]] = []
+    run(lambda part: stamps.append((part, stamp())))
+    if cuda is not None:
+        cuda.synchronize()
+    wall_us = (time.perf_counter_ns() - began) / 1e3
+    parts_us: dict[str, float] = {}
+    before = first
+    for part, after in stamps:
+        parts_us[part] = parts_us.get(part, 0.0) + between_us(before, after)
+        before = after
+    return StepTime(between_us(first, before), wall_us, parts_us)
