@@ -18,20 +18,21 @@ PROFILE := .venv/profile/bin/python
 WORKFLOW_READY := .venv/workflow/$(READY)
 WORKFLOW := .venv/workflow/bin/python
 SMOKE := results/smoke
-# What profile-gpu measures, and where it publishes; the data sheet gives peaks and links.
-GPU_SYSTEM := H200
-GPU_DEVICE := cuda
-GPU_SWEEP := standard
-GPU_PRECISION := bf16
-GPU_MINUTES := 14
-GPU_RESULTS = results/$(GPU_SYSTEM)
-GPU_OUT = regressors/$(GPU_SYSTEM)
+# A survey of a GPU: what travels there, the Python that has torch there, how long, and what comes back.
+GPU_KIT := gpu-kit
+GPU_PYTHON := python3
+GPU_MINUTES := 9
+GPU_OUT := results/survey
+GPU_RESULTS := results/gpu
+KIT_PYTHONS := 3.11 3.12 3.13 3.14
+KIT_MACHINES := x86_64
 
 # Published systems that nobody measured.
 DATA_SHEETS := B200 GB200 H100 H200 MI300X Selene
 
 .DEFAULT_GOAL := help
-.PHONY: help predict test check check-profile format bench accuracy fit profile-smoke profile-gpu test-slurm clean
+.PHONY: help predict test check check-profile format bench accuracy fit profile-smoke
+.PHONY: gpu-kit profile-gpu publish-gpu survey-emulated test-slurm clean
 .SUFFIXES:
 
 help: ## list the targets
@@ -82,12 +83,21 @@ profile-smoke: $(PROFILE_READY) ## measure this CPU in minutes, fit it, and pred
 	$(PROFILE) -m fitting held-out $(SMOKE)/system.yaml $(SMOKE)
 	$(PROFILE) -m predictor profiling/smoke_model.yml
 
-profile-gpu: $(PROFILE_READY) ## measure this GPU and publish it: GPU_SYSTEM=name in training/systems; again to go on
-	$(PROFILE) -m microbench system --device $(GPU_DEVICE) --name $(GPU_SYSTEM) --datasheet training/systems/$(GPU_SYSTEM).yaml --out $(GPU_RESULTS)
-	$(PROFILE) -m microbench operator all --device $(GPU_DEVICE) --sweep $(GPU_SWEEP) --precision $(GPU_PRECISION) --budget-minutes $(GPU_MINUTES) --out $(GPU_RESULTS)
-	$(PROFILE) -m microbench status $(GPU_RESULTS)
-	$(PROFILE) -m fitting fit --system $(GPU_RESULTS)/system.yaml --measurements $(GPU_RESULTS) --out $(GPU_OUT)
-	$(PROFILE) -m fitting held-out $(GPU_RESULTS)/system.yaml $(GPU_RESULTS)
+gpu-kit: $(TEST_READY) ## prepare what travels to a bare GPU machine without a network: KIT_PYTHONS, KIT_MACHINES
+	$(TEST) -m microbench kit --out $(GPU_KIT) --python $(KIT_PYTHONS) --machine $(KIT_MACHINES) --earlier $(GPU_RESULTS)
+
+profile-gpu: ## measure this machine's GPU with the kit: GPU_PYTHON has torch, GPU_MINUTES=9; results to GPU_OUT
+	$(GPU_PYTHON) $(GPU_KIT)/measure.py --minutes $(GPU_MINUTES) --out $(GPU_OUT)
+
+publish-gpu: $(TEST_READY) ## fit and publish what came back in GPU_OUT, and compare its steps with their predictions
+	@set -e; folder=$$($(TEST) -m microbench unpack $(GPU_OUT)/results.tar.gz --into $(GPU_RESULTS)); name=$$(basename "$$folder"); \
+	$(TEST) -m microbench status "$$folder"; \
+	$(TEST) -m fitting fit --system "$$folder/system.yaml" --measurements "$$folder" --out "regressors/$$name"; \
+	$(TEST) -m fitting held-out "$$folder/system.yaml" "$$folder"; \
+	$(TEST) -m microbench compare-steps "$$folder" --regressors "regressors/$$name"
+
+survey-emulated: $(WORKFLOW_READY) ## a whole survey with the standard sweep's shapes on a GPU in virtual time
+	SURVEY_SHAPES=120 $(WORKFLOW) -m pytest tests/unit/test_microbench_survey.py -k virtual -s
 
 test-slurm: $(WORKFLOW_READY) ## profile through a throw-away Slurm, undisturbed and disturbed; as root installs slurm-wlm
 	@PATH="$$PATH:/usr/sbin"; \

@@ -7,16 +7,20 @@ import shutil
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
 
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = ROOT.parent / "shared"
 # A marker, and the command whose absence skips its tests.
 NEEDED_COMMANDS = {"gpu": "nvidia-smi", "slurm": "sbatch"}
 
-# The same examples every time, and no clock: neither luck nor a slow machine decides a test.
-settings.register_profile("reproducible", derandomize=True, deadline=None)
-settings.load_profile("reproducible")
+try:
+    from hypothesis import settings
+except ImportError:  # on a bare GPU machine, which runs tests/gpu alone
+    pass
+else:
+    # The same examples every time, and no clock: neither luck nor a slow machine decides a test.
+    settings.register_profile("reproducible", derandomize=True, deadline=None)
+    settings.load_profile("reproducible")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

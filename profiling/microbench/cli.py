@@ -21,6 +21,7 @@ from microbench.errors import MeasureError
 from microbench.kernels import kernel_names
 from microbench.profile import DeviceLostError, Job, profile
 from microbench.report.cli import register as register_report
+from microbench.steps.cli import register as register_steps
 from microbench.survey.cli import register as register_survey
 from microbench.sweep import read_sweep, sweep_names
 from microbench.table import read_tables
@@ -178,6 +179,7 @@ def parser() -> argparse.ArgumentParser:
     operator.set_defaults(run=_operator)
     register_collective(commands)
     register_report(commands)
+    register_steps(commands)
     register_survey(commands)
     listing = commands.add_parser("list", help="list operators and sweeps")
     listing.add_argument("--json", action="store_true", help="for machines")

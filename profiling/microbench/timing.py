@@ -21,6 +21,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import sqrt
@@ -43,6 +44,7 @@ LEAST_GPU_FLUSH_BYTES = 256_000_000
 LONGEST_REASON = 200
 # What a kernel raises for a shape that it refuses or has no room for, and for an interface of another version.
 KERNEL_ERRORS = (RuntimeError, ValueError, TypeError, AttributeError, ImportError, LookupError, AssertionError)
+NO_MEMORY = ("out of memory", "can't allocate memory", "not enough memory", "alloc_failed")
 # What CUDA says when nothing will run on the device any more in this process. Source: CUDA Runtime API, cudaError_t,
 # the errors of which it says that the process must be terminated and relaunched.
 LOST_DEVICE = (
@@ -113,16 +115,19 @@ def clock_for(device: Device, policy: Policy) -> Clock:
     return CudaClock(max(flush_bytes, LEAST_GPU_FLUSH_BYTES), policy.fewest_samples)
 
 
-def _status_of(error: Exception, clock: Clock) -> Status:
-    """Return what an error means: no memory, a device that is lost, or a call that cannot be made."""
+def failure_of(error: Exception, is_lost: Callable[[], bool]) -> tuple[Status, str]:
+    """Return what an error means, no memory, a device that is lost or a call that cannot be made, and its first line.
+
+    Args:
+        error: one of ``KERNEL_ERRORS``, or MemoryError.
+        is_lost: says whether the device answers nothing any more, where the text alone does not tell.
+    """
+    reason = (str(error).strip() or type(error).__name__).splitlines()[0][:LONGEST_REASON]
     text = str(error).lower()
-    if isinstance(error, MemoryError) or any(
-        words in text for words in ("out of memory", "can't allocate memory", "not enough memory")
-    ):
-        return Status.OUT_OF_MEMORY
-    if any(words in text for words in LOST_DEVICE) or clock.is_lost():
-        return Status.DEVICE_LOST
-    return Status.ERROR
+    if isinstance(error, MemoryError) or any(words in text for words in NO_MEMORY):
+        return Status.OUT_OF_MEMORY, reason
+    lost = any(words in text for words in LOST_DEVICE) or is_lost()
+    return (Status.DEVICE_LOST if lost else Status.ERROR), reason
 
 
 class Timed:
@@ -181,9 +186,8 @@ class Timed:
         try:
             run()
         except (MemoryError, *KERNEL_ERRORS) as error:
-            text = (str(error).strip() or type(error).__name__).splitlines()[0][:LONGEST_REASON]
             self._call, self._gradients = None, ()  # and the tensors that the traceback holds
-            self._failure = _status_of(error.with_traceback(None), self._clock), text
+            self._failure = failure_of(error.with_traceback(None), self._clock.is_lost)
         self._spent_s += self._clock.seconds() - start
 
     def _warm_up(self, build: Callable[[], Call]) -> None:
@@ -229,3 +233,62 @@ def take_turns(calls: Sequence[Timed]) -> Iterator[Timed]:
         pending = [call for call in pending if not call.is_known]
         for call in pending:
             call.repeat()
+
+
+# Of a whole training step: steps before the first timed one, and timed ones. Every step starts on an idle device, and
+# nothing is flushed: a step of a model's size leaves no cache of the last one's.
+STEP_WARM_UP = 3
+STEP_SAMPLES = 10
+
+
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """One training step, in microseconds.
+
+    Attributes:
+        device_us: from the first event to the last; on a CPU by the clock on the wall, like the parts.
+        wall_us: from an idle device to an idle device, by the host's clock.
+        parts_us: by name, each the sum of its pieces over micro-batches; together they are ``device_us``.
+    """
+
+    device_us: float
+    wall_us: float
+    parts_us: dict[str, float]
+
+
+def time_step(run: Callable[[Callable[[str], None]], None], device_kind: str) -> StepTime:
+    """Run a training step once and time it; the device is waited for before and behind it, and nowhere between.
+
+    Args:
+        run: the step; it calls what it is given with a part's name whenever a piece of that part has been launched.
+        device_kind: cpu or cuda.
+    """
+    import torch
+
+    cuda: Any = torch.cuda if device_kind == "cuda" else None
+
+    def stamp() -> Any:
+        if cuda is None:
+            return time.perf_counter_ns()
+        event = cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def between_us(start: Any, end: Any) -> float:
+        return float((end - start) / 1e3 if cuda is None else start.elapsed_time(end) * 1e3)
+
+    if cuda is not None:
+        cuda.synchronize()
+    began = time.perf_counter_ns()
+    first = stamp()
+    stamps: list[tuple[str, Any]] = []
+    run(lambda part: stamps.append((part, stamp())))
+    if cuda is not None:
+        cuda.synchronize()
+    wall_us = (time.perf_counter_ns() - began) / 1e3
+    parts_us: dict[str, float] = {}
+    before = first
+    for part, after in stamps:
+        parts_us[part] = parts_us.get(part, 0.0) + between_us(before, after)
+        before = after
+    return StepTime(between_us(first, before), wall_us, parts_us)

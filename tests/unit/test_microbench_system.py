@@ -15,7 +15,7 @@ import yaml
 from microbench import cli
 from microbench.device import Device
 from microbench.errors import MeasureError
-from microbench.system import read_datasheet, with_datasheet
+from microbench.system import read_datasheet, sheet_of, with_datasheet
 
 ROOT = Path(__file__).resolve().parents[2]
 SHEET = {
@@ -90,31 +90,41 @@ def test_a_bad_data_sheet_is_one_line(tmp_path: Path, content: str | None, messa
         read_datasheet(path)
 
 
-def test_the_command_for_a_gpu_is_the_one_that_was_tried_on_a_cpu() -> None:
+def make_lines(target: str, *changes: str) -> list[list[str]]:
+    """Return the commands that a target would run."""
     if shutil.which("make") is None:
         pytest.skip("no make here")
+    words = ["make", "-n", "--no-print-directory", target, "TEST_READY=", *changes]
+    # A make that runs the tests would tell this one that it is a part of it.
+    own = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True, env=own)
+    return [shlex.split(line) for line in done.stdout.replace("\\\n", " ").splitlines()]
 
-    def commands(*changes: str) -> list[list[str]]:
-        words = ["make", "-n", "--no-print-directory", "-o", ".venv", "profile-gpu", "PROFILE_READY=", *changes]
-        # A make that runs the tests would tell this one that it is a part of it.
-        own = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
-        done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True, env=own)
-        lines = done.stdout.splitlines()
-        return [shlex.split(line) for line in lines]
 
-    gpu = commands()
-    cpu = commands("GPU_DEVICE=cpu", "GPU_SWEEP=smoke", "GPU_PRECISION=fp32", "GPU_OUT=/tmp/out")
-    assert len(gpu) == len(cpu) == 5
-    changed = [(a, b) for one, other in zip(gpu, cpu, strict=True) for a, b in zip(one, other, strict=True) if a != b]
-    assert set(changed) == {
-        ("cuda", "cpu"),
-        ("standard", "smoke"),
-        ("bf16", "fp32"),
-        ("regressors/H200", "/tmp/out"),
-    }
-    for words in gpu:
-        if words[2] == "microbench":
-            cli.parser().parse_args(words[3:])
+def test_the_commands_for_a_gpu_parse() -> None:
+    (kit,) = make_lines("gpu-kit")
+    parsed = cli.parser().parse_args(kit[3:])
+    assert (parsed.out, parsed.python) == (Path("gpu-kit"), ["3.11", "3.12", "3.13", "3.14"])
+    (measure,) = make_lines("profile-gpu", "GPU_PYTHON=/opt/python", "GPU_MINUTES=5")
+    assert measure[:2] == ["/opt/python", "gpu-kit/measure.py"]
+    assert cli.parser().parse_args(["survey", *measure[2:]]).minutes == 5.0
+    text = " ".join(word for line in make_lines("publish-gpu") for word in line)
+    for command in ("microbench unpack", "fitting fit", "fitting held-out", "microbench compare-steps"):
+        assert command in text
+
+
+@pytest.mark.parametrize(
+    ("name", "sheet"),
+    [
+        ("NVIDIAH200", "H200"),
+        ("NVIDIAH10080GBHBM3", "H100"),
+        ("NVIDIAA100-SXM4-80GB", "A100"),
+        ("NVIDIAH100PCIe", None),
+    ],
+)
+def test_a_gpu_is_recognised_by_its_data_sheet(name: str, sheet: str | None) -> None:
+    found = sheet_of(device("cuda", name), ROOT / "training" / "systems")
+    assert (found.stem if found else None) == sheet
 
 
 def test_the_data_sheet_that_the_command_names_is_there() -> None:

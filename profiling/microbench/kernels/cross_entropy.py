@@ -6,28 +6,46 @@ from microbench.call import Call, Maker, Tensor
 from predictor.costs.operator import Shape
 
 
+def losses_and_softmax(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Return every token's loss, (tokens,), and the softmax that the backward pass needs, (tokens, vocab).
+
+    Source: Megatron-LM core/tensor_parallel/cross_entropy.py, VocabParallelCrossEntropy.
+    """
+    import torch
+
+    tokens, vocab = logits.shape
+    rows = torch.arange(tokens, device=logits.device)
+    shifted = logits.detach() - logits.detach().max(dim=-1).values.unsqueeze(-1)
+    outside = (targets < 0) | (targets >= vocab)
+    chosen = shifted[rows, targets.masked_fill(outside, 0)].masked_fill(outside, 0.0)
+    exponentials = shifted.exp_()
+    total = exponentials.sum(dim=-1)
+    return total.log() - chosen, exponentials.div_(total.unsqueeze(-1))
+
+
+def logits_gradient(softmax: Tensor, targets: Tensor, gradient: Tensor) -> Tensor:
+    """Return the gradient of the logits, (tokens, vocab), where the losses' is ``gradient``, (tokens, 1).
+
+    In place, as Megatron-LM's: the softmax is not needed again.
+    """
+    import torch
+
+    softmax[torch.arange(softmax.shape[0], device=softmax.device), targets] -= 1.0
+    return softmax.mul_(gradient)
+
+
 def build(shape: Shape, make: Maker) -> Call:
     """Return the call of shape (tokens, vocab); the logits have the table's precision."""
     import torch
 
     tokens, vocab = shape
     logits, targets = make.activation(tokens, vocab), make.ids(tokens, vocab)
-    rows = torch.arange(tokens, device=make.device)
-
-    def losses() -> tuple[Tensor, Tensor]:
-        shifted = logits.detach() - logits.detach().max(dim=-1).values.unsqueeze(-1)
-        outside = (targets < 0) | (targets >= vocab)
-        chosen = shifted[rows, targets.masked_fill(outside, 0)].masked_fill(outside, 0.0)
-        exponentials = shifted.exp_()
-        total = exponentials.sum(dim=-1)
-        return total.log() - chosen, exponentials.div_(total.unsqueeze(-1))
-
-    _, softmax = losses()
+    _, softmax = losses_and_softmax(logits, targets)
     scale = torch.ones(tokens, 1, device=make.device, dtype=make.dtype)
-
-    def backward() -> Tensor:
-        # In place, as Megatron-LM's: the softmax is not needed again. Its values drift, its time does not.
-        softmax[rows, targets] -= 1.0
-        return softmax.mul_(scale)
-
-    return Call(losses, (), "torch eager, Megatron-LM's steps", backward=backward)
+    # Run again and again on one softmax, its values drift; its time does not.
+    return Call(
+        lambda: losses_and_softmax(logits, targets),
+        (),
+        "torch eager, Megatron-LM's steps",
+        backward=lambda: logits_gradient(softmax, targets, scale),
+    )

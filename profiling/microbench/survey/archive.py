@@ -34,7 +34,7 @@ def pack(folder: Path, archive: Path) -> None:
 
 
 class Saver:
-    """Packs a folder again and again in a thread of its own, and once more at the end; use it in a ``with`` statement."""
+    """Packs a folder again and again in a thread, and once more at the end; use it in a ``with`` statement."""
 
     def __init__(self, folder: Path, archive: Path, every_s: float) -> None:
         """Say what is packed, where to and how often."""

@@ -19,7 +19,7 @@ GLIBCS = ("2_39", "2_34", "2_31", "2_28", "2_27", "2_17")
 # What the measuring code imports, and what its tests on a GPU do; torch is there.
 PACKAGES = (
     "pydantic", "pydantic-core", "annotated-types", "typing-extensions", "typing-inspection", "PyYAML", "pytest",
-    "pluggy", "iniconfig", "packaging", "Pygments", "hypothesis", "sortedcontainers", "nvidia-ml-py",
+    "pluggy", "iniconfig", "packaging", "Pygments", "nvidia-ml-py",
 )  # fmt: skip
 CODE = (
     "pyproject.toml", "predictor", "profiling/microbench", "profiling/sweeps", "profiling/steps", "training/systems",
@@ -92,7 +92,7 @@ def make_kit(
         size = sum(path.stat().st_size for path in made.rglob("*") if path.is_file())
         if size > LARGEST_BYTES:
             raise MeasureError(
-                f"the kit has {size / 1e6:.1f} MB, more than {LARGEST_BYTES / 1e6:.0f}: name fewer --python or --machine"
+                f"a kit of {size / 1e6:.1f} MB, more than {LARGEST_BYTES / 1e6:.0f}: name fewer --python or --machine"
             )
         shutil.rmtree(out, ignore_errors=True)
         made.replace(out)

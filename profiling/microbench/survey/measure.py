@@ -21,10 +21,9 @@ FAMILIES = {
     "pydantic": ("pydantic", "pydantic_core", "annotated_types", "typing_extensions", "typing_inspection"),
     "yaml": ("pyyaml",),
     "pytest": ("pytest", "pluggy", "iniconfig", "packaging", "pygments"),
-    "hypothesis": ("hypothesis", "sortedcontainers"),
     "pynvml": ("nvidia_ml_py",),
 }
-OPTIONAL = ("pytest", "hypothesis", "pynvml")
+OPTIONAL = ("pytest", "pynvml")
 
 
 def fits(wheel: str) -> bool:

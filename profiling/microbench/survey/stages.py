@@ -57,12 +57,12 @@ class Ended:
     seconds: float
 
 
-def operator_order() -> list[str]:
-    """Return every operator of the catalogue, those first that a step spends its time in."""
-    known = list(catalogue())
+def operator_order(precision: str) -> list[str]:
+    """Return every operator that exists in a precision, those first that a step spends its time in."""
+    known = [name for name, operator in catalogue().items() if precision in operator.precisions]
     linear = [name for name in known if catalogue()[name].family == "linear"]
     middle = [name for name in known if name not in (*linear, *FIRST, *LAST)]
-    return [*linear, *FIRST, *middle, *LAST]
+    return [name for name in (*linear, *FIRST, *middle, *LAST) if name in known]
 
 
 def stages(results: Path, code: Path, sweep: str, precision: str, offered: Sequence[str]) -> list[Stage]:
@@ -78,18 +78,21 @@ def stages(results: Path, code: Path, sweep: str, precision: str, offered: Seque
     out, cuda = ("--out", str(results)), ("--device", "cuda")
     measured = ("-m", "microbench", "operator")
     options = (*cuda, "--sweep", sweep, "--budget-minutes", "{minutes}", *out)
-    linear = [name for name in operator_order() if "fp8" in catalogue()[name].precisions]
     tests = ("-m", "pytest", "-q", "--tb=short", "-p", "no:cacheprovider", "--rootdir", str(code), str(code / TESTS))
     system = ("-m", "microbench", "system", *cuda, "--datasheet", str(code / "training" / "systems"))
     found = [
         Stage("GPU tests", tests, 0.14),
         Stage("system and sustained clock", (*system, "--sustained-seconds", f"{SUSTAINED_S:g}", *out), 0.21),
-        Stage(f"operators in {precision}", (*measured, *operator_order(), "--precision", precision, *options), 0.68),
+        Stage(
+            f"operators in {precision}",
+            (*measured, *operator_order(precision), "--precision", precision, *options),
+            0.68,
+        ),
         Stage("steps", ("-m", "microbench", "steps", *cuda, "--minutes", "{minutes}", *out), 0.90),
     ]
     shares = (0.94, 0.98)
     found += [
-        Stage(f"operators in {fp8}", (*measured, *linear, "--precision", fp8, *options), until)
+        Stage(f"operators in {fp8}", (*measured, *operator_order(fp8), "--precision", fp8, *options), until)
         for fp8, until in zip(FP8, shares, strict=True)
         if fp8 in offered
     ]

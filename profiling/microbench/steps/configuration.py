@@ -1,0 +1,126 @@
+"""Which steps are recorded: the predictor's own configurations, and what of them a single device can run here."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from microbench.errors import MeasureError
+from predictor import short_config
+from predictor.config import to_run
+from predictor.errors import ConfigError, MissingKeyError, nearest
+from predictor.loading import completed, read_config
+from predictor.sections import validate
+from predictor.workloads.run import Recompute, TrainingRun
+from predictor.workloads.transformer import Activation, Attention
+
+CONFIGS = Path(__file__).resolve().parents[2] / "steps"
+# What a configuration says of where it runs and what that costs; the step is the same without.
+NOT_OF_THE_STEP = ("system", "gpu", "budget")
+
+
+@dataclass(frozen=True, slots=True)
+class StepConfig:
+    """One step to record.
+
+    Attributes:
+        name: of the file, without its ending.
+        content: what the predictor reads, other files and presets taken in, without the system.
+        run: what it means, on a single device.
+    """
+
+    name: str
+    content: dict[str, Any]
+    run: TrainingRun
+
+    @property
+    def hash(self) -> str:
+        """Return the SHA-256 of the content."""
+        return content_hash(self.content)
+
+    @property
+    def flops(self) -> float:
+        """Return the FLOPs of one step, forward and backward."""
+        return self.run.model.model_flops_per_token() * self.run.tokens_per_step
+
+
+def content_hash(content: dict[str, Any]) -> str:
+    """Return the SHA-256 of a configuration's content, whatever the order of its keys."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def unsupported(run: TrainingRun) -> list[str]:
+    """Return the settings of a run that the recorded step does not implement, as its configuration names them."""
+    model, layout = run.model, run.layout
+    has_main_weights = run.precision == "bf16"
+    refused = {
+        "parallelism of more than one GPU": layout.num_gpus > 1,
+        "virtual_pipeline_parallel_size above 1": run.virtual_pipeline_parallel_size > 1,
+        f"zero_stage {run.zero_stage} (nothing is shared out; use 0)": run.zero_stage > 0,
+        "fp32_gradients: false with bf16 (use true)": has_main_weights and not run.fp32_gradients,
+        "precision fp16 (no loss scaling; use bf16)": run.precision == "fp16",
+        f"recompute {run.recompute}": run.recompute is not Recompute.NONE,
+        "synchronize_each_layer": run.synchronize_each_layer,
+        "moe": model.experts is not None,
+        "sliding_window": model.sliding_window > 0,
+        f"attention {model.attention} (use flash)": model.attention is not Attention.FLASH,
+        "causal: false": not model.causal,
+        f"rotary_fraction {model.rotary_fraction:g} (use 0 or 1)": model.rotary_fraction not in (0.0, 1.0),
+        "rotary positions in a head of odd width": model.rotary_fraction > 0 and model.head_dim % 2 == 1,
+        f"activation {model.activation}": model.activation is Activation.GEGLU,
+        "parallel_residual": model.parallel_residual,
+        "qk_norm": model.qk_norm,
+        "post_norms": model.post_norms,
+        "attention_dropout": model.attention_dropout > 0,
+        "hidden_dropout": model.hidden_dropout > 0,
+        "fused_side_kernels (plain PyTorch has no such kernel)": model.fused_side_kernels,
+        "fused_rope (plain PyTorch has no such kernel)": model.fused_rope,
+        "layer_operators": model.layer_operators is not None,
+    }
+    return [name for name, is_refused in refused.items() if is_refused]
+
+
+def read_step(path: Path) -> StepConfig:
+    """Read one configuration in the full form.
+
+    Raises:
+        MeasureError: it is no configuration, or says something that the recorded step does not implement.
+    """
+    try:
+        content, base = read_config(path)
+        if short_config.is_short(content):
+            raise MeasureError(f"{path} has the short form; a step's configuration has the full form")
+        content, _ = completed(content, base)
+        config = validate(content)
+        run = to_run(config, config.parallelism.gpus_per_node or 1)
+    except (ConfigError, MissingKeyError, yaml.YAMLError) as error:
+        raise MeasureError(f"{path}: {error}") from None
+    refused = unsupported(run)
+    if refused:
+        raise MeasureError(f"{path}: a recorded step does not have {', '.join(refused)}")
+    kept = {key: value for key, value in content.items() if key not in NOT_OF_THE_STEP}
+    return StepConfig(path.stem, kept, run)
+
+
+def read_steps(folder: Path, only: list[str] | None = None) -> list[StepConfig]:
+    """Read a folder's configurations, the one with the least work first.
+
+    Args:
+        folder: of YAML files.
+        only: names without their ending; None for all.
+
+    Raises:
+        MeasureError: the folder has none, a name is not among them, or one of them cannot be run.
+    """
+    paths = {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+    if not paths:
+        raise MeasureError(f"{folder} has no configuration of a step (*.yaml)")
+    for name in only or ():
+        if name not in paths:
+            raise MeasureError(f"{name} is not a step.{nearest(name, list(paths))} Known: {', '.join(paths)}")
+    return sorted((read_step(paths[name]) for name in only or paths), key=lambda config: config.flops)
