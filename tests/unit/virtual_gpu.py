@@ -89,7 +89,7 @@ class VirtualGpu:
             kernels = -(-len(arguments[0]) // TENSORS_PER_KERNEL[prefix])
             self.host_s += OPERATION_S * kernels
             for _ in range(kernels):
-                self.launch(self.kernel_s / kernels)
+                self.launch(self.kernel_s)
             return
         self.host_s += OPERATION_S
         self.launch(self.kernel_s)

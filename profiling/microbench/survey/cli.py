@@ -42,10 +42,10 @@ def _survey(arguments: argparse.Namespace) -> int:
     if arguments.minutes < LEAST_MINUTES:
         raise MeasureError(f"--minutes is {arguments.minutes:g}; expected at least {LEAST_MINUTES:g}")
     out: Path = arguments.out
+    here = probe()
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="survey-") as scratch:
         work = Path(scratch)
-        here = probe()
         _say(f"surveying {here.device}, driver {here.driver}, for {arguments.minutes:g} minutes")
         earlier = _earlier(arguments.earlier, here)
         if earlier is not None:
