@@ -1,63 +1,144 @@
-"""Configurations whose predictions are stored: ``python -m tests.golden.predictions`` stores them anew.
+"""Predictions that are stored: ``python -m tests.golden.predictions`` stores them anew and prints what changed.
 
-A refactor changes none of them; a change that means to move them shows by how much.
+A refactor changes none of them; a change that means to move them shows by how much. They come from the command line and
+its JSON, which stay where they are when modules move.
 """
 
 from __future__ import annotations
 
+import io
 import json
+import sys
+import tempfile
+from collections.abc import Callable, Iterable
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
-from predictor.bundled import REGRESSORS_FOLDER
-from predictor.config import to_run
-from predictor.costs.published import open_system
-from predictor.sections import validate
-from predictor.step_time import predict
+import yaml
 
+from predictor.__main__ import main
+from tests.golden.configurations import READERS, Configuration, configurations, publish_fp32
+from tests.golden.differences import first_differences, table
+from tests.golden.documents import Sections, changed_hardware, comparison, prediction, rounded, search, trace
+from tests.golden.interface import interface
+
+INTERFACE = "documented Python interface"
 STORED = Path(__file__).with_name("predictions.json")
-
-MODEL_7B = {"num_layers": 32, "hidden_size": 4096, "num_attention_heads": 32, "sequence_length": 4096}
-MODEL_1B = {"num_layers": 24, "hidden_size": 2048, "num_attention_heads": 16, "sequence_length": 2048}
-BATCH = {"micro_batch_size": 4, "num_micro_batches": 8}
-
-
-def _config(system: str, model: dict[str, Any], layout: tuple[int, int, int], **training: Any) -> dict[str, Any]:
-    tensor, pipeline, data = layout
-    parallelism = {
-        "tensor_parallel_size": tensor,
-        "pipeline_parallel_size": pipeline,
-        "data_parallel_size": data,
-        **training.pop("parallelism", {}),
-    }
-    return {"system": system, "model": model, "parallelism": parallelism, "training": {**BATCH, **training}}
-
-
-UNFUSED = {**MODEL_1B, "attention": "unfused", "normalization": "layer_norm", "biases": True, "hidden_dropout": 0.1}
-CONFIGS: dict[str, dict[str, Any]] = {
-    "7B, 2×4×2, full recompute": _config("Perlmutter", MODEL_7B, (2, 4, 2), recompute="full"),
-    "7B, 4×2×2, none": _config("Perlmutter", MODEL_7B, (4, 2, 2)),
-    "7B, 1×8×2, AFAB": _config("Perlmutter", MODEL_7B, (1, 8, 2), parallelism={"schedule": "all_forward_all_backward"}),
-    "7B, 1×1×1": _config("Perlmutter", MODEL_7B, (1, 1, 1)),
-    "1B, unfused, selective": _config("Perlmutter", UNFUSED, (2, 1, 4), recompute="selective"),
-    "1B, one sample, ZeRO-0": _config(
-        "Perlmutter", MODEL_1B, (1, 2, 2), micro_batch_size=1, parallelism={"zero_stage": 0}
-    ),
-    "GH200 7B, 2×4×2, full recompute": _config("Vista", MODEL_7B, (2, 4, 2), recompute="full"),
-    "GH200 7B, 1×2×8": _config("Vista", MODEL_7B, (1, 2, 8)),
+REDUCED: dict[str, Callable[[dict[str, Any]], Sections]] = {
+    "predict": prediction,
+    "compare": comparison,
+    "whatif": changed_hardware,
+    "search": search,
+    "timeline": trace,
 }
 
 
-def predictions() -> dict[str, list[float]]:
-    """Return low, predicted and high step time of every configuration, in microseconds."""
-    result = {}
-    for name, content in CONFIGS.items():
-        config = validate(content)
-        system = open_system(REGRESSORS_FOLDER / config.system, config.training.precision)
-        step = predict(to_run(config, system.system.gpus_per_node), system).step
-        result[name] = [float(f"{value:.9g}") for value in (step.low_us, step.us, step.high_us)]
-    return result
+class GoldenError(Exception):
+    """A golden configuration has no prediction any more; the message is the program's own."""
+
+
+def run(arguments: list[str]) -> str:
+    """Return what the program prints.
+
+    Raises:
+        GoldenError: it refuses.
+    """
+    stdout, stderr = io.StringIO(), io.StringIO()
+    with redirect_stdout(stdout), redirect_stderr(stderr):
+        code = main(arguments)
+    if code != 0:
+        raise GoldenError(stderr.getvalue().strip() or f"exit code {code}")
+    return stdout.getvalue()
+
+
+def predicted(configuration: Configuration, folder: Path, fp32: Path) -> Sections:
+    """Return what the program predicts for one configuration.
+
+    Args:
+        configuration: of the table.
+        folder: to write its file and its trace in.
+        fp32: of the published system that says fp32.
+
+    Raises:
+        GoldenError: the program refuses it.
+    """
+    config, traced = folder / "config.yml", folder / "trace.json"
+    places = {"CONFIG": config, "TRACE": traced, "READERS": READERS, "FP32": fp32}
+
+    def placed(text: str) -> str:
+        for placeholder, path in places.items():
+            text = text.replace(placeholder, str(path))
+        return text
+
+    config.write_text(placed(yaml.safe_dump(configuration.content, allow_unicode=True)), encoding="utf-8")
+    words = configuration.command.split()
+    answer = run([placed(word) for word in words])
+    if "TRACE" in words:
+        answer = traced.read_text(encoding="utf-8")
+    sections: Sections = rounded(REDUCED[words[0]](json.loads(answer)))
+    return sections
+
+
+def predictions(chosen: Iterable[Configuration]) -> tuple[dict[str, Sections], dict[str, str]]:
+    """Return what is predicted for each configuration and by the Python interface, and why others are refused."""
+    results: dict[str, Sections] = {}
+    refused: dict[str, str] = {}
+    with tempfile.TemporaryDirectory() as name:
+        fp32 = publish_fp32(Path(name))
+        for configuration in chosen:
+            try:
+                results[configuration.name] = predicted(configuration, Path(name), fp32)
+            except GoldenError as error:
+                refused[configuration.name] = str(error)
+    return results | {INTERFACE: rounded(interface())}, refused
+
+
+def stored() -> dict[str, Sections]:
+    """Return the predictions of the file."""
+    content: dict[str, Sections] = json.loads(STORED.read_text(encoding="utf-8"))
+    return content
+
+
+def as_text(results: dict[str, Sections]) -> str:
+    """Return predictions as JSON with a line for each section of each configuration."""
+
+    def line(content: object) -> str:
+        return json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+    blocks = []
+    for name, sections in results.items():
+        lines = [f" {line(section)}:{line(content)}" for section, content in sections.items()]
+        blocks.append(f"{line(name)}:{{\n" + ",\n".join(lines) + "\n}")
+    return "{\n" + ",\n".join(blocks) + "\n}\n"
+
+
+def _stored_before() -> dict[str, Sections]:
+    """Return the predictions of the file, or none where it is absent or torn by a merge."""
+    try:
+        return stored()
+    except (FileNotFoundError, ValueError) as error:
+        print(f"{STORED.name} does not read ({error}); every configuration counts as new", file=sys.stderr)
+        return {}
+
+
+def store() -> int:
+    """Store every prediction anew, print what changed, and return the exit code."""
+    before = _stored_before()
+    after, refused = predictions(configurations())
+    for name, reason in refused.items():
+        print(f"{name}: {reason}", file=sys.stderr)
+    if refused:
+        print(f"nothing stored: {len(refused)} configurations are refused", file=sys.stderr)
+        return 1
+    changed = table(before, after)
+    summary = f"{len(after)} configurations, {len(changed)} of them changed, new or gone"
+    print("\n".join([*changed, *first_differences(before, after), summary]))
+    written = STORED.with_suffix(".new")
+    written.write_text(as_text(after), encoding="utf-8")
+    written.replace(STORED)
+    return 0
 
 
 if __name__ == "__main__":
-    STORED.write_text(json.dumps(predictions(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    sys.exit(store())
