@@ -16,11 +16,11 @@ from typing import TextIO
 
 import yaml
 
+from predictor.base.encoding import fit_encoding
+from predictor.base.errors import ConfigError, MissingKeyError, PublishedError
+from predictor.base.read_yaml import one_line
 from predictor.commands import compare, examples, predict, report, search, timeline, whatif
 from predictor.commands.parser import Parser
-from predictor.encoding import fit_encoding
-from predictor.errors import ConfigError, MissingKeyError, PublishedError
-from predictor.read_yaml import one_line
 
 PROGRAM = "estimate-train-time"
 SUCCESS, UNEXPECTED, BAD_INPUT = 0, 1, 2

@@ -18,16 +18,16 @@ from pathlib import Path
 
 import yaml
 
-from predictor.bundled import EXAMPLES_FOLDER
-from predictor.config import to_run
+from predictor.base.bundled import EXAMPLES_FOLDER
+from predictor.base.read_yaml import read_mapping
+from predictor.configuration.loading import load
+from predictor.configuration.sections import validate
+from predictor.configuration.short_config import expand
+from predictor.configuration.to_run import to_run
 from predictor.costs.published import PublishedSystem
-from predictor.loading import load
-from predictor.read_yaml import read_mapping
 from predictor.search.question import Question, asked
 from predictor.search.rank import rank
-from predictor.sections import validate
-from predictor.short_config import expand
-from predictor.step_time import predict
+from predictor.step.composition import predict
 from predictor.workloads.run import TrainingRun
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from predictor.base.errors import ConfigError
 from predictor.commands.parser import Commands, add_debug, as_json, width
-from predictor.errors import ConfigError
 
 NAME = "compare"
 
@@ -23,9 +23,9 @@ def add(commands: Commands) -> None:
 
 def answer(arguments: argparse.Namespace) -> str:
     """Return the comparison."""
-    from predictor.comparison import Compared, render, to_json
-    from predictor.loading import on_nodes_of, prepare, read_config
-    from predictor.step_time import predict
+    from predictor.configuration.loading import on_nodes_of, prepare, read_config
+    from predictor.report.comparison import Compared, render, to_json
+    from predictor.step.composition import predict
 
     compared = []
     for path in arguments.paths:

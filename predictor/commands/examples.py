@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from predictor.bundled import examples
+from predictor.base.bundled import examples
 from predictor.commands.parser import Commands, example
 
 LIST, SHOW, PRESETS, SYSTEMS = "list-examples", "show-example", "list-presets", "list-systems"
@@ -31,14 +31,14 @@ def answer_show(arguments: argparse.Namespace) -> str:
 
 def answer_presets(_: argparse.Namespace) -> str:
     """Return the names of the models."""
-    from predictor.presets import preset_names
+    from predictor.configuration.presets import preset_names
 
     return "\n".join(preset_names())
 
 
 def answer_systems(_: argparse.Namespace) -> str:
     """Return every published system with its GPU, its nodes and its links."""
-    from predictor.bundled import REGRESSORS_FOLDER, systems
+    from predictor.base.bundled import REGRESSORS_FOLDER, systems
     from predictor.costs.folder import read_hardware, read_manifest
 
     lines = []

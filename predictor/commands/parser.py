@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from predictor.bundled import EXAMPLES_FOLDER, examples
-from predictor.errors import ConfigError, nearest
+from predictor.base.bundled import EXAMPLES_FOLDER, examples
+from predictor.base.errors import ConfigError, nearest
 
 NARROWEST, USUAL_WIDTH = 40, 100
 

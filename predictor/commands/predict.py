@@ -19,15 +19,15 @@ def add(commands: Commands) -> None:
 
 def answer(arguments: argparse.Namespace) -> str:
     """Return the report of one configuration."""
-    from predictor.loading import prepare, read_config
-    from predictor.step_time import predict
+    from predictor.configuration.loading import prepare, read_config
+    from predictor.step.composition import predict
 
     loaded = prepare(*read_config(config_path(arguments)))
     prediction = predict(loaded.run, loaded.system)
     if arguments.json:
-        from predictor.json_report import to_json
+        from predictor.report.json_document import to_json
 
         return as_json(to_json(prediction, loaded.system, loaded.budget, loaded.notes))
-    from predictor.report import render
+    from predictor.report.text import render
 
     return render(prediction, loaded.system, width(), loaded.budget, loaded.notes)

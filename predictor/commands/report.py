@@ -21,10 +21,10 @@ def add(commands: Commands) -> None:
 
 def answer(arguments: argparse.Namespace) -> str:
     """Write the page, and return what was written."""
-    from predictor.loading import prepare, read_config
-    from predictor.page.page import page
-    from predictor.step_time import predict
-    from predictor.step_trace import step_trace
+    from predictor.configuration.loading import prepare, read_config
+    from predictor.report.page.page import page
+    from predictor.step.composition import predict
+    from predictor.step.spans import step_trace
     from predictor.timeline.picture import picture
 
     path = config_path(arguments)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from predictor.base.errors import ConfigError
 from predictor.commands.parser import Commands, add_debug, as_json, width, write_file
-from predictor.errors import ConfigError
 
 NAME = "search"
 MOST_SHOWN = 1000
@@ -40,10 +40,10 @@ def add(commands: Commands) -> None:
 
 def answer(arguments: argparse.Namespace) -> str:
     """Return the fastest layouts."""
+    from predictor.base.sizes import whole
     from predictor.search.answer import configuration, render, search, to_csv, to_json
     from predictor.search.question import Question, asked
     from predictor.search.space import ZERO_ALONE
-    from predictor.sizes import whole
     from predictor.timeline.schedules import SCHEDULES
 
     for name in arguments.schedule or ():

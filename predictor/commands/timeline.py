@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from predictor.base.errors import ConfigError
 from predictor.commands.parser import Commands, add_config, add_debug, as_json, config_path, write_file
-from predictor.errors import ConfigError
 
 NAME = "timeline"
 
@@ -23,9 +23,9 @@ def answer(arguments: argparse.Namespace) -> str:
     """Write what was asked for, and return what was written."""
     if arguments.trace is None and arguments.svg is None:
         raise ConfigError("timeline needs somewhere to write: --trace FILE, --svg FILE or both")
-    from predictor.loading import prepare, read_config
-    from predictor.step_time import predict
-    from predictor.step_trace import step_trace
+    from predictor.configuration.loading import prepare, read_config
+    from predictor.step.composition import predict
+    from predictor.step.spans import step_trace
     from predictor.timeline.picture import picture
     from predictor.timeline.trace import trace_events
 

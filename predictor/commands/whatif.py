@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from predictor.base.errors import ConfigError
 from predictor.commands.parser import Commands, add_config, add_debug, as_json, config_path, width
-from predictor.errors import ConfigError
 
 NAME = "whatif"
 
@@ -29,10 +29,10 @@ def add(commands: Commands) -> None:
 
 def answer(arguments: argparse.Namespace) -> str:
     """Return the prediction beside the one of the changed hardware."""
-    from predictor.comparison import Compared, render, to_json
-    from predictor.hardware_change import changed, parse_change
-    from predictor.loading import on_nodes_of, prepare, read_config
-    from predictor.step_time import predict
+    from predictor.configuration.loading import on_nodes_of, prepare, read_config
+    from predictor.costs.hardware_change import changed, parse_change
+    from predictor.report.comparison import Compared, render, to_json
+    from predictor.step.composition import predict
 
     if not arguments.changes and arguments.system is None:
         raise ConfigError("whatif needs something to change: --set KEY=VALUE, or --system NAME")

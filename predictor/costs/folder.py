@@ -16,13 +16,13 @@ from pathlib import Path
 import yaml
 from pydantic import ValidationError
 
-from predictor.bundled import REGRESSORS_FOLDER
+from predictor.base.bundled import REGRESSORS_FOLDER
+from predictor.base.errors import PublishedError
 from predictor.costs.collectives import COLLECTIVES
 from predictor.costs.hardware import System
 from predictor.costs.operator import Direction, Operator
 from predictor.costs.regressors import DirectionRegressor, RegressorFile, check_lengths
 from predictor.costs.work import PRECISION_BYTES
-from predictor.errors import PublishedError
 
 MANIFEST = "manifest.json"
 CARD = "card.md"

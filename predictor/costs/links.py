@@ -10,11 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import exp
 
+from predictor.base.errors import PublishedError
 from predictor.costs.cost import Cost, Source
 from predictor.costs.hardware import System
 from predictor.costs.operator import Direction, Operator, Shape
 from predictor.costs.regressors import DirectionModel, Outside
-from predictor.errors import PublishedError
 
 # Who tells how well a collective uses the links. All others go round a ring.
 RING, MESSAGE = "all_reduce", "point_to_point"

@@ -11,6 +11,7 @@ from copy import copy
 from functools import lru_cache
 from pathlib import Path
 
+from predictor.base.errors import PublishedError
 from predictor.costs.catalogue import catalogue
 from predictor.costs.collectives import COLLECTIVES, SHARDED, Topology
 from predictor.costs.cost import ZERO, Cost, Source
@@ -35,7 +36,6 @@ from predictor.costs.operator import Direction, Operator, Shape
 from predictor.costs.regressors import DirectionRegressor, Outside, Regressor
 from predictor.costs.stand_ins import Call
 from predictor.costs.transfer import ALL_TO_ALL_LOG_ERROR, COLLECTIVE_LOG_ERROR, ByReach, computes, relinked, transfer
-from predictor.errors import PublishedError
 
 __all__ = [
     "CARD",

@@ -9,15 +9,15 @@ from typing import Any
 
 import yaml
 
-from predictor.breakdown import StageParts, stage_parts
+from predictor.configuration.loading import merged
 from predictor.costs.published import PublishedSystem
-from predictor.loading import merged
-from predictor.memory import GIB
-from predictor.report import LABELS, duration, wrapped
+from predictor.report.breakdown import StageParts, stage_parts
+from predictor.report.text import LABELS, duration, wrapped
 from predictor.search.question import Asked
 from predictor.search.rank import Ranked, Ranking, described, rank
 from predictor.search.space import Plan, Space
-from predictor.step_time import MACHINE_SPREAD, Prediction, predict
+from predictor.step.composition import MACHINE_SPREAD, Prediction, predict
+from predictor.step.memory import GIB
 
 FORMAT = "estimate-train-time/search/1"
 KERNELS = ("forward_us", "backward_us", "optimizer_us")

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from predictor.activations import (
+from predictor.search.space import Plan, Space
+from predictor.search.stages import Key, Pipelines, Stage, shared_key
+from predictor.step.activations import (
     deferred_head_bytes,
     embedding_bytes,
     gathered_edge_bytes,
@@ -16,9 +18,7 @@ from predictor.activations import (
     kept_bytes,
     working_bytes,
 )
-from predictor.memory import allowance_bytes, buffer_bytes, held_bytes, state_bytes
-from predictor.search.space import Plan, Space
-from predictor.search.stages import Key, Pipelines, Stage, shared_key
+from predictor.step.memory import allowance_bytes, buffer_bytes, held_bytes, state_bytes
 from predictor.timeline.schedules import SCHEDULES, peak_in_flight
 from predictor.workloads.transformer import LayerKind
 

@@ -7,12 +7,12 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from predictor.base.errors import ConfigError, nearest
+from predictor.base.sizes import LARGEST, LARGEST_RUN_GPUS, whole
+from predictor.configuration.loading import Loaded, completed, merged, on_nodes_of, prepare, published, read_config
+from predictor.configuration.presets import preset_names
 from predictor.costs.published import PublishedSystem
-from predictor.errors import ConfigError, nearest
-from predictor.loading import Loaded, completed, merged, on_nodes_of, prepare, published, read_config
-from predictor.presets import preset_names
 from predictor.search.space import ZERO_ALONE, Space
-from predictor.sizes import LARGEST, LARGEST_RUN_GPUS, whole
 from predictor.timeline.schedules import SCHEDULES
 
 # How Megatron-LM trains in bf16 today, its distributed optimizer included: traffic beside computing wherever it can be,

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
+from predictor.base.errors import ConfigError
 from predictor.costs.published import PublishedSystem
-from predictor.errors import ConfigError
-from predictor.memory import GIB
 from predictor.search.footprint import Footprints
 from predictor.search.space import Plan, Space
 from predictor.search.stages import Pipelines
 from predictor.search.timer import ROUNDING, Timer
+from predictor.step.memory import GIB
 
 # Nobody pays for memory that they have with more than this many times the fastest layout's time.
 WORTHWHILE = 3.0

@@ -9,10 +9,10 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from predictor.costs.published import PublishedSystem
-from predictor.overlap import left_over
 from predictor.search.space import Plan, Space
 from predictor.search.stages import Key, Piece, Pipelines, Stage, shared_key
-from predictor.stage_time import PieceTime, time_edges, time_layer
+from predictor.step.overlap import left_over
+from predictor.step.stages import PieceTime, time_edges, time_layer
 from predictor.timeline.bound import lower_bound
 from predictor.timeline.replay import replay
 from predictor.timeline.schedules import SCHEDULES

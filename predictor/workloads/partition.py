@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from predictor.errors import ConfigError
+from predictor.base.errors import ConfigError
 
 METHODS = ("uniform", "gpt_neox")
 

@@ -25,8 +25,8 @@ from microbench.steps.cli import register as register_steps
 from microbench.survey.cli import register as register_survey
 from microbench.sweep import read_sweep, sweep_names
 from microbench.table import read_tables
+from predictor.base.errors import nearest
 from predictor.costs.catalogue import catalogue
-from predictor.errors import nearest
 
 FAILED, BAD_INPUT, TERMINATED = 1, 2, 143
 

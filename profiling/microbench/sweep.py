@@ -19,12 +19,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from microbench.errors import MeasureError
 from microbench.timing import Policy
+from predictor.base.errors import nearest
+from predictor.base.sizes import LARGEST
 from predictor.costs.catalogue import catalogue
 from predictor.costs.layer_call import LayerCall
 from predictor.costs.operator import BOTH, Operator, Shape
 from predictor.costs.streams import PARAMETER_LIST
-from predictor.errors import nearest
-from predictor.sizes import LARGEST
 
 SWEEPS = Path(__file__).resolve().parent.parent / "sweeps"
 CANDIDATES = 4000

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from predictor.bundled import REGRESSORS_FOLDER
-from predictor.config import to_run
+from predictor.base.bundled import REGRESSORS_FOLDER
+from predictor.configuration.sections import validate
+from predictor.configuration.to_run import to_run
 from predictor.costs.published import open_system
-from predictor.sections import validate
-from predictor.stage_time import time_layer, time_tasks
-from predictor.step_time import Prediction, predict
+from predictor.step.composition import Prediction, predict
+from predictor.step.stages import time_layer, time_tasks
 from predictor.workloads.layer import forward_pass
 from predictor.workloads.tasks import Part
 from tests.accuracy.truth import MeasuredStep

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from predictor.loading import prepare
-from predictor.step_time import Prediction, predict
+from predictor.configuration.loading import prepare
+from predictor.step.composition import Prediction, predict
 
 SYSTEM = "Selene"
 SEQUENCE, VOCABULARY = 2048, 51200

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from predictor.hardware_change import CHANGES
-from predictor.sections import RunConfig
+from predictor.configuration.sections import RunConfig
+from predictor.costs.hardware_change import CHANGES
 from tests.golden.configurations import READERS, Configuration, configurations
 from tests.golden.predictions import REDUCED, run
 

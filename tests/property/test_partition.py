@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from predictor.errors import ConfigError
+from predictor.base.errors import ConfigError
 from predictor.workloads.partition import METHODS, split_layers
 
 

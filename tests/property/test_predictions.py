@@ -9,13 +9,13 @@ from typing import Any
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from predictor.breakdown import stage_parts
-from predictor.bundled import REGRESSORS_FOLDER
-from predictor.config import to_run
+from predictor.base.bundled import REGRESSORS_FOLDER
+from predictor.configuration.sections import validate
+from predictor.configuration.short_config import expand
+from predictor.configuration.to_run import to_run
 from predictor.costs.published import PublishedSystem, open_system
-from predictor.sections import validate
-from predictor.short_config import expand
-from predictor.step_time import Prediction, predict
+from predictor.report.breakdown import stage_parts
+from predictor.step.composition import Prediction, predict
 from predictor.workloads.run import TrainingRun
 from tests.unit.examples import full_form, short_form
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import yaml
 
-from predictor.bundled import EXAMPLES_FOLDER
-from predictor.read_yaml import read_mapping
+from predictor.base.bundled import EXAMPLES_FOLDER
+from predictor.base.read_yaml import read_mapping
 
 EXAMPLE = EXAMPLES_FOLDER / "llemma_7b_4_2_2_P.yml"
 NUMBERS = ("pp", "mp", "dp", "b", "h", "l", "dim", "steps_per_update", "gpus_per_node")

@@ -11,8 +11,8 @@ from microbench.provenance import Session
 from microbench.rows import Status
 from microbench.steps.configuration import StepConfig, read_step
 from microbench.steps.record import Kernels, Measured, Memory, StepRecord, StepSample, read_record
-from predictor.loading import load
-from predictor.step_time import predict
+from predictor.configuration.loading import load
+from predictor.step.composition import predict
 
 NO_TORCH = "torch is not installed: pip install -e .[profile]"
 GPT = {"normalization": "layer_norm", "rotary_fraction": 0.0, "biases": True, "tied_embeddings": True}

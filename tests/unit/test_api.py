@@ -14,7 +14,7 @@ import yaml
 import estimate_train_time
 from estimate_train_time import Predictor, data, one_batch_predict
 from estimate_train_time.estimator import tools
-from predictor.bundled import systems
+from predictor.base.bundled import systems
 from tests.unit.examples import EXAMPLE, short_form, write
 
 OPERATORS = "./regressors/Perlmutter/operator"

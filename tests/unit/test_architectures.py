@@ -9,7 +9,7 @@ import pytest
 from predictor.costs.catalogue import catalogue
 from predictor.costs.collectives import Topology
 from predictor.costs.operator import Direction
-from predictor.stage_time import time_pass
+from predictor.step.stages import time_pass
 from predictor.workloads.expand import edge_passes, layer_passes, step_end, transfer_tasks
 from predictor.workloads.layer import backward_pass, forward_pass, gradient_accumulation, weight_gradients
 from predictor.workloads.layout import Layout

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from predictor.__main__ import main
-from predictor.budget import bill
+from predictor.configuration.loading import prepare, read_config
+from predictor.configuration.sections import BudgetSection
 from predictor.costs.cost import Cost, Source
-from predictor.loading import prepare, read_config
-from predictor.report import span
-from predictor.sections import BudgetSection
+from predictor.report.budget import bill
+from predictor.report.text import span
 from tests.unit.examples import full_form, write
 
 STEP = Cost(2e6, 1e6, 4e6, Source.INTERPOLATED)

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from predictor.__main__ import main
-from predictor.errors import ConfigError
-from predictor.hardware_change import CHANGES, changed, current, parse_change
-from predictor.loading import load, prepare, read_config
-from predictor.step_time import predict
+from predictor.base.errors import ConfigError
+from predictor.configuration.loading import load, prepare, read_config
+from predictor.costs.hardware_change import CHANGES, changed, current, parse_change
+from predictor.step.composition import predict
 from tests.unit.examples import full_form, short_form, write
 
 

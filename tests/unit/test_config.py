@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import yaml
 
-from predictor.config import to_run
-from predictor.errors import ConfigError, MissingKeyError, PublishedError
-from predictor.loading import load, prepare, published, read_config
-from predictor.read_yaml import read_mapping
-from predictor.sections import (
+from predictor.base.errors import ConfigError, MissingKeyError, PublishedError
+from predictor.base.read_yaml import read_mapping
+from predictor.base.sizes import LARGEST, must_divide, whole
+from predictor.configuration.loading import load, prepare, published, read_config
+from predictor.configuration.sections import (
     BudgetSection,
     ExpertsSection,
     ModelSection,
@@ -22,8 +22,8 @@ from predictor.sections import (
     TrainingSection,
     validate,
 )
-from predictor.sizes import LARGEST, must_divide, whole
-from predictor.step_time import predict
+from predictor.configuration.to_run import to_run
+from predictor.step.composition import predict
 from predictor.workloads.run import Recompute
 from tests.unit.examples import full_form, short_form, write
 

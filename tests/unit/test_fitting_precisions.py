@@ -12,13 +12,13 @@ import yaml
 from fitting.cli import main
 from microbench.provenance import Identity, Session
 from microbench.table import Measurement, Status, Writer, table_path
+from predictor.base.errors import ConfigError, PublishedError
+from predictor.configuration.loading import open_measured
 from predictor.costs.catalogue import catalogue
 from predictor.costs.folder import own_precisions
 from predictor.costs.operator import Direction
 from predictor.costs.published import PublishedSystem, measured_precisions
 from predictor.costs.work import FP8_PRECISIONS, PRECISION_BYTES, STEP_PRECISIONS
-from predictor.errors import ConfigError, PublishedError
-from predictor.loading import open_measured
 from tests.unit.fitting_tables import GPU, SYSTEM
 
 SESSION = Session(started="2026-01-01T00:00:00+00:00", host="here", commit="abc", state_before={})

@@ -12,13 +12,13 @@ from fitting.derive import rescaled, slowdown, slowed
 from fitting.pipeline import Example, Job, run_job
 from fitting.publish import HELD_OUT, publish, seal
 from fitting.system_fit import find_tables, fit_system
+from predictor.base.errors import PublishedError
 from predictor.costs.catalogue import catalogue
 from predictor.costs.collectives import Topology
 from predictor.costs.cost import Source
 from predictor.costs.operator import Direction
 from predictor.costs.published import PublishedSystem
 from predictor.costs.regressors import DirectionRegressor
-from predictor.errors import PublishedError
 from tests.unit.fitting_tables import GPU, SMS, SYSTEM, gelu_us, source, write_cluster, write_gelu
 
 GELU = catalogue()["gelu"]

@@ -16,7 +16,7 @@ from fitting.datasheet import read_errors
 from fitting.system_fit import find_tables
 from fitting.systems import SystemFileError
 from fitting.transfer_error import column, transfer_error
-from predictor.bundled import REGRESSORS_FOLDER
+from predictor.base.bundled import REGRESSORS_FOLDER
 from predictor.costs.catalogue import catalogue
 from predictor.costs.collectives import Topology
 from predictor.costs.cost import Source

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from predictor.activations import head_bytes, kept_bytes
-from predictor.memory import GIB, held_bytes, run_memory, stage_memory, state_bytes
+from predictor.step.activations import head_bytes, kept_bytes
+from predictor.step.memory import GIB, held_bytes, run_memory, stage_memory, state_bytes
 from predictor.timeline.schedules import SCHEDULES, peak_in_flight
 from predictor.workloads.layout import Layout
 from predictor.workloads.run import Recompute, TrainingRun

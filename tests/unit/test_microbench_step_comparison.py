@@ -16,9 +16,9 @@ from microbench.rows import Status
 from microbench.steps import compare, kernels
 from microbench.steps.configuration import CONFIGS, read_step, read_steps
 from microbench.steps.record import write_record
-from predictor.loading import load
-from predictor.memory import GIB, run_memory
-from predictor.step_time import predict
+from predictor.configuration.loading import load
+from predictor.step.composition import predict
+from predictor.step.memory import GIB, run_memory
 from tests.unit.recorded_steps import GPT, content, measured, predicted_us, record_of, written
 
 

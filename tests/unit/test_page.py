@@ -11,11 +11,11 @@ from xml.etree import ElementTree
 import pytest
 
 from predictor.__main__ import main
-from predictor.breakdown import answers, stage_parts
-from predictor.loading import prepare, read_config
-from predictor.page.charts import Bar, Point, bars, scatter, ticks
-from predictor.step_time import predict
-from predictor.step_trace import step_trace
+from predictor.configuration.loading import prepare, read_config
+from predictor.report.breakdown import answers, stage_parts
+from predictor.report.page.charts import Bar, Point, bars, scatter, ticks
+from predictor.step.composition import predict
+from predictor.step.spans import step_trace
 from tests.unit.examples import full_form, short_form, write
 
 EMPTY = {"meta", "br", "img", "hr", "line", "rect", "circle", "path", "use"}

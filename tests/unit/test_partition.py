@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from predictor.errors import ConfigError
+from predictor.base.errors import ConfigError
 from predictor.workloads.partition import gpt_neox, split_layers, uniform
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from predictor.config import model_of
-from predictor.errors import ConfigError
-from predictor.presets import FOLDER, find_preset, preset, preset_names
-from predictor.read_yaml import read_mapping
+from predictor.base.errors import ConfigError
+from predictor.base.read_yaml import read_mapping
+from predictor.configuration.presets import FOLDER, find_preset, preset, preset_names
+from predictor.configuration.to_run import model_of
 
 ALL = preset_names()
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "presets.md"

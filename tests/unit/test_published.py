@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from predictor.__main__ import main
-from predictor.bundled import REGRESSORS_FOLDER, systems
+from predictor.base.bundled import REGRESSORS_FOLDER, systems
+from predictor.base.errors import PublishedError
+from predictor.configuration.short_names import OPERATORS_BY_SHORT_NAME
 from predictor.costs.catalogue import catalogue
 from predictor.costs.collectives import COLLECTIVES, Topology
 from predictor.costs.operator import Direction
 from predictor.costs.published import PublishedSystem, measured_precisions, open_system
-from predictor.errors import PublishedError
-from predictor.short_names import OPERATORS_BY_SHORT_NAME
 from tests.unit.examples import short_form, write
 
 GPU = "NVIDIAA100-SXM4-80GB"

@@ -8,13 +8,22 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from predictor.config import model_of, to_run
-from predictor.errors import ConfigError
-from predictor.loading import merged
-from predictor.presets import preset
-from predictor.readers import FORMATS, Read, deepspeed, detect, hugging_face, megatron, read_any, torchtitan
-from predictor.readers.known_keys import FOLDER, known_keys
-from predictor.sections import ModelSection, ParallelismSection, TrainingSection, validate
+from predictor.base.errors import ConfigError
+from predictor.configuration.loading import merged
+from predictor.configuration.presets import preset
+from predictor.configuration.readers import (
+    FORMATS,
+    Read,
+    deepspeed,
+    detect,
+    hugging_face,
+    megatron,
+    read_any,
+    torchtitan,
+)
+from predictor.configuration.readers.known_keys import FOLDER, known_keys
+from predictor.configuration.sections import ModelSection, ParallelismSection, TrainingSection, validate
+from predictor.configuration.to_run import model_of, to_run
 from predictor.workloads.run import TrainingRun
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "readers"
@@ -86,7 +95,7 @@ def test_missing_file_folder_and_binary_are_one_line_each(tmp_path: Path) -> Non
 
 
 def test_too_large_a_file_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("predictor.readers.LARGEST_BYTES", 10)
+    monkeypatch.setattr("predictor.configuration.readers.LARGEST_BYTES", 10)
     path = tmp_path / "big.json"
     path.write_text("{" + " " * 20 + "}", encoding="utf-8")
     with pytest.raises(ConfigError, match="has 22 bytes; expected a configuration, of at most 10"):

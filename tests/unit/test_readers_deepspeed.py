@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from predictor.errors import ConfigError
-from predictor.readers.deepspeed import read
-from predictor.readers.result import Read
+from predictor.base.errors import ConfigError
+from predictor.configuration.readers.deepspeed import read
+from predictor.configuration.readers.result import Read
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "readers" / "deepspeed"
 MICRO = {"train_micro_batch_size_per_gpu": 4}

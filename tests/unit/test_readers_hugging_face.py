@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from predictor.config import model_of
-from predictor.errors import ConfigError
-from predictor.presets import find_preset, preset
-from predictor.readers.hugging_face import read
-from predictor.readers.hugging_face_families import FAMILIES
+from predictor.base.errors import ConfigError
+from predictor.configuration.presets import find_preset, preset
+from predictor.configuration.readers.hugging_face import read
+from predictor.configuration.readers.hugging_face_families import FAMILIES
+from predictor.configuration.to_run import model_of
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "readers" / "hugging_face"
 NAMES = sorted(path.stem for path in DATA.glob("*.json"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from predictor.readers.shell_script import Script, is_unknown, parse, shown
+from predictor.configuration.readers.shell_script import Script, is_unknown, parse, shown
 
 
 def command(text: str) -> list[str]:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from predictor.errors import ConfigError
-from predictor.presets import preset_names
-from predictor.readers.result import Read
-from predictor.readers.torchtitan import PRESETS, read
+from predictor.base.errors import ConfigError
+from predictor.configuration.presets import preset_names
+from predictor.configuration.readers.result import Read
+from predictor.configuration.readers.torchtitan import PRESETS, read
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "readers" / "torchtitan"
 MODEL = '[model]\nname = "llama3"\nflavor = "8B"\n'

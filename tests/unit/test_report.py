@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from predictor.breakdown import answers, stage_parts
+from predictor.base.encoding import fit_encoding
+from predictor.configuration.loading import load
 from predictor.costs.cost import Cost
 from predictor.costs.operator import Direction, Operator, Shape
 from predictor.costs.published import PublishedSystem
-from predictor.encoding import fit_encoding
-from predictor.json_report import FORMAT, to_json
-from predictor.loading import load
-from predictor.report import duration, render
-from predictor.step_time import Prediction, predict
+from predictor.report.breakdown import answers, stage_parts
+from predictor.report.json_document import FORMAT, to_json
+from predictor.report.text import duration, render
+from predictor.step.composition import Prediction, predict
 from tests.unit.examples import full_form, short_form, write
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from predictor.__main__ import main
-from predictor.errors import ConfigError
-from predictor.memory import GIB, run_memory
+from predictor.base.errors import ConfigError
 from predictor.search.answer import Found, bottleneck, render, search, to_csv, to_json, why
 from predictor.search.footprint import Footprints
 from predictor.search.question import Question, asked
@@ -21,7 +20,8 @@ from predictor.search.rank import Ranked, plans, rank
 from predictor.search.space import Plan, Space
 from predictor.search.stages import Pipelines
 from predictor.search.timer import Timer
-from predictor.step_time import predict
+from predictor.step.composition import predict
+from predictor.step.memory import GIB, run_memory
 
 SMALL: dict[str, Any] = {
     "num_layers": 4,

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from predictor.errors import ConfigError
-from predictor.loading import load
-from predictor.short_config import IGNORED, OVERRIDES, REQUIRED, TRAINING_CONFIG, expand, is_short
-from predictor.short_names import OPERATORS_BY_SHORT_NAME
+from predictor.base.errors import ConfigError
+from predictor.configuration.loading import load
+from predictor.configuration.short_config import IGNORED, OVERRIDES, REQUIRED, TRAINING_CONFIG, expand, is_short
+from predictor.configuration.short_names import OPERATORS_BY_SHORT_NAME
 from predictor.workloads.run import Recompute
 from predictor.workloads.transformer import Attention, Normalization
 from tests.unit.examples import full_form, short_form, write

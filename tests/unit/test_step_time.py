@@ -11,10 +11,10 @@ import pytest
 from predictor.costs.cost import Cost, Source
 from predictor.costs.hardware import Quantity
 from predictor.costs.published import PublishedSystem
-from predictor.host import LAYER_OVERHEAD, WITHOUT_GRAPH, launch_us, waiting_us
-from predictor.overlap import exposed_reduction
-from predictor.stage_time import time_layer
-from predictor.step_time import predict
+from predictor.step.composition import predict
+from predictor.step.host import LAYER_OVERHEAD, WITHOUT_GRAPH, launch_us, waiting_us
+from predictor.step.overlap import exposed_reduction
+from predictor.step.stages import time_layer
 from predictor.workloads.expand import layer_passes
 from predictor.workloads.layout import Layout
 from predictor.workloads.run import Recompute

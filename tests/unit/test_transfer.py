@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from predictor.bundled import REGRESSORS_FOLDER
+from predictor.base.bundled import REGRESSORS_FOLDER
+from predictor.base.errors import PublishedError
 from predictor.costs import published
 from predictor.costs.catalogue import catalogue
 from predictor.costs.collectives import COLLECTIVES, Topology
@@ -22,7 +23,6 @@ from predictor.costs.links import link_use
 from predictor.costs.operator import Direction, Operator, Shape, StandIn
 from predictor.costs.published import PublishedSystem, measured_precisions, open_system, with_hardware
 from predictor.costs.transfer import COMPUTE_LOG_ERROR, log_error
-from predictor.errors import PublishedError
 
 FORWARD, BACKWARD = Direction.FORWARD, Direction.BACKWARD
 DATA_SHEETS = ("B200", "GB200", "H100", "H200", "MI300X", "Selene")

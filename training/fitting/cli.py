@@ -19,7 +19,7 @@ from fitting.system_fit import fit_system, judge
 from fitting.systems import SystemFileError, read_system
 from fitting.tables import TableError
 from fitting.transfer_error import transfer_error
-from predictor.errors import PublishedError
+from predictor.base.errors import PublishedError
 
 BAD_INPUT = 2
 TRANSFER_ERRORS = "transfer_error.json"

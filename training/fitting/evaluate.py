@@ -18,11 +18,11 @@ from fitting.pipeline import operators_of
 from fitting.report import mean
 from fitting.scores import percent, relative_error
 from fitting.tables import Row, TableError, Tables
+from predictor.base.errors import PublishedError
 from predictor.costs.collectives import COLLECTIVES
 from predictor.costs.cost import Cost
 from predictor.costs.operator import Operator, Shape
 from predictor.costs.published import COLLECTIVE_FOLDER, OPERATOR_FOLDER, PublishedSystem, measured_precisions
-from predictor.errors import PublishedError
 
 EVALUATION_FORMAT = "estimate-train-time/evaluation/1"
 LARGEST_SHARE = 0.2

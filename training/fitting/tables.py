@@ -16,13 +16,13 @@ from pathlib import Path
 
 import pandas as pd
 
+from predictor.configuration.short_names import OPERATORS_BY_SHORT_NAME
 from predictor.costs.catalogue import catalogue
 from predictor.costs.collectives import COLLECTIVES
 from predictor.costs.hardware import Quantity
 from predictor.costs.layer_call import LayerCall, padded_vocab_size
 from predictor.costs.operator import Direction, Operator, Shape
 from predictor.costs.work import ELEMENT_BYTES
-from predictor.short_names import OPERATORS_BY_SHORT_NAME
 
 COLLECTIVES_BY_SHORT_NAME = {
     "allreduce": "all_reduce",

@@ -15,8 +15,8 @@ from microbench.collectives.measure import BACKENDS, Part, Request, measure
 from microbench.collectives.sweep import read_sweep
 from microbench.errors import MeasureError
 from microbench.table import Measurement
+from predictor.base.errors import nearest
 from predictor.costs.collectives import COLLECTIVES, Topology
-from predictor.errors import nearest
 
 ALL = "all"
 PRECISION_HELP = "default: fp32 on a CPU, on a GPU what operators default to: bf16 where it has it"

@@ -8,7 +8,7 @@ from typing import Any
 
 from microbench.errors import MeasureError
 from microbench.report.page import page
-from predictor.errors import PublishedError
+from predictor.base.errors import PublishedError
 
 
 def run(arguments: argparse.Namespace) -> int:

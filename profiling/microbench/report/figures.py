@@ -9,12 +9,12 @@ from statistics import median
 from microbench.collectives.bandwidth import bus_bandwidth, total_bytes
 from microbench.report.svg import Series, log_plot, style
 from microbench.table import Measurement, Table
+from predictor.base.errors import PublishedError
 from predictor.costs.catalogue import catalogue
 from predictor.costs.collectives import COLLECTIVES
 from predictor.costs.hardware import System
 from predictor.costs.operator import Direction, Operator
 from predictor.costs.published import PublishedSystem
-from predictor.errors import PublishedError
 
 SMALL, LARGE = (250, 250), (620, 400)
 

@@ -15,9 +15,9 @@ from pydantic import ValidationError
 from microbench.errors import MeasureError
 from microbench.report.figures import Point, bus_bandwidths, parity, points_of, roofline
 from microbench.table import Table, read_tables
+from predictor.base.errors import PublishedError
 from predictor.costs.hardware import System
 from predictor.costs.published import PublishedSystem, measured_precisions
-from predictor.errors import PublishedError
 
 STYLE = """body{font:15px/1.45 system-ui,sans-serif;margin:2em auto;max-width:1150px;padding:0 1em;color:#111}
 table{border-collapse:collapse;margin:.5em 0}td,th{padding:2px 10px;border-bottom:1px solid #ddd;text-align:left}

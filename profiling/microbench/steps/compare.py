@@ -10,10 +10,10 @@ from typing import Any
 from microbench.errors import MeasureError
 from microbench.rows import Status
 from microbench.steps.record import Measured, StepRecord, read_records
-from predictor.errors import ConfigError, MissingKeyError, PublishedError
-from predictor.loading import find_folder, prepare
-from predictor.memory import GIB, run_memory
-from predictor.step_time import Prediction, predict
+from predictor.base.errors import ConfigError, MissingKeyError, PublishedError
+from predictor.configuration.loading import find_folder, prepare
+from predictor.step.composition import Prediction, predict
+from predictor.step.memory import GIB, run_memory
 
 FORMAT = "estimate-train-time/step-comparison/1"
 COLUMNS = (

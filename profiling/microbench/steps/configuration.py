@@ -11,11 +11,11 @@ from typing import Any
 import yaml
 
 from microbench.errors import MeasureError
-from predictor import short_config
-from predictor.config import to_run
-from predictor.errors import ConfigError, MissingKeyError, nearest
-from predictor.loading import completed, read_config
-from predictor.sections import validate
+from predictor.base.errors import ConfigError, MissingKeyError, nearest
+from predictor.configuration import short_config
+from predictor.configuration.loading import completed, read_config
+from predictor.configuration.sections import validate
+from predictor.configuration.to_run import to_run
 from predictor.workloads.run import Recompute, TrainingRun
 from predictor.workloads.transformer import Activation, Attention
 

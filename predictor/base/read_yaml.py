@@ -1,0 +1,73 @@
+"""Read a YAML file that a person wrote: one mapping, numbers as people write them, no key twice."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from predictor.base.errors import ConfigError
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """YAML 1.1, but 1e-4 is a number as everywhere else, and a key that is given twice is an error."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Return a mapping; YAML forbids equal keys, which PyYAML would let the last of win."""
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"{key.value} is given twice", key.start_mark)
+            seen.add(key.value if isinstance(key, yaml.ScalarNode) else "")
+        return dict(super().construct_mapping(node, deep=deep))
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
+)
+
+
+def _kind(content: object) -> str:
+    """Return what a file holds instead of a mapping, in words."""
+    if isinstance(content, bool):
+        return "true or false"
+    if isinstance(content, int | float):
+        return "a number"
+    if isinstance(content, str):
+        return "text"
+    return "a list" if isinstance(content, list) else "a single value"
+
+
+def read_mapping(path: Path) -> dict[str, Any]:
+    """Read a YAML file, or a pipe, that holds one mapping.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        yaml.YAMLError: it does not parse.
+        ConfigError: it is empty or holds something else.
+    """
+    if path.is_dir():
+        raise ConfigError(f"{path} is a folder; expected a configuration file")
+    if not path.exists():
+        raise FileNotFoundError(f"{path} does not exist")
+    with path.open("rb") as stream:
+        try:
+            content = yaml.load(stream, Loader=_Loader)
+        except (ValueError, RecursionError) as error:  # a date that does not exist, a number of 5,000 digits
+            raise ConfigError(f"{path} cannot be read: {error}") from error
+    if content is None:
+        raise ConfigError(f"{path} is empty; estimate-train-time show-example prints a configuration to start from")
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path} holds {_kind(content)}; expected keys and values")
+    return {str(key): value for key, value in content.items()}
+
+
+def one_line(error: yaml.YAMLError) -> str:
+    """Return what does not parse, and where, in one line."""
+    mark = getattr(error, "problem_mark", None)
+    problem = getattr(error, "problem", None)
+    if mark is None or problem is None:
+        return f"not YAML: {' '.join(str(error).split())}"
+    return f"{mark.name}, line {mark.line + 1}, column {mark.column + 1}: not YAML: {problem}"

@@ -1,0 +1,338 @@
+"""From the path of a configuration file, in either form, to a run on a published system."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from os import PathLike
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from predictor.base.bundled import DATA_FOLDER, REGRESSORS_FOLDER, systems
+from predictor.base.errors import ConfigError, PublishedError, nearest
+from predictor.base.read_yaml import read_mapping
+from predictor.configuration import short_config
+from predictor.configuration.presets import preset
+from predictor.configuration.sections import BudgetSection, RunConfig, validate
+from predictor.configuration.short_names import OPERATORS_BY_SHORT_NAME
+from predictor.configuration.to_run import to_run
+from predictor.costs.catalogue import catalogue
+from predictor.costs.published import (
+    COLLECTIVE_FOLDER,
+    MANIFEST,
+    OPERATOR_FOLDER,
+    PublishedSystem,
+    measured_precisions,
+    open_system,
+)
+from predictor.costs.work import STEP_PRECISIONS
+from predictor.workloads.run import TrainingRun
+
+# Files that other tools read, and this one only by ``from``.
+OTHER_TOOLS = (".json", ".toml", ".sh")
+# Two precisions with one element size and one matrix peak run the same kernels at the same rate.
+STANDS_IN_FOR = {"bf16": "fp16"}
+
+
+def published() -> str:
+    """Return every published system with its GPU, for a message."""
+    found = []
+    for name in systems():
+        gpu = read_mapping(REGRESSORS_FOLDER / name / "system.yaml").get("gpu")
+        found.append(f"{name} ({gpu.get('name') if isinstance(gpu, dict) else '?'})")
+    return ", ".join(found) or "none"
+
+
+def find_folder(name: str, base: Path) -> Path:
+    """Find a folder: a published system by name, else as given from ``base``, else from the bundled data.
+
+    Raises:
+        ConfigError: there is none; the message lists the published systems.
+    """
+    candidates = [base / name, DATA_FOLDER / name, REGRESSORS_FOLDER / name]
+    if name in systems():
+        candidates.reverse()
+    for candidate in candidates:
+        if candidate.is_dir():
+            return candidate.resolve()
+    raise ConfigError(f"{name} is not a published system.{nearest(name, systems())} Published: {published()}")
+
+
+def folder_of(key: str, value: object, kind: str, base: Path) -> Path:
+    """Return the published system that an operator or nccl folder is of.
+
+    Raises:
+        ConfigError: there is no such folder, or it is of no published system.
+    """
+    if not isinstance(value, str | PathLike) or not str(value).strip():
+        raise ConfigError(f"{key} is {value!r}; expected a folder such as ./regressors/Perlmutter/{kind}")
+    path = Path(value)
+    if path.name == kind and path.parent.name in systems():  # one known from data sheets has no such folder
+        system = find_folder(str(path.parent), base)
+        if (system / MANIFEST).is_file():
+            return system
+    folder = find_folder(str(value), base)
+    if folder.name != kind or not (folder.parent / MANIFEST).is_file():
+        raise ConfigError(f"{key} is {value}; expected the {kind} folder of a published system: {published()}")
+    return folder.parent
+
+
+def _short_form_system(content: dict[str, Any], base: Path) -> Path:
+    """Return the published system that a short form's two folders are of.
+
+    Raises:
+        ConfigError: one of them is of none, or they are of two.
+    """
+    operators = folder_of("operator_data_folder", content["operator_data_folder"], OPERATOR_FOLDER, base)
+    collectives = folder_of("nccl_data_folder", content["nccl_data_folder"], COLLECTIVE_FOLDER, base)
+    if operators != collectives:
+        raise ConfigError(
+            f"operator_data_folder is of {operators.name} and nccl_data_folder of {collectives.name}; "
+            "a run is on one system"
+        )
+    return operators
+
+
+def _measured_in(precisions: list[str]) -> str:
+    """Return what a system was measured in, for a message; what whole steps are predicted in first."""
+    steps = [precision for precision in precisions if precision in STEP_PRECISIONS]
+    single = [precision for precision in precisions if precision not in STEP_PRECISIONS]
+    said = " and ".join(steps) or "none"
+    return f"{said}, and single operators in {' and '.join(single)}" if single else said
+
+
+@lru_cache(maxsize=32)
+def open_measured(folder: Path, precision: str) -> PublishedSystem:
+    """Open a published system for a precision that somebody measured, or for one that must run at the same rate.
+
+    Raises:
+        ConfigError: the folder is not a published system, or nobody measured the precision.
+        PublishedError: a file of it is damaged.
+    """
+    if not (folder / MANIFEST).is_file():
+        raise ConfigError(f"{folder} is not a published system: it has no {MANIFEST}. Published: {published()}")
+    measured = measured_precisions(folder)
+    used = precision if precision in measured else STANDS_IN_FOR.get(precision, precision)
+    if used in measured:
+        system = open_system(folder, used)
+        peaks = system.system.gpu.peak_tflop_per_s
+        if used == precision or (precision in peaks and peaks[precision].value == peaks[used].value):
+            return system
+    raise ConfigError(f"precision is {precision}; {folder.name} was measured in {_measured_in(measured)}")
+
+
+def require(system: PublishedSystem, operator: str) -> None:
+    """Check that somebody measured an operator, or another one that stands in for it.
+
+    Raises:
+        PublishedError: nobody did; the message lists what was measured.
+    """
+    one = catalogue()[operator]
+    measured = system.regressor_names(OPERATOR_FOLDER)
+    if one.regressor_name not in measured and one.stand_in is None:
+        short = " or ".join(name for name, inside in OPERATORS_BY_SHORT_NAME.items() if inside == operator)
+        named = f"{operator} ({short})" if short else operator
+        raise PublishedError(
+            f"{system.name} has no {system.precision} regressor for {named}; it has {', '.join(measured)}"
+        )
+
+
+def check_gpu(key: str, gpu: object, system: PublishedSystem) -> None:
+    """Check that a GPU's name is the one that a system was measured on.
+
+    Raises:
+        ConfigError: it means another; the message lists the published systems with their GPUs.
+    """
+    if gpu != system.gpu:
+        raise ConfigError(f"{key} is {gpu}; {system.name} was measured on {system.gpu}. Published: {published()}")
+
+
+def merged(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    """Return two nested mappings as one; where both have a value, ``over`` wins."""
+    both = dict(under)
+    for key, value in over.items():
+        below = both.get(key)
+        both[key] = merged(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
+    return both
+
+
+def clashing(under: dict[str, Any], over: dict[str, Any], path: str = "") -> list[tuple[str, Any, Any]]:
+    """Return key, value and new value of what two nested mappings say differently."""
+    found: list[tuple[str, Any, Any]] = []
+    for key in under.keys() & over.keys():
+        old, new = under[key], over[key]
+        if isinstance(old, dict) and isinstance(new, dict):
+            found += clashing(old, new, f"{path}{key}.")
+        elif old != new:
+            found.append((f"{path}{key}", old, new))
+    return sorted(found, key=lambda one: one[0])
+
+
+def _with_preset(content: dict[str, Any]) -> dict[str, Any]:
+    """Return a configuration with its model's preset spelt out, its own keys on top."""
+    model = content.get("model")
+    name = model if isinstance(model, str) else model.get("preset") if isinstance(model, dict) else None
+    if name is None:
+        return content
+    if not isinstance(name, str):
+        raise ConfigError(f"model.preset is {name!r}; expected the name of a preset, as list-presets shows them")
+    own = {key: value for key, value in model.items() if key != "preset"} if isinstance(model, dict) else {}
+    return {**content, "model": merged(preset(name), own)}
+
+
+def completed(content: dict[str, Any], base: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return a full-form configuration with what it takes from other files and from a preset, and what they said.
+
+    ``from`` names files of other tools, read in order; the configuration's own keys are on top.
+
+    Raises:
+        ConfigError: a file cannot be taken from, or there is no such preset.
+    """
+    named = content.get("from")
+    if named is None:
+        return _with_preset(content), ()
+    files = [named] if isinstance(named, str) else named
+    if not isinstance(files, list) or not files or not all(isinstance(name, str) for name in files):
+        raise ConfigError(f"from is {named!r}; expected a file of another tool, or a list of such files")
+    from predictor.configuration.readers import read_any  # the readers of other tools' files cost a start that has none
+
+    found = [read_any(base / name) for name in files]
+    taken: dict[str, Any] = {}
+    clashes: list[str] = []
+    for name, one in zip(files, found, strict=True):
+        clashes += [
+            f"{name} says {key}: {new}, a file before it {old}; {name} counts."
+            for key, old, new in clashing(taken, one.content)
+        ]
+        taken = merged(taken, one.content)
+    own = {key: value for key, value in content.items() if key != "from"}
+    whole = _with_preset(merged(_with_preset(taken), own))
+    notes = clashes + [note for one in found for note in (*one.notes, *one.still_unsaid(whole))]
+    return whole, tuple(dict.fromkeys(notes))
+
+
+class Content(NamedTuple):
+    """A checked configuration file.
+
+    Attributes:
+        folder: of its system.
+        listed: operators that it lists besides those of a layer.
+        notes: what the files that it takes from had to say.
+    """
+
+    config: RunConfig
+    folder: Path
+    listed: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+class Loaded(NamedTuple):
+    """A configuration file, ready to predict."""
+
+    run: TrainingRun
+    system: PublishedSystem
+    budget: BudgetSection
+    notes: tuple[str, ...]
+
+
+def _read(content: dict[str, Any], base: Path) -> Content:
+    """Return the checked content of a configuration file in either form."""
+    if not short_config.is_short(content):
+        content, notes = completed(content, base)
+        config = validate(content)
+        if not config.system.strip():
+            raise ConfigError(f"system is {config.system!r}; expected a published system: {published()}")
+        return Content(config, find_folder(config.system, base), (), notes)
+    config = validate(short_config.expand(content), is_short=True)
+    return Content(config, _short_form_system(content, base), short_config.listed_operators(content), ())
+
+
+def read_config(path: str | Path) -> tuple[dict[str, Any], Path]:
+    """Return the content of a configuration file, and the folder that its paths are relative to.
+
+    Raises:
+        ConfigError: not a path, or not a mapping.
+    """
+    if not isinstance(path, str | PathLike):
+        raise ConfigError(f"config_path is {path!r}; expected the path of a configuration file")
+    path = Path(path)
+    if path.suffix in OTHER_TOOLS and path.is_file():
+        from predictor.configuration.readers import detect
+
+        raise ConfigError(
+            f"{path} is a {detect(path)}; a configuration takes from it with from: {path.name}, beside its own "
+            "system and whatever the file does not say"
+        )
+    return read_mapping(path), path.resolve().parent if path.is_file() else Path.cwd()
+
+
+def _gpus_per_node(name: str, base: Path) -> int:
+    """Return the GPUs of one node of a system; of its operator folder, as the short form names it, too."""
+    folder = find_folder(name, base)
+    home = folder if (folder / MANIFEST).is_file() else folder.parent
+    return int(read_mapping(home / "system.yaml")["gpus_per_node"])
+
+
+def on_nodes_of(content: dict[str, Any], system: str | None = None, base: Path | None = None) -> dict[str, Any]:
+    """Return a configuration in its full form on all GPUs of a node, or on another system's nodes.
+
+    Args:
+        content: of the configuration.
+        system: another system; a part of a node that the run uses stays, where a node of it has as many, and a whole
+            node becomes a whole node.
+        base: folder that paths are relative to.
+    """
+    full = short_config.expand(content) if short_config.is_short(content) else content
+    layout = dict(full.get("parallelism") or {})
+    used = layout.pop("gpus_per_node", None)
+    if system is None:
+        return {**full, "parallelism": layout}
+    here, there = (_gpus_per_node(str(name), base or Path.cwd()) for name in (full.get("system"), system))
+    if isinstance(used, int) and used != here and used <= there:
+        layout["gpus_per_node"] = used
+    return {**full, "parallelism": layout, "system": system, "gpu": None}
+
+
+def prepare(
+    content: dict[str, Any], base: Path, changed: Callable[[PublishedSystem], PublishedSystem] | None = None
+) -> Loaded:
+    """Turn the content of a configuration in either form into a run on an open system.
+
+    Args:
+        content: of the configuration.
+        base: folder that paths in it are relative to.
+        changed: makes the system that the run is on of the one that the configuration names.
+
+    Raises:
+        MissingKeyError: a required key is absent; a KeyError.
+        ConfigError: a key is unknown, or a value is not allowed or not published; a ValueError.
+        PublishedError: the published system is damaged or lacks an operator; a ValueError.
+    """
+    config, folder, listed, notes = _read(content, base)
+    system = open_measured(folder, config.training.precision)
+    if changed is not None:
+        system = changed(system)
+    if config.gpu is not None:
+        check_gpu("gpu_name" if short_config.is_short(content) else "gpu", config.gpu, system)
+    hardware = system.system
+    has_switch = hardware.links.wiring == "switch"
+    run = to_run(config.model_copy(update={"system": system.name}), hardware.gpus_per_node, has_switch)
+    for name in (*listed, *(run.model.layer_operators or ())):
+        require(system, name)
+    return Loaded(run, system, config.budget, notes)
+
+
+def load(path: str | Path) -> tuple[TrainingRun, PublishedSystem]:
+    """Read a configuration file in the full or the short form, and open the system that it names.
+
+    Folders in it are relative to the file (to the current folder where it is a pipe), then to the bundled data.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        yaml.YAMLError: it does not parse.
+        MissingKeyError: a required key is absent; a KeyError.
+        ConfigError: a key is unknown, or a value is not allowed or not published; a ValueError.
+        PublishedError: the published system is damaged or lacks an operator; a ValueError.
+    """
+    loaded = prepare(*read_config(path))
+    return loaded.run, loaded.system

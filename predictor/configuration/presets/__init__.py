@@ -1,0 +1,113 @@
+"""Models that people train today, by name: sizes of the published configurations, counts to check them by."""
+
+from __future__ import annotations
+
+import re
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from predictor.base.errors import ConfigError, nearest
+from predictor.base.read_yaml import read_mapping
+
+FOLDER = Path(__file__).resolve().parent
+
+# Families that no preset can describe, by how their names begin, and why.
+UNSUPPORTED = {
+    "deepseek": "its multi-head latent attention is not modelled",
+    "kimi": "its multi-head latent attention is not modelled",
+    "mamba": "state-space layers are not modelled",
+    "jamba": "state-space layers are not modelled",
+}
+
+
+class _Entry(BaseModel):
+    """One preset as its file says it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    parameters: int = Field(gt=0, description="parameters of the model, its vocabulary not padded")
+    published: bool = Field(description="somebody else states this number; otherwise it follows from the shape")
+    source: str = Field(min_length=1, description="where the count, the shape and the sequence length come from")
+    model: dict[str, Any] = Field(description="keys of the section model of a configuration")
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """A published model.
+
+    Attributes:
+        family: the file that it is in.
+        model: keys of the section ``model`` of a configuration.
+        parameters: number of parameters, the vocabulary not padded for tensor parallelism.
+        is_published: others state ``parameters``; otherwise they were computed from the shape.
+        source: where the count, the shape and the sequence length come from.
+    """
+
+    name: str
+    family: str
+    model: dict[str, Any]
+    parameters: int
+    is_published: bool
+    source: str
+
+
+@cache
+def _family(path: Path) -> dict[str, Preset]:
+    """Return the presets of one file by name."""
+    presets = {}
+    for name, content in read_mapping(path).items():
+        try:
+            entry = _Entry.model_validate(content)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(str(part) for part in first["loc"])
+            raise ConfigError(f"{path}: {name}.{where}: {first['msg']}") from None
+        presets[name] = Preset(name, path.stem, entry.model, entry.parameters, entry.published, entry.source)
+    return presets
+
+
+@cache
+def _files() -> dict[str, Path]:
+    """Return the file of every preset by its name: a start that needs one preset parses one file."""
+    names = re.compile(r"^([\w.-]+):$", re.MULTILINE)
+    return {
+        name: path for path in sorted(FOLDER.glob("*.yaml")) for name in names.findall(path.read_text(encoding="utf-8"))
+    }
+
+
+def preset_names() -> list[str]:
+    """Return the names of the presets, by family."""
+    return list(_files())
+
+
+def find_preset(name: str) -> Preset:
+    """Return a preset with its count and its sources.
+
+    Raises:
+        ConfigError: there is none of that name; the message says the nearest, or why the family is not supported.
+    """
+    known = _files()
+    if name in known:
+        return _family(known[name])[name]
+    lower = name.lower()
+    for family, reason in UNSUPPORTED.items():
+        if lower.startswith(family):
+            raise ConfigError(f"model {name} is not supported: {reason}. Presets: {', '.join(known)}")
+    raise ConfigError(f"model {name} is not a preset.{nearest(lower, known)} Presets: {', '.join(known)}")
+
+
+def preset(name: str) -> dict[str, Any]:
+    """Return the keys of the section ``model`` that a preset stands for, to be overridden at will.
+
+    Raises:
+        ConfigError: there is no preset of that name.
+
+    >>> preset("llama3-70b")["num_key_value_heads"]
+    8
+    """
+    return deepcopy(find_preset(name).model)

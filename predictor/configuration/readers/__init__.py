@@ -1,0 +1,89 @@
+"""Read what users already have: configurations of other tools become parts of ours."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+
+from predictor.base.errors import ConfigError
+from predictor.configuration.readers import deepspeed, hugging_face, megatron, torchtitan
+from predictor.configuration.readers.megatron_options import TELLING
+from predictor.configuration.readers.result import Read
+
+__all__ = ["FORMATS", "Read", "detect", "read_any"]
+
+FORMATS = (hugging_face.FORMAT, megatron.FORMAT, deepspeed.FORMAT, torchtitan.FORMAT)
+# Top-level keys, one of which every such file has.
+DEEPSPEED_KEYS = frozenset({*deepspeed.BATCH, "zero_optimization", "fp16", "bf16", "zero_allow_untested_optimizer"})
+TORCHTITAN_SECTIONS = frozenset({"job", "model", "training", "parallelism", "activation_checkpoint"})
+LARGEST_BYTES = 10_000_000  # a checkpoint's index at most; nobody writes so much by hand
+
+
+def _text(path: Path) -> str:
+    """Return the text of a file that a person wrote.
+
+    Raises:
+        FileNotFoundError: there is none.
+        ConfigError: it is a folder, too large or no text.
+    """
+    if not path.exists():
+        raise FileNotFoundError(f"{path} does not exist")
+    if path.is_dir():
+        raise ConfigError(f"{path} is a folder; expected a file such as its config.json")
+    if path.stat().st_size > LARGEST_BYTES:
+        raise ConfigError(
+            f"{path} has {path.stat().st_size:,} bytes; expected a configuration, of at most {LARGEST_BYTES:,}"
+        )
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} is no text; expected one of {', '.join(FORMATS)}") from None
+
+
+def detect(path: Path) -> str:
+    """Return the format of a file, told by its content.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ConfigError: the format is not a known one; the message lists those.
+    """
+    text = _text(path)
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError):
+        content = None
+    if isinstance(content, dict):
+        if "model_type" in content or "architectures" in content:
+            return hugging_face.FORMAT
+        if DEEPSPEED_KEYS & content.keys():
+            return deepspeed.FORMAT
+    if TELLING.search(text):
+        return megatron.FORMAT
+    try:
+        tables = {key for key, value in tomllib.loads(text).items() if isinstance(value, dict)}
+    except tomllib.TOMLDecodeError:
+        tables = set()
+    if TORCHTITAN_SECTIONS & tables:
+        return torchtitan.FORMAT
+    raise ConfigError(f"{path}: unknown config format; known: {', '.join(FORMATS)}")
+
+
+def read_any(path: Path, num_gpus: int | None = None, data_parallel_size: int | None = None) -> Read:
+    """Read a file of any known format into a part of a full-form configuration.
+
+    Args:
+        path: the file.
+        num_gpus: GPUs of the run, for Megatron-LM and torchtitan, which know the other degrees.
+        data_parallel_size: replicas, for DeepSpeed, which does not.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ConfigError: the format is unknown, or the file asks for what is not modelled.
+    """
+    name = detect(path)
+    if name == hugging_face.FORMAT:
+        return hugging_face.read(path)
+    if name == deepspeed.FORMAT:
+        return deepspeed.read(path, data_parallel_size)
+    return megatron.read(path, num_gpus) if name == megatron.FORMAT else torchtitan.read(path, num_gpus)

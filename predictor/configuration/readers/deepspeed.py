@@ -1,0 +1,209 @@
+"""Read a DeepSpeed configuration: batch, precision, ZeRO stage and how gradients are reduced; it holds no model.
+
+Source of names and defaults: deepspeedai/DeepSpeed, docs/_pages/config-json.md and deepspeed/runtime/zero/config.py.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from predictor.base.errors import ConfigError, nearest
+from predictor.configuration.readers.fields import Fields
+from predictor.configuration.readers.hugging_face import load_json
+from predictor.configuration.readers.known_keys import known_keys
+from predictor.configuration.readers.result import Read
+
+FORMAT = "DeepSpeed JSON"
+KEYS = "deepspeed"
+BATCH = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+SECTIONS = ("activation_checkpointing", "bf16", "fp16", "optimizer", "pipeline", "zero_optimization")
+OPTIMIZERS = ("adam", "adamw", "fusedadam", "torch_adam")
+COMPRESSED = ("onebitadam", "onebitlamb", "zerooneadam")
+FP32 = ("fp32", "float32", "torch.float32")
+
+
+def read(path: Path, data_parallel_size: int | None = None) -> Read:
+    """Read a DeepSpeed configuration.
+
+    Args:
+        path: the file.
+        data_parallel_size: replicas, which together with two of the three batch sizes give the third.
+
+    Raises:
+        ConfigError: something changes the cost in a way that is not modelled, is « auto », or contradicts another key.
+    """
+    fields = Fields(load_json(path), path.name)
+    _refuse_auto(fields)
+    sections = {name: fields.section(name) for name in SECTIONS}
+    _refuse(fields, sections)
+    notes: list[str] = []
+    training, replicas, unsaid = _batch(fields, data_parallel_size)
+    parallelism = replicas | _zero(fields, sections["zero_optimization"])
+    training |= _precision(fields, sections, unsaid) | _activations(sections, unsaid)
+    if _gradients_in_fp32(fields):
+        parallelism["fp32_gradients"] = True
+    _rest(fields, sections, notes)
+    return Read({"parallelism": parallelism, "training": training}, tuple(notes), FORMAT, unsaid)
+
+
+def _refuse_auto(fields: Fields) -> None:
+    """Refuse « auto », which a trainer replaces when it starts, where the value matters."""
+    known = known_keys(KEYS)
+
+    def search(values: dict[str, Any], prefix: str) -> None:
+        for key, value in values.items():
+            name = f"{prefix}{key}"
+            if value == "auto" and not known.is_irrelevant(name) and name not in known.noted:
+                raise ConfigError(
+                    f"{fields.where}: {name} is 'auto', which the trainer replaces when it starts; write what it "
+                    "becomes (Hugging Face's Trainer takes it from TrainingArguments)"
+                )
+            if isinstance(value, dict) and not known.is_irrelevant(name):
+                search(value, f"{name}.")
+
+    search(dict(fields.values), "")
+
+
+def _is_on(value: Any) -> bool:
+    """Return whether a value switches something on: a section does unless it says that it is not enabled."""
+    if isinstance(value, dict):
+        return bool(value.get("enabled", bool(value)))
+    return bool(value)
+
+
+def _refuse(fields: Fields, sections: dict[str, Fields]) -> None:
+    for name, reason in known_keys(KEYS).refused.items():
+        section, _, key = name.rpartition(".")
+        holder = sections[section] if section else fields
+        if _is_on(holder.values.get(key)):
+            raise holder.error(key, reason)
+    zero = sections["zero_optimization"]
+    for key in ("offload_optimizer", "offload_param"):
+        device = zero.section(key).values.get("device", "none" if not zero.has(key) else "cpu")
+        if device != "none":
+            raise zero.error(
+                key, "offloading is not modelled; remove it, or set its device to none, to predict without"
+            )
+    for key, alone in (("zero_hpz_partition_size", 1), ("mics_shard_size", -1)):
+        if zero.get(key) not in (None, alone, 0):
+            raise zero.error(key, "sharding over a part of the replicas is not modelled; remove it to predict over all")
+
+
+def _batch(fields: Fields, given: int | None) -> tuple[dict[str, int], dict[str, int], dict[str, str]]:
+    """Return keys of training and of parallelism, and what stays open.
+
+    Raises:
+        ConfigError: no batch size at all, or three that contradict each other.
+    """
+    total, micro, rounds = (fields.optional_whole(key) for key in BATCH)
+    if total is None and micro is None:
+        raise ConfigError(f"{fields.where}: train_batch_size or train_micro_batch_size_per_gpu must be given")
+    dp = given
+    if total is not None and micro is not None and rounds is not None:
+        dp, rest = divmod(total, micro * rounds)
+        if rest or dp < 1 or given not in (None, dp):
+            raise fields.error(
+                BATCH[0], f"it must be {BATCH[1]} × {BATCH[2]} × data_parallel_size{_product(fields, given)}"
+            )
+    elif total is not None and given is not None:
+        each, rest = divmod(total, given * (micro or rounds or 1))
+        if rest or not each:
+            raise fields.error(BATCH[0], f"it must be a multiple of what {given} replicas take at once")
+        micro = micro or each
+    training: dict[str, int] = {} if micro is None else {"micro_batch_size": micro}
+    training |= {"num_micro_batches": rounds or 1} if total is None else {"global_batch_size": total}
+    unsaid = {}
+    if dp is None:
+        unsaid["parallelism.data_parallel_size"] = f"{fields.where} says no number of GPUs"
+    if micro is None:
+        unsaid["training.micro_batch_size"] = (
+            f"{fields.where}: {BATCH[1]} is train_batch_size / gradient_accumulation_steps / data_parallel_size"
+        )
+    return training, {} if dp is None else {"data_parallel_size": dp}, unsaid
+
+
+def _product(fields: Fields, given: int | None) -> str:
+    """Return the factors as numbers, for a message."""
+    micro, rounds = fields.values[BATCH[1]], fields.values[BATCH[2]]
+    return f", {micro} × {rounds} × {given or 'a whole number'}"
+
+
+def _zero(fields: Fields, zero: Fields) -> dict[str, Any]:
+    stage = zero.whole("stage", 0, least=0)
+    if stage > 3:
+        raise zero.error("stage", "expected 0, 1, 2 or 3")
+    found: dict[str, Any] = {"zero_stage": stage}
+    scatters = zero.switch("reduce_scatter", True)
+    overlaps = zero.switch("overlap_comm", stage == 3)
+    bucket = zero.whole("reduce_bucket_size", 500_000_000)
+    fields.asked.add("zero_optimization")
+    if stage == 0:
+        return found | {"gradient_reduction": "all_reduce"}
+    return found | {
+        "gradient_reduction": "reduce_scatter" if scatters or stage == 3 else "all_reduce",
+        "gradient_bucket_elements": bucket,
+        "overlap_gradient_reduction": overlaps,
+        # Stages 1 and 2 gather after the optimizer; stage 3 prefetches layer by layer.
+        "overlap_parameter_gather": overlaps and stage == 3,
+    }
+
+
+def _precision(fields: Fields, sections: dict[str, Fields], unsaid: dict[str, str]) -> dict[str, str]:
+    if _is_on(fields.get("torch_autocast")) or _is_on(fields.get("amp")):
+        unsaid["training.precision"] = f"{fields.where} lets PyTorch cast"
+        return {}
+    half, brain = sections["fp16"].switch("enabled"), sections["bf16"].switch("enabled")
+    if half and brain:
+        raise ConfigError(f"{fields.where}: fp16 and bf16 are both enabled; enable one of them")
+    return {"precision": "fp16" if half else "bf16" if brain else "fp32"}
+
+
+def _activations(sections: dict[str, Fields], unsaid: dict[str, str]) -> dict[str, Any]:
+    section = sections["activation_checkpointing"]
+    found: dict[str, Any] = {}
+    if section.switch("partition_activations"):
+        found["partition_activations"] = True
+    if section.switch("synchronize_checkpoint_boundary"):
+        found["synchronize_each_layer"] = True
+    interval = sections["pipeline"].whole("activation_checkpoint_interval", 0, least=0)
+    if interval > 1:
+        raise sections["pipeline"].error(
+            "activation_checkpoint_interval", "recomputing several layers from one checkpoint is not modelled; write 1"
+        )
+    if interval:
+        return found | {"recompute": "full"}
+    unsaid["training.recompute"] = f"{section.where}: whether activations are recomputed is the model's code's choice"
+    return found
+
+
+def _gradients_in_fp32(fields: Fields) -> bool:
+    types = Fields(fields.values.get("data_types") or {}, fields.where, "data_types.")
+    named = (fields.get("communication_data_type"), types.get("grad_accum_dtype"))
+    return any(str(name).lower() in FP32 for name in named)
+
+
+def _rest(fields: Fields, sections: dict[str, Fields], notes: list[str]) -> None:
+    """Check the optimizer, note what deserves it, and refuse what is unknown."""
+    optimizer = sections["optimizer"]
+    name = optimizer.text("type", "AdamW").lower()
+    if name in COMPRESSED:
+        raise optimizer.error("type", "compressed gradients are not modelled; write AdamW")
+    if name not in OPTIMIZERS:
+        raise optimizer.error("type", "only Adam and AdamW are modelled")
+    known = known_keys(KEYS)
+    for holder in (fields, *sections.values()):
+        for key in holder.unasked():
+            full = f"{holder.prefix}{key}"
+            if full in known.noted:
+                notes += [known.noted[full]] if _is_on(holder.values[key]) else []
+            elif full in known.noted_off:
+                notes += [] if _is_on(holder.values[key]) else [known.noted_off[full]]
+            elif full not in known.refused and not known.is_irrelevant(full) and holder.prefix != "pipeline.":
+                usual = sorted(
+                    known.irrelevant | known.refused.keys() | known.noted.keys() | set(BATCH) | set(SECTIONS)
+                )
+                raise ConfigError(
+                    f"{holder.where}: {full} is not a key of DeepSpeed that is known here.{nearest(full, usual)} "
+                    "Remove it if it changes no cost of a step"
+                )

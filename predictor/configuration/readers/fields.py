@@ -1,0 +1,126 @@
+"""Typed access to the keys of somebody else's file: one line for a wrong value, and a memory of what was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from predictor.base.errors import ConfigError
+
+
+@dataclass(slots=True)
+class Fields:
+    """The keys of one section.
+
+    Attributes:
+        values: keys as the file has them; null counts as absent.
+        where: the file, for messages.
+        prefix: the section with its separator, for messages.
+        asked: keys that somebody asked for.
+    """
+
+    values: Mapping[str, Any]
+    where: str
+    prefix: str = ""
+    asked: set[str] = field(default_factory=set)
+
+    def error(self, key: str, rule: str) -> ConfigError:
+        """Return the error that a value breaks a rule; the rule carries the way out."""
+        return ConfigError(f"{self.where}: {self.prefix}{key} is {self._shown(key)}; {rule}")
+
+    def _shown(self, key: str) -> str:
+        value = self.values.get(key)
+        if isinstance(value, dict):
+            return "a mapping"
+        text = repr(value)
+        return text if len(text) <= 80 else f"{text[:77]}..."
+
+    def get(self, key: str) -> Any:
+        """Return a value as the file has it, None where it is absent."""
+        self.asked.add(key)
+        return self.values.get(key)
+
+    def has(self, key: str) -> bool:
+        """Return whether a key has a value, without asking for it."""
+        return self.values.get(key) is not None
+
+    def whole(self, key: str, default: int | None = None, least: int = 1) -> int:
+        """Return a whole number of at least ``least``; 5e8 is one.
+
+        Raises:
+            ConfigError: it is something else, or absent without a default.
+        """
+        value = self.get(key)
+        if value is None:
+            if default is None:
+                raise ConfigError(f"{self.where}: {self.prefix}{key} is missing; it is required")
+            return default
+        if isinstance(value, str) and value.strip().lstrip("+-").isdigit():
+            value = int(value)
+        if isinstance(value, bool) or not isinstance(value, int | float) or value != value // 1:
+            raise self.error(key, "expected a whole number")
+        if value < least:
+            raise self.error(key, f"expected at least {least}")
+        return int(value)
+
+    def optional_whole(self, key: str, least: int = 1) -> int | None:
+        """Return a whole number, or None where the key is absent."""
+        self.asked.add(key)
+        return self.whole(key, least=least) if self.has(key) else None
+
+    def real(self, key: str, default: float) -> float:
+        """Return a number.
+
+        Raises:
+            ConfigError: it is something else.
+        """
+        value = self.get(key)
+        if value is None:
+            return default
+        try:
+            return float("x" if isinstance(value, bool) else value)
+        except (TypeError, ValueError):
+            raise self.error(key, "expected a number") from None
+
+    def switch(self, key: str, default: bool = False) -> bool:
+        """Return true or false.
+
+        Raises:
+            ConfigError: it is something else.
+        """
+        value = self.get(key)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise self.error(key, "expected true or false")
+        return value
+
+    def text(self, key: str, default: str, known: Iterable[str] = ()) -> str:
+        """Return a word, one of the known ones if there are any.
+
+        Raises:
+            ConfigError: it is something else.
+        """
+        value = self.get(key)
+        if value is None:
+            return default
+        choices = list(known)
+        if not isinstance(value, str) or (choices and value not in choices):
+            raise self.error(key, f"expected {', '.join(choices) or 'a word'}")
+        return value
+
+    def section(self, key: str) -> Fields:
+        """Return the keys below a key, none where it is absent.
+
+        Raises:
+            ConfigError: it holds no keys.
+        """
+        value = self.get(key)
+        if value is not None and not isinstance(value, dict):
+            raise self.error(key, "expected keys and values")
+        return Fields(value or {}, self.where, f"{self.prefix}{key}.")
+
+    def unasked(self) -> list[str]:
+        """Return the keys with a value that nobody asked for."""
+        return [key for key, value in self.values.items() if key not in self.asked and value is not None]

@@ -1,0 +1,253 @@
+"""Read the command line of a Megatron-LM pre-training: model, parallelism and batch, with Megatron's own defaults.
+
+Source of names and defaults: NVIDIA/Megatron-LM, megatron/training/arguments.py.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from predictor.base.errors import ConfigError
+from predictor.configuration.readers.megatron_layout import parallelism, ranks_of_a_model, replicas
+from predictor.configuration.readers.megatron_options import Options, load
+from predictor.configuration.readers.result import Read
+
+FORMAT = "Megatron-LM arguments"
+# Tokens of tokenizers whose vocabulary is always the same one.
+TOKENIZERS = {"GPT2BPETokenizer": 50257, "Llama2Tokenizer": 32000}
+
+
+def read(path: Path, num_gpus: int | None = None) -> Read:
+    """Read a shell script, a file of arguments, or a YAML list or mapping of them; nothing is run.
+
+    Args:
+        path: the file.
+        num_gpus: GPUs of the run, from which the replicas follow; otherwise as the file says, if it does.
+
+    Raises:
+        ConfigError: an argument is unknown, contradicts another, or changes the cost in a way that is not modelled.
+    """
+    options, world_size, gpus_per_node = load(path)
+    options.refuse()
+    notes: list[str] = []
+    content = {
+        "model": _model(options, notes),
+        "parallelism": parallelism(options, notes),
+        "training": _training(options, notes),
+    }
+    unsaid = {} if "vocab_size" in content["model"] else {"model.vocab_size": f"{path.name} says no vocabulary size"}
+    content["parallelism"] |= {"gpus_per_node": gpus_per_node} if gpus_per_node else {}
+    model_ranks = ranks_of_a_model(options)
+    if num_gpus is not None and num_gpus % model_ranks:
+        raise ConfigError(
+            f"{path.name}: {num_gpus} GPUs are no multiple of tensor × pipeline × context parallel size, {model_ranks}"
+        )
+    gpus = num_gpus or world_size
+    if gpus is None or gpus % model_ranks:
+        # Examples say one node for the user to change.
+        reason = "says no number of GPUs" if gpus is None else f"says {gpus} GPUs for a model that takes {model_ranks}"
+        unsaid["parallelism.data_parallel_size"] = f"{path.name} {reason}"
+    else:
+        content["parallelism"] |= replicas(options, gpus // model_ranks)
+    return Read(content, (*notes, *options.rest()), FORMAT, unsaid)
+
+
+def _model(options: Options, notes: list[str]) -> dict[str, Any]:
+    hidden = options.whole("hidden-size")
+    gated = options.switch("swiglu")
+    model: dict[str, Any] = {
+        "num_layers": options.whole("num-layers", options.optional_whole("encoder-num-layers")),
+        "hidden_size": hidden,
+        "num_attention_heads": options.whole("num-attention-heads"),
+        "sequence_length": options.whole("seq-length", options.optional_whole("encoder-seq-length")),
+        # Two thirds for a gated FFN, cut down to a multiple of 64, so that it has about as many parameters.
+        "ffn_hidden_size": options.whole("ffn-hidden-size", 8 * hidden // 3 // 64 * 64 if gated else 4 * hidden),
+        "activation": "swiglu" if gated else "geglu" if options.switch("quick-geglu") else "gelu",
+        "biases": _biases(options),
+        "tied_embeddings": not options.switch("untie-embeddings-and-output-weights"),
+        "attention_dropout": options.real("attention-dropout", 0.1),
+        "hidden_dropout": options.real("hidden-dropout", 0.1),
+        **_attention(options, notes),
+        **_positions(options),
+        **_vocabulary(options),
+        **_kernels(options, notes),
+    }
+    if experts := _experts(options, model, notes):
+        model["moe"] = experts
+    return model
+
+
+def _biases(options: Options) -> bool | str:
+    only_qkv = options.switch("add-qkv-bias")
+    return ("qkv" if only_qkv else False) if options.switch("disable-bias-linear") else True
+
+
+def _attention(options: Options, notes: list[str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    groups = options.whole("num-query-groups", 1)
+    if options.switch("group-query-attention"):
+        found["num_key_value_heads"] = groups
+    if (channels := options.optional_whole("kv-channels")) is not None:
+        found["head_dim"] = channels
+    if options.switch("qk-layernorm"):
+        found["qk_norm"] = True
+    window = options.get("window-size")
+    if window is not None:
+        left = re.match(r"\(?\s*(\d+)", str(window))
+        if left is None:
+            raise options.error("window-size", "expected the tokens to the left and right, such as 4096,0")
+        found["sliding_window"] = int(left[1]) + 1  # the token itself is not among those to its left
+    if options.text("cp-comm-type", "p2p") != "p2p":
+        notes.append("--cp-comm-type: context parallelism is predicted as a ring (p2p)")
+    return found
+
+
+def _positions(options: Options) -> dict[str, Any]:
+    kind = options.text("position-embedding-type", "learned_absolute")
+    longest = options.optional_whole("max-position-embeddings")
+    share = options.real("rotary-percent", 1.0)
+    if kind == "rope" or options.switch("use-rotary-position-embeddings"):
+        return {"rotary_fraction": share}
+    if kind != "learned_absolute":
+        raise options.error("position-embedding-type", "expected learned_absolute or rope; others are not modelled")
+    return {"rotary_fraction": 0.0} | ({} if longest is None else {"num_position_embeddings": longest})
+
+
+def _vocabulary(options: Options) -> dict[str, int]:
+    tokenizer = options.text("tokenizer-type", "GPT2BPETokenizer" if options.has("merge-file") else "")
+    size = options.optional_whole("vocab-size")
+    multiple = options.whole("make-vocab-size-divisible-by", 128) * options.whole("tensor-model-parallel-size", 1)
+    padded = options.optional_whole("padded-vocab-size")
+    if padded is not None:
+        return {"vocab_size": padded}
+    if size is None:
+        size = TOKENIZERS.get(tokenizer)
+    elif tokenizer == "NullTokenizer":
+        size += 1  # it adds an end-of-document token
+    if size is None:
+        return {}
+    is_usual = options.whole("make-vocab-size-divisible-by", 128) == 128  # then the predictor pads just so
+    return {"vocab_size": size if is_usual else -(-size // multiple) * multiple}
+
+
+def _kernels(options: Options, notes: list[str]) -> dict[str, Any]:
+    """Return which kernels run; Transformer Engine is the default from core release 0.6 on."""
+    if not any(options.has(key) for key in ("transformer-impl", "use-flash-attn", "attention-backend")):
+        notes.append("--transformer-impl is not in the file: predicted with transformer_engine and flash attention")
+    is_local = options.text("transformer-impl", "transformer_engine", ("local", "transformer_engine")) == "local"
+    backend = options.text("attention-backend", "auto", ("auto", "flash", "fused", "unfused", "local"))
+    fuses_softmax = not options.switch("no-masked-softmax-fusion")
+    if options.switch("use-flash-attn") or not (is_local or backend in ("unfused", "local")):
+        attention = "flash"
+    else:
+        attention = "fused_softmax" if fuses_softmax else "unfused"
+    is_rms = options.text("normalization", "LayerNorm", ("LayerNorm", "RMSNorm")) == "RMSNorm"
+    norm = ("rms_norm" if is_local else "fused_rms_norm") if is_rms else "layer_norm"
+    return {
+        "attention": attention,
+        "normalization": norm,
+        "fused_side_kernels": _fuses_side_kernels(options, notes),
+        **_rope_kernel(options, is_local),
+    }
+
+
+def _rope_kernel(options: Options, is_local: bool) -> dict[str, bool]:
+    is_off = options.switch("no-rope-fusion") or options.switch("rotary-interleaved")
+    return {} if is_off or is_local or not _positions(options)["rotary_fraction"] else {"fused_rope": True}
+
+
+def _fuses_side_kernels(options: Options, notes: list[str]) -> bool:
+    dropout = not options.switch("no-bias-dropout-fusion")
+    name = "no-bias-swiglu-fusion" if options.switch("swiglu") else "no-bias-gelu-fusion"
+    activation = not options.switch(name)
+    options.asked |= {"no-bias-swiglu-fusion", "no-bias-gelu-fusion"}
+    if dropout != activation:
+        notes.append(f"--{name} and --no-bias-dropout-fusion differ: side kernels are predicted unfused")
+    return dropout and activation
+
+
+def _experts(options: Options, model: dict[str, Any], notes: list[str]) -> dict[str, Any]:
+    count = options.optional_whole("num-experts")
+    width = options.whole("moe-ffn-hidden-size", model["ffn_hidden_size"])
+    top_k = options.whole("moe-router-topk", 2)
+    shared = options.whole("moe-shared-expert-intermediate-size", 0, least=0)
+    gate = options.switch("moe-shared-expert-gate") or options.switch("moe-use-shared-expert-gate")
+    capacity = options.real("moe-expert-capacity-factor", 0.0)
+    dispatcher = options.text("moe-token-dispatcher-type", "allgather")
+    frequency = options.get("moe-layer-freq")
+    if count is None:
+        return {}
+    experts: dict[str, Any] = {"num_experts": count, "experts_per_token": top_k, "expert_ffn_hidden_size": width}
+    if shared:
+        experts |= {"shared_expert_ffn_hidden_size": shared, "shared_expert_gate": gate}
+    if dense := _dense_layers(options, frequency, model["num_layers"]):
+        experts["num_dense_layers"] = dense
+    if capacity > 0:
+        experts["capacity_factor"] = capacity
+    if dispatcher != "alltoall" and options.whole("expert-model-parallel-size", 1) > 1:
+        notes.append(f"--moe-token-dispatcher-type {dispatcher}: tokens are predicted to travel by all-to-all")
+    return experts
+
+
+def _dense_layers(options: Options, frequency: Any, layers: int) -> int:
+    """Return how many layers at the start have no experts, from a period or a list such as ([0]*1+[1]*26).
+
+    Raises:
+        ConfigError: layers without experts stand elsewhere.
+    """
+    if frequency is None or str(frequency) == "1":
+        return 0
+    text = str(frequency).strip("'\"() ").replace(" ", "")
+    pattern: list[int] = []
+    for part in text.split("+"):
+        found = re.fullmatch(r"\(?\[([01](?:,[01])*)\]\)?(?:\*(\d+))?", part)
+        if found is None:
+            raise options.error("moe-layer-freq", "expected 1, or a list such as [0]*1+[1]*31")
+        pattern += [int(one) for one in found[1].split(",")] * int(found[2] or 1)
+    dense = pattern.index(1) if 1 in pattern else len(pattern)
+    if len(pattern) != layers or 0 in pattern[dense:] or dense == layers:
+        raise options.error(
+            "moe-layer-freq", f"only layers at the start can go without experts, and it must name {layers} layers"
+        )
+    return dense
+
+
+def _training(options: Options, notes: list[str]) -> dict[str, Any]:
+    half, brain = options.switch("fp16"), options.switch("bf16")
+    if half and brain:
+        raise ConfigError(f"{options.where}: --fp16 and --bf16 are both given; write one of them")
+    if options.text("optimizer", "adam") != "adam":
+        raise options.error("optimizer", "only adam is modelled")
+    training: dict[str, Any] = {"micro_batch_size": options.whole("micro-batch-size")}
+    batch = options.optional_whole("global-batch-size")
+    training |= {"num_micro_batches": 1} if batch is None else {"global_batch_size": batch}
+    training |= {"precision": "fp16" if half else "bf16" if brain else "fp32", "recompute": _recompute(options, notes)}
+    if options.switch("distribute-saved-activations"):
+        training["partition_activations"] = True
+    return training
+
+
+def _recompute(options: Options, notes: list[str]) -> str:
+    granularity = options.text("recompute-granularity", "", ("selective", "full"))
+    if options.switch("recompute-activations"):
+        granularity = "selective"
+    # Releases of 2021 and 2022 had these two, for whole layers.
+    if options.switch("checkpoint-activations") or options.get("activations-checkpoint-method"):
+        granularity = "full"
+    method = options.text("recompute-method", "", ("uniform", "block"))
+    count = options.optional_whole("recompute-num-layers")
+    modules = [one for one in str(options.get("recompute-modules") or "").split() if one != "core_attn"]
+    if granularity == "selective" and modules:
+        notes.append(f"--recompute-modules {' '.join(modules)}: predicted is the recomputation of attention alone")
+    if granularity == "full" and method == "block" and count is not None:
+        stages = options.whole("pipeline-model-parallel-size", 1)
+        if count * stages < options.whole("num-layers"):
+            raise options.error(
+                "recompute-num-layers",
+                "recomputing some layers of a stage is not modelled; set training.recompute to full or none",
+            )
+    elif granularity == "full" and count is not None and count > 1:
+        notes.append(f"--recompute-num-layers {count}: predicted as if every layer's input were kept")
+    return granularity or "none"

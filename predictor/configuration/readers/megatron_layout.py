@@ -1,0 +1,133 @@
+"""The layout that arguments of Megatron-LM describe: degrees, schedule, optimizer sharding and overlap."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from predictor.base.errors import ConfigError
+from predictor.configuration.readers.megatron_options import Options
+
+SHARDING = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
+
+
+def ranks_of_a_model(options: Options) -> int:
+    """Return the ranks that hold one replica of the model."""
+    sizes = ("tensor-model-parallel-size", "pipeline-model-parallel-size", "context-parallel-size")
+    return prod(options.whole(size, 1) for size in sizes)
+
+
+def replicas(options: Options, data_parallel_size: int) -> dict[str, int]:
+    """Return what follows from the number of replicas."""
+    found = {"data_parallel_size": data_parallel_size}
+    if options.switch("overlap-grad-reduce") and options.optional_whole("ddp-bucket-size") is None:
+        # Source: megatron/core/distributed/distributed_data_parallel.py.
+        found["gradient_bucket_elements"] = max(40_000_000, 1_000_000 * data_parallel_size)
+    return found
+
+
+def parallelism(options: Options, notes: list[str]) -> dict[str, Any]:
+    """Return the section ``parallelism``, without what follows from the number of GPUs.
+
+    Raises:
+        ConfigError: degrees do not divide the layers.
+    """
+    tp = options.whole("tensor-model-parallel-size", 1)
+    pp = options.whole("pipeline-model-parallel-size", 1)
+    found: dict[str, Any] = {
+        "tensor_parallel_size": tp,
+        # With one rank Megatron-LM switches it off.
+        "sequence_parallel": options.switch("sequence-parallel") and tp > 1,
+        "pipeline_parallel_size": pp,
+        "context_parallel_size": options.whole("context-parallel-size", 1),
+        **_experts(options, tp),
+        **_schedule(options, pp, notes),
+    }
+    if options.switch("use-tp-pp-dp-mapping"):
+        found["rank_order"] = ["tp", "cp", "pp", "dp"]
+    return found | _gradients(options, notes)
+
+
+def _experts(options: Options, tp: int) -> dict[str, int]:
+    ep = options.whole("expert-model-parallel-size", 1)
+    if options.whole("expert-tensor-parallel-size", tp) != tp:
+        raise options.error(
+            "expert-tensor-parallel-size", f"experts are modelled split as all else is; write {tp}, or leave it out"
+        )
+    return {"expert_parallel_size": ep} if ep > 1 else {}
+
+
+def _schedule(options: Options, pp: int, notes: list[str]) -> dict[str, Any]:
+    layers = options.whole("num-layers", options.optional_whole("encoder-num-layers"))
+    pieces = options.whole("num-virtual-stages-per-pipeline-rank", 1)
+    per_piece = options.optional_whole("num-layers-per-virtual-pipeline-stage")
+    if per_piece is not None:
+        pieces, rest = divmod(layers, pp * per_piece)
+        if rest or not pieces:
+            raise options.error(
+                "num-layers-per-virtual-pipeline-stage", f"it must divide the layers of a stage, {layers} / {pp}"
+            )
+    if options.switch("no-overlap-p2p-communication") and pieces > 1:
+        notes.append("--no-overlap-p2p-communication: messages of an interleaved schedule are predicted to overlap")
+    found: dict[str, Any] = {}
+    if pp > 1:
+        found["schedule"] = "interleaved_1f1b" if pieces > 1 else "1f1b"
+    if pieces > 1:
+        found["virtual_pipeline_parallel_size"] = pieces
+    split = _split(options, layers, pp)
+    return found | ({"layers_per_stage": split} if split else {})
+
+
+def _split(options: Options, layers: int, pp: int) -> list[int]:
+    """Return layers per stage where the first and the last stage differ, nothing where all are alike."""
+    first = options.optional_whole("decoder-first-pipeline-num-layers")
+    last = options.optional_whole("decoder-last-pipeline-num-layers")
+    embedding = options.switch("account-for-embedding-in-pipeline-split")
+    loss = options.switch("account-for-loss-in-pipeline-split")
+    if pp == 1 or (first is None and last is None and not embedding and not loss):
+        return []
+    if first is None and last is None:
+        each, rest = divmod(layers + embedding + loss, pp)
+        split = [each - embedding, *[each] * (pp - 2), each - loss]
+    else:
+        inner = pp - (first is not None) - (last is not None)
+        each, rest = divmod(layers - (first or 0) - (last or 0), inner) if inner else (0, 0)
+        split = ([] if first is None else [first]) + [each] * inner + ([] if last is None else [last])
+    if rest or min(split) < 1 or sum(split) != layers:
+        raise ConfigError(
+            f"{options.where}: --num-layers is {layers}; between the first and the last of {pp} stages it must divide"
+        )
+    return split
+
+
+def _gradients(options: Options, notes: list[str]) -> dict[str, Any]:
+    stage = _zero_stage(options)
+    overlaps = options.switch("overlap-grad-reduce")
+    gathers = options.switch("overlap-param-gather")
+    whole = options.switch("use-torch-fsdp2")
+    found: dict[str, Any] = {
+        "zero_stage": stage,
+        "gradient_reduction": "reduce_scatter" if stage else "all_reduce",
+        "overlap_gradient_reduction": overlaps or whole,
+        "overlap_parameter_gather": gathers or whole,
+        "overlap_tensor_parallel": options.switch("tp-comm-overlap"),
+    }
+    in_half = options.switch("grad-reduce-in-bf16")
+    accumulates = options.switch("accumulate-allreduce-grads-in-fp32")
+    found["fp32_gradients"] = accumulates or (options.switch("bf16") and not in_half)
+    bucket = options.optional_whole("ddp-bucket-size")
+    if bucket is not None:
+        found["gradient_bucket_elements"] = bucket
+    # Releases of 2021: « local » reduces after the backward pass, « torch » is PyTorch's own.
+    if options.text("DDP-impl", "local") != "local":
+        notes.append("--DDP-impl: predicted as Megatron-LM's own reduction of gradients")
+    return found
+
+
+def _zero_stage(options: Options) -> int:
+    strategy = options.text("data-parallel-sharding-strategy", "no_shard", SHARDING)
+    is_fsdp = options.switch("use-megatron-fsdp") or options.switch("use-custom-fsdp")
+    if options.switch("use-torch-fsdp2"):
+        return 3
+    sharded = options.switch("use-distributed-optimizer")
+    return SHARDING[strategy] if is_fsdp else int(sharded)

@@ -1,0 +1,264 @@
+"""Read a torchtitan job: model by name, parallelism and batch.
+
+Source of names and defaults: pytorch/torchtitan, torchtitan/config/job_config.py and
+torchtitan/distributed/pipeline_parallel.py.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+from predictor.base.errors import ConfigError, nearest
+from predictor.configuration.presets import preset
+from predictor.configuration.readers.fields import Fields
+from predictor.configuration.readers.known_keys import known_keys
+from predictor.configuration.readers.result import Read
+
+FORMAT = "torchtitan TOML"
+KEYS = "torchtitan"
+SECTIONS = ("activation_checkpoint", "compile", "model", "optimizer", "parallelism", "training")
+# Presets by torchtitan's name and flavor; its Llama 3 is today's 3.1, of the same shapes.
+PRESETS = {
+    "llama3": {
+        "1B": "llama3.2-1b",
+        "3B": "llama3.2-3b",
+        "8B": "llama3.1-8b",
+        "70B": "llama3.1-70b",
+        "405B": "llama3.1-405b",
+    },
+    "qwen3": {
+        "0.6B": "qwen3-0.6b",
+        "1.7B": "qwen3-1.7b",
+        "4B": "qwen3-4b",
+        "8B": "qwen3-8b",
+        "14B": "qwen3-14b",
+        "32B": "qwen3-32b",
+        "30B-A3B": "qwen3-30b-a3b",
+        "235B-A22B": "qwen3-235b-a22b",
+    },
+}
+SCHEDULES = {"1f1b": "1f1b", "gpipe": "all_forward_all_backward", "interleaved1f1b": "interleaved_1f1b"}
+BACKENDS = ("_flex_attn", "_flex", "_varlen_attn", "_varlen", "_sdpa")
+DDP_BUCKET_ELEMENTS = 100 * 2**20 // 4  # replicate(bucket_cap_mb=100) of fp32 gradients
+
+
+def read(path: Path, num_gpus: int | None = None) -> Read:
+    """Read a torchtitan job.
+
+    Args:
+        path: the file.
+        num_gpus: GPUs of the run, which settle a data_parallel_shard_degree of -1.
+
+    Raises:
+        ConfigError: the model has no preset, or something changes the cost in a way that is not modelled.
+    """
+    job = _load(path)
+    sections = {name: job.section(name) for name in SECTIONS}
+    _refuse(job, sections)
+    notes: list[str] = []
+    unsaid: dict[str, str] = {}
+    model, layers = _model(sections)
+    layout = sections["parallelism"]
+    parallelism = _degrees(layout, num_gpus, unsaid) | _pipeline(layout, layers, notes)
+    parallelism |= _replicas(layout, notes) | {"fp32_gradients": True}  # mixed_precision_reduce knows fp32 only
+    training = _batch(sections, parallelism, notes) | _precision(sections["training"])
+    training["recompute"] = _recompute(sections["activation_checkpoint"], notes)
+    _rest(job, sections, notes)
+    content = {"model": model, "parallelism": parallelism, "training": training}
+    return Read(content, tuple(notes), FORMAT, unsaid)
+
+
+def _load(path: Path) -> Fields:
+    try:
+        return Fields(tomllib.loads(path.read_text(encoding="utf-8")), path.name)
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not TOML: {error}") from None
+
+
+def _refuse(job: Fields, sections: dict[str, Fields]) -> None:
+    for name, reason in known_keys(KEYS).refused.items():
+        section, _, key = name.partition(".")
+        holder = sections.get(section) or job.section(section)
+        value = holder.values.get(key)
+        if value and (value is True or value != 1):  # a degree of 1 is none
+            raise holder.error(key, reason)
+    model, optimizer = sections["model"], sections["optimizer"]
+    if model.get("converters"):
+        raise model.error(
+            "converters", "float8 and other conversions are not modelled; remove it to predict in 16 bits"
+        )
+    if optimizer.text("name", "AdamW") not in ("Adam", "AdamW"):
+        raise optimizer.error("name", "only Adam and AdamW are modelled")
+
+
+def _model(sections: dict[str, Fields]) -> tuple[dict[str, Any], int]:
+    """Return the section ``model`` and its number of layers."""
+    section = sections["model"]
+    name, flavor = section.text("name", "llama3"), section.text("flavor", "debugmodel")
+    if name.startswith("deepseek"):
+        raise section.error("name", "its multi-head latent attention is not modelled")
+    if name not in PRESETS:
+        raise section.error("name", f"it has no preset.{nearest(name, PRESETS)} Known: {', '.join(PRESETS)}")
+    for backend in BACKENDS:
+        flavor = flavor.removesuffix(backend)
+    if flavor not in PRESETS[name]:
+        raise section.error(
+            "flavor", f"it has no preset.{nearest(flavor, PRESETS[name])} Known of {name}: {', '.join(PRESETS[name])}"
+        )
+    chosen = PRESETS[name][flavor]
+    length = sections["training"].whole("seq_len", 2048)
+    return {"preset": chosen, "sequence_length": length}, int(preset(chosen)["num_layers"])
+
+
+def _degrees(layout: Fields, num_gpus: int | None, unsaid: dict[str, str]) -> dict[str, Any]:
+    tp, pp = layout.whole("tensor_parallel_degree", 1), layout.whole("pipeline_parallel_degree", 1)
+    cp, ep = layout.whole("context_parallel_degree", 1), layout.whole("expert_parallel_degree", 1)
+    replicate = layout.whole("data_parallel_replicate_degree", 1)
+    shard = layout.whole("data_parallel_shard_degree", -1, least=-1)
+    if replicate > 1 and shard != 1:
+        raise layout.error(
+            "data_parallel_replicate_degree",
+            "sharding over a part of the replicas (HSDP) is not modelled; write 1, or data_parallel_shard_degree = 1",
+        )
+    if layout.whole("expert_tensor_parallel_degree", tp) not in (1, tp):
+        raise layout.error("expert_tensor_parallel_degree", f"experts are modelled split as all else is; write {tp}")
+    found: dict[str, Any] = {
+        "tensor_parallel_size": tp,
+        "sequence_parallel": tp > 1,
+        "pipeline_parallel_size": pp,
+        "context_parallel_size": cp,
+    }
+    found |= {"expert_parallel_size": ep} if ep > 1 else {}
+    dp = replicate * shard
+    if num_gpus is not None:
+        rest = num_gpus % (tp * pp * cp)
+        if rest or (shard > 0 and dp * tp * pp * cp != num_gpus):
+            raise ConfigError(
+                f"{layout.where}: the degrees make {abs(dp) * tp * pp * cp} GPUs or a multiple; the run has {num_gpus}"
+            )
+        dp = num_gpus // (tp * pp * cp)
+    if dp > 0:
+        return found | {"data_parallel_size": dp}
+    unsaid["parallelism.data_parallel_size"] = (
+        f"{layout.where}: data_parallel_shard_degree -1 takes the rest of the GPUs"
+    )
+    return found
+
+
+def _replicas(layout: Fields, notes: list[str]) -> dict[str, Any]:
+    """Return how weights are sharded and gradients reduced: FSDP, or DDP where the shard degree is 1."""
+    policy = layout.text("fsdp_reshard_after_forward", "default", ("default", "always", "never"))
+    is_whole = layout.whole("pipeline_parallel_degree", 1) == 1 if policy == "default" else policy == "always"
+    overlaps = layout.switch("enable_async_tensor_parallel")
+    rotation = layout.text("context_parallel_rotate_method", "allgather", ("allgather", "alltoall"))
+    if rotation == "allgather" and layout.whole("context_parallel_degree", 1) > 1:
+        notes.append("context_parallel_rotate_method allgather: keys and values are predicted to travel around a ring")
+    found: dict[str, Any] = {"overlap_gradient_reduction": True, "overlap_tensor_parallel": overlaps}
+    if layout.whole("data_parallel_shard_degree", -1, least=-1) == 1:
+        return found | {
+            "zero_stage": 0,
+            "gradient_reduction": "all_reduce",
+            "gradient_bucket_elements": DDP_BUCKET_ELEMENTS,
+        }
+    # Weights that stay gathered after the forward pass are sharded like ZeRO-2.
+    return found | {
+        "zero_stage": 3 if is_whole else 2,
+        "gradient_reduction": "reduce_scatter",
+        "overlap_parameter_gather": True,
+    }
+
+
+def _pipeline(layout: Fields, layers: int, notes: list[str]) -> dict[str, Any]:
+    pp = layout.whole("pipeline_parallel_degree", 1)
+    name = layout.text("pipeline_parallel_schedule", "1F1B")
+    first = layout.whole("pipeline_parallel_first_stage_less_layers", 1, least=0)
+    last = layout.whole("pipeline_parallel_last_stage_less_layers", 1, least=0)
+    per_stage = layout.optional_whole("pipeline_parallel_layers_per_stage")
+    if pp == 1:
+        return {}
+    schedule = SCHEDULES.get(name.lower())
+    if schedule is None:
+        raise layout.error("pipeline_parallel_schedule", "only 1F1B, Interleaved1F1B and GPipe are modelled")
+    is_looped = schedule == "interleaved_1f1b"
+    stages = pp * (2 if is_looped else 1) if per_stage is None else ceil((layers + first + last) / per_stage)
+    if stages % pp or (stages > pp) != is_looped:
+        raise layout.error(
+            "pipeline_parallel_layers_per_stage",
+            f"it makes {stages} stages for {pp} ranks and {name}, which do not fit",
+        )
+    split = _split(layers, stages, first, last)
+    if min(split) < 1:
+        raise layout.error("pipeline_parallel_degree", f"{layers} layers do not fill its {stages} stages")
+    found: dict[str, Any] = {"schedule": schedule}
+    if not is_looped:
+        return found | {"layers_per_stage": split}
+    if len(set(split)) > 1:
+        notes.append(f"stages of {min(split)} to {max(split)} layers are predicted as evenly as the layers divide")
+    return found | {"virtual_pipeline_parallel_size": stages // pp}
+
+
+def _split(layers: int, stages: int, first: int, last: int) -> list[int]:
+    """Return layers per stage; the embedding counts as ``first`` layers and the output as ``last``."""
+    each, extra = divmod(layers + first + last, stages)
+    split = [each + (stage < extra) for stage in range(stages)]
+    split[0] -= first
+    split[-1] -= last
+    return split
+
+
+def _batch(sections: dict[str, Fields], parallelism: dict[str, Any], notes: list[str]) -> dict[str, int]:
+    training, layout = sections["training"], sections["parallelism"]
+    older = training.optional_whole("batch_size")
+    local = training.whole("local_batch_size", 8 if older is None else older)
+    total = training.whole("global_batch_size", -1, least=-1)
+    micro = layout.whole("pipeline_parallel_microbatch_size", 1)
+    if parallelism["pipeline_parallel_size"] == 1:
+        return {"micro_batch_size": local} | ({"global_batch_size": total} if total > 0 else {"num_micro_batches": 1})
+    if local % micro:
+        raise training.error("local_batch_size", f"it must be a multiple of pipeline_parallel_microbatch_size, {micro}")
+    dp = parallelism.get("data_parallel_size")
+    if total > 0 and dp is not None and total != local * dp:
+        raise training.error(
+            "global_batch_size",
+            f"the pipeline is drained between rounds of {local} × {dp}, which is not modelled; write {local * dp}",
+        )
+    if total > 0 and dp is None:
+        notes.append(f"global_batch_size: predicted is one round of local_batch_size, {local}, per replica")
+    return {"micro_batch_size": micro, "num_micro_batches": local // micro}
+
+
+def _precision(training: Fields) -> dict[str, str]:
+    name = training.text("mixed_precision_param", "bfloat16", ("bfloat16", "float32"))
+    training.text("mixed_precision_reduce", "float32", ("float32",))
+    return {"precision": "bf16" if name == "bfloat16" else "fp32"}
+
+
+def _recompute(section: Fields, notes: list[str]) -> str:
+    mode = section.text("mode", "selective", ("none", "selective", "full", "memory_budget"))
+    option = str(section.get("selective_ac_option") or "2")
+    if mode == "memory_budget":
+        raise section.error("mode", "torch.compile's memory budget is not modelled; write none, selective or full")
+    if mode == "selective":
+        what = "by operator" if option == "op" else f"every {option} layers"
+        notes.append(f"activation_checkpoint selective ({what}): predicted is the recomputation of attention alone")
+    return mode
+
+
+def _rest(job: Fields, sections: dict[str, Fields], notes: list[str]) -> None:
+    known = known_keys(KEYS)
+    for name, values in job.values.items():
+        holder = sections.get(name) or job.section(name)
+        for key in holder.unasked():
+            full = f"{name}.{key}"
+            if full in known.noted:
+                notes += [known.noted[full]] if values[key] else []
+            elif full in known.refused or known.is_irrelevant(full) or not values[key]:
+                continue
+            elif name in SECTIONS:
+                usual = sorted(holder.asked | {one.partition(".")[2] for one in known.irrelevant})
+                raise holder.error(key, f"it is not known here.{nearest(key, usual)} Remove it if it changes no cost")
+            else:
+                notes.append(f"{full}: not used, as unknown")

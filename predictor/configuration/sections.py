@@ -1,0 +1,288 @@
+"""The sections of a configuration file in its full form, and one line for whatever is wrong with one."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo
+
+from predictor.base.errors import ConfigError, MissingKeyError, nearest
+from predictor.base.sizes import LARGEST, both_names
+from predictor.costs.work import FP8_PRECISIONS, STEP_PRECISIONS
+from predictor.workloads.layout import RANK_ORDER
+from predictor.workloads.partition import METHODS
+from predictor.workloads.run import Recompute
+from predictor.workloads.transformer import Activation, Attention, Biases, Normalization
+
+
+def _whole_number(value: object, info: ValidationInfo) -> object:
+    """Refuse what pydantic would turn into a whole number although nobody meant one, and what nobody could mean."""
+    if isinstance(value, bool | str):
+        raise ValueError(f"expected a whole number, not {value!r}")
+    largest = LARGEST.get(info.field_name or "")
+    if largest is not None and isinstance(value, int | float) and value > largest:
+        raise ValueError(f"more than {largest:,} is taken for a slip")
+    return value
+
+
+def _biases(value: object) -> object:
+    """Return which biases a switch stands for."""
+    if isinstance(value, bool):
+        return Biases.ALL if value else Biases.NONE
+    if value in ("qkv", Biases.QKV, Biases.ALL, Biases.NONE):
+        return value
+    raise ValueError("expected false, true or qkv")
+
+
+def _names(value: object) -> object:
+    """Refuse what is no list of names, before pydantic calls it a tuple."""
+    if isinstance(value, list | tuple) and all(isinstance(name, str) for name in value):
+        return value
+    raise ValueError("expected a list of names")
+
+
+def _split(value: object) -> object:
+    """Refuse a split that is neither a list nor the name of a method, before pydantic explains both."""
+    if isinstance(value, list | tuple) or value in METHODS:
+        return value
+    raise ValueError(f"expected a list of layers per stage, or {' or '.join(METHODS)}")
+
+
+def _step_precision(value: object) -> object:
+    """Refuse a precision in which only single operators are known, before pydantic lists the others."""
+    if value in FP8_PRECISIONS:
+        known = f"{', '.join(STEP_PRECISIONS[:-1])} or {STEP_PRECISIONS[-1]}"
+        raise ValueError(f"whole steps in fp8 are not predicted, single operators only; expected {known}")
+    return value
+
+
+Count = Annotated[int, BeforeValidator(_whole_number), Field(gt=0)]
+Amount = Annotated[int, BeforeValidator(_whole_number), Field(ge=0)]
+Syncs = Annotated[int, BeforeValidator(_whole_number), Field(ge=0)]
+Switch = Annotated[bool, Field(strict=True)]
+Probability = Annotated[float, Field(strict=True, ge=0.0, lt=1.0)]
+
+
+class Section(BaseModel):
+    """Base of every part of a configuration: closed and immutable."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ExpertsSection(Section):
+    """A mixture of experts in place of a layer's FFN."""
+
+    num_experts: Count = Field(description="routed experts of a layer")
+    experts_per_token: Count = Field(description="experts that each token visits (top-k)")
+    expert_ffn_hidden_size: Count = Field(description="inner width of one expert")
+    shared_expert_ffn_hidden_size: Amount = Field(default=0, description="inner width of all shared experts together")
+    shared_expert_gate: Switch = Field(default=False, description="a learned gate scales the shared experts' output")
+    num_dense_layers: Amount = Field(default=0, description="layers at the start that have an ordinary FFN")
+    capacity_factor: float | None = Field(
+        default=None, gt=0.0, le=1000.0, description="tokens an expert takes over its even share; absent: dropless"
+    )
+    load_imbalance: float = Field(
+        default=1.0, ge=1.0, le=1000.0, description="tokens of the busiest rank over the mean"
+    )
+
+
+class ModelSection(Section):
+    """The model."""
+
+    num_layers: Count = Field(description="transformer layers")
+    hidden_size: Count = Field(description="width of the residual stream, elements")
+    num_attention_heads: Count = Field(description="query heads")
+    sequence_length: Count = Field(description="tokens per sample")
+    ffn_hidden_size: Count | None = Field(default=None, description="inner width of the FFN; 4 × hidden_size if absent")
+    num_key_value_heads: Count | None = Field(default=None, description="heads of keys and values; all if absent")
+    head_dim: Count | None = Field(default=None, description="width of a head; hidden_size over the heads if absent")
+    activation: Activation = Field(default=Activation.GELU, description="the FFN's non-linearity")
+    sliding_window: Count | None = Field(default=None, description="tokens that a query sees; all if absent")
+    sliding_window_layers: Count | None = Field(default=None, description="layers that have the window; all if absent")
+    vocab_size: Count = Field(default=50257, description="tokens of the vocabulary, before padding")
+    normalization: Normalization = Field(
+        default=Normalization.RMS_NORM, description="norm of a layer and of the output"
+    )
+    attention: Attention = Field(default=Attention.FLASH, description="kernels that compute attention")
+    causal: Switch = Field(default=True, description="a token attends to earlier ones only")
+    rotary_fraction: float = Field(
+        default=1.0, strict=True, ge=0.0, le=1.0, description="rotated share of a head; 0: learned positions"
+    )
+    num_position_embeddings: Count | None = Field(
+        default=None, description="rows of learned positions; sequence_length if absent"
+    )
+    parallel_residual: Switch = Field(default=False, description="attention and FFN side by side (GPT-J)")
+    biases: Annotated[Biases, BeforeValidator(_biases)] = Field(
+        default=Biases.NONE, description="linear layers with biases: false, true or qkv"
+    )
+    qk_norm: Switch = Field(default=False, description="queries and keys are normalised per head")
+    post_norms: Switch = Field(default=False, description="norms behind attention and FFN as well (Gemma 2)")
+    attention_dropout: Probability = Field(default=0.0, description="probability")
+    hidden_dropout: Probability = Field(default=0.0, description="probability")
+    fused_side_kernels: Switch = Field(default=False, description="bias, dropout and residual addition in one kernel")
+    fused_rope: Switch = Field(default=False, description="queries and keys are rotated in one kernel")
+    tied_embeddings: Switch = Field(default=False, description="embedding and output projection share weights")
+    moe: ExpertsSection | None = Field(default=None, description="mixture of experts")
+    layer_operators: tuple[str, ...] | None = Field(
+        default=None, description="operators of a layer, instead of the usual"
+    )
+    forward_all_reduces: Syncs | None = Field(default=None, description="tensor-parallel all-reduces per layer forward")
+    backward_all_reduces: Syncs | None = Field(default=None, description="the same backward")
+
+
+class ParallelismSection(Section):
+    """How the model is laid out over GPUs."""
+
+    tensor_parallel_size: Count = Field(default=1, description="ranks that split every layer")
+    sequence_parallel: Switch = Field(
+        default=False, description="they split the tokens where they do not split a layer"
+    )
+    context_parallel_size: Count = Field(default=1, description="ranks that split every sample (ring attention)")
+    pipeline_parallel_size: Count = Field(default=1, description="stages")
+    virtual_pipeline_parallel_size: Count = Field(default=1, description="pieces of the model per stage (interleaved)")
+    data_parallel_size: Count = Field(default=1, description="replicas")
+    expert_parallel_size: Count = Field(
+        default=1, description="of the ranks with other tokens, those that share experts"
+    )
+    rank_order: Annotated[tuple[str, ...], BeforeValidator(_names)] = Field(
+        default=RANK_ORDER, description="kinds of ranks from the innermost"
+    )
+    gpus_per_node: Count | None = Field(default=None, description="GPUs used per node; the system's if absent")
+    intra_node: Literal["measured", "switch"] = Field(
+        default="measured", description="wiring of a node's GPUs: as on the measured system, or all behind a switch"
+    )
+    layers_per_stage: Annotated[tuple[Count, ...] | Literal["uniform", "gpt_neox"], BeforeValidator(_split)] = Field(
+        default="uniform", description="a list, or how a framework splits"
+    )
+    schedule: Literal["1f1b", "all_forward_all_backward", "interleaved_1f1b", "zero_bubble_h1"] | None = Field(
+        default=None, description="pipeline schedule; 1f1b, interleaved where stages have several pieces, if absent"
+    )
+    blocking_transfers: Switch | None = Field(
+        default=None, description="neighbouring stages both wait for a message; where the schedule allows it if absent"
+    )
+    zero_stage: Annotated[Literal[0, 1, 2, 3], BeforeValidator(_whole_number)] = Field(
+        default=1, description="replicas share out 1: optimizer states, 2: gradients too, 3: weights too (FSDP)"
+    )
+    gradient_bucket_elements: Count = Field(default=500_000_000, description="gradient elements per reduction")
+    gradient_reduction: Literal["all_reduce", "reduce_scatter"] | None = Field(
+        default=None, description="collective that sums gradients; reduce_scatter from ZeRO-2 on if absent"
+    )
+    fp32_gradients: Switch = Field(default=False, description="gradients are accumulated and reduced in fp32")
+    overlap_gradient_reduction: Switch = Field(default=False, description="reduce during the backward pass")
+    overlap_parameter_gather: Switch = Field(default=False, description="gather weights during the forward pass")
+    overlap_tensor_parallel: Switch = Field(
+        default=False, description="backward, tensor-parallel traffic runs beside weight gradients"
+    )
+
+
+class TrainingSection(Section):
+    """One step."""
+
+    micro_batch_size: Count = Field(description="samples per micro-batch and replica")
+    num_micro_batches: Count | None = Field(default=None, description="micro-batches per step and replica")
+    global_batch_size: Count | None = Field(default=None, description="samples per step; or give num_micro_batches")
+    precision: Annotated[Literal["fp16", "bf16", "fp32"], BeforeValidator(_step_precision)] = Field(
+        default="fp16", description="element type of activations"
+    )
+    recompute: Recompute = Field(default=Recompute.NONE, description="activation recomputation")
+    partition_activations: Switch = Field(default=False, description="checkpoints split over tensor-parallel ranks")
+    synchronize_each_layer: Switch = Field(default=False, description="host waits for the device after every layer")
+
+
+class BudgetSection(Section):
+    """What a whole training costs; nothing here changes the time of a step."""
+
+    train_tokens: float | None = Field(default=None, gt=0, le=1e18, description="tokens to train on")
+    price_per_gpu_hour: float | None = Field(default=None, ge=0, le=1e6, description="in any currency")
+    power_per_gpu_w: float | None = Field(
+        default=None,
+        gt=0,
+        le=1e5,
+        description="mean draw of a GPU with its share of the node; the board's limit if absent",
+    )
+
+
+NO_BUDGET = BudgetSection()
+
+
+class RunConfig(Section):
+    """A configuration file in its full form."""
+
+    system: str = Field(description="published system by name, or the path of its folder")
+    gpu: str | None = Field(default=None, description="its GPU; checked if given")
+    model: ModelSection
+    parallelism: ParallelismSection = ParallelismSection()
+    training: TrainingSection
+    budget: BudgetSection = NO_BUDGET
+
+
+def _known_keys(location: tuple[str | int, ...]) -> list[str]:
+    """Return the keys that are legal where a validation error occurred."""
+    model: type[BaseModel] = RunConfig
+    for part in location:
+        field = model.model_fields.get(str(part))
+        choices = get_args(field.annotation) or (field.annotation,) if field is not None else ()
+        sections = [one for one in choices if isinstance(one, type) and issubclass(one, BaseModel)]
+        if not sections:
+            break
+        model = sections[0]
+    return list(model.model_fields)
+
+
+def _shown(value: object) -> str:
+    """Return a value as its file says it, without the contents of what has many."""
+    if value is None:
+        return "null"
+    if isinstance(value, dict):
+        return "a mapping"
+    return "a list" if isinstance(value, list) else f"{value!r}"
+
+
+def explain(error: ValidationError, is_short: bool = False) -> ConfigError | MissingKeyError:
+    """Turn pydantic's first complaint into one line with the way out.
+
+    Args:
+        error: what pydantic found.
+        is_short: the user wrote the short form, which has no sections.
+    """
+    first = error.errors()[0]
+    parts = [str(part) for part in first["loc"] if not str(part).startswith(("tuple[", "literal["))]
+    depth = max((i for i, part in enumerate(parts) if not part.isdigit()), default=0)
+    section = "" if is_short else "".join(f"{part}." for part in parts[:depth])
+    where = section + both_names(parts[depth]) + "".join(f" [{part}]" for part in parts[depth + 1 :])
+    known = _known_keys(first["loc"][:-1])
+    if first["type"] == "missing":
+        return MissingKeyError(f"{where} is missing; it is required")
+    if first["type"] == "extra_forbidden":
+        return ConfigError(f"{where} is not a known key.{nearest(parts[depth], known)} Known here: {', '.join(known)}")
+    shown = _shown(first["input"])
+    if first["type"] == "model_type":
+        return ConfigError(f"{where} is {shown}; it needs keys: {', '.join(_known_keys(first['loc']))}")
+    message = first["msg"].removeprefix("Value error, ")
+    return ConfigError(f"{where} is {shown}: {message[0].lower()}{message[1:]}")
+
+
+def validate(content: dict[str, Any], is_short: bool = False) -> RunConfig:
+    """Check a full-form configuration; ``is_short`` where it was expanded from a short one.
+
+    Raises:
+        MissingKeyError: a required key is absent.
+        ConfigError: a key is unknown or a value is not allowed.
+    """
+    try:
+        return RunConfig.model_validate(content)
+    except ValidationError as error:
+        raise explain(error, is_short) from None
+
+
+def validate_model(content: dict[str, Any]) -> ModelSection:
+    """Check the keys of a configuration's ``model`` section alone.
+
+    Raises:
+        MissingKeyError: a required key is absent.
+        ConfigError: a key is unknown or a value is not allowed.
+    """
+    try:
+        return ModelSection.model_validate(content)
+    except ValidationError as error:
+        raise explain(error) from None

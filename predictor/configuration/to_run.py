@@ -1,0 +1,341 @@
+"""From a checked configuration to a run: what single values cannot say, their agreement is checked here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from predictor.base.errors import ConfigError, nearest
+from predictor.base.sizes import LARGEST_RUN_GPUS, LARGEST_SLOTS, must_divide
+from predictor.configuration.sections import ExpertsSection, ModelSection, ParallelismSection, RunConfig, validate_model
+from predictor.costs.catalogue import catalogue
+from predictor.costs.work import STEP_PRECISIONS
+from predictor.timeline.schedules import SCHEDULES, check
+from predictor.workloads.layout import RANK_ORDER, Layout
+from predictor.workloads.partition import split_layers
+from predictor.workloads.run import TrainingRun
+from predictor.workloads.transformer import Attention, MixtureOfExperts, Transformer
+
+# What the first and the last stage run beside their layers.
+EDGE_OPERATORS = ("embedding", "lm_head", "cross_entropy")
+
+
+def operators_of_a_layer() -> list[str]:
+    """Return the operators that a layer can be made of."""
+    return [
+        name
+        for name, one in catalogue().items()
+        if one.shape is not None and name not in EDGE_OPERATORS and set(STEP_PRECISIONS) & set(one.precisions)
+    ]
+
+
+def _check_operators(names: tuple[str, ...] | None) -> None:
+    if names is None:
+        return
+    usable = operators_of_a_layer()
+    if not names:
+        raise ConfigError(
+            "model.layer_operators is []; list the operators of a layer, or leave it out for the usual ones. "
+            f"Known: {', '.join(usable)}"
+        )
+    for name in names:
+        if name not in usable:
+            raise ConfigError(
+                f"model.layer_operators names {name!r}, not an operator of a layer.{nearest(name, usable)} "
+                f"Known: {', '.join(usable)}"
+            )
+
+
+def _micro_batches(config: RunConfig) -> int:
+    """Return micro-batches per step from whichever of the two numbers is given."""
+    training, dp = config.training, config.parallelism.data_parallel_size
+    if (training.num_micro_batches is None) == (training.global_batch_size is None):
+        raise ConfigError("training needs exactly one of num_micro_batches and global_batch_size")
+    if training.num_micro_batches is not None:
+        return training.num_micro_batches
+    assert training.global_batch_size is not None
+    per_round = training.micro_batch_size * dp
+    if training.global_batch_size % per_round:
+        raise ConfigError(
+            f"global_batch_size is {training.global_batch_size}; it must be a multiple of micro_batch_size × "
+            f"data_parallel_size, {per_round}"
+        )
+    return training.global_batch_size // per_round
+
+
+def _check_positions(model: ModelSection) -> None:
+    """Check what tells a token's position: rotated pairs of a head, or rows of a table."""
+    head_dim = model.head_dim or model.hidden_size // model.num_attention_heads
+    if 0.0 < model.rotary_fraction < 2.0 / head_dim:
+        raise ConfigError(
+            f"model.rotary_fraction is {model.rotary_fraction:g}; of a head's {head_dim} elements at least 2 rotate, "
+            "or none (0: learned positions)"
+        )
+    rows = model.num_position_embeddings
+    if not model.rotary_fraction and rows is not None and rows < model.sequence_length:
+        raise ConfigError(
+            f"model.num_position_embeddings is {rows}; a sequence_length of {model.sequence_length} needs as many"
+        )
+
+
+def _check_listed(model: ModelSection) -> None:
+    """Check that a list of a layer's operators agrees with what switches say of the same layer."""
+    if model.layer_operators is None:
+        return
+    if model.sliding_window is not None:
+        raise ConfigError("model.layer_operators cannot say which layers have a sliding_window; leave one of them out")
+    if model.activation.gated and "gelu" in model.layer_operators:
+        raise ConfigError(f"model.layer_operators names gelu; activation is {model.activation}, so it must be swiglu")
+
+
+def _check_model(model: ModelSection) -> None:
+    """Check sizes of the model that must fit each other."""
+    if model.head_dim is None:
+        must_divide("num_attention_heads", model.num_attention_heads, "hidden_size", model.hidden_size)
+    _check_positions(model)
+    _check_listed(model)
+    if model.num_key_value_heads is not None:
+        must_divide("num_key_value_heads", model.num_key_value_heads, "num_attention_heads", model.num_attention_heads)
+    if model.sliding_window is None and model.sliding_window_layers is not None:
+        raise ConfigError("model.sliding_window_layers needs model.sliding_window, the tokens that a query sees")
+    if model.sliding_window is not None and not (model.causal and model.attention is Attention.FLASH):
+        raise ConfigError("model.sliding_window needs causal: true and attention: flash")
+    if (model.sliding_window_layers or 0) > model.num_layers:
+        raise ConfigError(
+            f"model.sliding_window_layers is {model.sliding_window_layers}; the model has {model.num_layers} layers"
+        )
+    if model.moe is not None:
+        _check_experts(model.moe, model)
+
+
+def _check_experts(moe: ExpertsSection, model: ModelSection) -> None:
+    if moe.experts_per_token > moe.num_experts:
+        raise ConfigError(
+            f"model.moe.experts_per_token is {moe.experts_per_token}; there are {moe.num_experts} experts (num_experts)"
+        )
+    if moe.num_dense_layers >= model.num_layers:
+        raise ConfigError(
+            f"model.moe.num_dense_layers is {moe.num_dense_layers}; of {model.num_layers} layers one must have experts"
+        )
+    if moe.capacity_factor is not None and moe.load_imbalance != 1.0:
+        raise ConfigError(
+            "model.moe has capacity_factor and load_imbalance; a capacity evens the load, so leave one out"
+        )
+    if model.layer_operators is not None:
+        raise ConfigError("model.layer_operators cannot describe a layer with experts; leave it out, or leave out moe")
+    if moe.shared_expert_gate and not moe.shared_expert_ffn_hidden_size:
+        raise ConfigError("model.moe.shared_expert_gate needs shared_expert_ffn_hidden_size")
+
+
+def _check_tensor_parallel(model: ModelSection, layout: ParallelismSection, ffn_hidden_size: int) -> None:
+    tp = layout.tensor_parallel_size
+    must_divide("tensor_parallel_size", tp, "num_attention_heads", model.num_attention_heads)
+    key_value_heads = model.num_key_value_heads or model.num_attention_heads
+    if tp > key_value_heads:
+        must_divide("num_key_value_heads", key_value_heads, "tensor_parallel_size", tp)
+    else:
+        must_divide("tensor_parallel_size", tp, "num_key_value_heads", key_value_heads)
+    must_divide("tensor_parallel_size", tp, "ffn_hidden_size", ffn_hidden_size)
+    if model.moe is not None:
+        must_divide("tensor_parallel_size", tp, "expert_ffn_hidden_size", model.moe.expert_ffn_hidden_size)
+        must_divide(
+            "tensor_parallel_size", tp, "shared_expert_ffn_hidden_size", model.moe.shared_expert_ffn_hidden_size
+        )
+        if tp > 1 and not layout.sequence_parallel:
+            raise ConfigError(
+                f"tensor_parallel_size is {tp} with experts; Megatron-LM then needs sequence_parallel: true"
+            )
+
+
+def _check_sequence(model: ModelSection, layout: ParallelismSection) -> None:
+    """Check what splits a sample: context and sequence parallelism."""
+    cp = layout.context_parallel_size
+    if cp > 1 and model.attention is not Attention.FLASH:
+        raise ConfigError(f"context_parallel_size is {cp}; ring attention needs attention: flash")
+    if cp > 1 and model.sliding_window is not None:
+        raise ConfigError(f"context_parallel_size is {cp} with a sliding window, which is not modelled; use 1")
+    if cp > 1:
+        pieces = 2 * cp if model.causal else cp  # a rank holds a piece from the front and one from the back
+        if model.sequence_length % pieces:
+            raise ConfigError(
+                f"context_parallel_size is {cp}; {pieces} must divide sequence_length, {model.sequence_length}"
+            )
+    if layout.sequence_parallel:
+        tp, tokens = layout.tensor_parallel_size, model.sequence_length // cp
+        must_divide("tensor_parallel_size", tp, "sequence_length", tokens)
+
+
+def _check_expert_parallel(model: ModelSection, layout: ParallelismSection) -> None:
+    ep = layout.expert_parallel_size
+    if ep == 1:
+        return
+    if model.moe is None:
+        raise ConfigError(f"expert_parallel_size is {ep}; the model has no experts (model.moe)")
+    must_divide("expert_parallel_size", ep, "num_experts", model.moe.num_experts)
+    if model.moe.load_imbalance > ep:
+        raise ConfigError(
+            f"model.moe.load_imbalance is {model.moe.load_imbalance:g}; with expert_parallel_size {ep} no rank can "
+            f"have more than {ep} times the mean"
+        )
+    must_divide(
+        "expert_parallel_size",
+        ep,
+        "data_parallel_size × context_parallel_size",
+        layout.data_parallel_size * layout.context_parallel_size,
+    )
+    inner = next(name for name in layout.rank_order if name in ("cp", "dp"))
+    size = layout.context_parallel_size if inner == "cp" else layout.data_parallel_size
+    if size % ep and ep % size:
+        raise ConfigError(
+            f"expert_parallel_size is {ep}; it must divide the innermost of the ranks that see other tokens ({inner}, "
+            f"{size}), or be a multiple of it"
+        )
+
+
+def _check_scale(gpus: int, stages: int, num_micro_batches: int) -> None:
+    """Refuse what single sizes allow and their product does not: nobody means it, and its replay would take minutes."""
+    if gpus > LARGEST_RUN_GPUS:
+        raise ConfigError(
+            f"pipeline (pp) × tensor (mp) × data (dp) parallel sizes make {gpus:,} GPUs; more than "
+            f"{LARGEST_RUN_GPUS:,} is taken for a slip"
+        )
+    if stages * num_micro_batches > LARGEST_SLOTS:
+        raise ConfigError(
+            f"pipeline_parallel_size (pp) × num_micro_batches (steps_per_update) is {stages * num_micro_batches:,}; "
+            f"more than {LARGEST_SLOTS:,} is taken for a slip"
+        )
+
+
+def _schedule(layout: ParallelismSection, num_micro_batches: int, layers: list[int]) -> tuple[str, bool]:
+    """Return the schedule and whether its transfers block, checked against the stages."""
+    pp, pieces = layout.pipeline_parallel_size, layout.virtual_pipeline_parallel_size
+    name = layout.schedule or ("interleaved_1f1b" if pieces > 1 else "1f1b")
+    schedule = SCHEDULES[name]
+    broken = check(name, pp, num_micro_batches, pieces)
+    if broken is not None:
+        raise ConfigError(f"schedule is {name}: {broken}")
+    if any(count % pieces for count in layers):
+        raise ConfigError(
+            f"virtual_pipeline_parallel_size is {pieces}; it must divide the layers of every stage, {layers}"
+        )
+    if layout.blocking_transfers and not schedule.may_block:
+        raise ConfigError(f"blocking_transfers is true; {name} needs false: its messages must not wait for each other")
+    return name, schedule.may_block if layout.blocking_transfers is None else layout.blocking_transfers
+
+
+def _scatters(layout: ParallelismSection) -> bool:
+    """Return whether gradients are reduced with a reduce-scatter."""
+    if layout.gradient_reduction is None:
+        return layout.zero_stage >= 2
+    scatters = layout.gradient_reduction == "reduce_scatter"
+    if not scatters and layout.zero_stage >= 2:
+        raise ConfigError(
+            f"gradient_reduction is all_reduce; zero_stage {layout.zero_stage} keeps only a share, so reduce_scatter"
+        )
+    if scatters and layout.zero_stage == 0:
+        raise ConfigError("gradient_reduction is reduce_scatter; zero_stage 0 needs whole gradients, so all_reduce")
+    return scatters
+
+
+def transformer(model: ModelSection) -> Transformer:
+    """Return the model that its section describes.
+
+    Raises:
+        ConfigError: sizes contradict each other.
+    """
+    _check_model(model)
+    _check_operators(model.layer_operators)
+    given = model.model_dump(
+        exclude={
+            "ffn_hidden_size",
+            "head_dim",
+            "moe",
+            "num_key_value_heads",
+            "num_position_embeddings",
+            "sliding_window",
+        }
+    )
+    return Transformer(
+        ffn_hidden_size=model.ffn_hidden_size or 4 * model.hidden_size,
+        num_key_value_heads=model.num_key_value_heads or 0,
+        head_width=model.head_dim or 0,
+        sliding_window=model.sliding_window or 0,
+        num_position_embeddings=model.num_position_embeddings or 0,
+        experts=None if model.moe is None else MixtureOfExperts(**model.moe.model_dump()),
+        **given,
+    )
+
+
+def model_of(content: dict[str, Any]) -> Transformer:
+    """Return the model that the keys of a configuration's ``model`` section describe.
+
+    Raises:
+        ConfigError: a key is unknown, a value is not allowed, or sizes contradict each other.
+    """
+    return transformer(validate_model(content))
+
+
+def _layout(parallelism: ParallelismSection, used: int, switched_as: int | None) -> Layout:
+    if sorted(parallelism.rank_order) != sorted(RANK_ORDER):
+        raise ConfigError(
+            f"rank_order is {list(parallelism.rank_order)}; it must name each of {', '.join(RANK_ORDER)} once"
+        )
+    return Layout(
+        tensor_parallel_size=parallelism.tensor_parallel_size,
+        pipeline_parallel_size=parallelism.pipeline_parallel_size,
+        data_parallel_size=parallelism.data_parallel_size,
+        gpus_per_node=used,
+        switched_as=switched_as,
+        context_parallel_size=parallelism.context_parallel_size,
+        expert_parallel_size=parallelism.expert_parallel_size,
+        rank_order=parallelism.rank_order,
+    )
+
+
+def to_run(config: RunConfig, gpus_per_node: int, has_switch: bool = False) -> TrainingRun:
+    """Turn a checked configuration into a run.
+
+    Args:
+        config: the configuration.
+        gpus_per_node: of the system, used where the configuration does not say.
+        has_switch: the system's GPUs of a node meet in a switch, and it answers so by itself.
+
+    Raises:
+        ConfigError: numbers contradict each other.
+    """
+    parallelism, training = config.parallelism, config.training
+    used = parallelism.gpus_per_node or gpus_per_node
+    switched = parallelism.intra_node == "switch"
+    if used > gpus_per_node and not switched:
+        raise ConfigError(f"gpus_per_node is {used}; {config.system} has {gpus_per_node}")
+    model = transformer(config.model)
+    _check_tensor_parallel(config.model, parallelism, model.ffn_hidden_size)
+    _check_sequence(config.model, parallelism)
+    _check_expert_parallel(config.model, parallelism)
+    layout = _layout(parallelism, used, gpus_per_node if switched and not has_switch else None)
+    split, pp = parallelism.layers_per_stage, parallelism.pipeline_parallel_size
+    layers = split_layers(split if isinstance(split, str) else list(split), model.num_layers, pp)
+    num_micro_batches = _micro_batches(config)
+    _check_scale(layout.num_gpus, pp * parallelism.virtual_pipeline_parallel_size, num_micro_batches)
+    schedule, blocking = _schedule(parallelism, num_micro_batches, layers)
+    return TrainingRun(
+        model=model,
+        layout=layout,
+        layers_per_stage=tuple(layers),
+        micro_batch_size=training.micro_batch_size,
+        num_micro_batches=num_micro_batches,
+        precision=training.precision,
+        recompute=training.recompute,
+        schedule=schedule,
+        zero_stage=parallelism.zero_stage,
+        gradient_bucket_elements=parallelism.gradient_bucket_elements,
+        overlap_gradient_reduction=parallelism.overlap_gradient_reduction,
+        blocking_transfers=blocking,
+        partition_activations=training.partition_activations,
+        synchronize_each_layer=training.synchronize_each_layer,
+        virtual_pipeline_parallel_size=parallelism.virtual_pipeline_parallel_size,
+        sequence_parallel=parallelism.sequence_parallel and parallelism.tensor_parallel_size > 1,
+        scatters_gradients=_scatters(parallelism),
+        overlap_parameter_gather=parallelism.overlap_parameter_gather,
+        overlap_tensor_parallel=parallelism.overlap_tensor_parallel,
+        fp32_gradients=parallelism.fp32_gradients,
+    )

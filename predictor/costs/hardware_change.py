@@ -1,0 +1,108 @@
+"""Change one number of a system's hardware and see: a faster network, more memory, another GPU's peak."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from predictor.base.errors import ConfigError, nearest
+from predictor.costs.hardware import Quantity, System
+from predictor.costs.published import PublishedSystem, with_hardware
+
+MAX_GPUS_PER_NODE = 1024
+
+
+def _asked(value: float) -> Quantity:
+    return Quantity(value=value, source="asked for")
+
+
+def _gpu(field: str) -> Callable[[System, float], System]:
+    """Return what changes one number of the GPU."""
+
+    def change(system: System, value: float) -> System:
+        return system.model_copy(update={"gpu": system.gpu.model_copy(update={field: _asked(value)})})
+
+    return change
+
+
+def _links(field: str) -> Callable[[System, float], System]:
+    """Return what changes one number of the links."""
+
+    def change(system: System, value: float) -> System:
+        return system.model_copy(update={"links": system.links.model_copy(update={field: _asked(value)})})
+
+    return change
+
+
+def _peak(system: System, value: float) -> System:
+    """Change the 16-bit peak, and every other precision's by the same factor."""
+    peaks = system.gpu.peak_tflop_per_s
+    factor = value / (peaks.get("bf16") or peaks.get("fp16") or next(iter(peaks.values()))).value
+    changed = {name: _asked(peak.value * factor) for name, peak in peaks.items()}
+    return system.model_copy(update={"gpu": system.gpu.model_copy(update={"peak_tflop_per_s": changed})})
+
+
+def _node(system: System, value: float) -> System:
+    if value != int(value) or not 1 <= value <= MAX_GPUS_PER_NODE:
+        raise ConfigError(f"gpus_per_node is {value:g}; expected a whole number from 1 to {MAX_GPUS_PER_NODE}")
+    return system.model_copy(update={"gpus_per_node": int(value)})
+
+
+CHANGES: dict[str, Callable[[System, float], System]] = {
+    "peak_tflop_per_s": _peak,
+    "memory_bandwidth_gb_per_s": _gpu("memory_bandwidth_gb_per_s"),
+    "memory_gib": _gpu("memory_gib"),
+    "board_power_w": _gpu("board_power_w"),
+    "intra_node_gb_per_s": _links("intra_node_gb_per_s"),
+    "inter_node_gb_per_s": _links("inter_node_gb_per_s"),
+    "gpus_per_node": _node,
+}
+
+
+def current(system: System, key: str) -> float | None:
+    """Return the number that a key stands for; None where the system does not say."""
+    if key == "gpus_per_node":
+        return float(system.gpus_per_node)
+    if key == "peak_tflop_per_s":
+        peaks = system.gpu.peak_tflop_per_s
+        return (peaks.get("bf16") or peaks.get("fp16") or next(iter(peaks.values()))).value
+    holder = system.links if key in type(system.links).model_fields else system.gpu
+    quantity: Quantity | None = getattr(holder, key)
+    return None if quantity is None else quantity.value
+
+
+def parse_change(text: str, system: System) -> tuple[str, float]:
+    """Return key and new value of ``key=value``, or of ``key=×factor`` (also ``x``), which multiplies.
+
+    Raises:
+        ConfigError: no such key, or no positive number.
+    """
+    key, equals, value = text.partition("=")
+    if not equals or key not in CHANGES:
+        raise ConfigError(f"--set {text}: expected KEY=VALUE.{nearest(key, CHANGES)} Keys: {', '.join(CHANGES)}")
+    multiplies = value[:1] in ("x", "×", "*")
+    try:
+        number = float(value[1:] if multiplies else value)
+    except ValueError:
+        number = 0.0
+    if not 0.0 < number < 1e12:
+        raise ConfigError(
+            f"--set {text}: {value!r} is no positive number; write {key}=50, or {key}=x2 for twice as much"
+        )
+    if multiplies:
+        before = current(system, key)
+        if before is None:
+            raise ConfigError(f"--set {text}: {system.name} does not say its {key}; give a number instead of a factor")
+        number *= before
+    return key, number
+
+
+def changed(system: PublishedSystem, changes: dict[str, float]) -> PublishedSystem:
+    """Return a system that answers as if its hardware had other numbers.
+
+    Raises:
+        ConfigError: a number is out of range.
+    """
+    hardware = system.system
+    for key, value in changes.items():
+        hardware = CHANGES[key](hardware, value)
+    return with_hardware(system, hardware)

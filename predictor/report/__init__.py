@@ -1,0 +1,1 @@
+"""What a prediction says to people and machines: breakdown, text, JSON, comparison, page."""

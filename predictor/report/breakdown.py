@@ -1,0 +1,211 @@
+"""Take a prediction apart: where each stage spends the step, and how well founded every answer in it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from operator import add
+
+from predictor.costs.cost import Source
+from predictor.costs.published import PublishedSystem
+from predictor.step.composition import Prediction
+from predictor.step.stages import PassTime
+from predictor.workloads.expand import (
+    edge_passes,
+    layer_passes,
+    step_end,
+    tied_embedding_reduction,
+    transfer_tasks,
+)
+from predictor.workloads.run import TrainingRun
+from predictor.workloads.tasks import TRAFFIC, Part, Task
+
+# Behind the name of a kernel that nobody benchmarked.
+BY_BYTES = " (by bytes)"
+
+
+@dataclass(frozen=True, slots=True)
+class StageParts:
+    """One stage's step, in microseconds; all parts but ``data_parallel_hidden_us`` add up to the step.
+
+    Attributes:
+        forward_us, recompute_us, backward_us: kernels of all micro-batches, without the traffic between them.
+        tensor_parallel_us: collectives of the tensor-parallel group.
+        context_parallel_us: keys and values around the context-parallel ring, what attention does not hide.
+        expert_parallel_us: tokens to other ranks' experts and back.
+        pipeline_us: messages to neighbouring stages, and gathering what arrives split.
+        host_us: the device waits for the host to launch kernels.
+        bubble_us: the stage waits for its neighbours in the pipeline.
+        data_parallel_exposed_us: gradient reduction, and gathering of shared-out weights, that nothing hides.
+        data_parallel_hidden_us: reduction of gradients and gathering of weights while the stage computes.
+        optimizer_us: the optimizer step and what mixed precision does around it.
+        parameter_gather_us: replicas collect the parameters that others updated.
+        waiting_us: other stages still reduce, or update longer.
+    """
+
+    forward_us: float
+    recompute_us: float
+    backward_us: float
+    tensor_parallel_us: float
+    context_parallel_us: float
+    expert_parallel_us: float
+    pipeline_us: float
+    host_us: float
+    bubble_us: float
+    data_parallel_exposed_us: float
+    optimizer_us: float
+    parameter_gather_us: float
+    waiting_us: float
+    data_parallel_hidden_us: float
+
+    @property
+    def step_us(self) -> float:
+        """Return the sum of the parts."""
+        kernels = self.forward_us + self.recompute_us + self.backward_us + self.optimizer_us
+        between_layers = self.tensor_parallel_us + self.context_parallel_us + self.expert_parallel_us
+        traffic = self.pipeline_us + self.data_parallel_exposed_us + self.parameter_gather_us
+        return kernels + between_layers + traffic + self.host_us + self.bubble_us + self.waiting_us
+
+    @property
+    def data_parallel_us(self) -> float:
+        """Return all data-parallel traffic, hidden or not."""
+        return self.data_parallel_exposed_us + self.data_parallel_hidden_us + self.parameter_gather_us
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What one operator or collective contributes, and how far its answers can be trusted.
+
+    Attributes:
+        operator: which regressor's operator answered.
+        direction: forward or backward.
+        source: the weakest source of its calls.
+        step_us: its time on the stage where it takes longest.
+        outside: the size that lies farthest outside the measured range, "topology", or None.
+        factor: how many times beyond the measured range that size is; None for a topology.
+        width_us: what it adds to the width of the step's interval, on the stage where that is most.
+    """
+
+    operator: str
+    direction: str
+    source: Source
+    step_us: float
+    outside: str | None
+    factor: float | None
+    width_us: float
+
+
+def _kernels(passes: Iterable[PassTime]) -> float:
+    """Return the time of passes without traffic and without waiting for the host."""
+    return sum(one.cost.us - one.host.us - sum(cost.us for cost in one.traffic.values()) for one in passes)
+
+
+def stage_parts(prediction: Prediction, system: PublishedSystem) -> list[StageParts]:
+    """Return where every stage spends the step."""
+    count, timeline = prediction.run.num_micro_batches, prediction.timeline
+    found = []
+    for index, stage in enumerate(prediction.stages):
+        whole = stage.whole
+        traffic = {
+            part: count * sum(one.traffic[part].us for one in whole.passes if part in one.traffic) for part in TRAFFIC
+        }
+        bubble = timeline.finished[index] - timeline.busy[index] - timeline.communicating[index]
+        ended = timeline.finished[index] + stage.exposed_reduction.us + stage.optimizer.us + stage.gather.us
+        found.append(
+            StageParts(
+                forward_us=count * _kernels([whole.forward]),
+                recompute_us=count * _kernels([whole.recompute]),
+                backward_us=count * _kernels([whole.backward, whole.weight]),
+                tensor_parallel_us=traffic[Part.TENSOR_PARALLEL],
+                context_parallel_us=traffic[Part.CONTEXT_PARALLEL],
+                expert_parallel_us=traffic[Part.EXPERT_PARALLEL],
+                pipeline_us=timeline.communicating[index] + traffic[Part.PIPELINE_PARALLEL],
+                host_us=count * sum(one.host.us for one in whole.passes),
+                bubble_us=bubble,
+                data_parallel_exposed_us=stage.exposed_reduction.us + traffic[Part.DATA_PARALLEL],
+                optimizer_us=stage.optimizer.us,
+                parameter_gather_us=stage.gather.us,
+                waiting_us=prediction.step.us - ended,
+                data_parallel_hidden_us=max(0.0, stage.reduction.us - stage.exposed_reduction.us)
+                + count
+                * sum(one.hidden[Part.DATA_PARALLEL].us for one in whole.passes if Part.DATA_PARALLEL in one.hidden),
+            )
+        )
+    return found
+
+
+def stage_calls(run: TrainingRun, stage: int) -> Iterator[tuple[Task, float]]:
+    """Return every task of a stage with the number of times that one step runs it."""
+    count = run.num_micro_batches
+    chunks = range(run.virtual_pipeline_parallel_size)
+    pieces = [(layer_passes(run, kind), layers * count) for kind, layers in run.stage_kinds(stage).items()]
+    pieces += [(edge_passes(run, stage, chunk), count) for chunk in chunks]
+    for passes, times in pieces:
+        for task in (*passes.forward.calls(), *passes.recompute.calls(), *passes.backward.calls()):
+            yield task, task.times * times
+    last = len(run.layers_per_stage) - 1
+    neighbours = 2 * len(chunks) - (stage == 0) - (stage == last)
+    for task in transfer_tasks(run):
+        yield task, task.times * 2 * neighbours * count
+    end = step_end(run, stage)
+    tied = tied_embedding_reduction(run) if stage in (0, last) else []
+    for task in (*end.reduction, *tied, *end.optimizer, *end.gather):
+        yield task, task.times
+
+
+def _exposed_share(prediction: Prediction, stage: int) -> float:
+    """Return the share of a gradient reduction's width that computing does not hide."""
+    reduction, exposed = prediction.stages[stage].reduction, prediction.stages[stage].exposed_reduction
+    width_us = reduction.high_us - reduction.low_us
+    return min(1.0, (exposed.high_us - exposed.low_us) / width_us) if width_us else 1.0
+
+
+def answers(prediction: Prediction, system: PublishedSystem) -> list[Answer]:
+    """Return what each operator and collective contributes, the largest first.
+
+    Side kernels are timed by their bytes at another operator's rate and counted under their own name.
+    """
+    found: dict[tuple[str, str], Answer] = {}
+    for stage in range(len(prediction.stages)):
+        on_stage: dict[tuple[str, str], Answer] = {}
+        reduction, exposed = step_end(prediction.run, stage).reduction, _exposed_share(prediction, stage)
+        for task, times in stage_calls(prediction.run, stage):
+            cost = system.cost(task.operator, task.direction, task.shape)
+            outside = system.outside(task.operator, task.direction, task.shape)
+            name = task.operator.name if task.name == task.operator.name else f"{task.name}{BY_BYTES}"
+            width_us = (cost.high_us - cost.low_us) * times * (exposed if task in reduction else 1.0)
+            new = Answer(
+                operator=name,
+                direction=str(task.direction),
+                source=cost.source,
+                step_us=cost.us * times,
+                outside=outside.dimension if outside else None,
+                factor=outside.factor if outside else None,
+                width_us=width_us,
+            )
+            key = (name, new.direction)
+            on_stage[key] = _merged(on_stage[key], new, add) if key in on_stage else new
+        for key, new in on_stage.items():
+            found[key] = _merged(found[key], new, max) if key in found else new
+    return sorted(found.values(), key=lambda answer: -answer.step_us)
+
+
+def _merged(one: Answer, other: Answer, both: Callable[[float, float], float]) -> Answer:
+    """Return two answers of one operator as one, with the weaker source and the farther extrapolation.
+
+    ``both`` makes one time of two: their sum on one stage, the larger of two stages.
+    """
+
+    def distance(answer: Answer) -> float:
+        return 0.0 if answer.outside is None else answer.factor or float("inf")
+
+    far = max(one, other, key=distance)
+    return Answer(
+        operator=one.operator,
+        direction=one.direction,
+        source=max(one.source, other.source),
+        step_us=both(one.step_us, other.step_us),
+        outside=far.outside,
+        factor=far.factor,
+        width_us=both(one.width_us, other.width_us),
+    )

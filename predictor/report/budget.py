@@ -1,0 +1,69 @@
+"""What a whole training takes: time, energy and money, from the time of one step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+
+from predictor.configuration.sections import BudgetSection
+from predictor.costs.cost import Cost
+from predictor.costs.hardware import Gpu
+from predictor.costs.published import PublishedSystem
+from predictor.step.composition import Prediction
+
+SECONDS_PER_HOUR = 3600.0
+HOURS_PER_DAY = 24.0
+
+
+@dataclass(frozen=True, slots=True)
+class Bill:
+    """A number of steps with their 90 % interval, failures, evaluation and checkpoints not counted.
+
+    Attributes:
+        steps: number of steps; 1 where nobody said how many tokens to train on.
+        hours, low_hours, high_hours: wall time.
+        gpu_hours: wall time of all GPUs.
+        energy_kwh: what the GPUs draw; None where no power is known.
+        power_source: where the power was read; None where none is known.
+        price: in the currency of the price per GPU-hour; None where none was given.
+    """
+
+    steps: int
+    hours: float
+    low_hours: float
+    high_hours: float
+    gpu_hours: float
+    energy_kwh: float | None
+    power_source: str | None
+    price: float | None
+
+    @property
+    def days(self) -> float:
+        """Return the wall time in days."""
+        return self.hours / HOURS_PER_DAY
+
+
+def prediction_bill(prediction: Prediction, system: PublishedSystem, budget: BudgetSection) -> Bill:
+    """Return what a training of predicted steps takes."""
+    run = prediction.run
+    return bill(prediction.step, run.layout.num_gpus, run.tokens_per_step, system.system.gpu, budget)
+
+
+def bill(step: Cost, num_gpus: int, tokens_per_step: int, gpu: Gpu, budget: BudgetSection) -> Bill:
+    """Return what a training takes."""
+    steps = ceil(budget.train_tokens / tokens_per_step) if budget.train_tokens is not None else 1
+    hours, low, high = (steps * us / 1e6 / SECONDS_PER_HOUR for us in (step.us, step.low_us, step.high_us))
+    power_w, source = budget.power_per_gpu_w, "the configuration"
+    if power_w is None and gpu.board_power_w is not None:
+        power_w, source = gpu.board_power_w.value, f"the board's limit ({gpu.board_power_w.source}), an upper bound"
+    gpu_hours = hours * num_gpus
+    return Bill(
+        steps=steps,
+        hours=hours,
+        low_hours=low,
+        high_hours=high,
+        gpu_hours=gpu_hours,
+        energy_kwh=None if power_w is None else gpu_hours * power_w / 1000.0,
+        power_source=None if power_w is None else source,
+        price=None if budget.price_per_gpu_hour is None else gpu_hours * budget.price_per_gpu_hour,
+    )

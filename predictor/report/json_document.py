@@ -1,0 +1,231 @@
+"""A prediction for machines: documented in docs/json.md and versioned; every key says its unit."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from predictor.base.errors import PublishedError
+from predictor.configuration.sections import NO_BUDGET, BudgetSection
+from predictor.costs.collectives import COLLECTIVES, Topology
+from predictor.costs.cost import Source
+from predictor.costs.published import CARD, PublishedSystem
+from predictor.report.breakdown import BY_BYTES, Answer, StageParts, answers, stage_parts
+from predictor.report.budget import prediction_bill
+from predictor.step.composition import Prediction
+from predictor.step.memory import GIB, StageMemory, run_memory
+
+FORMAT = "estimate-train-time/prediction/1"
+INTERVAL = 0.9
+# An interval whose ends are farther apart than this says little more than an order of magnitude.
+WIDE_FACTOR = 2.0
+# A network that reaches less than this share of its bandwidth is worth a sentence, where traffic is of the step.
+SLOW, WORTH_A_NOTE = 0.5, 0.02
+LARGE_MESSAGE = 1e9
+
+
+def _named(answer: Answer) -> str:
+    """Return the operator with its direction, or the collective, which has one."""
+    if answer.operator in COLLECTIVES:
+        return answer.operator
+    by_bytes = ", timed by its bytes," if answer.operator.endswith(BY_BYTES) else ""
+    return f"{answer.operator.removesuffix(BY_BYTES)} {answer.direction}{by_bytes}"
+
+
+def notes(
+    prediction: Prediction, system: PublishedSystem, found: list[Answer], given: tuple[str, ...] = ()
+) -> list[str]:
+    """Return what a reader must know before trusting the numbers, a sentence each; ``given`` is known already."""
+    said = [*given, *_memory_notes(prediction, system)]
+    run, step = prediction.run, prediction.step
+    if step.high_us > WIDE_FACTOR * step.low_us:
+        widest = max(found, key=lambda answer: answer.width_us)
+        said.append(
+            f"The 90 % interval is wide, its ends a factor of {step.high_us / step.low_us:.2g} apart: "
+            f"{_named(widest)} contributes most to its width."
+        )
+    said += _hardware_notes(prediction, system, found)
+    if run.precision != system.precision:
+        said.append(
+            f"{run.precision} was not measured on {system.name}: answered from {system.precision}, which has the same "
+            "element size and the same peak; the interval does not cover the difference."
+        )
+    stage = prediction.stages[prediction.critical_stage]
+    if any(one.host.us for one in stage.whole.passes):
+        said.append("Waiting for the host is modelled from measured launch times, not measured in this run.")
+    by_bytes = [answer.step_us for answer in found if answer.operator.endswith(BY_BYTES)]
+    if by_bytes:
+        share = sum(by_bytes) / prediction.step.us
+        said.append(
+            f"Kernels that nobody benchmarked are timed by the bytes they move: {share:.1%} of the step at most."
+        )
+    return said
+
+
+def reached_gb_per_s(system: PublishedSystem) -> float | None:
+    """Return the bandwidth that large all-reduces between two nodes reach per GPU; None where nobody can tell."""
+    try:
+        us = system.collective("all_reduce", LARGE_MESSAGE, Topology(2, 1)).us
+    except PublishedError:
+        return None
+    return LARGE_MESSAGE / 1e3 / us  # two ranks: each sends the message once
+
+
+def _hardware_notes(prediction: Prediction, system: PublishedSystem, found: list[Answer]) -> list[str]:
+    """Return what sets this system's answers apart from what its hardware could do."""
+    said = []
+    nominal, reached = system.system.links.inter_node_gb_per_s.value, reached_gb_per_s(system)
+    traffic = sum(one.step_us for one in found if one.operator in COLLECTIVES)
+    leaves = prediction.run.layout.num_gpus > prediction.run.layout.gpus_per_node
+    if leaves and reached is not None and reached < SLOW * nominal and traffic > WORTH_A_NOTE * prediction.step.us:
+        said.append(
+            f"Between nodes {system.name} reached {reached:.1f} of its {nominal:g} GB/s when it was measured, and so "
+            "it does here: a run with a faster transport spends less on traffic."
+        )
+    lender = system.operators_lent_by()
+    if lender is not None:
+        said.append(
+            f"Nobody measured the {system.gpu}: operators run at the share of its peaks that {lender.name}'s "
+            f"{lender.gpu.name} reached of its own, which a lower power limit would not allow."
+        )
+    return said
+
+
+def _memory_notes(prediction: Prediction, system: PublishedSystem) -> list[str]:
+    """Return whether the run does not fit."""
+    limit = system.system.gpu.memory_gib
+    fullest = max(run_memory(prediction.run), key=lambda memory: memory.total)
+    if limit is None or fullest.total <= limit.value * GIB:
+        return []
+    missing = fullest.total / GIB - limit.value
+    needed = f"a GPU would need {fullest.total / GIB:.1f} GiB and has {limit.value:.1f} GiB"
+    return [f"Does not fit: {needed}, {missing:.1f} GiB too little."]
+
+
+def _parts(parts: StageParts) -> dict[str, float]:
+    """Return one stage's parts and their sums."""
+    return {**asdict(parts), "data_parallel_us": parts.data_parallel_us, "step_us": parts.step_us}
+
+
+def _run(prediction: Prediction) -> dict[str, Any]:
+    run, model, layout = prediction.run, prediction.run.model, prediction.run.layout
+    return {
+        "model_parameters": model.num_parameters(),
+        "active_parameters": model.num_parameters(active=True),
+        "num_layers": model.num_layers,
+        "hidden_size": model.hidden_size,
+        "ffn_hidden_size": model.ffn_hidden_size,
+        "num_attention_heads": model.num_attention_heads,
+        "num_key_value_heads": model.key_value_heads,
+        "sequence_length": model.sequence_length,
+        "vocab_size": model.vocab_size,
+        "num_gpus": layout.num_gpus,
+        "gpus_per_node": layout.gpus_per_node,
+        "pipeline_parallel_size": layout.pipeline_parallel_size,
+        "virtual_pipeline_parallel_size": run.virtual_pipeline_parallel_size,
+        "tensor_parallel_size": layout.tensor_parallel_size,
+        "data_parallel_size": layout.data_parallel_size,
+        "context_parallel_size": layout.context_parallel_size,
+        "expert_parallel_size": layout.expert_parallel_size,
+        "sequence_parallel": run.sequence_parallel,
+        "layers_per_stage": list(run.layers_per_stage),
+        "micro_batch_size": run.micro_batch_size,
+        "num_micro_batches": run.num_micro_batches,
+        "global_batch_size": run.global_batch_size,
+        "tokens_per_step": run.tokens_per_step,
+        "precision": run.precision,
+        "recompute": str(run.recompute),
+        "schedule": run.schedule,
+        "zero_stage": run.zero_stage,
+    }
+
+
+def _speed(prediction: Prediction) -> dict[str, Any]:
+    step = prediction.step
+    return {
+        "step": {
+            "time_us": step.us,
+            "low_us": step.low_us,
+            "high_us": step.high_us,
+            "interval": INTERVAL,
+            "source": step.source.label,
+        },
+        "throughput": {
+            "tokens_per_s": prediction.tokens_per_second,
+            "model_tflop_per_s_per_gpu": prediction.model_flops_per_second / 1e12,
+            "peak_tflop_per_s_per_gpu": prediction.peak_tflop_per_s,
+            "mfu": prediction.mfu,
+        },
+    }
+
+
+def _answer(answer: Answer, step_us: float) -> dict[str, Any]:
+    outside = None if answer.outside is None else {"dimension": answer.outside, "factor": answer.factor}
+    return {
+        "operator": answer.operator.removesuffix(BY_BYTES),
+        "direction": answer.direction,
+        "timed_by": "bytes" if answer.operator.endswith(BY_BYTES) else "regressor",
+        "source": answer.source.label,
+        "outside": outside,
+        "time_us": answer.step_us,
+        "share_of_step": answer.step_us / step_us,
+    }
+
+
+def _memory(memory: StageMemory, system: PublishedSystem) -> dict[str, Any]:
+    """Return one GPU's memory in GiB."""
+    limit = system.system.gpu.memory_gib
+    parts = {f"{name}_gib": size / GIB for name, size in asdict(memory).items()}
+    return {
+        **parts,
+        "total_gib": memory.total / GIB,
+        "available_gib": None if limit is None else limit.value,
+        "fits": None if limit is None else memory.total <= limit.value * GIB,
+    }
+
+
+def to_json(
+    prediction: Prediction,
+    system: PublishedSystem,
+    budget: BudgetSection = NO_BUDGET,
+    given: tuple[str, ...] = (),
+) -> dict[str, Any]:
+    """Return a prediction as plain lists, dictionaries, strings and numbers; ``given``: notes known already."""
+    step = prediction.step
+    found = answers(prediction, system)
+    parts = stage_parts(prediction, system)
+    memory = run_memory(prediction.run)
+    stages = [
+        {
+            "stage": i,
+            "num_layers": stage.num_layers,
+            "parameters_per_gpu": stage.parameters,
+            **_parts(part),
+            "memory": _memory(needed, system),
+        }
+        for i, (stage, part, needed) in enumerate(zip(prediction.stages, parts, memory, strict=True))
+    ]
+    bubble_us = parts[prediction.critical_stage].bubble_us
+    return {
+        "format": FORMAT,
+        **_speed(prediction),
+        "critical_stage": prediction.critical_stage,
+        "bubble_fraction": bubble_us / step.us,
+        "stages": stages,
+        "sources": {
+            source.label: sum(one.source is source for one in found)
+            for source in Source
+            if source is not Source.MEASURED
+        },
+        "answers": [_answer(one, step.us) for one in found],
+        "run": _run(prediction),
+        "budget": asdict(prediction_bill(prediction, system, budget)),
+        "system": {
+            "name": system.name,
+            "gpu": system.gpu,
+            "measured_precision": system.precision,
+            "folder": str(system.folder),
+            "card": str(system.folder / CARD),
+        },
+        "notes": notes(prediction, system, found, given),
+    }

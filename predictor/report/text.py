@@ -1,0 +1,300 @@
+"""A prediction for people: what the step takes, where it goes, and how well founded that is."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+from textwrap import wrap
+
+from predictor.configuration.sections import NO_BUDGET, BudgetSection
+from predictor.costs.cost import Source
+from predictor.costs.published import CARD, PublishedSystem
+from predictor.report.breakdown import BY_BYTES, Answer, StageParts, answers, stage_parts
+from predictor.report.budget import HOURS_PER_DAY, prediction_bill
+from predictor.report.json_document import notes
+from predictor.step.composition import Prediction
+from predictor.step.memory import GIB, run_memory
+from predictor.timeline.schedules import SCHEDULES
+from predictor.workloads.layout import Layout
+from predictor.workloads.transformer import Transformer
+
+LABELS = {
+    "forward_us": "forward",
+    "recompute_us": "recompute",
+    "backward_us": "backward",
+    "tensor_parallel_us": "tensor-parallel traffic",
+    "context_parallel_us": "context-parallel traffic",
+    "expert_parallel_us": "expert-parallel traffic",
+    "pipeline_us": "pipeline traffic",
+    "host_us": "waiting for the host",
+    "bubble_us": "bubble",
+    "data_parallel_exposed_us": "data-parallel, exposed",
+    "optimizer_us": "optimizer",
+    "parameter_gather_us": "parameter gather",
+    "waiting_us": "waiting for other stages",
+}
+TITLE = "Step time  "
+LABEL_WIDTH = max(map(len, LABELS.values())) + 2
+NUMBER_WIDTH = 9
+SHARE_WIDTH = 8
+# The longest lists of operators are cut here; --json has all.
+LISTED = 12
+SMALLEST_LISTED = 0.0005
+
+
+def duration(us: float) -> str:
+    """Return a duration in the unit that reads best, to four digits."""
+    for unit, size in (("s", 1e6), ("ms", 1e3)):
+        if us >= size:
+            return f"{us / size:.4g} {unit}" if us < 1000 * size else f"{us / size:,.0f} {unit}"
+    return f"{us:.4g} µs"
+
+
+def _count(value: float) -> str:
+    """Return a number of parameters as people say it."""
+    for unit, size in (("T", 1e12), ("B", 1e9), ("M", 1e6)):
+        if value >= size:
+            return f"{value / size:.3g}{unit}"
+    return f"{value:,.0f}"
+
+
+def _runs(values: tuple[int, ...]) -> str:
+    """Return a list with repetitions counted: 11, 62 × 12, 9."""
+    groups: list[list[int]] = []
+    for value in values:
+        if groups and groups[-1][0] == value:
+            groups[-1][1] += 1
+        else:
+            groups.append([value, 1])
+    return ", ".join(f"{count} × {value}" if count > 2 else ", ".join([str(value)] * count) for value, count in groups)
+
+
+def _short_path(path: Path) -> str:
+    """Return a path relative to the current folder where it lies inside it."""
+    here = Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
+
+
+def _heads(model: Transformer) -> str:
+    shared = model.key_value_heads < model.num_attention_heads
+    return f"{model.num_attention_heads} heads" + (f" ({model.key_value_heads} key-value)" if shared else "")
+
+
+def _experts(model: Transformer) -> str:
+    if model.experts is None:
+        return ""
+    active = _count(model.num_parameters(active=True))
+    return f", {model.experts.experts_per_token} of {model.experts.num_experts} experts ({active} active)"
+
+
+def _degrees(layout: Layout) -> str:
+    """Return the degrees of parallelism; context and expert only where there are any."""
+    context = f" × {layout.context_parallel_size} context" if layout.context_parallel_size > 1 else ""
+    experts = f" ({layout.expert_parallel_size} expert)" if layout.expert_parallel_size > 1 else ""
+    return (
+        f"{layout.pipeline_parallel_size} pipeline × {layout.tensor_parallel_size} tensor{context} × "
+        f"{layout.data_parallel_size} data{experts}"
+    )
+
+
+def _memory(prediction: Prediction, system: PublishedSystem) -> str:
+    """Return what the fullest GPU holds, beside what it has."""
+    limit = system.system.gpu.memory_gib
+    needed = run_memory(prediction.run)
+    stage = max(range(len(needed)), key=lambda i: needed[i].total)
+    fullest = needed[stage]
+    of = "" if limit is None else f" of {limit.value:.1f} GiB"
+    where = f" on stage {stage}" if len(needed) > 1 else ""
+    parts = {
+        "weights": fullest.weights,
+        "gradients": fullest.gradients,
+        "optimizer": fullest.optimizer,
+        "activations": fullest.activations + fullest.working,
+        "buffers": fullest.buffers,
+        "allowance": fullest.allowance,
+    }
+    listed = ", ".join(f"{name} {size / GIB:.1f}" for name, size in parts.items())
+    verdict = "" if limit is None else ": fits" if fullest.total <= limit.value * GIB else ": DOES NOT FIT"
+    return f"{fullest.total / GIB:.1f}{of}{where}{verdict} ({listed})"
+
+
+def _budget(prediction: Prediction, system: PublishedSystem, budget: BudgetSection) -> str:
+    """Return what a training takes."""
+    bill = prediction_bill(prediction, system, budget)
+    steps = f"{bill.steps:,} steps" if budget.train_tokens is not None else "one step"
+    text = f"{steps} in {span(bill.hours)} ({span(bill.low_hours)} – {span(bill.high_hours)})"
+    text += f", {_amount(bill.gpu_hours)} GPU-hours"
+    if bill.energy_kwh is not None:
+        text += f", {_amount(bill.energy_kwh)} kWh by {bill.power_source}"
+    return text + ("" if bill.price is None else f", price {bill.price:,.2f}")
+
+
+def _amount(value: float) -> str:
+    """Return a quantity to four digits, thousands separated."""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
+
+
+def span(hours: float) -> str:
+    """Return a long duration in the unit that reads best."""
+    if hours >= 2 * HOURS_PER_DAY:
+        return f"{hours / HOURS_PER_DAY:,.1f} days"
+    return f"{hours:.3g} h" if hours >= 1 else duration(hours * 3.6e9)
+
+
+def header_rows(prediction: Prediction, system: PublishedSystem, budget: BudgetSection) -> dict[str, str]:
+    """Return what was predicted, by what it is called: the step, the model, the layout, the system."""
+    step, run, model, layout = prediction.step, prediction.run, prediction.run.model, prediction.run.layout
+    rows = {
+        "Step time": (
+            f"{duration(step.us)}   90 % interval {duration(step.low_us)} – {duration(step.high_us)}   "
+            f"{step.source.label}"
+        ),
+        "Model": (
+            f"{_count(model.num_parameters())} parameters: {model.num_layers} layers, hidden {model.hidden_size}, "
+            f"{_heads(model)}, sequence {model.sequence_length}, vocabulary {model.vocab_size}{_experts(model)}"
+        ),
+        "Layout": (
+            f"{layout.num_gpus:,} GPUs = {_degrees(layout)} parallel, {layout.gpus_per_node} per node; layers "
+            f"{_runs(run.layers_per_stage)}"
+        ),
+        "Training": (
+            f"{run.global_batch_size:,} samples = {run.micro_batch_size} × {run.num_micro_batches} micro-batches × "
+            f"{layout.data_parallel_size}; {run.precision}, recompute {run.recompute}, "
+            f"{SCHEDULES[run.schedule].label}, ZeRO-{run.zero_stage}"
+        ),
+        "System": f"{system.name}, {system.gpu}; card: {_short_path(system.folder / CARD)}",
+        "Speed": (
+            f"{prediction.tokens_per_second:,.0f} tokens/s, "
+            f"{prediction.model_flops_per_second / 1e12:.1f} model TFLOP/s per GPU, MFU {prediction.mfu:.1%}"
+        ),
+    }
+    rows["Memory"] = _memory(prediction, system)
+    if budget != NO_BUDGET:
+        rows["Budget"] = _budget(prediction, system, budget)
+    return rows
+
+
+def _header(prediction: Prediction, system: PublishedSystem, budget: BudgetSection) -> list[str]:
+    rows = header_rows(prediction, system, budget)
+    first, *others = (f"{name.ljust(len(TITLE))}{text}" for name, text in rows.items())
+    return [first, "", *others]
+
+
+def _cell(us: float) -> str:
+    """Return milliseconds; a part that rounding alone makes differ from nothing is nothing."""
+    return f"{us / 1e3:,.1f}" if abs(us) > 0.05 else "-"
+
+
+def _columns(labels: list[str], columns: list[list[str]], widths: list[int]) -> list[str]:
+    """Return rows with labels to the left and right-aligned columns."""
+    rows = zip(labels, *columns, strict=True)
+    return [
+        (label.ljust(LABEL_WIDTH) + "".join(cell.rjust(w) for cell, w in zip(cells, widths, strict=True))).rstrip()
+        for label, *cells in rows
+    ]
+
+
+def _table(prediction: Prediction, parts: list[StageParts], width: int) -> list[str]:
+    """Return where the step goes: the critical stage first, then all stages in as many blocks as the width needs."""
+    names = [field.name for field in fields(StageParts) if field.name in LABELS]
+    critical = parts[prediction.critical_stage]
+    shown = [name for name in names if any(abs(getattr(part, name)) > 0.05 for part in parts)]
+    labels = ["ms", *(LABELS[name] for name in shown), "step"]
+    values = [getattr(critical, name) for name in shown]
+    share = ["", *(f"{value / critical.step_us:.1%}" for value in values), "100.0%"]
+    stages = [
+        [f"stage {i}", *(_cell(getattr(part, name)) for name in shown), _cell(part.step_us)]
+        for i, part in enumerate(parts)
+    ]
+    if len(parts) == 1:
+        return _columns(labels, [stages[0], share], [NUMBER_WIDTH + 2, SHARE_WIDTH])
+    stages[prediction.critical_stage][0] = f"stage {prediction.critical_stage}*"
+    widest = [max(map(len, column)) + 2 for column in stages]
+    lines: list[str] = []
+    block: list[int] = []
+    for i, needed in enumerate(widest):
+        used = LABEL_WIDTH + sum(widest[j] for j in block) + (0 if lines else SHARE_WIDTH)
+        if block and used + needed > width:
+            lines += [*_block(labels, stages, widest, block, [] if lines else share), ""]
+            block = []
+        block.append(i)
+    return lines + _block(labels, stages, widest, block, [] if lines else share)
+
+
+def _block(
+    labels: list[str], stages: list[list[str]], widest: list[int], block: list[int], share: list[str]
+) -> list[str]:
+    """Return some stages' columns; the first block starts with the critical stage's shares of the step."""
+    columns = ([["share*", *share[1:]]] if share else []) + [stages[i] for i in block]
+    return _columns(labels, columns, ([SHARE_WIDTH] if share else []) + [widest[i] for i in block])
+
+
+def _foundations(prediction: Prediction, found: list[Answer]) -> list[str]:
+    """Return which answers are not interpolated, and how far they reach beyond what was measured."""
+    step_us = prediction.step.us
+    weak = [one for one in found if one.source > Source.INTERPOLATED]
+    if not weak:
+        return ["Every answer lies inside the measured range."]
+    listed = [one for one in weak[:LISTED] if one.step_us >= SMALLEST_LISTED * step_us]
+    lines = ["Not interpolated between measurements (share of the step on the stage where it is largest):"]
+    for one in listed:
+        name = f"{one.operator.removesuffix(BY_BYTES)} {one.direction}"
+        if one.operator.endswith(BY_BYTES):
+            name += ", by bytes"
+        if one.source is Source.ANALYTIC:
+            how = "analytic"
+        elif one.outside == "operator":
+            how = "nobody measured it; another operator's measurements stand in"
+        elif one.factor is None:
+            what = "nodes × GPUs per node" if one.outside == "topology" else f"a value of {one.outside}"
+            how = f"{what} that nobody measured"
+        else:
+            how = f"{one.outside} {one.factor:.3g} × outside the measured range"
+        lines.append(f"  {one.step_us / step_us:6.1%}  {name}: {how}")
+    if len(weak) > len(listed):
+        lines.append(f"  and {len(weak) - len(listed)} more, each smaller; --json lists all")
+    return lines
+
+
+def _data_parallel(parts: StageParts, step_us: float) -> str:
+    total, hidden = parts.data_parallel_us, parts.data_parallel_hidden_us
+    return (
+        f"Data-parallel traffic: {_cell(total)} ms, {_cell(total - hidden)} ms of it exposed "
+        f"({(total - hidden) / step_us:.1%} of the step)."
+    )
+
+
+def wrapped(lines: list[str], width: int, indent: int) -> list[str]:
+    """Break lines that are longer than the output."""
+    wrapped = []
+    for line in lines:
+        wrapped += wrap(
+            line, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
+        ) or [""]
+    return wrapped
+
+
+def render(
+    prediction: Prediction,
+    system: PublishedSystem,
+    width: int = 100,
+    budget: BudgetSection = NO_BUDGET,
+    given: tuple[str, ...] = (),
+) -> str:
+    """Return a prediction as a page of text, no line of its table wider than ``width`` unless one stage is."""
+    found = answers(prediction, system)
+    parts = stage_parts(prediction, system)
+    critical = parts[prediction.critical_stage]
+    below = []
+    if len(parts) > 1:
+        below.append(
+            f"* the critical stage: its end ends the step. Bubble: {critical.bubble_us / critical.step_us:.1%}."
+        )
+    if prediction.run.layout.data_parallel_size > 1:
+        below.append(_data_parallel(critical, critical.step_us))
+    below += ["", *_foundations(prediction, found)]
+    below += [f"Note: {note}" for note in notes(prediction, system, found, given)]
+    table = ["", "Where the step goes", *_table(prediction, parts, width)]
+    return "\n".join(
+        [*wrapped(_header(prediction, system, budget), width, len(TITLE)), *table, *wrapped(below, width, 6)]
+    )

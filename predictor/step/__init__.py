@@ -1,0 +1,1 @@
+"""The time and the memory of one step: stages, host, overlap, composition."""
