@@ -87,6 +87,7 @@ gpu-kit: $(TEST_READY) ## prepare what travels to a bare GPU machine without a n
 	$(TEST) -m microbench kit --out $(GPU_KIT) --python $(KIT_PYTHONS) --machine $(KIT_MACHINES) --earlier $(GPU_RESULTS)
 
 profile-gpu: ## measure this machine's GPU with the kit: GPU_PYTHON has torch, GPU_MINUTES=9; results to GPU_OUT
+	@test -f $(GPU_KIT)/measure.py || { echo "no $(GPU_KIT) here: make gpu-kit where there is a network, and bring it along" >&2; exit 1; }
 	$(GPU_PYTHON) $(GPU_KIT)/measure.py --minutes $(GPU_MINUTES) --out $(GPU_OUT)
 
 publish-gpu: $(TEST_READY) ## fit and publish what came back in GPU_OUT, and compare its steps with their predictions

@@ -105,7 +105,7 @@ def test_the_commands_for_a_gpu_parse() -> None:
     (kit,) = make_lines("gpu-kit")
     parsed = cli.parser().parse_args(kit[3:])
     assert (parsed.out, parsed.python) == (Path("gpu-kit"), ["3.11", "3.12", "3.13", "3.14"])
-    (measure,) = make_lines("profile-gpu", "GPU_PYTHON=/opt/python", "GPU_MINUTES=5")
+    _, measure = make_lines("profile-gpu", "GPU_PYTHON=/opt/python", "GPU_MINUTES=5")
     assert measure[:2] == ["/opt/python", "gpu-kit/measure.py"]
     assert cli.parser().parse_args(["survey", *measure[2:]]).minutes == 5.0
     text = " ".join(word for line in make_lines("publish-gpu") for word in line)

@@ -11,10 +11,13 @@ import yaml
 
 from microbench import cli, profile
 from microbench.clocks import LONGEST_DELAY_US
+from microbench.device import Device
 from microbench.kernels import build_function
+from microbench.profile import memory_bytes
 from microbench.provenance import provenance_path
-from microbench.sweep import SWEEPS
+from microbench.sweep import SWEEPS, read_sweep, shapes_of
 from microbench.table import Status, Table, read_table, read_tables
+from microbench.timing import clock_for
 from predictor.costs.catalogue import catalogue
 from predictor.costs.operator import Direction
 from tests.unit.virtual_gpu import QUEUE, VirtualGpu, installed, pass_seconds, scaled_build
@@ -237,3 +240,29 @@ def test_the_last_calls_tensors_are_gone_when_the_next_is_built(
     assert measure(tmp_path, "gelu", "layer_norm") == 0
     assert {row.status for row in table(tmp_path, "layer_norm").rows} == {Status.OK}
     assert {row.direction for row in table(tmp_path, "gelu").rows} == set(Direction)
+
+
+def test_at_least_256_mb_are_overwritten_before_every_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+    with installed(monkeypatch, VirtualGpu()):
+        monkeypatch.undo()
+        monkeypatch.setattr(torch.cuda, "Event", VirtualGpu().event)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda *_: object())
+        monkeypatch.setattr(torch, "zeros", lambda count, **_: made.append(4 * count))
+        for cache in (50 * 2**20, 400 * 2**20):
+            clock_for(Device("cuda", "GPU", "580", cache, 132, 2**34, ("bf16",)), read_sweep("standard").timing)
+    assert made == [256_000_000, 524_288_000]
+
+
+def test_lists_of_parameters_are_as_long_as_the_sweep_says() -> None:
+    shapes = shapes_of("optimizer_step", read_sweep("standard"), "bf16")
+    assert sum(parameters > 284_000_000 for parameters, _ in shapes) > 5
+    assert max(parameters for parameters, _ in shapes) > 2_000_000_000
+    largest = memory_bytes(catalogue()["optimizer_step"], max(shapes), "bf16")
+    assert largest < 79 * 2**30, "the largest fits an 80 GB GPU"
+
+
+def test_grouped_attention_is_measured_where_heads_are_shared_or_a_window_hides_keys() -> None:
+    for name in ("standard", "full", "smoke"):
+        for _, length, heads, kv_heads, _, _, window in shapes_of("grouped_query_attention", read_sweep(name), "bf16"):
+            assert kv_heads < heads or 0 < window < length
