@@ -4,9 +4,9 @@ Eager frameworks launch every kernel from one host thread. While kernels are lon
 micro-batches it finishes them faster than the host issues the next, and a pass takes as long as its launches. Where
 the host waits for the device after every layer, launching and running take turns, and the launches come on top.
 
-The cost of one launch is a system's own: it is read off the shortest times of its RoPE tables, an operator of ten
-kernels forward and eighteen backward whose duration stops shrinking where launching takes over. Counts and their
-sources: docs/adr/0005-host.md.
+The cost of one launch is a system's own, read off its RoPE tables, an operator of ten kernels forward and eighteen
+backward: the host's time to launch a pass where the table has it, else the duration at which shorter calls stop
+getting shorter. Counts and their sources: docs/adr/0005-host.md.
 """
 
 from __future__ import annotations
