@@ -7,11 +7,18 @@ from predictor.costs.operator import Shape
 
 
 def build(shape: Shape, make: Maker) -> Call:
-    """Return the call of shape (tokens, vocab); the logits have the table's precision."""
+    """Return the call of shape (tokens, vocab, logit_bytes): fp32 logits, or the training precision's.
+
+    Raises:
+        ValueError: logit_bytes is neither four nor what an element of the training precision has.
+    """
     import torch
 
-    tokens, vocab = shape
-    logits, targets = make.activation(tokens, vocab), make.ids(tokens, vocab)
+    tokens, vocab, logit_bytes = shape
+    dtype = torch.float32 if logit_bytes == torch.float32.itemsize else make.dtype
+    if dtype.itemsize != logit_bytes:
+        raise ValueError(f"logit_bytes is {logit_bytes}; it must be 4, or {make.dtype.itemsize} as of {make.precision}")
+    logits, targets = make.constant(tokens, vocab, dtype=dtype), make.ids(tokens, vocab)
     rows = torch.arange(tokens, device=make.device)
 
     def losses() -> tuple[Tensor, Tensor]:
@@ -23,7 +30,7 @@ def build(shape: Shape, make: Maker) -> Call:
         return total.log() - chosen, exponentials.div_(total.unsqueeze(-1))
 
     _, softmax = losses()
-    scale = torch.ones(tokens, 1, device=make.device, dtype=make.dtype)
+    scale = torch.ones(tokens, 1, device=make.device, dtype=dtype)
 
     def backward() -> Tensor:
         # In place, as Megatron-LM's: the softmax is not needed again. Its values drift, its time does not.
