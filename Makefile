@@ -69,7 +69,7 @@ accuracy: $(TEST_READY) ## errors on held-out measurements and on whole steps: M
 	$(TEST) -m fitting transfer-error regressors/Perlmutter regressors/Vista "$(MEASUREMENTS)"
 	$(TEST) -m tests.accuracy.report
 
-fit: $(TEST_READY) ## fit and publish all systems again: MEASUREMENTS=folder
+fit: $(TEST_READY) ## fit and publish all systems again, but no data sheet over a measured one: MEASUREMENTS=folder
 	$(TEST) -m fitting fit --system training/systems/Perlmutter.yaml --measurements "$(MEASUREMENTS)" --out regressors/Perlmutter
 	$(TEST) -m fitting fit --system training/systems/Vista.yaml --measurements "$(MEASUREMENTS)" --out regressors/Vista --donor regressors/Perlmutter
 	$(TEST) -m fitting transfer-error regressors/Perlmutter regressors/Vista "$(MEASUREMENTS)" --out training/systems/transfer_error.json

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 
-from predictor.costs.work import ELEMENT_BYTES
+from predictor.costs.work import ELEMENT_BYTES, PRECISION_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +22,7 @@ class LayerCall:
         window: tokens that a query sees, itself included; 0: all.
         sequence_parallel: norms and residual additions see 1 / tensor_parallel_size of the tokens.
         element_bytes: of an activation; decides what collectives send. No operator's shape depends on it.
+        logit_bytes: of a logit as the loss reads it; frameworks widen logits to fp32 unless told otherwise.
     """
 
     micro_batch_size: int
@@ -34,6 +35,7 @@ class LayerCall:
     rotary_fraction: float = 1.0
     causal: bool = True
     element_bytes: int = ELEMENT_BYTES
+    logit_bytes: int = PRECISION_BYTES["fp32"]
     num_key_value_heads: int = 0
     head_width: int = 0
     gated: bool = False

@@ -16,7 +16,7 @@ def over_elements(
     name: str,
     dimensions: tuple[str, ...],
     shape: Callable[[LayerCall], Shape],
-    passes: tuple[int, int],
+    passes: tuple[float, float],
     source: str,
     elements: Callable[[Shape], int] = prod,
     rows: Callable[[Shape], int] | None = None,
@@ -28,7 +28,7 @@ def over_elements(
         name: the operator's.
         dimensions: the operator's.
         shape: the operator's.
-        passes: reads and writes per element, forward and backward.
+        passes: reads and writes per element, forward and backward, that no implementation can do without.
         source: the operator's.
         elements: how many a shape has.
         rows: how many reductions a shape has, where rows are reduced; each costs a little of its own.

@@ -37,7 +37,8 @@ class Work(NamedTuple):
 
     Attributes:
         flops: floating-point operations that the result needs.
-        size_bytes: bytes that any implementation reads and writes at least once.
+        size_bytes: bytes that any implementation must move through device memory; kernels that run one after the other
+            move their own each. docs/adr/0018-least-bytes.md says how that is checked.
         extras: further terms that time may follow, e.g. FLOPs rounded up to whole waves of tiles.
     """
 

@@ -76,7 +76,7 @@ class Predictor:
             config_folder: the same folder again.
             gpu_name: the system's GPU.
             function_list: operators by short name; one that is named twice counts twice.
-            precision: one that was measured.
+            precision: one that was measured; the loss is of logits in it, as in the tables that bear its name.
             encoder_config: (mp, b, h, l, dim); vocabulary 50257, FFN 4 × dim, causal attention.
             propagation: "fwd" or "bwd".
 
@@ -87,7 +87,7 @@ class Predictor:
         if not isinstance(function_list, list | tuple):
             raise ConfigError(f"function_list is {function_list!r}; expected a list of operator names")
         system = _system(data_folder, config_folder, OPERATOR_FOLDER, gpu_name, precision)
-        call = _layer_call(encoder_config)
+        call = _layer_call(encoder_config, element_bytes(system.precision))
         total_us = 0.0
         for name in function_list:
             operator = _layer_operator(name)
@@ -211,7 +211,7 @@ def _layer_operator(name: object) -> Operator:
     return operator
 
 
-def _layer_call(encoder_config: object) -> LayerCall:
+def _layer_call(encoder_config: object, logit_bytes: int) -> LayerCall:
     """Return the sizes of (mp, b, h, l, dim), checked."""
     if not isinstance(encoder_config, list | tuple) or len(encoder_config) != len(ENCODER_CONFIG):
         raise ConfigError(f"encoder_config is {encoder_config!r}; expected five numbers: mp, b, h, l, dim")
@@ -226,6 +226,7 @@ def _layer_call(encoder_config: object) -> LayerCall:
         ffn_hidden_size=FFN_FACTOR * dim,
         vocab_size=VOCAB_SIZE,
         tensor_parallel_size=mp,
+        logit_bytes=logit_bytes,
     )
 
 

@@ -78,16 +78,15 @@ def layer_passes(run: TrainingRun, kind: LayerKind) -> Passes:
 
 
 def loss_tasks(call: LayerCall, direction: Direction) -> list[Task]:
-    """Return the loss: 16-bit logits are widened to fp32 first, which doubles every pass over them.
+    """Return the loss: 16-bit logits are widened to fp32 first, and their gradient narrowed.
 
-    The cross-entropy tables are of logits in the training precision; frameworks widen them unless told otherwise.
     Source: Megatron-LM ``fp16_lm_cross_entropy`` (default off); GPT-NeoX ``cross_entropy(..., _fp16=False)``.
     """
     logits = call.tokens * call.vocab_per_rank
-    loss = operator_task("cross_entropy", call, direction, times=FP32_BYTES / call.element_bytes)
-    if call.element_bytes == FP32_BYTES:
+    loss = operator_task("cross_entropy", call, direction)
+    if call.element_bytes == call.logit_bytes:
         return [loss]
-    return [stream_task("logits_to_fp32", logits * (call.element_bytes + FP32_BYTES), call), loss]
+    return [stream_task("logits_to_fp32", logits * (call.element_bytes + call.logit_bytes), call), loss]
 
 
 def _leaves_first_stage(run: TrainingRun) -> list[Task]:

@@ -14,7 +14,11 @@ import yaml
 import estimate_train_time
 from estimate_train_time import Predictor, data, one_batch_predict
 from estimate_train_time.estimator import tools
-from predictor.base.bundled import systems
+from predictor.base.bundled import REGRESSORS_FOLDER, systems
+from predictor.costs.catalogue import catalogue
+from predictor.costs.cost import Source
+from predictor.costs.operator import Direction
+from predictor.costs.published import open_system
 from tests.unit.examples import EXAMPLE, short_form, write
 
 OPERATORS = "./regressors/Perlmutter/operator"
@@ -98,6 +102,19 @@ def test_operators_are_timed_and_kept(predictor: Predictor, capsys: pytest.Captu
     assert all("flash_attention" in key or "gelu" in key for key in predictor.operator_dict)
     assert predictor.nccl_dict == {}
     assert capsys.readouterr() == ("", "")
+
+
+def test_a_loss_is_of_logits_as_the_tables_have_them(predictor: Predictor) -> None:
+    words = (OPERATORS, OPERATORS, A100, ["parallel_cross_entropy_128"], "fp16", ENCODER, "fwd")
+    operator = catalogue()["cross_entropy"]
+    narrow, wide = (
+        open_system(REGRESSORS_FOLDER / "Perlmutter", "fp16").cost(operator, Direction.FORWARD, (16384, 25216, size))
+        for size in (2, 4)
+    )
+    assert predictor.operator_statistic(*words) == pytest.approx(narrow.us)
+    assert narrow.source is Source.INTERPOLATED
+    assert wide.source is Source.EXTRAPOLATED
+    assert 1.5 * narrow.us < wide.us < 2.1 * narrow.us
 
 
 def test_two_systems_do_not_mix(predictor: Predictor) -> None:

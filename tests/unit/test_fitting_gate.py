@@ -75,6 +75,69 @@ def test_one_bad_row_is_dropped_for_its_reason(us: float, other_us: float | None
     assert len(found.kept) == 59
 
 
+@pytest.mark.parametrize(
+    ("name", "shape", "apart", "kept"),
+    [
+        ("embedding", (16384, 3144, 4096), 0.015, False),  # the same bytes both ways, but a second kernel backward
+        ("embedding", (16384, 3144, 4096), 0.03, True),
+        ("gelu", (16384, 8192), 0.015, True),
+        ("gelu", (16384, 8192), 0.004, False),
+        ("attention_scores", (32, 2048, 128, 2048), 0.015, True),  # products may be better at one of their shapes
+    ],
+)
+def test_one_number_for_both_directions_is_dropped(name: str, shape: tuple[int, ...], apart: float, kept: bool) -> None:
+    row = Row(catalogue()[name], name, Direction.FORWARD, shape, 800.0, other_us=800.0 * (1.0 + apart))
+    found = gate([row], SYSTEM, "fp16")
+    assert bool(found.kept) is kept
+    assert kept or found.columns[f"{name} forward"].dropped == {gates.REPEATED: 1}
+
+
+def mask_rows(longest: int) -> list[Row]:
+    """Rows of a masked fill that streams a quarter of the peak, up to tensors of twice and four times 2³¹ bytes."""
+    operator = catalogue()["attention_mask"]
+    shapes = [(batch, length) for batch in (16, 32, 64, 128, 256) for length in range(1024, longest, 256)]
+    sizes = [operator.work(shape, Direction.FORWARD, SMS).size_bytes for shape in shapes]
+    return [
+        Row(operator, "fillmask", Direction.FORWARD, shape, 5.0 + size_bytes * 2.0 * US_PER_BYTE)
+        for shape, size_bytes in zip(shapes, sizes, strict=True)
+    ]
+
+
+def test_one_launch_of_a_call_that_takes_several_is_dropped() -> None:
+    rows, large = [], 0
+    for row in mask_rows(4096):
+        tensor_bytes = 2 * row.shape[0] * row.shape[1] ** 2
+        launches = 1
+        while tensor_bytes > launches * 2**31:
+            launches *= 2
+        large += launches > 1
+        rows.append(replace(row, us=row.us / launches))
+    found = gate(rows, SYSTEM, "fp16")
+    assert large > 10
+    assert found.columns["fillmask forward"].dropped == {gates.PART: large}
+    assert len(gate(mask_rows(4096), SYSTEM, "fp16").kept) == len(rows)
+
+
+def roofline_rows() -> list[Row]:
+    """GEMMs as fast as the peaks allow; memory bounds the four of them whose k is small."""
+    operator, gpu = catalogue()["ffn_up"], SYSTEM.gpu
+    shapes = [(m, k, 4096) for m in range(2048, 18432, 1024) for k in (1024, 2048, 4096, 6144, 8192)]
+    rows = []
+    for shape in [*((m, 64, 4096) for m in (4096, 8192, 12288, 16384)), *shapes]:
+        work = operator.work(shape, Direction.FORWARD, SMS)
+        flops_us = work.flops / (gpu.peak_tflop_per_s["fp16"].value * 1e6)
+        us = max(flops_us, work.size_bytes / (gpu.memory_bandwidth_gb_per_s.value * 1e3)) / 0.95
+        rows.append(Row(operator, "linear3", Direction.FORWARD, shape, us))
+    return rows
+
+
+def test_rows_as_fast_as_can_be_do_not_disagree_with_their_neighbours() -> None:
+    rows = roofline_rows()
+    assert len(gate(rows, SYSTEM, "fp16").kept) == len(rows)
+    rows[0] = replace(rows[0], us=rows[0].us * 3.0)
+    assert gate(rows, SYSTEM, "fp16").columns["linear3 forward"].dropped == {gates.OUTLIER: 1}
+
+
 def test_a_gemm_faster_than_the_peak_is_dropped() -> None:
     operator = catalogue()["ffn_up"]
     rows = [Row(operator, "linear3", Direction.FORWARD, (4096, 4096, 4096), us) for us in (1000.0, 1001.0, 1002.0, 1.0)]

@@ -32,7 +32,7 @@ def write(path: Path, header: str, *rows: str) -> Path:
         ("bmm", "mp,b,h,l,dim", "2,4,16,1024,512", (32, 1024, 1024, 32)),
         ("gelu", "mp,b,l,dim", "2,4,1024,512", (4096, 1024)),
         ("res_add", "b,l,dim", "4,1024,512", (4096, 512)),
-        ("parallel_cross_entropy_128", "mp,b,l", "2,4,1024", (4096, 25216)),
+        ("parallel_cross_entropy_128", "mp,b,l", "2,4,1024", (4096, 25216, 2)),
     ],
 )
 def test_operator_row_becomes_its_kernel_shape(tmp_path: Path, table: str, header: str, row: str, shape: Shape) -> None:

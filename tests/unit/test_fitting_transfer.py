@@ -117,6 +117,36 @@ def test_a_data_sheet_is_published_with_its_errors(tmp_path: Path, capsys: pytes
     assert f"| {entry['regressor']} {entry['direction']} | {entry['from']} → {entry['to']} |" in card
 
 
+def test_a_data_sheet_replaces_a_data_sheet_and_nothing_measured_unless_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lenders = {"operators": "Perlmutter", "intra_node": "Perlmutter", "inter_node": "Vista"}
+    measured = fitted(tmp_path, 50, transfer=lenders)
+    files = {path: path.read_bytes() for path in measured.folder.rglob("*") if path.is_file()}
+    words = ["datasheet", "--system", str(tmp_path / "Testbed.yaml"), "--errors", str(ERRORS)]
+    words += ["--out", str(measured.folder)]
+    capsys.readouterr()
+    assert main(words) == 0
+    said = capsys.readouterr().out
+    assert said.count("\n") == 1
+    assert "measured operators are published there" in said
+    assert {path: path.read_bytes() for path in measured.folder.rglob("*") if path.is_file()} == files
+    for again in (["--replace"], []):
+        assert main([*words, *again]) == 0
+        assert "card.md, system.yaml" in capsys.readouterr().out
+        assert not (measured.folder / "operator").exists()
+
+
+def test_a_damaged_system_is_not_taken_for_a_data_sheet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lenders = {"operators": "Perlmutter", "intra_node": "Perlmutter", "inter_node": "Vista"}
+    measured = fitted(tmp_path, 50, transfer=lenders)
+    (measured.folder / "manifest.json").write_text("{", encoding="utf-8")
+    words = ["datasheet", "--system", str(tmp_path / "Testbed.yaml"), "--errors", str(ERRORS)]
+    assert main([*words, "--out", str(measured.folder)]) == 2
+    assert "manifest.json is damaged" in capsys.readouterr().err
+    assert (measured.folder / "operator").exists()
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

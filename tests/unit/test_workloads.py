@@ -93,6 +93,15 @@ def test_edges_hold_embedding_and_loss() -> None:
     assert {"embedding", "lm_head"} <= set(names(alone.forward))
 
 
+@pytest.mark.parametrize("precision", ["fp16", "fp32"])
+def test_a_loss_is_one_call_on_fp32_logits(precision: str) -> None:
+    end = edge_passes(replace(RUN, precision=precision), 1)
+    for tasks in (end.forward.tasks, end.backward.tasks):
+        (loss,) = [task for task in tasks if task.name == "cross_entropy"]
+        assert (loss.shape, loss.times) == ((512, 25216, 4), 1.0)
+        assert ("logits_to_fp32" in [task.name for task in tasks]) is (precision == "fp16")
+
+
 def test_one_of_each_group_sends_nothing() -> None:
     alone = replace(RUN, layout=Layout(1, 1, 1, 4), layers_per_stage=(4,))
     assert transfer_tasks(alone) == []

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from fitting.datasheet import publish_datasheet, read_errors
+from fitting.datasheet import is_measured, publish_datasheet, read_errors
 from fitting.evaluate import evaluate
 from fitting.few_rows import few_rows
 from fitting.print_tables import evaluation_text, few_rows_text, held_out_text, transfer_text
@@ -74,6 +74,9 @@ def _few_rows(arguments: argparse.Namespace) -> int:
 
 
 def _datasheet(arguments: argparse.Namespace) -> int:
+    if not arguments.replace and is_measured(arguments.out):
+        print(f"{arguments.out}: measured operators are published there, so it stays as it is; --replace replaces it")
+        return 0
     errors = arguments.errors or arguments.system.with_name(TRANSFER_ERRORS)
     files = publish_datasheet(read_system(arguments.system), read_errors(errors), arguments.out)
     print(f"{arguments.out}: {', '.join(files)}")
@@ -128,6 +131,7 @@ def parser() -> argparse.ArgumentParser:
         "--errors", type=Path, help=f"what transfer-error wrote (default: {TRANSFER_ERRORS} beside it)"
     )
     datasheet.add_argument("--out", type=Path, required=True, help="folder to publish, e.g. regressors/NAME")
+    datasheet.add_argument("--replace", action="store_true", help="even where measured operators are published")
     datasheet.set_defaults(run=_datasheet)
     sealing = commands.add_parser("seal", help="rewrite the manifest of a published folder after a deliberate change")
     sealing.add_argument("folder", type=Path)

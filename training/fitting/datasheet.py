@@ -10,7 +10,7 @@ from typing import Any
 from fitting.publish import CARD, SYSTEM, hardware_yaml, publish
 from fitting.systems import SystemFileError, SystemSource
 from fitting.transfer_error import TRANSFER_ERROR_FORMAT
-from predictor.costs.folder import lender_folder
+from predictor.costs.folder import MANIFEST, lender_folder, own_precisions
 from predictor.costs.hardware import Quantity, System
 from predictor.costs.published import read_hardware, read_manifest
 
@@ -133,6 +133,15 @@ def with_lent_host(hardware: System, out: Path) -> System:
         for name, quantity in lent.host.items()
     }
     return hardware.model_copy(update={"host": host | hardware.host})
+
+
+def is_measured(folder: Path) -> bool:
+    """Return whether a folder is a published system with operators of its own, which no data sheet has.
+
+    Raises:
+        PublishedError: it is published, but its manifest is damaged.
+    """
+    return (folder / MANIFEST).is_file() and bool(own_precisions(read_manifest(folder)))
 
 
 def publish_datasheet(source: SystemSource, errors: dict[str, Any], out: Path) -> Sequence[str]:

@@ -22,7 +22,7 @@ from predictor.costs.collectives import COLLECTIVES
 from predictor.costs.hardware import Quantity
 from predictor.costs.layer_call import LayerCall, padded_vocab_size
 from predictor.costs.operator import Direction, Operator, Shape
-from predictor.costs.work import ELEMENT_BYTES
+from predictor.costs.work import ELEMENT_BYTES, element_bytes
 
 COLLECTIVES_BY_SHORT_NAME = {
     "allreduce": "all_reduce",
@@ -73,8 +73,11 @@ class Row:
         return f"{self.table} {self.direction}"
 
 
-def _layer_shape(operator: Operator, row: dict[str, float]) -> Shape:
-    """Return the kernel shape of a row of a layer operator's table; sizes the table lacks do not matter to it."""
+def _layer_shape(operator: Operator, row: dict[str, float], precision: str) -> Shape:
+    """Return the kernel shape of a row of a layer operator's table; sizes the table lacks do not matter to it.
+
+    The loss was measured on logits in the table's precision (docs/adr/0018-least-bytes.md says what shows it).
+    """
     heads = int(row.get("h", row.get("mp", 1)))  # one per rank where the table does not say: no shape depends on it
     hidden = int(row.get("dim", heads))
     call = LayerCall(
@@ -86,6 +89,7 @@ def _layer_shape(operator: Operator, row: dict[str, float]) -> Shape:
         vocab_size=TABLE_VOCAB_SIZE,
         tensor_parallel_size=int(row.get("mp", 1)),
         causal=False,
+        logit_bytes=element_bytes(precision),
     )
     assert operator.shape is not None
     return operator.shape(call)
@@ -101,10 +105,10 @@ def stage_parameters(table: str, mp: int, dim: int, encoders: int) -> Shape:
     return parameters, tensors
 
 
-def _shapes(operator: Operator, table: str, frame: pd.DataFrame) -> list[Shape]:
+def _shapes(operator: Operator, table: str, frame: pd.DataFrame, precision: str) -> list[Shape]:
     records = frame.to_dict("records")
     if operator.shape is not None:
-        return [_layer_shape(operator, {str(k): v for k, v in row.items()}) for row in records]
+        return [_layer_shape(operator, {str(k): v for k, v in row.items()}, precision) for row in records]
     if operator.name == "optimizer_step_looped":
         return [(int(row["params"]), int(row["param_tensors"])) for row in records]
     return [stage_parameters(table, int(row["mp"]), int(row["dim"]), int(row["encoders"])) for row in records]
@@ -131,7 +135,7 @@ def read_table(path: Path, gpu: str, precision: str) -> list[Row]:
     table, operator = operator_of(path, gpu, precision)
     try:
         frame = pd.read_csv(path, dtype=float)
-        shapes = _shapes(operator, table, frame)
+        shapes = _shapes(operator, table, frame, precision)
     except (ValueError, KeyError, pd.errors.ParserError) as error:
         raise TableError(f"{path}: not a measurement table of {table}: {error}") from error
     columns = {"F_dur(us)": Direction.FORWARD, "B_dur(us)": Direction.BACKWARD}

@@ -23,7 +23,9 @@ OPERATOR = over_elements(
     name="attention_mask",
     dimensions=("batch", "sequence"),
     shape=_shape,
-    passes=(3, 2),  # scores and mask read, scores written; backward reads and writes the gradient
+    # Scores read and written; backward the gradient. The mask is one byte per score of a single head, which all others
+    # share, so it is left out.
+    passes=(2, 2),
     elements=_scores,
     rows=_rows,
     source="masked_fill reads and writes every score",

@@ -13,10 +13,9 @@ OPERATOR = over_elements(
     name="bias_dropout_add",
     dimensions=("tokens", "hidden"),
     shape=_shape,
-    passes=(
-        3,
-        2,
-    ),  # two reads and one write; backward reads the gradient and writes the branch's; the mask's byte left out
+    # Two reads and one write; backward reads the gradient and writes the branch's. The mask's byte is left out: a seed
+    # can make it again.
+    passes=(3, 2),
     launches=(3, 2),
     source="Megatron-LM core/fusions/fused_bias_dropout.py; element-wise",
 )

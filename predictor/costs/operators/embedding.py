@@ -1,5 +1,7 @@
 """Vocabulary-parallel token embedding: look up (tokens,) in (vocabulary of one rank, hidden)."""
 
+from math import expm1, log1p
+
 from predictor.costs.layer_call import LayerCall
 from predictor.costs.operator import Direction, Operator, Shape
 from predictor.costs.work import ELEMENT_BYTES, Work
@@ -9,13 +11,24 @@ def _shape(call: LayerCall) -> Shape:
     return call.tokens, call.vocab_per_rank, call.hidden_size
 
 
+def distinct_rows(tokens: int, vocab: int) -> float:
+    """Return how many different rows tokens ask for, expected of uniform ids: vocab · (1 − (1 − 1 / vocab)^tokens).
+
+    A language repeats its words more often, and a rank of several sees only its own, so there are fewer then.
+    """
+    return -vocab * expm1(tokens * log1p(-1.0 / vocab)) if vocab > 1 else 1.0
+
+
 def _work(shape: Shape, direction: Direction, num_multiprocessors: int) -> Work:
-    """Rows are copied; backward also clears and fills a dense gradient of the whole table."""
+    """One row per token is written, or its gradient read; forward a row that repeats comes from the cache.
+
+    Backward writes a dense gradient of the whole table. ``extras``: the rows that a copy reads and writes, wherever
+    they come from; tokens.
+    """
     tokens, vocab, hidden = shape
-    rows = 2.0 * tokens * hidden * ELEMENT_BYTES
-    if direction is Direction.FORWARD:
-        return Work(0.0, rows, (rows, float(tokens)))
-    return Work(0.0, rows + vocab * hidden * ELEMENT_BYTES, (rows, float(tokens)))
+    row_bytes = float(hidden * ELEMENT_BYTES)
+    table_rows = distinct_rows(tokens, vocab) if direction is Direction.FORWARD else vocab
+    return Work(0.0, (tokens + table_rows) * row_bytes, (2.0 * tokens * row_bytes, float(tokens)))
 
 
 OPERATOR = Operator(
@@ -25,5 +38,5 @@ OPERATOR = Operator(
     shape=_shape,
     extra_kinds=("bytes", "count"),
     launches=(1, 2),
-    source="rows copied once; dense weight gradient written backward",
+    source="distinct rows of uniform ids read and every row written; dense weight gradient written backward",
 )

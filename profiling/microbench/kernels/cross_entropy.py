@@ -35,13 +35,20 @@ def logits_gradient(softmax: Tensor, targets: Tensor, gradient: Tensor) -> Tenso
 
 
 def build(shape: Shape, make: Maker) -> Call:
-    """Return the call of shape (tokens, vocab); the logits have the table's precision."""
+    """Return the call of shape (tokens, vocab, logit_bytes): fp32 logits, or the training precision's.
+
+    Raises:
+        ValueError: logit_bytes is neither four nor what an element of the training precision has.
+    """
     import torch
 
-    tokens, vocab = shape
-    logits, targets = make.activation(tokens, vocab), make.ids(tokens, vocab)
+    tokens, vocab, logit_bytes = shape
+    dtype = torch.float32 if logit_bytes == torch.float32.itemsize else make.dtype
+    if dtype.itemsize != logit_bytes:
+        raise ValueError(f"logit_bytes is {logit_bytes}; it must be 4, or {make.dtype.itemsize} as of {make.precision}")
+    logits, targets = make.constant(tokens, vocab, dtype=dtype), make.ids(tokens, vocab)
     _, softmax = losses_and_softmax(logits, targets)
-    scale = torch.ones(tokens, 1, device=make.device, dtype=make.dtype)
+    scale = torch.ones(tokens, 1, device=make.device, dtype=dtype)
     # Run again and again on one softmax, its values drift; its time does not.
     return Call(
         lambda: losses_and_softmax(logits, targets),
