@@ -20,6 +20,7 @@ from fitting.systems import SystemFileError, read_system
 from fitting.tables import TableError
 from fitting.transfer_error import transfer_error
 from predictor.base.errors import PublishedError
+from predictor.base.files import write_whole
 
 BAD_INPUT = 2
 TRANSFER_ERRORS = "transfer_error.json"
@@ -61,7 +62,7 @@ def _transfer_error(arguments: argparse.Namespace) -> int:
     _progress(f"predicting {' and '.join(str(folder) for folder in arguments.folders)} from each other")
     document = transfer_error(arguments.folders, arguments.measurements)
     if arguments.out is not None:
-        arguments.out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        write_whole(arguments.out, json.dumps(document, indent=1) + "\n")
         _progress(f"wrote {arguments.out}")
     _print(document, arguments.json, transfer_text)
     return 0

@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from predictor.base.files import write_whole
 from predictor.costs.collectives import COLLECTIVES
 from predictor.costs.hardware import System
 from predictor.costs.published import COLLECTIVE_FOLDER, MANIFEST, MANIFEST_FORMAT, OPERATOR_FOLDER, REGRESSOR_FILE
@@ -99,7 +100,5 @@ def seal(folder: Path) -> int:
         raise FileNotFoundError(f"{folder} is not a published system: it has no {SYSTEM}")
     names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
     files = {name: (folder / name).read_bytes() for name in names if name != MANIFEST}
-    temporary = folder / f".{MANIFEST}"
-    temporary.write_bytes(manifest_bytes(files))
-    temporary.replace(folder / MANIFEST)
+    write_whole(folder / MANIFEST, manifest_bytes(files))
     return len(files)
