@@ -72,7 +72,7 @@ accuracy: $(TEST_READY) ## errors on held-out measurements and on whole steps: M
 fit: $(TEST_READY) ## fit and publish all systems again: MEASUREMENTS=folder
 	$(TEST) -m fitting fit --system training/systems/Perlmutter.yaml --measurements "$(MEASUREMENTS)" --out regressors/Perlmutter
 	$(TEST) -m fitting fit --system training/systems/Vista.yaml --measurements "$(MEASUREMENTS)" --out regressors/Vista --donor regressors/Perlmutter
-	$(TEST) -m fitting transfer-error regressors/Perlmutter regressors/Vista "$(MEASUREMENTS)" --out training/systems/transfer_error.json
+	$(TEST) -m fitting transfer-error regressors/Perlmutter regressors/Vista "$(MEASUREMENTS)" --out regressors/transfer_error.json
 	for name in $(DATA_SHEETS); do $(TEST) -m fitting datasheet --system training/systems/$$name.yaml --out regressors/$$name || exit 1; done
 
 profile-smoke: $(PROFILE_READY) ## measure this CPU in minutes, fit it, and predict a small model on it

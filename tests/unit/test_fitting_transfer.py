@@ -22,11 +22,11 @@ from predictor.costs.collectives import Topology
 from predictor.costs.cost import Source
 from predictor.costs.operator import BOTH, Direction
 from predictor.costs.published import PublishedSystem
+from predictor.costs.transfer_errors import TRANSFER_ERRORS
 from tests.unit.fitting_tables import GPU, SYSTEM, gelu_us, source, write_cluster, write_gelu
 
 GELU, FFN_UP = catalogue()["gelu"], catalogue()["ffn_up"]
 PERLMUTTER = REGRESSORS_FOLDER / "Perlmutter"
-ERRORS = Path(__file__).resolve().parents[2] / "training" / "systems" / "transfer_error.json"
 
 
 def write_few(folder: Path, rows: int) -> Path:
@@ -108,11 +108,11 @@ def test_a_data_sheet_is_published_with_its_errors(tmp_path: Path, capsys: pytes
     lenders = {"operators": "Perlmutter", "intra_node": "Perlmutter", "inter_node": "Vista"}
     system = write_system(tmp_path / "Testbed.yaml", transfer=lenders)
     out = tmp_path / "out" / "Testbed"
-    words = ["datasheet", "--system", str(system), "--errors", str(ERRORS), "--out", str(out)]
+    words = ["datasheet", "--system", str(system), "--errors", str(TRANSFER_ERRORS), "--out", str(out)]
     assert main(words) == 0, capsys.readouterr().err
     answers = PublishedSystem(out, "fp16")
     assert answers.cost(FFN_UP, Direction.FORWARD, (4096, 4096, 4096)).source is Source.ANALYTIC
-    entry = json.loads(ERRORS.read_text(encoding="utf-8"))["operator_columns"][0]
+    entry = json.loads(TRANSFER_ERRORS.read_text(encoding="utf-8"))["operator_columns"][0]
     card = (out / "card.md").read_text(encoding="utf-8")
     assert f"| {entry['regressor']} {entry['direction']} | {entry['from']} → {entry['to']} |" in card
 
@@ -121,11 +121,17 @@ def test_a_data_sheet_is_published_with_its_errors(tmp_path: Path, capsys: pytes
     ("words", "message"),
     [
         (
-            ["datasheet", "--system", "{tmp}/plain.yaml", "--errors", str(ERRORS), "--out", "{tmp}/o"],
+            ["datasheet", "--system", "{tmp}/plain.yaml", "--errors", str(TRANSFER_ERRORS), "--out", "{tmp}/o"],
             "transfer section",
         ),
-        (["datasheet", "--system", "{tmp}/strange.yaml", "--errors", str(ERRORS), "--out", "{tmp}/o"], "Frontier"),
-        (["datasheet", "--system", "{tmp}/plain.yaml", "--out", "{tmp}/o"], "transfer-error --out writes it"),
+        (
+            ["datasheet", "--system", "{tmp}/strange.yaml", "--errors", str(TRANSFER_ERRORS), "--out", "{tmp}/o"],
+            "Frontier",
+        ),
+        (
+            ["datasheet", "--system", "{tmp}/plain.yaml", "--errors", "{tmp}/absent", "--out", "{tmp}/o"],
+            "transfer-error --out writes it",
+        ),
         (["transfer-error", str(PERLMUTTER), "{tmp}", "{tmp}"], "is not a published system"),
         (["few-rows", str(PERLMUTTER), str(PERLMUTTER), "{tmp}/absent"], "no such folder of measurements"),
     ],

@@ -21,9 +21,9 @@ from fitting.tables import TableError
 from fitting.transfer_error import transfer_error
 from predictor.base.errors import PublishedError
 from predictor.base.files import write_whole
+from predictor.costs.transfer_errors import TRANSFER_ERRORS
 
 BAD_INPUT = 2
-TRANSFER_ERRORS = "transfer_error.json"
 
 
 def _progress(text: str) -> None:
@@ -75,8 +75,7 @@ def _few_rows(arguments: argparse.Namespace) -> int:
 
 
 def _datasheet(arguments: argparse.Namespace) -> int:
-    errors = arguments.errors or arguments.system.with_name(TRANSFER_ERRORS)
-    files = publish_datasheet(read_system(arguments.system), read_errors(errors), arguments.out)
+    files = publish_datasheet(read_system(arguments.system), read_errors(arguments.errors), arguments.out)
     print(f"{arguments.out}: {', '.join(files)}")
     return 0
 
@@ -126,7 +125,7 @@ def parser() -> argparse.ArgumentParser:
         "--system", type=Path, required=True, help="training/systems/NAME.yaml with a transfer section"
     )
     datasheet.add_argument(
-        "--errors", type=Path, help=f"what transfer-error wrote (default: {TRANSFER_ERRORS} beside it)"
+        "--errors", type=Path, default=TRANSFER_ERRORS, help="what transfer-error wrote (default: as published)"
     )
     datasheet.add_argument("--out", type=Path, required=True, help="folder to publish, e.g. regressors/NAME")
     datasheet.set_defaults(run=_datasheet)

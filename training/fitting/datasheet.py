@@ -9,10 +9,10 @@ from typing import Any
 
 from fitting.publish import CARD, SYSTEM, hardware_yaml, publish
 from fitting.systems import SystemFileError, SystemSource
-from fitting.transfer_error import TRANSFER_ERROR_FORMAT
 from predictor.costs.folder import lender_folder
 from predictor.costs.hardware import Quantity, System
 from predictor.costs.published import read_hardware, read_manifest
+from predictor.costs.transfer_errors import TRANSFER_ERROR_FORMAT
 
 INTRODUCTION = """\
 Nobody measured this system. {name} answers with the regressors of measured systems, each term of their physics scaled
