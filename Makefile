@@ -28,7 +28,8 @@ KIT_PYTHONS := 3.11 3.12 3.13 3.14
 KIT_MACHINES := x86_64
 
 # Published systems that nobody measured.
-DATA_SHEETS := B200 GB200 H100 H200 MI300X Selene
+LENT := $(basename $(notdir $(shell grep -l '^  transfer:' training/systems/*.yaml)))
+DATA_SHEETS := $(filter $(notdir $(wildcard regressors/*)), $(LENT))
 
 .DEFAULT_GOAL := help
 .PHONY: help predict test check check-profile format bench accuracy fit profile-smoke

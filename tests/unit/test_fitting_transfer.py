@@ -14,7 +14,7 @@ import yaml
 from fitting.cli import main
 from fitting.datasheet import read_errors
 from fitting.system_fit import find_tables
-from fitting.systems import SystemFileError
+from fitting.systems import SystemFileError, measured_sources
 from fitting.transfer_error import column, transfer_error
 from predictor.base.bundled import REGRESSORS_FOLDER
 from predictor.costs.catalogue import catalogue
@@ -173,3 +173,10 @@ def test_a_column_counts_every_shape_once(tmp_path: Path) -> None:
     regressor = fitted(tmp_path, 50).regressor(GELU, Direction.FORWARD)
     once, twice = column(regressor, Direction.FORWARD, rows), column(regressor, Direction.FORWARD, [*rows, *rows])
     assert once == twice
+
+
+def test_systems_with_tables_of_their_own_are_told_from_data_sheets(tmp_path: Path) -> None:
+    lent = {"operators": "Perlmutter", "intra_node": "Perlmutter", "inter_node": "Vista"}
+    write_system(tmp_path / "Own.yaml")
+    write_system(tmp_path / "Sheet.yaml", transfer=lent)
+    assert list(measured_sources(tmp_path)) == ["Own"]
