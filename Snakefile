@@ -9,6 +9,7 @@ snakemake results/here/done/operator/gelu --cores 1        one operator; done/co
 
 import os
 import sys
+from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
 from snakemake.utils import min_version
@@ -25,6 +26,7 @@ sys.path[:0] = SOURCES
 PATH = [os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)]
 os.environ.update(PYTHONPATH=os.pathsep.join(SOURCES), PATH=os.pathsep.join(PATH))
 
+from fitting.systems import measured_sources
 from microbench.workflow import read_settings
 
 SETTINGS = read_settings(
@@ -40,9 +42,7 @@ MARKS = [
 ]
 # None where a cluster's profile says how many cores a job has.
 ALL_CORES = workflow.resource_settings.cores or 1
-# A system whose missing tables another one's regressors stand in for; the same as « donor » in training/systems.
-DONORS = {"Vista": "Perlmutter"}
-SYSTEMS = ["Perlmutter", "Vista"]
+MEASURED = measured_sources(Path(workflow.basedir, "training/systems"))
 
 
 wildcard_constraints:
@@ -150,22 +150,22 @@ def tables(wildcards):
 
 
 def donor(wildcards):
-    """Return the mark of the published system that must be there first, if any."""
-    names = [DONORS[wildcards.system]] if wildcards.system in DONORS else []
-    return [f"results/fitted/{name}" for name in names]
+    """Return the mark of the published system that stands in for missing tables and must be there first, if any."""
+    source = MEASURED.get(wildcards.system)
+    return [f"results/fitted/{source.donor}"] if source and source.donor else []
 
 
 def measured_systems(wildcards):
     """Return what can be fitted: the systems whose tables are here, and this machine once it is profiled."""
     found = [
         f"results/fitted/{name}"
-        for name in SYSTEMS
+        for name in MEASURED
         if (SETTINGS.measurements / name).is_dir()
     ]
     found += [f"{HERE}/done/fitted"] * os.path.exists(f"{HERE}/system.yaml")
     if not found:
         raise WorkflowError(
-            f"nothing to fit: {SETTINGS.measurements} has no folder {' or '.join(SYSTEMS)}, and {HERE} is not profiled"
+            f"nothing to fit: {SETTINGS.measurements} has no folder {' or '.join(MEASURED)}, and {HERE} is not profiled"
         )
     return found
 

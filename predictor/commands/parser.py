@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 from predictor.base.bundled import EXAMPLES_FOLDER, examples
 from predictor.base.errors import ConfigError, nearest
+from predictor.base.files import write_whole
 
 NARROWEST, USUAL_WIDTH = 40, 100
 
@@ -93,7 +94,7 @@ def write_file(option: str, name: str, text: str, others: Sequence[str | Path | 
         if other is not None and path.resolve() == Path(other).resolve():
             raise ConfigError(f"{option} {name}: the same command reads or writes it; name another file")
     try:
-        path.write_text(text, encoding="utf-8")
+        write_whole(path, text)
     except OSError as error:
         raise ConfigError(f"{option} {name}: {error.strerror}") from None
     return f"wrote {path}, {path.stat().st_size:,} bytes"

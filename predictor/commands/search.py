@@ -41,7 +41,8 @@ def add(commands: Commands) -> None:
 def answer(arguments: argparse.Namespace) -> str:
     """Return the fastest layouts."""
     from predictor.base.sizes import whole
-    from predictor.search.answer import configuration, render, search, to_csv, to_json
+    from predictor.report.ranking import render, to_csv, to_json
+    from predictor.search.answer import configuration, search
     from predictor.search.question import Question, asked
     from predictor.search.space import ZERO_ALONE
     from predictor.timeline.schedules import SCHEDULES

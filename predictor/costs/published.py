@@ -35,7 +35,8 @@ from predictor.costs.links import MESSAGE, RING, SENT_STRAIGHT, LinkRegressor, L
 from predictor.costs.operator import Direction, Operator, Shape
 from predictor.costs.regressors import DirectionRegressor, Outside, Regressor
 from predictor.costs.stand_ins import Call
-from predictor.costs.transfer import ALL_TO_ALL_LOG_ERROR, COLLECTIVE_LOG_ERROR, ByReach, computes, relinked, transfer
+from predictor.costs.transfer import ByReach, computes, relinked, transfer
+from predictor.costs.transfer_errors import transfer_errors
 
 __all__ = [
     "CARD",
@@ -267,7 +268,7 @@ class PublishedSystem:
         )
         if inside is None or between is None or steps_inside is None or steps_between is None:
             return None
-        error = COLLECTIVE_LOG_ERROR if bytes_as == steps_as else ALL_TO_ALL_LOG_ERROR
+        error = transfer_errors().collectives["alike" if bytes_as == steps_as else "unlike"]
         return LinkRegressor(self.system, inside, between, steps_inside, steps_between, error)
 
     def _link_use(self, role: str, name: str) -> LinkUse | None:

@@ -18,33 +18,8 @@ from predictor.costs.cost import Cost
 from predictor.costs.hardware import Gpu, System
 from predictor.costs.operator import Direction, Operator, Shape
 from predictor.costs.regressors import Basis, DirectionModel, DirectionRegressor, Interval, Outside, Regressor
+from predictor.costs.transfer_errors import transfer_errors
 
-# 90 % quantile of |log(measured / transferred)| of each regressor, A100 to GH200 or back and forward or backward,
-# whichever is largest; measured by ``python -m fitting transfer-error``, which a test repeats.
-LOG_ERROR = {
-    "attention_mask": 0.15,
-    "attention_scores": 0.67,
-    "attention_values": 0.49,
-    "causal_softmax": 0.66,
-    "cross_entropy": 0.46,
-    "embedding": 2.0,
-    "flash_attention": 0.64,
-    "gelu": 0.15,
-    "layer_norm": 1.16,
-    "linear": 0.12,
-    "residual_add": 0.20,
-    "rms_norm": 0.23,
-    "rope": 0.48,
-    "softmax": 0.58,
-}
-# The median of the same over all columns of matrix products, and of streams: no regressor is taken to be surer than
-# its kind, because two GPUs are one example.
-COMPUTE_LOG_ERROR, STREAM_LOG_ERROR = 0.36, 0.20
-# Of collectives that are timed by their bytes over links: from another of their kind (round a ring, or sent straight),
-# and of an all-to-all from single messages.
-COLLECTIVE_LOG_ERROR, ALL_TO_ALL_LOG_ERROR = 0.46, 1.06
-# How far apart the two GPUs are: log ratios of their fp16 peaks and of their memory bandwidths.
-MEASURED_RATIO = {"flops": log(989.5 / 312.0), "bytes": log(4000.0 / 2039.0)}
 DIGITS = 7
 
 
@@ -78,9 +53,9 @@ def scaled_physics(
 
 def measured_log_error(operator: Operator) -> float:
     """Return how wrong an operator's answer is on another GPU, as measured on two."""
-    return max(
-        COMPUTE_LOG_ERROR if computes(operator) else STREAM_LOG_ERROR, LOG_ERROR.get(operator.regressor_name, 0.0)
-    )
+    errors = transfer_errors()
+    kind = "compute" if computes(operator) else "stream"
+    return max(errors.kinds[kind], errors.regressors.get(operator.regressor_name, 0.0))
 
 
 def log_error(operator: Operator, donor: Gpu, own: Gpu, precision: str) -> float:
@@ -90,7 +65,7 @@ def log_error(operator: Operator, donor: Gpu, own: Gpu, precision: str) -> float
     """
     scale = ratios(donor, own, precision)
     kinds = ("flops", "bytes") if computes(operator) else ("bytes",)
-    farthest = max(abs(log(scale[kind])) / MEASURED_RATIO[kind] for kind in kinds)
+    farthest = max(abs(log(scale[kind])) / transfer_errors().distance[kind] for kind in kinds)
     share: float = farthest if donor.name == own.name else max(1.0, farthest)
     return share * measured_log_error(operator)
 
@@ -165,7 +140,8 @@ def _relinked(regressor: DirectionRegressor, ratio: float) -> DirectionRegressor
     physics = (launch, flops, *(rounded(c * ratio) for c in (sent, pair, interface)), *rest)
     share = min(1.0, abs(log(ratio)) / log(2.0))  # a factor of two is as far as a link's share of the time is known
     basis = Basis(physics=model.physics, num_multiprocessors=1)
-    return DirectionRegressor(transferred(model, physics, share * COLLECTIVE_LOG_ERROR, basis), regressor.members, 1)
+    error = share * transfer_errors().collectives["alike"]
+    return DirectionRegressor(transferred(model, physics, error, basis), regressor.members, 1)
 
 
 def relinked(regressor: DirectionRegressor, measured: System, own: System) -> Regressor:

@@ -6,9 +6,9 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from predictor.costs.published import PublishedSystem
-from predictor.report.breakdown import StageParts, answers, stage_parts
 from predictor.report.json_document import notes
 from predictor.report.text import LABELS, duration, wrapped
+from predictor.step.breakdown import StageParts, answers, stage_parts
 from predictor.step.composition import Prediction
 from predictor.step.memory import GIB, run_memory
 

@@ -10,8 +10,8 @@ from predictor.configuration.sections import NO_BUDGET, BudgetSection
 from predictor.costs.collectives import COLLECTIVES, Topology
 from predictor.costs.cost import Source
 from predictor.costs.published import CARD, PublishedSystem
-from predictor.report.breakdown import BY_BYTES, Answer, StageParts, answers, stage_parts
 from predictor.report.budget import prediction_bill
+from predictor.step.breakdown import BY_BYTES, Answer, StageParts, answers, stage_parts
 from predictor.step.composition import Prediction
 from predictor.step.memory import GIB, StageMemory, run_memory
 

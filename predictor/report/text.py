@@ -9,9 +9,9 @@ from textwrap import wrap
 from predictor.configuration.sections import NO_BUDGET, BudgetSection
 from predictor.costs.cost import Source
 from predictor.costs.published import CARD, PublishedSystem
-from predictor.report.breakdown import BY_BYTES, Answer, StageParts, answers, stage_parts
 from predictor.report.budget import HOURS_PER_DAY, prediction_bill
 from predictor.report.json_document import notes
+from predictor.step.breakdown import BY_BYTES, Answer, StageParts, answers, stage_parts
 from predictor.step.composition import Prediction
 from predictor.step.memory import GIB, run_memory
 from predictor.timeline.schedules import SCHEDULES

@@ -1,39 +1,19 @@
-"""What a search found, for people and for machines: the fastest layouts, why the first one wins, what limits it."""
+"""Answer a question: the fastest layouts, each with its whole prediction."""
 
 from __future__ import annotations
 
-import csv
-from dataclasses import asdict, dataclass, fields
-from io import StringIO
+from dataclasses import dataclass
 from typing import Any
 
 import yaml
 
 from predictor.configuration.loading import merged
 from predictor.costs.published import PublishedSystem
-from predictor.report.breakdown import StageParts, stage_parts
-from predictor.report.text import LABELS, duration, wrapped
 from predictor.search.question import Asked
-from predictor.search.rank import Ranked, Ranking, described, rank
+from predictor.search.rank import Ranked, Ranking, rank
 from predictor.search.space import Plan, Space
-from predictor.step.composition import MACHINE_SPREAD, Prediction, predict
-from predictor.step.memory import GIB
-
-FORMAT = "estimate-train-time/search/1"
-KERNELS = ("forward_us", "backward_us", "optimizer_us")
-# What would make each part shorter.
-REMEDIES = {
-    "recompute_us": "more memory would spare recomputing",
-    "tensor_parallel_us": "faster links inside a node, or less tensor parallelism, would help most",
-    "context_parallel_us": "faster links between context-parallel ranks would help most",
-    "expert_parallel_us": "faster links between the ranks that share experts would help most",
-    "pipeline_us": "faster links between stages would help most",
-    "host_us": "fewer or fused kernels would help most",
-    "bubble_us": "more micro-batches (a larger global batch) or fewer stages would help most",
-    "data_parallel_exposed_us": "a faster network, or more micro-batches between reductions, would help most",
-    "parameter_gather_us": "a faster network would help most",
-    "waiting_us": "a more even split of the layers would help most",
-}
+from predictor.step.breakdown import StageParts, stage_parts
+from predictor.step.composition import Prediction, predict
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +61,7 @@ def search(asked: Asked, top: int, pareto: bool = False) -> Found:
     return Found(asked.space, asked.system, asked.memory_gib, ranking, winners, front, asked.notes, asked.content)
 
 
-def _row(plan: Plan) -> dict[str, Any]:
+def layout_fields(plan: Plan) -> dict[str, Any]:
     """Return what a search chose under the names of a configuration."""
     degrees = plan.degrees
     return {
@@ -102,7 +82,7 @@ def _row(plan: Plan) -> dict[str, Any]:
 
 def configuration(found: Found) -> str:
     """Return the fastest layout as a configuration that ``predict`` takes."""
-    row = _row(found.winners[0].ranked.plan)
+    row = layout_fields(found.winners[0].ranked.plan)
     training = {key: row.pop(key) for key in ("micro_batch_size", "num_micro_batches", "recompute")}
     if not found.winners[0].prediction.run.scatters_gradients:
         row["gradient_reduction"] = "all_reduce"
@@ -110,138 +90,3 @@ def configuration(found: Found) -> str:
         row["gradient_reduction"] = "reduce_scatter"
     chosen = {"parallelism": row, "training": training}
     return yaml.safe_dump(merged(found.content, chosen), sort_keys=False)
-
-
-def _summary(winner: Winner) -> dict[str, Any]:
-    step = winner.prediction.step
-    return {
-        "time_us": step.us,
-        "low_us": step.low_us,
-        "high_us": step.high_us,
-        "source": step.source.label,
-        "memory_gib": winner.ranked.memory_bytes / GIB,
-        "mfu": winner.prediction.mfu,
-        "tokens_per_s": winner.prediction.tokens_per_second,
-    }
-
-
-def to_json(found: Found) -> dict[str, Any]:
-    """Return the search for machines."""
-    return {
-        "format": FORMAT,
-        "system": found.system.name,
-        "num_gpus": found.space.num_gpus,
-        "global_batch_size": found.space.global_batch_size,
-        "memory_gib": found.memory_gib,
-        "considered": found.ranking.considered,
-        "fitting": found.ranking.fitting,
-        "replayed": found.ranking.replayed,
-        "layouts": [{**_summary(w), "layout": _row(w.ranked.plan), "parts": asdict(w.parts)} for w in found.winners],
-        "pareto": [{**_summary(w), "layout": _row(w.ranked.plan)} for w in found.pareto],
-        "why": why(found),
-        "bottleneck": bottleneck(found.winners[0]),
-        "notes": list(found.notes),
-    }
-
-
-def to_csv(found: Found) -> str:
-    """Return the fastest layouts as a table, a line each."""
-    text = StringIO()
-    rows = [{**_summary(winner), **_row(winner.ranked.plan)} for winner in found.winners]
-    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
-
-
-def _parts(parts: StageParts) -> dict[str, float]:
-    return {field.name: getattr(parts, field.name) for field in fields(StageParts) if field.name in LABELS}
-
-
-def why(found: Found) -> str:
-    """Say why the fastest layout beats the next one that spreads the model otherwise."""
-    first = found.winners[0]
-    others = (w for w in found.winners[1:] if w.ranked.plan.degrees != first.ranked.plan.degrees)
-    other = next(others, None)
-    if other is None:
-        return "No other way to spread the model is among those shown."
-    mine, theirs = _parts(first.parts), _parts(other.parts)
-    saved = sorted(mine, key=lambda name: mine[name] - theirs[name])
-    gains = [f"{LABELS[n]} −{(theirs[n] - mine[n]) / 1e3:,.0f} ms" for n in saved[:2] if theirs[n] - mine[n] > 500.0]
-    losses = [
-        f"{LABELS[n]} +{(mine[n] - theirs[n]) / 1e3:,.0f} ms" for n in saved[::-1][:1] if mine[n] - theirs[n] > 500.0
-    ]
-    difference = ", ".join([*gains, *losses]) or "less than half a millisecond in any one part"
-    slower = other.prediction.step.us / first.prediction.step.us - 1.0
-    close = f"; {slower:.1%} apart is less than one GPU model differs between machines, so try both"
-    return f"Against {described(other.ranked.plan)}: {difference}{close if slower < MACHINE_SPREAD else ''}."
-
-
-def bottleneck(winner: Winner) -> str:
-    """Say what takes most of a layout's step beside computing, and what would shorten it."""
-    parts = {name: us for name, us in _parts(winner.parts).items() if name not in KERNELS}
-    name = max(parts, key=parts.__getitem__)
-    share = parts[name] / winner.prediction.step.us
-    if share < 0.01:
-        return "Nothing but computing takes as much as 1 % of the step."
-    return f"Next bottleneck: {LABELS[name]}, {share:.1%} of the step; {REMEDIES[name]}."
-
-
-COLUMNS = ("step", "90 % interval", "source", "GiB", "MFU", "tp", "pp", "dp", "cp", "ep", "b", "m")
-
-
-def _cells(winner: Winner) -> list[str]:
-    plan, step = winner.ranked.plan, winner.prediction.step
-    degrees = plan.degrees
-    return [
-        duration(step.us),
-        f"{duration(step.low_us)} – {duration(step.high_us)}",
-        step.source.label,
-        f"{winner.ranked.memory_bytes / GIB:.1f}",
-        f"{winner.prediction.mfu:.1%}",
-        *map(str, (degrees.tensor, degrees.pipeline, degrees.data, degrees.context, degrees.expert)),
-        str(plan.micro_batch_size),
-        str(plan.num_micro_batches),
-    ]
-
-
-def _rest(plan: Plan, num_layers: int) -> str:
-    """Return what the columns of numbers leave unsaid."""
-    words = ["uneven layers"] if num_layers % plan.degrees.pipeline else []
-    if plan.degrees.pipeline > 1:
-        words.append(plan.schedule + (f" × {plan.pieces}" if plan.pieces > 1 else ""))
-    words.append(f"ZeRO-{plan.zero_stage}")
-    if plan.recompute != "none":
-        words.append(f"recompute {plan.recompute}")
-    return ", ".join([*words, *(["sequence parallel"] if plan.sequence_parallel else [])])
-
-
-def table(winners: list[Winner]) -> list[str]:
-    """Return layouts as aligned lines."""
-    rows = [["#", *COLUMNS]] + [[str(i + 1), *_cells(winner)] for i, winner in enumerate(winners)]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    rests = ["", *(_rest(winner.ranked.plan, winner.prediction.run.model.num_layers) for winner in winners)]
-    return [
-        "  ".join([*(cell.rjust(width) for cell, width in zip(row, widths, strict=True)), rest]).rstrip()
-        for row, rest in zip(rows, rests, strict=True)
-    ]
-
-
-def render(found: Found, width: int = 100) -> str:
-    """Return the search as a page of text; its sentences no longer than ``width``, its table as wide as it is."""
-    ranking, space = found.ranking, found.space
-    of = "" if found.memory_gib is None else f" of {found.memory_gib:.1f} GiB"
-    asked_for = f"{space.global_batch_size:,} samples of {space.model.sequence_length:,} tokens a step"
-    counts = f"{ranking.considered:,} layouts considered, {ranking.fitting:,} fit, {ranking.replayed:,} replayed"
-    lines = [
-        f"{space.num_gpus:,} GPUs of {found.system.name}{of}, {asked_for}",
-        counts,
-        "",
-        *table(found.winners),
-        "",
-        *wrapped([why(found), bottleneck(found.winners[0])], width, 2),
-    ]
-    if found.pareto:
-        lines += ["", "No layout is both faster and leaner than one of these:", *table(found.pareto)]
-    lines += ["", *wrapped([f"Note: {note}" for note in found.notes], width, 6)] if found.notes else []
-    return "\n".join(lines)

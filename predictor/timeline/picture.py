@@ -1,7 +1,7 @@
 """A predicted step as a picture: one row per stage, time to the right, as SVG.
 
-Colours are those of Okabe and Ito (jfly.uni-koeln.de/color), told apart by every kind of colour vision; recomputation
-has the colour of the forward pass that it repeats, hatched. Of several model chunks the first is the darkest.
+Recomputation has the colour of the forward pass that it repeats, hatched. Of several model chunks the first is the
+darkest.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from itertools import groupby
 from math import ceil, floor, log10
 from typing import NamedTuple
 
+from predictor.base.drawing import GREEN, ORANGE, PURPLE, SKY_BLUE, YELLOW, element, pixels, round_step, text
 from predictor.timeline.schedules import Pass
 from predictor.timeline.trace import NAMES, RECOMPUTE, StepTrace, Stream
 
@@ -20,12 +21,12 @@ INK, SOFT = "var(--ink, #1c1e21)", "var(--soft, #4d4d4d)"
 PAPER, IDLE = "var(--paper, #ffffff)", "var(--line, #eceef1)"
 MESSAGE = "message between stages"
 COLOURS = {
-    NAMES[Pass.FORWARD]: "#56b4e9",
-    NAMES[Pass.BACKWARD]: "#e69f00",
-    NAMES[Pass.WEIGHT]: "#f0e442",
+    NAMES[Pass.FORWARD]: SKY_BLUE,
+    NAMES[Pass.BACKWARD]: ORANGE,
+    NAMES[Pass.WEIGHT]: YELLOW,
     MESSAGE: SOFT,
-    Stream.REDUCTION: "#cc79a7",
-    Stream.OPTIMIZER: "#009e73",
+    Stream.REDUCTION: PURPLE,
+    Stream.OPTIMIZER: GREEN,
 }
 LARGEST_MIX = 0.6
 ROW_HEIGHT = (7.0, 30.0)
@@ -87,14 +88,10 @@ def _text_on(colour: str) -> str:
     return "#000000" if 0.299 * red + 0.587 * green + 0.114 * blue > 128 else "#ffffff"
 
 
-def _number(value: float) -> str:
-    return f"{value:.2f}".rstrip("0").rstrip(".")
-
-
 def _path(boxes: Sequence[_Box], fill: str) -> str:
     """Return rectangles of one colour as one element."""
     shapes = [
-        f"M{_number(one.left)} {_number(one.top)}h{_number(one.width)}v{_number(one.height)}H{_number(one.left)}z"
+        f"M{pixels(one.left)} {pixels(one.top)}h{pixels(one.width)}v{pixels(one.height)}H{pixels(one.left)}z"
         for one in boxes
     ]
     return f'<path fill="{fill}" d="{"".join(shapes)}"/>'
@@ -154,29 +151,21 @@ def _numbers(drawn: Sequence[_Drawn]) -> Iterator[str]:
     numbered = [one for one in drawn if one.number is not None]
     for fill, ones in groupby(sorted(numbered, key=lambda one: one.fill), key=lambda one: one.fill):
         middles = [(box.left + box.width / 2, box.top + box.height / 2 + 3.6, number) for _, box, number in ones]
-        texts = [f'<text x="{_number(x)}" y="{_number(y)}">{number}</text>' for x, y, number in middles]
+        texts = [f'<text x="{pixels(x)}" y="{pixels(y)}">{number}</text>' for x, y, number in middles]
         yield f'<g class="number" style="fill:{_text_on(fill)}">{"".join(texts)}</g>'
-
-
-def _tick(longest: float, most: int) -> float:
-    """Return the distance between ticks: 1, 2 or 5 times a power of ten, with at most so many of them."""
-    rough = longest / most
-    power: float = 10.0 ** floor(log10(rough))
-    return next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough * (1 - 1e-9))
 
 
 def _axis(frame: _Frame) -> Iterator[str]:
     """Return the time axis, in milliseconds."""
-    tick = _tick(frame.step / 1000, max(2, int(frame.width // 110)))
+    tick = round_step(frame.step / 1000, max(2, int(frame.width // 110)))
     digits = max(0, -floor(log10(tick)))
     y = frame.bottom + 4
-    yield f'<path class="axis" d="M{_number(LEFT)} {_number(y)}H{_number(LEFT + frame.step * frame.scale)}"/>'
+    yield f'<path class="axis" d="M{pixels(LEFT)} {pixels(y)}H{pixels(LEFT + frame.step * frame.scale)}"/>'
     for index in range(ceil(frame.step / 1000 / tick + 1e-9)):
         x = LEFT + index * tick * 1000 * frame.scale
-        yield f'<path class="axis" d="M{_number(x)} {_number(y)}v5"/>'
-        yield f'<text x="{_number(x)}" y="{_number(y + 17)}" text-anchor="middle">{index * tick:,.{digits}f}</text>'
-    right = _number(frame.width - RIGHT)
-    yield f'<text x="{right}" y="{_number(y + 31)}" text-anchor="end">time, ms</text>'
+        yield f'<path class="axis" d="M{pixels(x)} {pixels(y)}v5"/>'
+        yield text(x, y + 17, f"{index * tick:,.{digits}f}", text_anchor="middle")
+    yield text(frame.width - RIGHT, y + 31, "time, ms", text_anchor="end")
 
 
 def _legend(trace: StepTrace, frame: _Frame, has_recompute: bool) -> Iterator[str]:
@@ -192,18 +181,17 @@ def _legend(trace: StepTrace, frame: _Frame, has_recompute: bool) -> Iterator[st
     shown.append(("idle", IDLE))
     x, y = LEFT, frame.bottom + 44
     for label, fill in shown:
-        yield f'<rect x="{_number(x)}" y="{_number(y - 9)}" width="11" height="11" style="fill:{fill}"/>'
-        yield f'<text x="{_number(x + 16)}" y="{_number(y)}">{escape(label)}</text>'
+        yield element("rect", x=x, y=y - 9, width=11, height=11, style=f"fill:{fill}")
+        yield text(x + 16, y, label)
         x += 16 + len(label) * CHARACTER + 16
     if trace.num_chunks > 1:
-        yield f'<text x="{_number(x)}" y="{_number(y)}">chunks 0 to {trace.num_chunks - 1}: dark to light</text>'
+        yield text(x, y, f"chunks 0 to {trace.num_chunks - 1}: dark to light")
 
 
 def _stage_labels(frame: _Frame) -> Iterator[str]:
     every = max(1, ceil((FONT + 2) / frame.row))
     for stage in range(0, frame.stages, every):
-        middle = TOP + (stage + 0.5) * frame.row + 3
-        yield f'<text x="{_number(LEFT - 8)}" y="{_number(middle)}" text-anchor="end">stage {stage}</text>'
+        yield text(LEFT - 8, TOP + (stage + 0.5) * frame.row + 3, f"stage {stage}", text_anchor="end")
 
 
 HATCHED, PALE = "url(#recompute)", "#aad9f4"  # pale where hatching would have no room
@@ -242,11 +230,8 @@ def picture(trace: StepTrace, width: int = 1200) -> str:
     body = [
         f"<style>{STYLE}</style>",
         f"<defs>{HATCH}</defs>",
-        f'<rect width="{width}" height="{_number(height)}" style="fill:{PAPER}"/>',
-        *(
-            f'<text class="title" x="{_number(LEFT)}" y="{22 + 19 * i}">{escape(one)}</text>'
-            for i, one in enumerate(heading)
-        ),
+        f'<rect width="{width}" height="{pixels(height)}" style="fill:{PAPER}"/>',
+        *(text(LEFT, 22 + 19 * i, words, class_="title") for i, words in enumerate(heading)),
         *_stage_labels(frame),
         f'<g style="fill:{IDLE}">{_path(rows, "inherit")}</g>',
         f'<g class="slots" style="stroke-width:{0.6 if narrowest > NARROW else 0}">',
@@ -259,5 +244,5 @@ def picture(trace: StepTrace, width: int = 1200) -> str:
     ]
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="pipeline" role="img" aria-label="{escape(title)}" '
-        f'width="{width}" height="{_number(height)}" viewBox="0 0 {width} {_number(height)}">{"".join(body)}</svg>'
+        f'width="{width}" height="{pixels(height)}" viewBox="0 0 {width} {pixels(height)}">{"".join(body)}</svg>'
     )

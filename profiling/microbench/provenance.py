@@ -7,7 +7,6 @@ of its kernel, the driver to the last digit. A killed run leaves a session witho
 
 from __future__ import annotations
 
-import os
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
@@ -15,6 +14,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from microbench.errors import TableError
+from predictor.base.files import write_whole
 from predictor.costs.operator import Direction
 
 SUFFIX = ".provenance.json"
@@ -95,19 +95,6 @@ def read_provenance(table: Path) -> Provenance:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         raise TableError(f"{path}: not a provenance file: {where}: {first['msg']}") from None
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Put a file in place whole: a reader sees the old one or the new one, and a full disk keeps the old one."""
-    building = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with building.open("w", encoding="utf-8") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        building.replace(path)
-    finally:
-        building.unlink(missing_ok=True)
 
 
 def write_provenance(table: Path, provenance: Provenance) -> None:

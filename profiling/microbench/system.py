@@ -15,8 +15,9 @@ from microbench.call import DTYPES, Maker
 from microbench.device import Device, library_versions
 from microbench.errors import MeasureError
 from microbench.linear import linear_call
-from microbench.provenance import now, write_whole
+from microbench.provenance import now
 from microbench.sustained import SIZE, measure_sustained
+from predictor.base.files import write_whole
 from predictor.costs.work import FP8_PRECISIONS
 
 PRODUCT_SIZES = {"cpu": (512, 1024), "cuda": (4096, 8192)}

@@ -14,7 +14,7 @@ import yaml
 from fitting.cli import main
 from fitting.datasheet import read_errors
 from fitting.system_fit import find_tables
-from fitting.systems import SystemFileError
+from fitting.systems import SystemFileError, measured_sources
 from fitting.transfer_error import column, transfer_error
 from predictor.base.bundled import REGRESSORS_FOLDER
 from predictor.costs.catalogue import catalogue
@@ -22,11 +22,11 @@ from predictor.costs.collectives import Topology
 from predictor.costs.cost import Source
 from predictor.costs.operator import BOTH, Direction
 from predictor.costs.published import PublishedSystem
+from predictor.costs.transfer_errors import TRANSFER_ERRORS
 from tests.unit.fitting_tables import GPU, SYSTEM, gelu_us, source, write_cluster, write_gelu
 
 GELU, FFN_UP = catalogue()["gelu"], catalogue()["ffn_up"]
 PERLMUTTER = REGRESSORS_FOLDER / "Perlmutter"
-ERRORS = Path(__file__).resolve().parents[2] / "training" / "systems" / "transfer_error.json"
 
 
 def write_few(folder: Path, rows: int) -> Path:
@@ -108,11 +108,11 @@ def test_a_data_sheet_is_published_with_its_errors(tmp_path: Path, capsys: pytes
     lenders = {"operators": "Perlmutter", "intra_node": "Perlmutter", "inter_node": "Vista"}
     system = write_system(tmp_path / "Testbed.yaml", transfer=lenders)
     out = tmp_path / "out" / "Testbed"
-    words = ["datasheet", "--system", str(system), "--errors", str(ERRORS), "--out", str(out)]
+    words = ["datasheet", "--system", str(system), "--errors", str(TRANSFER_ERRORS), "--out", str(out)]
     assert main(words) == 0, capsys.readouterr().err
     answers = PublishedSystem(out, "fp16")
     assert answers.cost(FFN_UP, Direction.FORWARD, (4096, 4096, 4096)).source is Source.ANALYTIC
-    entry = json.loads(ERRORS.read_text(encoding="utf-8"))["operator_columns"][0]
+    entry = json.loads(TRANSFER_ERRORS.read_text(encoding="utf-8"))["operator_columns"][0]
     card = (out / "card.md").read_text(encoding="utf-8")
     assert f"| {entry['regressor']} {entry['direction']} | {entry['from']} → {entry['to']} |" in card
 
@@ -123,7 +123,7 @@ def test_a_data_sheet_replaces_a_data_sheet_and_nothing_measured_unless_told(
     lenders = {"operators": "Perlmutter", "intra_node": "Perlmutter", "inter_node": "Vista"}
     measured = fitted(tmp_path, 50, transfer=lenders)
     files = {path: path.read_bytes() for path in measured.folder.rglob("*") if path.is_file()}
-    words = ["datasheet", "--system", str(tmp_path / "Testbed.yaml"), "--errors", str(ERRORS)]
+    words = ["datasheet", "--system", str(tmp_path / "Testbed.yaml")]
     words += ["--out", str(measured.folder)]
     capsys.readouterr()
     assert main(words) == 0
@@ -141,7 +141,7 @@ def test_a_damaged_system_is_not_taken_for_a_data_sheet(tmp_path: Path, capsys: 
     lenders = {"operators": "Perlmutter", "intra_node": "Perlmutter", "inter_node": "Vista"}
     measured = fitted(tmp_path, 50, transfer=lenders)
     (measured.folder / "manifest.json").write_text("{", encoding="utf-8")
-    words = ["datasheet", "--system", str(tmp_path / "Testbed.yaml"), "--errors", str(ERRORS)]
+    words = ["datasheet", "--system", str(tmp_path / "Testbed.yaml")]
     assert main([*words, "--out", str(measured.folder)]) == 2
     assert "manifest.json is damaged" in capsys.readouterr().err
     assert (measured.folder / "operator").exists()
@@ -151,11 +151,17 @@ def test_a_damaged_system_is_not_taken_for_a_data_sheet(tmp_path: Path, capsys: 
     ("words", "message"),
     [
         (
-            ["datasheet", "--system", "{tmp}/plain.yaml", "--errors", str(ERRORS), "--out", "{tmp}/o"],
+            ["datasheet", "--system", "{tmp}/plain.yaml", "--errors", str(TRANSFER_ERRORS), "--out", "{tmp}/o"],
             "transfer section",
         ),
-        (["datasheet", "--system", "{tmp}/strange.yaml", "--errors", str(ERRORS), "--out", "{tmp}/o"], "Frontier"),
-        (["datasheet", "--system", "{tmp}/plain.yaml", "--out", "{tmp}/o"], "transfer-error --out writes it"),
+        (
+            ["datasheet", "--system", "{tmp}/strange.yaml", "--errors", str(TRANSFER_ERRORS), "--out", "{tmp}/o"],
+            "Frontier",
+        ),
+        (
+            ["datasheet", "--system", "{tmp}/plain.yaml", "--errors", "{tmp}/absent", "--out", "{tmp}/o"],
+            "transfer-error --out writes it",
+        ),
         (["transfer-error", str(PERLMUTTER), "{tmp}", "{tmp}"], "is not a published system"),
         (["few-rows", str(PERLMUTTER), str(PERLMUTTER), "{tmp}/absent"], "no such folder of measurements"),
     ],
@@ -197,3 +203,10 @@ def test_a_column_counts_every_shape_once(tmp_path: Path) -> None:
     regressor = fitted(tmp_path, 50).regressor(GELU, Direction.FORWARD)
     once, twice = column(regressor, Direction.FORWARD, rows), column(regressor, Direction.FORWARD, [*rows, *rows])
     assert once == twice
+
+
+def test_systems_with_tables_of_their_own_are_told_from_data_sheets(tmp_path: Path) -> None:
+    lent = {"operators": "Perlmutter", "intra_node": "Perlmutter", "inter_node": "Vista"}
+    write_system(tmp_path / "Own.yaml")
+    write_system(tmp_path / "Sheet.yaml", transfer=lent)
+    assert list(measured_sources(tmp_path)) == ["Own"]

@@ -14,9 +14,9 @@ from predictor.configuration.loading import load
 from predictor.costs.cost import Cost
 from predictor.costs.operator import Direction, Operator, Shape
 from predictor.costs.published import PublishedSystem
-from predictor.report.breakdown import answers, stage_parts
 from predictor.report.json_document import FORMAT, to_json
 from predictor.report.text import duration, render
+from predictor.step.breakdown import answers, stage_parts
 from predictor.step.composition import Prediction, predict
 from tests.unit.examples import full_form, short_form, write
 

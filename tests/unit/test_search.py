@@ -13,7 +13,8 @@ import pytest
 
 from predictor.__main__ import main
 from predictor.base.errors import ConfigError
-from predictor.search.answer import Found, bottleneck, render, search, to_csv, to_json, why
+from predictor.report.ranking import bottleneck, render, to_csv, to_json, why
+from predictor.search.answer import Found, search
 from predictor.search.footprint import Footprints
 from predictor.search.question import Question, asked
 from predictor.search.rank import Ranked, plans, rank

@@ -31,6 +31,25 @@ ALLOWED_IMPORTS = {
     "fitting": RUNTIME | {"predictor", "microbench", "numpy", "pandas", "scipy", "sklearn", "threadpoolctl"},
     "microbench": RUNTIME | {"predictor", "torch", "mpi4py", "flash_attn", "pynvml"},
 }
+# The rooms of `predictor`, from the ground up, and the rooms that each may import. A file beside the rooms is a door.
+TO_WORKLOADS = {"base", "timeline", "costs", "workloads"}
+TO_STEP = TO_WORKLOADS | {"configuration", "step"}
+TO_VERIFICATION = TO_STEP | {"search", "report", "verification"}
+ROOMS: dict[str, set[str]] = {
+    "base": set(),
+    "timeline": {"base"},
+    "costs": {"base"},
+    "workloads": {"base", "timeline", "costs"},
+    "configuration": TO_WORKLOADS,
+    "step": TO_WORKLOADS,
+    "search": TO_STEP,
+    "report": TO_STEP | {"search"},
+    "verification": TO_STEP,
+    "interface": TO_VERIFICATION,
+    "commands": TO_VERIFICATION | {"interface"},
+}
+DOORS = {"__init__": {"interface"}, "__main__": {"base", "commands"}}
+FROM_THE_FRONT_DOOR = {"__version__"}
 NOT_IN_A_PREDICTION = ("torch", "sklearn", "scipy", "numpy", "pandas", "snakemake", "fitting", "microbench")
 NOT_IMPORTABLE = ("profiling", "training", "slurm", "regressors")
 CODE_EXECUTING_FORMATS = {"pickle", "cPickle", "joblib", "cloudpickle", "dill", "marshal", "shelve"}
@@ -105,6 +124,30 @@ def test_package_has_no_import_circle(package: str) -> None:
         pytest.fail(f"modules import each other in a circle: {' ← '.join(error.args[1])}")
 
 
+def room_imports() -> Iterator[tuple[str, str, str]]:
+    """Every import of `predictor` within it: the importing room or door, the imported one, and where."""
+    folder = PACKAGES["predictor"]
+    for path in modules("predictor").values():
+        room = path.relative_to(folder).with_suffix("").parts[0]
+        for name, line in imported_names(path):
+            package, _, rest = name.partition(".")
+            target = rest.partition(".")[0]
+            if package == "predictor" and target not in {room, *FROM_THE_FRONT_DOOR}:
+                yield room, target, f"{relative(path)}:{line} imports {name}"
+
+
+def test_rooms_of_the_predictor_import_only_rooms_below() -> None:
+    TopologicalSorter(ROOMS).prepare()  # raises CycleError where the table itself has a circle
+    strays = [where for room, target, where in room_imports() if target not in {**ROOMS, **DOORS}.get(room, set())]
+    assert not strays, "move what both rooms need into a room below both:\n" + "\n".join(strays)
+
+
+def test_every_file_of_the_predictor_is_in_a_known_room() -> None:
+    folder = PACKAGES["predictor"]
+    rooms = {path.relative_to(folder).with_suffix("").parts[0] for path in folder.rglob("*.py")}
+    assert rooms <= ROOMS.keys() | DOORS.keys(), f"unknown rooms: {sorted(rooms - ROOMS.keys() - DOORS.keys())}"
+
+
 def test_prediction_loads_nothing_heavy() -> None:
     script = f"import predictor.__main__, sys; print(*(set({NOT_IN_A_PREDICTION!r}) & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
@@ -157,7 +200,8 @@ def published_files() -> list[Path]:
 
 
 def test_published_systems_are_complete() -> None:
-    systems = {path.relative_to(ROOT / "regressors").parts[0] for path in published_files()}
+    paths = [path.relative_to(ROOT / "regressors") for path in published_files()]
+    systems = {path.parts[0] for path in paths if len(path.parts) > 1}
     assert systems, "regressors/ holds no published system; make fit publishes them"
     missing = [
         f"regressors/{system}/{name}"

@@ -22,7 +22,8 @@ from predictor.costs.hardware import Quantity, System
 from predictor.costs.links import link_use
 from predictor.costs.operator import Direction, Operator, Shape, StandIn
 from predictor.costs.published import PublishedSystem, measured_precisions, open_system, with_hardware
-from predictor.costs.transfer import COMPUTE_LOG_ERROR, log_error
+from predictor.costs.transfer import log_error
+from predictor.costs.transfer_errors import transfer_errors
 
 FORWARD, BACKWARD = Direction.FORWARD, Direction.BACKWARD
 DATA_SHEETS = ("B200", "GB200", "H100", "H200", "MI300X", "Selene")
@@ -113,13 +114,13 @@ def test_terms_follow_the_peaks_that_bound_them() -> None:
     assert gemm[1].us == pytest.approx(gemm[0].us, rel=0.03)
     assert stream[1].us == pytest.approx(stream[0].us / 1.2, rel=0.01)
     assert {gemm[1].source, stream[1].source} == {Source.ANALYTIC}
-    assert log(gemm[1].high_us / gemm[1].us) >= COMPUTE_LOG_ERROR
+    assert log(gemm[1].high_us / gemm[1].us) >= transfer_errors().kinds["compute"]
 
 
 def test_no_gpu_is_surer_than_the_two_that_were_measured() -> None:
     vista = opened("Vista").system.gpu
     for name in set(DATA_SHEETS) - {"Selene"}:
-        assert log_error(FFN_UP, vista, opened(name).system.gpu, "fp16") >= COMPUTE_LOG_ERROR
+        assert log_error(FFN_UP, vista, opened(name).system.gpu, "fp16") >= transfer_errors().kinds["compute"]
 
 
 # Reported for large messages, by issue of nccl-tests: eight A100 behind NVSwitch about 200 GB/s in a node (149, a
@@ -314,3 +315,14 @@ def test_what_was_measured_here_goes_before_what_is_lent(tmp_path: Path) -> None
     assert mine.cost(GELU, FORWARD, SHAPES[GELU]).us < vista.cost(GELU, FORWARD, SHAPES[GELU]).us
     assert mine.collective("all_reduce", 1e8, Topology(4, 1)).source is Source.ANALYTIC
     assert "gelu" in mine.regressor_names("operator")
+
+
+def test_damaged_transfer_errors_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for content, told in (("{}", "is damaged"), ("[", "is damaged"), (None, "No such file")):
+        path = tmp_path / "transfer_error.json"
+        path.unlink(missing_ok=True)
+        if content is not None:
+            path.write_text(content, encoding="utf-8")
+        monkeypatch.setattr("predictor.costs.transfer_errors.TRANSFER_ERRORS", path)
+        with pytest.raises(PublishedError, match=told):
+            transfer_errors.__wrapped__()

@@ -10,7 +10,7 @@ from predictor.costs.collectives import COLLECTIVES
 from predictor.costs.hardware import System
 from predictor.costs.links import RING
 from predictor.costs.regressors import RegressorFile
-from predictor.costs.transfer import ALL_TO_ALL_LOG_ERROR, COLLECTIVE_LOG_ERROR
+from predictor.costs.transfer_errors import transfer_errors
 
 INTRODUCTION = """\
 Fitted regressors, physics × residual, with 90 % intervals. No measured row is stored here. All errors are percent of
@@ -83,10 +83,11 @@ def _not_measured(system: System, files: Sequence[RegressorFile]) -> list[str]:
     if not missing or (lenders is None and RING not in published):
         return ["Nothing."]
     lent = f"{lenders.intra_node} inside a node, {lenders.inter_node} between nodes" if lenders else "this system's own"
+    errors = transfer_errors().collectives
     links = (
         f"- {', '.join(missing)}: analytic, what their bytes take over the links as measured collectives use them "
-        f"({lent}); interval ±{100 * COLLECTIVE_LOG_ERROR:.0f} % (logarithmic), all_to_all "
-        f"±{100 * ALL_TO_ALL_LOG_ERROR:.0f} %"
+        f"({lent}); interval ±{100 * errors['alike']:.0f} % (logarithmic), all_to_all "
+        f"±{100 * errors['unlike']:.0f} %"
     )
     if lenders is None:
         return [links]

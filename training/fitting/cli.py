@@ -20,9 +20,10 @@ from fitting.systems import SystemFileError, read_system
 from fitting.tables import TableError
 from fitting.transfer_error import transfer_error
 from predictor.base.errors import PublishedError
+from predictor.base.files import write_whole
+from predictor.costs.transfer_errors import TRANSFER_ERRORS
 
 BAD_INPUT = 2
-TRANSFER_ERRORS = "transfer_error.json"
 
 
 def _progress(text: str) -> None:
@@ -61,7 +62,7 @@ def _transfer_error(arguments: argparse.Namespace) -> int:
     _progress(f"predicting {' and '.join(str(folder) for folder in arguments.folders)} from each other")
     document = transfer_error(arguments.folders, arguments.measurements)
     if arguments.out is not None:
-        arguments.out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        write_whole(arguments.out, json.dumps(document, indent=1) + "\n")
         _progress(f"wrote {arguments.out}")
     _print(document, arguments.json, transfer_text)
     return 0
@@ -77,8 +78,7 @@ def _datasheet(arguments: argparse.Namespace) -> int:
     if not arguments.replace and is_measured(arguments.out):
         print(f"{arguments.out}: measured operators are published there, so it stays as it is; --replace replaces it")
         return 0
-    errors = arguments.errors or arguments.system.with_name(TRANSFER_ERRORS)
-    files = publish_datasheet(read_system(arguments.system), read_errors(errors), arguments.out)
+    files = publish_datasheet(read_system(arguments.system), read_errors(arguments.errors), arguments.out)
     print(f"{arguments.out}: {', '.join(files)}")
     return 0
 
@@ -128,7 +128,7 @@ def parser() -> argparse.ArgumentParser:
         "--system", type=Path, required=True, help="training/systems/NAME.yaml with a transfer section"
     )
     datasheet.add_argument(
-        "--errors", type=Path, help=f"what transfer-error wrote (default: {TRANSFER_ERRORS} beside it)"
+        "--errors", type=Path, default=TRANSFER_ERRORS, help="what transfer-error wrote (default: as published)"
     )
     datasheet.add_argument("--out", type=Path, required=True, help="folder to publish, e.g. regressors/NAME")
     datasheet.add_argument("--replace", action="store_true", help="even where measured operators are published")

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from fitting.publish import CARD, SYSTEM, hardware_yaml, publish
+from fitting.publish import hardware_yaml, publish
 from fitting.systems import SystemFileError, SystemSource
-from fitting.transfer_error import TRANSFER_ERROR_FORMAT
-from predictor.costs.folder import MANIFEST, lender_folder, own_precisions
+from predictor.costs.folder import CARD, HARDWARE, MANIFEST, lender_folder, own_precisions
 from predictor.costs.hardware import Quantity, System
 from predictor.costs.published import read_hardware, read_manifest
+from predictor.costs.transfer_errors import TRANSFER_ERROR_FORMAT
 
 INTRODUCTION = """\
 Nobody measured this system. {name} answers with the regressors of measured systems, each term of their physics scaled
@@ -155,6 +155,6 @@ def publish_datasheet(source: SystemSource, errors: dict[str, Any], out: Path) -
     assert system.transfer is not None
     for lender in (system.transfer.intra_node, system.transfer.inter_node):
         lender_folder(out, lender)
-    files = {SYSTEM: hardware_yaml(system), CARD: datasheet_card(source, system, errors).encode()}
+    files = {HARDWARE: hardware_yaml(system), CARD: datasheet_card(source, system, errors).encode()}
     publish(out, files)
     return sorted(files)

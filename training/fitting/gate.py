@@ -167,18 +167,15 @@ def outliers(rows: Sequence[Row], system: System, precision: str) -> NDArray[np.
     """Return which rows lie far from the median of their nearest shapes, after physics has taken the trend away.
 
     Where FLOPs bound most rows, physics is short of the few that memory or a launch bounds. So what a row exceeds it by
-    counts neither against that row nor against its neighbours if the row is nearly as fast as hardware can be. Nor does
-    a difference shorter than a kernel that does nothing: launches differ by as much.
+    counts neither against that row nor against its neighbours if the row is nearly as fast as hardware can be.
     """
     if len(rows) <= 2 * NEIGHBOURS:
         return np.zeros(len(rows), dtype=bool)
     matrix = terms_matrix(rows, int(system.gpu.num_multiprocessors.value))
     us = np.array([row.us for row in rows])
-    expected = fit_physics(matrix, us).predict(matrix)
-    residual = np.log(us / expected)
+    residual = np.log(us / fit_physics(matrix, us).predict(matrix))
     nearly_fastest = us < np.exp(OUTLIER_LOG_RATIO) * fastest_us(rows, system, precision)
     excused = np.where(nearly_fastest, np.minimum(residual, 0.0), residual)
-    excused[np.abs(us - expected) < SHORTEST_KERNEL_US] = 0.0
     return _far(rows, residual) & _far(rows, excused)
 
 

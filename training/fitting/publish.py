@@ -11,14 +11,21 @@ from typing import Any
 
 import yaml
 
+from predictor.base.files import write_whole
 from predictor.costs.collectives import COLLECTIVES
+from predictor.costs.folder import (
+    CARD,
+    COLLECTIVE_FOLDER,
+    HARDWARE,
+    MANIFEST,
+    MANIFEST_FORMAT,
+    OPERATOR_FOLDER,
+    REGRESSOR_FILE,
+)
 from predictor.costs.hardware import System
-from predictor.costs.published import COLLECTIVE_FOLDER, MANIFEST, MANIFEST_FORMAT, OPERATOR_FOLDER, REGRESSOR_FILE
 from predictor.costs.regressors import RegressorFile
 
 HELD_OUT = "held_out.json"
-CARD = "card.md"
-SYSTEM = "system.yaml"
 
 
 def to_json(document: object) -> bytes:
@@ -36,7 +43,7 @@ def regressor_path(file: RegressorFile) -> str:
 def contents(system: System, files: list[RegressorFile], card: str, held_out: object) -> dict[str, bytes]:
     """Return every file of the published folder except its manifest."""
     result = {
-        SYSTEM: hardware_yaml(system),
+        HARDWARE: hardware_yaml(system),
         CARD: card.encode(),
         HELD_OUT: (json.dumps(held_out, indent=1, allow_nan=False) + "\n").encode(),
     }
@@ -95,11 +102,9 @@ def seal(folder: Path) -> int:
     Raises:
         FileNotFoundError: the folder is not a published system.
     """
-    if not (folder / SYSTEM).is_file():
-        raise FileNotFoundError(f"{folder} is not a published system: it has no {SYSTEM}")
+    if not (folder / HARDWARE).is_file():
+        raise FileNotFoundError(f"{folder} is not a published system: it has no {HARDWARE}")
     names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
     files = {name: (folder / name).read_bytes() for name in names if name != MANIFEST}
-    temporary = folder / f".{MANIFEST}"
-    temporary.write_bytes(manifest_bytes(files))
-    temporary.replace(folder / MANIFEST)
+    write_whole(folder / MANIFEST, manifest_bytes(files))
     return len(files)

@@ -37,6 +37,16 @@ class SystemSource(BaseModel):
     )
 
 
+def measured_sources(folder: Path) -> dict[str, SystemSource]:
+    """Return a folder's systems that have tables of their own, by name; the others are known from data sheets.
+
+    Raises:
+        SystemFileError: one of them cannot be read.
+    """
+    sources = {path.stem: read_system(path) for path in sorted(folder.glob("*.yaml"))}
+    return {name: source for name, source in sources.items() if source.hardware.transfer is None}
+
+
 def read_system(path: Path) -> SystemSource:
     """Read a system's source file.
 

@@ -28,8 +28,8 @@ from predictor.costs.operator import Direction, Operator, Shape
 from predictor.costs.published import PublishedSystem, with_hardware
 from predictor.costs.regressors import DirectionRegressor, Regressor
 from predictor.costs.transfer import computes
+from predictor.costs.transfer_errors import TRANSFER_ERROR_FORMAT
 
-TRANSFER_ERROR_FORMAT = "estimate-train-time/transfer-error/1"
 PRECISION = "fp16"
 FEWEST_SHAPES = 30
 FORWARD = Direction.FORWARD
@@ -129,7 +129,7 @@ def collective_columns(
 
 
 def constants(operators: Sequence[dict[str, Any]], collectives: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return what ``predictor.costs.transfer`` holds: log errors per regressor, per kind, and of collectives.
+    """Return what ``predictor.costs.transfer_errors`` reads: log errors per regressor, per kind, and of collectives.
 
     Of collectives the 90 % quantile over topologies, since each is one setting of the links.
     """
@@ -159,8 +159,8 @@ def distances(systems: Sequence[PublishedSystem]) -> dict[str, float]:
     flops = [gpu.peak_tflop_per_s[PRECISION].value for gpu in (one, other)]
     bandwidth = [gpu.memory_bandwidth_gb_per_s.value for gpu in (one, other)]
     return {
-        "flops": round(abs(log(flops[0] / flops[1])), 3),
-        "bytes": round(abs(log(bandwidth[0] / bandwidth[1])), 3),
+        "flops": log(max(flops) / min(flops)),
+        "bytes": log(max(bandwidth) / min(bandwidth)),
     }
 
 

@@ -2,32 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from html import escape
-from math import ceil, floor, log10
 from typing import NamedTuple
 
-# Okabe and Ito 2008, "Color Universal Design": told apart with any kind of colour vision; greys for what is idle.
+from predictor.base.drawing import BLUE, GREEN, ORANGE, PURPLE, SKY_BLUE, VERMILION, element, text, ticks
+
+# Greys for what is idle, and lighter or darker shades for what belongs together.
 COLOURS = {
-    "forward": "#56b4e9",
+    "forward": SKY_BLUE,
     "recompute": "#a9dcf7",
-    "backward": "#e69f00",
-    "tensor-parallel traffic": "#0072b2",
+    "backward": ORANGE,
+    "tensor-parallel traffic": BLUE,
     "context-parallel traffic": "#4d94c4",
     "expert-parallel traffic": "#003f66",
-    "pipeline traffic": "#d55e00",
+    "pipeline traffic": VERMILION,
     "waiting for the host": "#7f7f7f",
     "bubble": "#c8c8c8",
-    "data-parallel, exposed": "#cc79a7",
-    "optimizer": "#009e73",
+    "data-parallel, exposed": PURPLE,
+    "optimizer": GREEN,
     "parameter gather": "#e5a9c8",
     "waiting for other stages": "#e2e2e2",
-    "weights": "#0072b2",
-    "gradients": "#56b4e9",
-    "optimizer states": "#009e73",
-    "activations": "#e69f00",
+    "weights": BLUE,
+    "gradients": SKY_BLUE,
+    "optimizer states": GREEN,
+    "activations": ORANGE,
     "at work": "#f0c35a",
-    "buffers": "#cc79a7",
+    "buffers": PURPLE,
     "allowance": "#c8c8c8",
 }
 WIDTH, LEFT, RIGHT = 900, 90, 30
@@ -51,26 +52,22 @@ class Point(NamedTuple):
     is_marked: bool
 
 
-def ticks(largest: float, wanted: int = 6) -> list[float]:
-    """Return round numbers from 0 up to at least ``largest``."""
-    step = 10.0 ** floor(log10(largest / wanted)) if largest > 0 else 1.0
-    step *= next(factor for factor in (1, 2, 5, 10) if largest / (step * factor) <= wanted)
-    return [step * i for i in range(ceil(largest / step - 1e-9) + 1)]
+def _chart(height: float, label: str, shapes: Iterable[str], above: int = 0) -> str:
+    box = f"0 {-above} {WIDTH} {height + AXIS + above:.0f}"
+    return element("svg", "".join(shapes), viewBox=box, role="img", aria_label=label)
 
 
-def _open(width: int, height: float, label: str, above: int = 0) -> str:
-    return f'<svg viewBox="0 {-above} {width} {height + above:.0f}" role="img" aria-label="{escape(label)}">'
+def _grid(x1: float, y1: float, x2: float, y2: float, class_: str = "grid") -> str:
+    return element("line", class_=class_, x1=x1, y1=y1, x2=x2, y2=y2)
 
 
-def _axis(marks: Sequence[float], scale: float, height: float, unit: str) -> list[str]:
+def _axis(marks: Sequence[float], scale: float, height: float, unit: str) -> Iterator[str]:
     """Return a horizontal axis with its grid and its unit."""
-    lines = []
     for mark in marks:
         x = LEFT + mark * scale
-        lines.append(f'<line class="grid" x1="{x:.1f}" y1="0" x2="{x:.1f}" y2="{height:.1f}"/>')
-        lines.append(f'<text x="{x:.1f}" y="{height + 15:.1f}" text-anchor="middle">{mark:,g}</text>')
-    middle = LEFT + (WIDTH - LEFT - RIGHT) / 2
-    return [*lines, f'<text x="{middle:.0f}" y="{height + 34:.1f}" text-anchor="middle">{escape(unit)}</text>']
+        yield _grid(x, 0, x, height)
+        yield text(x, height + 15, f"{mark:,g}", text_anchor="middle")
+    yield text(LEFT + (WIDTH - LEFT - RIGHT) / 2, height + 34, unit, text_anchor="middle")
 
 
 def bars(rows: Sequence[Bar], unit: str, label: str, limit: float | None = None) -> str:
@@ -79,21 +76,20 @@ def bars(rows: Sequence[Bar], unit: str, label: str, limit: float | None = None)
     marks = ticks(max([sum(row.parts.values()) for row in shown] + ([limit] if limit else [])) or 1.0)
     scale = (WIDTH - LEFT - RIGHT) / marks[-1]
     height = len(shown) * (BAR + GAP)
-    lines = [_open(WIDTH, height + AXIS, label), *_axis(marks, scale, height, unit)]
+    shapes = [*_axis(marks, scale, height, unit)]
     for i, row in enumerate(shown):
         y, x = i * (BAR + GAP) + GAP / 2, float(LEFT)
-        lines.append(f'<text x="{LEFT - 8}" y="{y + BAR * 0.72:.1f}" text-anchor="end">{escape(row.label)}</text>')
+        shapes.append(text(LEFT - 8, y + BAR * 0.72, row.label, text_anchor="end"))
         for name, size in row.parts.items():
             if size <= 0:
                 continue
-            title = f"<title>{escape(row.label)}: {escape(name)} {size:,.4g} {escape(unit)}</title>"
-            rectangle = f'x="{x:.2f}" y="{y:.1f}" width="{size * scale:.2f}" height="{BAR}"'
-            lines.append(f'<rect {rectangle} fill="{COLOURS[name]}">{title}</rect>')
+            title = f"{row.label}: {name} {size:,.4g} {unit}"
+            shapes.append(element("rect", x=x, y=y, width=size * scale, height=BAR, fill=COLOURS[name], title=title))
             x += size * scale
     if limit:
         x = LEFT + limit * scale
-        lines.append(f'<line class="limit" x1="{x:.1f}" y1="0" x2="{x:.1f}" y2="{height:.1f}"/>')
-    return "".join([*lines, "</svg>"])
+        shapes.append(_grid(x, 0, x, height, "limit"))
+    return _chart(height, label, shapes)
 
 
 def legend(rows: Sequence[Bar]) -> str:
@@ -113,13 +109,8 @@ def interval(us: float, low_us: float, high_us: float) -> str:
     scale = (WIDTH - LEFT - RIGHT) / marks[-1]
     x, low, high = (LEFT + value * scale for value in seconds)
     label = f"step time with its 90 % interval, {unit}"
-    parts = [
-        _open(WIDTH, 34 + AXIS, label),
-        *_axis(marks, scale, 34, label),
-        f'<line class="interval" x1="{low:.1f}" y1="17" x2="{high:.1f}" y2="17"/>',
-        f'<circle class="dot" cx="{x:.1f}" cy="17" r="6"/></svg>',
-    ]
-    return "".join(parts)
+    dot = element("circle", class_="dot", cx=x, cy=17, r=6)
+    return _chart(34, label, [*_axis(marks, scale, 34, label), _grid(low, 17, high, 17, "interval"), dot])
 
 
 def scatter(points: Sequence[Point], x_label: str, y_label: str) -> str:
@@ -127,18 +118,15 @@ def scatter(points: Sequence[Point], x_label: str, y_label: str) -> str:
     bottom = 320
     x_marks, y_marks = ticks(max(p.x for p in points)), ticks(max(p.y for p in points))
     x_scale, y_scale = (WIDTH - LEFT - RIGHT) / x_marks[-1], bottom / y_marks[-1]
-    lines = [_open(WIDTH, bottom + AXIS, f"{y_label} over {x_label}", above=10)]
-    lines += _axis(x_marks, x_scale, bottom, x_label)
+    shapes = [*_axis(x_marks, x_scale, bottom, x_label)]
     for mark in y_marks:
         y = bottom - mark * y_scale
-        lines.append(f'<line class="grid" x1="{LEFT}" y1="{y:.1f}" x2="{WIDTH - RIGHT}" y2="{y:.1f}"/>')
-        lines.append(f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{mark:,g}</text>')
-    lines.append(
-        f'<text transform="translate(18 {bottom / 2}) rotate(-90)" text-anchor="middle">{escape(y_label)}</text>'
-    )
+        shapes.append(_grid(LEFT, y, WIDTH - RIGHT, y))
+        shapes.append(text(LEFT - 8, y + 4, f"{mark:,g}", text_anchor="end"))
+    turned = f"translate(18 {bottom / 2}) rotate(-90)"
+    shapes.append(text(0, 0, y_label, transform=turned, text_anchor="middle"))
     for point in sorted(points, key=lambda one: one.is_marked):
         x, y = LEFT + point.x * x_scale, bottom - point.y * y_scale
         kind, radius = ("marked", 6) if point.is_marked else ("point", 4)
-        title = f"<title>{escape(point.label)}</title>"
-        lines.append(f'<circle class="{kind}" cx="{x:.1f}" cy="{y:.1f}" r="{radius}">{title}</circle>')
-    return "".join([*lines, "</svg>"])
+        shapes.append(element("circle", class_=kind, cx=x, cy=y, r=radius, title=point.label))
+    return _chart(bottom, f"{y_label} over {x_label}", shapes, above=10)

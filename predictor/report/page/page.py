@@ -8,14 +8,15 @@ from html import escape
 from predictor.configuration.loading import Loaded
 from predictor.costs.cost import Source
 from predictor.costs.published import PublishedSystem
-from predictor.report.breakdown import BY_BYTES, Answer, StageParts, answers, stage_parts
 from predictor.report.budget import prediction_bill
 from predictor.report.json_document import notes
 from predictor.report.page.charts import Bar, Point, bars, interval, legend, scatter
 from predictor.report.page.style import STYLE
+from predictor.report.ranking import bottleneck, why
 from predictor.report.text import LABELS, duration, header_rows, span
-from predictor.search.answer import Found, Winner, bottleneck, why
+from predictor.search.answer import Found, Winner
 from predictor.search.rank import described
+from predictor.step.breakdown import BY_BYTES, Answer, StageParts, answers, stage_parts
 from predictor.step.composition import Prediction
 from predictor.step.memory import GIB, StageMemory, run_memory
 

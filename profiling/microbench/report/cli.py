@@ -9,6 +9,7 @@ from typing import Any
 from microbench.errors import MeasureError
 from microbench.report.page import page
 from predictor.base.errors import PublishedError
+from predictor.base.files import write_whole
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -19,7 +20,7 @@ def run(arguments: argparse.Namespace) -> int:
     """
     try:
         text = page(arguments.results, arguments.published)
-        arguments.out.write_text(text, encoding="utf-8")
+        write_whole(arguments.out, text)
     except (FileNotFoundError, PublishedError) as error:
         raise MeasureError(str(error)) from None
     except OSError as error:

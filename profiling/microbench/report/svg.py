@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 from math import ceil, floor, log10
 from typing import Literal
 
-# Okabe and Ito, "Color Universal Design", 2008; yellow left out, as it is too light for a mark on white.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+from predictor.base.drawing import (
+    BLACK,
+    BLUE,
+    GREEN,
+    ORANGE,
+    PURPLE,
+    SKY_BLUE,
+    VERMILION,
+    element,
+    path,
+    pixels,
+    text,
+)
+
+# Yellow is left out: it is too light for a mark on white.
+COLOURS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY_BLUE, BLACK)
 MARKS = ("circle", "square", "triangle", "diamond")
 LEFT, RIGHT, TOP, BOTTOM = 62, 12, 26, 44
 MARK_PX = 3.0
@@ -64,54 +78,49 @@ def _mark(kind: str, x: float, y: float, colour: str) -> str:
         "diamond": [(0.0, -r * 1.3), (r * 1.3, 0.0), (0.0, r * 1.3), (-r * 1.3, 0.0)],
     }
     if kind == "circle":
-        return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{r}" fill="{colour}" fill-opacity=".6"/>'
-    points = " ".join(f"{x + dx:.1f},{y + dy:.1f}" for dx, dy in corners[kind])
-    return f'<polygon points="{points}" fill="{colour}" fill-opacity=".6"/>'
+        return element("circle", cx=x, cy=y, r=r, fill=colour, fill_opacity=0.6)
+    points = " ".join(f"{pixels(x + dx)},{pixels(y + dy)}" for dx, dy in corners[kind])
+    return element("polygon", points=points, fill=colour, fill_opacity=0.6)
 
 
-def _frame(title: str, across: Axis, up: Axis) -> list[str]:
-    parts = [f'<text x="{LEFT}" y="15" class="title">{escape(title)}</text>']
-    bottom = TOP + up.length
+def _frame(title: str, across: Axis, up: Axis) -> Iterator[str]:
+    yield text(LEFT, 15, title, class_="title")
+    bottom, middle, centre = TOP + up.length, LEFT + across.length / 2, TOP + up.length / 2
     for power in across.ticks():
         x = LEFT + across.at(10.0**power)
-        parts.append(f'<path d="M{x:.1f} {TOP}V{bottom:.1f}" class="grid"/>')
-        parts.append(f'<text x="{x:.1f}" y="{bottom + 14:.1f}" class="tick middle">{_power(power)}</text>')
+        yield path(f"M{pixels(x)} {TOP}V{pixels(bottom)}", class_="grid")
+        yield element("text", _power(power), x=x, y=bottom + 14, class_="tick middle")
     for power in up.ticks():
         y = bottom - up.at(10.0**power)
-        parts.append(f'<path d="M{LEFT} {y:.1f}h{across.length:.1f}" class="grid"/>')
-        parts.append(f'<text x="{LEFT - 5}" y="{y + 3:.1f}" class="tick end">{_power(power)}</text>')
-    middle, centre = LEFT + across.length / 2, TOP + up.length / 2
-    parts.append(f'<text x="{middle:.0f}" y="{bottom + 34:.0f}" class="axis middle">{escape(across.label)}</text>')
-    turned = f'transform="rotate(-90 14 {centre:.0f})"'
-    parts.append(f'<text x="14" y="{centre:.0f}" class="axis middle" {turned}>{escape(up.label)}</text>')
-    return parts
+        yield path(f"M{LEFT} {pixels(y)}h{pixels(across.length)}", class_="grid")
+        yield element("text", _power(power), x=LEFT - 5, y=y + 3, class_="tick end")
+    yield text(middle, bottom + 34, across.label, class_="axis middle")
+    yield text(14, centre, up.label, class_="axis middle", transform=f"rotate(-90 14 {pixels(centre)})")
 
 
 def _power(power: int) -> str:
-    return f'10<tspan dy="-4" font-size="8">{power}</tspan>'
+    return "10" + element("tspan", str(power), dy=-4, font_size=8)
 
 
-def _draw(series: Series, across: Axis, up: Axis) -> list[str]:
+def _draw(series: Series, across: Axis, up: Axis) -> str:
     bottom = TOP + up.length
     places = [(LEFT + across.at(x), bottom - up.at(y)) for x, y in series.points]
     parts = []
     if series.kind != "points":
-        path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in places)
-        dash = ' stroke-dasharray="5 4"' if series.dashed else ""
-        parts.append(f'<path d="{path}" fill="none" stroke="{series.colour}" stroke-width="1.5"{dash}/>')
+        line = "M" + "L".join(f"{pixels(x)} {pixels(y)}" for x, y in places)
+        dash = "5 4" if series.dashed else None
+        parts.append(path(line, fill="none", stroke=series.colour, stroke_width=1.5, stroke_dasharray=dash))
     if series.kind != "line":
         parts += [_mark(series.mark, x, y, series.colour) for x, y in places]
-    return [f"<g><title>{escape(series.label)}</title>", *parts, "</g>"]
+    return element("g", "".join(parts), title=series.label)
 
 
-def _legend(series: Sequence[Series], x: float) -> list[str]:
-    parts = []
-    for number, one in enumerate(one for one in series if one.label):
-        y = TOP + 10 + 15 * number
-        line = f'<path d="M{x} {y - 3}h12" stroke="{one.colour}"/>'
-        parts.append(line if one.kind == "line" else _mark(one.mark, x + 6, y - 3, one.colour))
-        parts.append(f'<text x="{x + 17}" y="{y}" class="tick">{escape(one.label)}</text>')
-    return parts
+def _legend(series: Sequence[Series], x: float) -> Iterator[str]:
+    for index, one in enumerate(one for one in series if one.label):
+        y = TOP + 10 + 15 * index
+        line = path(f"M{pixels(x)} {y - 3}h12", stroke=one.colour)
+        yield line if one.kind == "line" else _mark(one.mark, x + 6, y - 3, one.colour)
+        yield text(x + 17, y, one.label, class_="tick")
 
 
 def log_plot(
@@ -138,10 +147,8 @@ def log_plot(
     legend = 30 + 6.2 * max(map(len, labels)) if labels else 0.0
     width = LEFT + size[0] + RIGHT + legend
     height = max(TOP + size[1] + BOTTOM, TOP + 10 + 15 * len(labels) if legend else 0)
-    parts = _frame(title, across, up)
-    for one in drawn:
-        parts += _draw(one, across, up)
+    shapes = [*_frame(title, across, up), *(_draw(one, across, up) for one in drawn)]
     if legend:
-        parts += _legend(drawn, LEFT + size[0] + 12)
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" role="img">'
-    return "\n".join((head, *parts, "</svg>"))
+        shapes += _legend(drawn, LEFT + size[0] + 12)
+    size_px = {"width": f"{width:.0f}", "height": f"{height:.0f}"}
+    return element("svg", "\n".join(shapes), xmlns="http://www.w3.org/2000/svg", role="img", **size_px)

@@ -9,8 +9,9 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError
 
 from microbench.errors import TableError
-from microbench.provenance import Record, Session, write_whole
+from microbench.provenance import Record, Session
 from microbench.rows import Status, interquartile_range
+from predictor.base.files import write_whole
 
 FORMAT = "estimate-train-time/step/1"
 FOLDER = "steps"

@@ -6,7 +6,6 @@ the bytes of the earlier one: unpacking it over what is there loses nothing, or 
 
 from __future__ import annotations
 
-import os
 import tarfile
 import threading
 from pathlib import Path
@@ -14,6 +13,7 @@ from types import TracebackType
 
 from microbench.errors import MeasureError
 from microbench.table import cut_torn
+from predictor.base.files import built_beside, write_whole
 
 ARCHIVE = "results.tar.gz"
 SUMMARY = "survey.json"
@@ -22,15 +22,10 @@ GROWING = ".csv"
 
 def pack(folder: Path, archive: Path) -> None:
     """Put a folder into an archive, whole: a reader sees the old one or the new one."""
-    building = archive.with_name(f".{archive.name}.{os.getpid()}")
-    try:
-        with tarfile.open(building, "w:gz", compresslevel=6) as tar:
-            for path in sorted(folder.rglob("*")):
-                if path.is_file() and not path.name.startswith("."):
-                    tar.add(path, arcname=path.relative_to(folder).as_posix(), recursive=False)
-        building.replace(archive)
-    finally:
-        building.unlink(missing_ok=True)
+    with built_beside(archive) as building, tarfile.open(building, "w:gz", compresslevel=6) as tar:
+        for path in sorted(folder.rglob("*")):
+            if path.is_file() and not path.name.startswith("."):
+                tar.add(path, arcname=path.relative_to(folder).as_posix(), recursive=False)
 
 
 class Saver:
@@ -83,7 +78,7 @@ def unpack(archive: Path, into: Path) -> list[Path]:
     for name, new in content.items():
         path = into / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(new)
+        write_whole(path, new)
         written.append(path)
     for path in written:
         if path.suffix == GROWING:

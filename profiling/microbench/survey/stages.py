@@ -16,8 +16,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from microbench.provenance import now, write_whole
+from microbench.provenance import now
 from microbench.survey.archive import SUMMARY
+from predictor.base.files import write_whole
 from predictor.costs.catalogue import catalogue
 
 # Linear layers and attention make up most of a step; attention that is not fused is rarely trained with.

@@ -1,4 +1,4 @@
-"""Measured steps of other people's runs, turned into configurations from what their tables say about them.
+"""Tables of measured steps, turned into configurations from what they say about the runs.
 
 Nothing here is fitted: a switch is set because a column, or the source code of the framework that the column names,
 says so.
@@ -14,35 +14,31 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-TRUTH = Path(__file__).resolve().parents[2].parent / "shared" / "truth"
+from predictor.verification.measured import MeasuredStep
+
+STEPS, COMPONENTS = "step_times.csv", "step_components.csv"
+# A word of the column « system », and the published system that has its GPU.
 SYSTEMS = {"Perlmutter": "Perlmutter", "Vista": "Vista", "vTrain": "Perlmutter"}
 
 
 @dataclass(frozen=True, slots=True)
-class MeasuredStep:
-    """One measured step and the configuration that it ran."""
-
-    id: str
-    group: str
-    job: str
-    statistic: str
-    seconds: float
-    num_gpus: int
-    config: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
 class MeasuredComponent:
-    """One part of a measured step, in microseconds: one number, or those of the first, a middle and the last stage."""
+    """One part of a measured step, in microseconds: one number, or those of the first, a middle and the last stage.
 
-    job: str
+    Attributes:
+        run: name of the measured step.
+        name: of the part.
+        reference: what the source itself predicted; empty where it did not.
+    """
+
+    run: str
     name: str
     microseconds: list[float]
     reference: list[float]
 
 
-def _rows(name: str) -> list[dict[str, str]]:
-    with (TRUTH / name).open(encoding="utf-8", newline="") as file:
+def _rows(path: Path) -> list[dict[str, str]]:
+    with path.open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
 
@@ -107,19 +103,22 @@ def _job(row: dict[str, str]) -> str:
     return found[1] if found else row["id"]
 
 
-def measured_steps() -> Iterator[MeasuredStep]:
-    """Yield every row of step_times.csv that ran on a system with a published GPU."""
-    for row in _rows("step_times.csv"):
+def measured_steps(folder: Path) -> Iterator[MeasuredStep]:
+    """Yield every row of step_times.csv that ran on a system with a published GPU.
+
+    Raises:
+        FileNotFoundError: the folder has no such table.
+    """
+    for row in _rows(folder / STEPS):
         if not any(known in row["system"] for known in SYSTEMS):
             continue
         yield MeasuredStep(
-            id=row["id"],
-            group=row["group"],
-            job=_job(row),
-            statistic=row["stat"],
+            table=row["group"],
+            name=_job(row),
             seconds=float(row["derived_step_time_s"]),
             num_gpus=int(row["n_gpus"]),
             config=to_config(row),
+            statistic=row["stat"],
         )
 
 
@@ -128,11 +127,15 @@ def _numbers(text: str) -> list[float]:
     return [float(x) for x in (parsed if isinstance(parsed, list) else [parsed])]
 
 
-def measured_components() -> Iterator[MeasuredComponent]:
-    """Yield every row of step_components.csv."""
-    for row in _rows("step_components.csv"):
+def measured_components(folder: Path) -> Iterator[MeasuredComponent]:
+    """Yield every row of step_components.csv.
+
+    Raises:
+        FileNotFoundError: the folder has no such table.
+    """
+    for row in _rows(folder / COMPONENTS):
         yield MeasuredComponent(
-            job=row["job"],
+            run=row["job"],
             name=row["component"],
             microseconds=_numbers(row["measured_us_by_stage_first_middle_last"]),
             reference=_numbers(row["authors_prediction_us"]),

@@ -13,60 +13,13 @@ GELU, bias, dropout and addition in one kernel each, tied embeddings, a vocabula
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
-from predictor.configuration.loading import prepare
-from predictor.step.composition import Prediction, predict
+from predictor.verification.measured import MeasuredStep
 
 SYSTEM = "Selene"
 SEQUENCE, VOCABULARY = 2048, 51200
-
-
-@dataclass(frozen=True, slots=True)
-class PublishedRun:
-    """One published step time and the configuration that it belongs to."""
-
-    table: str
-    name: str
-    seconds: float
-    num_gpus: int
-    config: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class ComparedRun:
-    """A published step time beside its prediction."""
-
-    run: PublishedRun
-    prediction: Prediction
-
-    @property
-    def error(self) -> float:
-        """Return predicted over measured, minus one."""
-        return self.prediction.step.us / 1e6 / self.run.seconds - 1.0
-
-    @property
-    def inside(self) -> bool:
-        """Return whether the published time lies in the predicted interval."""
-        step = self.prediction.step
-        return step.low_us <= self.run.seconds * 1e6 <= step.high_us
-
-    @property
-    def label(self) -> str:
-        """Return table and row."""
-        return f"{self.run.table}: {self.run.name}"
-
-
-# Rows outside their 90 % interval, and what is known about them.
-OUTSIDE = {
-    "Narayanan et al. 2021, table 1: 1.7B": (
-        "0.43 s short of 3.53 s, just beyond the interval's end. The other two models whose step is a single "
-        "micro-batch, 3.6B and 7.5B, are 0.43 and 0.36 s short of 3.70 s: as much whatever the model, so it is of a "
-        "step and not of a layer. The authors count data loading and logging in; nothing here does."
-    ),
-}
 
 
 def _model(heads: int, hidden: int, layers: int) -> dict[str, Any]:
@@ -115,31 +68,47 @@ KORTHIKANTI = (
 )
 
 
-def _sc21() -> list[PublishedRun]:
-    runs = []
+def _step(
+    table: str,
+    name: str,
+    seconds: float,
+    num_gpus: int,
+    model: dict[str, Any],
+    parallelism: dict[str, Any],
+    **training: Any,
+) -> MeasuredStep:
+    config = {
+        "system": SYSTEM,
+        "model": model,
+        "parallelism": parallelism | {"zero_stage": 0},
+        "training": training,
+    }
+    return MeasuredStep(table, name, seconds, num_gpus, config)
+
+
+def _sc21() -> Iterator[MeasuredStep]:
     for name, heads, hidden, layers, tp, pp, gpus, batch, tflops, micro_batch, pieces, overlaps in SC21:
         parallelism = {
             "tensor_parallel_size": tp,
             "pipeline_parallel_size": pp,
             "virtual_pipeline_parallel_size": pieces,
             "data_parallel_size": gpus // (tp * pp),
-            "zero_stage": 0,
             "overlap_gradient_reduction": overlaps,
         }
-        training = {"micro_batch_size": micro_batch, "global_batch_size": batch, "recompute": "full"}
-        config = {
-            "system": SYSTEM,
-            "model": _model(heads, hidden, layers),
-            "parallelism": parallelism,
-            "training": training,
-        }
-        seconds = iteration_seconds(hidden, layers, batch, gpus, tflops)
-        runs.append(PublishedRun("Narayanan et al. 2021, table 1", name, seconds, gpus, config))
-    return runs
+        yield _step(
+            "Narayanan et al. 2021, table 1",
+            name,
+            iteration_seconds(hidden, layers, batch, gpus, tflops),
+            gpus,
+            _model(heads, hidden, layers),
+            parallelism,
+            micro_batch_size=micro_batch,
+            global_batch_size=batch,
+            recompute="full",
+        )
 
 
-def _korthikanti() -> list[PublishedRun]:
-    runs = []
+def _korthikanti() -> Iterator[MeasuredStep]:
     for name, heads, hidden, layers, pp, gpus, batch, micro_batch, pieces, full, present in KORTHIKANTI:
         for recompute, seconds in (("full", full), ("selective", present)):
             parallelism = {
@@ -148,30 +117,20 @@ def _korthikanti() -> list[PublishedRun]:
                 "virtual_pipeline_parallel_size": pieces,
                 "sequence_parallel": recompute == "selective",
                 "overlap_tensor_parallel": True,
-                "zero_stage": 0,
             }
-            training = {"micro_batch_size": micro_batch, "global_batch_size": batch, "recompute": recompute}
-            config = {
-                "system": SYSTEM,
-                "model": _model(heads, hidden, layers),
-                "parallelism": parallelism,
-                "training": training,
-            }
-            label = f"{name}, recompute {recompute}"
-            runs.append(PublishedRun("Korthikanti et al. 2022, table 5", label, seconds, gpus, config))
-    return runs
+            yield _step(
+                "Korthikanti et al. 2022, table 5",
+                f"{name}, recompute {recompute}",
+                seconds,
+                gpus,
+                _model(heads, hidden, layers),
+                parallelism,
+                micro_batch_size=micro_batch,
+                global_batch_size=batch,
+                recompute=recompute,
+            )
 
 
-def published_runs() -> list[PublishedRun]:
+def published_runs() -> list[MeasuredStep]:
     """Return every published step time."""
-    return _sc21() + _korthikanti()
-
-
-def compared_runs() -> list[ComparedRun]:
-    """Return every published step time beside its prediction."""
-    compared = []
-    for run in published_runs():
-        loaded = prepare(run.config, Path.cwd())
-        assert loaded.run.layout.num_gpus == run.num_gpus
-        compared.append(ComparedRun(run, predict(loaded.run, loaded.system)))
-    return compared
+    return [*_sc21(), *_korthikanti()]

@@ -1,0 +1,1 @@
+"""Set measured steps beside their predictions."""

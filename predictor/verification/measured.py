@@ -1,0 +1,95 @@
+"""A measured step, and how it compares with its prediction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import mean
+from typing import Any
+
+from predictor.costs.published import PublishedSystem
+from predictor.step.composition import Prediction
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredStep:
+    """One measured step and the configuration that it ran.
+
+    Attributes:
+        table: where the number stands: a table of a paper, or a group of runs.
+        name: of the run.
+        seconds: of one step.
+        config: in the full form.
+        statistic: which of several steps it is (min, median, …); empty where the source does not say.
+    """
+
+    table: str
+    name: str
+    seconds: float
+    num_gpus: int
+    config: dict[str, Any]
+    statistic: str = ""
+
+    @property
+    def label(self) -> str:
+        """Return table and name."""
+        return f"{self.table}: {self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One measured step beside its prediction."""
+
+    step: MeasuredStep
+    prediction: Prediction
+    system: PublishedSystem
+
+    @property
+    def seconds(self) -> float:
+        """Return the predicted step time."""
+        return self.prediction.step.us / 1e6
+
+    @property
+    def error(self) -> float:
+        """Return predicted over measured, minus one."""
+        return self.seconds / self.step.seconds - 1.0
+
+    @property
+    def is_inside(self) -> bool:
+        """Return whether the measured time lies in the predicted interval."""
+        cost = self.prediction.step
+        return cost.low_us <= self.step.seconds * 1e6 <= cost.high_us
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Errors of several compared steps.
+
+    Attributes:
+        mape: mean of the absolute errors.
+        bias: mean error.
+        least, most: the smallest and the largest error.
+        coverage: share of the measured times that lie in their 90 % interval.
+    """
+
+    mape: float
+    bias: float
+    least: float
+    most: float
+    coverage: float
+
+
+def summary(rows: Sequence[Compared]) -> Summary:
+    """Summarize at least one comparison."""
+    errors = [row.error for row in rows]
+    inside = mean(row.is_inside for row in rows)
+    return Summary(mean(map(abs, errors)), mean(errors), min(errors), max(errors), inside)
+
+
+def fastest(steps: Iterable[MeasuredStep]) -> list[MeasuredStep]:
+    """Return each run's fastest batch: the smallest of its rows that are a minimum."""
+    best: dict[str, MeasuredStep] = {}
+    for step in steps:
+        if step.statistic.startswith("min") and (step.name not in best or step.seconds < best[step.name].seconds):
+            best[step.name] = step
+    return list(best.values())
