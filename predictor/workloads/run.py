@@ -102,10 +102,11 @@ class TrainingRun:
         Pieces follow each other stage by stage: all stages' first ones, then all second ones.
         """
         pieces = self.virtual_pipeline_parallel_size
+        alike = self.model.only_kind
+        if alike is not None:
+            return Counter({alike: self.layers_per_stage[stage] // pieces})
         shares = [layers // pieces for layers in self.layers_per_stage]
         first = chunk * sum(shares) + sum(shares[:stage])
-        if self.model.experts is None and not self.model.sliding_window:
-            return Counter({self.model.kind(0): shares[stage]})
         return Counter(self.model.kind(layer) for layer in range(first, first + shares[stage]))
 
     def stage_kinds(self, stage: int) -> Counter[LayerKind]:

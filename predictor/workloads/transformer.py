@@ -157,6 +157,11 @@ class Transformer:
         """Return the matrices of an FFN."""
         return 3 if self.activation.gated else 2
 
+    @property
+    def only_kind(self) -> LayerKind | None:
+        """Return the kind of all layers, None where they may differ."""
+        return self.kind(0) if self.experts is None and not self.sliding_window else None
+
     def kind(self, layer: int) -> LayerKind:
         """Return what kind of layer stands at a position, counted from 0."""
         has_experts = self.experts is not None and layer >= self.experts.num_dense_layers

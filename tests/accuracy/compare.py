@@ -10,9 +10,10 @@ from predictor.configuration.sections import validate
 from predictor.configuration.to_run import to_run
 from predictor.costs.published import open_system
 from predictor.step.composition import Prediction, predict
-from predictor.step.stages import time_layer, time_tasks
+from predictor.step.stages import time_block, time_tasks
 from predictor.workloads.layer import forward_pass
 from predictor.workloads.tasks import Part
+from predictor.workloads.transformer_step import layer_block
 from tests.accuracy.truth import MeasuredStep
 
 
@@ -65,7 +66,7 @@ def components(prediction: Prediction) -> dict[str, list[float]]:
     config = REGRESSORS_FOLDER / prediction.system
     system = open_system(config, run.precision)
     kind = run.model.kind(0)
-    layer = time_layer(system, run, kind)
+    layer = time_block(system, layer_block(run, kind))
     first, middle, last = prediction.stages[0], prediction.stages[len(prediction.stages) // 2], prediction.stages[-1]
     ends = (first, middle, last)
     tasks = forward_pass(run, kind).tasks
