@@ -292,7 +292,7 @@ class Timer:
         return found
 
     def _end(self, run: TrainingRun, stage: Stage) -> End:
-        tasks = stage_end(run, stage)
+        tasks = stage_end(run, stage, run.stage_parameters(stage.earliest))
         return End(
             reduction=self._us(tasks.reduction),
             tied=self._us(tasks.tied),

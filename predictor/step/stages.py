@@ -44,6 +44,8 @@ class PassTime:
 
     def __mul__(self, times: float) -> PassTime:
         """Repeat a pass."""
+        if not self.cost.us:
+            return self
         return PassTime(
             self.cost * times,
             {part: cost * times for part, cost in self.traffic.items()},

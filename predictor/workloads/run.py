@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 
 from predictor.costs.layer_call import LayerCall
 from predictor.costs.work import element_bytes
@@ -22,7 +23,7 @@ class Recompute(StrEnum):
     FULL = "full"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots: what follows from it is computed once
 class TrainingRun:
     """A run of one model on one layout.
 
@@ -66,7 +67,7 @@ class TrainingRun:
     overlap_tensor_parallel: bool = False
     fp32_gradients: bool = False
 
-    @property
+    @cached_property
     def element_bytes(self) -> int:
         """Return the bytes of one activation, weight or gradient outside the optimizer."""
         return element_bytes(self.precision)
@@ -78,6 +79,10 @@ class TrainingRun:
 
     def call(self) -> LayerCall:
         """Return the sizes that operators see for one micro-batch on one rank."""
+        return self._call
+
+    @cached_property
+    def _call(self) -> LayerCall:
         return self.model.call(
             self.micro_batch_size,
             self.layout.tensor_parallel_size,

@@ -64,15 +64,15 @@ def step_message(run: TrainingRun) -> list[Task]:
     return transfer_tasks(run)
 
 
-def stage_end(run: TrainingRun, stage: Stage) -> EndTasks:
-    """Return what a stage runs after its last micro-batch."""
+def stage_end(run: TrainingRun, stage: Stage, parameters: int) -> EndTasks:
+    """Return what a stage of so many parameters on a rank runs after its last micro-batch."""
     end = step_end(run, stage.earliest)
     return EndTasks(
         reduction=end.reduction,
         tied=tied_embedding_reduction(run) if stage.is_first or stage.is_last else [],
         optimizer=end.optimizer,
         gather=end.gather,
-        buckets=-(-run.stage_parameters(stage.earliest) // run.gradient_bucket_elements),
+        buckets=-(-parameters // run.gradient_bucket_elements),
     )
 
 
@@ -94,13 +94,14 @@ def transformer_step(run: TrainingRun) -> StepTasks:
                 edges[place] = edge_block(run, stage.earliest, chunk)
             blocks = [(edges[place], 1), *((layers[kind], count) for kind, count in piece.layers)]
             pieces[number] = PieceTasks(tuple(blocks))
+        parameters = run.stage_parameters(stage.earliest)
         distinct.append(
             StageTasks(
                 num_layers=run.layers_per_stage[stage.earliest],
-                parameters=run.stage_parameters(stage.earliest),
+                parameters=parameters,
                 pieces=tuple([pieces[number] for number in stage.piece_index]),
                 num_messages=2 * (2 * len(stage.piece_index) - stage.is_first - stage.is_last) if last else 0,
-                end=stage_end(run, stage),
+                end=stage_end(run, stage, parameters),
             )
         )
     return StepTasks(
