@@ -49,7 +49,7 @@ class PassTime:
         return PassTime(
             self.cost * times,
             {part: cost * times for part, cost in self.traffic.items()},
-            self.host * times,
+            self.host * times if self.host.us else self.host,
             {part: cost * times for part, cost in self.hidden.items()},
         )
 

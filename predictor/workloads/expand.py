@@ -71,7 +71,7 @@ def layer_passes(run: TrainingRun, kind: LayerKind) -> Passes:
             group = run.layout.tensor_group()
             recompute.tasks.extend(collective_task("all_gather", shard, group, Part.TENSOR_PARALLEL))
     if run.zero_stage >= 2:
-        dense = run.model.layer_parameters(run.layout.tensor_parallel_size, kind.has_experts)
+        dense = run.layer_dense_parameters(kind)
         routed = run.layer_expert_parameters() if kind.has_experts else 0
         return Passes(gathered(run, dense, routed, forward), recompute, reduced(run, dense, routed, backward))
     return Passes(forward, recompute, backward)

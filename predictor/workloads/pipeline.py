@@ -70,19 +70,19 @@ def pipeline(run: TrainingRun) -> Pipeline:
     index = []
     last_stage, last_piece = run.layout.pipeline_parallel_size - 1, run.virtual_pipeline_parallel_size - 1
     alike = run.model.only_kind
-    for stage in range(last_stage + 1):
+    for stage, layers in enumerate(run.layers_per_stage):
         is_first, is_last = stage == 0, stage == last_stage
         own: list[Kinds]
         if alike is not None:
-            own = [((alike, run.layers_per_stage[stage] // (last_piece + 1)),)] * (last_piece + 1)
+            own = [((alike, layers // (last_piece + 1)),)] * (last_piece + 1)
         else:
             own = [tuple(run.layer_kinds(stage, piece).items()) for piece in range(last_piece + 1)]
         key = (is_first, is_last, *own)
         if key not in found:
             found[key] = len(distinct)
             placed = [
-                Piece(layers, is_first and piece == 0, is_last and piece == last_piece)
-                for piece, layers in enumerate(own)
+                Piece(kinds, is_first and piece == 0, is_last and piece == last_piece)
+                for piece, kinds in enumerate(own)
             ]
             piece_index = tuple([pieces.setdefault(piece, len(pieces)) for piece in placed])
             distinct.append(Stage(stage, piece_index, _summed(own), is_first, is_last))

@@ -126,10 +126,19 @@ class TrainingRun:
             return 0
         return sum(count for kind, count in self.stage_kinds(stage).items() if kind.has_experts)
 
+    @cached_property
+    def _layer_parameters(self) -> tuple[int, int]:
+        """Parameters on one rank of a layer without experts, and of one with them, its routed experts not counted."""
+        tp = self.layout.tensor_parallel_size
+        return self.model.layer_parameters(tp), self.model.layer_parameters(tp, has_experts=True)
+
+    def layer_dense_parameters(self, kind: LayerKind) -> int:
+        """Return the parameters that one rank holds of one layer, its routed experts not counted."""
+        return self._layer_parameters[kind.has_experts]
+
     def layer_parameters(self, kind: LayerKind) -> int:
         """Return the parameters that one rank holds of one layer, its routed experts included."""
-        dense = self.model.layer_parameters(self.layout.tensor_parallel_size, kind.has_experts)
-        return dense + (self.layer_expert_parameters() if kind.has_experts else 0)
+        return self.layer_dense_parameters(kind) + (self.layer_expert_parameters() if kind.has_experts else 0)
 
     def layer_expert_parameters(self) -> int:
         """Return the parameters of the routed experts of one layer that one rank holds."""
@@ -148,9 +157,8 @@ class TrainingRun:
         tp = self.layout.tensor_parallel_size
         model = self.model
         with_experts = self._layers_with_experts(stage)
-        parameters = (self.layers_per_stage[stage] - with_experts) * model.layer_parameters(tp)
-        if with_experts:
-            parameters += with_experts * model.layer_parameters(tp, has_experts=True)
+        dense, sparse = self._layer_parameters
+        parameters = (self.layers_per_stage[stage] - with_experts) * dense + with_experts * sparse
         last = stage == len(self.layers_per_stage) - 1
         if stage == 0:
             parameters += model.embedding_parameters(tp) + model.position_parameters()
