@@ -6,8 +6,8 @@ from collections import Counter
 from dataclasses import replace
 from functools import lru_cache
 
-from predictor.costs.layer_call import LayerCall
 from predictor.costs.operator import Direction
+from predictor.workloads.layer_call import LayerCall
 from predictor.workloads.layout import Layout
 from predictor.workloads.tasks import (
     FORWARD,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from predictor.costs.catalogue import catalogue
-from predictor.costs.layer_call import LayerCall
 from predictor.costs.operator import Direction
 from predictor.workloads.attention import attention_core
 from predictor.workloads.layer import backward_pass, forward_pass, layer_operators, sized
+from predictor.workloads.layer_call import LayerCall
 from predictor.workloads.run import FP32_BYTES, Recompute, TrainingRun
 from predictor.workloads.sharding import gathered, reduced, reduction_tasks
 from predictor.workloads.tasks import (

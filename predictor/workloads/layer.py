@@ -10,11 +10,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
-from predictor.costs.layer_call import LayerCall
 from predictor.costs.operator import Direction
 from predictor.timeline.schedules import SCHEDULES
 from predictor.workloads.attention import MASK_BYTES, attention_core, core_names, dropout_bytes, split_core
 from predictor.workloads.experts import FUSED_GATE_PASSES, expert_tasks, routed_share
+from predictor.workloads.layer_call import LayerCall
 from predictor.workloads.run import TrainingRun
 from predictor.workloads.tasks import (
     ADD_PASSES,

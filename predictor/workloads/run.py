@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 
-from predictor.costs.layer_call import LayerCall
 from predictor.costs.work import element_bytes
+from predictor.workloads.layer_call import LayerCall
 from predictor.workloads.layout import Layout
 from predictor.workloads.transformer import LayerKind, Transformer
 

@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 from predictor.costs.catalogue import catalogue
 from predictor.costs.collectives import COLLECTIVES, Topology, collective_shape
-from predictor.costs.layer_call import LayerCall
 from predictor.costs.operator import Direction, Operator, Shape
+from predictor.workloads.layer_call import LayerCall
+from predictor.workloads.layer_shapes import LAYER_SHAPES
 
 FORWARD, BACKWARD = Direction.FORWARD, Direction.BACKWARD
 # Rows of a residual addition that is long enough to run at full rate, and inside what systems measure.
@@ -86,9 +87,8 @@ def share_of(tasks: list[Task], share: float) -> list[Task]:
 def operator_task(name: str, call: LayerCall, direction: Direction, times: float = 1.0) -> Task:
     """Return the task of a catalogue operator on one layer call."""
     operator = catalogue()[name]
-    assert operator.shape is not None
     launches = times * operator.launches[direction is BACKWARD]
-    return Task(name, operator, direction, operator.shape(call), times, Part.OPERATORS, launches)
+    return Task(name, operator, direction, LAYER_SHAPES[name](call), times, Part.OPERATORS, launches)
 
 
 def shaped_task(name: str, shape: Shape, direction: Direction, times: float = 1.0) -> Task:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-from predictor.costs.layer_call import LayerCall, padded_vocab_size
 from predictor.costs.work import ELEMENT_BYTES
+from predictor.workloads.layer_call import LayerCall, padded_vocab_size
 
 
 class Normalization(StrEnum):

@@ -1,14 +1,9 @@
 """Vocabulary-parallel cross entropy on the logits of one rank, in fp32."""
 
-from predictor.costs.layer_call import LayerCall
 from predictor.costs.operator import Direction, Operator, Shape
 from predictor.costs.work import Work, elementwise_work
 
 LOGIT_BYTES = 4
-
-
-def _shape(call: LayerCall) -> Shape:
-    return call.tokens, call.vocab_per_rank
 
 
 def _work(shape: Shape, direction: Direction, num_multiprocessors: int) -> Work:
@@ -22,7 +17,6 @@ OPERATOR = Operator(
     name="cross_entropy",
     dimensions=("tokens", "vocab"),
     work=_work,
-    shape=_shape,
     extra_kinds=("count",),
     launches=(17, 7),
     byte_sizes="fixed",

@@ -1,12 +1,7 @@
 """Vocabulary-parallel token embedding: look up (tokens,) in (vocabulary of one rank, hidden)."""
 
-from predictor.costs.layer_call import LayerCall
 from predictor.costs.operator import Direction, Operator, Shape
 from predictor.costs.work import ELEMENT_BYTES, Work
-
-
-def _shape(call: LayerCall) -> Shape:
-    return call.tokens, call.vocab_per_rank, call.hidden_size
 
 
 def _work(shape: Shape, direction: Direction, num_multiprocessors: int) -> Work:
@@ -22,7 +17,6 @@ OPERATOR = Operator(
     name="embedding",
     dimensions=("tokens", "vocab", "hidden"),
     work=_work,
-    shape=_shape,
     extra_kinds=("bytes", "count"),
     launches=(1, 2),
     source="rows copied once; dense weight gradient written backward",
