@@ -9,6 +9,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from predictor.base.errors import ConfigError, MissingKeyError, nearest
 from predictor.base.sizes import LARGEST, both_names
 from predictor.costs.work import FP8_PRECISIONS, STEP_PRECISIONS
+from predictor.workloads.frameworks import DEEPSPEED
 from predictor.workloads.layout import RANK_ORDER
 from predictor.workloads.partition import METHODS
 from predictor.workloads.run import Recompute
@@ -163,7 +164,9 @@ class ParallelismSection(Section):
     zero_stage: Annotated[Literal[0, 1, 2, 3], BeforeValidator(_whole_number)] = Field(
         default=1, description="replicas share out 1: optimizer states, 2: gradients too, 3: weights too (FSDP)"
     )
-    gradient_bucket_elements: Count = Field(default=500_000_000, description="gradient elements per reduction")
+    gradient_bucket_elements: Count = Field(
+        default=DEEPSPEED.bucket_elements(), description="gradient elements per reduction"
+    )
     gradient_reduction: Literal["all_reduce", "reduce_scatter"] | None = Field(
         default=None, description="collective that sums gradients; reduce_scatter from ZeRO-2 on if absent"
     )

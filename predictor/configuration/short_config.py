@@ -1,7 +1,7 @@
 """The short form of the configuration (documented API): nine numbers and operator lists, made into the full form.
 
-A short form describes a GPT-NeoX run on DeepSpeed, the framework it was made for: GPT-NeoX's split of layers, full
-recomputation, a synchronisation after every layer, ZeRO-1.
+A short form describes a GPT-NeoX run on DeepSpeed, the framework it was made for: ``GPT_NEOX`` of
+``workloads.frameworks``, with ZeRO-1.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any
 from predictor.base.errors import ConfigError, MissingKeyError, nearest
 from predictor.configuration.short_names import OPERATORS_BY_SHORT_NAME
 from predictor.configuration.to_run import operators_of_a_layer
+from predictor.workloads.frameworks import GPT_NEOX
 
 TRAINING_CONFIG = ("pp", "mp", "dp", "b", "h", "l", "dim", "steps_per_update", "gpus_per_node")
 REQUIRED = (
@@ -164,14 +165,13 @@ def expand(content: dict[str, Any]) -> dict[str, Any]:
             "pipeline_parallel_size": n["pp"],
             "data_parallel_size": n["dp"],
             "gpus_per_node": n["gpus_per_node"],
-            "layers_per_stage": "gpt_neox",
+            **GPT_NEOX.section("parallelism"),
             "gradient_bucket_elements": content["comm_bucket"],
         },
         "training": {
             "micro_batch_size": n["b"],
             "num_micro_batches": n["steps_per_update"],
-            "recompute": "full",
-            "synchronize_each_layer": True,
+            **GPT_NEOX.section("training"),
         },
     }
     for section, keys in OVERRIDES.items():

@@ -10,6 +10,7 @@ from predictor.configuration.sections import ExpertsSection, ModelSection, Paral
 from predictor.costs.catalogue import catalogue
 from predictor.costs.work import STEP_PRECISIONS
 from predictor.timeline.schedules import SCHEDULES, check
+from predictor.workloads.layer_shapes import LAYER_SHAPES
 from predictor.workloads.layout import RANK_ORDER, Layout
 from predictor.workloads.partition import split_layers
 from predictor.workloads.run import TrainingRun
@@ -24,7 +25,7 @@ def operators_of_a_layer() -> list[str]:
     return [
         name
         for name, one in catalogue().items()
-        if one.shape is not None and name not in EDGE_OPERATORS and set(STEP_PRECISIONS) & set(one.precisions)
+        if name in LAYER_SHAPES and name not in EDGE_OPERATORS and set(STEP_PRECISIONS) & set(one.precisions)
     ]
 
 

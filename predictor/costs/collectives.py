@@ -64,6 +64,7 @@ def _most_nodes(dimensions: Dimensions, gpus_per_node: int, num_gpus: int | None
     return max(_spanned(start, dimensions, gpus_per_node) for start in starts)
 
 
+@lru_cache(maxsize=16384)
 def topology_of(
     dimensions: Dimensions, gpus_per_node: int, switched_as: int | None = None, num_gpus: int | None = None
 ) -> Topology:

@@ -1,6 +1,7 @@
 """An operator is a value: which dimensions it has and what work one call does, per direction.
 
-Adding one is adding a file to ``predictor/costs/operators`` that defines ``OPERATOR``; the catalogue finds it.
+Adding one is adding a file to ``predictor/costs/operators`` that defines ``OPERATOR``; the catalogue finds it. Which
+model calls it with which shape is the workload's to say (a transformer: ``workloads/layer_shapes.py``).
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal, NamedTuple
 
-from predictor.costs.layer_call import LayerCall
 from predictor.costs.work import (
     ELEMENT_BYTES,
     FP8_PRECISIONS,
@@ -51,7 +51,6 @@ class Operator:
         name: the field's name for it; also its file here and its kernel's file in ``microbench``.
         dimensions: names of the sizes in a ``Shape``, in order; also the columns of a measurement table.
         work: (shape, direction, number of multiprocessors) → Work of that call.
-        shape: LayerCall → Shape, or None for an operator that is not called once per layer and micro-batch.
         family: operators of one family share one regressor (the GEMMs are one kernel library).
         directions: the passes it has; an optimizer step has a forward only.
         extra_kinds: what each of ``Work.extras`` counts (flops, bytes or count): how it scales between GPUs.
@@ -59,7 +58,6 @@ class Operator:
             that are the same in every precision.
         precisions: what it exists in.
         launches: kernels that one eager call launches forward, and backward with its gradients accumulated.
-        called: LayerCall → whether a layer of these sizes calls it; None: every layer that names it does.
         stand_in: (shape, direction, number of multiprocessors) → what answers where nobody measured this operator; the
             answer is then extrapolated at best. None: there is no answer without a measurement.
         source: where the work formula comes from.
@@ -69,14 +67,12 @@ class Operator:
     dimensions: tuple[str, ...]
     work: Callable[[Shape, Direction, int], Work]
     source: str
-    shape: Callable[[LayerCall], Shape] | None = None
     family: str = ""
     directions: tuple[Direction, ...] = BOTH
     extra_kinds: tuple[TermKind, ...] = ()
     byte_sizes: Literal["by_element", "fixed"] = "by_element"
     precisions: tuple[str, ...] = STEP_PRECISIONS
     launches: tuple[int, int] = (1, 1)
-    called: Callable[[LayerCall], bool] | None = None
     stand_in: Callable[[Shape, Direction, int], StandIn] | None = None
 
     def byte_scale(self, precision: str) -> float:
@@ -116,13 +112,12 @@ def batched_gemm_work(shape: Shape, direction: Direction, num_multiprocessors: i
     return matmul_work(batch, m, n, k, num_multiprocessors) + matmul_work(batch, k, m, n, num_multiprocessors)
 
 
-def linear(name: str, shape: Callable[[LayerCall], Shape], source: str) -> Operator:
+def linear(name: str, source: str) -> Operator:
     """Return a linear layer: a GEMM of dimensions (m, k, n), pooled with all others in the family ``linear``."""
     return Operator(
         name=name,
         dimensions=("m", "k", "n"),
         work=gemm_work,
-        shape=shape,
         family="linear",
         precisions=(*STEP_PRECISIONS, *FP8_PRECISIONS),
         launches=(1, 3),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import prod
 
-from predictor.costs.layer_call import LayerCall
 from predictor.costs.operator import Direction, Operator, Shape
 from predictor.costs.work import ELEMENT_BYTES, Work
 
@@ -15,7 +14,6 @@ PARAMETER_LIST = ("parameters", "tensors")
 def over_elements(
     name: str,
     dimensions: tuple[str, ...],
-    shape: Callable[[LayerCall], Shape],
     passes: tuple[float, float],
     source: str,
     elements: Callable[[Shape], int] = prod,
@@ -27,7 +25,6 @@ def over_elements(
     Args:
         name: the operator's.
         dimensions: the operator's.
-        shape: the operator's.
         passes: reads and writes per element, forward and backward, that no implementation can do without.
         source: the operator's.
         elements: how many a shape has.
@@ -43,7 +40,6 @@ def over_elements(
         name=name,
         dimensions=dimensions,
         work=work,
-        shape=shape,
         extra_kinds=("count",) if rows else (),
         launches=launches,
         source=source,

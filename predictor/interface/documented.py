@@ -14,12 +14,13 @@ from predictor.configuration.loading import check_gpu, folder_of, load, open_mea
 from predictor.configuration.short_config import translate
 from predictor.costs.catalogue import catalogue
 from predictor.costs.collectives import COLLECTIVES, Topology, collective_shape
-from predictor.costs.layer_call import LayerCall
 from predictor.costs.operator import Direction, Operator, Shape
 from predictor.costs.published import COLLECTIVE_FOLDER, OPERATOR_FOLDER, PublishedSystem
 from predictor.costs.regressors import Regressor
 from predictor.costs.work import element_bytes
 from predictor.step.composition import predict
+from predictor.workloads.layer_call import LayerCall
+from predictor.workloads.layer_shapes import LAYER_SHAPES
 from predictor.workloads.layout import Layout
 
 DIRECTIONS = {"fwd": Direction.FORWARD, "bwd": Direction.BACKWARD}
@@ -92,8 +93,8 @@ class Predictor:
         for name in function_list:
             operator = _layer_operator(name)
             require(system, operator.name)
-            assert operator.shape is not None
-            total_us += _time_us(self.operator_dict, system, operator, direction, operator.shape(call))
+            shape = LAYER_SHAPES[operator.name](call)
+            total_us += _time_us(self.operator_dict, system, operator, direction, shape)
         return total_us
 
     def mp_allreduce(
@@ -206,7 +207,7 @@ def _layer_operator(name: object) -> Operator:
     """Return an operator of a layer by its short name or its own."""
     inside = name if isinstance(name, str) and name in catalogue() else translate(name, "function_list")
     operator = catalogue()[inside]
-    if operator.shape is None:
+    if inside not in LAYER_SHAPES:
         raise ConfigError(f"function_list names {name!r}, which does not run once per layer; a whole step includes it")
     return operator
 

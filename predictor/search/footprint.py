@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from predictor.search.space import Plan, Space
-from predictor.search.stages import Key, Pipelines, Stage, shared_key
+from predictor.search.stages import Key, Pipelines, shared_key
 from predictor.step.activations import (
     deferred_head_bytes,
     embedding_bytes,
@@ -20,6 +20,7 @@ from predictor.step.activations import (
 )
 from predictor.step.memory import allowance_bytes, buffer_bytes, held_bytes, state_bytes
 from predictor.timeline.schedules import SCHEDULES, peak_in_flight
+from predictor.workloads.pipeline import Stage
 from predictor.workloads.transformer import LayerKind
 
 

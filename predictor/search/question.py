@@ -14,20 +14,8 @@ from predictor.configuration.presets import preset_names
 from predictor.costs.published import PublishedSystem
 from predictor.search.space import ZERO_ALONE, Space
 from predictor.timeline.schedules import SCHEDULES
+from predictor.workloads.frameworks import MEGATRON_LM_BF16, SECTIONS
 
-# How Megatron-LM trains in bf16 today, its distributed optimizer included: traffic beside computing wherever it can be,
-# side kernels fused, gradients in fp32 and scattered in buckets of its default size.
-# Source: Megatron-LM core/distributed/distributed_data_parallel.py, megatron/training/arguments.py.
-MODEL_SWITCHES = {"fused_side_kernels": True, "fused_rope": True}
-LAYOUT_SWITCHES = {
-    "overlap_gradient_reduction": True,
-    "overlap_parameter_gather": True,
-    "overlap_tensor_parallel": True,
-    "blocking_transfers": False,
-    "gradient_reduction": "reduce_scatter",
-    "gradient_bucket_elements": 40_000_000,
-    "fp32_gradients": True,
-}
 LARGEST_MEMORY_GIB = 100_000
 # Of a configuration, what a search decides itself.
 DECIDED = {
@@ -109,12 +97,8 @@ def _content(question: Question) -> tuple[dict[str, Any], Path, tuple[str, ...]]
             f"--model is {question.model}, which says no model; name a preset or a file that does (a Hugging Face "
             "config.json, Megatron-LM arguments), or put both into a configuration with from: [...]"
         )
-    fused = {"normalization": "fused_rms_norm"} if content["model"].get("normalization") == "rms_norm" else {}
-    switches: dict[str, dict[str, Any]] = {
-        "model": MODEL_SWITCHES | fused,
-        "parallelism": LAYOUT_SWITCHES,
-        "training": {"precision": "bf16"},
-    }
+    norm = content["model"].get("normalization")
+    switches = {name: MEGATRON_LM_BF16.section(name, normalization=norm) for name in SECTIONS}
     said = "Runs as Megatron-LM trains in bf16 today, unless a configuration says otherwise: " + ", ".join(
         f"{key}: {str(value).lower()}" for section in switches.values() for key, value in section.items()
     )

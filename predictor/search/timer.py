@@ -10,17 +10,18 @@ from typing import NamedTuple
 
 from predictor.costs.published import PublishedSystem
 from predictor.search.space import Plan, Space
-from predictor.search.stages import Key, Piece, Pipelines, Stage, shared_key
+from predictor.search.stages import Key, Pipelines, shared_key
 from predictor.step.overlap import left_over
-from predictor.step.stages import PieceTime, time_edges, time_layer
+from predictor.step.stages import PieceTime, time_block
 from predictor.timeline.bound import lower_bound
 from predictor.timeline.replay import replay
 from predictor.timeline.schedules import SCHEDULES
-from predictor.workloads.expand import step_end, tied_embedding_reduction, transfer_tasks
 from predictor.workloads.layer import gradient_accumulation
+from predictor.workloads.pipeline import Piece, Stage
 from predictor.workloads.run import Recompute, TrainingRun
 from predictor.workloads.tasks import Task
 from predictor.workloads.transformer import LayerKind
+from predictor.workloads.transformer_step import edge_block, layer_block, stage_end, step_message
 
 # Both parts of a backward pass are asked for, whether the candidate's schedule runs them apart or not.
 SPLITTING = next(name for name, schedule in SCHEDULES.items() if schedule.splits_backward)
@@ -216,7 +217,7 @@ class Timer:
         found = self._layers.get(key)
         if found is None:
             run = replace(self._run(plan, layered_as), num_micro_batches=1, recompute=Recompute.NONE)
-            piece = time_layer(self._system, run, kind)
+            piece = time_block(self._system, layer_block(run, kind))
             waits = any(one.host.us > 0.0 for one in piece.passes)
             accumulation = self._us([gradient_accumulation(run, kind)])
             found = LayerWork(_work(piece), accumulation, waits or run.partition_activations)
@@ -229,7 +230,8 @@ class Timer:
         key = (shared, plan.num_micro_batches, plan.recompute, kind, layered_as)
         found = self._asked.get(key)
         if found is None:
-            found = self._asked[key] = _work(time_layer(self._system, self._run(plan, layered_as), kind))
+            block = layer_block(self._run(plan, layered_as), kind)
+            found = self._asked[key] = _work(time_block(self._system, block))
         return found
 
     def _layered_as(self, plan: Plan) -> str:
@@ -256,14 +258,14 @@ class Timer:
             run = self._run(plan, SPLITTING)
             last = plan.degrees.pipeline - 1
             stage, piece = (last, plan.pieces - 1) if is_last else (0, 0) if is_first else (min(1, last), 0)
-            found = self._edges[key] = _work(time_edges(self._system, run, stage, piece))
+            found = self._edges[key] = _work(time_block(self._system, edge_block(run, stage, piece)))
         return found
 
     def _transfer(self, plan: Plan) -> float:
         key = plan.degrees, plan.sequence_parallel, plan.micro_batch_size
         found = self._transfers.get(key)
         if found is None:
-            found = self._us(transfer_tasks(self._space.run(plan)))
+            found = self._us(step_message(self._space.run(plan)))
             self._transfers[key] = found
         return found
 
@@ -290,12 +292,11 @@ class Timer:
         return found
 
     def _end(self, run: TrainingRun, stage: Stage) -> End:
-        tasks = step_end(run, stage.earliest)
-        tied = tied_embedding_reduction(run) if stage.is_first or stage.is_last else []
+        tasks = stage_end(run, stage, run.stage_parameters(stage.earliest))
         return End(
             reduction=self._us(tasks.reduction),
-            tied=self._us(tied),
+            tied=self._us(tasks.tied),
             optimizer=self._us(tasks.optimizer),
             gather=self._us(tasks.gather),
-            buckets=-(-run.stage_parameters(stage.earliest) // run.gradient_bucket_elements),
+            buckets=tasks.buckets,
         )

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from predictor.costs.layer_call import LayerCall
 from predictor.timeline.schedules import SCHEDULES, Schedule, peak_in_flight
 from predictor.workloads.attention import MASK_BYTES
 from predictor.workloads.experts import routed_tokens
 from predictor.workloads.layer import sized
+from predictor.workloads.layer_call import LayerCall
 from predictor.workloads.layout import Layout
 from predictor.workloads.run import FP32_BYTES, Recompute, TrainingRun
 from predictor.workloads.transformer import Attention, LayerKind, Normalization, Transformer

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from operator import add
 
@@ -10,15 +10,7 @@ from predictor.costs.cost import Source
 from predictor.costs.published import PublishedSystem
 from predictor.step.composition import Prediction
 from predictor.step.stages import PassTime
-from predictor.workloads.expand import (
-    edge_passes,
-    layer_passes,
-    step_end,
-    tied_embedding_reduction,
-    transfer_tasks,
-)
-from predictor.workloads.run import TrainingRun
-from predictor.workloads.tasks import TRAFFIC, Part, Task
+from predictor.workloads.tasks import TRAFFIC, Part
 
 # Behind the name of a kernel that nobody benchmarked.
 BY_BYTES = " (by bytes)"
@@ -134,25 +126,6 @@ def stage_parts(prediction: Prediction, system: PublishedSystem) -> list[StagePa
     return found
 
 
-def stage_calls(run: TrainingRun, stage: int) -> Iterator[tuple[Task, float]]:
-    """Return every task of a stage with the number of times that one step runs it."""
-    count = run.num_micro_batches
-    chunks = range(run.virtual_pipeline_parallel_size)
-    pieces = [(layer_passes(run, kind), layers * count) for kind, layers in run.stage_kinds(stage).items()]
-    pieces += [(edge_passes(run, stage, chunk), count) for chunk in chunks]
-    for passes, times in pieces:
-        for task in (*passes.forward.calls(), *passes.recompute.calls(), *passes.backward.calls()):
-            yield task, task.times * times
-    last = len(run.layers_per_stage) - 1
-    neighbours = 2 * len(chunks) - (stage == 0) - (stage == last)
-    for task in transfer_tasks(run):
-        yield task, task.times * 2 * neighbours * count
-    end = step_end(run, stage)
-    tied = tied_embedding_reduction(run) if stage in (0, last) else []
-    for task in (*end.reduction, *tied, *end.optimizer, *end.gather):
-        yield task, task.times
-
-
 def _exposed_share(prediction: Prediction, stage: int) -> float:
     """Return the share of a gradient reduction's width that computing does not hide."""
     reduction, exposed = prediction.stages[stage].reduction, prediction.stages[stage].exposed_reduction
@@ -166,10 +139,12 @@ def answers(prediction: Prediction, system: PublishedSystem) -> list[Answer]:
     Side kernels are timed by their bytes at another operator's rate and counted under their own name.
     """
     found: dict[tuple[str, str], Answer] = {}
-    for stage in range(len(prediction.stages)):
+    step = prediction.tasks
+    distinct = {stage: number for number, stage in enumerate(step.stages)}  # equal stages give equal answers
+    for stage, number in distinct.items():
         on_stage: dict[tuple[str, str], Answer] = {}
-        reduction, exposed = step_end(prediction.run, stage).reduction, _exposed_share(prediction, stage)
-        for task, times in stage_calls(prediction.run, stage):
+        reduction, exposed = stage.end.reduction, _exposed_share(prediction, number)
+        for task, times in step.calls(stage):
             cost = system.cost(task.operator, task.direction, task.shape)
             outside = system.outside(task.operator, task.direction, task.shape)
             name = task.operator.name if task.name == task.operator.name else f"{task.name}{BY_BYTES}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import exp, hypot, log
 from typing import NamedTuple
 
@@ -12,8 +12,9 @@ from predictor.costs.published import PublishedSystem
 from predictor.step.stages import StageTime, time_stages, time_tasks
 from predictor.timeline.replay import Replay, replay
 from predictor.timeline.schedules import SCHEDULES
-from predictor.workloads.expand import transfer_tasks
 from predictor.workloads.run import TrainingRun
+from predictor.workloads.step_tasks import StepTasks
+from predictor.workloads.transformer_step import transformer_step
 
 # The same kernels on two machines with the same GPU differ by a median of 5 % forward and 7 to 8 % backward (A100
 # tables of two sources, same shapes), and a run is not on the machine that was measured. As a log, for the whole step.
@@ -30,10 +31,11 @@ class Prediction:
         transfer: one message between neighbouring stages.
         timeline: the replay behind the point estimate.
         critical_stage: the stage whose end ends the step; its parts add up to the step.
-        tasks: every distinct task with its cost per call and its number of calls on the critical stage.
+        tasks: all that the step runs, which the times are of.
     """
 
     run: TrainingRun
+    tasks: StepTasks = field(repr=False, compare=False)
     system: str
     gpu: str
     step: Cost
@@ -112,8 +114,9 @@ def predict(run: TrainingRun, system: PublishedSystem) -> Prediction:
     Raises:
         PublishedError: the system lacks a regressor that the run needs.
     """
-    stages = time_stages(system, run)
-    transfer = time_tasks(system, transfer_tasks(run))
+    tasks = transformer_step(run)
+    stages = time_stages(system, tasks)
+    transfer = time_tasks(system, tasks.message)
     # Gradient norm and overflow check need every stage's gradients, so no optimizer starts before the last reduction.
     closing = max((stage.optimizer + stage.gather for stage in stages), key=lambda cost: cost.us)
     us, timeline, critical = _compose(run, stages, transfer, closing, "us")
@@ -128,6 +131,7 @@ def predict(run: TrainingRun, system: PublishedSystem) -> Prediction:
         sources.append(stage.reduction.source)
     return Prediction(
         run=run,
+        tasks=tasks,
         system=system.name,
         gpu=system.gpu,
         step=Cost(us, low_us, high_us, max(sources)),

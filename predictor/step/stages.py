@@ -9,12 +9,8 @@ from predictor.costs.cost import ZERO, Cost, Source, total
 from predictor.costs.published import PublishedSystem
 from predictor.step.host import launch_us, waiting_us
 from predictor.step.overlap import exposed, exposed_reduction, less, shorter
-from predictor.timeline.schedules import SCHEDULES
-from predictor.workloads.expand import edge_passes, layer_passes, step_end, tied_embedding_reduction
-from predictor.workloads.layer import weight_gradients
-from predictor.workloads.run import Recompute, TrainingRun
+from predictor.workloads.step_tasks import BlockTasks, PieceTasks, StageTasks, StepTasks
 from predictor.workloads.tasks import TRAFFIC, Overlap, Part, PassTasks, Task
-from predictor.workloads.transformer import LayerKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +44,12 @@ class PassTime:
 
     def __mul__(self, times: float) -> PassTime:
         """Repeat a pass."""
+        if not self.cost.us:
+            return self
         return PassTime(
             self.cost * times,
             {part: cost * times for part, cost in self.traffic.items()},
-            self.host * times,
+            self.host * times if self.host.us else self.host,
             {part: cost * times for part, cost in self.hidden.items()},
         )
 
@@ -100,6 +98,9 @@ class PieceTime:
         return self.forward, self.recompute, self.backward, self.weight
 
 
+NO_PIECE = PieceTime(NO_PASS, NO_PASS, NO_PASS, NO_PASS)
+
+
 @dataclass(frozen=True, slots=True)
 class StageTime:
     """One stage's passes per micro-batch and piece, and its end of the step."""
@@ -146,13 +147,20 @@ def _time_overlaps(
 
 def time_pass(system: PublishedSystem, tasks: Sequence[Task], overlaps: Sequence[Overlap] = ()) -> PassTime:
     """Time one pass as its kernels one after the other, and what traffic beside them takes longer."""
-    device = ZERO
+    answer = system.cost
+    us = low_us = high_us = 0.0  # sums of plain numbers: this loop is most of a prediction
+    source = Source.MEASURED
     traffic: dict[Part, Cost] = {}
     for _, operator, direction, shape, times, part, _ in tasks:
-        cost = system.cost(operator, direction, shape) * times
-        device = device + cost
+        cost = answer(operator, direction, shape)
+        us += cost.us * times
+        low_us += cost.low_us * times
+        high_us += cost.high_us * times
+        if cost.source > source:
+            source = cost.source
         if part in TRAFFIC:
-            traffic[part] = traffic[part] + cost if part in traffic else cost
+            traffic[part] = traffic[part] + cost * times if part in traffic else cost * times
+    device = Cost(us, low_us, high_us, source)
     if not overlaps:
         return PassTime(device, traffic, ZERO, {})
     exposures, hidden = _time_overlaps(system, less(device, total(traffic.values())), overlaps)
@@ -161,16 +169,35 @@ def time_pass(system: PublishedSystem, tasks: Sequence[Task], overlaps: Sequence
 
 def time_tasks(system: PublishedSystem, tasks: Iterable[Task]) -> Cost:
     """Return the cost of tasks that run one after the other."""
-    return total(system.cost(task.operator, task.direction, task.shape) * task.times for task in tasks)
+    us = low_us = high_us = 0.0
+    source = Source.MEASURED
+    for _, operator, direction, shape, times, _, _ in tasks:
+        cost = system.cost(operator, direction, shape)
+        us += cost.us * times
+        low_us += cost.low_us * times
+        high_us += cost.high_us * times
+        if cost.source > source:
+            source = cost.source
+    return Cost(us, low_us, high_us, source)
 
 
-def _split_off(
-    system: PublishedSystem, run: TrainingRun, backward: PassTasks, whole: PassTime
-) -> tuple[PassTime, PassTime]:
-    """Return a backward pass without the gradients of weights, and those, where the schedule runs them apart."""
-    if not SCHEDULES[run.schedule].splits_backward:
+def _launched(system: PublishedSystem, one: PassTasks, launches: float, backward: bool, takes_turns: bool) -> PassTime:
+    """Time one pass with the host's part."""
+    if not one.tasks:
+        return NO_PASS
+    device = time_pass(system, one.tasks, one.overlaps)
+    us = waiting_us(launch_us(system.system, launches, backward), device.cost.us, takes_turns)
+    if not us:
+        return device
+    host = Cost(us, us, us, Source.EXTRAPOLATED)
+    return PassTime(device.cost + host, device.traffic, host, device.hidden)
+
+
+def _split_off(system: PublishedSystem, tasks: Sequence[Task], whole: PassTime) -> tuple[PassTime, PassTime]:
+    """Return a backward pass without the tasks that run in slots of their own, and those."""
+    if not tasks:
         return whole, NO_PASS
-    weight = time_tasks(system, weight_gradients(backward.tasks))
+    weight = time_tasks(system, tasks)
     rest = Cost(
         whole.cost.us - weight.us,
         whole.cost.low_us - weight.low_us,
@@ -180,100 +207,76 @@ def _split_off(
     return PassTime(rest, whole.traffic, whole.host, whole.hidden), PassTime(weight, {}, ZERO, {})
 
 
-def time_layer(system: PublishedSystem, run: TrainingRun, kind: LayerKind) -> PieceTime:
-    """Time one layer of a kind, the host's part included."""
-    passes = layer_passes(run, kind)
-    full = run.recompute is Recompute.FULL
-    times = []
-    for one, backward in ((passes.forward, False), (passes.recompute, False), (passes.backward, True)):
-        if not one.tasks:
-            times.append(NO_PASS)
-            continue
-        device = time_pass(system, one.tasks, one.overlaps)
-        records_graph = not (full and one is passes.forward)
-        launching = launch_us(system.system, one.calls(), backward, records_graph)
-        us = waiting_us(launching, device.cost.us, run.synchronize_each_layer)
-        host = Cost(us, us, us, Source.EXTRAPOLATED if us else Source.MEASURED)
-        times.append(PassTime(device.cost + host, device.traffic, host, device.hidden))
-    backward_time, weight = _split_off(system, run, passes.backward, times[2])
-    return PieceTime(times[0], times[1], backward_time, weight)
+def time_block(system: PublishedSystem, block: BlockTasks) -> PieceTime:
+    """Time one block, the host's part included."""
+    if block.host is None:
+        forward, recompute, whole = (
+            time_pass(system, one.tasks, one.overlaps) if one.tasks or one.overlaps else NO_PASS
+            for one in (block.forward, block.recompute, block.backward)
+        )
+    else:
+        launches = block.host
+        turns = launches.takes_turns
+        forward = _launched(system, block.forward, launches.forward, backward=False, takes_turns=turns)
+        recompute = _launched(system, block.recompute, launches.recompute, backward=False, takes_turns=turns)
+        whole = _launched(system, block.backward, launches.backward, backward=True, takes_turns=turns)
+    backward, weight = _split_off(system, block.weight, whole)
+    return PieceTime(forward, recompute, backward, weight)
 
 
-def time_edges(system: PublishedSystem, run: TrainingRun, stage: int, chunk: int) -> PieceTime:
-    """Time what a piece runs beside its layers."""
-    passes = edge_passes(run, stage, chunk)
-    forward = time_pass(system, passes.forward.tasks, passes.forward.overlaps)
-    whole = time_pass(system, passes.backward.tasks, passes.backward.overlaps)
-    backward, weight = _split_off(system, run, passes.backward, whole)
-    return PieceTime(forward, NO_PASS, backward, weight)
+class _Timer:
+    """Times one step's parts; a part that several have is one object and timed once."""
 
-
-def _time_end(system: PublishedSystem, run: TrainingRun, stage: int, pieces: tuple[PieceTime, ...]) -> StageTime:
-    """Time a stage's end of the step."""
-    end = step_end(run, stage)
-    parameters = run.stage_parameters(stage)
-    buckets = -(-parameters // run.gradient_bucket_elements)
-    reduction, gather = time_tasks(system, end.reduction), time_tasks(system, end.gather)
-    late = reduction
-    if run.overlap_gradient_reduction and end.reduction:
-        window = total(one.cost for piece in pieces for one in (piece.recompute, piece.backward, piece.weight))
-        late = exposed_reduction(reduction, window, buckets)
-    if run.overlap_parameter_gather and end.gather:
-        gather = exposed_reduction(gather, total(piece.forward.cost for piece in pieces), buckets)
-    if stage in (0, run.layout.pipeline_parallel_size - 1):
-        late = late + time_tasks(system, tied_embedding_reduction(run))
-    return StageTime(
-        num_layers=run.layers_per_stage[stage],
-        parameters=parameters,
-        pieces=pieces,
-        reduction=reduction,
-        exposed_reduction=late,
-        optimizer=time_tasks(system, end.optimizer),
-        gather=gather,
-    )
-
-
-class StageTimer:
-    """Times the stages of one run; what several of them have alike is timed once."""
-
-    def __init__(self, system: PublishedSystem, run: TrainingRun) -> None:
-        """Prepare for a run on a system."""
+    def __init__(self, system: PublishedSystem, step: StepTasks) -> None:
         self._system = system
-        self._run = run
-        self._layers: dict[LayerKind, PieceTime] = {}
-        self._pieces: dict[tuple[object, ...], PieceTime] = {}
-        self._stages: dict[tuple[object, ...], StageTime] = {}
+        self._step = step
+        self._blocks: dict[BlockTasks, PieceTime] = {}
+        self._pieces: dict[PieceTasks, PieceTime] = {}
+        self._stages: dict[StageTasks, StageTime] = {}
 
-    def stage(self, stage: int) -> StageTime:
-        """Return the time of a stage."""
-        run = self._run
-        last = run.layout.pipeline_parallel_size - 1
-        chunks = [tuple(run.layer_kinds(stage, chunk).items()) for chunk in range(run.virtual_pipeline_parallel_size)]
-        key = (stage == 0, stage == last, *chunks)
-        if key not in self._stages:
-            pieces = tuple(self._piece(stage, chunk, kinds) for chunk, kinds in enumerate(chunks))
-            self._stages[key] = _time_end(self._system, run, stage, pieces)
-        return self._stages[key]
+    def stage(self, stage: StageTasks) -> StageTime:
+        found = self._stages.get(stage)
+        if found is None:
+            found = self._stages[stage] = self._with_end(stage, tuple([self._piece(piece) for piece in stage.pieces]))
+        return found
 
-    def _piece(self, stage: int, chunk: int, kinds: tuple[tuple[LayerKind, int], ...]) -> PieceTime:
-        run = self._run
-        is_first = stage == 0 and chunk == 0
-        is_last = stage == run.layout.pipeline_parallel_size - 1 and chunk == run.virtual_pipeline_parallel_size - 1
-        key = (is_first, is_last, kinds)
-        if key not in self._pieces:
-            piece = time_edges(self._system, run, stage, chunk)
-            for kind, count in kinds:
-                piece = self._layer(kind) * count + piece
-            self._pieces[key] = piece
-        return self._pieces[key]
+    def _piece(self, piece: PieceTasks) -> PieceTime:
+        found = self._pieces.get(piece)
+        if found is None:
+            found = NO_PIECE
+            for block, count in piece.blocks:
+                found = (self._block(block) * count if count != 1 else self._block(block)) + found
+            self._pieces[piece] = found
+        return found
 
-    def _layer(self, kind: LayerKind) -> PieceTime:
-        if kind not in self._layers:
-            self._layers[kind] = time_layer(self._system, self._run, kind)
-        return self._layers[kind]
+    def _block(self, block: BlockTasks) -> PieceTime:
+        found = self._blocks.get(block)
+        if found is None:
+            found = self._blocks[block] = time_block(self._system, block)
+        return found
+
+    def _with_end(self, stage: StageTasks, pieces: tuple[PieceTime, ...]) -> StageTime:
+        """Return a stage with what it runs after its last micro-batch."""
+        system, step, end = self._system, self._step, stage.end
+        reduction, gather = time_tasks(system, end.reduction), time_tasks(system, end.gather)
+        late = reduction
+        if step.overlap_gradient_reduction and end.reduction:
+            window = total(one.cost for piece in pieces for one in (piece.recompute, piece.backward, piece.weight))
+            late = exposed_reduction(reduction, window, end.buckets)
+        if step.overlap_parameter_gather and end.gather:
+            gather = exposed_reduction(gather, total(piece.forward.cost for piece in pieces), end.buckets)
+        return StageTime(
+            num_layers=stage.num_layers,
+            parameters=stage.parameters,
+            pieces=pieces,
+            reduction=reduction,
+            exposed_reduction=late + time_tasks(system, end.tied) if end.tied else late,
+            optimizer=time_tasks(system, end.optimizer),
+            gather=gather,
+        )
 
 
-def time_stages(system: PublishedSystem, run: TrainingRun) -> tuple[StageTime, ...]:
-    """Time every stage: its share of the layers, what the first and the last run besides, and the end of the step."""
-    timer = StageTimer(system, run)
-    return tuple(timer.stage(stage) for stage in range(run.layout.pipeline_parallel_size))
+def time_stages(system: PublishedSystem, step: StepTasks) -> tuple[StageTime, ...]:
+    """Time every stage: one micro-batch's passes through its pieces of the model, and the end of the step."""
+    timer = _Timer(system, step)
+    return tuple([timer.stage(stage) for stage in step.stages])

@@ -7,10 +7,11 @@ from pathlib import Path
 from predictor.base.errors import ConfigError
 from predictor.configuration.loading import prepare
 from predictor.step.composition import predict
-from predictor.step.stages import time_layer, time_tasks
+from predictor.step.stages import time_block, time_tasks
 from predictor.verification.measured import Compared, MeasuredStep
 from predictor.workloads.layer import forward_pass
 from predictor.workloads.tasks import Part
+from predictor.workloads.transformer_step import layer_block
 
 
 def compare(step: MeasuredStep) -> Compared:
@@ -34,7 +35,7 @@ def components(compared: Compared) -> dict[str, list[float]]:
     prediction, system = compared.prediction, compared.system
     run = prediction.run
     kind = run.model.kind(0)
-    layer = time_layer(system, run, kind)
+    layer = time_block(system, layer_block(run, kind))
     first, middle, last = prediction.stages[0], prediction.stages[len(prediction.stages) // 2], prediction.stages[-1]
     ends = (first, middle, last)
     tasks = forward_pass(run, kind).tasks

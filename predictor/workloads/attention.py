@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
+from functools import lru_cache
 
-from predictor.costs.layer_call import LayerCall
 from predictor.costs.operator import Direction
+from predictor.workloads.layer_call import LayerCall
 from predictor.workloads.layout import Layout
 from predictor.workloads.tasks import (
     FORWARD,
@@ -46,6 +48,14 @@ def core_names(model: Transformer, kind: LayerKind) -> tuple[str, ...]:
     return CORE[model.attention]
 
 
+@lru_cache(maxsize=1024)
+def split_core(names: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[tuple[str, int], ...]]:
+    """Return a layer's operators as those of attention's core, and the others with how often each runs."""
+    core = tuple(name for name in names if name in CORE_OPERATORS)
+    others = Counter(name for name in names if name not in CORE_OPERATORS)
+    return core, tuple(others.items())
+
+
 def _dropout(model: Transformer, call: LayerCall) -> list[Task]:
     if not model.attention_dropout or model.attention is Attention.FLASH:
         return []
@@ -53,7 +63,7 @@ def _dropout(model: Transformer, call: LayerCall) -> list[Task]:
     return [stream_task("attention_dropout", scores * dropout_bytes(call), call)]
 
 
-def _ring(names: list[str], call: LayerCall, direction: Direction, layout: Layout) -> PassTasks:
+def _ring(names: tuple[str, ...], call: LayerCall, direction: Direction, layout: Layout) -> PassTasks:
     """Return attention around a ring: every rank keeps its queries, and keys and values come past.
 
     Each message travels while the rank attends to the keys that it holds already. Backward, the gradients of keys and
@@ -77,7 +87,7 @@ def attention_core(
     model: Transformer, names: tuple[str, ...], call: LayerCall, direction: Direction, layout: Layout
 ) -> PassTasks:
     """Return attention between its projections, of a layer's operators ``names``; what is recomputed selectively."""
-    core = [name for name in names if name in CORE_OPERATORS]
+    core, _ = split_core(names)
     if call.context_parallel_size > 1 and core:
         return _ring(core, call, direction, layout)
     return PassTasks([operator_task(name, call, direction) for name in core] + _dropout(model, call), [])

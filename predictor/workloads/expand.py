@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from predictor.costs.catalogue import catalogue
-from predictor.costs.layer_call import LayerCall
 from predictor.costs.operator import Direction
 from predictor.workloads.attention import attention_core
 from predictor.workloads.layer import backward_pass, forward_pass, layer_operators, sized
+from predictor.workloads.layer_call import LayerCall
 from predictor.workloads.run import FP32_BYTES, Recompute, TrainingRun
 from predictor.workloads.sharding import gathered, reduced, reduction_tasks
 from predictor.workloads.tasks import (
@@ -71,7 +71,7 @@ def layer_passes(run: TrainingRun, kind: LayerKind) -> Passes:
             group = run.layout.tensor_group()
             recompute.tasks.extend(collective_task("all_gather", shard, group, Part.TENSOR_PARALLEL))
     if run.zero_stage >= 2:
-        dense = run.model.layer_parameters(run.layout.tensor_parallel_size, kind.has_experts)
+        dense = run.layer_dense_parameters(kind)
         routed = run.layer_expert_parameters() if kind.has_experts else 0
         return Passes(gathered(run, dense, routed, forward), recompute, reduced(run, dense, routed, backward))
     return Passes(forward, recompute, backward)

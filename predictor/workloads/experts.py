@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from math import ceil
 
-from predictor.costs.layer_call import LayerCall
 from predictor.costs.operator import Direction
+from predictor.workloads.layer_call import LayerCall
 from predictor.workloads.layout import Layout
 from predictor.workloads.tasks import BACKWARD, Part, Task, collective_task, shaped_task, stream_task
 from predictor.workloads.transformer import MixtureOfExperts, Transformer

@@ -7,15 +7,14 @@ over micro-batches. They stream memory, so their bytes time them.
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 from typing import NamedTuple
 
-from predictor.costs.layer_call import LayerCall
 from predictor.costs.operator import Direction
 from predictor.timeline.schedules import SCHEDULES
-from predictor.workloads.attention import CORE_OPERATORS, MASK_BYTES, attention_core, core_names, dropout_bytes
+from predictor.workloads.attention import MASK_BYTES, attention_core, core_names, dropout_bytes, split_core
 from predictor.workloads.experts import FUSED_GATE_PASSES, expert_tasks, routed_share
+from predictor.workloads.layer_call import LayerCall
 from predictor.workloads.run import TrainingRun
 from predictor.workloads.tasks import (
     ADD_PASSES,
@@ -58,8 +57,8 @@ def layer_operators(model: Transformer, kind: LayerKind) -> tuple[str, ...]:
 def _operators(run: TrainingRun, kind: LayerKind, call: LayerCall, direction: Direction) -> PassTasks:
     """Return everything between a layer's sums: attention's core, then the other operators by count, then experts."""
     names = layer_operators(run.model, kind)
-    others = Counter(name for name in names if name not in CORE_OPERATORS)
-    tasks = [operator_task(name, call, direction, times) for name, times in others.items()]
+    _, others = split_core(names)
+    tasks = [operator_task(name, call, direction, times) for name, times in others]
     if kind.has_experts:
         tasks += expert_tasks(run.model, call, direction, run.layout)
     return attention_core(run.model, names, call, direction, run.layout) + PassTasks(tasks, [])
@@ -197,7 +196,7 @@ def gradient_accumulation(run: TrainingRun, kind: LayerKind) -> Task:
     """Return the addition of a layer's weight gradients to those of earlier micro-batches: of all but the first."""
     call = sized(run, kind)
     gradient_bytes = 2 * run.gradient_bytes + call.element_bytes  # the sum is read and written, the new one read
-    dense = run.model.layer_parameters(run.layout.tensor_parallel_size, kind.has_experts)
+    dense = run.layer_dense_parameters(kind)
     routed = run.layer_expert_parameters() if kind.has_experts else 0
     if run.zero_stage >= 2:  # only a rank's own share is kept, and so added up
         dense, routed = dense // run.layout.gradient_ranks, routed // run.layout.expert_gradient_ranks

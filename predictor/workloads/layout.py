@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 
 from predictor.costs.collectives import Topology, topology_of
@@ -12,7 +13,7 @@ from predictor.costs.collectives import Topology, topology_of
 RANK_ORDER = ("tp", "cp", "dp", "pp")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots: ranks and strides are computed once
 class Layout:
     """Degrees of parallelism. Ranks fill nodes in order, as ``rank_order`` says from the innermost.
 
@@ -31,10 +32,10 @@ class Layout:
     expert_parallel_size: int = 1
     rank_order: tuple[str, ...] = RANK_ORDER
 
-    @property
+    @cached_property
     def num_gpus(self) -> int:
         """Return the number of GPUs of the run."""
-        return prod(self._size(name) for name in self.rank_order)
+        return prod([self._size(name) for name in self.rank_order])
 
     @property
     def gradient_ranks(self) -> int:
@@ -53,9 +54,14 @@ class Layout:
             return self.context_parallel_size
         return self.data_parallel_size if name == "dp" else self.pipeline_parallel_size
 
+    @cached_property
+    def _strides(self) -> dict[str, int]:
+        """Distance between neighbouring ranks of each kind."""
+        sizes = [self._size(name) for name in self.rank_order]
+        return {name: prod(sizes[:inner]) for inner, name in enumerate(self.rank_order)}
+
     def _stride(self, name: str) -> int:
-        """Return the distance between neighbouring ranks of one kind."""
-        return prod(self._size(inner) for inner in self.rank_order[: self.rank_order.index(name)])
+        return self._strides[name]
 
     def _group(self, size: int, stride: int) -> Topology:
         return self._spanning((size, stride))

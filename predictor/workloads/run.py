@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 
-from predictor.costs.layer_call import LayerCall
 from predictor.costs.work import element_bytes
+from predictor.workloads.layer_call import LayerCall
 from predictor.workloads.layout import Layout
 from predictor.workloads.transformer import LayerKind, Transformer
 
@@ -22,7 +23,7 @@ class Recompute(StrEnum):
     FULL = "full"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots: what follows from it is computed once
 class TrainingRun:
     """A run of one model on one layout.
 
@@ -66,7 +67,7 @@ class TrainingRun:
     overlap_tensor_parallel: bool = False
     fp32_gradients: bool = False
 
-    @property
+    @cached_property
     def element_bytes(self) -> int:
         """Return the bytes of one activation, weight or gradient outside the optimizer."""
         return element_bytes(self.precision)
@@ -78,6 +79,10 @@ class TrainingRun:
 
     def call(self) -> LayerCall:
         """Return the sizes that operators see for one micro-batch on one rank."""
+        return self._call
+
+    @cached_property
+    def _call(self) -> LayerCall:
         return self.model.call(
             self.micro_batch_size,
             self.layout.tensor_parallel_size,
@@ -102,10 +107,11 @@ class TrainingRun:
         Pieces follow each other stage by stage: all stages' first ones, then all second ones.
         """
         pieces = self.virtual_pipeline_parallel_size
+        alike = self.model.only_kind
+        if alike is not None:
+            return Counter({alike: self.layers_per_stage[stage] // pieces})
         shares = [layers // pieces for layers in self.layers_per_stage]
         first = chunk * sum(shares) + sum(shares[:stage])
-        if self.model.experts is None and not self.model.sliding_window:
-            return Counter({self.model.kind(0): shares[stage]})
         return Counter(self.model.kind(layer) for layer in range(first, first + shares[stage]))
 
     def stage_kinds(self, stage: int) -> Counter[LayerKind]:
@@ -120,10 +126,19 @@ class TrainingRun:
             return 0
         return sum(count for kind, count in self.stage_kinds(stage).items() if kind.has_experts)
 
+    @cached_property
+    def _layer_parameters(self) -> tuple[int, int]:
+        """Parameters on one rank of a layer without experts, and of one with them, its routed experts not counted."""
+        tp = self.layout.tensor_parallel_size
+        return self.model.layer_parameters(tp), self.model.layer_parameters(tp, has_experts=True)
+
+    def layer_dense_parameters(self, kind: LayerKind) -> int:
+        """Return the parameters that one rank holds of one layer, its routed experts not counted."""
+        return self._layer_parameters[kind.has_experts]
+
     def layer_parameters(self, kind: LayerKind) -> int:
         """Return the parameters that one rank holds of one layer, its routed experts included."""
-        dense = self.model.layer_parameters(self.layout.tensor_parallel_size, kind.has_experts)
-        return dense + (self.layer_expert_parameters() if kind.has_experts else 0)
+        return self.layer_dense_parameters(kind) + (self.layer_expert_parameters() if kind.has_experts else 0)
 
     def layer_expert_parameters(self) -> int:
         """Return the parameters of the routed experts of one layer that one rank holds."""
@@ -142,9 +157,8 @@ class TrainingRun:
         tp = self.layout.tensor_parallel_size
         model = self.model
         with_experts = self._layers_with_experts(stage)
-        parameters = (self.layers_per_stage[stage] - with_experts) * model.layer_parameters(tp)
-        if with_experts:
-            parameters += with_experts * model.layer_parameters(tp, has_experts=True)
+        dense, sparse = self._layer_parameters
+        parameters = (self.layers_per_stage[stage] - with_experts) * dense + with_experts * sparse
         last = stage == len(self.layers_per_stage) - 1
         if stage == 0:
             parameters += model.embedding_parameters(tp) + model.position_parameters()

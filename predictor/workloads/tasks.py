@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 from predictor.costs.catalogue import catalogue
 from predictor.costs.collectives import COLLECTIVES, Topology, collective_shape
-from predictor.costs.layer_call import LayerCall
 from predictor.costs.operator import Direction, Operator, Shape
+from predictor.workloads.layer_call import LayerCall
+from predictor.workloads.layer_shapes import LAYER_SHAPES
 
 FORWARD, BACKWARD = Direction.FORWARD, Direction.BACKWARD
 # Rows of a residual addition that is long enough to run at full rate, and inside what systems measure.
@@ -86,8 +87,8 @@ def share_of(tasks: list[Task], share: float) -> list[Task]:
 def operator_task(name: str, call: LayerCall, direction: Direction, times: float = 1.0) -> Task:
     """Return the task of a catalogue operator on one layer call."""
     operator = catalogue()[name]
-    assert operator.shape is not None
-    return shaped_task(name, operator.shape(call), direction, times)
+    launches = times * operator.launches[direction is BACKWARD]
+    return Task(name, operator, direction, LAYER_SHAPES[name](call), times, Part.OPERATORS, launches)
 
 
 def shaped_task(name: str, shape: Shape, direction: Direction, times: float = 1.0) -> Task:
@@ -126,6 +127,7 @@ def parameter_stream_task(name: str, size_bytes: float, call: LayerCall, part: P
 def _streamed(name: str, size_bytes: float, call: LayerCall, rows: int, launches: float, part: Part) -> Task:
     operator = catalogue()["residual_add"]
     row_bytes = ADD_PASSES * call.element_bytes * call.hidden_size
-    while 2 * rows <= min(size_bytes / row_bytes, STREAM_ROWS):
-        rows *= 2  # doubling keeps the sizes few, so that most streams of a run share a remembered answer
+    longest = int(min(size_bytes / row_bytes, STREAM_ROWS)) // rows
+    if longest > 1:  # powers of two keep the sizes few, so that most streams of a run share a remembered answer
+        rows <<= longest.bit_length() - 1
     return Task(name, operator, FORWARD, (rows, call.hidden_size), size_bytes / (row_bytes * rows), part, launches)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-from predictor.costs.layer_call import LayerCall, padded_vocab_size
 from predictor.costs.work import ELEMENT_BYTES
+from predictor.workloads.layer_call import LayerCall, padded_vocab_size
 
 
 class Normalization(StrEnum):
@@ -156,6 +156,11 @@ class Transformer:
     def ffn_matrices(self) -> int:
         """Return the matrices of an FFN."""
         return 3 if self.activation.gated else 2
+
+    @property
+    def only_kind(self) -> LayerKind | None:
+        """Return the kind of all layers, None where they may differ."""
+        return self.kind(0) if self.experts is None and not self.sliding_window else None
 
     def kind(self, layer: int) -> LayerKind:
         """Return what kind of layer stands at a position, counted from 0."""

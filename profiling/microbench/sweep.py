@@ -22,9 +22,10 @@ from microbench.timing import Policy
 from predictor.base.errors import nearest
 from predictor.base.sizes import LARGEST
 from predictor.costs.catalogue import catalogue
-from predictor.costs.layer_call import LayerCall
 from predictor.costs.operator import BOTH, Operator, Shape
 from predictor.costs.streams import PARAMETER_LIST
+from predictor.workloads.layer_call import LayerCall
+from predictor.workloads.layer_shapes import LAYER_SHAPES, calls
 
 SWEEPS = Path(__file__).resolve().parent.parent / "sweeps"
 CANDIDATES = 4000
@@ -190,12 +191,12 @@ def _without_layer(operator: Operator, models: Models, index: int) -> Shape:
 def _candidates(operator: Operator, sweep: Sweep) -> Iterator[Shape]:
     random = Random(SEED)
     for index in range(1, CANDIDATES + 1):
-        if operator.shape is None:
+        if operator.name not in LAYER_SHAPES:
             yield _without_layer(operator, sweep.models, index)
             continue
         call = _layer_call(sweep.models, index, random)
-        if operator.called is None or operator.called(call):
-            yield operator.shape(call)
+        if calls(operator, call):
+            yield LAYER_SHAPES[operator.name](call)
 
 
 def _fits(operator: Operator, shape: Shape, sweep: Sweep, precision: str) -> bool:

@@ -12,13 +12,14 @@ from predictor.costs.cost import Cost, Source
 from predictor.costs.hardware import Quantity
 from predictor.costs.published import PublishedSystem
 from predictor.step.composition import predict
-from predictor.step.host import LAYER_OVERHEAD, WITHOUT_GRAPH, launch_us, waiting_us
+from predictor.step.host import launch_us, waiting_us
 from predictor.step.overlap import exposed_reduction
-from predictor.step.stages import time_layer
+from predictor.step.stages import time_block
 from predictor.workloads.expand import layer_passes
 from predictor.workloads.layout import Layout
 from predictor.workloads.run import Recompute
 from predictor.workloads.tasks import Part
+from predictor.workloads.transformer_step import LAYER_OVERHEAD, WITHOUT_GRAPH, layer_block, layer_launches
 from tests.unit.test_workloads import DENSE, RUN
 
 UNIT = Cost(10.0, 8.0, 13.0, Source.INTERPOLATED)
@@ -36,7 +37,7 @@ def unit_system(**host: float) -> PublishedSystem:
 
 
 def test_a_pass_is_the_sum_of_its_calls() -> None:
-    forward = time_layer(unit_system(), RUN, DENSE).forward
+    forward = time_block(unit_system(), layer_block(RUN, DENSE)).forward
     calls = sum(task.times for task in layer_passes(RUN, DENSE).forward.tasks)
     assert forward.cost.us == pytest.approx(10 * calls)
     assert forward.cost.low_us == pytest.approx(8 * calls)
@@ -88,16 +89,19 @@ def test_host_decides_when_kernels_are_short() -> None:
 
 def test_host_time_is_launches_times_their_cost() -> None:
     system = unit_system(launch_forward_us=20.0, launch_backward_us=30.0).system
-    tasks = layer_passes(RUN, DENSE).forward.tasks
-    launches = LAYER_OVERHEAD + sum(task.launches for task in tasks)
-    assert launch_us(system, tasks, backward=False) == pytest.approx(20 * launches)
-    assert launch_us(system, tasks, backward=True) == pytest.approx(30 * launches)
-    assert launch_us(system, tasks, backward=False, records_graph=False) == pytest.approx(20 * launches * WITHOUT_GRAPH)
-    assert launch_us(unit_system().system, tasks, backward=False) == 0
+    forward = layer_passes(RUN, DENSE).forward
+    launches = LAYER_OVERHEAD + sum(task.launches for task in forward.calls())
+    assert layer_launches(forward) == pytest.approx(launches)
+    assert layer_launches(forward, records_graph=False) == pytest.approx(launches * WITHOUT_GRAPH)
+    assert launch_us(system, launches, backward=False) == pytest.approx(20 * launches)
+    assert launch_us(system, launches, backward=True) == pytest.approx(30 * launches)
+    assert launch_us(unit_system().system, launches, backward=False) == 0
 
 
 def test_synchronising_every_layer_adds_the_host_time() -> None:
     system = unit_system(launch_forward_us=1.0, launch_backward_us=1.0)
-    alone, turns = (time_layer(system, replace(RUN, synchronize_each_layer=on), DENSE).forward for on in (False, True))
+    alone, turns = (
+        time_block(system, layer_block(replace(RUN, synchronize_each_layer=on), DENSE)).forward for on in (False, True)
+    )
     assert alone.host.us == 0
     assert turns.cost.us == pytest.approx(alone.cost.us + turns.host.us)

@@ -6,9 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from predictor.costs.catalogue import catalogue
 from predictor.costs.collectives import COLLECTIVES, Topology, collective_shape, topology_of
 from predictor.costs.operator import Direction
 from predictor.workloads.expand import edge_passes, layer_passes, step_end, tied_embedding_reduction, transfer_tasks
+from predictor.workloads.layer_shapes import LAYER_SHAPES
 from predictor.workloads.layout import Layout
 from predictor.workloads.run import Recompute, TrainingRun
 from predictor.workloads.tasks import Part, PassTasks
@@ -42,6 +44,14 @@ RUN = TrainingRun(
 
 
 DENSE = LayerKind(has_experts=False, is_windowed=False)
+
+
+@pytest.mark.parametrize("name", LAYER_SHAPES)
+def test_a_layer_calls_an_operator_with_all_its_dimensions(name: str) -> None:
+    operator = catalogue()[name]
+    shape = LAYER_SHAPES[name](RUN.call())
+    assert len(shape) == len(operator.dimensions)
+    assert all(size >= 0 for size in shape)
 
 
 def names(tasks: PassTasks) -> list[str]:

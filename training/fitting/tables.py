@@ -20,9 +20,10 @@ from predictor.configuration.short_names import OPERATORS_BY_SHORT_NAME
 from predictor.costs.catalogue import catalogue
 from predictor.costs.collectives import COLLECTIVES
 from predictor.costs.hardware import Quantity
-from predictor.costs.layer_call import LayerCall, padded_vocab_size
 from predictor.costs.operator import Direction, Operator, Shape
 from predictor.costs.work import ELEMENT_BYTES, element_bytes
+from predictor.workloads.layer_call import LayerCall, padded_vocab_size
+from predictor.workloads.layer_shapes import LAYER_SHAPES
 
 COLLECTIVES_BY_SHORT_NAME = {
     "allreduce": "all_reduce",
@@ -91,8 +92,7 @@ def _layer_shape(operator: Operator, row: dict[str, float], precision: str) -> S
         causal=False,
         logit_bytes=element_bytes(precision),
     )
-    assert operator.shape is not None
-    return operator.shape(call)
+    return LAYER_SHAPES[operator.name](call)
 
 
 def stage_parameters(table: str, mp: int, dim: int, encoders: int) -> Shape:
@@ -107,7 +107,7 @@ def stage_parameters(table: str, mp: int, dim: int, encoders: int) -> Shape:
 
 def _shapes(operator: Operator, table: str, frame: pd.DataFrame, precision: str) -> list[Shape]:
     records = frame.to_dict("records")
-    if operator.shape is not None:
+    if operator.name in LAYER_SHAPES:
         return [_layer_shape(operator, {str(k): v for k, v in row.items()}, precision) for row in records]
     if operator.name == "optimizer_step_looped":
         return [(int(row["params"]), int(row["param_tensors"])) for row in records]

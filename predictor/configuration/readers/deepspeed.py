@@ -13,6 +13,7 @@ from predictor.configuration.readers.fields import Fields
 from predictor.configuration.readers.hugging_face import load_json
 from predictor.configuration.readers.known_keys import known_keys
 from predictor.configuration.readers.result import Read
+from predictor.workloads.frameworks import DEEPSPEED, DEEPSPEED_ZERO_3
 
 FORMAT = "DeepSpeed JSON"
 KEYS = "deepspeed"
@@ -134,9 +135,10 @@ def _zero(fields: Fields, zero: Fields) -> dict[str, Any]:
     if stage > 3:
         raise zero.error("stage", "expected 0, 1, 2 or 3")
     found: dict[str, Any] = {"zero_stage": stage}
-    scatters = zero.switch("reduce_scatter", True)
-    overlaps = zero.switch("overlap_comm", stage == 3)
-    bucket = zero.whole("reduce_bucket_size", 500_000_000)
+    defaults = DEEPSPEED_ZERO_3 if stage == 3 else DEEPSPEED
+    scatters = zero.switch("reduce_scatter", defaults.gradient_reduction == "reduce_scatter")
+    overlaps = zero.switch("overlap_comm", bool(defaults.overlap_gradient_reduction))
+    bucket = zero.whole("reduce_bucket_size", defaults.bucket_elements())
     fields.asked.add("zero_optimization")
     if stage == 0:
         return found | {"gradient_reduction": "all_reduce"}

@@ -7,6 +7,7 @@ from typing import Any
 
 from predictor.base.errors import ConfigError
 from predictor.configuration.readers.megatron_options import Options
+from predictor.workloads.frameworks import FSDP2, MEGATRON_LM
 
 SHARDING = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 
@@ -21,8 +22,7 @@ def replicas(options: Options, data_parallel_size: int) -> dict[str, int]:
     """Return what follows from the number of replicas."""
     found = {"data_parallel_size": data_parallel_size}
     if options.switch("overlap-grad-reduce") and options.optional_whole("ddp-bucket-size") is None:
-        # Source: megatron/core/distributed/distributed_data_parallel.py.
-        found["gradient_bucket_elements"] = max(40_000_000, 1_000_000 * data_parallel_size)
+        found["gradient_bucket_elements"] = MEGATRON_LM.bucket_elements(data_parallel_size)
     return found
 
 
@@ -102,16 +102,15 @@ def _split(options: Options, layers: int, pp: int) -> list[int]:
 
 def _gradients(options: Options, notes: list[str]) -> dict[str, Any]:
     stage = _zero_stage(options)
-    overlaps = options.switch("overlap-grad-reduce")
-    gathers = options.switch("overlap-param-gather")
-    whole = options.switch("use-torch-fsdp2")
     found: dict[str, Any] = {
         "zero_stage": stage,
         "gradient_reduction": "reduce_scatter" if stage else "all_reduce",
-        "overlap_gradient_reduction": overlaps or whole,
-        "overlap_parameter_gather": gathers or whole,
+        "overlap_gradient_reduction": options.switch("overlap-grad-reduce"),
+        "overlap_parameter_gather": options.switch("overlap-param-gather"),
         "overlap_tensor_parallel": options.switch("tp-comm-overlap"),
     }
+    if options.switch("use-torch-fsdp2"):
+        found |= FSDP2.section("parallelism")
     in_half = options.switch("grad-reduce-in-bf16")
     accumulates = options.switch("accumulate-allreduce-grads-in-fp32")
     found["fp32_gradients"] = accumulates or (options.switch("bf16") and not in_half)

@@ -16,6 +16,7 @@ from predictor.configuration.presets import preset
 from predictor.configuration.readers.fields import Fields
 from predictor.configuration.readers.known_keys import known_keys
 from predictor.configuration.readers.result import Read
+from predictor.workloads.frameworks import TORCHTITAN_DDP, TORCHTITAN_FSDP2
 
 FORMAT = "torchtitan TOML"
 KEYS = "torchtitan"
@@ -42,7 +43,6 @@ PRESETS = {
 }
 SCHEDULES = {"1f1b": "1f1b", "gpipe": "all_forward_all_backward", "interleaved1f1b": "interleaved_1f1b"}
 BACKENDS = ("_flex_attn", "_flex", "_varlen_attn", "_varlen", "_sdpa")
-DDP_BUCKET_ELEMENTS = 100 * 2**20 // 4  # replicate(bucket_cap_mb=100) of fp32 gradients
 
 
 def read(path: Path, num_gpus: int | None = None) -> Read:
@@ -63,7 +63,7 @@ def read(path: Path, num_gpus: int | None = None) -> Read:
     model, layers = _model(sections)
     layout = sections["parallelism"]
     parallelism = _degrees(layout, num_gpus, unsaid) | _pipeline(layout, layers, notes)
-    parallelism |= _replicas(layout, notes) | {"fp32_gradients": True}  # mixed_precision_reduce knows fp32 only
+    parallelism |= _replicas(layout, notes)
     training = _batch(sections, parallelism, notes) | _precision(sections["training"])
     training["recompute"] = _recompute(sections["activation_checkpoint"], notes)
     _rest(job, sections, notes)
@@ -156,19 +156,11 @@ def _replicas(layout: Fields, notes: list[str]) -> dict[str, Any]:
     rotation = layout.text("context_parallel_rotate_method", "allgather", ("allgather", "alltoall"))
     if rotation == "allgather" and layout.whole("context_parallel_degree", 1) > 1:
         notes.append("context_parallel_rotate_method allgather: keys and values are predicted to travel around a ring")
-    found: dict[str, Any] = {"overlap_gradient_reduction": True, "overlap_tensor_parallel": overlaps}
+    found: dict[str, Any] = {"overlap_tensor_parallel": overlaps}
     if layout.whole("data_parallel_shard_degree", -1, least=-1) == 1:
-        return found | {
-            "zero_stage": 0,
-            "gradient_reduction": "all_reduce",
-            "gradient_bucket_elements": DDP_BUCKET_ELEMENTS,
-        }
+        return found | TORCHTITAN_DDP.section("parallelism")
     # Weights that stay gathered after the forward pass are sharded like ZeRO-2.
-    return found | {
-        "zero_stage": 3 if is_whole else 2,
-        "gradient_reduction": "reduce_scatter",
-        "overlap_parameter_gather": True,
-    }
+    return found | TORCHTITAN_FSDP2.section("parallelism") | ({} if is_whole else {"zero_stage": 2})
 
 
 def _pipeline(layout: Fields, layers: int, notes: list[str]) -> dict[str, Any]:

@@ -1,12 +1,7 @@
 """Unfused attention: write a large negative value where the mask forbids attention (masked_fill)."""
 
-from predictor.costs.layer_call import LayerCall
 from predictor.costs.operator import Shape
 from predictor.costs.streams import over_elements
-
-
-def _shape(call: LayerCall) -> Shape:
-    return call.micro_batch_size * call.heads_per_rank, call.sequence_per_rank
 
 
 def _scores(shape: Shape) -> int:
@@ -22,7 +17,6 @@ def _rows(shape: Shape) -> int:
 OPERATOR = over_elements(
     name="attention_mask",
     dimensions=("batch", "sequence"),
-    shape=_shape,
     # Scores read and written; backward the gradient. The mask is one byte per score of a single head, which all others
     # share, so it is left out.
     passes=(2, 2),

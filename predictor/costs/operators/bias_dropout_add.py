@@ -1,18 +1,10 @@
 """Bias, dropout and residual addition behind attention and FFN."""
 
-from predictor.costs.layer_call import LayerCall
-from predictor.costs.operator import Shape
 from predictor.costs.streams import over_elements
-
-
-def _shape(call: LayerCall) -> Shape:
-    return call.unsplit_tokens, call.hidden_size
-
 
 OPERATOR = over_elements(
     name="bias_dropout_add",
     dimensions=("tokens", "hidden"),
-    shape=_shape,
     # Two reads and one write; backward reads the gradient and writes the branch's. The mask's byte is left out: a seed
     # can make it again.
     passes=(3, 2),

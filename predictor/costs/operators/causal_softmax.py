@@ -1,12 +1,7 @@
 """Unfused attention: scale, causal mask and softmax in one kernel (ScaledUpperTriangMaskedSoftmax)."""
 
-from predictor.costs.layer_call import LayerCall
 from predictor.costs.operator import Shape
 from predictor.costs.streams import over_elements
-
-
-def _shape(call: LayerCall) -> Shape:
-    return call.micro_batch_size * call.heads_per_rank, call.sequence_per_rank
 
 
 def _scores(shape: Shape) -> int:
@@ -22,7 +17,6 @@ def _rows(shape: Shape) -> int:
 OPERATOR = over_elements(
     name="causal_softmax",
     dimensions=("batch", "sequence"),
-    shape=_shape,
     # The half below the diagonal is read, everything is written; backward reads two halves. A fused kernel moves that.
     passes=(1.5, 2),
     elements=_scores,

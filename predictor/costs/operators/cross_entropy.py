@@ -1,16 +1,11 @@
 """Vocabulary-parallel cross entropy on the logits of one rank, which most frameworks widen to fp32 first."""
 
-from predictor.costs.layer_call import LayerCall
 from predictor.costs.operator import Direction, Operator, Shape
 from predictor.costs.work import Work, elementwise_work
 
 # Forward, any implementation reads the logits; backward it reads them again, or the softmax kept instead, and writes
 # their gradient. Megatron-LM's steps read and write four times as much forward, which the fit finds out by itself.
 PASSES = (1, 2)
-
-
-def _shape(call: LayerCall) -> Shape:
-    return call.tokens, call.vocab_per_rank, call.logit_bytes
 
 
 def _work(shape: Shape, direction: Direction, num_multiprocessors: int) -> Work:
@@ -23,7 +18,6 @@ OPERATOR = Operator(
     name="cross_entropy",
     dimensions=("tokens", "vocab", "logit_bytes"),
     work=_work,
-    shape=_shape,
     extra_kinds=("count",),
     launches=(17, 7),
     byte_sizes="fixed",

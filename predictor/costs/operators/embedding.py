@@ -2,13 +2,8 @@
 
 from math import expm1, log1p
 
-from predictor.costs.layer_call import LayerCall
 from predictor.costs.operator import Direction, Operator, Shape
 from predictor.costs.work import ELEMENT_BYTES, Work
-
-
-def _shape(call: LayerCall) -> Shape:
-    return call.tokens, call.vocab_per_rank, call.hidden_size
 
 
 def distinct_rows(tokens: int, vocab: int) -> float:
@@ -35,7 +30,6 @@ OPERATOR = Operator(
     name="embedding",
     dimensions=("tokens", "vocab", "hidden"),
     work=_work,
-    shape=_shape,
     extra_kinds=("bytes", "count"),
     launches=(1, 2),
     source="distinct rows of uniform ids read and every row written; dense weight gradient written backward",

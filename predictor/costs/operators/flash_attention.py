@@ -2,7 +2,6 @@
 
 from math import ceil
 
-from predictor.costs.layer_call import LayerCall
 from predictor.costs.operator import Direction, Operator, Shape
 from predictor.costs.work import ELEMENT_BYTES, Work, whole_waves
 
@@ -14,10 +13,6 @@ HEAD_DIMS = (32, 64, 96, 128, 160, 192, 224, 256)
 # Two products forward; five backward (scores again, and four gradients). Source: Dao 2023, arXiv:2307.08691, section
 # 4.1.
 BACKWARD_TO_FORWARD_FLOPS = 2.5
-
-
-def _shape(call: LayerCall) -> Shape:
-    return call.micro_batch_size, call.sequence_per_rank, call.heads_per_rank, call.head_dim, int(call.causal)
 
 
 def padded_head_dim(head_dim: int) -> int:
@@ -47,7 +42,6 @@ OPERATOR = Operator(
     name="flash_attention",
     dimensions=("batch", "sequence", "heads", "head_dim", "causal"),
     work=_work,
-    shape=_shape,
     extra_kinds=("flops", "flops"),
     source="Dao 2023, arXiv:2307.08691",
 )

@@ -4,16 +4,10 @@ Forward is the activation's, backward the gradient's. The weight gradient sums o
 take fp8 operands only with the summed size last, so each exists as it is and transposed.
 """
 
-from predictor.costs.layer_call import LayerCall
 from predictor.costs.operator import Direction, Operator, Shape
 from predictor.costs.work import FP8_PRECISIONS, Work
 
 BYTES_PER_ELEMENT = 4
-
-
-def _shape(call: LayerCall) -> Shape:
-    """Return the widest activation that a linear layer takes, that of the FFN's second matrix."""
-    return call.tokens, call.ffn_width
 
 
 def _work(shape: Shape, direction: Direction, num_multiprocessors: int) -> Work:
@@ -26,7 +20,6 @@ OPERATOR = Operator(
     name="fp8_quantize",
     dimensions=("rows", "columns"),
     work=_work,
-    shape=_shape,
     byte_sizes="fixed",
     precisions=FP8_PRECISIONS,
     launches=(8, 8),  # with one scale a tensor

@@ -2,7 +2,6 @@
 
 from math import ceil
 
-from predictor.costs.layer_call import LayerCall
 from predictor.costs.operator import Direction, Operator, Shape, StandIn
 from predictor.costs.operators.flash_attention import (
     BACKWARD_TO_FORWARD_FLOPS,
@@ -10,17 +9,6 @@ from predictor.costs.operators.flash_attention import (
     padded_head_dim,
 )
 from predictor.costs.work import ELEMENT_BYTES, Work, whole_waves
-
-
-def _shape(call: LayerCall) -> Shape:
-    heads = call.heads_per_rank, call.key_value_heads_per_rank
-    return call.micro_batch_size, call.sequence_per_rank, *heads, call.head_dim, int(call.causal), call.window
-
-
-def _called(call: LayerCall) -> bool:
-    """Return whether heads are shared or a window hides keys; else flash_attention is what runs."""
-    shared = call.key_value_heads_per_rank < call.heads_per_rank
-    return shared or 0 < call.window < call.sequence_per_rank
 
 
 def pairs(length: int, causal: bool, window: int) -> int:
@@ -68,9 +56,7 @@ OPERATOR = Operator(
     name="grouped_query_attention",
     dimensions=("batch", "sequence", "heads", "kv_heads", "head_dim", "causal", "window"),
     work=_work,
-    shape=_shape,
     extra_kinds=("flops", "flops"),
-    called=_called,
     stand_in=_stand_in,
     source="Ainslie et al. 2023, arXiv:2305.13245; window: Beltagy et al. 2020, arXiv:2004.05150; Dao 2023, 2307.08691",
 )

@@ -1,12 +1,7 @@
 """Fused LayerNorm over the hidden dimension."""
 
-from predictor.costs.layer_call import LayerCall
 from predictor.costs.operator import Shape
 from predictor.costs.streams import over_elements
-
-
-def _shape(call: LayerCall) -> Shape:
-    return call.unsplit_tokens, call.hidden_size
 
 
 def _rows(shape: Shape) -> int:
@@ -16,7 +11,6 @@ def _rows(shape: Shape) -> int:
 OPERATOR = over_elements(
     name="layer_norm",
     dimensions=("tokens", "hidden"),
-    shape=_shape,
     passes=(2, 3),  # read and written once; backward reads input and gradient and writes one
     rows=_rows,
     launches=(1, 3),

@@ -1,13 +1,7 @@
 """Rotary position embedding on queries and keys, written as single PyTorch operations."""
 
-from predictor.costs.layer_call import LayerCall
 from predictor.costs.operator import Direction, Operator, Shape
 from predictor.costs.work import ELEMENT_BYTES, Work
-
-
-def _shape(call: LayerCall) -> Shape:
-    heads = (call.heads_per_rank + call.key_value_heads_per_rank + 1) // 2
-    return call.tokens, heads, int(call.head_dim * call.rotary_fraction)
 
 
 def _work(shape: Shape, direction: Direction, num_multiprocessors: int) -> Work:
@@ -21,7 +15,6 @@ OPERATOR = Operator(
     name="rope",
     dimensions=("tokens", "heads", "rotary_dim"),
     work=_work,
-    shape=_shape,
     extra_kinds=("count",),
     launches=(10, 18),
     source="Su et al. 2021, arXiv:2104.09864; unfused",

@@ -1,12 +1,7 @@
 """Unfused attention: softmax over the keys."""
 
-from predictor.costs.layer_call import LayerCall
 from predictor.costs.operator import Shape
 from predictor.costs.streams import over_elements
-
-
-def _shape(call: LayerCall) -> Shape:
-    return call.micro_batch_size * call.heads_per_rank, call.sequence_per_rank
 
 
 def _scores(shape: Shape) -> int:
@@ -22,7 +17,6 @@ def _rows(shape: Shape) -> int:
 OPERATOR = over_elements(
     name="softmax",
     dimensions=("batch", "sequence"),
-    shape=_shape,
     passes=(2, 3),  # read and written once; backward reads two and writes one
     elements=_scores,
     rows=_rows,

@@ -2,17 +2,12 @@
 
 from dataclasses import replace
 
-from predictor.costs.layer_call import LayerCall
 from predictor.costs.operator import Direction, Shape, StandIn
 from predictor.costs.streams import over_elements
 
 # What two kernels of their own, SiLU and product, read and write per element: 2 and 3 forward, 3 and 5 backward.
 UNFUSED_PASSES = (5, 8)
 RESIDUAL_ADD_PASSES = 3
-
-
-def _shape(call: LayerCall) -> Shape:
-    return call.tokens, call.ffn_width
 
 
 def _stand_in(shape: Shape, direction: Direction, num_multiprocessors: int) -> StandIn:
@@ -25,7 +20,6 @@ OPERATOR = replace(
     over_elements(
         name="swiglu",
         dimensions=("tokens", "width"),
-        shape=_shape,
         passes=(3, 5),  # at least: two reads and one write; backward reads the gradient too and writes two
         launches=(2, 4),
         source="Shazeer 2020, arXiv:2002.05202; element-wise, unfused",

@@ -17,7 +17,7 @@ from torch.nn import functional
 from microbench.call import WEIGHT_SCALE, Tensor
 from microbench.kernels.rope import BASE
 from microbench.steps.loss import VocabularyLoss
-from predictor.costs.layer_call import LayerCall
+from predictor.workloads.layer_call import LayerCall
 from predictor.workloads.run import TrainingRun
 from predictor.workloads.transformer import Activation, Biases, Normalization, Transformer
 

@@ -1,0 +1,130 @@
+"""All that one training step runs, as a value: stages, their pieces of the model, passes, tasks, and the step's end.
+
+A maker per kind of workload expands a run into it once; timing, breakdown and search read nothing else, so nothing here
+names a model. Parts that are alike are the same object: a pipeline of 128 equal stages holds one expansion, and a
+reader that remembers what it knows of an object meets each distinct part once. For the same reason parts compare by
+identity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from predictor.workloads.tasks import PassTasks, Task
+
+
+class HostWork(NamedTuple):
+    """The host's share of a block's passes, each in launches' worth of host time.
+
+    Attributes:
+        takes_turns: the host waits for the device after every pass; otherwise it launches ahead.
+    """
+
+    forward: float
+    recompute: float
+    backward: float
+    takes_turns: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BlockTasks:
+    """One micro-batch through the smallest part of a model that repeats, such as a layer.
+
+    Attributes:
+        recompute: of the forward pass, before the backward pass.
+        backward: the whole backward pass.
+        weight: the part of it that a schedule runs in slots of its own; empty where the schedule does not split it.
+        host: None where the host's launches are not counted.
+    """
+
+    forward: PassTasks
+    recompute: PassTasks
+    backward: PassTasks
+    weight: list[Task]
+    host: HostWork | None
+
+    def calls(self) -> list[Task]:
+        """Return everything that runs, hidden traffic included; ``weight`` is in the backward pass."""
+        return self.forward.calls() + self.recompute.calls() + self.backward.calls()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PieceTasks:
+    """One piece of the model on one stage: blocks, each with how often it stands there."""
+
+    blocks: tuple[tuple[BlockTasks, int], ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EndTasks:
+    """What a stage runs after its last micro-batch.
+
+    Attributes:
+        reduction: of gradients over replicas; may run beside the last backward passes.
+        tied: reduction of gradients that other stages share; waits for the end of both.
+        gather: of updated weights; may run beside the next step's first forward passes.
+        buckets: in which reduction and gathering overlap with them.
+    """
+
+    reduction: list[Task]
+    tied: list[Task]
+    optimizer: list[Task]
+    gather: list[Task]
+    buckets: int
+
+    def calls(self) -> list[Task]:
+        """Return everything that runs."""
+        return self.reduction + self.tied + self.optimizer + self.gather
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StageTasks:
+    """One pipeline stage.
+
+    Attributes:
+        parameters: that one of its ranks holds.
+        num_messages: that it sends and receives per micro-batch.
+    """
+
+    num_layers: int
+    parameters: int
+    pieces: tuple[PieceTasks, ...]
+    num_messages: int
+    end: EndTasks
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepTasks:
+    """One training step.
+
+    Attributes:
+        stages: of the pipeline; equal stages are one object.
+        message: one transfer between neighbouring stages; empty for a single stage.
+        num_micro_batches: per step.
+        schedule: name of the order of a stage's passes.
+        blocking_transfers: sender and receiver both wait for a message.
+        overlap_gradient_reduction: gradients are reduced beside backward passes.
+        overlap_parameter_gather: updated weights are gathered beside forward passes.
+    """
+
+    stages: tuple[StageTasks, ...]
+    message: list[Task]
+    num_micro_batches: int
+    schedule: str
+    blocking_transfers: bool
+    overlap_gradient_reduction: bool
+    overlap_parameter_gather: bool
+
+    def calls(self, stage: StageTasks) -> Iterator[tuple[Task, float]]:
+        """Return every task of a stage with the number of times that one step runs it."""
+        count = self.num_micro_batches
+        for piece in stage.pieces:
+            for block, times in piece.blocks:
+                for task in block.calls():
+                    yield task, task.times * times * count
+        for task in self.message:
+            yield task, task.times * stage.num_messages * count
+        for task in stage.end.calls():
+            yield task, task.times

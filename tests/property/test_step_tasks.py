@@ -1,0 +1,181 @@
+"""What a step consists of, for any run: no layer lost, nothing counted twice, and what is alike expanded once."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from predictor.step.breakdown import answers
+from predictor.step.composition import predict
+from predictor.step.stages import time_stages
+from predictor.workloads import step_tasks
+from predictor.workloads.expand import edge_passes, layer_passes, step_end, tied_embedding_reduction, transfer_tasks
+from predictor.workloads.layout import Layout
+from predictor.workloads.partition import uniform
+from predictor.workloads.run import Recompute, TrainingRun
+from predictor.workloads.step_tasks import BlockTasks, EndTasks, HostWork, PieceTasks, StageTasks, StepTasks
+from predictor.workloads.tasks import FORWARD, PassTasks, Task, shaped_task, stream_task
+from predictor.workloads.transformer import Activation, Attention, MixtureOfExperts
+from predictor.workloads.transformer_step import transformer_step
+from tests.unit.test_step_time import unit_system
+from tests.unit.test_workloads import GPT, RUN
+
+EXPERTS = MixtureOfExperts(8, 2, 1024, num_dense_layers=2)
+Calls = dict[tuple[str, str, tuple[int, ...], str], float]
+
+
+@st.composite
+def runs(draw: st.DrawFn) -> TrainingRun:
+    """Draw a run: every schedule, experts, windows, ZeRO and recomputation."""
+    pp = draw(st.sampled_from([1, 2, 4, 8]))
+    schedule = draw(st.sampled_from(["1f1b", "all_forward_all_backward", "zero_bubble_h1", "interleaved_1f1b"]))
+    pieces = draw(st.sampled_from([2, 3])) if schedule == "interleaved_1f1b" else 1
+    layers = pp * pieces * draw(st.integers(1, 3))
+    uneven = draw(st.integers(0, pp - 1)) if pieces == 1 else 0
+    model = replace(
+        GPT,
+        num_layers=layers + uneven,
+        experts=draw(st.sampled_from([None, EXPERTS])),
+        attention=draw(st.sampled_from([Attention.FLASH, Attention.UNFUSED])),
+        activation=draw(st.sampled_from(list(Activation))),
+        sliding_window=draw(st.sampled_from([0, 128])),
+        sliding_window_layers=draw(st.sampled_from([None, 1])),
+        tied_embeddings=draw(st.booleans()),
+    )
+    return replace(
+        RUN,
+        model=model,
+        layout=Layout(draw(st.sampled_from([1, 2])), pp, draw(st.sampled_from([1, 4])), 4),
+        layers_per_stage=tuple(uniform(layers + uneven, pp)),
+        num_micro_batches=8,
+        schedule=schedule,
+        virtual_pipeline_parallel_size=pieces,
+        zero_stage=draw(st.integers(0, 3)),
+        recompute=draw(st.sampled_from(list(Recompute))),
+        sequence_parallel=draw(st.booleans()),
+        blocking_transfers=False,
+        overlap_gradient_reduction=draw(st.booleans()),
+        overlap_parameter_gather=draw(st.booleans()),
+        overlap_tensor_parallel=draw(st.booleans()),
+    )
+
+
+def add(calls: Calls, tasks: list[Task], times: float) -> None:
+    for task in tasks:
+        key = task.name, str(task.direction), task.shape, str(task.part)
+        calls[key] = calls.get(key, 0.0) + task.times * times
+
+
+def expanded(run: TrainingRun, stage: int) -> Calls:
+    """Count a stage's calls layer by layer, without sharing."""
+    calls: Calls = {}
+    count, pieces = run.num_micro_batches, run.virtual_pipeline_parallel_size
+    for piece in range(pieces):
+        passes = [edge_passes(run, stage, piece)]
+        passes += [layer_passes(run, kind) for kind in run.layer_kinds(stage, piece).elements()]
+        for one in passes:
+            add(calls, [*one.forward.calls(), *one.recompute.calls(), *one.backward.calls()], count)
+    last = run.layout.pipeline_parallel_size - 1
+    for piece in range(pieces):
+        links = [stage > 0 or piece > 0, stage < last or piece < pieces - 1]
+        add(calls, transfer_tasks(run), 2 * count * sum(links))
+    end = step_end(run, stage)
+    add(calls, end.reduction + end.optimizer + end.gather, 1)
+    add(calls, tied_embedding_reduction(run) if stage in (0, last) else [], 1)
+    return calls
+
+
+def counted(step: StepTasks, stage: int) -> Calls:
+    calls: Calls = {}
+    for task, times in step.calls(step.stages[stage]):
+        add(calls, [task._replace(times=1.0)], times)
+    return calls
+
+
+def same(one: Calls, other: Calls) -> bool:
+    return one.keys() == other.keys() and all(abs(one[key] - other[key]) <= 1e-9 * abs(one[key]) for key in one)
+
+
+@given(runs())
+@settings(max_examples=80, deadline=None)
+def test_no_layer_is_lost_and_every_call_is_there(run: TrainingRun) -> None:
+    step = transformer_step(run)
+    projections = 0.0
+    for stage, tasks in enumerate(step.stages):
+        assert tasks.num_layers == run.layers_per_stage[stage]
+        assert same(counted(step, stage), expanded(run, stage))
+        for piece in tasks.pieces:
+            for block, count in piece.blocks:
+                named = [task for task in block.forward.tasks if task.name == "qkv_projection"]
+                projections += count * sum(task.times for task in named)
+    assert projections == run.model.num_layers
+    assert sum(stage.num_layers for stage in step.stages) == run.model.num_layers
+
+
+@given(runs())
+@settings(max_examples=40, deadline=None)
+def test_a_breakdown_counts_the_calls_of_the_step(run: TrainingRun) -> None:
+    system = unit_system()
+    system.outside = lambda *_: None  # type: ignore[method-assign]
+    prediction = predict(run, system)  # every call takes 10 µs
+    found = {
+        (one.operator.removesuffix(" (by bytes)"), one.direction): one.step_us for one in answers(prediction, system)
+    }
+    most: dict[tuple[str, str], float] = defaultdict(float)
+    for stage in range(len(prediction.stages)):
+        calls: dict[tuple[str, str], float] = defaultdict(float)
+        for (name, direction, _, _), times in expanded(run, stage).items():
+            calls[name, direction] += times
+        for key, times in calls.items():
+            most[key] = max(most[key], times)
+    assert found.keys() == most.keys()
+    assert all(abs(found[key] - 10 * most[key]) <= 1e-6 for key in most)
+
+
+@given(runs())
+@settings(max_examples=40, deadline=None)
+def test_what_is_alike_is_one_object(run: TrainingRun) -> None:
+    step = transformer_step(run)
+    kinds = {run.model.kind(layer) for layer in range(run.model.num_layers)}
+    blocks = {block for stage in step.stages for piece in stage.pieces for block, _ in piece.blocks}
+    assert len([block for block in blocks if block.host is not None]) == len(kinds)
+    assert len([block for block in blocks if block.host is None]) <= 4
+    times = time_stages(unit_system(), step)
+    for one, its in zip(step.stages, times, strict=True):
+        for other, theirs in zip(step.stages, times, strict=True):
+            assert (one is other) == (its is theirs)
+
+
+def test_a_pipeline_of_128_equal_stages_holds_three() -> None:
+    model = replace(GPT, num_layers=256)
+    run = replace(RUN, model=model, layout=Layout(2, 128, 2, 4), layers_per_stage=(2,) * 128)
+    step = transformer_step(run)
+    assert len(step.stages) == 128
+    assert len(set(step.stages)) == 3
+    assert len({block for stage in step.stages for piece in stage.pieces for block, _ in piece.blocks}) == 4
+
+
+def test_any_workload_can_be_a_step() -> None:
+    product, sum_ = shaped_task("ffn_up", (64, 128, 256), FORWARD), stream_task("sum", 1e6, RUN.call())
+    one_pass = PassTasks([product, sum_], [])
+    block = BlockTasks(one_pass, PassTasks([], []), PassTasks([product], []), [], HostWork(3.0, 0.0, 2.0, False))
+    end = EndTasks([], [], [product], [], buckets=1)
+    stage = StageTasks(1, 1000, (PieceTasks(((block, 5),)),), 0, end)
+    step = StepTasks((stage,), [], 4, "1f1b", False, False, False)
+    (time,) = time_stages(unit_system(), step)
+    assert time.whole.forward.cost.us == pytest.approx(5 * 10 * (1 + sum_.times))
+    assert time.whole.backward.cost.us == pytest.approx(5 * 10)
+    assert time.optimizer.us == 10
+    assert sum(times for task, times in step.calls(stage) if task is product) == 4 * 5 * 2 + 1
+
+
+def test_step_tasks_import_no_workload() -> None:
+    tree = ast.parse(Path(step_tasks.__file__).read_text(encoding="utf-8"))
+    modules = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    assert {module for module in modules if module and module.startswith("predictor")} == {"predictor.workloads.tasks"}
