@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from predictor.timeline.record import MessageTime, SlotTime
 from predictor.timeline.schedules import FORWARD, Pass
+from predictor.timeline.step_end import end_of_step
 
 RECOMPUTE = "recompute"
 NAMES = {Pass.FORWARD: "forward", Pass.BACKWARD: "backward", Pass.WEIGHT: "weight gradient"}
@@ -93,8 +94,9 @@ def step_ends(
         optimizers: per stage.
         gathers: what gathers parameters behind the optimizer, per stage.
     """
-    reduced = [end + rest for end, rest in zip(finished, exposed, strict=True)]
-    start = max(reduced)
+    closing = max(update + gather for update, gather in zip(optimizers, gathers, strict=True))
+    reduced, critical, _ = end_of_step(finished, exposed, closing)
+    start = reduced[critical]
     pieces = []
     for stage, end in enumerate(reduced):
         begin = max(0.0, end - max(reductions[stage], exposed[stage]))
