@@ -7,7 +7,7 @@ predicted steps. ``replay`` is its fast special case for pipelines.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple
@@ -93,24 +93,25 @@ def replay_graph(tasks: Sequence[GraphTask]) -> GraphReplay:
     return GraphReplay(spans, makespan, path[::-1], {stream: max(0.0, us) for stream, us in idle.items()})
 
 
-def graph_tasks(spans: Sequence[Span]) -> list[GraphTask]:
+def graph_tasks(spans: Sequence[Span], links: Container[str] = ()) -> list[GraphTask]:
     """Return the tasks of spans in their order: durations as they ran, to be replayed with some of them changed.
 
-    A stream whose spans overlap or enclose one another is no queue, so its tasks wait for ``after`` only. What a span
-    waited for beside its stream and ``after``, such as a host that launched it late, is not known to a replay, so a
-    measured step is replayed no slower than it ran. Spans of one stream come in the order in which they started.
+    What a span waited for beside its stream and ``after``, such as a host that launched it late, is not known to a
+    replay, so a measured step is replayed no slower than it ran.
+
+    Args:
+        spans: those of one stream in the order in which they started.
+        links: streams that several spans may occupy at once, so that these wait for ``after`` only.
+
+    Raises:
+        GraphError: a span is a part of another one; a task runs as a whole.
     """
-    ended: dict[Stream, float] = {}
-    shared: set[Stream] = set()
-    for span in spans:
-        stream = (span.rank, span.stream)
-        if span.start_us < ended.get(stream, span.start_us):
-            shared.add(stream)
-        ended[stream] = max(ended.get(stream, span.end_us), span.end_us)
-    return [
-        GraphTask(name, rank, stream, end - start, after, (), (rank, stream) not in shared, category, details)
-        for name, rank, stream, start, end, after, category, details in spans
-    ]
+    tasks = []
+    for position, (name, rank, stream, start, end, after, category, details, depth) in enumerate(spans):
+        if depth:
+            raise GraphError(f"span {position} ({name}) is a part of another one; replay spans of depth 0")
+        tasks.append(GraphTask(name, rank, stream, end - start, after, (), stream not in links, category, details))
+    return tasks
 
 
 def _stream_predecessors(tasks: Sequence[GraphTask]) -> list[int]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -19,6 +20,7 @@ class Span(NamedTuple):
         after: positions, in the same list, of the spans that it waited for beside its stream; empty where unknown.
         category: kind of work, as the Trace Event Format's ``cat``.
         details: what else is known, as its ``args``.
+        depth: how many spans of its stream enclose it, of which it is a part.
     """
 
     name: str
@@ -29,8 +31,21 @@ class Span(NamedTuple):
     after: tuple[int, ...] = ()
     category: str = ""
     details: Mapping[str, object] = NO_DETAILS
+    depth: int = 0
 
     @property
     def duration_us(self) -> float:
         """Return how long it ran."""
         return self.end_us - self.start_us
+
+
+def parts_of(span: Span, parts: Sequence[tuple[str, float]]) -> list[Span]:
+    """Return what a span is made of, given as (name, duration) one after the other; some of it may stay unnamed."""
+    edges = list(accumulate((us for _, us in parts), initial=span.start_us))
+    assert edges[-1] <= span.end_us + 1e-6 * span.duration_us + 1e-3, "parts are longer than their span"
+    edges = [min(edge, span.end_us) for edge in edges]
+    return [
+        Span(name, span.rank, span.stream, start, end, (), span.category, depth=span.depth + 1)
+        for (name, us), start, end in zip(parts, edges, edges[1:], strict=False)
+        if us > 0.0
+    ]

@@ -141,12 +141,17 @@ def test_spans_are_replayed_as_they_ran_and_faster_where_a_task_is() -> None:
         Span("forward", 0, "compute", 0.0, 4.0),
         Span("backward", 0, "compute", 4.0, 10.0),
         Span("reduce", 0, "nccl", 10.0, 13.0, after=(1,)),
-        Span("outer", 0, "host", 0.0, 8.0),
-        Span("inner", 0, "host", 1.0, 2.0),
+        Span("send", 0, "link", 0.0, 8.0),
+        Span("send", 0, "link", 1.0, 2.0),
         Span("step", 0, "compute", 13.0, 14.0, after=(2,)),
     ]
-    tasks = graph_tasks(spans)
+    tasks = graph_tasks(spans, links=("link",))
     assert [task.is_exclusive for task in tasks] == [True, True, True, False, False, True]
     assert replay_graph(tasks).makespan_us == 14.0
     tasks[1] = tasks[1]._replace(duration_us=3.0)
     assert replay_graph(tasks).makespan_us == 11.0
+
+
+def test_a_part_of_a_span_is_no_task() -> None:
+    with pytest.raises(GraphError, match=r"span 0 \(kernels\) is a part of another one"):
+        graph_tasks([Span("kernels", 0, "compute", 0.0, 1.0, depth=1)])
