@@ -44,8 +44,11 @@ def step_trace(prediction: Prediction) -> StepTrace:
     )
     spans = replay_graph(tasks).spans
     slots = [span for span in spans if span.stream == Stream.COMPUTE]
+    finished = [0.0] * len(stages)  # as the spans have it: that of the fast replay differs by rounding
+    for span in spans if run.blocking_transfers else slots:
+        finished[span.rank] = max(finished[span.rank], span.end_us)
     ends = ending_spans(
-        prediction.timeline.finished,
+        finished,
         [stage.reduction.us for stage in stages],
         [stage.exposed_reduction.us for stage in stages],
         [stage.optimizer.us for stage in stages],
