@@ -16,6 +16,7 @@ from predictor.step.stages import PieceTime, time_block
 from predictor.timeline.bound import lower_bound
 from predictor.timeline.replay import replay
 from predictor.timeline.schedules import SCHEDULES
+from predictor.timeline.step_end import end_of_step
 from predictor.workloads.layer import gradient_accumulation
 from predictor.workloads.pipeline import Piece, Stage
 from predictor.workloads.run import Recompute, TrainingRun
@@ -156,7 +157,7 @@ class Timer:
             *times[:4],
             self._blocks(plan),
         )
-        return times.closing + max(t + end for t, end in zip(found.finished, times.ends, strict=True))
+        return end_of_step(found.finished, times.ends, times.closing).step
 
     def _blocks(self, plan: Plan) -> bool:
         return self._space.base.blocking_transfers and SCHEDULES[plan.schedule].may_block

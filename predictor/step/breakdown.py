@@ -102,7 +102,6 @@ def stage_parts(prediction: Prediction, system: PublishedSystem) -> list[StagePa
             part: count * sum(one.traffic[part].us for one in whole.passes if part in one.traffic) for part in TRAFFIC
         }
         bubble = timeline.finished[index] - timeline.busy[index] - timeline.communicating[index]
-        ended = timeline.finished[index] + stage.exposed_reduction.us + stage.optimizer.us + stage.gather.us
         found.append(
             StageParts(
                 forward_us=count * _kernels([whole.forward]),
@@ -117,7 +116,7 @@ def stage_parts(prediction: Prediction, system: PublishedSystem) -> list[StagePa
                 data_parallel_exposed_us=stage.exposed_reduction.us + traffic[Part.DATA_PARALLEL],
                 optimizer_us=stage.optimizer.us,
                 parameter_gather_us=stage.gather.us,
-                waiting_us=prediction.step.us - ended,
+                waiting_us=prediction.end.waiting(index, stage.optimizer.us, stage.gather.us),
                 data_parallel_hidden_us=max(0.0, stage.reduction.us - stage.exposed_reduction.us)
                 + count
                 * sum(one.hidden[Part.DATA_PARALLEL].us for one in whole.passes if Part.DATA_PARALLEL in one.hidden),

@@ -12,6 +12,7 @@ from predictor.costs.published import PublishedSystem
 from predictor.step.stages import StageTime, time_stages, time_tasks
 from predictor.timeline.replay import Replay, replay
 from predictor.timeline.schedules import SCHEDULES
+from predictor.timeline.step_end import StepEnd, end_of_step
 from predictor.workloads.run import TrainingRun
 from predictor.workloads.step_tasks import StepTasks
 from predictor.workloads.transformer_step import transformer_step
@@ -30,7 +31,8 @@ class Prediction:
         stages: per pipeline stage.
         transfer: one message between neighbouring stages.
         timeline: the replay behind the point estimate.
-        critical_stage: the stage whose end ends the step; its parts add up to the step.
+        end: how the step ends behind the timeline.
+        closing: the longest of the stages' updates, behind the last reduction.
         tasks: all that the step runs, which the times are of.
     """
 
@@ -42,9 +44,14 @@ class Prediction:
     stages: tuple[StageTime, ...]
     transfer: Cost
     timeline: Replay
-    critical_stage: int
+    end: StepEnd
     closing: Cost
     peak_tflop_per_s: float
+
+    @property
+    def critical_stage(self) -> int:
+        """Return the stage whose end ends the step; its parts add up to the step."""
+        return self.end.critical_stage
 
     @property
     def tokens_per_second(self) -> float:
@@ -91,15 +98,14 @@ def durations(run: TrainingRun, stages: Sequence[StageTime], end: str = "us") ->
 
 def _compose(
     run: TrainingRun, stages: Sequence[StageTime], transfer: Cost, closing: Cost, end: str
-) -> tuple[float, Replay, int]:
-    """Return step time, timeline and critical stage from one end ("us", "low_us" or "high_us") of every cost."""
+) -> tuple[Replay, StepEnd]:
+    """Return timeline and end of the step from one end ("us", "low_us" or "high_us") of every cost."""
     slots = durations(run, stages, end)
     timeline = replay(
         SCHEDULES[run.schedule], run.num_micro_batches, *slots, getattr(transfer, end), run.blocking_transfers
     )
-    reduced = [t + getattr(s.exposed_reduction, end) for t, s in zip(timeline.finished, stages, strict=True)]
-    critical = max(range(len(stages)), key=reduced.__getitem__)
-    return reduced[critical] + getattr(closing, end), timeline, critical
+    exposed = [getattr(stage.exposed_reduction, end) for stage in stages]
+    return timeline, end_of_step(timeline.finished, exposed, getattr(closing, end))
 
 
 def widened(us: float, low_us: float, high_us: float) -> tuple[float, float]:
@@ -117,12 +123,10 @@ def predict(run: TrainingRun, system: PublishedSystem) -> Prediction:
     tasks = transformer_step(run)
     stages = time_stages(system, tasks)
     transfer = time_tasks(system, tasks.message)
-    # Gradient norm and overflow check need every stage's gradients, so no optimizer starts before the last reduction.
     closing = max((stage.optimizer + stage.gather for stage in stages), key=lambda cost: cost.us)
-    us, timeline, critical = _compose(run, stages, transfer, closing, "us")
-    low_us = _compose(run, stages, transfer, closing, "low_us")[0]
-    high_us = _compose(run, stages, transfer, closing, "high_us")[0]
-    low_us, high_us = widened(us, low_us, high_us)
+    timeline, step_end = _compose(run, stages, transfer, closing, "us")
+    (_, low), (_, high) = (_compose(run, stages, transfer, closing, end) for end in ("low_us", "high_us"))
+    low_us, high_us = widened(step_end.step, low.step, high.step)
     sources = [closing.source, transfer.source]
     if run.precision != system.precision:
         sources.append(Source.EXTRAPOLATED)  # answered from another precision with the same element size and peak
@@ -134,11 +138,11 @@ def predict(run: TrainingRun, system: PublishedSystem) -> Prediction:
         tasks=tasks,
         system=system.name,
         gpu=system.gpu,
-        step=Cost(us, low_us, high_us, max(sources)),
+        step=Cost(step_end.step, low_us, high_us, max(sources)),
         stages=stages,
         transfer=transfer,
         timeline=timeline,
-        critical_stage=critical,
+        end=step_end,
         closing=closing,
         peak_tflop_per_s=system.system.gpu.peak_tflop_per_s[run.precision].value,
     )

@@ -6,9 +6,12 @@ from collections.abc import Sequence
 
 from predictor.step.composition import Prediction, durations
 from predictor.step.stages import PassTime
-from predictor.timeline.record import record
-from predictor.timeline.schedules import BACKWARD, FORWARD, SCHEDULES, WEIGHT, Pass
-from predictor.timeline.trace import RECOMPUTE, StepTrace, step_ends
+from predictor.timeline.graph import replay_graph
+from predictor.timeline.pipeline import PASS_NAMES, Stream, pipeline_tasks
+from predictor.timeline.schedules import BACKWARD, FORWARD, SCHEDULES, WEIGHT
+from predictor.timeline.spans import parts_of
+from predictor.timeline.step_end import ending_spans
+from predictor.timeline.trace import RECOMPUTE, StepTrace
 from predictor.workloads.tasks import Part
 
 TRAFFIC_NAMES = {
@@ -32,36 +35,38 @@ def _parts(kernels: str, passes: Sequence[PassTime]) -> list[tuple[str, float]]:
 
 
 def step_trace(prediction: Prediction) -> StepTrace:
-    """Return everything that happens in a predicted step."""
+    """Return everything that happens in a predicted step: slots, messages, its end, and the parts of slots."""
     run, stages = prediction.run, prediction.stages
-    recording = record(
-        SCHEDULES[run.schedule],
-        run.num_micro_batches,
-        *durations(run, stages),
-        prediction.transfer.us,
-        run.blocking_transfers,
+    schedule = SCHEDULES[run.schedule]
+    transfer_us = prediction.transfer.us
+    tasks = pipeline_tasks(
+        schedule, run.num_micro_batches, *durations(run, stages), transfer_us, run.blocking_transfers
     )
-    parts: dict[tuple[int, Pass, int], list[tuple[str, float]]] = {}
-    for index, stage in enumerate(stages):
-        for chunk, piece in enumerate(stage.pieces):
-            parts[index, FORWARD, chunk] = _parts("kernels", [piece.forward])
-            recomputed = [(RECOMPUTE, piece.recompute.cost.us)] if piece.recompute.cost.us else []
-            parts[index, BACKWARD, chunk] = recomputed + _parts("kernels", [piece.backward])
-            if piece.weight.cost.us:
-                parts[index, WEIGHT, chunk] = _parts("kernels", [piece.weight])
-    ends = step_ends(
-        recording.finished,
+    spans = replay_graph(tasks).spans
+    slots = [span for span in spans if span.stream == Stream.COMPUTE]
+    finished = [0.0] * len(stages)  # as the spans have it: that of the fast replay differs by rounding
+    for span in spans if run.blocking_transfers else slots:
+        finished[span.rank] = max(finished[span.rank], span.end_us)
+    ends = ending_spans(
+        finished,
         [stage.reduction.us for stage in stages],
         [stage.exposed_reduction.us for stage in stages],
         [stage.optimizer.us for stage in stages],
         [stage.gather.us for stage in stages],
     )
+    parts: dict[tuple[int, object, object], list[tuple[str, float]]] = {}
+    for index, stage in enumerate(stages):
+        for chunk, piece in enumerate(stage.pieces):
+            recomputed = [(RECOMPUTE, piece.recompute.cost.us)] if piece.recompute.cost.us else []
+            parts[index, PASS_NAMES[FORWARD], chunk] = _parts("kernels", [piece.forward])
+            parts[index, PASS_NAMES[BACKWARD], chunk] = recomputed + _parts("kernels", [piece.backward])
+            parts[index, PASS_NAMES[WEIGHT], chunk] = _parts("kernels", [piece.weight])
+    inside = [
+        part for slot in slots for part in parts_of(slot, parts[slot.rank, slot.details["pass"], slot.details["chunk"]])
+    ]
     return StepTrace(
-        title=f"{run.layout.num_gpus:,} GPUs of {prediction.system}, {SCHEDULES[run.schedule].label}",
+        title=f"{run.layout.num_gpus:,} GPUs of {prediction.system}, {schedule.label}",
         step_us=prediction.step.us,
-        slots=recording.slots,
-        messages=recording.messages,
+        spans=[*spans, *ends, *inside],
         blocking=run.blocking_transfers,
-        ends=ends,
-        parts=parts,
     )

@@ -1,4 +1,4 @@
-"""Who waits for whom: everything that happens on all stages of a schedule, each after what it waits for."""
+"""Who meets whom: the slots of all stages, and the messages for which sender and receiver both wait."""
 
 from __future__ import annotations
 
@@ -20,10 +20,6 @@ class Kind(IntEnum):
 
 COMPUTE, SEND, RECEIVE = Kind.COMPUTE, Kind.SEND, Kind.RECEIVE
 Instruction = tuple[Kind, Pass, int]
-# A slot: (stage, which duration, number of the event that sends what it waits for, or NONE). Durations count by pass,
-# then stage, then chunk.
-Event = tuple[int, int, int]
-NONE = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,44 +116,7 @@ def _meetings(programs: Sequence[list[int]], num_micro_batches: int) -> Meetings
     return Meetings(tuple(works), tuple(meetings), tails)
 
 
-def _events(orders: Sequence[Sequence[Slot]], num_micro_batches: int, num_chunks: int) -> tuple[Event, ...]:
-    """Order slots of which only a message's receiver waits.
-
-    Virtual stage chunk · num_stages + stage hands activations to the next one and gradients to the one before.
-    """
-    num_stages, m = len(orders), num_micro_batches
-    passes = num_stages * num_chunks * m  # slots of one pass: forward slots are numbered from 0, backward from here
-    made: list[int] = [NONE] * (3 * passes)
-    waiting: dict[int, int] = {}
-    position = [0] * num_stages
-    events: list[Event] = []
-    ready = list(range(num_stages))
-    while ready:
-        stage = ready.pop()
-        slots, at = orders[stage], position[stage]
-        while at < len(slots):
-            kind, micro_batch, chunk = slots[at]
-            within = (chunk * num_stages + stage) * m + micro_batch
-            slot = kind * passes + within
-            sender = NONE
-            waits_forward, waits_backward = kind is FORWARD and within >= m, kind is BACKWARD and within < passes - m
-            if waits_forward or waits_backward:
-                needs = slot - m if waits_forward else slot + m
-                sender = made[needs]
-                if sender == NONE:
-                    waiting[needs] = stage
-                    break
-            made[slot] = len(events)
-            events.append((stage, (kind * num_stages + stage) * num_chunks + chunk, sender))
-            at += 1
-            if slot in waiting:
-                ready.append(waiting.pop(slot))
-        position[stage] = at
-    assert position == [len(slots) for slots in orders], "the schedule deadlocks"
-    return tuple(events)
-
-
-def _orders(schedule: Schedule, num_stages: int, num_micro_batches: int, num_chunks: int) -> list[list[Slot]]:
+def slot_orders(schedule: Schedule, num_stages: int, num_micro_batches: int, num_chunks: int) -> list[list[Slot]]:
     """Return every stage's slots: every pass of every micro-batch and chunk, once, each after what it is made from."""
     orders = [schedule.order(stage, num_stages, num_micro_batches, num_chunks) for stage in range(num_stages)]
     for slots in orders:
@@ -174,17 +133,11 @@ def _orders(schedule: Schedule, num_stages: int, num_micro_batches: int, num_chu
 # Slots decide who waits for whom, durations only how long, so one order serves every replay of a schedule: the point
 # estimate, both ends of its interval, and most of a search.
 @lru_cache(maxsize=64)
-def waiting_order(schedule: Schedule, num_stages: int, num_micro_batches: int, num_chunks: int) -> tuple[Event, ...]:
-    """Return all slots of all stages, each after what it waits for; only a message's receiver waits for it."""
-    return _events(_orders(schedule, num_stages, num_micro_batches, num_chunks), num_micro_batches, num_chunks)
-
-
-@lru_cache(maxsize=64)
 def meeting_order(schedule: Schedule, num_stages: int, num_micro_batches: int) -> Meetings:
     """Return all messages of all stages; sender and receiver both wait until a message is over."""
     assert schedule.may_block, f"{schedule.name} has no messages that block"
     programs = [
         _numbered(stage_program(slots, stage, num_stages), stage, num_micro_batches)
-        for stage, slots in enumerate(_orders(schedule, num_stages, num_micro_batches, 1))
+        for stage, slots in enumerate(slot_orders(schedule, num_stages, num_micro_batches, 1))
     ]
     return _meetings(programs, num_micro_batches)

@@ -13,21 +13,24 @@ from math import ceil, floor, log10
 from typing import NamedTuple
 
 from predictor.base.drawing import GREEN, ORANGE, PURPLE, SKY_BLUE, YELLOW, element, pixels, round_step, text
+from predictor.timeline.pipeline import PASS_NAMES, Stream
 from predictor.timeline.schedules import Pass
-from predictor.timeline.trace import NAMES, RECOMPUTE, StepTrace, Stream
+from predictor.timeline.spans import Span
+from predictor.timeline.trace import RECOMPUTE, StepTrace
 
 # A page's own colours where the picture stands in one that has set them, so that it follows it into the dark.
 INK, SOFT = "var(--ink, #1c1e21)", "var(--soft, #4d4d4d)"
 PAPER, IDLE = "var(--paper, #ffffff)", "var(--line, #eceef1)"
 MESSAGE = "message between stages"
 COLOURS = {
-    NAMES[Pass.FORWARD]: SKY_BLUE,
-    NAMES[Pass.BACKWARD]: ORANGE,
-    NAMES[Pass.WEIGHT]: YELLOW,
+    PASS_NAMES[Pass.FORWARD]: SKY_BLUE,
+    PASS_NAMES[Pass.BACKWARD]: ORANGE,
+    PASS_NAMES[Pass.WEIGHT]: YELLOW,
     MESSAGE: SOFT,
     Stream.REDUCTION: PURPLE,
     Stream.OPTIMIZER: GREEN,
 }
+MESSAGES = (Stream.SEND, Stream.RECEIVE)
 LARGEST_MIX = 0.6
 ROW_HEIGHT = (7.0, 30.0)
 HEIGHT = 620.0
@@ -70,7 +73,7 @@ class _Frame(NamedTuple):
 def _frame(trace: StepTrace, width: int) -> _Frame:
     stages = trace.num_stages
     row = min(max(HEIGHT / stages, ROW_HEIGHT[0]), ROW_HEIGHT[1])
-    ends = [slot.end for slot in trace.slots] + [piece.end for piece in trace.ends]
+    ends = [span.end_us for span in trace.spans if span.stream not in MESSAGES]
     step = max([trace.step_us, *ends]) or 1.0
     return _Frame(width, row, step, (width - LEFT - RIGHT) / step, stages)
 
@@ -107,18 +110,28 @@ class _Drawn(NamedTuple):
 
 def _slots(trace: StepTrace, frame: _Frame) -> Iterator[_Drawn]:
     """Return the passes of all slots; recomputation is drawn at the start of its backward pass."""
-    chunks = trace.num_chunks
+    chunks = _num_chunks(trace)
+    recomputed = {(span.rank, span.start_us): span.end_us for span in trace.spans if span.name == RECOMPUTE}
     for slot in trace.slots:
-        parts = trace.parts.get((slot.stage, slot.kind, slot.chunk), ())
-        again = min(sum(us for name, us in parts if name == RECOMPUTE), slot.end - slot.start)
-        turn = slot.start + again
-        if again > 0.0:
-            box = frame.box(slot.stage, slot.start, turn)
+        turn = slot.start_us
+        if slot.details["pass"] == PASS_NAMES[Pass.BACKWARD] and slot.end_us > slot.start_us:
+            turn = recomputed.get((slot.rank, slot.start_us), turn)
+        if turn > slot.start_us:
+            box = frame.box(slot.rank, slot.start_us, turn)
             yield _Drawn(HATCHED if box.width >= 2 * NARROW else PALE, box, None)
-        box = frame.box(slot.stage, turn, slot.end)
-        number = str(slot.micro_batch)
+        box = frame.box(slot.rank, turn, slot.end_us)
+        number = str(slot.details["micro_batch"])
         fits = box.width >= len(number) * DIGIT + 3 and box.height >= NUMBER_FONT
-        yield _Drawn(shade(COLOURS[NAMES[slot.kind]], slot.chunk, chunks), box, number if fits else None)
+        colour = shade(COLOURS[str(slot.details["pass"])], _chunk(slot), chunks)
+        yield _Drawn(colour, box, number if fits else None)
+
+
+def _chunk(slot: Span) -> int:
+    return int(str(slot.details["chunk"]))
+
+
+def _num_chunks(trace: StepTrace) -> int:
+    return 1 + max(map(_chunk, trace.slots))
 
 
 def _thin(box: _Box) -> _Box:
@@ -130,21 +143,24 @@ def _messages(trace: StepTrace, frame: _Frame) -> list[_Box]:
     """Return messages that keep both of their stages waiting."""
     if not trace.blocking:
         return []
-    sides = ((stage, one) for one in trace.messages for stage in (one.sender, one.receiver))
-    return [frame.box(stage, one.start, one.end) for stage, one in sides]
+    return [frame.box(span.rank, span.start_us, span.end_us) for span in trace.spans if span.stream in MESSAGES]
+
+
+def _end_spans(trace: StepTrace) -> list[Span]:
+    return [span for span in trace.spans if span.stream in (Stream.REDUCTION, Stream.OPTIMIZER)]
 
 
 def _ends(trace: StepTrace, frame: _Frame) -> Iterator[tuple[str, _Box]]:
     """Return the end of the step; a reduction is thin while slots still run."""
     finished = [0.0] * frame.stages
     for slot in trace.slots:
-        finished[slot.stage] = max(finished[slot.stage], slot.end)
-    for piece in trace.ends:
-        turn = min(max(piece.start, finished[piece.stage]), piece.end)
-        if turn > piece.start:
-            yield COLOURS[piece.stream], _thin(frame.box(piece.stage, piece.start, turn))
-        if piece.end > turn:
-            yield COLOURS[piece.stream], frame.box(piece.stage, turn, piece.end)
+        finished[slot.rank] = max(finished[slot.rank], slot.end_us)
+    for span in _end_spans(trace):
+        turn = min(max(span.start_us, finished[span.rank]), span.end_us)
+        if turn > span.start_us:
+            yield COLOURS[span.stream], _thin(frame.box(span.rank, span.start_us, turn))
+        if span.end_us > turn:
+            yield COLOURS[span.stream], frame.box(span.rank, turn, span.end_us)
 
 
 def _numbers(drawn: Sequence[_Drawn]) -> Iterator[str]:
@@ -170,13 +186,13 @@ def _axis(frame: _Frame) -> Iterator[str]:
 
 def _legend(trace: StepTrace, frame: _Frame, has_recompute: bool) -> Iterator[str]:
     """Return what each colour means, of those that the picture has."""
-    kinds = {slot.kind for slot in trace.slots}
-    shown = [(NAMES[kind], COLOURS[NAMES[kind]]) for kind in Pass if kind in kinds]
+    passes = {slot.details["pass"] for slot in trace.slots}
+    shown = [(name, COLOURS[name]) for name in PASS_NAMES.values() if name in passes]
     if has_recompute:
         shown.insert(1, (RECOMPUTE, HATCHED))
-    if trace.blocking and trace.messages:
+    if _messages(trace, frame):
         shown.append((MESSAGE, COLOURS[MESSAGE]))
-    streams = {piece.stream for piece in trace.ends}
+    streams = {span.stream for span in _end_spans(trace)}
     shown += [(str(stream), COLOURS[stream]) for stream in (Stream.REDUCTION, Stream.OPTIMIZER) if stream in streams]
     shown.append(("idle", IDLE))
     x, y = LEFT, frame.bottom + 44
@@ -184,8 +200,9 @@ def _legend(trace: StepTrace, frame: _Frame, has_recompute: bool) -> Iterator[st
         yield element("rect", x=x, y=y - 9, width=11, height=11, style=f"fill:{fill}")
         yield text(x + 16, y, label)
         x += 16 + len(label) * CHARACTER + 16
-    if trace.num_chunks > 1:
-        yield text(x, y, f"chunks 0 to {trace.num_chunks - 1}: dark to light")
+    chunks = _num_chunks(trace)
+    if chunks > 1:
+        yield text(x, y, f"chunks 0 to {chunks - 1}: dark to light")
 
 
 def _stage_labels(frame: _Frame) -> Iterator[str]:
@@ -204,7 +221,7 @@ STYLE = f""".pipeline {{ font: {FONT}px system-ui, sans-serif; background: {PAPE
 HATCH = (
     '<pattern id="recompute" width="4" height="4" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
     f'<rect width="4" height="4" fill="#ffffff"/>'
-    f'<rect width="2.2" height="4" fill="{COLOURS[NAMES[Pass.FORWARD]]}"/></pattern>'
+    f'<rect width="2.2" height="4" fill="{COLOURS[PASS_NAMES[Pass.FORWARD]]}"/></pattern>'
 )
 
 
@@ -225,7 +242,7 @@ def picture(trace: StepTrace, width: int = 1200) -> str:
     title = ": ".join(heading)
     if len(title) * TITLE_CHARACTER <= width - LEFT - RIGHT:
         heading = [title]
-    narrowest = frame.scale * min(slot.end - slot.start for slot in trace.slots)
+    narrowest = frame.scale * min(slot.duration_us for slot in trace.slots)
     rows = [frame.box(stage, 0.0, frame.step) for stage in range(frame.stages)]
     body = [
         f"<style>{STYLE}</style>",

@@ -41,6 +41,7 @@ class Schedule:
         splits_backward: the gradients of the input (BACKWARD) and of the weights (WEIGHT) are slots of their own.
         chunks: a stage may hold several model chunks (virtual stages).
         may_block: its messages may make sender and receiver wait for each other.
+        has_steady_state: between warm-up and cool-down every stage repeats the same slots with later micro-batches.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Schedule:
     splits_backward: bool = False
     chunks: bool = False
     may_block: bool = True
+    has_steady_state: bool = False
 
     @property
     def passes(self) -> tuple[Pass, ...]:
@@ -114,7 +116,11 @@ SCHEDULES: Mapping[str, Schedule] = MappingProxyType(
         one.name: one
         for one in (
             Schedule(
-                "1f1b", "1F1B", one_forward_one_backward, "Narayanan et al. 2021, arXiv:2104.04473, section 2.2.1"
+                "1f1b",
+                "1F1B",
+                one_forward_one_backward,
+                "Narayanan et al. 2021, arXiv:2104.04473, section 2.2.1",
+                has_steady_state=True,
             ),
             Schedule(
                 "all_forward_all_backward", "AFAB", all_forward_all_backward, "Huang et al. 2019, arXiv:1811.06965"
@@ -126,6 +132,7 @@ SCHEDULES: Mapping[str, Schedule] = MappingProxyType(
                 "Narayanan et al. 2021, arXiv:2104.04473, section 2.2.2",
                 chunks=True,
                 may_block=False,
+                has_steady_state=True,
             ),
             Schedule(
                 "zero_bubble_h1",
@@ -134,6 +141,7 @@ SCHEDULES: Mapping[str, Schedule] = MappingProxyType(
                 "Qi et al. 2023, arXiv:2401.10241, section 2",
                 splits_backward=True,
                 may_block=False,
+                has_steady_state=True,
             ),
         )
     }

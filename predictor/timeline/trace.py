@@ -1,6 +1,6 @@
-"""A predicted step as Chrome trace-event JSON, for Perfetto (ui.perfetto.dev) and chrome://tracing.
+"""Spans as Chrome trace-event JSON, for Perfetto (ui.perfetto.dev) and chrome://tracing, and such files as spans.
 
-Every stage is a process, every stream of it a thread: slots, messages, gradient reduction, optimizer.
+Every stage is a process, every stream of it a thread. What PyTorch's profiler (Kineto) writes has the same form.
 
 Source of the format: "Trace Event Format", docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU:
 complete events ("X") with ``ts`` and ``dur`` in microseconds, which nest by time within a thread; metadata ("M").
@@ -8,37 +8,24 @@ complete events ("X") with ``ts`` and ``dur`` in microseconds, which nest by tim
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import StrEnum
-from itertools import accumulate
-from typing import NamedTuple
+import gzip
+import json
+import re
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
 
-from predictor.timeline.record import MessageTime, SlotTime
-from predictor.timeline.schedules import FORWARD, Pass
+from predictor.timeline.pipeline import Stream
+from predictor.timeline.spans import Span
 
 RECOMPUTE = "recompute"
-NAMES = {Pass.FORWARD: "forward", Pass.BACKWARD: "backward", Pass.WEIGHT: "weight gradient"}
+STAGE = re.compile(r"stage (\d+)")
 
 
-class Stream(StrEnum):
-    """A row of a stage, in the order in which the rows stand."""
-
-    COMPUTE = "compute"
-    SEND = "pipeline send"
-    RECEIVE = "pipeline receive"
-    REDUCTION = "data-parallel traffic"
-    OPTIMIZER = "optimizer"
-
-
-class Piece(NamedTuple):
-    """Something besides slots and messages that one stage does."""
-
-    stage: int
-    stream: Stream
-    name: str
-    start: float
-    end: float
+class TraceError(ValueError):
+    """A trace file that cannot be read; the message names the file and what is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,107 +34,44 @@ class StepTrace:
 
     Attributes:
         step_us: when the step is over.
-        slots: as ``record`` found them.
-        messages: likewise.
+        spans: slots, messages (a send and a receive each), the end of the step and, of depth 1, the parts of slots;
+            RECOMPUTE is the name of recomputation. Their ranks are stages, and slots have details pass, micro_batch
+            and chunk.
         blocking: messages keep their stages from computing.
-        ends: gradient reductions, optimizers and what else is neither slot nor message; ``step_ends`` makes them.
-        parts: what a slot is made of, one after the other, as (name, duration), per (stage, pass, chunk); they may
-            leave some of the slot unnamed. RECOMPUTE is the name of recomputation.
     """
 
     title: str
     step_us: float
-    slots: Sequence[SlotTime]
-    messages: Sequence[MessageTime] = ()
+    spans: Sequence[Span]
     blocking: bool = False
-    ends: Sequence[Piece] = ()
-    parts: Mapping[tuple[int, Pass, int], Sequence[tuple[str, float]]] = field(default_factory=dict)
 
     @property
     def num_stages(self) -> int:
         """Return the number of pipeline stages."""
-        return 1 + max(slot.stage for slot in self.slots)
+        return 1 + max(span.rank for span in self.spans)
 
     @property
-    def num_chunks(self) -> int:
-        """Return the number of model chunks per stage."""
-        return 1 + max(slot.chunk for slot in self.slots)
+    def slots(self) -> list[Span]:
+        """Return the slots, stage by stage."""
+        return [span for span in self.spans if span.stream == Stream.COMPUTE and not span.depth]
 
 
-def step_ends(
-    finished: Sequence[float],
-    reductions: Sequence[float],
-    exposed: Sequence[float],
-    optimizers: Sequence[float],
-    gathers: Sequence[float],
-) -> list[Piece]:
-    """Return how every stage ends a step.
-
-    Each stage's gradient reduction ends when what computing does not hide of it has followed the last slot; all
-    optimizers wait for the last reduction, as the norm of the gradients needs all of them.
-
-    Args:
-        finished: when each stage ends its last slot.
-        reductions: whole gradient reduction, per stage.
-        exposed: the part of it that the step waits for.
-        optimizers: per stage.
-        gathers: what gathers parameters behind the optimizer, per stage.
-    """
-    reduced = [end + rest for end, rest in zip(finished, exposed, strict=True)]
-    start = max(reduced)
-    pieces = []
-    for stage, end in enumerate(reduced):
-        begin = max(0.0, end - max(reductions[stage], exposed[stage]))
-        stepped = start + optimizers[stage]
-        pieces += [
-            Piece(stage, Stream.REDUCTION, "gradient reduction", begin, end),
-            Piece(stage, Stream.OPTIMIZER, "optimizer", start, stepped),
-            Piece(stage, Stream.REDUCTION, "parameter gather", stepped, stepped + gathers[stage]),
-        ]
-    return [piece for piece in pieces if piece.end > piece.start]
-
-
-class _Slice(NamedTuple):
-    start: float
-    end: float
-    name: str
-    details: dict[str, object]
-    parts: Sequence[tuple[str, float]] = ()
-
-
-def _label(kind: str, micro_batch: int, chunk: int, num_chunks: int) -> str:
-    return f"{kind} {micro_batch}, chunk {chunk}" if num_chunks > 1 else f"{kind} {micro_batch}"
-
-
-def _slices(trace: StepTrace) -> Iterator[tuple[int, Stream, _Slice]]:
-    """Return all slices with their stage and stream."""
-    chunks = trace.num_chunks
-    for slot in trace.slots:
-        details: dict[str, object] = {"pass": NAMES[slot.kind], "micro_batch": slot.micro_batch, "chunk": slot.chunk}
-        name = _label(NAMES[slot.kind], slot.micro_batch, slot.chunk, chunks)
-        parts = trace.parts.get((slot.stage, slot.kind, slot.chunk), ())
-        yield slot.stage, Stream.COMPUTE, _Slice(slot.start, slot.end, name, details, parts)
-    for message in trace.messages:
-        name = "activations" if message.kind is FORWARD else "gradients"
-        details = {"micro_batch": message.micro_batch, "chunk": message.chunk}
-        details |= {"from_stage": message.sender, "to_stage": message.receiver}
-        label = _label(name, message.micro_batch, message.chunk, chunks)
-        yield message.sender, Stream.SEND, _Slice(message.start, message.end, label, details)
-        yield message.receiver, Stream.RECEIVE, _Slice(message.start, message.end, label, details)
-    for piece in trace.ends:
-        yield piece.stage, piece.stream, _Slice(piece.start, piece.end, piece.name, {})
-
-
-def _lanes(slices: Iterable[_Slice]) -> list[list[_Slice]]:
-    """Return slices in as few rows as hold them without overlap."""
-    lanes: list[list[_Slice]] = []
-    for one in sorted(slices, key=lambda one: (one.start, one.end)):
-        free = (lane for lane in lanes if lane[-1].end <= one.start)
-        lane = next(free, None)
-        if lane is None:
-            lanes.append([one])
+def _lanes(spans: Iterable[Span]) -> list[list[Span]]:
+    """Return spans in as few rows as hold them without overlap, each with its parts behind it."""
+    lanes: list[list[Span]] = []
+    last: list[Span] = []  # of each lane, the last span of depth 0
+    for span in sorted(spans, key=lambda span: (span.start_us, span.depth, span.end_us)):
+        if span.depth:
+            holds = (i for i, one in enumerate(last) if one.start_us <= span.start_us and span.end_us <= one.end_us)
         else:
-            lane.append(one)
+            holds = (i for i, one in enumerate(last) if one.end_us <= span.start_us)
+        lane = next(holds, None)
+        if lane is None:
+            lanes.append([span])
+            last.append(span)
+        else:
+            lanes[lane].append(span)
+            last[lane] = last[lane] if span.depth else span
     return lanes
 
 
@@ -156,19 +80,10 @@ def _nanoseconds(us: float) -> int:
     return round(us * 1000)
 
 
-def _complete(start: float, end: float, row: Mapping[str, object], **rest: object) -> dict[str, object]:
-    begin = _nanoseconds(start)
-    return {"ph": "X", "ts": begin / 1000, "dur": (_nanoseconds(end) - begin) / 1000, **row, **rest}
-
-
-def _events(one: _Slice, row: Mapping[str, object], category: str) -> Iterator[dict[str, object]]:
-    """Return a slice and, behind it, its parts."""
-    yield _complete(one.start, one.end, row, name=one.name, cat=category, args=one.details)
-    edges = list(accumulate((us for _, us in one.parts), initial=one.start))
-    assert edges[-1] <= one.end + 1e-6 * (one.end - one.start) + 1e-3, "parts are longer than their slot"
-    for (name, us), start, end in zip(one.parts, edges, edges[1:], strict=False):
-        if us > 0.0:
-            yield _complete(min(start, one.end), min(end, one.end), row, name=name, cat=category, args={})
+def _complete(span: Span, row: Mapping[str, object]) -> dict[str, object]:
+    begin = _nanoseconds(span.start_us)
+    times = {"ts": begin / 1000, "dur": (_nanoseconds(span.end_us) - begin) / 1000}
+    return {"ph": "X", **times, **row, "name": span.name, "cat": span.category, "args": dict(span.details)}
 
 
 def _metadata(what: str, row: Mapping[str, object], **args: object) -> dict[str, object]:
@@ -177,12 +92,12 @@ def _metadata(what: str, row: Mapping[str, object], **args: object) -> dict[str,
 
 def trace_events(trace: StepTrace) -> dict[str, object]:
     """Return a step as a JSON object in the Trace Event Format; its events come row by row, in the order of time."""
-    rows: dict[tuple[int, Stream], list[_Slice]] = {}
-    for stage, stream, one in _slices(trace):
-        if one.end > one.start or stream is Stream.COMPUTE:
-            rows.setdefault((stage, stream), []).append(one)
+    rows: dict[tuple[int, str], list[Span]] = {}
+    for span in trace.spans:
+        if span.end_us > span.start_us or span.stream == Stream.COMPUTE:
+            rows.setdefault((span.rank, span.stream), []).append(span)
     width = len(str(trace.num_stages - 1))  # viewers sort by name
-    streams = list(Stream)
+    streams = list(dict.fromkeys([*map(str, Stream), *(stream for _, stream in rows)]))
     events: list[dict[str, object]] = []
     threads = 0
     for stage in range(trace.num_stages):
@@ -193,13 +108,95 @@ def trace_events(trace: StepTrace) -> dict[str, object]:
             for number, lane in enumerate(_lanes(rows.get((stage, stream), ()))):
                 threads += 1
                 row = {"pid": stage + 1, "tid": threads}
-                label = f"{stream} {number + 1}" if number else str(stream)
+                label = f"{stream} {number + 1}" if number else stream
                 events.append(_metadata("thread_name", row, name=label))
                 events.append(_metadata("thread_sort_index", row, sort_index=threads))
-                for one in lane:
-                    events += _events(one, row, str(stream))
+                events += [_complete(span, row) for span in lane]
     return {
         "traceEvents": events,
         "displayTimeUnit": "ms",
         "otherData": {"title": trace.title, "step_us": trace.step_us},
     }
+
+
+def read_spans(path: Path) -> list[Span]:
+    """Return the complete events of a trace file, .json or .json.gz, as spans in the order in which they start.
+
+    A process named « stage 3 » is rank 3 and its streams are its threads' names, as ``trace_events`` writes them.
+    Otherwise the rank is that of Kineto's distributedInfo, 0 without, and streams are named by process and thread.
+    Times count from the first event, in whole nanoseconds. Dependencies (``after``) are not read.
+
+    Raises:
+        TraceError: the file is not there, is torn, or is no trace.
+    """
+    try:
+        content = path.read_bytes()
+        document = json.loads(gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content)
+    except (OSError, EOFError, zlib.error, ValueError, RecursionError) as error:
+        raise TraceError(f"{path} does not read as JSON: {error}") from error
+    events = document.get("traceEvents") if isinstance(document, dict) else document
+    if not isinstance(events, list) or not all(isinstance(event, dict) for event in events):
+        raise TraceError(f"{path} is no trace: expected a list of events, or an object with one as traceEvents")
+    try:
+        rank = int(document["distributedInfo"]["rank"]) if isinstance(document, dict) else 0
+    except KeyError:
+        rank = 0
+    except (TypeError, ValueError) as error:
+        raise TraceError(f"{path}: distributedInfo has no rank: {error}") from error
+    try:
+        return _spans(events, rank)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise TraceError(f"{path} is damaged: {error!r}") from error
+
+
+def _spans(events: Sequence[Mapping[str, object]], rank: int) -> list[Span]:
+    """Return complete events as spans, each with its depth in its thread."""
+    named = {(str(event["name"]), event["pid"], event.get("tid")): event["args"] for event in events if _names(event)}
+    processes = {pid: args for (what, pid, _), args in named.items() if what == "process_name"}
+    labels = {pid: args for (what, pid, _), args in named.items() if what == "process_labels"}
+    threads = {(pid, tid): args for (what, pid, tid), args in named.items() if what == "thread_name"}
+    complete = [event for event in events if event.get("ph") == "X"]
+    places: dict[tuple[object, object], tuple[int, str]] = {}
+    for key in dict.fromkeys((event["pid"], event["tid"]) for event in complete):
+        pid, tid = key
+        process, thread = _text(processes.get(pid), "name"), _text(threads.get(key), "name") or str(tid)
+        stage = STAGE.fullmatch(process)
+        label = _text(labels.get(pid), "labels") or process or str(pid)
+        places[key] = (int(stage[1]), thread) if stage else (rank, f"{label} {thread}")
+    first = min((_number(event["ts"]) for event in complete), default=0.0)
+    timed = []
+    for event in complete:
+        start, lasts = _number(event["ts"]) - first, _number(event["dur"])
+        if lasts < 0.0:
+            raise ValueError(f"event {event['name']} lasts {lasts} µs")
+        begins = _nanoseconds(start)
+        timed.append((begins, begins + _nanoseconds(lasts), event))
+    timed.sort(key=lambda one: (one[0], -one[1]))
+    spans = []
+    around: dict[tuple[int, str], list[int]] = {}  # ends of the spans that enclose what comes next
+    for begins, ends, event in timed:
+        place = places[event["pid"], event["tid"]]
+        enclosing = around.setdefault(place, [])
+        while enclosing and (enclosing[-1] <= begins or enclosing[-1] < ends):
+            enclosing.pop()
+        category, details = str(event.get("cat", "")), event.get("args", {})
+        if not isinstance(details, dict):
+            raise TypeError(f"args of event {event['name']} are {details!r}")
+        times = (begins / 1000, ends / 1000)
+        spans.append(Span(str(event["name"]), *place, *times, category=category, details=details, depth=len(enclosing)))
+        enclosing.append(ends)
+    return spans
+
+
+def _names(event: Mapping[str, object]) -> bool:
+    return event.get("ph") == "M" and event["name"] in ("process_name", "process_labels", "thread_name")
+
+
+def _text(args: object, key: str) -> str:
+    return str(args.get(key, "")) if isinstance(args, dict) else ""
+
+
+def _number(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
+        raise ValueError(f"{value!r} is no time")
+    return value

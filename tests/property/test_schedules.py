@@ -8,8 +8,9 @@ from typing import NamedTuple
 from hypothesis import given
 from hypothesis import strategies as st
 
+from predictor.timeline.graph import replay_graph
 from predictor.timeline.order import Kind, stage_program
-from predictor.timeline.record import record
+from predictor.timeline.pipeline import PASS_NAMES, Stream, pipeline_tasks
 from predictor.timeline.replay import Replay, replay
 from predictor.timeline.schedules import FORWARD, SCHEDULES, Pass, Slot, check, peak_in_flight
 
@@ -172,34 +173,38 @@ def test_no_stage_holds_more_than_its_schedule_allows(sizes: Sizes) -> None:
 
 
 @given(cases())
-def test_a_recording_is_its_replay(case: Case) -> None:
+def test_spans_run_every_slot_for_as_long_as_it_takes(case: Case) -> None:
     name, stages, micro_batches, chunks, blocking = case.sizes
-    found = case.replayed()
-    recording = record(SCHEDULES[name], micro_batches, *case[1:], blocking)
-    assert list(recording.finished) == found.finished
-    durations = [case.forward, case.backward, case.weight]
+    spans = replay_graph(pipeline_tasks(SCHEDULES[name], micro_batches, *case[1:], blocking)).spans
+    durations = {"forward": case.forward, "backward": case.backward, "weight gradient": case.weight}
     orders = [SCHEDULES[name].order(stage, stages, micro_batches, chunks) for stage in range(stages)]
-    assert [Slot(*slot[1:4]) for slot in recording.slots] == [slot for order in orders for slot in order]
+    slots = [span for span in spans if span.stream == Stream.COMPUTE]
+    ordered = [(PASS_NAMES[slot.kind], slot.micro_batch, slot.chunk) for order in orders for slot in order]
+    assert [tuple(slot.details.values()) for slot in slots] == ordered
     for stage in range(stages):
         clock = 0.0
-        for slot in (one for one in recording.slots if one.stage == stage):
-            assert slot.start >= clock
-            duration = durations[slot.kind][stage][slot.chunk]
-            assert math.isclose(slot.end - slot.start, duration, rel_tol=SAME, abs_tol=SAME * (1 + slot.end))
-            clock = slot.end
-        assert clock <= found.finished[stage] * (1 + SAME)
-    assert len(recording.messages) == 2 * micro_batches * (stages * chunks - 1)
+        for slot in (one for one in slots if one.rank == stage):
+            assert slot.start_us >= clock
+            duration = durations[str(slot.details["pass"])][stage][int(str(slot.details["chunk"]))]
+            assert math.isclose(slot.duration_us, duration, rel_tol=SAME, abs_tol=SAME * (1 + slot.end_us))
+            clock = slot.end_us
+    for stream in (Stream.SEND, Stream.RECEIVE):
+        assert sum(span.stream == stream for span in spans) == 2 * micro_batches * (stages * chunks - 1)
 
 
 @given(cases())
 def test_no_slot_starts_before_its_message_is_there(case: Case) -> None:
     name, stages, micro_batches, _, blocking = case.sizes
-    recording = record(SCHEDULES[name], micro_batches, *case[1:], blocking)
-    made = {(slot.stage, *slot[1:4]): slot for slot in recording.slots}
-    for message in recording.messages:
-        virtual = message.chunk * stages + message.sender + (1 if message.kind is FORWARD else -1)
-        chunk, stage = divmod(virtual, stages)
-        assert stage == message.receiver
-        assert made[message.sender, *message[2:5]].end <= message.start
-        assert message.end <= made[stage, message.kind, message.micro_batch, chunk].start
-        assert math.isclose(message.end - message.start, case.transfer, rel_tol=SAME, abs_tol=SAME * (1 + message.end))
+    spans = replay_graph(pipeline_tasks(SCHEDULES[name], micro_batches, *case[1:], blocking)).spans
+    made = {(span.rank, *span.details.values()): span for span in spans if span.stream == Stream.COMPUTE}
+    for message in (span for span in spans if span.stream == Stream.RECEIVE):
+        micro_batch, chunk, sender, receiver = (int(str(value)) for value in message.details.values())
+        is_forward = message.name.startswith("activations")
+        virtual = chunk * stages + sender + (1 if is_forward else -1)
+        needed_by, stage = divmod(virtual, stages)
+        assert stage == receiver == message.rank
+        kind = "forward" if is_forward else "backward"
+        assert made[sender, kind, micro_batch, chunk].end_us <= message.start_us
+        assert message.end_us <= made[stage, kind, micro_batch, needed_by].start_us
+        tolerance = SAME * (1 + message.end_us)
+        assert math.isclose(message.duration_us, case.transfer, rel_tol=SAME, abs_tol=tolerance)

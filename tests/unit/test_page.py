@@ -103,13 +103,13 @@ def test_slots_of_a_trace_add_up_to_the_breakdown(name: str, tmp_path: Path) -> 
     trace = step_trace(prediction)
     parts = stage_parts(prediction, loaded.system)
     for stage, timed in enumerate(parts):
-        slots = [slot for slot in trace.slots if slot.stage == stage]
+        slots = [slot for slot in trace.slots if slot.rank == stage]
         computing = timed.forward_us + timed.recompute_us + timed.backward_us + timed.host_us
         inside = computing + timed.tensor_parallel_us + timed.context_parallel_us + timed.expert_parallel_us
         inside += timed.pipeline_us - prediction.timeline.communicating[stage]
         inside += timed.data_parallel_exposed_us - prediction.stages[stage].exposed_reduction.us
-        assert sum(slot.end - slot.start for slot in slots) == pytest.approx(inside)
-        named = sum(us for slot in slots for _, us in trace.parts[slot.stage, slot.kind, slot.chunk])
+        assert sum(slot.duration_us for slot in slots) == pytest.approx(inside)
+        named = sum(span.duration_us for span in trace.spans if span.rank == stage and span.depth == 1)
         assert named == pytest.approx(inside)
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from predictor.timeline.order import Kind, meeting_order, stage_program, waiting_order
+from predictor.timeline.order import Kind, meeting_order, stage_program
 from predictor.timeline.replay import replay
+from predictor.timeline.rounds import waiting_order
 from predictor.timeline.schedules import (
     BACKWARD,
     FORWARD,

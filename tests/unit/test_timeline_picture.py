@@ -9,10 +9,14 @@ from xml.etree import ElementTree as ET
 import pytest
 from hypothesis import given, settings
 
+from predictor.timeline.graph import replay_graph
 from predictor.timeline.picture import COLOURS, picture, shade
-from predictor.timeline.record import record
-from predictor.timeline.schedules import SCHEDULES, Pass
-from predictor.timeline.trace import RECOMPUTE, StepTrace, step_ends
+from predictor.timeline.pipeline import pipeline_tasks
+from predictor.timeline.replay import replay
+from predictor.timeline.schedules import SCHEDULES
+from predictor.timeline.spans import parts_of
+from predictor.timeline.step_end import ending_spans
+from predictor.timeline.trace import RECOMPUTE, StepTrace
 from tests.property.test_schedules import Case, cases
 from tests.unit.test_timeline_trace import traced
 
@@ -33,9 +37,11 @@ def shapes(svg: str, fill: str) -> list[re.Match[str]]:
 def step(name: str, stages: int, micro_batches: int, chunks: int = 1, blocking: bool = False) -> StepTrace:
     schedule = SCHEDULES[name]
     one, two = [[1000.0] * chunks] * stages, [[2000.0] * chunks] * stages
-    found = record(schedule, micro_batches, one, two, one if schedule.splits_backward else [], 50.0, blocking)
-    ends = step_ends(found.finished, [900.0] * stages, [300.0] * stages, [400.0] * stages, [200.0] * stages)
-    return StepTrace("a run", max(end.end for end in ends), found.slots, found.messages, blocking, ends)
+    case = (schedule, micro_batches, one, two, one if schedule.splits_backward else [], 50.0, blocking)
+    finished = replay(*case).finished
+    ends = ending_spans(finished, [900.0] * stages, [300.0] * stages, [400.0] * stages, [200.0] * stages)
+    spans = [*replay_graph(pipeline_tasks(*case)).spans, *ends]
+    return StepTrace("a run", max(end.end_us for end in ends), spans, blocking)
 
 
 @settings(max_examples=50)
@@ -93,8 +99,10 @@ def test_the_legend_names_what_is_there_and_nothing_else() -> None:
     assert "weight gradient" in texts(picture(step("zero_bubble_h1", 2, 2)))
     assert "message between stages" in texts(picture(step("1f1b", 2, 2, blocking=True)))
     assert "chunks 0 to 2: dark to light" in texts(picture(step("interleaved_1f1b", 2, 2, 3)))
-    parts = {(stage, Pass.BACKWARD, 0): [(RECOMPUTE, 1000.0)] for stage in range(2)}
-    again = picture(replace(step("1f1b", 2, 2), parts=parts))
+    trace = step("1f1b", 2, 2)
+    backwards = [slot for slot in trace.slots if slot.details["pass"] == "backward"]
+    recomputed = [part for slot in backwards for part in parts_of(slot, [(RECOMPUTE, 1000.0)])]
+    again = picture(replace(trace, spans=[*trace.spans, *recomputed]))
     assert RECOMPUTE in texts(again)
     assert len(shapes(again, "url(#recompute)")) == 4
 

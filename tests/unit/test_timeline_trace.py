@@ -2,37 +2,46 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import os
+import tempfile
 from collections import defaultdict
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from predictor.timeline.record import record
-from predictor.timeline.schedules import SCHEDULES, Pass
-from predictor.timeline.trace import RECOMPUTE, Piece, StepTrace, Stream, step_ends, trace_events
+from predictor.timeline.graph import replay_graph
+from predictor.timeline.pipeline import Stream, pipeline_tasks
+from predictor.timeline.schedules import SCHEDULES
+from predictor.timeline.spans import Span, parts_of
+from predictor.timeline.step_end import ending_spans
+from predictor.timeline.trace import RECOMPUTE, StepTrace, TraceError, read_spans, trace_events
 from tests.property.test_schedules import Case, cases
 
 Event = dict[str, Any]
+TRACES = Path(os.environ.get("TRACES", Path(__file__).resolve().parents[3] / "shared" / "traces"))
 
 
 def traced(case: Case, parts: bool = False) -> StepTrace:
     """Return a case as a step with an end."""
-    name, stages, micro_batches, chunks, blocking = case.sizes
-    found = record(SCHEDULES[name], micro_batches, *case[1:], blocking)
-    ends = step_ends(found.finished, [30.0] * stages, [10.0] * stages, [5.0] * stages, [0.0] * stages)
-    inside = {}
-    if parts:
-        inside = {
-            (stage, kind, chunk): [("kernels", durations[stage][chunk] / 2), ("traffic", durations[stage][chunk] / 3)]
-            for kind, durations in ((Pass.FORWARD, case.forward), (Pass.BACKWARD, case.backward))
-            for stage in range(stages)
-            for chunk in range(chunks)
-        }
-    return StepTrace("a run", max(end.end for end in ends), found.slots, found.messages, blocking, ends, inside)
+    name, stages, micro_batches, _, blocking = case.sizes
+    spans = replay_graph(pipeline_tasks(SCHEDULES[name], micro_batches, *case[1:], blocking)).spans
+    finished = case.replayed().finished
+    ends = ending_spans(finished, [30.0] * stages, [10.0] * stages, [5.0] * stages, [0.0] * stages)
+    slots = [
+        span for span in spans if span.stream == Stream.COMPUTE and span.details["pass"] in ("forward", "backward")
+    ]
+    inside = [
+        part
+        for slot in slots
+        for part in parts_of(slot, [("kernels", slot.duration_us / 2), ("traffic", slot.duration_us / 3)])
+    ]
+    return StepTrace("a run", max(end.end_us for end in ends), [*spans, *ends, *(inside if parts else [])], blocking)
 
 
 def rows(events: list[Event]) -> dict[tuple[int, int], list[Event]]:
@@ -79,15 +88,23 @@ def test_every_slot_and_message_is_in_the_trace(case: Case) -> None:
     for event in events:
         count[event.get("cat")] += event["ph"] == "X"
     assert count[Stream.COMPUTE] == len(trace.slots)
-    longer = sum(message.end > message.start for message in trace.messages)
+    longer = sum(span.stream == Stream.SEND and span.end_us > span.start_us for span in trace.spans)
     assert count[Stream.SEND] == count[Stream.RECEIVE] == longer
 
 
 def small() -> StepTrace:
-    case = record(SCHEDULES["interleaved_1f1b"], 2, [[1, 1]] * 2, [[2, 2]] * 2, [], 0.5, blocking=False)
-    ends = step_ends(case.finished, [3.0, 3.0], [1.0, 1.0], [2.0, 1.0], [1.0, 1.0])
-    parts = {(0, Pass.BACKWARD, 1): [(RECOMPUTE, 0.75), ("kernels", 1.0)]}
-    return StepTrace("two stages", 25.0, case.slots, case.messages, ends=ends, parts=parts)
+    replayed = replay_graph(
+        pipeline_tasks(SCHEDULES["interleaved_1f1b"], 2, [[1, 1]] * 2, [[2, 2]] * 2, [], 0.5, blocking=False)
+    )
+    finished = [max(span.end_us for span in replayed.spans if span.rank == stage) for stage in range(2)]
+    ends = ending_spans(finished, [3.0, 3.0], [1.0, 1.0], [2.0, 1.0], [1.0, 1.0])
+    inside = [
+        part
+        for span in replayed.spans
+        if (span.rank, span.details.get("pass"), span.details["chunk"]) == (0, "backward", 1)
+        for part in parts_of(span, [(RECOMPUTE, 0.75), ("kernels", 1.0)])
+    ]
+    return StepTrace("two stages", 25.0, [*replayed.spans, *ends, *inside])
 
 
 def test_every_event_has_the_fields_of_its_kind() -> None:
@@ -130,40 +147,132 @@ def test_a_slot_says_what_it_is() -> None:
 
 
 def test_messages_that_overlap_get_rows_of_their_own() -> None:
-    found = record(SCHEDULES["all_forward_all_backward"], 3, [[1], [1]], [[1], [1]], [], 10.0, blocking=False)
-    events: list[Event] = trace_events(StepTrace("slow", 40.0, found.slots, found.messages))["traceEvents"]  # type: ignore[assignment]
+    tasks = pipeline_tasks(SCHEDULES["all_forward_all_backward"], 3, [[1], [1]], [[1], [1]], [], 10.0, blocking=False)
+    events: list[Event] = trace_events(StepTrace("slow", 40.0, replay_graph(tasks).spans))["traceEvents"]  # type: ignore[assignment]
     streams = [event["args"]["name"] for event in events if event["name"] == "thread_name" and event["pid"] == 1]
     assert streams[:4] == ["compute", "pipeline send", "pipeline send 2", "pipeline send 3"]
 
 
 def test_stages_sort_by_name() -> None:
-    found = record(SCHEDULES["1f1b"], 1, [[1]] * 12, [[1]] * 12, [], 0.0)
-    events: list[Event] = trace_events(StepTrace("long", 24.0, found.slots))["traceEvents"]  # type: ignore[assignment]
+    tasks = pipeline_tasks(SCHEDULES["1f1b"], 1, [[1]] * 12, [[1]] * 12, [], 0.0)
+    events: list[Event] = trace_events(StepTrace("long", 24.0, replay_graph(tasks).spans))["traceEvents"]  # type: ignore[assignment]
     names = [event["args"]["name"] for event in events if event["name"] == "process_name"]
     assert names == sorted(names)
     assert names[0] == "stage 00"
 
 
 def test_optimizers_wait_for_the_last_reduction() -> None:
-    pieces = step_ends([10.0, 6.0], [4.0, 3.0], [1.0, 3.0], [2.0, 1.0], [0.0, 0.5])
-    assert pieces == [
-        Piece(0, Stream.REDUCTION, "gradient reduction", 7.0, 11.0),
-        Piece(0, Stream.OPTIMIZER, "optimizer", 11.0, 13.0),
-        Piece(1, Stream.REDUCTION, "gradient reduction", 6.0, 9.0),
-        Piece(1, Stream.OPTIMIZER, "optimizer", 11.0, 12.0),
-        Piece(1, Stream.REDUCTION, "parameter gather", 12.0, 12.5),
+    spans = ending_spans([10.0, 6.0], [4.0, 3.0], [1.0, 3.0], [2.0, 1.0], [0.0, 0.5])
+    assert [span[:5] for span in spans] == [
+        ("gradient reduction", 0, Stream.REDUCTION, 7.0, 11.0),
+        ("optimizer", 0, Stream.OPTIMIZER, 11.0, 13.0),
+        ("gradient reduction", 1, Stream.REDUCTION, 6.0, 9.0),
+        ("optimizer", 1, Stream.OPTIMIZER, 11.0, 12.0),
+        ("parameter gather", 1, Stream.REDUCTION, 12.0, 12.5),
     ]
 
 
 @given(st.lists(st.floats(0.0, 1e7), min_size=1, max_size=5))
 def test_a_reduction_never_starts_before_the_step(exposed: list[float]) -> None:
     finished = [1.0] * len(exposed)
-    for piece in step_ends(finished, [2e7] * len(exposed), exposed, finished, finished):
-        assert 0.0 <= piece.start < piece.end
+    for span in ending_spans(finished, [2e7] * len(exposed), exposed, finished, finished):
+        assert 0.0 <= span.start_us < span.end_us
 
 
 def test_parts_longer_than_their_slot_are_an_error() -> None:
-    trace = small()
-    parts = {(0, Pass.FORWARD, 0): [("kernels", 1.5)]}
-    with pytest.raises(AssertionError, match="longer than their slot"):
-        trace_events(StepTrace("wrong", 25.0, trace.slots, parts=parts))
+    with pytest.raises(AssertionError, match="longer than their span"):
+        parts_of(Span("forward 0", 0, "compute", 1.0, 2.0), [("kernels", 1.5)])
+
+
+@given(cases(), st.booleans())
+def test_a_trace_that_is_read_again_is_the_trace(case: Case, parts: bool) -> None:
+    """All its events in their rows, to the nanosecond."""
+    document = trace_events(traced(case, parts))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.json.gz"
+        path.write_bytes(gzip.compress(json.dumps(document).encode()))
+        spans = read_spans(path)
+    again = trace_events(StepTrace("a run", document["otherData"]["step_us"], spans))  # type: ignore[index]
+
+    def by_row(trace: dict[str, object]) -> list[list[str]]:
+        """What lasts no nanosecond is left out: of it only slots are written."""
+        events = json.loads(json.dumps(trace["traceEvents"]))
+        longer = [[event | {"tid": 0} for event in row if event["dur"]] for row in rows(events).values()]
+        return sorted(sorted(map(json.dumps, row)) for row in longer if row)
+
+    assert by_row(again) == by_row(document)
+
+
+def kineto() -> dict[str, object]:
+    """Return a document as PyTorch's profiler writes them: absolute times, one process of the host, one of the GPU."""
+    names = [(7, 0, "process_labels", {"labels": "CPU"}), (0, 0, "process_labels", {"labels": "GPU 0"})]
+    names += [(7, 9, "thread_name", {"name": "thread 9 (python)"}), (0, 20, "thread_name", {"name": "stream 20 "})]
+    events: list[dict[str, object]] = [
+        {"ph": "M", "ts": 0, "pid": pid, "tid": tid, "name": name, "args": args} for pid, tid, name, args in names
+    ]
+    events += [
+        {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 20, "ts": 1000012, "dur": 5, "args": {"a": 1}},
+        {"ph": "X", "cat": "cpu_op", "name": "linear", "pid": 7, "tid": 9, "ts": 1000001, "dur": 6.5},
+        {"ph": "X", "cat": "cpu_op", "name": "addmm", "pid": 7, "tid": 9, "ts": 1000002, "dur": 2},
+        {"ph": "X", "cat": "cpu_op", "name": "mm", "pid": 7, "tid": 9, "ts": 1000004, "dur": 3},
+        {"ph": "s", "id": 1, "pid": 7, "tid": 9, "ts": 1000003, "cat": "ac2g", "name": "ac2g"},
+    ]
+    return {"schemaVersion": 1, "distributedInfo": {"rank": 3}, "traceEvents": events}
+
+
+def test_a_kineto_trace_is_read_as_spans(tmp_path: Path) -> None:
+    path = tmp_path / "kineto.json"
+    path.write_text(json.dumps(kineto()), encoding="utf-8")
+    host, gpu = "CPU thread 9 (python)", "GPU 0 stream 20 "
+    assert read_spans(path) == [
+        Span("linear", 3, host, 0.0, 6.5, category="cpu_op", details={}),
+        Span("addmm", 3, host, 1.0, 3.0, category="cpu_op", details={}, depth=1),
+        Span("mm", 3, host, 3.0, 6.0, category="cpu_op", details={}, depth=1),
+        Span("gemm", 3, gpu, 11.0, 16.0, category="kernel", details={"a": 1}),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "does not read as JSON"),
+        (b"{", "does not read as JSON"),
+        (b"\x1f\x8b\x08\x00", "does not read as JSON"),
+        (gzip.compress(b'{"traceEvents": []}' * 99)[:-12], "does not read as JSON"),
+        (b"\xff\xfe", "does not read as JSON"),
+        (b"[" * 200_000, "does not read as JSON"),
+        (b"3", "is no trace"),
+        (b'{"nodes": []}', "is no trace"),
+        (b'{"traceEvents": [3]}', "is no trace"),
+        (b'{"traceEvents": [], "distributedInfo": {"rank": null}}', "distributedInfo has no rank"),
+        (b'[{"ph": "X", "name": "a", "pid": 1, "tid": 1, "ts": 1}]', "is damaged: KeyError.'dur'"),
+        (b'[{"ph": "X", "name": "a", "pid": 1, "tid": 1, "ts": 1, "dur": -1}]', "event a lasts -1"),
+        (b'[{"ph": "X", "name": "a", "pid": 1, "tid": 1, "ts": NaN, "dur": 1}]', "nan is no time"),
+        (b'[{"ph": "X", "name": "a", "pid": 1, "tid": 1, "ts": "1", "dur": 1}]', "'1' is no time"),
+        (b'[{"ph": "X", "name": "a", "pid": [], "tid": 1, "ts": 1, "dur": 1}]', "is damaged"),
+        (b'[{"ph": "X", "name": "a", "pid": 1, "tid": 1, "ts": 1, "dur": 1, "args": 3}]', "args of event a are 3"),
+    ],
+)
+def test_a_damaged_trace_is_one_clear_error(content: bytes, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    path.write_bytes(content)
+    with pytest.raises(TraceError, match=message):
+        read_spans(path)
+
+
+def test_a_trace_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match=r"absent\.json"):
+        read_spans(tmp_path / "absent.json")
+
+
+@pytest.mark.skipif(not TRACES.is_dir(), reason=f"no recorded traces in {TRACES}")
+def test_every_recorded_kineto_trace_is_read_whole() -> None:
+    for path in (path for path in sorted(TRACES.glob("*.json.gz")) if "chakra" not in path.name):
+        document = json.loads(gzip.decompress(path.read_bytes()))
+        complete = [event for event in document["traceEvents"] if event["ph"] == "X"]
+        spans = read_spans(path)
+        assert len(spans) == len(complete)
+        assert len({(span.rank, span.stream) for span in spans}) == len({(e["pid"], e["tid"]) for e in complete})
+        assert {span.rank for span in spans} == {document.get("distributedInfo", {}).get("rank", 0)}
+        total = sum(event["dur"] for event in complete)
+        assert sum(span.duration_us for span in spans) == pytest.approx(total, rel=1e-6)
