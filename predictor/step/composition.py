@@ -30,7 +30,7 @@ class Prediction:
         transfer: one message between neighbouring stages.
         timeline: the replay behind the point estimate.
         critical_stage: the stage whose end ends the step; its parts add up to the step.
-        tasks: every distinct task with its cost per call and its number of calls on the critical stage.
+        closing: optimizer and parameter gather behind the last reduction, the longest of any stage.
     """
 
     run: TrainingRun
