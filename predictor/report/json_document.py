@@ -12,6 +12,7 @@ from predictor.costs.cost import Source
 from predictor.costs.published import CARD, PublishedSystem
 from predictor.report.breakdown import BY_BYTES, Answer, StageParts, answers, stage_parts
 from predictor.report.budget import prediction_bill
+from predictor.report.published_runs import published_runs_note
 from predictor.step.composition import Prediction
 from predictor.step.memory import GIB, StageMemory, run_memory
 
@@ -45,6 +46,9 @@ def notes(
             f"{_named(widest)} contributes most to its width."
         )
     said += _hardware_notes(prediction, system, found)
+    published = published_runs_note(run, system)
+    if published is not None:
+        said.append(published)
     if run.precision != system.precision:
         said.append(
             f"{run.precision} was not measured on {system.name}: answered from {system.precision}, which has the same "

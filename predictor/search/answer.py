@@ -12,6 +12,7 @@ import yaml
 from predictor.configuration.loading import merged
 from predictor.costs.published import PublishedSystem
 from predictor.report.breakdown import StageParts, stage_parts
+from predictor.report.published_runs import published_runs_note
 from predictor.report.text import LABELS, duration, wrapped
 from predictor.search.question import Asked
 from predictor.search.rank import Ranked, Ranking, described, rank
@@ -78,7 +79,21 @@ def search(asked: Asked, top: int, pareto: bool = False) -> Found:
     ranking = rank(asked.space, asked.system, asked.memory_gib, top, pareto)
     winners = [_winner(asked.space, asked.system, ranked) for ranked in ranking.best]
     front = [_winner(asked.space, asked.system, ranked) for ranked in ranking.pareto]
-    return Found(asked.space, asked.system, asked.memory_gib, ranking, winners, front, asked.notes, asked.content)
+    notes = (*asked.notes, *_published_runs(winners, asked.system))
+    return Found(asked.space, asked.system, asked.memory_gib, ranking, winners, front, notes, asked.content)
+
+
+def _published_runs(winners: list[Winner], system: PublishedSystem) -> list[str]:
+    """Return how published runs of the winners' kinds came out, each kind once, with the numbers of its layouts."""
+    numbers: dict[str, list[str]] = {}
+    for number, winner in enumerate(winners, start=1):
+        note = published_runs_note(winner.prediction.run, system)
+        if note is not None:
+            numbers.setdefault(note, []).append(str(number))
+    return [
+        note if len(of) == len(winners) else f"Layout{'s' if len(of) > 1 else ''} {', '.join(of)}: {note}"
+        for note, of in numbers.items()
+    ]
 
 
 def _row(plan: Plan) -> dict[str, Any]:
