@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -176,6 +177,12 @@ def _answer(answer: Answer, step_us: float) -> dict[str, Any]:
     }
 
 
+def count_by_source(found: Sequence[Answer]) -> dict[str, int]:
+    """Return the number of answers by source; no answer of a prediction is a measured row itself."""
+    shown = [source for source in Source if source is not Source.MEASURED]
+    return {source.label: sum(one.source is source for one in found) for source in shown}
+
+
 def _memory(memory: StageMemory, system: PublishedSystem) -> dict[str, Any]:
     """Return one GPU's memory in GiB."""
     limit = system.system.gpu.memory_gib
@@ -216,11 +223,7 @@ def to_json(
         "critical_stage": prediction.critical_stage,
         "bubble_fraction": bubble_us / step.us,
         "stages": stages,
-        "sources": {
-            source.label: sum(one.source is source for one in found)
-            for source in Source
-            if source is not Source.MEASURED
-        },
+        "sources": count_by_source(found),
         "answers": [_answer(one, step.us) for one in found],
         "run": _run(prediction),
         "budget": asdict(prediction_bill(prediction, system, budget)),

@@ -7,8 +7,6 @@ from dataclasses import asdict, dataclass, fields
 from io import StringIO
 from typing import Any
 
-import yaml
-
 from predictor.configuration.loading import merged
 from predictor.costs.published import PublishedSystem
 from predictor.report.breakdown import StageParts, stage_parts
@@ -96,7 +94,7 @@ def _published_runs(winners: list[Winner], system: PublishedSystem) -> list[str]
     ]
 
 
-def _row(plan: Plan) -> dict[str, Any]:
+def layout_keys(plan: Plan) -> dict[str, Any]:
     """Return what a search chose under the names of a configuration."""
     degrees = plan.degrees
     return {
@@ -115,16 +113,15 @@ def _row(plan: Plan) -> dict[str, Any]:
     }
 
 
-def configuration(found: Found) -> str:
-    """Return the fastest layout as a configuration that ``predict`` takes."""
-    row = _row(found.winners[0].ranked.plan)
+def configuration(found: Found, winner: Winner) -> dict[str, Any]:
+    """Return a layout as a configuration that ``predict`` takes."""
+    row = layout_keys(winner.ranked.plan)
     training = {key: row.pop(key) for key in ("micro_batch_size", "num_micro_batches", "recompute")}
-    if not found.winners[0].prediction.run.scatters_gradients:
+    if not winner.prediction.run.scatters_gradients:
         row["gradient_reduction"] = "all_reduce"
     elif row["zero_stage"] == 1:
         row["gradient_reduction"] = "reduce_scatter"
-    chosen = {"parallelism": row, "training": training}
-    return yaml.safe_dump(merged(found.content, chosen), sort_keys=False)
+    return merged(found.content, {"parallelism": row, "training": training})
 
 
 def _summary(winner: Winner) -> dict[str, Any]:
@@ -151,8 +148,10 @@ def to_json(found: Found) -> dict[str, Any]:
         "considered": found.ranking.considered,
         "fitting": found.ranking.fitting,
         "replayed": found.ranking.replayed,
-        "layouts": [{**_summary(w), "layout": _row(w.ranked.plan), "parts": asdict(w.parts)} for w in found.winners],
-        "pareto": [{**_summary(w), "layout": _row(w.ranked.plan)} for w in found.pareto],
+        "layouts": [
+            {**_summary(w), "layout": layout_keys(w.ranked.plan), "parts": asdict(w.parts)} for w in found.winners
+        ],
+        "pareto": [{**_summary(w), "layout": layout_keys(w.ranked.plan)} for w in found.pareto],
         "why": why(found),
         "bottleneck": bottleneck(found.winners[0]),
         "notes": list(found.notes),
@@ -162,7 +161,7 @@ def to_json(found: Found) -> dict[str, Any]:
 def to_csv(found: Found) -> str:
     """Return the fastest layouts as a table, a line each."""
     text = StringIO()
-    rows = [{**_summary(winner), **_row(winner.ranked.plan)} for winner in found.winners]
+    rows = [{**_summary(winner), **layout_keys(winner.ranked.plan)} for winner in found.winners]
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,11 +15,11 @@ from predictor.report.published_groups import Group, published_runs
 from predictor.report.published_runs import published_runs_note
 from tests.unit.examples import full_form, write
 
-SHARDED = {"zero_stage": 2, "overlap_gradient_reduction": True}
+SHARDED: dict[str, Any] = {"zero_stage": 2, "overlap_gradient_reduction": True}
 
 
-def note(system: str = "Perlmutter", **layout: object) -> str | None:
-    content = full_form(system=system, gpu=None, parallelism={"data_parallel_size": 4, **layout})
+def note(system: str = "Perlmutter", **layout: Any) -> str | None:
+    content = full_form(system=system, parallelism={"data_parallel_size": 4, **layout})
     loaded = prepare(content, Path.cwd())
     return published_runs_note(loaded.run, loaded.system)
 
@@ -33,14 +34,14 @@ def note(system: str = "Perlmutter", **layout: object) -> str | None:
         SHARDED | {"data_parallel_size": 1},
     ],
 )
-def test_a_measured_system_says_nothing_where_no_sharded_traffic_is_hidden(layout: dict[str, object]) -> None:
+def test_a_measured_system_says_nothing_where_no_sharded_traffic_is_hidden(layout: dict[str, Any]) -> None:
     assert note(**layout) is None
 
 
 @pytest.mark.parametrize(
     "layout", [SHARDED, {"zero_stage": 3, "overlap_parameter_gather": True}, {"zero_stage": 3, **SHARDED}]
 )
-def test_hidden_sharded_traffic_says_how_runs_on_the_same_chip_came_out(layout: dict[str, object]) -> None:
+def test_hidden_sharded_traffic_says_how_runs_on_the_same_chip_came_out(layout: dict[str, Any]) -> None:
     said = note(**layout)
     assert said is not None
     assert "19 % too short for llm-foundry FSDP on A100 80 GB (61 rows, 52 % inside" in said
@@ -71,7 +72,7 @@ def test_an_error_without_a_width_is_said_without_one() -> None:
 
 def test_groups_name_gpus_that_are_published() -> None:
     published = {
-        prepare(full_form(system=name, gpu=None, parallelism={"gpus_per_node": None}), Path.cwd()).system.gpu
+        prepare(full_form(system=name, parallelism={"gpus_per_node": None}), Path.cwd()).system.gpu
         for name in systems()
     }
     named = {gpu for group in (*published_runs().sharded, *published_runs().data_sheet) for gpu in group.gpus}

@@ -1,0 +1,206 @@
+"""``predict``: the time, the memory and the foundations of one training step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from os import PathLike
+from typing import Any
+
+from predictor.configuration.loading import Loaded
+from predictor.costs.cost import Cost
+from predictor.interface.inputs import Config, Configuration, Hardware, change_texts, prepare_on, read
+from predictor.interface.system import LoadedSystem, system_name
+from predictor.report import breakdown, json_document
+from predictor.report.breakdown import Answer, StageParts
+from predictor.report.budget import Bill, prediction_bill
+from predictor.step import composition
+from predictor.step.memory import GIB, StageMemory, run_memory
+from predictor.workloads.run import TrainingRun
+
+USUAL_WIDTH = 100
+
+
+@dataclass(frozen=True, slots=True)
+class PredictedStage:
+    """One pipeline stage.
+
+    Attributes:
+        stage: from 0.
+        num_layers: that it holds.
+        parameters_per_gpu: that one of its ranks computes with.
+        parts: where it spends the step, in microseconds; they add up to the step.
+        memory: bytes on one of its GPUs at the fullest moment.
+        fits: whether they fit; None where the system does not say how much a GPU has.
+    """
+
+    stage: int
+    num_layers: int
+    parameters_per_gpu: int
+    parts: StageParts
+    memory: StageMemory
+    fits: bool | None
+
+    @property
+    def memory_gib(self) -> float:
+        """Return all of its memory in GiB (2³⁰ bytes)."""
+        return self.memory.total / GIB
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class StepPrediction:
+    """One predicted training step.
+
+    Attributes:
+        name: what was predicted: the configuration, its system, and changes to the hardware.
+        configuration: what was asked.
+        loaded: the run and the open system that it became.
+        prediction: the step in all its parts: stages, timeline, costs.
+    """
+
+    name: str
+    configuration: Configuration
+    loaded: Loaded
+    prediction: composition.Prediction
+
+    @property
+    def step(self) -> Cost:
+        """Return the step: ``us``, its 90 % interval ``low_us`` to ``high_us``, and its weakest ``source``."""
+        return self.prediction.step
+
+    @property
+    def run(self) -> TrainingRun:
+        """Return model, layout and training as they were predicted, defaults included."""
+        return self.loaded.run
+
+    @property
+    def system(self) -> str:
+        """Return the name of the system."""
+        return self.loaded.system.name
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Return tokens per second of the whole run."""
+        return self.prediction.tokens_per_second
+
+    @property
+    def mfu(self) -> float:
+        """Return the model FLOP/s utilisation, between 0 and 1; recomputation is not counted."""
+        return self.prediction.mfu
+
+    @property
+    def critical_stage(self) -> int:
+        """Return the stage, from 0, whose end ends the step."""
+        return self.prediction.critical_stage
+
+    @property
+    def stages(self) -> tuple[PredictedStage, ...]:
+        """Return every pipeline stage with its parts of the step and its memory."""
+        limit = self.loaded.system.system.gpu.memory_gib
+        parts = breakdown.stage_parts(self.prediction, self.loaded.system)
+        memory = run_memory(self.run)
+        return tuple(
+            PredictedStage(
+                stage=index,
+                num_layers=stage.num_layers,
+                parameters_per_gpu=stage.parameters,
+                parts=parts[index],
+                memory=memory[index],
+                fits=None if limit is None else memory[index].total <= limit.value * GIB,
+            )
+            for index, stage in enumerate(self.prediction.stages)
+        )
+
+    @property
+    def memory_gib(self) -> float:
+        """Return what the fullest GPU needs, in GiB (2³⁰ bytes)."""
+        return max(memory.total for memory in run_memory(self.run)) / GIB
+
+    @property
+    def fits(self) -> bool | None:
+        """Return whether every stage fits; None where the system does not say how much memory a GPU has."""
+        limit = self.loaded.system.system.gpu.memory_gib
+        return None if limit is None else self.memory_gib <= limit.value
+
+    @property
+    def answers(self) -> tuple[Answer, ...]:
+        """Return what each operator and collective contributes, with its source, the longest first."""
+        return tuple(breakdown.answers(self.prediction, self.loaded.system))
+
+    @property
+    def sources(self) -> dict[str, int]:
+        """Return the number of ``answers`` by source: interpolated, extrapolated, analytic."""
+        return json_document.count_by_source(self.answers)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Return what a reader must know before trusting the numbers, a sentence each."""
+        return tuple(json_document.notes(self.prediction, self.loaded.system, list(self.answers), self.loaded.notes))
+
+    @property
+    def budget(self) -> Bill:
+        """Return hours, energy and price of the training that the configuration's budget asks for, or of one step."""
+        return prediction_bill(self.prediction, self.loaded.system, self.loaded.budget)
+
+    def on(
+        self, system: str | PathLike[str] | LoadedSystem | None = None, hardware: Hardware | None = None
+    ) -> StepPrediction:
+        """Predict the same configuration on another system or changed hardware; arguments and errors as ``predict``.
+
+        It starts from the configuration: a system or changes that this prediction was made with do not carry over.
+        """
+        return _predict(self.configuration, system, hardware)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what ``predict --json`` prints (docs/json.md)."""
+        return json_document.to_json(self.prediction, self.loaded.system, self.loaded.budget, self.loaded.notes)
+
+    def text(self, width: int = USUAL_WIDTH) -> str:
+        """Return the report that ``predict`` prints, for so many columns."""
+        from predictor.report.text import render
+
+        return render(self.prediction, self.loaded.system, width, self.loaded.budget, self.loaded.notes)
+
+    def __str__(self) -> str:
+        """Return the report."""
+        return self.text()
+
+    def __repr__(self) -> str:
+        """Return name and step in a line."""
+        step = self.step
+        return f"<{self.name}: {step.us:.6g} us, 90 % interval {step.low_us:.6g} to {step.high_us:.6g}>"
+
+
+def _predict(
+    configuration: Configuration,
+    system: str | PathLike[str] | LoadedSystem | None,
+    hardware: Hardware | None,
+) -> StepPrediction:
+    changes = change_texts(hardware)
+    loaded = prepare_on(configuration, None if system is None else system_name(system), changes)
+    name = ", ".join([f"{configuration.name} on {loaded.system.name}", *changes])
+    return StepPrediction(name, configuration, loaded, composition.predict(loaded.run, loaded.system))
+
+
+def predict(
+    config: Config,
+    *,
+    system: str | PathLike[str] | LoadedSystem | None = None,
+    hardware: Hardware | None = None,
+) -> StepPrediction:
+    """Predict one training step, that is one parameter update.
+
+    Args:
+        config: path of a configuration file, or a mapping with the same keys, in the full or the short form. Folders
+            in a file are relative to it, those in a mapping to the current folder.
+        system: another published system than the configuration's: a name, a folder, or what ``load_system`` returns,
+            whose folder counts; the run's own precision decides what answers.
+        hardware: changes to the system as ``whatif --set`` takes them: {"inter_node_gb_per_s": 50} or "x2" for twice
+            as much; all change together.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        yaml.YAMLError: it does not parse.
+        KeyError: a required key is missing.
+        ValueError: a value is not allowed, or nothing published answers for it.
+    """
+    return _predict(read(config), system, hardware)
