@@ -30,7 +30,7 @@ class Comparison:
 
     def _compared(self) -> list[Compared]:
         return [
-            Compared(name, one.prediction, one.loaded.system, one.loaded.notes)
+            Compared(name, one.prediction, one.loaded.system, one.loaded.notes, one.loaded.budget)
             for name, one in zip(self.names, self.predictions, strict=True)
         ]
 
