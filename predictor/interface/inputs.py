@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from predictor.base.errors import ConfigError
 from predictor.configuration.loading import Loaded, on_nodes_of, prepare, read_config
-from predictor.costs.hardware_change import changed, parse_change
 
 Config = str | PathLike[str] | Mapping[str, Any]
 Hardware = Mapping[str, float | str] | Sequence[str]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Configuration:
+class Configuration(NamedTuple):
     """What a configuration says, unchecked.
 
     Attributes:
@@ -84,6 +81,8 @@ def prepare_on(configuration: Configuration, system: str | None, changes: Sequen
     loaded = prepare(content, base)
     if not changes:
         return loaded
+    from predictor.costs.hardware_change import changed, parse_change  # costs a start that changes nothing
+
     parsed = [parse_change(text, loaded.system.system) for text in changes]
     numbers = dict(parsed)
     if len(numbers) < len(parsed):

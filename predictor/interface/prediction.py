@@ -4,46 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from os import PathLike
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from predictor.configuration.loading import Loaded
 from predictor.costs.cost import Cost
 from predictor.interface.inputs import Config, Configuration, Hardware, change_texts, prepare_on, read
-from predictor.interface.system import LoadedSystem, system_name
 from predictor.report import breakdown, json_document
-from predictor.report.breakdown import Answer, StageParts
+from predictor.report.breakdown import Answer
 from predictor.report.budget import Bill, prediction_bill
 from predictor.step import composition
-from predictor.step.memory import GIB, StageMemory, run_memory
+from predictor.step.memory import GIB, run_memory
 from predictor.workloads.run import TrainingRun
 
+if TYPE_CHECKING:
+    from predictor.interface.stage import PredictedStage
+    from predictor.interface.system import LoadedSystem
+
 USUAL_WIDTH = 100
-
-
-@dataclass(frozen=True, slots=True)
-class PredictedStage:
-    """One pipeline stage.
-
-    Attributes:
-        stage: from 0.
-        num_layers: that it holds.
-        parameters_per_gpu: that one of its ranks computes with.
-        parts: where it spends the step, in microseconds; they add up to the step.
-        memory: bytes on one of its GPUs at the fullest moment.
-        fits: whether they fit; None where the system does not say how much a GPU has.
-    """
-
-    stage: int
-    num_layers: int
-    parameters_per_gpu: int
-    parts: StageParts
-    memory: StageMemory
-    fits: bool | None
-
-    @property
-    def memory_gib(self) -> float:
-        """Return all of its memory in GiB (2³⁰ bytes)."""
-        return self.memory.total / GIB
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -95,20 +72,9 @@ class StepPrediction:
     @property
     def stages(self) -> tuple[PredictedStage, ...]:
         """Return every pipeline stage with its parts of the step and its memory."""
-        limit = self.loaded.system.system.gpu.memory_gib
-        parts = breakdown.stage_parts(self.prediction, self.loaded.system)
-        memory = run_memory(self.run)
-        return tuple(
-            PredictedStage(
-                stage=index,
-                num_layers=stage.num_layers,
-                parameters_per_gpu=stage.parameters,
-                parts=parts[index],
-                memory=memory[index],
-                fits=None if limit is None else memory[index].total <= limit.value * GIB,
-            )
-            for index, stage in enumerate(self.prediction.stages)
-        )
+        from predictor.interface.stage import predicted_stages  # costs a start that only prints the report
+
+        return predicted_stages(self.prediction, self.loaded.system)
 
     @property
     def memory_gib(self) -> float:
@@ -175,8 +141,13 @@ def _predict(
     system: str | PathLike[str] | LoadedSystem | None,
     hardware: Hardware | None,
 ) -> StepPrediction:
+    named = None
+    if system is not None:
+        from predictor.interface.system import system_name  # costs a start that stays on the configuration's system
+
+        named = system_name(system)
     changes = change_texts(hardware)
-    loaded = prepare_on(configuration, None if system is None else system_name(system), changes)
+    loaded = prepare_on(configuration, named, changes)
     name = ", ".join([f"{configuration.name} on {loaded.system.name}", *changes])
     return StepPrediction(name, configuration, loaded, composition.predict(loaded.run, loaded.system))
 
