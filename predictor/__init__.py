@@ -1,3 +1,50 @@
-"""Predict the time of one distributed training step from published operator times, without a GPU."""
+"""Predict the time of one distributed training step from published operator times, without a GPU.
 
+``predict``, ``search``, ``compare`` and ``load_system`` are all that a question needs; docs/python-api.md shows them.
+"""
+
+import sys
+
+TYPE_CHECKING = False  # for type checkers; importing typing for it would cost more than all the rest
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from predictor.interface.comparison import compare
+    from predictor.interface.prediction import predict
+    from predictor.interface.search import search
+    from predictor.interface.system import load_system
+else:
+    ModuleType = type(sys)
+
+__all__ = ["__version__", "compare", "load_system", "predict", "search"]
 __version__ = "0.1.0"  # the same as in pyproject.toml; a test compares them
+
+_MODULES = {"compare": "comparison", "load_system": "system", "predict": "prediction", "search": "search"}
+
+
+class _Package(ModuleType):
+    """This package: it imports a function of the interface when it is first asked for."""
+
+    def __getattr__(self, name: str) -> object:
+        """Return a function of the interface."""
+        if name not in _MODULES:
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+        from importlib import import_module
+
+        return getattr(import_module(f"{self.__name__}.interface.{_MODULES[name]}"), name)
+
+    def __dir__(self) -> list[str]:
+        """Return what there is, functions that are not imported yet included."""
+        return sorted({*super().__dir__(), *_MODULES})
+
+    @property
+    def search(self) -> object:
+        """Return the function ``search``, not the room of that name."""
+        return self.__getattr__("search")
+
+    @search.setter
+    def search(self, room: ModuleType) -> None:
+        """Keep the function where the import system would bind the room; ``from predictor.search…`` finds that."""
+
+
+sys.modules[__name__].__class__ = _Package

@@ -19,15 +19,7 @@ def add(commands: Commands) -> None:
 
 def answer(arguments: argparse.Namespace) -> str:
     """Return the report of one configuration."""
-    from predictor.configuration.loading import prepare, read_config
-    from predictor.step.composition import predict
+    from predictor.interface.prediction import predict
 
-    loaded = prepare(*read_config(config_path(arguments)))
-    prediction = predict(loaded.run, loaded.system)
-    if arguments.json:
-        from predictor.report.json_document import to_json
-
-        return as_json(to_json(prediction, loaded.system, loaded.budget, loaded.notes))
-    from predictor.report.text import render
-
-    return render(prediction, loaded.system, width(), loaded.budget, loaded.notes)
+    prediction = predict(config_path(arguments))
+    return as_json(prediction.to_dict()) if arguments.json else prediction.text(width())

@@ -21,15 +21,14 @@ def add(commands: Commands) -> None:
 
 def answer(arguments: argparse.Namespace) -> str:
     """Write the page, and return what was written."""
-    from predictor.configuration.loading import prepare, read_config
+    from predictor.interface.prediction import predict
     from predictor.report.page.page import page
-    from predictor.step.composition import predict
     from predictor.step.spans import step_trace
     from predictor.timeline.picture import picture
 
     path = config_path(arguments)
-    loaded = prepare(*read_config(path))
-    prediction = predict(loaded.run, loaded.system)
+    predicted = predict(path)
+    loaded, prediction = predicted.loaded, predicted.prediction
     found = None
     if arguments.search:
         from predictor.search.answer import search

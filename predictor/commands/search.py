@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from predictor.base.errors import ConfigError
 from predictor.commands.parser import Commands, add_debug, as_json, width, write_file
 
 NAME = "search"
-MOST_SHOWN = 1000
 
 
 def add(commands: Commands) -> None:
@@ -40,38 +38,29 @@ def add(commands: Commands) -> None:
 
 def answer(arguments: argparse.Namespace) -> str:
     """Return the fastest layouts."""
-    from predictor.base.sizes import whole
-    from predictor.report.ranking import render, to_csv, to_json
-    from predictor.search.answer import configuration, search
-    from predictor.search.question import Question, asked
-    from predictor.search.space import ZERO_ALONE
-    from predictor.timeline.schedules import SCHEDULES
+    import yaml
 
-    for name in arguments.schedule or ():
-        if name not in SCHEDULES:
-            raise ConfigError(f"--schedule is {name}; expected {', '.join(SCHEDULES)}")
-    for stage in arguments.zero_stage or ():
-        if stage not in ZERO_ALONE:
-            raise ConfigError(f"--zero-stage is {stage}; expected {', '.join(map(str, ZERO_ALONE))}")
-    limits = {
-        key: whole(f"--{key.replace('_', '-')}", value, largest=10**9)
-        for key in ("max_tensor_parallel", "max_context_parallel", "max_micro_batch_size", "sequence_length")
-        if (value := getattr(arguments, key)) is not None
-    }
-    question = Question(
-        model=arguments.model,
-        num_gpus=arguments.gpus,
-        system=arguments.system,
+    from predictor.interface.search import search
+
+    result = search(
+        arguments.model,
+        arguments.gpus,
         global_batch_size=arguments.global_batch_size,
+        system=arguments.system,
+        sequence_length=arguments.sequence_length,
         precision=arguments.precision,
         memory_gib=arguments.memory_gib,
-        schedules=tuple(arguments.schedule or SCHEDULES),
-        zero_stages=tuple(arguments.zero_stage if arguments.zero_stage is not None else ZERO_ALONE),
-        **limits,
+        max_tensor_parallel=arguments.max_tensor_parallel,
+        max_context_parallel=arguments.max_context_parallel,
+        max_micro_batch_size=arguments.max_micro_batch_size,
+        schedule=arguments.schedule,
+        zero_stage=arguments.zero_stage,
+        top=arguments.top,
+        pareto=arguments.pareto,
     )
-    found = search(asked(question), whole("--top", arguments.top, largest=MOST_SHOWN), arguments.pareto)
     if arguments.csv is not None:
-        write_file("--csv", arguments.csv, to_csv(found), [arguments.model])
+        write_file("--csv", arguments.csv, result.to_csv(), [arguments.model])
     if arguments.write is not None:
-        write_file("--write", arguments.write, configuration(found), [arguments.model, arguments.csv])
-    return as_json(to_json(found)) if arguments.json else render(found, width())
+        fastest = yaml.safe_dump(result.layouts[0].configuration, sort_keys=False)
+        write_file("--write", arguments.write, fastest, [arguments.model, arguments.csv])
+    return as_json(result.to_dict()) if arguments.json else result.text(width())

@@ -23,15 +23,13 @@ def answer(arguments: argparse.Namespace) -> str:
     """Write what was asked for, and return what was written."""
     if arguments.trace is None and arguments.svg is None:
         raise ConfigError("timeline needs somewhere to write: --trace FILE, --svg FILE or both")
-    from predictor.configuration.loading import prepare, read_config
-    from predictor.step.composition import predict
+    from predictor.interface.prediction import predict
     from predictor.step.spans import step_trace
     from predictor.timeline.picture import picture
     from predictor.timeline.trace import trace_events
 
     path = config_path(arguments)
-    loaded = prepare(*read_config(path))
-    trace = step_trace(predict(loaded.run, loaded.system))
+    trace = step_trace(predict(path).prediction)
     said = []
     if arguments.trace is not None:
         said.append(write_file("--trace", arguments.trace, as_json(trace_events(trace), indent=None), [path]))

@@ -29,27 +29,13 @@ def add(commands: Commands) -> None:
 
 def answer(arguments: argparse.Namespace) -> str:
     """Return the prediction beside the one of the changed hardware."""
-    from predictor.configuration.loading import on_nodes_of, prepare, read_config
-    from predictor.costs.hardware_change import changed, parse_change
-    from predictor.report.comparison import Compared, render, to_json
-    from predictor.step.composition import predict
+    from predictor.interface.comparison import compare
+    from predictor.interface.prediction import predict
 
     if not arguments.changes and arguments.system is None:
         raise ConfigError("whatif needs something to change: --set KEY=VALUE, or --system NAME")
-    content, base = read_config(config_path(arguments))
-    before = prepare(content, base)
-    other = on_nodes_of(content, arguments.system, base) if arguments.system is not None else content
-    named = prepare(other, base).system
-    parsed = [parse_change(text, named.system) for text in arguments.changes]
-    changes = dict(parsed)
-    if len(changes) < len(parsed):
-        raise ConfigError("--set names one key twice; give each once")
-    if "gpus_per_node" in changes:
-        other = on_nodes_of(other)
-    after = prepare(other, base, lambda system: changed(system, changes) if changes else system)
-    name = ", ".join([*([named.name] if arguments.system else []), *arguments.changes])
-    compared = [
-        Compared(before.system.name, predict(before.run, before.system), before.system, before.notes),
-        Compared(name, predict(after.run, after.system), after.system, after.notes),
-    ]
-    return as_json(to_json(compared)) if arguments.json else render(compared, width())
+    before = predict(config_path(arguments))
+    after = before.on(arguments.system, arguments.changes)
+    name = ", ".join([*([after.system] if arguments.system else []), *arguments.changes])
+    comparison = compare([before, after], names=[before.system, name])
+    return as_json(comparison.to_dict()) if arguments.json else comparison.text(width())

@@ -1,1 +1,1 @@
-"""What other programs call."""
+"""What people and other programs call: one file per question, and the interface that estimate-train-time documents."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
+from predictor.configuration.sections import NO_BUDGET, BudgetSection
 from predictor.costs.published import PublishedSystem
 from predictor.report.json_document import notes
 from predictor.report.text import LABELS, duration, wrapped
@@ -24,6 +25,7 @@ class Compared:
     prediction: Prediction
     system: PublishedSystem
     given: tuple[str, ...] = ()
+    budget: BudgetSection = NO_BUDGET
 
     @property
     def fits(self) -> str:
@@ -107,7 +109,7 @@ def to_json(compared: list[Compared]) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "compared": [
-            {"name": one.name, "prediction": one_to_json(one.prediction, one.system, given=one.given)}
+            {"name": one.name, "prediction": one_to_json(one.prediction, one.system, one.budget, one.given)}
             for one in compared
         ],
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -14,6 +15,7 @@ from predictor.report.budget import prediction_bill
 from predictor.step.breakdown import BY_BYTES, Answer, StageParts, answers, stage_parts
 from predictor.step.composition import Prediction
 from predictor.step.memory import GIB, StageMemory, run_memory
+from predictor.step.published_runs import published_runs_note
 
 FORMAT = "estimate-train-time/prediction/1"
 INTERVAL = 0.9
@@ -45,6 +47,9 @@ def notes(
             f"{_named(widest)} contributes most to its width."
         )
     said += _hardware_notes(prediction, system, found)
+    published = published_runs_note(run, system)
+    if published is not None:
+        said.append(published)
     if run.precision != system.precision:
         said.append(
             f"{run.precision} was not measured on {system.name}: answered from {system.precision}, which has the same "
@@ -172,6 +177,12 @@ def _answer(answer: Answer, step_us: float) -> dict[str, Any]:
     }
 
 
+def count_by_source(found: Sequence[Answer]) -> dict[str, int]:
+    """Return the number of answers by source; no answer of a prediction is a measured row itself."""
+    shown = [source for source in Source if source is not Source.MEASURED]
+    return {source.label: sum(one.source is source for one in found) for source in shown}
+
+
 def _memory(memory: StageMemory, system: PublishedSystem) -> dict[str, Any]:
     """Return one GPU's memory in GiB."""
     limit = system.system.gpu.memory_gib
@@ -212,11 +223,7 @@ def to_json(
         "critical_stage": prediction.critical_stage,
         "bubble_fraction": bubble_us / step.us,
         "stages": stages,
-        "sources": {
-            source.label: sum(one.source is source for one in found)
-            for source in Source
-            if source is not Source.MEASURED
-        },
+        "sources": count_by_source(found),
         "answers": [_answer(one, step.us) for one in found],
         "run": _run(prediction),
         "budget": asdict(prediction_bill(prediction, system, budget)),

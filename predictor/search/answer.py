@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import yaml
-
 from predictor.configuration.loading import merged
 from predictor.costs.published import PublishedSystem
 from predictor.search.question import Asked
@@ -14,6 +12,7 @@ from predictor.search.rank import Ranked, Ranking, rank
 from predictor.search.space import Plan, Space
 from predictor.step.breakdown import StageParts, stage_parts
 from predictor.step.composition import Prediction, predict
+from predictor.step.published_runs import published_runs_note
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +57,21 @@ def search(asked: Asked, top: int, pareto: bool = False) -> Found:
     ranking = rank(asked.space, asked.system, asked.memory_gib, top, pareto)
     winners = [_winner(asked.space, asked.system, ranked) for ranked in ranking.best]
     front = [_winner(asked.space, asked.system, ranked) for ranked in ranking.pareto]
-    return Found(asked.space, asked.system, asked.memory_gib, ranking, winners, front, asked.notes, asked.content)
+    notes = (*asked.notes, *_published_runs(winners, asked.system))
+    return Found(asked.space, asked.system, asked.memory_gib, ranking, winners, front, notes, asked.content)
+
+
+def _published_runs(winners: list[Winner], system: PublishedSystem) -> list[str]:
+    """Return how published runs of the winners' kinds came out, each kind once, with the numbers of its layouts."""
+    numbers: dict[str, list[str]] = {}
+    for number, winner in enumerate(winners, start=1):
+        note = published_runs_note(winner.prediction.run, system)
+        if note is not None:
+            numbers.setdefault(note, []).append(str(number))
+    return [
+        note if len(of) == len(winners) else f"Layout{'s' if len(of) > 1 else ''} {', '.join(of)}: {note}"
+        for note, of in numbers.items()
+    ]
 
 
 def layout_fields(plan: Plan) -> dict[str, Any]:
@@ -80,13 +93,12 @@ def layout_fields(plan: Plan) -> dict[str, Any]:
     }
 
 
-def configuration(found: Found) -> str:
-    """Return the fastest layout as a configuration that ``predict`` takes."""
-    row = layout_fields(found.winners[0].ranked.plan)
+def configuration(found: Found, winner: Winner) -> dict[str, Any]:
+    """Return a layout as a configuration that ``predict`` takes."""
+    row = layout_fields(winner.ranked.plan)
     training = {key: row.pop(key) for key in ("micro_batch_size", "num_micro_batches", "recompute")}
-    if not found.winners[0].prediction.run.scatters_gradients:
+    if not winner.prediction.run.scatters_gradients:
         row["gradient_reduction"] = "all_reduce"
     elif row["zero_stage"] == 1:
         row["gradient_reduction"] = "reduce_scatter"
-    chosen = {"parallelism": row, "training": training}
-    return yaml.safe_dump(merged(found.content, chosen), sort_keys=False)
+    return merged(found.content, {"parallelism": row, "training": training})

@@ -41,11 +41,11 @@ class Question:
     """What a user asks; None where the model's file or the space decides.
 
     Attributes:
-        model: a preset's name, or a file: a configuration, or one of another tool.
+        model: a preset's name, a file (a configuration, or one of another tool), or the content of a configuration.
         memory_gib: memory of one GPU; the system's if None.
     """
 
-    model: str
+    model: str | dict[str, Any]
     num_gpus: int
     system: str | None = None
     global_batch_size: int | None = None
@@ -76,9 +76,13 @@ def _content(question: Question) -> tuple[dict[str, Any], Path, tuple[str, ...]]
     Raises:
         ConfigError: the model is neither a preset nor a file.
     """
+    if isinstance(question.model, dict):
+        base = Path.cwd()
+        content, notes = completed(on_nodes_of(question.model), base)
+        return content, base, notes
     path = Path(question.model)
     if question.model in preset_names():
-        content: dict[str, Any] = {"model": question.model}
+        content = {"model": question.model}
         base = Path.cwd()
     elif not path.exists():
         raise ConfigError(

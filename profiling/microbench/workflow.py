@@ -30,7 +30,7 @@ class Settings(BaseModel):
     operators: str = Field(default="all", pattern=r"^[a-z_0-9 ]+$", description="names with blanks between, or all")
     collectives: str = Field(default="all", pattern=r"^[a-z_0-9 ]+$", description="names with blanks between, or all")
     backend: Literal["", "gloo", "mpi", "nccl", "nccl-tests"] = Field(
-        default="", description="of collectives (default: nccl where device is cuda, else gloo)"
+        default="", description="of collectives (default: nccl where device is cuda, else mpi)"
     )
     operator_jobs: int = Field(default=1, ge=1, le=64, description="jobs that share the operators' shapes")
     ranks_per_node: int = Field(

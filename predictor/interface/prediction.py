@@ -1,0 +1,177 @@
+"""``predict``: the time, the memory and the foundations of one training step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+from predictor.configuration.loading import Loaded
+from predictor.costs.cost import Cost
+from predictor.interface.inputs import Config, Configuration, Hardware, change_texts, prepare_on, read
+from predictor.report import json_document
+from predictor.report.budget import Bill, prediction_bill
+from predictor.step import breakdown, composition
+from predictor.step.breakdown import Answer
+from predictor.step.memory import GIB, run_memory
+from predictor.workloads.run import TrainingRun
+
+if TYPE_CHECKING:
+    from predictor.interface.stage import PredictedStage
+    from predictor.interface.system import LoadedSystem
+
+USUAL_WIDTH = 100
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class StepPrediction:
+    """One predicted training step.
+
+    Attributes:
+        name: what was predicted: the configuration, its system, and changes to the hardware.
+        configuration: what was asked.
+        loaded: the run and the open system that it became.
+        prediction: the step in all its parts: stages, timeline, costs.
+    """
+
+    name: str
+    configuration: Configuration
+    loaded: Loaded
+    prediction: composition.Prediction
+
+    @property
+    def step(self) -> Cost:
+        """Return the step: ``us``, its 90 % interval ``low_us`` to ``high_us``, and its weakest ``source``."""
+        return self.prediction.step
+
+    @property
+    def run(self) -> TrainingRun:
+        """Return model, layout and training as they were predicted, defaults included."""
+        return self.loaded.run
+
+    @property
+    def system(self) -> str:
+        """Return the name of the system."""
+        return self.loaded.system.name
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Return tokens per second of the whole run."""
+        return self.prediction.tokens_per_second
+
+    @property
+    def mfu(self) -> float:
+        """Return the model FLOP/s utilisation, between 0 and 1; recomputation is not counted."""
+        return self.prediction.mfu
+
+    @property
+    def critical_stage(self) -> int:
+        """Return the stage, from 0, whose end ends the step."""
+        return self.prediction.critical_stage
+
+    @property
+    def stages(self) -> tuple[PredictedStage, ...]:
+        """Return every pipeline stage with its parts of the step and its memory."""
+        from predictor.interface.stage import predicted_stages  # costs a start that only prints the report
+
+        return predicted_stages(self.prediction, self.loaded.system)
+
+    @property
+    def memory_gib(self) -> float:
+        """Return what the fullest GPU needs, in GiB (2³⁰ bytes)."""
+        return max(memory.total for memory in run_memory(self.run)) / GIB
+
+    @property
+    def fits(self) -> bool | None:
+        """Return whether every stage fits; None where the system does not say how much memory a GPU has."""
+        limit = self.loaded.system.system.gpu.memory_gib
+        return None if limit is None else self.memory_gib <= limit.value
+
+    @property
+    def answers(self) -> tuple[Answer, ...]:
+        """Return what each operator and collective contributes, with its source, the longest first."""
+        return tuple(breakdown.answers(self.prediction, self.loaded.system))
+
+    @property
+    def sources(self) -> dict[str, int]:
+        """Return the number of ``answers`` by source: interpolated, extrapolated, analytic."""
+        return json_document.count_by_source(self.answers)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Return what a reader must know before trusting the numbers, a sentence each."""
+        return tuple(json_document.notes(self.prediction, self.loaded.system, list(self.answers), self.loaded.notes))
+
+    @property
+    def budget(self) -> Bill:
+        """Return hours, energy and price of the training that the configuration's budget asks for, or of one step."""
+        return prediction_bill(self.prediction, self.loaded.system, self.loaded.budget)
+
+    def on(
+        self, system: str | PathLike[str] | LoadedSystem | None = None, hardware: Hardware | None = None
+    ) -> StepPrediction:
+        """Predict the same configuration on another system or changed hardware; arguments and errors as ``predict``.
+
+        It starts from the configuration: a system or changes that this prediction was made with do not carry over.
+        """
+        return _predict(self.configuration, system, hardware)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what ``predict --json`` prints (docs/json.md)."""
+        return json_document.to_json(self.prediction, self.loaded.system, self.loaded.budget, self.loaded.notes)
+
+    def text(self, width: int = USUAL_WIDTH) -> str:
+        """Return the report that ``predict`` prints, for so many columns."""
+        from predictor.report.text import render
+
+        return render(self.prediction, self.loaded.system, width, self.loaded.budget, self.loaded.notes)
+
+    def __str__(self) -> str:
+        """Return the report."""
+        return self.text()
+
+    def __repr__(self) -> str:
+        """Return name and step in a line."""
+        step = self.step
+        return f"<{self.name}: {step.us:.6g} us, 90 % interval {step.low_us:.6g} to {step.high_us:.6g}>"
+
+
+def _predict(
+    configuration: Configuration,
+    system: str | PathLike[str] | LoadedSystem | None,
+    hardware: Hardware | None,
+) -> StepPrediction:
+    named = None
+    if system is not None:
+        from predictor.interface.system import system_name  # costs a start that stays on the configuration's system
+
+        named = system_name(system)
+    changes = change_texts(hardware)
+    loaded = prepare_on(configuration, named, changes)
+    name = ", ".join([f"{configuration.name} on {loaded.system.name}", *changes])
+    return StepPrediction(name, configuration, loaded, composition.predict(loaded.run, loaded.system))
+
+
+def predict(
+    config: Config,
+    *,
+    system: str | PathLike[str] | LoadedSystem | None = None,
+    hardware: Hardware | None = None,
+) -> StepPrediction:
+    """Predict one training step, that is one parameter update.
+
+    Args:
+        config: path of a configuration file, or a mapping with the same keys, in the full or the short form. Folders
+            in a file are relative to it, those in a mapping to the current folder.
+        system: another published system than the configuration's: a name, a folder, or what ``load_system`` returns,
+            whose folder counts; the run's own precision decides what answers.
+        hardware: changes to the system as ``whatif --set`` takes them: {"inter_node_gb_per_s": 50} or "x2" for twice
+            as much; all change together.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        yaml.YAMLError: it does not parse.
+        KeyError: a required key is missing.
+        ValueError: a value is not allowed, or nothing published answers for it.
+    """
+    return _predict(read(config), system, hardware)

@@ -1,0 +1,33 @@
+"""How published runs of a kind came out against their predictions: a note until the model covers what they show."""
+
+from __future__ import annotations
+
+from predictor.costs.published import PublishedSystem
+from predictor.workloads.run import TrainingRun
+
+SHARDS_GRADIENTS = 2  # the ZeRO stage from which on ranks hold a share of the gradients
+
+
+def _hides_sharded_traffic(run: TrainingRun) -> bool:
+    """Return whether gradients or weights are shared out and travel beside computing."""
+    overlaps = run.overlap_gradient_reduction or run.overlap_parameter_gather
+    return run.zero_stage >= SHARDS_GRADIENTS and overlaps and run.layout.gradient_ranks > 1
+
+
+def published_runs_note(run: TrainingRun, system: PublishedSystem) -> str | None:
+    """Return how published runs of a run's kind came out, on its chip where there are any.
+
+    Two kinds have such runs: sharded ones that hide traffic, and any on a system known from a data sheet. Where both
+    apply, sharding decides, whose errors are the larger. None for every other run.
+    """
+    sharded = _hides_sharded_traffic(run)
+    if not sharded and system.system.transfer is None:
+        return None
+    from predictor.step.published_groups import published_runs  # most predictions need none of it
+
+    kind = "with ZeRO-2/3 or FSDP and traffic beside computing" if sharded else "on systems known from a data sheet"
+    groups = published_runs().sharded if sharded else published_runs().data_sheet
+    same_chip = [group for group in groups if system.gpu in group.gpus]
+    where = "" if same_chip else f", none of them on the {system.gpu}"
+    errors = "; ".join(group.summary for group in same_chip or groups)
+    return f"Published runs {kind}{where}: predicted steps were on average {errors}."
