@@ -50,12 +50,14 @@ class PassTime:
             self.cost * times,
             {part: cost * times for part, cost in self.traffic.items()},
             self.host * times if self.host.us else self.host,
-            {part: cost * times for part, cost in self.hidden.items()},
+            {part: cost * times for part, cost in self.hidden.items()} if self.hidden else self.hidden,
         )
 
 
 def _merged(one: dict[Part, Cost], other: dict[Part, Cost]) -> dict[Part, Cost]:
     """Return the sum of costs by what they are for."""
+    if not other:
+        return one
     merged = dict(one)
     for part, cost in other.items():
         merged[part] = merged[part] + cost if part in merged else cost
@@ -231,6 +233,7 @@ class _Timer:
         self._system = system
         self._step = step
         self._blocks: dict[BlockTasks, PieceTime] = {}
+        self._repeated: dict[tuple[BlockTasks, int], PieceTime] = {}
         self._pieces: dict[PieceTasks, PieceTime] = {}
         self._stages: dict[StageTasks, StageTime] = {}
 
@@ -245,8 +248,14 @@ class _Timer:
         if found is None:
             found = NO_PIECE
             for block, count in piece.blocks:
-                found = (self._block(block) * count if count != 1 else self._block(block)) + found
+                found = self._repeat(block, count) + found
             self._pieces[piece] = found
+        return found
+
+    def _repeat(self, block: BlockTasks, count: int) -> PieceTime:
+        found = self._repeated.get((block, count))
+        if found is None:
+            found = self._repeated[block, count] = self._block(block) * count
         return found
 
     def _block(self, block: BlockTasks) -> PieceTime:

@@ -132,6 +132,20 @@ def _last_edge(run: TrainingRun) -> Passes:
     return Passes(PassTasks(forward, []), NOTHING, PassTasks(backward, []))
 
 
+def _edge_parameters(run: TrainingRun, is_first: bool, is_end: bool) -> int:
+    """Return the parameters of the model's beginning or end on one rank, as a piece gathers them.
+
+    Args:
+        run: the run.
+        is_first: the piece has the model's beginning, and so a tied embedding already.
+        is_end: of the model's end, else of its beginning.
+    """
+    embedding = run.model.embedding_parameters(run.layout.tensor_parallel_size)
+    if not is_end:
+        return embedding + run.model.position_parameters()
+    return run.model.norm_parameters(1) + (0 if is_first and run.model.tied_embeddings else embedding)
+
+
 def edge_passes(run: TrainingRun, stage: int, chunk: int = 0) -> Passes:
     """Return what a piece of a stage runs beside its layers.
 
@@ -147,14 +161,11 @@ def edge_passes(run: TrainingRun, stage: int, chunk: int = 0) -> Passes:
     is_last = stage == stages - 1 and chunk == pieces - 1
     forward, backward = NOTHING, NOTHING
     tp = run.layout.tensor_parallel_size
-    shares = is_first and run.model.tied_embeddings  # gathered for the embedding already
-    for wanted, edge, parameters in (
-        (is_first, _first_edge, run.model.embedding_parameters(tp) + run.model.position_parameters()),
-        (is_last, _last_edge, run.model.norm_parameters(1) + (0 if shares else run.model.embedding_parameters(tp))),
-    ):
+    for wanted, edge in ((is_first, _first_edge), (is_last, _last_edge)):
         if wanted:
             passes = edge(run)
             if run.zero_stage >= 2:
+                parameters = _edge_parameters(run, is_first, edge is _last_edge)
                 forward += gathered(run, parameters, 0, passes.forward)
                 backward += reduced(run, parameters, 0, passes.backward)
             else:
@@ -189,10 +200,9 @@ def _around_optimizer(run: TrainingRun, parameters: int) -> Task:
 def step_end(run: TrainingRun, stage: int) -> StepEnd:
     """Return a stage's gradient reduction, optimizer step and parameter gathering."""
     layout = run.layout
-    groups = [
-        (run.dense_parameters(stage), layout.gradient_group()),
-        (run.expert_parameters(stage), layout.expert_gradient_group()),
-    ]
+    groups = [(run.dense_parameters(stage), layout.gradient_group())]
+    if run.model.experts is not None:
+        groups.append((run.expert_parameters(stage), layout.expert_gradient_group()))
     reduction: list[Task] = []
     gather: list[Task] = []
     owned = 0

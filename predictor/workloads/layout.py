@@ -66,6 +66,7 @@ class Layout:
     def _group(self, size: int, stride: int) -> Topology:
         return self._spanning((size, stride))
 
+    @cached_property
     def _token_dimensions(self) -> list[tuple[int, int]]:
         """Return size and stride of the dimensions whose ranks see different tokens, the innermost first."""
         return [(self._size(name), self._stride(name)) for name in self.rank_order if name in ("cp", "dp")]
@@ -80,19 +81,19 @@ class Layout:
 
     def gradient_group(self) -> Topology:
         """Return what the ranks span that sum their gradients of dense weights."""
-        inner, outer = self._token_dimensions()
+        inner, outer = self._token_dimensions
         return self._joined(inner, outer)
 
     def expert_group(self) -> Topology:
         """Return what the ranks span that exchange tokens with each other's experts."""
-        (inner, inner_stride), (_, outer_stride) = self._token_dimensions()
+        (inner, inner_stride), (_, outer_stride) = self._token_dimensions
         ep = self.expert_parallel_size
         within = min(ep, inner)
         return self._joined((within, inner_stride), (ep // within, outer_stride))
 
     def expert_gradient_group(self) -> Topology:
         """Return what the ranks span that sum their gradients of the same experts."""
-        (inner, inner_stride), (outer, outer_stride) = self._token_dimensions()
+        (inner, inner_stride), (outer, outer_stride) = self._token_dimensions
         ep = self.expert_parallel_size
         within = min(ep, inner)
         taken = ep // within
