@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import yaml
 
 from predictor.base.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel, ValidationError
+
+START = "estimate-train-time show-example prints a configuration to start from"
+Model = TypeVar("Model", bound="BaseModel")
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
@@ -40,8 +46,12 @@ def _kind(content: object) -> str:
     return "a list" if isinstance(content, list) else "a single value"
 
 
-def read_mapping(path: Path) -> dict[str, Any]:
+def read_mapping(path: Path, if_empty: str = START) -> dict[str, Any]:
     """Read a YAML file, or a pipe, that holds one mapping.
+
+    Args:
+        path: of the file.
+        if_empty: what the message about an empty file advises.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -58,7 +68,7 @@ def read_mapping(path: Path) -> dict[str, Any]:
         except (ValueError, RecursionError) as error:  # a date that does not exist, a number of 5,000 digits
             raise ConfigError(f"{path} cannot be read: {error}") from error
     if content is None:
-        raise ConfigError(f"{path} is empty; estimate-train-time show-example prints a configuration to start from")
+        raise ConfigError(f"{path} is empty; {if_empty}")
     if not isinstance(content, dict):
         raise ConfigError(f"{path} holds {_kind(content)}; expected keys and values")
     return {str(key): value for key, value in content.items()}
@@ -71,3 +81,34 @@ def one_line(error: yaml.YAMLError) -> str:
     if mark is None or problem is None:
         return f"not YAML: {' '.join(str(error).split())}"
     return f"{mark.name}, line {mark.line + 1}, column {mark.column + 1}: not YAML: {problem}"
+
+
+def first_problem(error: ValidationError) -> str:
+    """Return the first field that is wrong, and why."""
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"])
+    reason = first["msg"].removeprefix("Value error, ")
+    return f"{where}: {reason}" if where else reason
+
+
+def read_keys(path: Path, error_type: type[ValueError]) -> dict[str, Any]:
+    """Read a YAML file that holds one mapping; whatever is wrong with it is one line of ``error_type``."""
+    try:
+        return read_mapping(path, if_empty="expected keys and values")
+    except yaml.YAMLError as error:
+        raise error_type(one_line(error)) from None
+    except ConfigError as error:
+        raise error_type(str(error)) from None
+    except OSError as error:
+        raise error_type(f"{path}: {error.strerror}" if error.strerror else str(error)) from None
+
+
+def read_valid(path: Path, model: type[Model], error_type: type[ValueError]) -> Model:
+    """Read a YAML file into a model; whatever is wrong with it is one line of ``error_type``."""
+    from pydantic import ValidationError  # what only lists examples starts without it
+
+    content = read_keys(path, error_type)
+    try:
+        return model.model_validate(content)
+    except ValidationError as error:
+        raise error_type(f"{path}: {first_problem(error)}") from None

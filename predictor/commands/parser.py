@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from predictor.base import command_line
 from predictor.base.bundled import EXAMPLES_FOLDER, examples
 from predictor.base.errors import ConfigError, nearest
 from predictor.base.files import write_whole
@@ -17,12 +18,8 @@ NARROWEST, USUAL_WIDTH = 40, 100
 Commands = Any  # argparse names the type of add_subparsers' result for itself only
 
 
-class Parser(argparse.ArgumentParser):
-    """An argument parser whose complaints are one line, and whose help is an answer like any other."""
-
-    def error(self, message: str) -> NoReturn:
-        """Raise what is wrong with the command line."""
-        raise ConfigError(f"{message}; {self.prog} --help lists what there is")
+class Parser(command_line.Parser):
+    """A parser whose help is an answer like any other."""
 
     def print_help(self, file: Any = None) -> NoReturn:
         """Hand the help over; argparse would ignore that it cannot be written."""

@@ -18,6 +18,7 @@ from pydantic import ValidationError
 
 from predictor.base.bundled import REGRESSORS_FOLDER
 from predictor.base.errors import PublishedError
+from predictor.base.read_yaml import first_problem
 from predictor.costs.collectives import COLLECTIVES
 from predictor.costs.hardware import System
 from predictor.costs.operator import Direction, Operator
@@ -94,7 +95,7 @@ def read_hardware(folder: Path, manifest: dict[str, str]) -> System:
     try:
         return System.model_validate(yaml.load(content, Loader=_YAML_LOADER))
     except ValidationError as error:
-        raise PublishedError(f"{folder / HARDWARE}: {error.errors()[0]['msg']}") from error
+        raise PublishedError(f"{folder / HARDWARE}: {first_problem(error)}") from error
 
 
 def lender_folder(folder: Path, name: str) -> Path:
@@ -188,8 +189,7 @@ class RegressorFiles:
                 d: DirectionRegressor(m, file.members, file.num_multiprocessors) for d, m in file.directions.items()
             }
         except ValueError as error:
-            first = error.errors()[0] if isinstance(error, ValidationError) else None
-            reason = f"{'.'.join(map(str, first['loc']))}: {first['msg']}" if first else str(error)
+            reason = first_problem(error) if isinstance(error, ValidationError) else str(error)
             raise PublishedError(
                 f"{self.folder / name} is not a regressor: {reason}; restore it, or publish the system again"
             ) from error

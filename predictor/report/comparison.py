@@ -8,7 +8,7 @@ from typing import Any
 from predictor.configuration.sections import NO_BUDGET, BudgetSection
 from predictor.costs.published import PublishedSystem
 from predictor.report.json_document import notes
-from predictor.report.text import LABELS, duration, wrapped
+from predictor.report.text import LABELS, duration, milliseconds, wrapped
 from predictor.step.breakdown import StageParts, answers, stage_parts
 from predictor.step.composition import Prediction
 from predictor.step.memory import GIB, run_memory
@@ -61,10 +61,6 @@ def _change(value: float, first: float) -> str:
     return f"{value / first - 1:+.1%}" if first > 0 else "-"
 
 
-def _cell(us: float) -> str:
-    return f"{us / 1e3:,.1f}" if abs(us) > 0.05 else "-"
-
-
 def _rows(compared: list[Compared]) -> list[tuple[str, list[str]]]:
     """Return label and cells of every line."""
     predictions = [one.prediction for one in compared]
@@ -86,7 +82,7 @@ def _rows(compared: list[Compared]) -> list[tuple[str, list[str]]]:
     for name in names:
         values = [getattr(parts, name) for parts in critical]
         if any(abs(value) > 0.05 for value in values):
-            rows.append((f"{LABELS[name]}, ms", [_cell(value) for value in values]))
+            rows.append((f"{LABELS[name]}, ms", [milliseconds(value) for value in values]))
     return rows
 
 

@@ -180,7 +180,7 @@ def _header(prediction: Prediction, system: PublishedSystem, budget: BudgetSecti
     return [first, "", *others]
 
 
-def _cell(us: float) -> str:
+def milliseconds(us: float) -> str:
     """Return milliseconds; a part that rounding alone makes differ from nothing is nothing."""
     return f"{us / 1e3:,.1f}" if abs(us) > 0.05 else "-"
 
@@ -203,7 +203,7 @@ def _table(prediction: Prediction, parts: list[StageParts], width: int) -> list[
     values = [getattr(critical, name) for name in shown]
     share = ["", *(f"{value / critical.step_us:.1%}" for value in values), "100.0%"]
     stages = [
-        [f"stage {i}", *(_cell(getattr(part, name)) for name in shown), _cell(part.step_us)]
+        [f"stage {i}", *(milliseconds(getattr(part, name)) for name in shown), milliseconds(part.step_us)]
         for i, part in enumerate(parts)
     ]
     if len(parts) == 1:
@@ -259,7 +259,7 @@ def _foundations(prediction: Prediction, found: list[Answer]) -> list[str]:
 def _data_parallel(parts: StageParts, step_us: float) -> str:
     total, hidden = parts.data_parallel_us, parts.data_parallel_hidden_us
     return (
-        f"Data-parallel traffic: {_cell(total)} ms, {_cell(total - hidden)} ms of it exposed "
+        f"Data-parallel traffic: {milliseconds(total)} ms, {milliseconds(total - hidden)} ms of it exposed "
         f"({(total - hidden) / step_us:.1%} of the step)."
     )
 

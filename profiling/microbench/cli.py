@@ -25,19 +25,11 @@ from microbench.steps.cli import register as register_steps
 from microbench.survey.cli import register as register_survey
 from microbench.sweep import read_sweep, sweep_names
 from microbench.table import read_tables
-from predictor.base.errors import nearest
+from predictor.base.command_line import Parser, progress
+from predictor.base.errors import ConfigError, nearest
 from predictor.costs.catalogue import catalogue
 
 FAILED, BAD_INPUT, TERMINATED = 1, 2, 143
-
-
-def _progress(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise MeasureError(f"{message}; {self.prog} --help lists what there is")
 
 
 def _check_operators(names: Sequence[str]) -> None:
@@ -94,9 +86,9 @@ def _operator(arguments: argparse.Namespace) -> int:
     outcomes = []
     for precision in precisions:
         names = _in_precision(arguments.names, precision, device)
-        _progress(f"measuring {len(names)} operators on {device.name} in {precision}, shard {arguments.shard}")
+        progress(f"measuring {len(names)} operators on {device.name} in {precision}, shard {arguments.shard}")
         job = Job(arguments.out, device, precision, sweep, shard, deadline, arguments.threads)
-        outcomes += profile(job, names, _progress)
+        outcomes += profile(job, names, progress)
     for outcome in outcomes:
         print(outcome.path)
     failures = [outcome for outcome in outcomes if outcome.is_failure]
@@ -135,8 +127,8 @@ def _system(arguments: argparse.Namespace) -> int:
     sheet = read_datasheet(path) if path else None
     default = device.name if arguments.datasheet else arguments.out.resolve().name
     name = arguments.name or (path.stem if path else default)
-    _progress(f"measuring the peaks of {device.name}")
-    document = describe(device, name, _progress, arguments.sustained_seconds)
+    progress(f"measuring the peaks of {device.name}")
+    document = describe(device, name, progress, arguments.sustained_seconds)
     print(write_system(arguments.out, with_datasheet(document, sheet, device) if sheet else document))
     return 0
 
@@ -157,16 +149,16 @@ def _repeatability(arguments: argparse.Namespace) -> int:
     from microbench.repeatability import repeatability
 
     device = find_device(arguments.device, arguments.threads)
-    found = repeatability(device, read_sweep(arguments.sweep), arguments.shapes, _progress)
+    found = repeatability(device, read_sweep(arguments.sweep), arguments.shapes, progress)
     print(json.dumps(found) if arguments.json else found.pop("text"))
     return 0
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line's parser."""
-    result = _Parser(prog="python -m microbench", description=__doc__.splitlines()[0] if __doc__ else "")
+    result = Parser(prog="python -m microbench", description=__doc__.splitlines()[0] if __doc__ else "")
     commands = result.add_subparsers(required=True, metavar="COMMAND")
-    device = _Parser(add_help=False)
+    device = Parser(add_help=False)
     device.add_argument("--device", default="auto", help="cpu, cuda or auto (default): a GPU where there is one")
     device.add_argument("--threads", type=int, default=1, help="torch's threads on a CPU (default 1)")
     operator = commands.add_parser("operator", parents=[device], help="measure operators into tables")
@@ -220,7 +212,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except DeviceLostError as error:
         print(f"error: {error}", file=sys.stderr)
         return FAILED
-    except MeasureError as error:
+    except (MeasureError, ConfigError) as error:
         print(f"error: {error}", file=sys.stderr)
         return BAD_INPUT
 

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from microbench.errors import TableError
 from predictor.base.files import write_whole
+from predictor.base.read_yaml import first_problem
 from predictor.costs.operator import Direction
 
 SUFFIX = ".provenance.json"
@@ -92,9 +93,7 @@ def read_provenance(table: Path) -> Provenance:
             f"{table}: no {path.name} beside it; a table that does not say how it was made is not read"
         ) from None
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise TableError(f"{path}: not a provenance file: {where}: {first['msg']}") from None
+        raise TableError(f"{path}: not a provenance file: {first_problem(error)}") from None
 
 
 def write_provenance(table: Path, provenance: Provenance) -> None:

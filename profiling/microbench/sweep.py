@@ -14,12 +14,12 @@ from pathlib import Path
 from random import Random
 from typing import Annotated, TypeVar
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from microbench.errors import MeasureError
 from microbench.timing import Policy
 from predictor.base.errors import nearest
+from predictor.base.read_yaml import read_valid
 from predictor.base.sizes import LARGEST
 from predictor.costs.catalogue import catalogue
 from predictor.costs.operator import BOTH, Operator, Shape
@@ -126,14 +126,7 @@ def read_sweep(name: str) -> Sweep:
         raise MeasureError(
             f"{name} is not a sweep.{nearest(name, known)} There are {', '.join(known)}, or give a .yaml file"
         )
-    try:
-        return Sweep.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
-    except yaml.YAMLError as error:
-        raise MeasureError(f"{path}: not YAML: {str(error).splitlines()[0]}") from None
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "sweep"
-        raise MeasureError(f"{path}: {where}: {first['msg'].removeprefix('Value error, ')}") from None
+    return read_valid(path, Sweep, MeasureError)
 
 
 def _halton(index: int, base: int) -> float:

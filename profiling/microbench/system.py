@@ -18,6 +18,7 @@ from microbench.linear import linear_call
 from microbench.provenance import now
 from microbench.sustained import SIZE, measure_sustained
 from predictor.base.files import write_whole
+from predictor.base.read_yaml import read_keys
 from predictor.costs.work import FP8_PRECISIONS
 
 PRODUCT_SIZES = {"cpu": (512, 1024), "cuda": (4096, 8192)}
@@ -125,13 +126,7 @@ def read_datasheet(path: Path) -> dict[str, Any]:
     Raises:
         MeasureError: it cannot be read, or lacks the GPU or its links.
     """
-    try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise MeasureError(f"{path}: {error.strerror}") from None
-    except yaml.YAMLError as error:
-        raise MeasureError(f"{path}: not YAML: {str(error).splitlines()[0]}") from None
-    hardware = document.get("hardware") if isinstance(document, dict) else None
+    hardware = read_keys(path, MeasureError).get("hardware")
     if not isinstance(hardware, dict) or not {"gpu", "links", "gpus_per_node"} <= hardware.keys():
         raise MeasureError(f"{path}: not a system file: hardware needs gpu, links and gpus_per_node")
     return hardware

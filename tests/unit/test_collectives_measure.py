@@ -129,7 +129,7 @@ def test_sizes_reach_from_one_kibibyte_up() -> None:
         sizes = read_sweep(name).sizes()
         assert sizes[0] == 1024
         assert sizes == sorted(set(sizes))
-    with pytest.raises(MeasureError, match=r"no-such\.yaml: No such file"):
+    with pytest.raises(MeasureError, match=r"no-such\.yaml does not exist"):
         read_sweep("no-such.yaml")
     assert buffer_bytes("all_gather", 1024, 8) == 9 * 1024
 

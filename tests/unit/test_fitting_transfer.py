@@ -210,3 +210,11 @@ def test_systems_with_tables_of_their_own_are_told_from_data_sheets(tmp_path: Pa
     write_system(tmp_path / "Own.yaml")
     write_system(tmp_path / "Sheet.yaml", transfer=lent)
     assert list(measured_sources(tmp_path)) == ["Own"]
+
+
+def test_a_bad_command_line_is_one_line_and_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fit", "--sistem", "x"]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 1
+    assert said[0].startswith("error: ")
+    assert said[0].endswith("--help lists what there is")

@@ -80,7 +80,7 @@ def test_another_gpus_data_sheet_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(None, "No such file"), ("a: [", "not YAML"), ("hardware: {gpu: {}}", "needs gpu, links and gpus_per_node")],
+    [(None, "does not exist"), ("a: [", "not YAML"), ("hardware: {gpu: {}}", "needs gpu, links and gpus_per_node")],
 )
 def test_a_bad_data_sheet_is_one_line(tmp_path: Path, content: str | None, message: str) -> None:
     path = tmp_path / "sheet.yaml"

@@ -19,24 +19,21 @@ from fitting.system_fit import fit_system, judge
 from fitting.systems import SystemFileError, read_system
 from fitting.tables import TableError
 from fitting.transfer_error import transfer_error
-from predictor.base.errors import PublishedError
+from predictor.base.command_line import Parser, progress
+from predictor.base.errors import ConfigError, PublishedError
 from predictor.base.files import write_whole
 from predictor.costs.transfer_errors import TRANSFER_ERRORS
 
 BAD_INPUT = 2
 
 
-def _progress(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
 def _fit(arguments: argparse.Namespace) -> int:
     source = read_system(arguments.system)
     donor = arguments.donor or (arguments.out.parent / source.donor if source.donor else None)
     started = time.perf_counter()
-    _progress(f"fitting {source.hardware.name} from {arguments.measurements}")
-    document = fit_system(source, arguments.measurements, arguments.out, donor, _progress)
-    _progress(f"published {arguments.out} in {time.perf_counter() - started:.1f} s")
+    progress(f"fitting {source.hardware.name} from {arguments.measurements}")
+    document = fit_system(source, arguments.measurements, arguments.out, donor, progress)
+    progress(f"published {arguments.out} in {time.perf_counter() - started:.1f} s")
     print(json.dumps({kind: document[kind] for kind in ("operators", "collectives")}))
     return 0
 
@@ -46,30 +43,30 @@ def _print(document: dict[str, Any], as_json: bool, text: Callable[[dict[str, An
 
 
 def _evaluate(arguments: argparse.Namespace) -> int:
-    _progress(f"evaluating {arguments.folder} on {arguments.measurements}")
+    progress(f"evaluating {arguments.folder} on {arguments.measurements}")
     _print(evaluate(arguments.folder, arguments.measurements), arguments.json, evaluation_text)
     return 0
 
 
 def _held_out(arguments: argparse.Namespace) -> int:
     source = read_system(arguments.system)
-    _progress(f"refitting {source.hardware.name} on splits of {arguments.measurements}")
-    _print(judge(source, arguments.measurements, _progress), arguments.json, held_out_text)
+    progress(f"refitting {source.hardware.name} on splits of {arguments.measurements}")
+    _print(judge(source, arguments.measurements, progress), arguments.json, held_out_text)
     return 0
 
 
 def _transfer_error(arguments: argparse.Namespace) -> int:
-    _progress(f"predicting {' and '.join(str(folder) for folder in arguments.folders)} from each other")
+    progress(f"predicting {' and '.join(str(folder) for folder in arguments.folders)} from each other")
     document = transfer_error(arguments.folders, arguments.measurements)
     if arguments.out is not None:
         write_whole(arguments.out, json.dumps(document, indent=1) + "\n")
-        _progress(f"wrote {arguments.out}")
+        progress(f"wrote {arguments.out}")
     _print(document, arguments.json, transfer_text)
     return 0
 
 
 def _few_rows(arguments: argparse.Namespace) -> int:
-    _progress(f"drawing a few rows of {' and '.join(str(folder) for folder in arguments.folders)}")
+    progress(f"drawing a few rows of {' and '.join(str(folder) for folder in arguments.folders)}")
     _print(few_rows(arguments.folders, arguments.measurements), arguments.json, few_rows_text)
     return 0
 
@@ -90,7 +87,7 @@ def _seal(arguments: argparse.Namespace) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line's parser."""
-    result = argparse.ArgumentParser(prog="python -m fitting", description=__doc__)
+    result = Parser(prog="python -m fitting", description=__doc__)
     commands = result.add_subparsers(required=True, metavar="COMMAND")
     fit = commands.add_parser("fit", help="fit a system's measurement tables and publish it")
     fit.add_argument("--system", type=Path, required=True, help="training/systems/NAME.yaml")
@@ -141,9 +138,9 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return 0, or 2 after one line about bad input."""
-    parsed = parser().parse_args(arguments)
     try:
+        parsed = parser().parse_args(arguments)
         return int(parsed.run(parsed))
-    except (FileNotFoundError, TableError, SystemFileError, PublishedError) as error:
+    except (ConfigError, FileNotFoundError, TableError, SystemFileError, PublishedError) as error:
         print(f"error: {error}", file=sys.stderr)
         return BAD_INPUT

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
+from predictor.base.read_yaml import read_valid
 from predictor.costs.hardware import System
 
 
@@ -56,11 +56,4 @@ def read_system(path: Path) -> SystemSource:
     """
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such system file")
-    try:
-        return SystemSource.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
-    except yaml.YAMLError as error:
-        raise SystemFileError(f"{path}: not YAML: {str(error).splitlines()[0]}") from error
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise SystemFileError(f"{path}: {where}: {first['msg']}") from error
+    return read_valid(path, SystemSource, SystemFileError)

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from predictor.base.errors import ConfigError, nearest
-from predictor.base.read_yaml import read_mapping
+from predictor.base.read_yaml import first_problem, read_mapping
 
 FOLDER = Path(__file__).resolve().parent
 
@@ -64,9 +64,7 @@ def _family(path: Path) -> dict[str, Preset]:
         try:
             entry = _Entry.model_validate(content)
         except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(str(part) for part in first["loc"])
-            raise ConfigError(f"{path}: {name}.{where}: {first['msg']}") from None
+            raise ConfigError(f"{path}: {name}.{first_problem(error)}") from None
         presets[name] = Preset(name, path.stem, entry.model, entry.parameters, entry.published, entry.source)
     return presets
 

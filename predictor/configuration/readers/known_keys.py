@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from predictor.base.errors import ConfigError
-from predictor.base.read_yaml import read_mapping
+from predictor.base.read_yaml import first_problem, read_mapping
 
 FOLDER = Path(__file__).resolve().parent / "keys"
 
@@ -37,5 +37,4 @@ def known_keys(name: str) -> KnownKeys:
     try:
         return KnownKeys.model_validate(read_mapping(path))
     except ValidationError as error:
-        first = error.errors()[0]
-        raise ConfigError(f"{path}: {'.'.join(str(part) for part in first['loc'])}: {first['msg']}") from None
+        raise ConfigError(f"{path}: {first_problem(error)}") from None

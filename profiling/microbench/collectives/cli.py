@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import math
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from microbench.collectives.measure import BACKENDS, Part, Request, measure
 from microbench.collectives.sweep import read_sweep
 from microbench.errors import MeasureError
 from microbench.table import Measurement
+from predictor.base.command_line import progress
 from predictor.base.errors import nearest
 from predictor.costs.collectives import COLLECTIVES, Topology
 
@@ -75,7 +75,7 @@ def _request(arguments: argparse.Namespace) -> Request:
         silence_s=arguments.silence_s,
         nccl_tests=arguments.nccl_tests,
         gpu=gpu,
-        say=lambda text: print(text, file=sys.stderr, flush=True),
+        say=progress,
     )
 
 
@@ -102,15 +102,15 @@ def run(arguments: argparse.Namespace) -> int:
     request = _request(arguments)
     headed = False
 
-    def progress(part: Part, row: Measurement) -> None:
+    def show(part: Part, row: Measurement) -> None:
         nonlocal headed
         if not headed:
             _print(COLUMNS)
             headed = True
         _print(row_values(part.name, part.topology, row))
 
-    measured, there = measure(request, progress)
-    print(f"{measured} calls measured, {there} were there already, in {request.results}/collective", file=sys.stderr)
+    measured, there = measure(request, show)
+    progress(f"{measured} calls measured, {there} were there already, in {request.results}/collective")
     return 0
 
 

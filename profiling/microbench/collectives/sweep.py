@@ -6,11 +6,11 @@ import hashlib
 from pathlib import Path
 from typing import Annotated, Literal
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from microbench.errors import MeasureError
 from microbench.timing import Blocks
+from predictor.base.read_yaml import read_mapping, read_valid
 
 SWEEPS = Path(__file__).with_name("sweeps.yaml")
 SMALLEST_BYTES = 1024
@@ -65,15 +65,10 @@ def read_sweep(name: str) -> Sweep:
     Raises:
         MeasureError: there is none of that name, or the file is not one.
     """
-    named = yaml.safe_load(SWEEPS.read_text(encoding="utf-8"))
+    named = read_mapping(SWEEPS)
     path = Path(name)
-    try:
-        if name in named:
-            return Sweep.model_validate(named[name])
-        if path.suffix not in {".yaml", ".yml"}:
-            raise MeasureError(f"unknown sweep {name!r}; known: {', '.join(named)}, or a path to a .yaml file")
-        return Sweep.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
-    except OSError as error:
-        raise MeasureError(f"{path}: {error.strerror}") from None
-    except (ValidationError, yaml.YAMLError) as error:
-        raise MeasureError(f"{path}: not a sweep: {' '.join(str(error).split())}") from None
+    if name in named:
+        return Sweep.model_validate(named[name])
+    if path.suffix not in {".yaml", ".yml"}:
+        raise MeasureError(f"unknown sweep {name!r}; known: {', '.join(named)}, or a path to a .yaml file")
+    return read_valid(path, Sweep, MeasureError)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -13,12 +12,9 @@ from typing import Any
 from microbench.device import find_device
 from microbench.errors import MeasureError
 from microbench.steps.configuration import CONFIGS, read_steps
+from predictor.base.command_line import progress
 
 FAILED = 1
-
-
-def _progress(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -39,16 +35,16 @@ def run(arguments: argparse.Namespace) -> int:
     from microbench.steps.measure import measure_steps
     from microbench.steps.record import record_path
 
-    _progress(f"recording {len(configs)} steps on {device.name}")
+    progress(f"recording {len(configs)} steps on {device.name}")
     deadline = math.inf if minutes is None else began + 60.0 * minutes
-    outcome = measure_steps(configs, device, arguments.out, deadline, _progress)
+    outcome = measure_steps(configs, device, arguments.out, deadline, progress)
     for name in (*outcome.there, *outcome.ok):
         print(record_path(arguments.out, name))
-    _progress(f"{len(outcome.ok)} recorded, {len(outcome.there)} were there already")
+    progress(f"{len(outcome.ok)} recorded, {len(outcome.there)} were there already")
     if outcome.not_begun:
-        _progress(f"no time left for {', '.join(outcome.not_begun)}; the same command goes on")
+        progress(f"no time left for {', '.join(outcome.not_begun)}; the same command goes on")
     if outcome.is_lost:
-        _progress("error: the device answers no more after this error; the same command in a new process goes on")
+        progress("error: the device answers no more after this error; the same command in a new process goes on")
     return FAILED if outcome.failed or outcome.is_lost else 0
 
 

@@ -12,6 +12,7 @@ from microbench.errors import TableError
 from microbench.provenance import Record, Session
 from microbench.rows import Status, interquartile_range
 from predictor.base.files import write_whole
+from predictor.base.read_yaml import first_problem
 
 FORMAT = "estimate-train-time/step/1"
 FOLDER = "steps"
@@ -131,9 +132,7 @@ def read_record(path: Path) -> StepRecord:
     try:
         return StepRecord.model_validate_json(path.read_bytes())
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise TableError(f"{path}: not a recorded step: {where}: {first['msg']}") from None
+        raise TableError(f"{path}: not a recorded step: {first_problem(error)}") from None
 
 
 def read_records(results: Path) -> list[StepRecord]:

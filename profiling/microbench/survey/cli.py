@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import argparse
 import shutil
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from microbench.errors import MeasureError
 from microbench.survey.archive import ARCHIVE, SUMMARY, Saver, unpack
 from microbench.survey.kit import MACHINES, PYTHONS, make_kit
 from microbench.survey.probe import Probe, probe, why_anew
 from microbench.survey.stages import run_command, stages, survey
+from predictor.base.command_line import progress
+from predictor.base.read_yaml import read_keys
 
 SAVE_EVERY_S = 30.0
 LOG = "survey.log"
@@ -23,17 +22,12 @@ CODE = Path(__file__).resolve().parents[3]
 LEAST_MINUTES = 1.0
 
 
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
 def _earlier(folder: Path | None, here: Probe) -> Path | None:
     """Return an earlier survey's results of this GPU below a folder; None where none can be gone on with."""
     for path in sorted(folder.glob("*/system.yaml")) if folder else ():
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
-        if document["hardware"]["gpu"]["name"] == here.device:
+        if read_keys(path, MeasureError)["hardware"]["gpu"]["name"] == here.device:
             why = why_anew(path.parent, here)
-            _say(f"going on from {path.parent}" if why is None else f"starting anew: {why}")
+            progress(f"going on from {path.parent}" if why is None else f"starting anew: {why}")
             return path.parent if why is None else None
     return None
 
@@ -46,7 +40,7 @@ def _survey(arguments: argparse.Namespace) -> int:
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="survey-") as scratch:
         work = Path(scratch)
-        _say(f"surveying {here.device}, driver {here.driver}, for {arguments.minutes:g} minutes")
+        progress(f"surveying {here.device}, driver {here.driver}, for {arguments.minutes:g} minutes")
         earlier = _earlier(arguments.earlier, here)
         if earlier is not None:
             shutil.copytree(earlier, work, dirs_exist_ok=True)
@@ -57,7 +51,7 @@ def _survey(arguments: argparse.Namespace) -> int:
                 arguments.minutes,
                 lambda words, seconds: run_command(words, seconds, out / LOG),
                 work / SUMMARY,
-                _say,
+                progress,
             )
         shutil.copy(work / SUMMARY, out / SUMMARY)
     print(out / ARCHIVE)
@@ -70,14 +64,14 @@ def _unpack(arguments: argparse.Namespace) -> int:
         system = Path(scratch) / "system.yaml"
         if not system.is_file():
             raise MeasureError(f"{arguments.archive}: no system.yaml: the survey ended before it had described the GPU")
-        name = yaml.safe_load(system.read_text(encoding="utf-8"))["hardware"]["name"]
+        name = read_keys(system, MeasureError)["hardware"]["name"]
     unpack(arguments.archive, arguments.into / name)
     print(arguments.into / name)
     return 0
 
 
 def _kit(arguments: argparse.Namespace) -> int:
-    size = make_kit(CODE, arguments.out, arguments.python, arguments.machine, arguments.earlier, _say)
+    size = make_kit(CODE, arguments.out, arguments.python, arguments.machine, arguments.earlier, progress)
     print(f"{arguments.out}: {size / 1e6:.1f} MB; there: python3 {arguments.out.name}/measure.py --minutes 9 --out OUT")
     return 0
 

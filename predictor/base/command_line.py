@@ -1,0 +1,23 @@
+"""What every command line here shares: complaints of one line, and progress that is no result."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import NoReturn
+
+from predictor.base.errors import ConfigError
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose complaints are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise what is wrong with the command line."""
+        raise ConfigError(f"{message}; {self.prog} --help lists what there is")
+
+
+def progress(text: str) -> None:
+    """Print a line to stderr at once; stdout is for the result."""
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
