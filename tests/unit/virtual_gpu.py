@@ -69,6 +69,9 @@ class VirtualGpu:
         self.longest_sleep_s = max(self.longest_sleep_s, cycles / SLEEP_HZ)
         self.launch(cycles / SLEEP_HZ)
 
+    def rest(self, seconds: float) -> None:
+        self.host_s += seconds
+
     def event(self, enable_timing: bool = False) -> Event:
         return Event(self)
 
@@ -230,9 +233,9 @@ def installed(monkeypatch: pytest.MonkeyPatch, gpu: VirtualGpu, name: str = "NVI
         "empty_cache": lambda: None,
     }.items():
         monkeypatch.setattr(torch.cuda, attribute, value)
-    clock = SimpleNamespace(perf_counter=gpu.clock, monotonic=gpu.clock)
-    for module in ("microbench.clocks", "microbench.profile", "microbench.cli"):
-        monkeypatch.setattr(f"{module}.time", clock)
+    clock = SimpleNamespace(perf_counter=gpu.clock, monotonic=gpu.clock, sleep=gpu.rest)
+    for module in ("clocks", "profile", "cli", "system", "sustained"):
+        monkeypatch.setattr(f"microbench.{module}.time", clock)
     monkeypatch.setattr("microbench.timing.LEAST_GPU_FLUSH_BYTES", 4 * FLUSHED_ELEMENTS)
     monkeypatch.setattr("microbench.timing.FLUSH_TIMES_CACHE", 0.0)
     monkeypatch.setattr("microbench.nvml.nvml", lambda: None)
