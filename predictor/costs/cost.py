@@ -43,7 +43,7 @@ class Cost:
             self.us + other.us,
             self.low_us + other.low_us,
             self.high_us + other.high_us,
-            max(self.source, other.source),
+            self.source if self.source >= other.source else other.source,
         )
 
     def __mul__(self, times: float) -> Cost:

@@ -39,7 +39,7 @@ class PredictedStage:
 def predicted_stages(prediction: Prediction, system: PublishedSystem) -> tuple[PredictedStage, ...]:
     """Return every pipeline stage, in order."""
     limit = system.system.gpu.memory_gib
-    found = zip(prediction.stages, stage_parts(prediction, system), run_memory(prediction.run), strict=True)
+    found = zip(prediction.stages, stage_parts(prediction), run_memory(prediction.run), strict=True)
     return tuple(
         PredictedStage(
             stage=index,

@@ -36,7 +36,7 @@ class Compared:
     @property
     def critical(self) -> StageParts:
         """Return where the stage spends the step whose end ends it."""
-        return stage_parts(self.prediction, self.system)[self.prediction.critical_stage]
+        return stage_parts(self.prediction)[self.prediction.critical_stage]
 
     @property
     def memory_gib(self) -> float:

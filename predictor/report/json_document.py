@@ -204,7 +204,7 @@ def to_json(
     """Return a prediction as plain lists, dictionaries, strings and numbers; ``given``: notes known already."""
     step = prediction.step
     found = answers(prediction, system)
-    parts = stage_parts(prediction, system)
+    parts = stage_parts(prediction)
     memory = run_memory(prediction.run)
     stages = [
         {

@@ -283,7 +283,7 @@ def render(
 ) -> str:
     """Return a prediction as a page of text, no line of its table wider than ``width`` unless one stage is."""
     found = answers(prediction, system)
-    parts = stage_parts(prediction, system)
+    parts = stage_parts(prediction)
     critical = parts[prediction.critical_stage]
     below = []
     if len(parts) > 1:

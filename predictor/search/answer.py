@@ -45,7 +45,7 @@ class Found:
 
 def _winner(space: Space, system: PublishedSystem, ranked: Ranked) -> Winner:
     prediction = predict(space.run(ranked.plan), system)
-    return Winner(ranked, prediction, stage_parts(prediction, system)[prediction.critical_stage])
+    return Winner(ranked, prediction, stage_parts(prediction)[prediction.critical_stage])
 
 
 def search(asked: Asked, top: int, pareto: bool = False) -> Found:

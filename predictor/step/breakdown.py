@@ -92,7 +92,7 @@ def _kernels(passes: Iterable[PassTime]) -> float:
     return sum(one.cost.us - one.host.us - sum(cost.us for cost in one.traffic.values()) for one in passes)
 
 
-def stage_parts(prediction: Prediction, system: PublishedSystem) -> list[StageParts]:
+def stage_parts(prediction: Prediction) -> list[StageParts]:
     """Return where every stage spends the step."""
     count, timeline = prediction.run.num_micro_batches, prediction.timeline
     found = []

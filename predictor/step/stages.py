@@ -246,13 +246,16 @@ class _Timer:
     def _piece(self, piece: PieceTasks) -> PieceTime:
         found = self._pieces.get(piece)
         if found is None:
-            found = NO_PIECE
-            for block, count in piece.blocks:
-                found = self._repeat(block, count) + found
+            parts = [self._repeat(block, count) for block, count in piece.blocks]
+            found = parts[0] if parts else NO_PIECE
+            for part in parts[1:]:
+                found = part + found
             self._pieces[piece] = found
         return found
 
     def _repeat(self, block: BlockTasks, count: int) -> PieceTime:
+        if count == 1:
+            return self._block(block)
         found = self._repeated.get((block, count))
         if found is None:
             found = self._repeated[block, count] = self._block(block) * count

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from math import ceil
 
+from predictor.base.lazy import lazy
 from predictor.costs.work import ELEMENT_BYTES, PRECISION_BYTES
 
 
@@ -44,52 +44,52 @@ class LayerCall:
     context_parallel_size: int = 1
     sequence_parallel: bool = False
 
-    @cached_property
+    @lazy
     def sequence_per_rank(self) -> int:
         """Return the tokens of one sample that one context-parallel rank holds."""
         return self.sequence_length // self.context_parallel_size
 
-    @cached_property
+    @lazy
     def tokens(self) -> int:
         """Return the tokens of one micro-batch on one rank."""
         return self.micro_batch_size * self.sequence_per_rank
 
-    @cached_property
+    @lazy
     def unsplit_tokens(self) -> int:
         """Return the tokens that reach what tensor parallelism does not split: norms, residual additions, dropout."""
         return self.tokens // self.tensor_parallel_size if self.sequence_parallel else self.tokens
 
-    @cached_property
+    @lazy
     def head_dim(self) -> int:
         """Return the width of one attention head."""
         return self.head_width or self.hidden_size // self.num_attention_heads
 
-    @cached_property
+    @lazy
     def heads_per_rank(self) -> int:
         """Return the query heads of one tensor-parallel rank."""
         return self.num_attention_heads // self.tensor_parallel_size
 
-    @cached_property
+    @lazy
     def key_value_heads_per_rank(self) -> int:
         """Return the key and value heads of one tensor-parallel rank; every rank has one at least (a copy)."""
         return max(1, (self.num_key_value_heads or self.num_attention_heads) // self.tensor_parallel_size)
 
-    @cached_property
+    @lazy
     def attention_width(self) -> int:
         """Return the width of the queries, and of attention's output, on one rank."""
         return self.heads_per_rank * self.head_dim
 
-    @cached_property
+    @lazy
     def qkv_width(self) -> int:
         """Return the width of queries, keys and values together on one rank."""
         return (self.heads_per_rank + 2 * self.key_value_heads_per_rank) * self.head_dim
 
-    @cached_property
+    @lazy
     def ffn_width(self) -> int:
         """Return the inner width of the FFN on one rank, the gate not counted."""
         return self.ffn_hidden_size // self.tensor_parallel_size
 
-    @cached_property
+    @lazy
     def vocab_per_rank(self) -> int:
         """Return the rows of the embedding on one rank."""
         return padded_vocab_size(self.vocab_size, self.tensor_parallel_size) // self.tensor_parallel_size

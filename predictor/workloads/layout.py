@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from math import prod
 
+from predictor.base.lazy import lazy
 from predictor.costs.collectives import Topology, topology_of
 
 # Innermost first: tensor-parallel ranks are neighbours. Source: Megatron-LM core/parallel_state.py, order
@@ -32,7 +32,7 @@ class Layout:
     expert_parallel_size: int = 1
     rank_order: tuple[str, ...] = RANK_ORDER
 
-    @cached_property
+    @lazy
     def num_gpus(self) -> int:
         """Return the number of GPUs of the run."""
         return prod([self._size(name) for name in self.rank_order])
@@ -54,7 +54,7 @@ class Layout:
             return self.context_parallel_size
         return self.data_parallel_size if name == "dp" else self.pipeline_parallel_size
 
-    @cached_property
+    @lazy
     def _strides(self) -> dict[str, int]:
         """Distance between neighbouring ranks of each kind."""
         sizes = [self._size(name) for name in self.rank_order]
@@ -66,7 +66,7 @@ class Layout:
     def _group(self, size: int, stride: int) -> Topology:
         return self._spanning((size, stride))
 
-    @cached_property
+    @lazy
     def _token_dimensions(self) -> list[tuple[int, int]]:
         """Return size and stride of the dimensions whose ranks see different tokens, the innermost first."""
         return [(self._size(name), self._stride(name)) for name in self.rank_order if name in ("cp", "dp")]

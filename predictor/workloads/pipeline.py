@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 from predictor.workloads.run import TrainingRun
@@ -64,28 +65,38 @@ def _summed(pieces: list[Kinds]) -> Kinds:
 
 def pipeline(run: TrainingRun) -> Pipeline:
     """Return the distinct stages of a run."""
+    pieces = run.virtual_pipeline_parallel_size
+    alike = run.model.only_kind
+    if alike is not None:
+        return _of_one_kind(alike, run.layers_per_stage, pieces)
+    stages = range(len(run.layers_per_stage))
+    return _pipeline([[tuple(run.layer_kinds(stage, piece).items()) for piece in range(pieces)] for stage in stages])
+
+
+@lru_cache(maxsize=1024)
+def _of_one_kind(kind: LayerKind, layers_per_stage: tuple[int, ...], pieces: int) -> Pipeline:
+    """Return the distinct stages of a pipeline whose layers are all of one kind."""
+    return _pipeline([[((kind, layers // pieces),)] * pieces for layers in layers_per_stage])
+
+
+def _pipeline(stages: list[list[Kinds]]) -> Pipeline:
+    """Return the distinct stages of a pipeline, given as every stage's pieces."""
     found: dict[tuple[object, ...], int] = {}
     pieces: dict[Piece, int] = {}
     distinct: list[Stage] = []
     index = []
-    last_stage, last_piece = run.layout.pipeline_parallel_size - 1, run.virtual_pipeline_parallel_size - 1
-    alike = run.model.only_kind
-    for stage, layers in enumerate(run.layers_per_stage):
+    last_stage = len(stages) - 1
+    for stage, own in enumerate(stages):
         is_first, is_last = stage == 0, stage == last_stage
-        own: list[Kinds]
-        if alike is not None:
-            own = [((alike, layers // (last_piece + 1)),)] * (last_piece + 1)
-        else:
-            own = [tuple(run.layer_kinds(stage, piece).items()) for piece in range(last_piece + 1)]
         key = (is_first, is_last, *own)
         if key not in found:
             found[key] = len(distinct)
             placed = [
-                Piece(kinds, is_first and piece == 0, is_last and piece == last_piece)
+                Piece(kinds, is_first and piece == 0, is_last and piece == len(own) - 1)
                 for piece, kinds in enumerate(own)
             ]
             piece_index = tuple([pieces.setdefault(piece, len(pieces)) for piece in placed])
             distinct.append(Stage(stage, piece_index, _summed(own), is_first, is_last))
         index.append(found[key])
-    kinds = dict.fromkeys(kind for stage in distinct for kind, _ in stage.layers)
+    kinds = dict.fromkeys(kind for one in distinct for kind, _ in one.layers)
     return Pipeline(tuple(distinct), tuple(index), tuple(pieces), tuple(kinds))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cached_property
 
+from predictor.base.lazy import lazy
 from predictor.costs.work import element_bytes
 from predictor.workloads.layer_call import LayerCall
 from predictor.workloads.layout import Layout
@@ -67,7 +67,7 @@ class TrainingRun:
     overlap_tensor_parallel: bool = False
     fp32_gradients: bool = False
 
-    @cached_property
+    @lazy
     def element_bytes(self) -> int:
         """Return the bytes of one activation, weight or gradient outside the optimizer."""
         return element_bytes(self.precision)
@@ -81,7 +81,7 @@ class TrainingRun:
         """Return the sizes that operators see for one micro-batch on one rank."""
         return self._call
 
-    @cached_property
+    @lazy
     def _call(self) -> LayerCall:
         return self.model.call(
             self.micro_batch_size,
@@ -126,7 +126,7 @@ class TrainingRun:
             return 0
         return sum(count for kind, count in self.stage_kinds(stage).items() if kind.has_experts)
 
-    @cached_property
+    @lazy
     def _layer_parameters(self) -> tuple[int, int]:
         """Parameters on one rank of a layer without experts, and of one with them, its routed experts not counted."""
         tp = self.layout.tensor_parallel_size

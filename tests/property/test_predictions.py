@@ -77,7 +77,7 @@ def test_interval_contains_the_point_and_parts_add_up(content: dict[str, Any]) -
     prediction = predicted(to_full_run(content))
     step = prediction.step
     assert 0 < step.low_us <= step.us <= step.high_us
-    for parts in stage_parts(prediction, system()):
+    for parts in stage_parts(prediction):
         assert abs(parts.step_us - step.us) <= 1e-9 * step.us
         assert all(getattr(parts, name) >= -1e-6 * step.us for name in parts.__slots__)
 
@@ -86,7 +86,7 @@ def test_interval_contains_the_point_and_parts_add_up(content: dict[str, Any]) -
 @settings(max_examples=60)
 def test_one_rank_sends_nothing(content: dict[str, Any]) -> None:
     layout = content["parallelism"]
-    parts = stage_parts(predicted(to_full_run(content)), system())
+    parts = stage_parts(predicted(to_full_run(content)))
     for stage in parts:
         assert (stage.tensor_parallel_us > 0) == (layout["tensor_parallel_size"] > 1)
         data = stage.data_parallel_us

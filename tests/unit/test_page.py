@@ -101,7 +101,7 @@ def test_slots_of_a_trace_add_up_to_the_breakdown(name: str, tmp_path: Path) -> 
     loaded = prepare(*read_config(write(CONFIGS[name], tmp_path / "c.yml")))
     prediction = predict(loaded.run, loaded.system)
     trace = step_trace(prediction)
-    parts = stage_parts(prediction, loaded.system)
+    parts = stage_parts(prediction)
     for stage, timed in enumerate(parts):
         slots = [slot for slot in trace.slots if slot.rank == stage]
         computing = timed.forward_us + timed.recompute_us + timed.backward_us + timed.host_us

@@ -46,13 +46,13 @@ def case(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Prediction, Pu
 
 
 def test_parts_of_every_stage_add_up_to_the_step(case: tuple[Prediction, PublishedSystem]) -> None:
-    prediction, system = case
-    for index, parts in enumerate(stage_parts(prediction, system)):
+    prediction, _ = case
+    for index, parts in enumerate(stage_parts(prediction)):
         assert math.isclose(parts.step_us, prediction.step.us, rel_tol=1e-9), f"stage {index}"
         for name in parts.__slots__:
             assert getattr(parts, name) >= -1e-6 * prediction.step.us, f"stage {index}: {name} is negative"
     assert math.isclose(
-        stage_parts(prediction, system)[prediction.critical_stage].bubble_us, prediction.bubble_us, abs_tol=1e-3
+        stage_parts(prediction)[prediction.critical_stage].bubble_us, prediction.bubble_us, abs_tol=1e-3
     )
 
 
@@ -73,7 +73,7 @@ def test_answers_account_for_what_a_stage_does(case: tuple[Prediction, Published
     prediction, system = case
     largest = answers(prediction, system)
     assert largest == sorted(largest, key=lambda answer: -answer.step_us)
-    parts = stage_parts(prediction, system)
+    parts = stage_parts(prediction)
     hidden = max(part.data_parallel_hidden_us for part in parts)
     busy = max(part.step_us - part.bubble_us - part.waiting_us - part.host_us for part in parts)
     assert sum(answer.step_us for answer in largest) >= (busy - hidden) * 0.98

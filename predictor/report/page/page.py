@@ -156,7 +156,7 @@ def page(prediction: Prediction, loaded: Loaded, picture: str, found: Found | No
         found: a search over the same GPUs, where one was asked for.
     """
     system = loaded.system
-    parts, memory = stage_parts(prediction, system), run_memory(prediction.run)
+    parts, memory = stage_parts(prediction), run_memory(prediction.run)
     listed = answers(prediction, system)
     limit = system.system.gpu.memory_gib
     time_bars, memory_bars = _time_bars(parts), [_memory_bar(i, one) for i, one in enumerate(memory)]
