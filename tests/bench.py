@@ -184,7 +184,7 @@ def searching() -> list[Row]:
     count = f"search, {found.considered:,} layouts, {found.replayed} replayed"
     return [
         Row(count, f"{statistics.median(walls):.2f} s", "", "2 s"),
-        Row("  layouts a second, every piece timed anew", f"{statistics.median(rates):,.0f}/s", "", "20,000/s"),
+        Row("  layouts a second, every chunk timed anew", f"{statistics.median(rates):,.0f}/s", "", "20,000/s"),
     ]
 
 

@@ -133,7 +133,7 @@ def _rest(plan: Plan, num_layers: int) -> str:
     """Return what the columns of numbers leave unsaid."""
     words = ["uneven layers"] if num_layers % plan.degrees.pipeline else []
     if plan.degrees.pipeline > 1:
-        words.append(plan.schedule + (f" × {plan.pieces}" if plan.pieces > 1 else ""))
+        words.append(plan.schedule + (f" × {plan.num_chunks}" if plan.num_chunks > 1 else ""))
     words.append(f"ZeRO-{plan.zero_stage}")
     if plan.recompute != "none":
         words.append(f"recompute {plan.recompute}")

@@ -82,7 +82,7 @@ def layout_fields(plan: Plan) -> dict[str, Any]:
         "sequence_parallel": plan.sequence_parallel,
         "context_parallel_size": degrees.context,
         "pipeline_parallel_size": degrees.pipeline,
-        "virtual_pipeline_parallel_size": plan.pieces,
+        "virtual_pipeline_parallel_size": plan.num_chunks,
         "data_parallel_size": degrees.data,
         "expert_parallel_size": degrees.expert,
         "schedule": plan.schedule,

@@ -89,9 +89,9 @@ def plans(space: Space) -> Iterator[Plan]:
                 orders[key] = space.orders(degrees, count)
             for parallel in parallels:
                 for recompute in recomputes:
-                    for schedule, pieces in orders[key]:
+                    for schedule, num_chunks in orders[key]:
                         for zero in zeros:
-                            yield Plan(degrees, zero, parallel, size, count, recompute, schedule, pieces)
+                            yield Plan(degrees, zero, parallel, size, count, recompute, schedule, num_chunks)
 
 
 def fastest(timer: Timer, fitting: list[_Fitting], top: int) -> tuple[list[Ranked], int, int]:
@@ -204,5 +204,5 @@ def described(plan: Plan) -> str:
     parts.append(f"micro-batch {plan.micro_batch_size}")
     parts += ["sequence parallel"] if plan.sequence_parallel else []
     parts += [f"recompute {plan.recompute}", f"ZeRO-{plan.zero_stage}"]
-    pieces = f" × {plan.pieces}" if plan.pieces > 1 else ""
-    return ", ".join([*parts, plan.schedule + pieces] if degrees.pipeline > 1 else parts)
+    interleaving = f" × {plan.num_chunks}" if plan.num_chunks > 1 else ""
+    return ", ".join([*parts, plan.schedule + interleaving] if degrees.pipeline > 1 else parts)

@@ -1,4 +1,4 @@
-"""The time of a candidate as plain numbers: every piece is asked for once and shared by all that have it.
+"""The time of a candidate as plain numbers: every chunk is asked for once and shared by all that have it.
 
 The numbers are those of ``predict`` without its intervals; a test holds them to each other.
 """
@@ -12,13 +12,13 @@ from predictor.costs.published import PublishedSystem
 from predictor.search.space import Plan, Space
 from predictor.search.stages import Key, Pipelines, shared_key
 from predictor.step.overlap import left_over
-from predictor.step.stages import PieceTime, time_block
+from predictor.step.stages import ChunkTime, time_block
 from predictor.timeline.bound import lower_bound
 from predictor.timeline.replay import replay
 from predictor.timeline.schedules import SCHEDULES
 from predictor.timeline.step_end import end_of_step
 from predictor.workloads.layer import gradient_accumulation
-from predictor.workloads.pipeline import Piece, Stage
+from predictor.workloads.pipeline import Chunk, Stage
 from predictor.workloads.run import Recompute, TrainingRun
 from predictor.workloads.tasks import Task
 from predictor.workloads.transformer import LayerKind
@@ -32,7 +32,7 @@ WHOLE = next(name for name, schedule in SCHEDULES.items() if not schedule.splits
 
 
 class Work(NamedTuple):
-    """One micro-batch through one piece, in microseconds.
+    """One micro-batch through one chunk, in microseconds.
 
     ``backward`` is recomputation and the whole backward pass, ``weight`` the part of it that makes weights' gradients.
     """
@@ -64,7 +64,7 @@ class End(NamedTuple):
 
 
 class Timing(NamedTuple):
-    """All that a replay and its bound need, in the order in which they take it; durations per stage and piece."""
+    """All that a replay and its bound need, in the order in which they take it; durations per stage and chunk."""
 
     forward: list[list[float]]
     backward: list[list[float]]
@@ -74,9 +74,9 @@ class Timing(NamedTuple):
     closing: float
 
 
-def _work(piece: PieceTime) -> Work:
-    weight = piece.weight.cost.us
-    return Work(piece.forward.cost.us, piece.recompute.cost.us + piece.backward.cost.us + weight, weight)
+def _work(chunk: ChunkTime) -> Work:
+    weight = chunk.weight.cost.us
+    return Work(chunk.forward.cost.us, chunk.recompute.cost.us + chunk.backward.cost.us + weight, weight)
 
 
 class Timer:
@@ -105,12 +105,12 @@ class Timer:
         index = self._pipelines.of(plan).index
         works = self._stage_works(plan)
         splits = SCHEDULES[plan.schedule].splits_backward
-        forward = [[work.forward for work in pieces] for pieces in works]
-        backward = [[work.backward - work.weight if splits else work.backward for work in pieces] for pieces in works]
-        weight = [[work.weight for work in pieces] for pieces in works] if splits else []
+        forward = [[work.forward for work in chunks] for chunks in works]
+        backward = [[work.backward - work.weight if splits else work.backward for work in chunks] for chunks in works]
+        weight = [[work.weight for work in chunks] for chunks in works] if splits else []
         reductions, closings = [], []
-        for end, pieces in zip(self._stage_ends(plan), works, strict=True):
-            reduction, closing = self._exposed(end, pieces)
+        for end, chunks in zip(self._stage_ends(plan), works, strict=True):
+            reduction, closing = self._exposed(end, chunks)
             reductions.append(reduction)
             closings.append(closing)
         return Timing(
@@ -163,28 +163,28 @@ class Timer:
         return self._space.base.blocking_transfers and SCHEDULES[plan.schedule].may_block
 
     def _stage_works(self, plan: Plan) -> list[list[Work]]:
-        """Return the work of every distinct stage's pieces."""
+        """Return the work of every distinct stage's chunks."""
         shared = shared_key(plan)
         key = (
             shared,
             plan.num_micro_batches,
             plan.recompute,
             plan.degrees.pipeline,
-            plan.pieces,
+            plan.num_chunks,
             self._layered_as(plan),
         )
         found = self._works.get(key)
         if found is None:
             stages = self._pipelines.of(plan)
             layers = {kind: self._layer(plan, shared, kind) for kind in stages.kinds}
-            works = [self._piece(plan, shared, piece, layers) for piece in stages.pieces]
-            found = self._works[key] = [[works[i] for i in stage.piece_index] for stage in stages.distinct]
+            works = [self._chunk(plan, shared, chunk, layers) for chunk in stages.chunks]
+            found = self._works[key] = [[works[i] for i in stage.chunk_index] for stage in stages.distinct]
         return found
 
-    def _piece(self, plan: Plan, shared: Key, piece: Piece, layers: dict[LayerKind, Work]) -> Work:
-        """Return the work of a piece: its layers and what it runs beside them."""
-        forward, backward, weight = self._edge(plan, shared, piece.is_first, piece.is_last)
-        for kind, count in piece.layers:
+    def _chunk(self, plan: Plan, shared: Key, chunk: Chunk, layers: dict[LayerKind, Work]) -> Work:
+        """Return the work of a chunk: its layers and what it runs beside them."""
+        forward, backward, weight = self._edge(plan, shared, chunk.is_first, chunk.is_last)
+        for kind, count in chunk.layers:
             layer = layers[kind]
             forward += layer.forward * count
             backward += layer.backward * count
@@ -218,10 +218,10 @@ class Timer:
         found = self._layers.get(key)
         if found is None:
             run = replace(self._run(plan, layered_as), num_micro_batches=1, recompute=Recompute.NONE)
-            piece = time_block(self._system, layer_block(run, kind))
-            waits = any(one.host.us > 0.0 for one in piece.passes)
+            layer = time_block(self._system, layer_block(run, kind))
+            waits = any(one.host.us > 0.0 for one in layer.passes)
             accumulation = self._us([gradient_accumulation(run, kind)])
-            found = LayerWork(_work(piece), accumulation, waits or run.partition_activations)
+            found = LayerWork(_work(layer), accumulation, waits or run.partition_activations)
             self._layers[key] = found
         return found
 
@@ -258,8 +258,8 @@ class Timer:
         if found is None:
             run = self._run(plan, SPLITTING)
             last = plan.degrees.pipeline - 1
-            stage, piece = (last, plan.pieces - 1) if is_last else (0, 0) if is_first else (min(1, last), 0)
-            found = self._edges[key] = _work(time_block(self._system, edge_block(run, stage, piece)))
+            stage, chunk = (last, plan.num_chunks - 1) if is_last else (0, 0) if is_first else (min(1, last), 0)
+            found = self._edges[key] = _work(time_block(self._system, edge_block(run, stage, chunk)))
         return found
 
     def _transfer(self, plan: Plan) -> float:
@@ -270,11 +270,11 @@ class Timer:
             self._transfers[key] = found
         return found
 
-    def _exposed(self, end: End, pieces: list[Work]) -> tuple[float, float]:
+    def _exposed(self, end: End, chunks: list[Work]) -> tuple[float, float]:
         """Return what a stage's step ends with: the exposed reduction, then optimizer and gathering."""
         reduction, tied, optimizer, gather, buckets = end
         forward = backward = 0.0
-        for work in pieces:
+        for work in chunks:
             forward += work.forward
             backward += work.backward
         if reduction and self._overlaps_reduction:
@@ -285,7 +285,7 @@ class Timer:
 
     def _stage_ends(self, plan: Plan) -> list[End]:
         """Return how every distinct stage's step ends."""
-        key = (plan.degrees, plan.zero_stage, plan.pieces)
+        key = (plan.degrees, plan.zero_stage, plan.num_chunks)
         found = self._ends.get(key)
         if found is None:
             run = self._space.run(plan)

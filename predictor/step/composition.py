@@ -78,7 +78,7 @@ class Prediction:
 
 
 class Durations(NamedTuple):
-    """What a replay is asked with: µs per stage and piece; no weights where the schedule has no slots for them."""
+    """What a replay is asked with: µs per stage and chunk; no weights where the schedule has no slots for them."""
 
     forward: list[list[float]]
     backward: list[list[float]]
@@ -87,12 +87,12 @@ class Durations(NamedTuple):
 
 def durations(run: TrainingRun, stages: Sequence[StageTime], end: str = "us") -> Durations:
     """Return one end ("us", "low_us" or "high_us") of every slot's duration."""
-    forward = [[getattr(piece.forward.cost, end) for piece in stage.pieces] for stage in stages]
+    forward = [[getattr(chunk.forward.cost, end) for chunk in stage.chunks] for stage in stages]
     backward = [
-        [getattr(piece.recompute.cost, end) + getattr(piece.backward.cost, end) for piece in stage.pieces]
+        [getattr(chunk.recompute.cost, end) + getattr(chunk.backward.cost, end) for chunk in stage.chunks]
         for stage in stages
     ]
-    weight = [[getattr(piece.weight.cost, end) for piece in stage.pieces] for stage in stages]
+    weight = [[getattr(chunk.weight.cost, end) for chunk in stage.chunks] for stage in stages]
     return Durations(forward, backward, weight if SCHEDULES[run.schedule].splits_backward else [])
 
 
@@ -131,7 +131,7 @@ def predict(run: TrainingRun, system: PublishedSystem) -> Prediction:
     if run.precision != system.precision:
         sources.append(Source.EXTRAPOLATED)  # answered from another precision with the same element size and peak
     for stage in stages:
-        sources += [one.cost.source for piece in stage.pieces for one in piece.passes]
+        sources += [one.cost.source for chunk in stage.chunks for one in chunk.passes]
         sources.append(stage.reduction.source)
     return Prediction(
         run=run,

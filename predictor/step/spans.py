@@ -56,11 +56,11 @@ def step_trace(prediction: Prediction) -> StepTrace:
     )
     parts: dict[tuple[int, object, object], list[tuple[str, float]]] = {}
     for index, stage in enumerate(stages):
-        for chunk, piece in enumerate(stage.pieces):
-            recomputed = [(RECOMPUTE, piece.recompute.cost.us)] if piece.recompute.cost.us else []
-            parts[index, PASS_NAMES[FORWARD], chunk] = _parts("kernels", [piece.forward])
-            parts[index, PASS_NAMES[BACKWARD], chunk] = recomputed + _parts("kernels", [piece.backward])
-            parts[index, PASS_NAMES[WEIGHT], chunk] = _parts("kernels", [piece.weight])
+        for index_in_stage, chunk in enumerate(stage.chunks):
+            recomputed = [(RECOMPUTE, chunk.recompute.cost.us)] if chunk.recompute.cost.us else []
+            parts[index, PASS_NAMES[FORWARD], index_in_stage] = _parts("kernels", [chunk.forward])
+            parts[index, PASS_NAMES[BACKWARD], index_in_stage] = recomputed + _parts("kernels", [chunk.backward])
+            parts[index, PASS_NAMES[WEIGHT], index_in_stage] = _parts("kernels", [chunk.weight])
     inside = [
         part for slot in slots for part in parts_of(slot, parts[slot.rank, slot.details["pass"], slot.details["chunk"]])
     ]

@@ -1,4 +1,4 @@
-"""Time every pipeline stage: one micro-batch's passes through each piece of the model, and the end of the step."""
+"""Time every pipeline stage: one micro-batch's passes through each model chunk, and the end of the step."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from predictor.costs.cost import ZERO, Cost, Source, total
 from predictor.costs.published import PublishedSystem
 from predictor.step.host import launch_us, waiting_us
 from predictor.step.overlap import exposed, exposed_reduction, less, shorter
-from predictor.workloads.step_tasks import BlockTasks, PieceTasks, StageTasks, StepTasks
+from predictor.workloads.step_tasks import BlockTasks, ChunkTasks, StageTasks, StepTasks
 from predictor.workloads.tasks import TRAFFIC, Overlap, Part, PassTasks, Task
 
 
 @dataclass(frozen=True, slots=True)
 class PassTime:
-    """One pass of one micro-batch through one piece of the model.
+    """One pass of one micro-batch through one model chunk.
 
     Attributes:
         cost: the whole pass.
@@ -68,8 +68,8 @@ NO_PASS = PassTime(ZERO, {}, ZERO, {})
 
 
 @dataclass(frozen=True, slots=True)
-class PieceTime:
-    """One micro-batch's passes through one piece of the model.
+class ChunkTime:
+    """One micro-batch's passes through one model chunk.
 
     Attributes:
         backward: where the schedule splits the backward pass, without the gradients of the weights.
@@ -81,18 +81,18 @@ class PieceTime:
     backward: PassTime
     weight: PassTime
 
-    def __add__(self, other: PieceTime) -> PieceTime:
-        """Return two pieces as one."""
-        return PieceTime(
+    def __add__(self, other: ChunkTime) -> ChunkTime:
+        """Return two chunks as one."""
+        return ChunkTime(
             self.forward + other.forward,
             self.recompute + other.recompute,
             self.backward + other.backward,
             self.weight + other.weight,
         )
 
-    def __mul__(self, times: float) -> PieceTime:
-        """Return so many equal pieces as one."""
-        return PieceTime(self.forward * times, self.recompute * times, self.backward * times, self.weight * times)
+    def __mul__(self, times: float) -> ChunkTime:
+        """Return so many equal chunks as one."""
+        return ChunkTime(self.forward * times, self.recompute * times, self.backward * times, self.weight * times)
 
     @property
     def passes(self) -> tuple[PassTime, ...]:
@@ -100,27 +100,27 @@ class PieceTime:
         return self.forward, self.recompute, self.backward, self.weight
 
 
-NO_PIECE = PieceTime(NO_PASS, NO_PASS, NO_PASS, NO_PASS)
+NO_CHUNK = ChunkTime(NO_PASS, NO_PASS, NO_PASS, NO_PASS)
 
 
 @dataclass(frozen=True, slots=True)
 class StageTime:
-    """One stage's passes per micro-batch and piece, and its end of the step."""
+    """One stage's passes per micro-batch and chunk, and its end of the step."""
 
     num_layers: int
     parameters: int
-    pieces: tuple[PieceTime, ...]
+    chunks: tuple[ChunkTime, ...]
     reduction: Cost
     exposed_reduction: Cost
     optimizer: Cost
     gather: Cost
 
     @property
-    def whole(self) -> PieceTime:
-        """Return the passes of all pieces together."""
-        whole = self.pieces[0]
-        for piece in self.pieces[1:]:
-            whole = whole + piece
+    def whole(self) -> ChunkTime:
+        """Return the passes of all chunks together."""
+        whole = self.chunks[0]
+        for chunk in self.chunks[1:]:
+            whole = whole + chunk
         return whole
 
 
@@ -209,7 +209,7 @@ def _split_off(system: PublishedSystem, tasks: Sequence[Task], whole: PassTime) 
     return PassTime(rest, whole.traffic, whole.host, whole.hidden), PassTime(weight, {}, ZERO, {})
 
 
-def time_block(system: PublishedSystem, block: BlockTasks) -> PieceTime:
+def time_block(system: PublishedSystem, block: BlockTasks) -> ChunkTime:
     """Time one block, the host's part included."""
     if block.host is None:
         forward, recompute, whole = (
@@ -223,7 +223,7 @@ def time_block(system: PublishedSystem, block: BlockTasks) -> PieceTime:
         recompute = _launched(system, block.recompute, launches.recompute, backward=False, takes_turns=turns)
         whole = _launched(system, block.backward, launches.backward, backward=True, takes_turns=turns)
     backward, weight = _split_off(system, block.weight, whole)
-    return PieceTime(forward, recompute, backward, weight)
+    return ChunkTime(forward, recompute, backward, weight)
 
 
 class _Timer:
@@ -232,52 +232,52 @@ class _Timer:
     def __init__(self, system: PublishedSystem, step: StepTasks) -> None:
         self._system = system
         self._step = step
-        self._blocks: dict[BlockTasks, PieceTime] = {}
-        self._repeated: dict[tuple[BlockTasks, int], PieceTime] = {}
-        self._pieces: dict[PieceTasks, PieceTime] = {}
+        self._blocks: dict[BlockTasks, ChunkTime] = {}
+        self._repeated: dict[tuple[BlockTasks, int], ChunkTime] = {}
+        self._chunks: dict[ChunkTasks, ChunkTime] = {}
         self._stages: dict[StageTasks, StageTime] = {}
 
     def stage(self, stage: StageTasks) -> StageTime:
         found = self._stages.get(stage)
         if found is None:
-            found = self._stages[stage] = self._with_end(stage, tuple([self._piece(piece) for piece in stage.pieces]))
+            found = self._stages[stage] = self._with_end(stage, tuple([self._chunk(chunk) for chunk in stage.chunks]))
         return found
 
-    def _piece(self, piece: PieceTasks) -> PieceTime:
-        found = self._pieces.get(piece)
+    def _chunk(self, chunk: ChunkTasks) -> ChunkTime:
+        found = self._chunks.get(chunk)
         if found is None:
-            found = NO_PIECE
-            for block, count in piece.blocks:
+            found = NO_CHUNK
+            for block, count in chunk.blocks:
                 found = self._repeat(block, count) + found
-            self._pieces[piece] = found
+            self._chunks[chunk] = found
         return found
 
-    def _repeat(self, block: BlockTasks, count: int) -> PieceTime:
+    def _repeat(self, block: BlockTasks, count: int) -> ChunkTime:
         found = self._repeated.get((block, count))
         if found is None:
             found = self._repeated[block, count] = self._block(block) * count
         return found
 
-    def _block(self, block: BlockTasks) -> PieceTime:
+    def _block(self, block: BlockTasks) -> ChunkTime:
         found = self._blocks.get(block)
         if found is None:
             found = self._blocks[block] = time_block(self._system, block)
         return found
 
-    def _with_end(self, stage: StageTasks, pieces: tuple[PieceTime, ...]) -> StageTime:
+    def _with_end(self, stage: StageTasks, chunks: tuple[ChunkTime, ...]) -> StageTime:
         """Return a stage with what it runs after its last micro-batch."""
         system, step, end = self._system, self._step, stage.end
         reduction, gather = time_tasks(system, end.reduction), time_tasks(system, end.gather)
         late = reduction
         if step.overlap_gradient_reduction and end.reduction:
-            window = total(one.cost for piece in pieces for one in (piece.recompute, piece.backward, piece.weight))
+            window = total(one.cost for chunk in chunks for one in (chunk.recompute, chunk.backward, chunk.weight))
             late = exposed_reduction(reduction, window, end.buckets)
         if step.overlap_parameter_gather and end.gather:
-            gather = exposed_reduction(gather, total(piece.forward.cost for piece in pieces), end.buckets)
+            gather = exposed_reduction(gather, total(chunk.forward.cost for chunk in chunks), end.buckets)
         return StageTime(
             num_layers=stage.num_layers,
             parameters=stage.parameters,
-            pieces=pieces,
+            chunks=chunks,
             reduction=reduction,
             exposed_reduction=late + time_tasks(system, end.tied) if end.tied else late,
             optimizer=time_tasks(system, end.optimizer),
@@ -286,6 +286,6 @@ class _Timer:
 
 
 def time_stages(system: PublishedSystem, step: StepTasks) -> tuple[StageTime, ...]:
-    """Time every stage: one micro-batch's passes through its pieces of the model, and the end of the step."""
+    """Time every stage: one micro-batch's passes through its model chunks, and the end of the step."""
     timer = _Timer(system, step)
     return tuple([timer.stage(stage) for stage in step.stages])

@@ -56,7 +56,7 @@ def gathered(run: TrainingRun, dense: int, routed: int, forward: PassTasks) -> P
 
     Args:
         run: the run.
-        dense: parameters of the piece on one rank.
+        dense: parameters of the chunk on one rank.
         routed: parameters of its routed experts.
         forward: its pass with all weights there.
 

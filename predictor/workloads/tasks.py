@@ -64,7 +64,7 @@ class Overlap(NamedTuple):
 
 
 class PassTasks(NamedTuple):
-    """One pass of one micro-batch through one piece of the model: tasks in turn, and traffic beside them."""
+    """One pass of one micro-batch through one model chunk: tasks in turn, and traffic beside them."""
 
     tasks: list[Task]
     overlaps: list[Overlap]
@@ -114,7 +114,7 @@ def stream_task(
 
     It runs at the rate of the residual addition over activations of the same width: both only stream memory. One that
     streams more than an activation is timed by an addition of its own size, up to STREAM_ROWS, where rates have
-    levelled off; in pieces of a small activation's size it would pay for a launch each.
+    levelled off; in parts of a small activation's size it would pay for a launch each.
     """
     return _streamed(name, size_bytes, call, call.tokens, launches, part)
 

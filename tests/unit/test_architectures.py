@@ -199,8 +199,8 @@ def test_experts_see_every_token_once_per_choice() -> None:
 def test_dense_layers_come_before_those_with_experts() -> None:
     model = replace(LLAMA, experts=replace(EXPERTS, num_dense_layers=3))
     run = replace(RUN, model=model, virtual_pipeline_parallel_size=2)
-    assert [dict(run.layer_kinds(0, piece)) for piece in (0, 1)] == [{DENSE: 2}, {SPARSE: 2}]
-    assert [dict(run.layer_kinds(1, piece)) for piece in (0, 1)] == [{DENSE: 1, SPARSE: 1}, {SPARSE: 2}]
+    assert [dict(run.layer_kinds(0, chunk)) for chunk in (0, 1)] == [{DENSE: 2}, {SPARSE: 2}]
+    assert [dict(run.layer_kinds(1, chunk)) for chunk in (0, 1)] == [{DENSE: 1, SPARSE: 1}, {SPARSE: 2}]
 
 
 def test_experts_are_summed_over_the_ranks_that_hold_them() -> None:

@@ -181,7 +181,7 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
         "attention: flash",
     ),
     "experts nobody has": ({"parallelism": {"expert_parallel_size": 2}}, "no experts"),
-    "pieces without a pipeline": ({"parallelism": {"virtual_pipeline_parallel_size": 2}}, "at least 2 pipeline"),
+    "chunks without a pipeline": ({"parallelism": {"virtual_pipeline_parallel_size": 2}}, "at least 2 pipeline"),
     "interleaving a count that does not divide": (
         {
             "parallelism": {"pipeline_parallel_size": 2, "virtual_pipeline_parallel_size": 2},
@@ -189,7 +189,7 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
         },
         "multiple of pipeline_parallel_size",
     ),
-    "pieces that do not divide the layers": (
+    "chunks that do not divide the layers": (
         {"parallelism": {"pipeline_parallel_size": 2, "virtual_pipeline_parallel_size": 3}},
         "must divide the layers",
     ),
