@@ -115,7 +115,7 @@ def open_measured(folder: Path, precision: str) -> PublishedSystem:
     used = precision if precision in measured else STANDS_IN_FOR.get(precision, precision)
     if used in measured:
         system = open_system(folder, used)
-        peaks = system.system.gpu.peak_tflop_per_s
+        peaks = system.hardware.gpu.peak_tflop_per_s
         if used == precision or (precision in peaks and peaks[precision].value == peaks[used].value):
             return system
     raise ConfigError(f"precision is {precision}; {folder.name} was measured in {_measured_in(measured)}")
@@ -314,7 +314,7 @@ def prepare(
         system = changed(system)
     if config.gpu is not None:
         check_gpu("gpu_name" if short_config.is_short(content) else "gpu", config.gpu, system)
-    hardware = system.system
+    hardware = system.hardware
     has_switch = hardware.links.wiring == "switch"
     run = to_run(config.model_copy(update={"system": system.name}), hardware.gpus_per_node, has_switch)
     for name in (*listed, *(run.model.layer_operators or ())):

@@ -102,7 +102,7 @@ def changed(system: PublishedSystem, changes: dict[str, float]) -> PublishedSyst
     Raises:
         ConfigError: a number is out of range.
     """
-    hardware = system.system
+    hardware = system.hardware
     for key, value in changes.items():
         hardware = CHANGES[key](hardware, value)
     return with_hardware(system, hardware)

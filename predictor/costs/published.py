@@ -23,7 +23,7 @@ from predictor.costs.folder import (
     OPERATOR_FOLDER,
     REGRESSOR_FILE,
     RegressorFiles,
-    lender_folder,
+    donor_folder,
     measured_precisions,
     own_precisions,
     read_hardware,
@@ -68,8 +68,8 @@ class PublishedSystem:
         self.folder = folder
         self.precision = precision
         manifest = read_manifest(folder)
-        self.system = read_hardware(folder, manifest)
-        self.files = RegressorFiles(folder, manifest, self.system, precision)
+        self.hardware = read_hardware(folder, manifest)
+        self.files = RegressorFiles(folder, manifest, self.hardware, precision)
         read_verified(folder, CARD, manifest)
         measured = measured_precisions(folder)
         if precision not in measured:
@@ -82,12 +82,12 @@ class PublishedSystem:
     @property
     def name(self) -> str:
         """Return the system's name."""
-        return self.system.name
+        return self.hardware.name
 
     @property
     def gpu(self) -> str:
         """Return the GPU's name as the files spell it."""
-        return self.system.gpu.name
+        return self.hardware.gpu.name
 
     def cost(self, operator: Operator, direction: Direction, shape: Shape) -> Cost:
         """Return the cost of one call, its operator's own or that of what stands in for it.
@@ -108,22 +108,22 @@ class PublishedSystem:
         """Return a cost whose interval does not reach below what the peak FLOP/s allow."""
         if cost.source <= Source.INTERPOLATED:  # the gate lets no measured row beat the peak
             return cost
-        peak = self.system.gpu.peak_tflop_per_s.get(self.precision)
+        peak = self.hardware.gpu.peak_tflop_per_s.get(self.precision)
         if peak is None or not computes(operator):
             return cost
-        sms = int(self.system.gpu.num_multiprocessors.value)
+        sms = int(self.hardware.gpu.num_multiprocessors.value)
         least_us = operator.work(shape, direction, sms).flops / (peak.value * 1e6)
         if cost.low_us >= least_us:
             return cost
         return Cost(cost.us, min(cost.us, least_us), cost.high_us, cost.source)
 
-    def operators_lent_by(self) -> System | None:
+    def operator_donor(self) -> System | None:
         """Return the hardware whose operators answer for a GPU that nobody measured; None where they are its own."""
-        if self.system.transfer is None:
+        if self.hardware.transfer is None:
             return None
-        folder = lender_folder(self.folder, self.system.transfer.operators)
-        lender = read_hardware(folder, read_manifest(folder))
-        return None if lender.gpu.name == self.gpu else lender
+        folder = donor_folder(self.folder, self.hardware.transfer.operators)
+        donor = read_hardware(folder, read_manifest(folder))
+        return None if donor.gpu.name == self.gpu else donor
 
     def forget(self) -> None:
         """Forget every answer; what was loaded stays loaded."""
@@ -167,7 +167,7 @@ class PublishedSystem:
             if operator.name in asked:
                 raise PublishedError(f"{self.name}: {', '.join(asked)} stand in for each other and none was measured")
             asked.append(operator.name)
-            sms = int(self.system.gpu.num_multiprocessors.value)
+            sms = int(self.hardware.gpu.num_multiprocessors.value)
             name, shape, factor = operator.stand_in(shape, direction, sms)
             operator, times = catalogue()[name], times * factor
         return Call(operator, shape, times, regressor, stands_in=bool(asked))
@@ -221,26 +221,26 @@ class PublishedSystem:
             self._regressors[name] = self._collective(operator) if name in COLLECTIVES else self._operator(operator)
         return self._regressors[name].get(direction)
 
-    def _lender(self, role: str, precisions: Sequence[str] = ()) -> RegressorFiles | None:
+    def _donor(self, role: str, precisions: Sequence[str] = ()) -> RegressorFiles | None:
         """Return the files of the system that lends something; None where there is none, or not in this precision.
 
         Args:
             role: field of ``Transfer``.
             precisions: others that would do.
         """
-        if self.system.transfer is None:
+        if self.hardware.transfer is None:
             return None
-        folder = lender_folder(self.folder, getattr(self.system.transfer, role))
+        folder = donor_folder(self.folder, getattr(self.hardware.transfer, role))
         there = own_precisions(read_manifest(folder))
         usable = [precision for precision in (self.precision, *precisions) if precision in there]
-        return open_lent(folder, usable[0]) if usable else None
+        return open_donor(folder, usable[0]) if usable else None
 
     def _operator(self, operator: Operator) -> dict[Direction, Regressor]:
         """Return an operator's regressors on this hardware, from this folder, and where it has none, lent."""
         found: dict[Direction, Regressor] = {}
-        for files in (self._lender("operators"), self.files):
+        for files in (self._donor("operators"), self.files):
             if files is not None:
-                donor, own = files.system.gpu, self.system.gpu
+                donor, own = files.hardware.gpu, self.hardware.gpu
                 lent = files.read(operator)
                 found |= {d: transfer(one, operator, donor, own, self.precision) for d, one in lent.items()}
         return found
@@ -252,8 +252,8 @@ class PublishedSystem:
         if measured is None:
             derived = self._by_links(collective)
             return {forward: derived} if derived else {}
-        own, links = relinked(measured, self.files.system, self.system), self.system.links
-        if links.wiring != self.files.system.links.wiring:
+        own, links = relinked(measured, self.files.hardware, self.hardware), self.hardware.links
+        if links.wiring != self.files.hardware.links.wiring:
             derived = self._by_links(collective)
             return {forward: ByReach(derived, own)} if derived else {}
         return {forward: own}
@@ -269,16 +269,16 @@ class PublishedSystem:
         if inside is None or between is None or steps_inside is None or steps_between is None:
             return None
         error = transfer_errors().collectives["alike" if bytes_as == steps_as else "unlike"]
-        return LinkRegressor(self.system, inside, between, steps_inside, steps_between, error)
+        return LinkRegressor(self.hardware, inside, between, steps_inside, steps_between, error)
 
     def _link_use(self, role: str, name: str) -> LinkUse | None:
-        """Return how well a collective uses links of one reach: as measured here, else as measured at the lender."""
+        """Return how well a collective uses links of one reach: as measured here, else as measured at the donor."""
         found = None
-        for files in (self.files, self._lender(role, ("fp16", "bf16", "fp32"))):
+        for files in (self.files, self._donor(role, ("fp16", "bf16", "fp32"))):
             measured = files.read(COLLECTIVES[name]).get(Direction.FORWARD) if files else None
             if files is None or measured is None:
                 continue
-            use = link_use(measured.model, files.system)
+            use = link_use(measured.model, files.hardware)
             if (use.node_efficiency if role == "intra_node" else use.network_efficiency) is not None:
                 return use
             found = found or use
@@ -291,14 +291,14 @@ class PublishedSystem:
     def regressor_names(self, kind: str) -> list[str]:
         """Return the regressors of one kind (operator or nccl) in this precision, those that are lent included."""
         names = set(self.files.names(kind))
-        if kind == OPERATOR_FOLDER and (lender := self._lender("operators")) is not None:
-            names |= set(lender.names(kind))
+        if kind == OPERATOR_FOLDER and (donor := self._donor("operators")) is not None:
+            names |= set(donor.names(kind))
         return sorted(names)
 
 
 @lru_cache(maxsize=32)
-def open_lent(folder: Path, precision: str) -> RegressorFiles:
-    """Open a lender's regressors once per process.
+def open_donor(folder: Path, precision: str) -> RegressorFiles:
+    """Open a donor's regressors once per process.
 
     Raises:
         FileNotFoundError: the folder is not a published system.
@@ -321,6 +321,6 @@ def with_hardware(system: PublishedSystem, changed: System) -> PublishedSystem:
     and marked analytic.
     """
     other = copy(system)
-    other.system = changed
+    other.hardware = changed
     other._regressors, other._answers = {}, {}
     return other

@@ -83,7 +83,7 @@ def prepare_on(configuration: Configuration, system: str | None, changes: Sequen
         return loaded
     from predictor.costs.hardware_change import changed, parse_change  # costs a start that changes nothing
 
-    parsed = [parse_change(text, loaded.system.system) for text in changes]
+    parsed = [parse_change(text, loaded.system.hardware) for text in changes]
     numbers = dict(parsed)
     if len(numbers) < len(parsed):
         raise ConfigError("--set names one key twice; give each once")

@@ -84,7 +84,7 @@ class StepPrediction:
     @property
     def fits(self) -> bool | None:
         """Return whether every stage fits; None where the system does not say how much memory a GPU has."""
-        limit = self.loaded.system.system.gpu.memory_gib
+        limit = self.loaded.system.hardware.gpu.memory_gib
         return None if limit is None else self.memory_gib <= limit.value
 
     @property

@@ -38,7 +38,7 @@ class PredictedStage:
 
 def predicted_stages(prediction: Prediction, system: PublishedSystem) -> tuple[PredictedStage, ...]:
     """Return every pipeline stage, in order."""
-    limit = system.system.gpu.memory_gib
+    limit = system.hardware.gpu.memory_gib
     found = zip(prediction.stages, stage_parts(prediction, system), run_memory(prediction.run), strict=True)
     return tuple(
         PredictedStage(

@@ -53,7 +53,7 @@ class LoadedSystem:
     @property
     def hardware(self) -> System:
         """Return peaks, links and host as ``system.yaml`` says them, each number with its source."""
-        return self.published.system
+        return self.published.hardware
 
     @property
     def card(self) -> str:

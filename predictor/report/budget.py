@@ -46,7 +46,7 @@ class Bill:
 def prediction_bill(prediction: Prediction, system: PublishedSystem, budget: BudgetSection) -> Bill:
     """Return what a training of predicted steps takes."""
     run = prediction.run
-    return bill(prediction.step, run.layout.num_gpus, run.tokens_per_step, system.system.gpu, budget)
+    return bill(prediction.step, run.layout.num_gpus, run.tokens_per_step, system.hardware.gpu, budget)
 
 
 def bill(step: Cost, num_gpus: int, tokens_per_step: int, gpu: Gpu, budget: BudgetSection) -> Bill:

@@ -30,7 +30,7 @@ class Compared:
     @property
     def fits(self) -> str:
         """Return whether it fits; nothing where the system does not say how much memory a GPU has."""
-        limit = self.system.system.gpu.memory_gib
+        limit = self.system.hardware.gpu.memory_gib
         return "" if limit is None else "yes" if self.memory_gib <= limit.value else "NO"
 
     @property

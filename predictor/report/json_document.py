@@ -79,7 +79,7 @@ def reached_gb_per_s(system: PublishedSystem) -> float | None:
 def _hardware_notes(prediction: Prediction, system: PublishedSystem, found: list[Answer]) -> list[str]:
     """Return what sets this system's answers apart from what its hardware could do."""
     said = []
-    nominal, reached = system.system.links.inter_node_gb_per_s.value, reached_gb_per_s(system)
+    nominal, reached = system.hardware.links.inter_node_gb_per_s.value, reached_gb_per_s(system)
     traffic = sum(one.step_us for one in found if one.operator in COLLECTIVES)
     leaves = prediction.run.layout.num_gpus > prediction.run.layout.gpus_per_node
     if leaves and reached is not None and reached < SLOW * nominal and traffic > WORTH_A_NOTE * prediction.step.us:
@@ -87,18 +87,18 @@ def _hardware_notes(prediction: Prediction, system: PublishedSystem, found: list
             f"Between nodes {system.name} reached {reached:.1f} of its {nominal:g} GB/s when it was measured, and so "
             "it does here: a run with a faster transport spends less on traffic."
         )
-    lender = system.operators_lent_by()
-    if lender is not None:
+    donor = system.operator_donor()
+    if donor is not None:
         said.append(
-            f"Nobody measured the {system.gpu}: operators run at the share of its peaks that {lender.name}'s "
-            f"{lender.gpu.name} reached of its own, which a lower power limit would not allow."
+            f"Nobody measured the {system.gpu}: operators run at the share of its peaks that {donor.name}'s "
+            f"{donor.gpu.name} reached of its own, which a lower power limit would not allow."
         )
     return said
 
 
 def _memory_notes(prediction: Prediction, system: PublishedSystem) -> list[str]:
     """Return whether the run does not fit."""
-    limit = system.system.gpu.memory_gib
+    limit = system.hardware.gpu.memory_gib
     fullest = max(run_memory(prediction.run), key=lambda memory: memory.total)
     if limit is None or fullest.total <= limit.value * GIB:
         return []
@@ -185,7 +185,7 @@ def count_by_source(found: Sequence[Answer]) -> dict[str, int]:
 
 def _memory(memory: StageMemory, system: PublishedSystem) -> dict[str, Any]:
     """Return one GPU's memory in GiB."""
-    limit = system.system.gpu.memory_gib
+    limit = system.hardware.gpu.memory_gib
     parts = {f"{name}_gib": size / GIB for name, size in asdict(memory).items()}
     return {
         **parts,

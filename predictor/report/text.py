@@ -99,7 +99,7 @@ def _degrees(layout: Layout) -> str:
 
 def _memory(prediction: Prediction, system: PublishedSystem) -> str:
     """Return what the fullest GPU holds, beside what it has."""
-    limit = system.system.gpu.memory_gib
+    limit = system.hardware.gpu.memory_gib
     needed = run_memory(prediction.run)
     stage = max(range(len(needed)), key=lambda i: needed[i].total)
     fullest = needed[stage]

@@ -69,7 +69,7 @@ class Timing(NamedTuple):
     forward: list[list[float]]
     backward: list[list[float]]
     weight: list[list[float]]
-    transfer: float
+    message: float
     ends: list[float]
     closing: float
 
@@ -98,7 +98,7 @@ class Timer:
         self._floors: dict[Key, float] = {}
         self._works: dict[Key, list[list[Work]]] = {}
         self._ends: dict[Key, list[End]] = {}
-        self._transfers: dict[Key, float] = {}
+        self._messages: dict[Key, float] = {}
 
     def timing(self, plan: Plan) -> Timing:
         """Return the durations of a candidate."""
@@ -117,7 +117,7 @@ class Timer:
             [forward[i] for i in index],
             [backward[i] for i in index],
             [weight[i] for i in index] if splits else [],
-            self._transfer(plan),
+            self._message(plan),
             [reductions[i] for i in index],
             max(closings),
         )
@@ -262,12 +262,12 @@ class Timer:
             found = self._edges[key] = _work(time_block(self._system, edge_block(run, stage, chunk)))
         return found
 
-    def _transfer(self, plan: Plan) -> float:
+    def _message(self, plan: Plan) -> float:
         key = plan.degrees, plan.sequence_parallel, plan.micro_batch_size
-        found = self._transfers.get(key)
+        found = self._messages.get(key)
         if found is None:
             found = self._us(step_message(self._space.run(plan)))
-            self._transfers[key] = found
+            self._messages[key] = found
         return found
 
     def _exposed(self, end: End, chunks: list[Work]) -> tuple[float, float]:

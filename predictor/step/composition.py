@@ -29,7 +29,7 @@ class Prediction:
     Attributes:
         step: the step, with its 90 % interval and its weakest source.
         stages: per pipeline stage.
-        transfer: one message between neighbouring stages.
+        message: one message between neighbouring stages.
         timeline: the replay behind the point estimate.
         end: how the step ends behind the timeline.
         closing: the longest of the stages' updates, behind the last reduction.
@@ -42,7 +42,7 @@ class Prediction:
     gpu: str
     step: Cost
     stages: tuple[StageTime, ...]
-    transfer: Cost
+    message: Cost
     timeline: Replay
     end: StepEnd
     closing: Cost
@@ -97,12 +97,12 @@ def durations(run: TrainingRun, stages: Sequence[StageTime], end: str = "us") ->
 
 
 def _compose(
-    run: TrainingRun, stages: Sequence[StageTime], transfer: Cost, closing: Cost, end: str
+    run: TrainingRun, stages: Sequence[StageTime], message: Cost, closing: Cost, end: str
 ) -> tuple[Replay, StepEnd]:
     """Return timeline and end of the step from one end ("us", "low_us" or "high_us") of every cost."""
     slots = durations(run, stages, end)
     timeline = replay(
-        SCHEDULES[run.schedule], run.num_micro_batches, *slots, getattr(transfer, end), run.blocking_transfers
+        SCHEDULES[run.schedule], run.num_micro_batches, *slots, getattr(message, end), run.blocking_transfers
     )
     exposed = [getattr(stage.exposed_reduction, end) for stage in stages]
     return timeline, end_of_step(timeline.finished, exposed, getattr(closing, end))
@@ -122,12 +122,12 @@ def predict(run: TrainingRun, system: PublishedSystem) -> Prediction:
     """
     tasks = transformer_step(run)
     stages = time_stages(system, tasks)
-    transfer = time_tasks(system, tasks.message)
+    message = time_tasks(system, tasks.message)
     closing = max((stage.optimizer + stage.gather for stage in stages), key=lambda cost: cost.us)
-    timeline, step_end = _compose(run, stages, transfer, closing, "us")
-    (_, low), (_, high) = (_compose(run, stages, transfer, closing, end) for end in ("low_us", "high_us"))
+    timeline, step_end = _compose(run, stages, message, closing, "us")
+    (_, low), (_, high) = (_compose(run, stages, message, closing, end) for end in ("low_us", "high_us"))
     low_us, high_us = widened(step_end.step, low.step, high.step)
-    sources = [closing.source, transfer.source]
+    sources = [closing.source, message.source]
     if run.precision != system.precision:
         sources.append(Source.EXTRAPOLATED)  # answered from another precision with the same element size and peak
     for stage in stages:
@@ -140,9 +140,9 @@ def predict(run: TrainingRun, system: PublishedSystem) -> Prediction:
         gpu=system.gpu,
         step=Cost(step_end.step, low_us, high_us, max(sources)),
         stages=stages,
-        transfer=transfer,
+        message=message,
         timeline=timeline,
         end=step_end,
         closing=closing,
-        peak_tflop_per_s=system.system.gpu.peak_tflop_per_s[run.precision].value,
+        peak_tflop_per_s=system.hardware.gpu.peak_tflop_per_s[run.precision].value,
     )

@@ -38,10 +38,8 @@ def step_trace(prediction: Prediction) -> StepTrace:
     """Return everything that happens in a predicted step: slots, messages, its end, and the parts of slots."""
     run, stages = prediction.run, prediction.stages
     schedule = SCHEDULES[run.schedule]
-    transfer_us = prediction.transfer.us
-    tasks = pipeline_tasks(
-        schedule, run.num_micro_batches, *durations(run, stages), transfer_us, run.blocking_transfers
-    )
+    message_us = prediction.message.us
+    tasks = pipeline_tasks(schedule, run.num_micro_batches, *durations(run, stages), message_us, run.blocking_transfers)
     spans = replay_graph(tasks).spans
     slots = [span for span in spans if span.stream == Stream.COMPUTE]
     finished = [0.0] * len(stages)  # as the spans have it: that of the fast replay differs by rounding

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from predictor.costs.cost import ZERO, Cost, Source, total
 from predictor.costs.published import PublishedSystem
 from predictor.step.host import launch_us, waiting_us
-from predictor.step.overlap import exposed, exposed_reduction, less, shorter
+from predictor.step.overlap import exposed, exposed_reduction, shorter_cost, without_part
 from predictor.workloads.step_tasks import BlockTasks, ChunkTasks, StageTasks, StepTasks
 from predictor.workloads.tasks import TRAFFIC, Overlap, Part, PassTasks, Task
 
@@ -139,9 +139,9 @@ def _time_overlaps(
     for overlap in overlaps:
         if overlap.traffic:
             traffic, behind = time_tasks(system, overlap.traffic), time_tasks(system, overlap.behind)
-            left = exposed(traffic, shorter(behind, computing))
-            beside = less(traffic, left)
-            computing = less(computing, beside)
+            left = exposed(traffic, shorter_cost(behind, computing))
+            beside = without_part(traffic, left)
+            computing = without_part(computing, beside)
             part = overlap.traffic[0].part
             exposures, hidden = _merged(exposures, {part: left}), _merged(hidden, {part: beside})
     return exposures, hidden
@@ -165,7 +165,7 @@ def time_pass(system: PublishedSystem, tasks: Sequence[Task], overlaps: Sequence
     device = Cost(us, low_us, high_us, source)
     if not overlaps:
         return PassTime(device, traffic, ZERO, {})
-    exposures, hidden = _time_overlaps(system, less(device, total(traffic.values())), overlaps)
+    exposures, hidden = _time_overlaps(system, without_part(device, total(traffic.values())), overlaps)
     return PassTime(device + total(exposures.values()), _merged(traffic, exposures), ZERO, hidden)
 
 
@@ -188,7 +188,7 @@ def _launched(system: PublishedSystem, one: PassTasks, launches: float, backward
     if not one.tasks:
         return NO_PASS
     device = time_pass(system, one.tasks, one.overlaps)
-    us = waiting_us(launch_us(system.system, launches, backward), device.cost.us, takes_turns)
+    us = waiting_us(launch_us(system.hardware, launches, backward), device.cost.us, takes_turns)
     if not us:
         return device
     host = Cost(us, us, us, Source.EXTRAPOLATED)

@@ -7,9 +7,9 @@ from predictor.workloads.expand import (
     Passes,
     edge_passes,
     layer_passes,
+    message_tasks,
     step_end,
     tied_embedding_reduction,
-    transfer_tasks,
 )
 from predictor.workloads.layer import weight_gradients
 from predictor.workloads.pipeline import Stage, pipeline
@@ -61,7 +61,7 @@ def edge_block(run: TrainingRun, stage: int, chunk: int) -> BlockTasks:
 
 def step_message(run: TrainingRun) -> list[Task]:
     """Return one transfer between neighbouring stages."""
-    return transfer_tasks(run)
+    return message_tasks(run)
 
 
 def stage_end(run: TrainingRun, stage: Stage, parameters: int) -> EndTasks:

@@ -15,7 +15,7 @@ from predictor.step.breakdown import answers
 from predictor.step.composition import predict
 from predictor.step.stages import time_stages
 from predictor.workloads import step_tasks
-from predictor.workloads.expand import edge_passes, layer_passes, step_end, tied_embedding_reduction, transfer_tasks
+from predictor.workloads.expand import edge_passes, layer_passes, message_tasks, step_end, tied_embedding_reduction
 from predictor.workloads.layout import Layout
 from predictor.workloads.partition import uniform
 from predictor.workloads.run import Recompute, TrainingRun
@@ -84,7 +84,7 @@ def expanded(run: TrainingRun, stage: int) -> Calls:
     last = run.layout.pipeline_parallel_size - 1
     for chunk in range(num_chunks):
         links = [stage > 0 or chunk > 0, stage < last or chunk < num_chunks - 1]
-        add(calls, transfer_tasks(run), 2 * count * sum(links))
+        add(calls, message_tasks(run), 2 * count * sum(links))
     end = step_end(run, stage)
     add(calls, end.reduction + end.optimizer + end.gather, 1)
     add(calls, tied_embedding_reduction(run) if stage in (0, last) else [], 1)

@@ -50,7 +50,7 @@ def test_every_field_is_in_the_documentation() -> None:
 def test_defaults(tmp_path: Path) -> None:
     run, system = load(write(full_form(), tmp_path / "config.yml"))
     assert run.layout.num_gpus == 1
-    assert run.layout.gpus_per_node == system.system.gpus_per_node
+    assert run.layout.gpus_per_node == system.hardware.gpus_per_node
     assert run.model.ffn_hidden_size == 4 * run.model.hidden_size
     assert run.layers_per_stage == (8,)
     assert run.recompute is Recompute.NONE
