@@ -1,4 +1,4 @@
-"""From the path of a configuration file, in either form, to a run on a published system."""
+"""Load a configuration file, in either form, as a run on a published system."""
 
 from __future__ import annotations
 
@@ -103,10 +103,10 @@ def _measured_in(precisions: list[str]) -> str:
 
 @lru_cache(maxsize=32)
 def open_measured(folder: Path, precision: str) -> PublishedSystem:
-    """Open a published system for a precision that somebody measured, or for one that must run at the same rate.
+    """Open a published system for a measured precision, or for one that must run at the same rate.
 
     Raises:
-        ConfigError: the folder is not a published system, or nobody measured the precision.
+        ConfigError: the folder is not a published system, or the precision was not measured.
         PublishedError: a file of it is damaged.
     """
     if not (folder / MANIFEST).is_file():
@@ -122,10 +122,10 @@ def open_measured(folder: Path, precision: str) -> PublishedSystem:
 
 
 def require(system: PublishedSystem, operator: str) -> None:
-    """Check that somebody measured an operator, or another one that stands in for it.
+    """Check that an operator was measured, or another one that stands in for it.
 
     Raises:
-        PublishedError: nobody did; the message lists what was measured.
+        PublishedError: neither was; the message lists what was measured.
     """
     one = catalogue()[operator]
     measured = system.regressor_names(OPERATOR_FOLDER)

@@ -1,4 +1,4 @@
-"""The sections of a configuration file in its full form, and one line for whatever is wrong with one."""
+"""The sections of a full-form configuration file, validated with one-line errors."""
 
 from __future__ import annotations
 

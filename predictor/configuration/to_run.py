@@ -1,4 +1,4 @@
-"""From a checked configuration to a run: what single values cannot say, their agreement is checked here."""
+"""Convert a checked configuration to a run; check that its values agree with each other."""
 
 from __future__ import annotations
 

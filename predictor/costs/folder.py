@@ -1,4 +1,4 @@
-"""The files of a published system: who vouches for them, and which other system lends what they lack.
+"""The files of a published system: checksums, and the donors of what it lacks.
 
 system.yaml                                   peaks and links, the unit in every key, a source on every number
 card.md                                       who measured it, rows kept and dropped, held-out errors
@@ -99,7 +99,7 @@ def read_hardware(folder: Path, manifest: dict[str, str]) -> System:
 
 
 def donor_folder(folder: Path, name: str) -> Path:
-    """Return the published system that lends to another: beside it, else among those that come with the project.
+    """Return the folder of a donor: beside it, else among those that come with the project.
 
     Raises:
         PublishedError: it is in neither place.
@@ -120,7 +120,7 @@ def own_precisions(manifest: dict[str, str]) -> set[str]:
 
 
 def measured_precisions(folder: Path) -> list[str]:
-    """Return the precisions that somebody measured on a published system, or on the one that lends it its operators.
+    """Return the precisions measured on a published system, or on the donor of its operators.
 
     Raises:
         FileNotFoundError: the folder is not a published system.
@@ -130,8 +130,8 @@ def measured_precisions(folder: Path) -> list[str]:
     found = own_precisions(manifest)
     hardware = read_hardware(folder, manifest)
     if hardware.transfer is not None:
-        lent = own_precisions(read_manifest(donor_folder(folder, hardware.transfer.operators)))
-        found |= lent & hardware.gpu.peak_tflop_per_s.keys()
+        transferred = own_precisions(read_manifest(donor_folder(folder, hardware.transfer.operators)))
+        found |= transferred & hardware.gpu.peak_tflop_per_s.keys()
     return sorted(found)
 
 

@@ -1,4 +1,4 @@
-"""Change one number of a system's hardware and see: a faster network, more memory, another GPU's peak."""
+"""Change one number of a system's hardware: a faster network, more memory, another peak."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A published system answers: what an operator or a collective costs on it, and where that is known from.
+"""A published system: the cost of an operator or a collective on it, with its source.
 
-In this order: a regressor of its own; one that another system lends, on this system's hardware; for a collective, what
-its bytes take over the links; for an operator, another operator that stands in for it. Nothing else answers.
+In this order: its own regressor; a donor's, transferred to this hardware; for a collective, its bytes over the links;
+for an operator, a stand-in operator. Nothing else answers.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class PublishedSystem:
 
         Raises:
             FileNotFoundError: the folder is not a published system.
-            PublishedError: a file is damaged, or nobody measured this precision.
+            PublishedError: a file is damaged, or this precision was not measured.
         """
         self.folder = folder
         self.precision = precision
@@ -118,7 +118,7 @@ class PublishedSystem:
         return Cost(cost.us, min(cost.us, least_us), cost.high_us, cost.source)
 
     def operator_donor(self) -> System | None:
-        """Return the hardware whose operators answer for a GPU that nobody measured; None where they are its own."""
+        """Return the hardware whose operators answer for a GPU that was not measured; None if it was."""
         if self.hardware.transfer is None:
             return None
         folder = donor_folder(self.folder, self.hardware.transfer.operators)
@@ -144,7 +144,7 @@ class PublishedSystem:
         return call.regressor.outside(operator, direction, shape)
 
     def measured(self, operator: Operator) -> bool:
-        """Return whether an operator has a regressor here in every direction that it has, its own or a lent one."""
+        """Return whether an operator has a regressor here in every direction that it has, its own or a donor's."""
         return all(self._found(operator, direction) is not None for direction in operator.directions)
 
     def _called(self, operator: Operator, direction: Direction, shape: Shape) -> Call:
@@ -177,7 +177,7 @@ class PublishedSystem:
 
         A ring all-reduce is a reduce-scatter and an all-gather of the same bytes. That is surer than sizes farther
         outside the measured ones, and inside a node than topologies that were not measured: the links of a pair say
-        little about those of four. Between nodes physics carries a topology that nobody measured.
+        little about those of four. Between nodes physics carries a topology that was not measured.
         """
         if operator.name not in SHARDED:
             return None
@@ -207,7 +207,7 @@ class PublishedSystem:
         return found
 
     def _missing(self, operator: Operator, direction: Direction) -> PublishedError:
-        """Return the error that says what nobody measured, and what somebody did."""
+        """Return the error that says what was not measured, and what was."""
         name = operator.regressor_name
         if self._regressors[name]:
             return PublishedError(f"{self.name} has no {direction} regressor for {operator.name}")
@@ -222,7 +222,7 @@ class PublishedSystem:
         return self._regressors[name].get(direction)
 
     def _donor(self, role: str, precisions: Sequence[str] = ()) -> RegressorFiles | None:
-        """Return the files of the system that lends something; None where there is none, or not in this precision.
+        """Return the donor's files for a role; None where there is no donor, or not in this precision.
 
         Args:
             role: field of ``Transfer``.
@@ -236,13 +236,15 @@ class PublishedSystem:
         return open_donor(folder, usable[0]) if usable else None
 
     def _operator(self, operator: Operator) -> dict[Direction, Regressor]:
-        """Return an operator's regressors on this hardware, from this folder, and where it has none, lent."""
+        """Return an operator's regressors on this hardware, from this folder, else transferred from the donor."""
         found: dict[Direction, Regressor] = {}
         for files in (self._donor("operators"), self.files):
             if files is not None:
                 donor, own = files.hardware.gpu, self.hardware.gpu
-                lent = files.read(operator)
-                found |= {d: transfer(one, operator, donor, own, self.precision) for d, one in lent.items()}
+                measured = files.read(operator)
+                found |= {
+                    d: transfer(regressor, operator, donor, own, self.precision) for d, regressor in measured.items()
+                }
         return found
 
     def _collective(self, collective: Operator) -> dict[Direction, Regressor]:
@@ -259,7 +261,7 @@ class PublishedSystem:
         return {forward: own}
 
     def _by_links(self, collective: Operator) -> LinkRegressor | None:
-        """Return what times a collective by its bytes; None where nobody measured anything over these links."""
+        """Return what times a collective by its bytes; None without a measurement over these links."""
         bytes_as = MESSAGE if collective.name in SENT_STRAIGHT else RING
         steps_as = MESSAGE if collective.name == MESSAGE else RING
         roles = ("intra_node", "inter_node")
@@ -289,7 +291,7 @@ class PublishedSystem:
         return self.folder / self.files.name(operator.regressor_name)
 
     def regressor_names(self, kind: str) -> list[str]:
-        """Return the regressors of one kind (operator or nccl) in this precision, those that are lent included."""
+        """Return the regressors of one kind (operator or nccl) in this precision, the donor's included."""
         names = set(self.files.names(kind))
         if kind == OPERATOR_FOLDER and (donor := self._donor("operators")) is not None:
             names |= set(donor.names(kind))

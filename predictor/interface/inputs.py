@@ -1,4 +1,4 @@
-"""What a question may be asked with: a configuration as a path or a mapping, and changes to the hardware."""
+"""Inputs of the public interface: a configuration (path or mapping) and hardware changes."""
 
 from __future__ import annotations
 

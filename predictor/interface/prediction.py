@@ -1,4 +1,4 @@
-"""``predict``: the time, the memory and the foundations of one training step."""
+"""``predict``: step time, memory and sources of one training step."""
 
 from __future__ import annotations
 

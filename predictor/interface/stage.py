@@ -1,4 +1,4 @@
-"""One pipeline stage of a predicted step: where it spends the step, and whether it fits."""
+"""One pipeline stage of a predicted step: time breakdown and memory."""
 
 from __future__ import annotations
 

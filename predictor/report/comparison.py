@@ -1,4 +1,4 @@
-"""Predictions side by side: what each part of the step takes, and how they differ from the first."""
+"""Compare predictions side by side: every part of the step, and differences from the first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A prediction for machines: documented in docs/json.md and versioned; every key says its unit."""
+"""A prediction as versioned JSON, documented in docs/json.md; every key names its unit."""
 
 from __future__ import annotations
 
@@ -61,14 +61,12 @@ def notes(
     by_bytes = [answer.step_us for answer in found if answer.operator.endswith(BY_BYTES)]
     if by_bytes:
         share = sum(by_bytes) / prediction.step.us
-        said.append(
-            f"Kernels that nobody benchmarked are timed by the bytes they move: {share:.1%} of the step at most."
-        )
+        said.append(f"Kernels without measurements are timed by the bytes they move: {share:.1%} of the step at most.")
     return said
 
 
 def reached_gb_per_s(system: PublishedSystem) -> float | None:
-    """Return the bandwidth that large all-reduces between two nodes reach per GPU; None where nobody can tell."""
+    """Return the bandwidth that large all-reduces between two nodes reach per GPU; None if unknown."""
     try:
         us = system.collective("all_reduce", LARGE_MESSAGE, Topology(2, 1)).us
     except PublishedError:
@@ -90,7 +88,7 @@ def _hardware_notes(prediction: Prediction, system: PublishedSystem, found: list
     donor = system.operator_donor()
     if donor is not None:
         said.append(
-            f"Nobody measured the {system.gpu}: operators run at the share of its peaks that {donor.name}'s "
+            f"{system.gpu} was not measured: operators run at the share of its peaks that {donor.name}'s "
             f"{donor.gpu.name} reached of its own, which a lower power limit would not allow."
         )
     return said

@@ -1,4 +1,4 @@
-"""The layouts that a search found, for people and for machines: a table, why the first one wins, what limits it."""
+"""Report search results as text, JSON and CSV: ranking, why the first layout wins, its bottleneck."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A prediction for people: what the step takes, where it goes, and how well founded that is."""
+"""A prediction as text: step time, breakdown per stage, and sources."""
 
 from __future__ import annotations
 
@@ -244,10 +244,10 @@ def _foundations(prediction: Prediction, found: list[Answer]) -> list[str]:
         if one.source is Source.ANALYTIC:
             how = "analytic"
         elif one.outside == "operator":
-            how = "nobody measured it; another operator's measurements stand in"
+            how = "not measured; transferred from another operator"
         elif one.factor is None:
             what = "nodes × GPUs per node" if one.outside == "topology" else f"a value of {one.outside}"
-            how = f"{what} that nobody measured"
+            how = f"{what} not measured"
         else:
             how = f"{one.outside} {one.factor:.3g} × outside the measured range"
         lines.append(f"  {one.step_us / step_us:6.1%}  {name}: {how}")

@@ -1,4 +1,4 @@
-"""Rank the candidates of a space: look closer at whichever may be the fastest, until replays have settled who is."""
+"""Branch and bound over layouts: floors, then bounds, then replays of those that may still be the fastest."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Ranking:
     Attributes:
         best: the fastest candidates, the fastest first.
         pareto: those that no other beats in both time and memory, up to WORTHWHILE times the fastest one's time, the
-            leanest first; empty where nobody asked.
+            leanest first; empty unless asked for.
         considered: candidates of the space.
         fitting: those that fit into memory.
         bounded: those whose floor asked for a bound, on the way to the fastest.

@@ -1,4 +1,4 @@
-"""The layouts that a search considers: every way to spread a model and a global batch over the GPUs."""
+"""The search space: every layout of a model and a global batch over the GPUs."""
 
 from __future__ import annotations
 

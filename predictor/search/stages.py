@@ -1,4 +1,4 @@
-"""The distinct stages of every pipeline of a search, and what a model chunk depends on."""
+"""The distinct stages of every pipeline in a search, cached."""
 
 from __future__ import annotations
 

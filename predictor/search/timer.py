@@ -1,4 +1,4 @@
-"""The time of a candidate as plain numbers: every chunk is asked for once and shared by all that have it.
+"""Time candidate layouts as plain numbers; every model chunk is timed once and shared.
 
 The numbers are those of ``predict`` without its intervals; a test holds them to each other.
 """

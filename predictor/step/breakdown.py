@@ -1,4 +1,4 @@
-"""Take a prediction apart: where each stage spends the step, and how well founded every answer in it is."""
+"""Break a prediction down: time per part and stage, and the source of every answer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from predictor.step.composition import Prediction
 from predictor.step.stages import PassTime
 from predictor.workloads.tasks import TRAFFIC, Part
 
-# Behind the name of a kernel that nobody benchmarked.
+# Behind the name of a kernel without measurements.
 BY_BYTES = " (by bytes)"
 
 

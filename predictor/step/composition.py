@@ -1,4 +1,4 @@
-"""Compose the time of one training step: tasks → slots → timeline → step, with its interval and where it goes."""
+"""Compose the step time: tasks → slots → timeline → step, with its 90 % interval."""
 
 from __future__ import annotations
 

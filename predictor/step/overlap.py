@@ -1,4 +1,4 @@
-"""What traffic adds to a step when it runs beside computing: what it takes longer than that does."""
+"""Exposed communication: the part of a collective that overlapped computation does not hide."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How published runs of a kind came out against their predictions: a note until the model covers what they show."""
+"""A note on how accurate predictions of similar published runs were, where the model is known to be off."""
 
 from __future__ import annotations
 

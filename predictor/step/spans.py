@@ -1,4 +1,4 @@
-"""A prediction as everything that happens in its step, for a trace file and a picture."""
+"""A prediction as spans, for a trace file and a picture."""
 
 from __future__ import annotations
 

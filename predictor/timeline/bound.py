@@ -1,4 +1,4 @@
-"""What a step takes at least: closed forms, far quicker than a replay and nearly always equal to it.
+"""Lower bounds on the step time in closed form: much faster than a replay, and nearly always equal to it.
 
 A replay is the longest path through slots and messages, so the length of every path is a lower bound. ``paths`` has the
 ones that are the longest in a pipeline whose stages differ little.

@@ -1,4 +1,4 @@
-"""One replay times every schedule: each stage runs its slots in order, neighbours exchange what they wait for."""
+"""Replay any schedule: each stage runs its slots in order and waits for its neighbours' messages."""
 
 from __future__ import annotations
 

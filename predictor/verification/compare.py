@@ -1,4 +1,4 @@
-"""Predict measured steps and set the parts beside what was measured."""
+"""Predict measured steps and compare them part by part."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Step times that others published, as configurations: every switch is what the paper, or its script, says.
+"""Published step times as configurations; every switch follows the paper or its script.
 
 - Narayanan et al. 2021 (SC'21), arXiv:2104.04473, table 1: throughput per GPU on Selene (DGX A100, eight A100 of 80 GB
   a node behind NVSwitch, eight HDR InfiniBand links a node); micro-batch sizes, chunks per stage and the kind of

@@ -1,4 +1,4 @@
-"""The distinct stages of a pipeline: most are alike, and what is alike is expanded, timed and sized once."""
+"""The distinct stages of a pipeline; equal stages are expanded, timed and sized once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One training run, as the prediction sees it: model, layout and everything that a framework decides."""
+"""One training run: model, layout and framework settings."""
 
 from __future__ import annotations
 

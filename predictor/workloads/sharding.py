@@ -1,4 +1,4 @@
-"""Data-parallel traffic: how gradients are reduced, and how ZeRO gathers weights and scatters gradients."""
+"""Data-parallel traffic: gradient reduction, and the gathers and scatters of ZeRO."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def test_changing_nothing_changes_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", ["peak_tflop_per_s", "memory_bandwidth_gb_per_s", "inter_node_gb_per_s"])
-def test_better_hardware_is_faster_and_says_that_nobody_measured_it(
+def test_better_hardware_is_faster_and_says_that_it_was_not_measured(
     key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     layout = {"parallelism": {"pipeline_parallel_size": 2, "data_parallel_size": 8}}

@@ -131,7 +131,7 @@ def test_damage_is_one_line_and_no_number(
     assert DAMAGES[damage] in captured.err
 
 
-def test_precision_that_nobody_measured() -> None:
+def test_precision_that_was_not_measured() -> None:
     with pytest.raises(PublishedError, match="fp32"):
         PublishedSystem(REGRESSORS_FOLDER / "Perlmutter", "fp32")
 

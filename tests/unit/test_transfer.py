@@ -1,4 +1,4 @@
-"""Systems that nobody measured, what-if hardware, stand-ins and collectives by their links."""
+"""Systems that were not measured, what-if hardware, stand-ins and collectives by their links."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_link_use_of_a_measured_collective_is_its_bandwidth() -> None:
 
 @pytest.mark.parametrize("name", ["Perlmutter", "Vista"])
 @pytest.mark.parametrize("collective", ["all_to_all", "broadcast"])
-def test_a_collective_nobody_measured_is_analytic_and_grows_with_its_bytes(name: str, collective: str) -> None:
+def test_a_collective_that_was_not_measured_is_analytic_and_grows_with_its_bytes(name: str, collective: str) -> None:
     system = opened(name)
     small, large = (system.collective(collective, size, Topology(8, 1)) for size in (1e8, 2e8))
     assert small.source is Source.ANALYTIC
@@ -175,7 +175,7 @@ def test_a_collective_nobody_measured_is_analytic_and_grows_with_its_bytes(name:
     assert outside.dimension == "operator"
 
 
-def test_links_that_nobody_measured_are_one_line() -> None:
+def test_links_that_were_not_measured_are_one_line() -> None:
     with pytest.raises(PublishedError, match="Vista lends Vista links inside a node: none were measured"):
         opened("Vista").collective("broadcast", 1e6, Topology(1, 4))
 
@@ -276,12 +276,12 @@ def test_stand_ins_for_each_other_are_one_line(monkeypatch: pytest.MonkeyPatch) 
         system.cost(circle, FORWARD, (8, 8))
 
 
-def test_an_operator_that_nobody_measured_and_nothing_stands_in_for_has_no_answer() -> None:
+def test_an_operator_that_was_not_measured_and_nothing_stands_in_for_has_no_answer() -> None:
     with pytest.raises(PublishedError, match="no fp16 regressor for new; it has"):
         opened("Perlmutter").cost(replace(GELU, name="new"), FORWARD, (8, 8))
 
 
-def test_a_lender_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+def test_a_donor_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     folder = tmp_path / "Mine"
     shutil.copytree(REGRESSORS_FOLDER / "H100", folder)
     path = folder / "system.yaml"
@@ -291,7 +291,7 @@ def test_a_lender_that_is_not_there_is_one_line(tmp_path: Path) -> None:
         PublishedSystem(folder, "fp16")
 
 
-def test_a_folder_elsewhere_borrows_from_the_bundled_systems(tmp_path: Path) -> None:
+def test_a_folder_elsewhere_finds_donors_among_the_bundled_systems(tmp_path: Path) -> None:
     folder = tmp_path / "Mine"
     shutil.copytree(REGRESSORS_FOLDER / "H100", folder)
     cost = PublishedSystem(folder, "fp16").cost(FFN_UP, FORWARD, SHAPES[FFN_UP])

@@ -1,4 +1,4 @@
-"""The page itself: what the step takes, where it goes, when, in how much memory, and how well founded that is."""
+"""The HTML page of a prediction: step time, breakdown, timeline, memory and sources."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _outside(answer: Answer) -> str:
     if answer.source is Source.ANALYTIC or answer.outside is None:
         return ""
     if answer.outside == "operator":
-        return "another operator stands in"
+        return "transferred from another operator"
     return answer.outside if answer.factor is None else f"{answer.outside} {answer.factor:.3g} ×"
 
 
