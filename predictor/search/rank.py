@@ -122,15 +122,15 @@ def pareto_front(timer: Timer, fitting: list[_Fitting], slowest_us: float) -> li
     """Return the candidates up to a time that no other beats in both step time and memory, the leanest first."""
     front: list[Ranked] = []
     limit = slowest_us
-    for one in sorted(fitting, key=lambda one: (one.memory_bytes, one.floor_us)):
-        if one.floor_us > limit or timer.bound_us(one.plan) * (1.0 - ROUNDING) > limit:
+    for candidate in sorted(fitting, key=lambda candidate: (candidate.memory_bytes, candidate.floor_us)):
+        if candidate.floor_us > limit or timer.bound_us(candidate.plan) * (1.0 - ROUNDING) > limit:
             continue
-        step_us = timer.step_us(one.plan)
+        step_us = timer.step_us(candidate.plan)
         if step_us > slowest_us or (front and step_us >= front[-1].step_us):
             continue
-        if front and front[-1].memory_bytes == one.memory_bytes:
+        if front and front[-1].memory_bytes == candidate.memory_bytes:
             front.pop()
-        front.append(Ranked(step_us, one.memory_bytes, one.plan))
+        front.append(Ranked(step_us, candidate.memory_bytes, candidate.plan))
         limit = step_us
     return front
 

@@ -127,14 +127,14 @@ class Timer:
         shared = shared_key(plan)
         count = plan.num_micro_batches
         key = (shared, count, plan.recompute, plan.degrees.pipeline, self._layered_as(plan))
-        found = self._floors.get(key)
-        if found is None:
+        known = self._floors.get(key)
+        if known is None:
             pipeline = self._pipelines.of(plan)
             works = {kind: self._layer(plan, shared, kind) for kind in pipeline.kinds}
             per_layer = {kind: work.forward + work.backward for kind, work in works.items()}
             stages = [sum([per_layer[kind] * layers for kind, layers in stage.layers]) for stage in pipeline.distinct]
-            found = self._floors[key] = count * max(stages) * (1.0 - ROUNDING)
-        return found
+            known = self._floors[key] = count * max(stages) * (1.0 - ROUNDING)
+        return known
 
     def bound_us(self, plan: Plan) -> float:
         """Return a time that the candidate's step cannot be shorter than."""
@@ -151,13 +151,13 @@ class Timer:
     def step_us(self, plan: Plan) -> float:
         """Return the time of the candidate's step."""
         times = self.timing(plan)
-        found = replay(
+        known = replay(
             SCHEDULES[plan.schedule],
             plan.num_micro_batches,
             *times[:4],
             self._blocks(plan),
         )
-        return end_of_step(found.finished, times.ends, times.closing).step
+        return end_of_step(known.finished, times.ends, times.closing).step
 
     def _blocks(self, plan: Plan) -> bool:
         return self._space.base.blocking_transfers and SCHEDULES[plan.schedule].may_block
@@ -173,13 +173,13 @@ class Timer:
             plan.num_chunks,
             self._layered_as(plan),
         )
-        found = self._works.get(key)
-        if found is None:
+        known = self._works.get(key)
+        if known is None:
             stages = self._pipelines.of(plan)
             layers = {kind: self._layer(plan, shared, kind) for kind in stages.kinds}
             works = [self._chunk(plan, shared, chunk, layers) for chunk in stages.chunks]
-            found = self._works[key] = [[works[i] for i in stage.chunk_index] for stage in stages.distinct]
-        return found
+            known = self._works[key] = [[works[i] for i in stage.chunk_index] for stage in stages.distinct]
+        return known
 
     def _chunk(self, plan: Plan, shared: Key, chunk: Chunk, layers: dict[LayerKind, Work]) -> Work:
         """Return the work of a chunk: its layers and what it runs beside them."""
@@ -215,25 +215,25 @@ class Timer:
         """Return a layer's work in a single micro-batch without recomputation."""
         layered_as = self._layered_as(plan)
         key = (shared, kind, layered_as)
-        found = self._layers.get(key)
-        if found is None:
+        known = self._layers.get(key)
+        if known is None:
             run = replace(self._run(plan, layered_as), num_micro_batches=1, recompute=Recompute.NONE)
             layer = time_block(self._system, layer_block(run, kind))
-            waits = any(one.host.us > 0.0 for one in layer.passes)
+            waits = any(step_pass.host.us > 0.0 for step_pass in layer.passes)
             accumulation = self._us([gradient_accumulation(run, kind)])
-            found = LayerWork(_work(layer), accumulation, waits or run.partition_activations)
-            self._layers[key] = found
-        return found
+            known = LayerWork(_work(layer), accumulation, waits or run.partition_activations)
+            self._layers[key] = known
+        return known
 
     def _layer_asked(self, plan: Plan, shared: Key, kind: LayerKind) -> Work:
         """Return a layer's work of just this candidate."""
         layered_as = self._layered_as(plan)
         key = (shared, plan.num_micro_batches, plan.recompute, kind, layered_as)
-        found = self._asked.get(key)
-        if found is None:
+        known = self._asked.get(key)
+        if known is None:
             block = layer_block(self._run(plan, layered_as), kind)
-            found = self._asked[key] = _work(time_block(self._system, block))
-        return found
+            known = self._asked[key] = _work(time_block(self._system, block))
+        return known
 
     def _layered_as(self, plan: Plan) -> str:
         """Return a schedule whose layers take as long as the candidate's.
@@ -254,21 +254,21 @@ class Timer:
 
     def _edge(self, plan: Plan, shared: Key, is_first: bool, is_last: bool) -> Work:
         key = (shared, is_first, is_last)
-        found = self._edges.get(key)
-        if found is None:
+        known = self._edges.get(key)
+        if known is None:
             run = self._run(plan, SPLITTING)
             last = plan.degrees.pipeline - 1
             stage, chunk = (last, plan.num_chunks - 1) if is_last else (0, 0) if is_first else (min(1, last), 0)
-            found = self._edges[key] = _work(time_block(self._system, edge_block(run, stage, chunk)))
-        return found
+            known = self._edges[key] = _work(time_block(self._system, edge_block(run, stage, chunk)))
+        return known
 
     def _message(self, plan: Plan) -> float:
         key = plan.degrees, plan.sequence_parallel, plan.micro_batch_size
-        found = self._messages.get(key)
-        if found is None:
-            found = self._us(step_message(self._space.run(plan)))
-            self._messages[key] = found
-        return found
+        known = self._messages.get(key)
+        if known is None:
+            known = self._us(step_message(self._space.run(plan)))
+            self._messages[key] = known
+        return known
 
     def _exposed(self, end: End, chunks: list[Work]) -> tuple[float, float]:
         """Return what a stage's step ends with: the exposed reduction, then optimizer and gathering."""
@@ -286,11 +286,11 @@ class Timer:
     def _stage_ends(self, plan: Plan) -> list[End]:
         """Return how every distinct stage's step ends."""
         key = (plan.degrees, plan.zero_stage, plan.num_chunks)
-        found = self._ends.get(key)
-        if found is None:
+        known = self._ends.get(key)
+        if known is None:
             run = self._space.run(plan)
-            found = self._ends[key] = [self._end(run, stage) for stage in self._pipelines.of(plan).distinct]
-        return found
+            known = self._ends[key] = [self._end(run, stage) for stage in self._pipelines.of(plan).distinct]
+        return known
 
     def _end(self, run: TrainingRun, stage: Stage) -> End:
         tasks = stage_end(run, stage, run.stage_parameters(stage.earliest))

@@ -131,7 +131,7 @@ def predict(run: TrainingRun, system: PublishedSystem) -> Prediction:
     if run.precision != system.precision:
         sources.append(Source.EXTRAPOLATED)  # answered from another precision with the same element size and peak
     for stage in stages:
-        sources += [one.cost.source for chunk in stage.chunks for one in chunk.passes]
+        sources += [step_pass.cost.source for chunk in stage.chunks for step_pass in chunk.passes]
         sources.append(stage.reduction.source)
     return Prediction(
         run=run,

@@ -183,11 +183,13 @@ def time_tasks(system: PublishedSystem, tasks: Iterable[Task]) -> Cost:
     return Cost(us, low_us, high_us, source)
 
 
-def _launched(system: PublishedSystem, one: PassTasks, launches: float, backward: bool, takes_turns: bool) -> PassTime:
+def _launched(
+    system: PublishedSystem, tasks: PassTasks, launches: float, backward: bool, takes_turns: bool
+) -> PassTime:
     """Time one pass with the host's part."""
-    if not one.tasks:
+    if not tasks.tasks:
         return NO_PASS
-    device = time_pass(system, one.tasks, one.overlaps)
+    device = time_pass(system, tasks.tasks, tasks.overlaps)
     us = waiting_us(launch_us(system.hardware, launches, backward), device.cost.us, takes_turns)
     if not us:
         return device
@@ -213,8 +215,8 @@ def time_block(system: PublishedSystem, block: BlockTasks) -> ChunkTime:
     """Time one block, the host's part included."""
     if block.host is None:
         forward, recompute, whole = (
-            time_pass(system, one.tasks, one.overlaps) if one.tasks or one.overlaps else NO_PASS
-            for one in (block.forward, block.recompute, block.backward)
+            time_pass(system, tasks.tasks, tasks.overlaps) if tasks.tasks or tasks.overlaps else NO_PASS
+            for tasks in (block.forward, block.recompute, block.backward)
         )
     else:
         launches = block.host
@@ -238,31 +240,31 @@ class _Timer:
         self._stages: dict[StageTasks, StageTime] = {}
 
     def stage(self, stage: StageTasks) -> StageTime:
-        found = self._stages.get(stage)
-        if found is None:
-            found = self._stages[stage] = self._with_end(stage, tuple([self._chunk(chunk) for chunk in stage.chunks]))
-        return found
+        timed = self._stages.get(stage)
+        if timed is None:
+            timed = self._stages[stage] = self._with_end(stage, tuple([self._chunk(chunk) for chunk in stage.chunks]))
+        return timed
 
     def _chunk(self, chunk: ChunkTasks) -> ChunkTime:
-        found = self._chunks.get(chunk)
-        if found is None:
-            found = NO_CHUNK
+        timed = self._chunks.get(chunk)
+        if timed is None:
+            timed = NO_CHUNK
             for block, count in chunk.blocks:
-                found = self._repeat(block, count) + found
-            self._chunks[chunk] = found
-        return found
+                timed = self._repeat(block, count) + timed
+            self._chunks[chunk] = timed
+        return timed
 
     def _repeat(self, block: BlockTasks, count: int) -> ChunkTime:
-        found = self._repeated.get((block, count))
-        if found is None:
-            found = self._repeated[block, count] = self._block(block) * count
-        return found
+        timed = self._repeated.get((block, count))
+        if timed is None:
+            timed = self._repeated[block, count] = self._block(block) * count
+        return timed
 
     def _block(self, block: BlockTasks) -> ChunkTime:
-        found = self._blocks.get(block)
-        if found is None:
-            found = self._blocks[block] = time_block(self._system, block)
-        return found
+        timed = self._blocks.get(block)
+        if timed is None:
+            timed = self._blocks[block] = time_block(self._system, block)
+        return timed
 
     def _with_end(self, stage: StageTasks, chunks: tuple[ChunkTime, ...]) -> StageTime:
         """Return a stage with what it runs after its last micro-batch."""
@@ -270,7 +272,9 @@ class _Timer:
         reduction, gather = time_tasks(system, end.reduction), time_tasks(system, end.gather)
         late = reduction
         if step.overlap_gradient_reduction and end.reduction:
-            window = total(one.cost for chunk in chunks for one in (chunk.recompute, chunk.backward, chunk.weight))
+            window = total(
+                step_pass.cost for chunk in chunks for step_pass in (chunk.recompute, chunk.backward, chunk.weight)
+            )
             late = exposed_reduction(reduction, window, end.buckets)
         if step.overlap_parameter_gather and end.gather:
             gather = exposed_reduction(gather, total(chunk.forward.cost for chunk in chunks), end.buckets)

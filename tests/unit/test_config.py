@@ -180,7 +180,7 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
         {"model": {"attention": "unfused"}, "parallelism": {"context_parallel_size": 2}},
         "attention: flash",
     ),
-    "experts nobody has": ({"parallelism": {"expert_parallel_size": 2}}, "no experts"),
+    "experts no model has": ({"parallelism": {"expert_parallel_size": 2}}, "no experts"),
     "chunks without a pipeline": ({"parallelism": {"virtual_pipeline_parallel_size": 2}}, "at least 2 pipeline"),
     "interleaving a count that does not divide": (
         {
