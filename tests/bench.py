@@ -25,7 +25,7 @@ from predictor.configuration.sections import validate
 from predictor.configuration.short_config import expand
 from predictor.configuration.to_run import to_run
 from predictor.costs.published import PublishedSystem
-from predictor.search.question import Question, asked
+from predictor.search.question import SearchQuestion, search_problem
 from predictor.search.rank import rank
 from predictor.step.composition import predict
 from predictor.workloads.run import TrainingRun
@@ -95,7 +95,7 @@ def in_process() -> list[Row]:
     """Predict different configurations in this process."""
     _, system = load(EXAMPLE)
     forms = spread(CONFIGS)
-    runs = [to_run(validate(expand(form), is_short=True), system.system.gpus_per_node) for form in forms]
+    runs = [to_run(validate(expand(form), is_short=True), system.hardware.gpus_per_node) for form in forms]
     assert len(set(runs)) == CONFIGS
     predict(runs[0], system)
     fresh = PublishedSystem(system.folder, system.precision)
@@ -172,10 +172,10 @@ def fitting() -> list[Row]:
 
 def searching() -> list[Row]:
     """Search every layout of LLaMA-3 70B on 1,024 GPUs."""
-    question = Question(model="llama3-70b", system="Perlmutter", num_gpus=1024, global_batch_size=1024)
+    question = SearchQuestion(model="llama3-70b", system="Perlmutter", num_gpus=1024, global_batch_size=1024)
     walls, rates = [], []
     for _ in range(SEARCHES):
-        one = asked(question)
+        one = search_problem(question)
         one.system.forget()
         started = time.perf_counter()
         found = rank(one.space, one.system, one.memory_gib, top=10)
@@ -184,7 +184,7 @@ def searching() -> list[Row]:
     count = f"search, {found.considered:,} layouts, {found.replayed} replayed"
     return [
         Row(count, f"{statistics.median(walls):.2f} s", "", "2 s"),
-        Row("  layouts a second, every piece timed anew", f"{statistics.median(rates):,.0f}/s", "", "20,000/s"),
+        Row("  layouts a second, every chunk timed anew", f"{statistics.median(rates):,.0f}/s", "", "20,000/s"),
     ]
 
 

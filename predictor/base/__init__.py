@@ -1,1 +1,1 @@
-"""What every room of the predictor needs: errors, strict YAML, sizes, encodings, where bundled files lie."""
+"""Shared utilities: errors, strict YAML, sizes, encodings, paths of bundled files."""

@@ -1,4 +1,4 @@
-"""Where the published regressors and the example configurations lie, in a checkout and after ``pip install``."""
+"""Paths of the published regressors and example configurations, in a checkout and in an installation."""
 
 from __future__ import annotations
 

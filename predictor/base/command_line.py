@@ -1,4 +1,4 @@
-"""What every command line here shares: complaints of one line, and progress that is no result."""
+"""Shared by all command lines: one-line errors and progress on stderr."""
 
 from __future__ import annotations
 

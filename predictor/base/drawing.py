@@ -1,4 +1,4 @@
-"""Pictures as SVG text: elements, the round numbers of an axis, and colours that everybody can tell apart."""
+"""Draw SVG: elements, axis ticks and a colour-blind safe palette."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text for outputs that cannot show every character."""
+"""Print text on outputs that cannot encode every character."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user can get wrong. Each message says the field, the value, the rule and the way out, in one line."""
+"""Errors in user input. Each message is one line: the field, its value, the rule and the remedy."""
 
 from __future__ import annotations
 

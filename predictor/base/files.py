@@ -1,4 +1,4 @@
-"""Put a file in place whole: whoever reads it sees the old content or the new one, and a full disk keeps the old."""
+"""Write files atomically: a reader sees the old or the new content, and a full disk keeps the old."""
 
 from __future__ import annotations
 

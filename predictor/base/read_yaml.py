@@ -1,4 +1,4 @@
-"""Read a YAML file that a person wrote: one mapping, numbers as people write them, no key twice."""
+"""Read hand-written YAML strictly: one mapping, no duplicate keys, numbers in any common notation."""
 
 from __future__ import annotations
 

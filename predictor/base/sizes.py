@@ -1,4 +1,4 @@
-"""The sizes that a user types: their two names, and the largest value of each that anybody could mean."""
+"""Model and layout sizes in a configuration: short and long name, and the largest accepted value."""
 
 from __future__ import annotations
 

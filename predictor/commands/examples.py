@@ -1,4 +1,4 @@
-"""``list-examples``, ``show-example``, ``list-systems`` and ``list-presets``: what comes with the program."""
+"""``list-examples``, ``show-example``, ``list-systems`` and ``list-presets``: show the bundled data."""
 
 from __future__ import annotations
 

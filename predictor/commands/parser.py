@@ -1,4 +1,4 @@
-"""The parser of the command line: one line for whatever is wrong with it."""
+"""The command line parser; every usage error is one line."""
 
 from __future__ import annotations
 

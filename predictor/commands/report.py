@@ -29,11 +29,11 @@ def answer(arguments: argparse.Namespace) -> str:
     path = config_path(arguments)
     predicted = predict(path)
     loaded, prediction = predicted.loaded, predicted.prediction
-    found = None
+    search_answer = None
     if arguments.search:
         from predictor.search.answer import search
-        from predictor.search.question import around
+        from predictor.search.question import problem_around
 
-        found = search(around(loaded), SHOWN, pareto=True)
-    text = page(prediction, loaded, picture(step_trace(prediction)), found)
+        search_answer = search(problem_around(loaded), SHOWN, pareto=True)
+    text = page(prediction, loaded, picture(step_trace(prediction)), search_answer)
     return write_file("--out", arguments.out, text, [path])

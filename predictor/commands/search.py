@@ -1,4 +1,4 @@
-"""``search``: the fastest layouts of a model on so many GPUs."""
+"""``search``: the fastest layouts of a model on a given number of GPUs."""
 
 from __future__ import annotations
 

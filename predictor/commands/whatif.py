@@ -1,4 +1,4 @@
-"""``whatif``: change a number of the hardware, or the GPU, and see."""
+"""``whatif``: predict again with changed hardware."""
 
 from __future__ import annotations
 

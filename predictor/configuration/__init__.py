@@ -1,1 +1,1 @@
-"""From a file of the user to a training run: sections, short form, checks, presets, readers of other tools."""
+"""Configuration files to training runs: sections, short form, checks, presets, readers of other tools."""

@@ -1,4 +1,4 @@
-"""From the path of a configuration file, in either form, to a run on a published system."""
+"""Load a configuration file, in either form, as a run on a published system."""
 
 from __future__ import annotations
 
@@ -103,10 +103,10 @@ def _measured_in(precisions: list[str]) -> str:
 
 @lru_cache(maxsize=32)
 def open_measured(folder: Path, precision: str) -> PublishedSystem:
-    """Open a published system for a precision that somebody measured, or for one that must run at the same rate.
+    """Open a published system for a measured precision, or for one that must run at the same rate.
 
     Raises:
-        ConfigError: the folder is not a published system, or nobody measured the precision.
+        ConfigError: the folder is not a published system, or the precision was not measured.
         PublishedError: a file of it is damaged.
     """
     if not (folder / MANIFEST).is_file():
@@ -115,17 +115,17 @@ def open_measured(folder: Path, precision: str) -> PublishedSystem:
     used = precision if precision in measured else STANDS_IN_FOR.get(precision, precision)
     if used in measured:
         system = open_system(folder, used)
-        peaks = system.system.gpu.peak_tflop_per_s
+        peaks = system.hardware.gpu.peak_tflop_per_s
         if used == precision or (precision in peaks and peaks[precision].value == peaks[used].value):
             return system
     raise ConfigError(f"precision is {precision}; {folder.name} was measured in {_measured_in(measured)}")
 
 
 def require(system: PublishedSystem, operator: str) -> None:
-    """Check that somebody measured an operator, or another one that stands in for it.
+    """Check that an operator was measured, or another one that stands in for it.
 
     Raises:
-        PublishedError: nobody did; the message lists what was measured.
+        PublishedError: neither was; the message lists what was measured.
     """
     one = catalogue()[operator]
     measured = system.regressor_names(OPERATOR_FOLDER)
@@ -314,7 +314,7 @@ def prepare(
         system = changed(system)
     if config.gpu is not None:
         check_gpu("gpu_name" if short_config.is_short(content) else "gpu", config.gpu, system)
-    hardware = system.system
+    hardware = system.hardware
     has_switch = hardware.links.wiring == "switch"
     run = to_run(config.model_copy(update={"system": system.name}), hardware.gpus_per_node, has_switch)
     for name in (*listed, *(run.model.layer_operators or ())):

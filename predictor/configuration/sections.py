@@ -1,4 +1,4 @@
-"""The sections of a configuration file in its full form, and one line for whatever is wrong with one."""
+"""The sections of a full-form configuration file, validated with one-line errors."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ class ParallelismSection(Section):
     )
     context_parallel_size: Count = Field(default=1, description="ranks that split every sample (ring attention)")
     pipeline_parallel_size: Count = Field(default=1, description="stages")
-    virtual_pipeline_parallel_size: Count = Field(default=1, description="pieces of the model per stage (interleaved)")
+    virtual_pipeline_parallel_size: Count = Field(default=1, description="model chunks per stage (interleaved)")
     data_parallel_size: Count = Field(default=1, description="replicas")
     expert_parallel_size: Count = Field(
         default=1, description="of the ranks with other tokens, those that share experts"
@@ -156,7 +156,7 @@ class ParallelismSection(Section):
         default="uniform", description="a list, or how a framework splits"
     )
     schedule: Literal["1f1b", "all_forward_all_backward", "interleaved_1f1b", "zero_bubble_h1"] | None = Field(
-        default=None, description="pipeline schedule; 1f1b, interleaved where stages have several pieces, if absent"
+        default=None, description="pipeline schedule; 1f1b, interleaved where stages have several chunks, if absent"
     )
     blocking_transfers: Switch | None = Field(
         default=None, description="neighbouring stages both wait for a message; where the schedule allows it if absent"

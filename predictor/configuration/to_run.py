@@ -1,4 +1,4 @@
-"""From a checked configuration to a run: what single values cannot say, their agreement is checked here."""
+"""Convert a checked configuration to a run; check that its values agree with each other."""
 
 from __future__ import annotations
 
@@ -208,15 +208,15 @@ def _check_scale(gpus: int, stages: int, num_micro_batches: int) -> None:
 
 def _schedule(layout: ParallelismSection, num_micro_batches: int, layers: list[int]) -> tuple[str, bool]:
     """Return the schedule and whether its transfers block, checked against the stages."""
-    pp, pieces = layout.pipeline_parallel_size, layout.virtual_pipeline_parallel_size
-    name = layout.schedule or ("interleaved_1f1b" if pieces > 1 else "1f1b")
+    pp, num_chunks = layout.pipeline_parallel_size, layout.virtual_pipeline_parallel_size
+    name = layout.schedule or ("interleaved_1f1b" if num_chunks > 1 else "1f1b")
     schedule = SCHEDULES[name]
-    broken = check(name, pp, num_micro_batches, pieces)
+    broken = check(name, pp, num_micro_batches, num_chunks)
     if broken is not None:
         raise ConfigError(f"schedule is {name}: {broken}")
-    if any(count % pieces for count in layers):
+    if any(count % num_chunks for count in layers):
         raise ConfigError(
-            f"virtual_pipeline_parallel_size is {pieces}; it must divide the layers of every stage, {layers}"
+            f"virtual_pipeline_parallel_size is {num_chunks}; it must divide the layers of every stage, {layers}"
         )
     if layout.blocking_transfers and not schedule.may_block:
         raise ConfigError(f"blocking_transfers is true; {name} needs false: its messages must not wait for each other")

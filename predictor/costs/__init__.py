@@ -1,1 +1,1 @@
-"""What one piece of a training step costs: operators, collectives, hardware and the regressors that time them."""
+"""Time single calls: operators, collectives, hardware and the regressors that time them."""

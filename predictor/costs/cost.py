@@ -1,4 +1,4 @@
-"""A time with its 90 % interval and where it came from; costs add up, and the weakest source wins."""
+"""A time with its 90 % interval and source. Costs add up; a sum has the weakest source of its parts."""
 
 from __future__ import annotations
 

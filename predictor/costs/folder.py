@@ -1,4 +1,4 @@
-"""The files of a published system: who vouches for them, and which other system lends what they lack.
+"""The files of a published system: checksums, and the donors of what it lacks.
 
 system.yaml                                   peaks and links, the unit in every key, a source on every number
 card.md                                       who measured it, rows kept and dropped, held-out errors
@@ -98,8 +98,8 @@ def read_hardware(folder: Path, manifest: dict[str, str]) -> System:
         raise PublishedError(f"{folder / HARDWARE}: {first_problem(error)}") from error
 
 
-def lender_folder(folder: Path, name: str) -> Path:
-    """Return the published system that lends to another: beside it, else among those that come with the project.
+def donor_folder(folder: Path, name: str) -> Path:
+    """Return the folder of a donor: beside it, else among those that come with the project.
 
     Raises:
         PublishedError: it is in neither place.
@@ -120,28 +120,28 @@ def own_precisions(manifest: dict[str, str]) -> set[str]:
 
 
 def measured_precisions(folder: Path) -> list[str]:
-    """Return the precisions that somebody measured on a published system, or on the one that lends it its operators.
+    """Return the precisions measured on a published system, or on the donor of its operators.
 
     Raises:
         FileNotFoundError: the folder is not a published system.
-        PublishedError: its manifest or its hardware is damaged, or its lender is not there.
+        PublishedError: its manifest or its hardware is damaged, or its donor is not there.
     """
     manifest = read_manifest(folder)
     found = own_precisions(manifest)
     hardware = read_hardware(folder, manifest)
     if hardware.transfer is not None:
-        lent = own_precisions(read_manifest(lender_folder(folder, hardware.transfer.operators)))
-        found |= lent & hardware.gpu.peak_tflop_per_s.keys()
+        transferred = own_precisions(read_manifest(donor_folder(folder, hardware.transfer.operators)))
+        found |= transferred & hardware.gpu.peak_tflop_per_s.keys()
     return sorted(found)
 
 
 class RegressorFiles:
     """The regressors that lie in one published folder in one precision, each read once."""
 
-    def __init__(self, folder: Path, manifest: dict[str, str], system: System, precision: str) -> None:
-        """Read nothing yet; ``system`` is the hardware that they were measured on."""
+    def __init__(self, folder: Path, manifest: dict[str, str], hardware: System, precision: str) -> None:
+        """Read nothing yet; ``hardware`` is what they were measured on."""
         self.folder = folder
-        self.system = system
+        self.hardware = hardware
         self.precision = precision
         self._manifest = manifest
         self._read: dict[str, dict[Direction, DirectionRegressor]] = {}
@@ -149,7 +149,7 @@ class RegressorFiles:
     def name(self, regressor: str) -> str:
         """Return the file of a regressor, relative to the folder, whether it is there or not."""
         kind = COLLECTIVE_FOLDER if regressor in COLLECTIVES else OPERATOR_FOLDER
-        file = REGRESSOR_FILE.format(gpu=self.system.gpu.name, regressor=regressor, precision=self.precision)
+        file = REGRESSOR_FILE.format(gpu=self.hardware.gpu.name, regressor=regressor, precision=self.precision)
         return f"{kind}/{file}"
 
     def has(self, operator: Operator) -> bool:
@@ -158,7 +158,7 @@ class RegressorFiles:
 
     def names(self, kind: str) -> list[str]:
         """Return the regressors of one kind (operator or nccl)."""
-        prefix, suffix = f"{kind}/{self.system.gpu.name}_", f"_{self.precision}.json"
+        prefix, suffix = f"{kind}/{self.hardware.gpu.name}_", f"_{self.precision}.json"
         return sorted(
             name.removeprefix(prefix).removesuffix(suffix)
             for name in self._manifest

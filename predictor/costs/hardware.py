@@ -48,13 +48,13 @@ class Links(BaseModel):
 
 
 class Transfer(BaseModel):
-    """Published systems that lend what nobody measured on this one: their fitted efficiency, never their speed."""
+    """Donors of what was not measured on this system: their fitted efficiency, never their speed."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    operators: str = Field(description="lends the operators")
-    intra_node: str = Field(description="lends what collectives make of the links inside a node")
-    inter_node: str = Field(description="lends what collectives make of the network between nodes")
+    operators: str = Field(description="donor of the operators")
+    intra_node: str = Field(description="donor of link efficiency inside a node")
+    inter_node: str = Field(description="donor of network efficiency between nodes")
 
 
 class System(BaseModel):
@@ -67,7 +67,7 @@ class System(BaseModel):
     gpu: Gpu
     links: Links
     host: dict[str, Quantity] = Field(description="what the host adds to every kernel, in microseconds")
-    transfer: Transfer | None = Field(default=None, description="who lends what was not measured here")
+    transfer: Transfer | None = Field(default=None, description="donors of what was not measured here")
 
     @property
     def pair_gb_per_s(self) -> float:

@@ -1,4 +1,4 @@
-"""Change one number of a system's hardware and see: a faster network, more memory, another GPU's peak."""
+"""Change one number of a system's hardware: a faster network, more memory, another peak."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def changed(system: PublishedSystem, changes: dict[str, float]) -> PublishedSyst
     Raises:
         ConfigError: a number is out of range.
     """
-    hardware = system.system
+    hardware = system.hardware
     for key, value in changes.items():
         hardware = CHANGES[key](hardware, value)
     return with_hardware(system, hardware)

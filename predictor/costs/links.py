@@ -1,6 +1,6 @@
-"""Time a collective by what its bytes take over the links, where nobody measured the collective itself.
+"""Time a collective by its bytes over the links, where it was not measured.
 
-The efficiency of the links is read off collectives that somebody did measure: ``all_reduce`` for everything that goes
+The efficiency of the links is read off measured collectives: ``all_reduce`` for everything that goes
 round a ring, ``point_to_point`` for everything that is sent straight. It may be another system's: a byte then takes
 as much longer as its link is slower. Derivation and check: docs/adr/0013-transfer.md.
 """
@@ -30,7 +30,7 @@ class LinkUse:
         launch_us: to start.
         hop_us: per latency step inside a node.
         network_hop_us: per latency step between nodes.
-        node_efficiency: share of the bandwidth inside a node that bytes are sent at; None where nobody measured it.
+        node_efficiency: share of the bandwidth inside a node that bytes are sent at; None if not measured.
         network_efficiency: the same of a network interface.
         host_us_per_byte: what all GPUs of a node share on the way out takes per byte.
     """
@@ -103,7 +103,7 @@ class LinkRegressor:
         interface stay inside, and both flow at once.
 
         Raises:
-            PublishedError: nobody measured links of this reach.
+            PublishedError: no measurement of links of this reach.
         """
         _, nodes, gpus = shape
         work = operator.work(shape, direction, 1)
@@ -134,7 +134,7 @@ class LinkRegressor:
         return 1e-3 / (self.between.network_efficiency * self.system.links.inter_node_gb_per_s.value)
 
     def outside(self, operator: Operator, direction: Direction, shape: Shape) -> Outside | None:
-        """Return that nobody measured the collective at all."""
+        """Return that the collective was not measured."""
         return Outside("operator", None)
 
     def widest(self, operator: Operator, shape: Shape) -> float:

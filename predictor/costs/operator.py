@@ -58,7 +58,7 @@ class Operator:
             that are the same in every precision.
         precisions: what it exists in.
         launches: kernels that one eager call launches forward, and backward with its gradients accumulated.
-        stand_in: (shape, direction, number of multiprocessors) → what answers where nobody measured this operator; the
+        stand_in: (shape, direction, number of multiprocessors) → what answers where this operator was not measured; the
             answer is then extrapolated at best. None: there is no answer without a measurement.
         source: where the work formula comes from.
     """

@@ -1,7 +1,7 @@
-"""A published system answers: what an operator or a collective costs on it, and where that is known from.
+"""A published system: the cost of an operator or a collective on it, with its source.
 
-In this order: a regressor of its own; one that another system lends, on this system's hardware; for a collective, what
-its bytes take over the links; for an operator, another operator that stands in for it. Nothing else answers.
+In this order: its own regressor; a donor's, transferred to this hardware; for a collective, its bytes over the links;
+for an operator, a stand-in operator. Nothing else answers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from predictor.costs.folder import (
     OPERATOR_FOLDER,
     REGRESSOR_FILE,
     RegressorFiles,
-    lender_folder,
+    donor_folder,
     measured_precisions,
     own_precisions,
     read_hardware,
@@ -63,13 +63,13 @@ class PublishedSystem:
 
         Raises:
             FileNotFoundError: the folder is not a published system.
-            PublishedError: a file is damaged, or nobody measured this precision.
+            PublishedError: a file is damaged, or this precision was not measured.
         """
         self.folder = folder
         self.precision = precision
         manifest = read_manifest(folder)
-        self.system = read_hardware(folder, manifest)
-        self.files = RegressorFiles(folder, manifest, self.system, precision)
+        self.hardware = read_hardware(folder, manifest)
+        self.files = RegressorFiles(folder, manifest, self.hardware, precision)
         read_verified(folder, CARD, manifest)
         measured = measured_precisions(folder)
         if precision not in measured:
@@ -82,12 +82,12 @@ class PublishedSystem:
     @property
     def name(self) -> str:
         """Return the system's name."""
-        return self.system.name
+        return self.hardware.name
 
     @property
     def gpu(self) -> str:
         """Return the GPU's name as the files spell it."""
-        return self.system.gpu.name
+        return self.hardware.gpu.name
 
     def cost(self, operator: Operator, direction: Direction, shape: Shape) -> Cost:
         """Return the cost of one call, its operator's own or that of what stands in for it.
@@ -108,22 +108,22 @@ class PublishedSystem:
         """Return a cost whose interval does not reach below what the peak FLOP/s allow."""
         if cost.source <= Source.INTERPOLATED:  # the gate lets no measured row beat the peak
             return cost
-        peak = self.system.gpu.peak_tflop_per_s.get(self.precision)
+        peak = self.hardware.gpu.peak_tflop_per_s.get(self.precision)
         if peak is None or not computes(operator):
             return cost
-        sms = int(self.system.gpu.num_multiprocessors.value)
+        sms = int(self.hardware.gpu.num_multiprocessors.value)
         least_us = operator.work(shape, direction, sms).flops / (peak.value * 1e6)
         if cost.low_us >= least_us:
             return cost
         return Cost(cost.us, min(cost.us, least_us), cost.high_us, cost.source)
 
-    def operators_lent_by(self) -> System | None:
-        """Return the hardware whose operators answer for a GPU that nobody measured; None where they are its own."""
-        if self.system.transfer is None:
+    def operator_donor(self) -> System | None:
+        """Return the hardware whose operators answer for a GPU that was not measured; None if it was."""
+        if self.hardware.transfer is None:
             return None
-        folder = lender_folder(self.folder, self.system.transfer.operators)
-        lender = read_hardware(folder, read_manifest(folder))
-        return None if lender.gpu.name == self.gpu else lender
+        folder = donor_folder(self.folder, self.hardware.transfer.operators)
+        donor = read_hardware(folder, read_manifest(folder))
+        return None if donor.gpu.name == self.gpu else donor
 
     def forget(self) -> None:
         """Forget every answer; what was loaded stays loaded."""
@@ -144,7 +144,7 @@ class PublishedSystem:
         return call.regressor.outside(operator, direction, shape)
 
     def measured(self, operator: Operator) -> bool:
-        """Return whether an operator has a regressor here in every direction that it has, its own or a lent one."""
+        """Return whether an operator has a regressor here in every direction that it has, its own or a donor's."""
         return all(self._found(operator, direction) is not None for direction in operator.directions)
 
     def _called(self, operator: Operator, direction: Direction, shape: Shape) -> Call:
@@ -167,7 +167,7 @@ class PublishedSystem:
             if operator.name in asked:
                 raise PublishedError(f"{self.name}: {', '.join(asked)} stand in for each other and none was measured")
             asked.append(operator.name)
-            sms = int(self.system.gpu.num_multiprocessors.value)
+            sms = int(self.hardware.gpu.num_multiprocessors.value)
             name, shape, factor = operator.stand_in(shape, direction, sms)
             operator, times = catalogue()[name], times * factor
         return Call(operator, shape, times, regressor, stands_in=bool(asked))
@@ -177,7 +177,7 @@ class PublishedSystem:
 
         A ring all-reduce is a reduce-scatter and an all-gather of the same bytes. That is surer than sizes farther
         outside the measured ones, and inside a node than topologies that were not measured: the links of a pair say
-        little about those of four. Between nodes physics carries a topology that nobody measured.
+        little about those of four. Between nodes physics carries a topology that was not measured.
         """
         if operator.name not in SHARDED:
             return None
@@ -207,7 +207,7 @@ class PublishedSystem:
         return found
 
     def _missing(self, operator: Operator, direction: Direction) -> PublishedError:
-        """Return the error that says what nobody measured, and what somebody did."""
+        """Return the error that says what was not measured, and what was."""
         name = operator.regressor_name
         if self._regressors[name]:
             return PublishedError(f"{self.name} has no {direction} regressor for {operator.name}")
@@ -221,28 +221,30 @@ class PublishedSystem:
             self._regressors[name] = self._collective(operator) if name in COLLECTIVES else self._operator(operator)
         return self._regressors[name].get(direction)
 
-    def _lender(self, role: str, precisions: Sequence[str] = ()) -> RegressorFiles | None:
-        """Return the files of the system that lends something; None where there is none, or not in this precision.
+    def _donor(self, role: str, precisions: Sequence[str] = ()) -> RegressorFiles | None:
+        """Return the donor's files for a role; None where there is no donor, or not in this precision.
 
         Args:
             role: field of ``Transfer``.
             precisions: others that would do.
         """
-        if self.system.transfer is None:
+        if self.hardware.transfer is None:
             return None
-        folder = lender_folder(self.folder, getattr(self.system.transfer, role))
+        folder = donor_folder(self.folder, getattr(self.hardware.transfer, role))
         there = own_precisions(read_manifest(folder))
         usable = [precision for precision in (self.precision, *precisions) if precision in there]
-        return open_lent(folder, usable[0]) if usable else None
+        return open_donor(folder, usable[0]) if usable else None
 
     def _operator(self, operator: Operator) -> dict[Direction, Regressor]:
-        """Return an operator's regressors on this hardware, from this folder, and where it has none, lent."""
+        """Return an operator's regressors on this hardware, from this folder, else transferred from the donor."""
         found: dict[Direction, Regressor] = {}
-        for files in (self._lender("operators"), self.files):
+        for files in (self._donor("operators"), self.files):
             if files is not None:
-                donor, own = files.system.gpu, self.system.gpu
-                lent = files.read(operator)
-                found |= {d: transfer(one, operator, donor, own, self.precision) for d, one in lent.items()}
+                donor, own = files.hardware.gpu, self.hardware.gpu
+                measured = files.read(operator)
+                found |= {
+                    d: transfer(regressor, operator, donor, own, self.precision) for d, regressor in measured.items()
+                }
         return found
 
     def _collective(self, collective: Operator) -> dict[Direction, Regressor]:
@@ -252,14 +254,14 @@ class PublishedSystem:
         if measured is None:
             derived = self._by_links(collective)
             return {forward: derived} if derived else {}
-        own, links = relinked(measured, self.files.system, self.system), self.system.links
-        if links.wiring != self.files.system.links.wiring:
+        own, links = relinked(measured, self.files.hardware, self.hardware), self.hardware.links
+        if links.wiring != self.files.hardware.links.wiring:
             derived = self._by_links(collective)
             return {forward: ByReach(derived, own)} if derived else {}
         return {forward: own}
 
     def _by_links(self, collective: Operator) -> LinkRegressor | None:
-        """Return what times a collective by its bytes; None where nobody measured anything over these links."""
+        """Return what times a collective by its bytes; None without a measurement over these links."""
         bytes_as = MESSAGE if collective.name in SENT_STRAIGHT else RING
         steps_as = MESSAGE if collective.name == MESSAGE else RING
         roles = ("intra_node", "inter_node")
@@ -269,16 +271,16 @@ class PublishedSystem:
         if inside is None or between is None or steps_inside is None or steps_between is None:
             return None
         error = transfer_errors().collectives["alike" if bytes_as == steps_as else "unlike"]
-        return LinkRegressor(self.system, inside, between, steps_inside, steps_between, error)
+        return LinkRegressor(self.hardware, inside, between, steps_inside, steps_between, error)
 
     def _link_use(self, role: str, name: str) -> LinkUse | None:
-        """Return how well a collective uses links of one reach: as measured here, else as measured at the lender."""
+        """Return how well a collective uses links of one reach: as measured here, else as measured at the donor."""
         found = None
-        for files in (self.files, self._lender(role, ("fp16", "bf16", "fp32"))):
+        for files in (self.files, self._donor(role, ("fp16", "bf16", "fp32"))):
             measured = files.read(COLLECTIVES[name]).get(Direction.FORWARD) if files else None
             if files is None or measured is None:
                 continue
-            use = link_use(measured.model, files.system)
+            use = link_use(measured.model, files.hardware)
             if (use.node_efficiency if role == "intra_node" else use.network_efficiency) is not None:
                 return use
             found = found or use
@@ -289,16 +291,16 @@ class PublishedSystem:
         return self.folder / self.files.name(operator.regressor_name)
 
     def regressor_names(self, kind: str) -> list[str]:
-        """Return the regressors of one kind (operator or nccl) in this precision, those that are lent included."""
+        """Return the regressors of one kind (operator or nccl) in this precision, the donor's included."""
         names = set(self.files.names(kind))
-        if kind == OPERATOR_FOLDER and (lender := self._lender("operators")) is not None:
-            names |= set(lender.names(kind))
+        if kind == OPERATOR_FOLDER and (donor := self._donor("operators")) is not None:
+            names |= set(donor.names(kind))
         return sorted(names)
 
 
 @lru_cache(maxsize=32)
-def open_lent(folder: Path, precision: str) -> RegressorFiles:
-    """Open a lender's regressors once per process.
+def open_donor(folder: Path, precision: str) -> RegressorFiles:
+    """Open a donor's regressors once per process.
 
     Raises:
         FileNotFoundError: the folder is not a published system.
@@ -321,6 +323,6 @@ def with_hardware(system: PublishedSystem, changed: System) -> PublishedSystem:
     and marked analytic.
     """
     other = copy(system)
-    other.system = changed
+    other.hardware = changed
     other._regressors, other._answers = {}, {}
     return other

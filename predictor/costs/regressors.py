@@ -83,7 +83,7 @@ class Interval(Published):
 
 
 class Basis(Published):
-    """The system whose residual a model borrowed: its features are computed as they were there."""
+    """The donor whose residual a model has: its features are computed as they were there."""
 
     physics: tuple[Annotated[float, Field(ge=0)], ...]
     num_multiprocessors: int = Field(gt=0)
@@ -154,7 +154,7 @@ class Outside(NamedTuple):
     """How far a call lies outside what was measured.
 
     Attributes:
-        dimension: the size that lies farthest out; "topology" where nobody measured these nodes × GPUs per node.
+        dimension: the size that lies farthest out; "topology" where these nodes × GPUs per node were not measured.
         factor: ratio to the nearest measured end, above 1; None for a topology and for a switch such as causal.
     """
 
@@ -225,7 +225,7 @@ class DirectionRegressor:
     def _features(
         self, operator: Operator, direction: Direction, shape: Shape, terms: tuple[float, ...]
     ) -> list[float]:
-        """Return what the residual sees: this system's terms, or those of the system that lent it."""
+        """Return what the residual sees: this system's terms, or those of the donor."""
         basis = self.model.basis
         if basis is None:
             return residual_features(operator, shape, terms, self.model.physics, self.members)

@@ -1,4 +1,4 @@
-"""What an answer is worth that another operator gave."""
+"""The cost of an operator that was not measured, transferred from another operator."""
 
 from __future__ import annotations
 

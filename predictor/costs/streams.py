@@ -1,4 +1,4 @@
-"""Operators that only stream memory: what sets them apart is how many bytes pass per element, per direction."""
+"""Memory-bound element-wise operators, defined by the bytes per element in each direction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answer for hardware that nobody measured with the regressors of hardware that somebody did.
+"""Transfer regressors to hardware that was not measured.
 
 A term of the physics keeps the efficiency that it was fitted with: FLOPs take less time by the ratio of the peaks,
 bytes by the ratio of the memory bandwidths, launches and counted things as long as before; FLOPs that come in waves

@@ -1,4 +1,4 @@
-"""How wrong answers are that another system lends: ``regressors/transfer_error.json``, read when first needed.
+"""Errors of transferred regressors: ``regressors/transfer_error.json``, read on first use.
 
 ``python -m fitting transfer-error`` measures it between the two published GPUs; a test repeats that.
 """

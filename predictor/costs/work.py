@@ -1,4 +1,4 @@
-"""What one call of an operator does: floating-point operations, bytes and wave-quantised tiles.
+"""The work of one operator call: FLOPs, bytes and wave-quantised tiles.
 
 The same numbers gate a measurement (nothing beats a peak), feed the fit (time is a non-negative sum of them) and
 answer a prediction, so the three cannot disagree. Sizes are of 2-byte elements (fp16, bf16) unless a function says

@@ -1,1 +1,1 @@
-"""What people and other programs call: one file per question, and the interface that estimate-train-time documents."""
+"""The public Python interface: one file per question, and the documented estimate-train-time interface."""

@@ -76,7 +76,7 @@ def compare(
         predictions += [first, *(first.on(system) for system in others)]
     if len(predictions) < 2:
         raise ConfigError("compare needs two configurations, or one and a --system to set beside its own")
-    called = tuple(one.name for one in predictions) if names is None else tuple(names)
+    called = tuple(prediction.name for prediction in predictions) if names is None else tuple(names)
     if len(called) != len(predictions):
         raise ConfigError(f"names has {len(called)} values; expected one for each of {len(predictions)} predictions")
     return Comparison(tuple(predictions), called)

@@ -238,8 +238,8 @@ def _elements(shape: int) -> int:
 def _layout(system: PublishedSystem, mp: int, dp: int, pp: int, gpu_per_node: int) -> Layout:
     """Return a layout of checked sizes."""
     used = whole("gpu_per_node", gpu_per_node)
-    if used > system.system.gpus_per_node:
-        raise ConfigError(f"gpu_per_node is {used}; {system.name} has {system.system.gpus_per_node}")
+    if used > system.hardware.gpus_per_node:
+        raise ConfigError(f"gpu_per_node is {used}; {system.name} has {system.hardware.gpus_per_node}")
     return Layout(
         tensor_parallel_size=whole("tensor_parallel_size", mp),
         pipeline_parallel_size=whole("pipeline_parallel_size", pp),

@@ -1,4 +1,4 @@
-"""What a question may be asked with: a configuration as a path or a mapping, and changes to the hardware."""
+"""Inputs of the public interface: a configuration (path or mapping) and hardware changes."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def prepare_on(configuration: Configuration, system: str | None, changes: Sequen
         return loaded
     from predictor.costs.hardware_change import changed, parse_change  # costs a start that changes nothing
 
-    parsed = [parse_change(text, loaded.system.system) for text in changes]
+    parsed = [parse_change(text, loaded.system.hardware) for text in changes]
     numbers = dict(parsed)
     if len(numbers) < len(parsed):
         raise ConfigError("--set names one key twice; give each once")

@@ -1,4 +1,4 @@
-"""``predict``: the time, the memory and the foundations of one training step."""
+"""``predict``: step time, memory and sources of one training step."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class StepPrediction:
     @property
     def fits(self) -> bool | None:
         """Return whether every stage fits; None where the system does not say how much memory a GPU has."""
-        limit = self.loaded.system.system.gpu.memory_gib
+        limit = self.loaded.system.hardware.gpu.memory_gib
         return None if limit is None else self.memory_gib <= limit.value
 
     @property

@@ -1,4 +1,4 @@
-"""``search``: the fastest layouts of a model on so many GPUs."""
+"""``search``: the fastest layouts of a model on a given number of GPUs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from predictor.interface.prediction import USUAL_WIDTH
 from predictor.interface.system import LoadedSystem, system_name
 from predictor.report import ranking
 from predictor.search import answer
-from predictor.search.question import Question, asked
+from predictor.search.question import SearchQuestion, search_problem
 from predictor.search.space import ZERO_ALONE
 from predictor.step.breakdown import StageParts
 from predictor.step.memory import GIB
@@ -55,39 +55,39 @@ class SearchResult:
     Attributes:
         layouts: the fastest ones, the fastest first.
         pareto: those that no other beats in both time and memory, the leanest first; empty unless asked for.
-        found: the search in all its parts.
+        details: the search in all its parts.
     """
 
     layouts: tuple[RankedLayout, ...]
     pareto: tuple[RankedLayout, ...]
-    found: answer.Found
+    details: answer.SearchAnswer
 
     @property
     def why(self) -> str:
         """Return why the fastest layout beats the next one that spreads the model otherwise."""
-        return ranking.why(self.found)
+        return ranking.why(self.details)
 
     @property
     def bottleneck(self) -> str:
         """Return what takes most of the fastest layout's step beside computing."""
-        return ranking.bottleneck(self.found.winners[0])
+        return ranking.bottleneck(self.details.winners[0])
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Return what a reader must know before trusting the ranking, a sentence each."""
-        return self.found.notes
+        return self.details.notes
 
     def to_dict(self) -> dict[str, Any]:
         """Return what ``search --json`` prints."""
-        return ranking.to_json(self.found)
+        return ranking.to_json(self.details)
 
     def to_csv(self) -> str:
         """Return the fastest layouts as ``search --csv`` writes them."""
-        return ranking.to_csv(self.found)
+        return ranking.to_csv(self.details)
 
     def text(self, width: int = USUAL_WIDTH) -> str:
         """Return the page that ``search`` prints, its sentences for so many columns."""
-        return ranking.render(self.found, width)
+        return ranking.render(self.details, width)
 
     def __str__(self) -> str:
         """Return the page."""
@@ -96,11 +96,11 @@ class SearchResult:
     def __repr__(self) -> str:
         """Return size and fastest step in a line."""
         return (
-            f"<{len(self.layouts)} layouts on {self.found.system.name}, the fastest {self.layouts[0].step.us:.6g} us>"
+            f"<{len(self.layouts)} layouts on {self.details.system.name}, the fastest {self.layouts[0].step.us:.6g} us>"
         )
 
 
-def _ranked(found: answer.Found, winner: answer.Winner) -> RankedLayout:
+def _ranked(details: answer.SearchAnswer, winner: answer.Winner) -> RankedLayout:
     return RankedLayout(
         step=winner.prediction.step,
         memory_gib=winner.ranked.memory_bytes / GIB,
@@ -108,7 +108,7 @@ def _ranked(found: answer.Found, winner: answer.Winner) -> RankedLayout:
         tokens_per_second=winner.prediction.tokens_per_second,
         layout=answer.layout_fields(winner.ranked.plan),
         parts=winner.parts,
-        configuration=answer.configuration(found, winner),
+        configuration=answer.configuration(details, winner),
     )
 
 
@@ -186,7 +186,7 @@ def search(
     )
     if memory_gib is not None and (isinstance(memory_gib, bool) or not isinstance(memory_gib, int | float)):
         raise ConfigError(f"--memory-gib is {memory_gib!r}; expected GiB of one GPU")
-    question = Question(
+    question = SearchQuestion(
         model=plain(model) if isinstance(model, Mapping) else fspath(model),
         num_gpus=gpus,
         system=None if system is None else system_name(system),
@@ -197,6 +197,8 @@ def search(
         zero_stages=zero_stages,
         **limits,
     )
-    found = answer.search(asked(question), whole("--top", top, largest=MOST_SHOWN), pareto)
-    layouts, front = (tuple(_ranked(found, winner) for winner in winners) for winners in (found.winners, found.pareto))
-    return SearchResult(layouts, front, found)
+    details = answer.search(search_problem(question), whole("--top", top, largest=MOST_SHOWN), pareto)
+    layouts, front = (
+        tuple(_ranked(details, winner) for winner in winners) for winners in (details.winners, details.pareto)
+    )
+    return SearchResult(layouts, front, details)

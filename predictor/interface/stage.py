@@ -1,4 +1,4 @@
-"""One pipeline stage of a predicted step: where it spends the step, and whether it fits."""
+"""One pipeline stage of a predicted step: time breakdown and memory."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class PredictedStage:
 
 def predicted_stages(prediction: Prediction, system: PublishedSystem) -> tuple[PredictedStage, ...]:
     """Return every pipeline stage, in order."""
-    limit = system.system.gpu.memory_gib
+    limit = system.hardware.gpu.memory_gib
     found = zip(prediction.stages, stage_parts(prediction), run_memory(prediction.run), strict=True)
     return tuple(
         PredictedStage(

@@ -1,4 +1,4 @@
-"""``load_system``: a published system to ask for single operators and collectives."""
+"""``load_system``: a published system that times single operators and collectives."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class LoadedSystem:
     @property
     def hardware(self) -> System:
         """Return peaks, links and host as ``system.yaml`` says them, each number with its source."""
-        return self.published.system
+        return self.published.hardware
 
     @property
     def card(self) -> str:
@@ -62,7 +62,7 @@ class LoadedSystem:
 
     @property
     def operators(self) -> dict[str, tuple[str, ...]]:
-        """Return the operators with a regressor, own or borrowed, each with the dimensions of its shape in order."""
+        """Return the operators with a regressor, own or transferred, each with the dimensions of its shape in order."""
         known = self.published.regressor_names(OPERATOR_FOLDER)
         return {name: one.dimensions for name, one in sorted(catalogue().items()) if one.regressor_name in known}
 

@@ -1,1 +1,1 @@
-"""What a prediction says to people and machines: breakdown, text, JSON, comparison, page."""
+"""Report a prediction: breakdown, text, JSON, comparison, HTML page."""

@@ -1,4 +1,4 @@
-"""What a whole training takes: time, energy and money, from the time of one step."""
+"""Time, energy and cost of a whole training, from the time of one step."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Bill:
     """A number of steps with their 90 % interval, failures, evaluation and checkpoints not counted.
 
     Attributes:
-        steps: number of steps; 1 where nobody said how many tokens to train on.
+        steps: number of steps; 1 without a number of training tokens.
         hours, low_hours, high_hours: wall time.
         gpu_hours: wall time of all GPUs.
         energy_kwh: what the GPUs draw; None where no power is known.
@@ -46,7 +46,7 @@ class Bill:
 def prediction_bill(prediction: Prediction, system: PublishedSystem, budget: BudgetSection) -> Bill:
     """Return what a training of predicted steps takes."""
     run = prediction.run
-    return bill(prediction.step, run.layout.num_gpus, run.tokens_per_step, system.system.gpu, budget)
+    return bill(prediction.step, run.layout.num_gpus, run.tokens_per_step, system.hardware.gpu, budget)
 
 
 def bill(step: Cost, num_gpus: int, tokens_per_step: int, gpu: Gpu, budget: BudgetSection) -> Bill:

@@ -1,4 +1,4 @@
-"""Predictions side by side: what each part of the step takes, and how they differ from the first."""
+"""Compare predictions side by side: every part of the step, and differences from the first."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Compared:
     @property
     def fits(self) -> str:
         """Return whether it fits; nothing where the system does not say how much memory a GPU has."""
-        limit = self.system.system.gpu.memory_gib
+        limit = self.system.hardware.gpu.memory_gib
         return "" if limit is None else "yes" if self.memory_gib <= limit.value else "NO"
 
     @property
@@ -47,9 +47,9 @@ class Compared:
 def _notes(compared: list[Compared]) -> list[str]:
     """Return what a reader must know of each prediction, said once where all share it."""
     said: dict[str, list[str]] = {}
-    for one in compared:
-        for note in notes(one.prediction, one.system, answers(one.prediction, one.system), one.given):
-            said.setdefault(note, []).append(one.name)
+    for row in compared:
+        for note in notes(row.prediction, row.system, answers(row.prediction, row.system), row.given):
+            said.setdefault(note, []).append(row.name)
     shared = len(compared)
     return [
         f"Note: {note}" if len(names) == shared else f"Note on {', '.join(names)}: {note}"
@@ -63,7 +63,7 @@ def _change(value: float, first: float) -> str:
 
 def _rows(compared: list[Compared]) -> list[tuple[str, list[str]]]:
     """Return label and cells of every line."""
-    predictions = [one.prediction for one in compared]
+    predictions = [row.prediction for row in compared]
     first = predictions[0].step.us
     rows = [
         ("step", [duration(p.step.us) for p in predictions]),
@@ -74,10 +74,10 @@ def _rows(compared: list[Compared]) -> list[tuple[str, list[str]]]:
         ("GPUs", [f"{p.run.layout.num_gpus:,}" for p in predictions]),
         ("tokens/s", [f"{p.tokens_per_second:,.0f}" for p in predictions]),
         ("MFU", [f"{p.mfu:.1%}" for p in predictions]),
-        ("memory of the fullest GPU, GiB", [f"{one.memory_gib:.1f}" for one in compared]),
-        ("fits", [one.fits for one in compared]),
+        ("memory of the fullest GPU, GiB", [f"{row.memory_gib:.1f}" for row in compared]),
+        ("fits", [row.fits for row in compared]),
     ]
-    critical = [one.critical for one in compared]
+    critical = [row.critical for row in compared]
     names = [field.name for field in fields(StageParts) if field.name in LABELS]
     for name in names:
         values = [getattr(parts, name) for parts in critical]
@@ -105,7 +105,7 @@ def to_json(compared: list[Compared]) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "compared": [
-            {"name": one.name, "prediction": one_to_json(one.prediction, one.system, one.budget, one.given)}
-            for one in compared
+            {"name": row.name, "prediction": one_to_json(row.prediction, row.system, row.budget, row.given)}
+            for row in compared
         ],
     }

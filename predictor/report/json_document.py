@@ -1,4 +1,4 @@
-"""A prediction for machines: documented in docs/json.md and versioned; every key says its unit."""
+"""A prediction as versioned JSON, documented in docs/json.md; every key names its unit."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ def _named(answer: Answer) -> str:
 
 
 def notes(
-    prediction: Prediction, system: PublishedSystem, found: list[Answer], given: tuple[str, ...] = ()
+    prediction: Prediction, system: PublishedSystem, answered: list[Answer], given: tuple[str, ...] = ()
 ) -> list[str]:
     """Return what a reader must know before trusting the numbers, a sentence each; ``given`` is known already."""
     said = [*given, *_memory_notes(prediction, system)]
     run, step = prediction.run, prediction.step
     if step.high_us > WIDE_FACTOR * step.low_us:
-        widest = max(found, key=lambda answer: answer.width_us)
+        widest = max(answered, key=lambda answer: answer.width_us)
         said.append(
             f"The 90 % interval is wide, its ends a factor of {step.high_us / step.low_us:.2g} apart: "
             f"{_named(widest)} contributes most to its width."
         )
-    said += _hardware_notes(prediction, system, found)
+    said += _hardware_notes(prediction, system, answered)
     published = published_runs_note(run, system)
     if published is not None:
         said.append(published)
@@ -56,19 +56,17 @@ def notes(
             "element size and the same peak; the interval does not cover the difference."
         )
     stage = prediction.stages[prediction.critical_stage]
-    if any(one.host.us for one in stage.whole.passes):
+    if any(step_pass.host.us for step_pass in stage.whole.passes):
         said.append("Waiting for the host is modelled from measured launch times, not measured in this run.")
-    by_bytes = [answer.step_us for answer in found if answer.operator.endswith(BY_BYTES)]
+    by_bytes = [answer.step_us for answer in answered if answer.operator.endswith(BY_BYTES)]
     if by_bytes:
         share = sum(by_bytes) / prediction.step.us
-        said.append(
-            f"Kernels that nobody benchmarked are timed by the bytes they move: {share:.1%} of the step at most."
-        )
+        said.append(f"Kernels without measurements are timed by the bytes they move: {share:.1%} of the step at most.")
     return said
 
 
 def reached_gb_per_s(system: PublishedSystem) -> float | None:
-    """Return the bandwidth that large all-reduces between two nodes reach per GPU; None where nobody can tell."""
+    """Return the bandwidth that large all-reduces between two nodes reach per GPU; None if unknown."""
     try:
         us = system.collective("all_reduce", LARGE_MESSAGE, Topology(2, 1)).us
     except PublishedError:
@@ -76,29 +74,29 @@ def reached_gb_per_s(system: PublishedSystem) -> float | None:
     return LARGE_MESSAGE / 1e3 / us  # two ranks: each sends the message once
 
 
-def _hardware_notes(prediction: Prediction, system: PublishedSystem, found: list[Answer]) -> list[str]:
+def _hardware_notes(prediction: Prediction, system: PublishedSystem, answered: list[Answer]) -> list[str]:
     """Return what sets this system's answers apart from what its hardware could do."""
     said = []
-    nominal, reached = system.system.links.inter_node_gb_per_s.value, reached_gb_per_s(system)
-    traffic = sum(one.step_us for one in found if one.operator in COLLECTIVES)
+    nominal, reached = system.hardware.links.inter_node_gb_per_s.value, reached_gb_per_s(system)
+    traffic = sum(answer.step_us for answer in answered if answer.operator in COLLECTIVES)
     leaves = prediction.run.layout.num_gpus > prediction.run.layout.gpus_per_node
     if leaves and reached is not None and reached < SLOW * nominal and traffic > WORTH_A_NOTE * prediction.step.us:
         said.append(
             f"Between nodes {system.name} reached {reached:.1f} of its {nominal:g} GB/s when it was measured, and so "
             "it does here: a run with a faster transport spends less on traffic."
         )
-    lender = system.operators_lent_by()
-    if lender is not None:
+    donor = system.operator_donor()
+    if donor is not None:
         said.append(
-            f"Nobody measured the {system.gpu}: operators run at the share of its peaks that {lender.name}'s "
-            f"{lender.gpu.name} reached of its own, which a lower power limit would not allow."
+            f"{system.gpu} was not measured: operators run at the share of its peaks that {donor.name}'s "
+            f"{donor.gpu.name} reached of its own, which a lower power limit would not allow."
         )
     return said
 
 
 def _memory_notes(prediction: Prediction, system: PublishedSystem) -> list[str]:
     """Return whether the run does not fit."""
-    limit = system.system.gpu.memory_gib
+    limit = system.hardware.gpu.memory_gib
     fullest = max(run_memory(prediction.run), key=lambda memory: memory.total)
     if limit is None or fullest.total <= limit.value * GIB:
         return []
@@ -177,15 +175,15 @@ def _answer(answer: Answer, step_us: float) -> dict[str, Any]:
     }
 
 
-def count_by_source(found: Sequence[Answer]) -> dict[str, int]:
+def count_by_source(answered: Sequence[Answer]) -> dict[str, int]:
     """Return the number of answers by source; no answer of a prediction is a measured row itself."""
     shown = [source for source in Source if source is not Source.MEASURED]
-    return {source.label: sum(one.source is source for one in found) for source in shown}
+    return {source.label: sum(answer.source is source for answer in answered) for source in shown}
 
 
 def _memory(memory: StageMemory, system: PublishedSystem) -> dict[str, Any]:
     """Return one GPU's memory in GiB."""
-    limit = system.system.gpu.memory_gib
+    limit = system.hardware.gpu.memory_gib
     parts = {f"{name}_gib": size / GIB for name, size in asdict(memory).items()}
     return {
         **parts,
@@ -203,7 +201,7 @@ def to_json(
 ) -> dict[str, Any]:
     """Return a prediction as plain lists, dictionaries, strings and numbers; ``given``: notes known already."""
     step = prediction.step
-    found = answers(prediction, system)
+    answered = answers(prediction, system)
     parts = stage_parts(prediction)
     memory = run_memory(prediction.run)
     stages = [
@@ -223,8 +221,8 @@ def to_json(
         "critical_stage": prediction.critical_stage,
         "bubble_fraction": bubble_us / step.us,
         "stages": stages,
-        "sources": count_by_source(found),
-        "answers": [_answer(one, step.us) for one in found],
+        "sources": count_by_source(answered),
+        "answers": [_answer(answer, step.us) for answer in answered],
         "run": _run(prediction),
         "budget": asdict(prediction_bill(prediction, system, budget)),
         "system": {
@@ -234,5 +232,5 @@ def to_json(
             "folder": str(system.folder),
             "card": str(system.folder / CARD),
         },
-        "notes": notes(prediction, system, found, given),
+        "notes": notes(prediction, system, answered, given),
     }

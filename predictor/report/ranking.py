@@ -1,4 +1,4 @@
-"""The layouts that a search found, for people and for machines: a table, why the first one wins, what limits it."""
+"""Report search results as text, JSON and CSV: ranking, why the first layout wins, its bottleneck."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from io import StringIO
 from typing import Any
 
 from predictor.report.text import LABELS, duration, wrapped
-from predictor.search.answer import Found, Winner, layout_fields
+from predictor.search.answer import SearchAnswer, Winner, layout_fields
 from predictor.search.rank import described
 from predictor.search.space import Plan
 from predictor.step.breakdown import StageParts
@@ -46,31 +46,31 @@ def _summary(winner: Winner) -> dict[str, Any]:
     }
 
 
-def to_json(found: Found) -> dict[str, Any]:
+def to_json(answer: SearchAnswer) -> dict[str, Any]:
     """Return the search for machines."""
     return {
         "format": FORMAT,
-        "system": found.system.name,
-        "num_gpus": found.space.num_gpus,
-        "global_batch_size": found.space.global_batch_size,
-        "memory_gib": found.memory_gib,
-        "considered": found.ranking.considered,
-        "fitting": found.ranking.fitting,
-        "replayed": found.ranking.replayed,
+        "system": answer.system.name,
+        "num_gpus": answer.space.num_gpus,
+        "global_batch_size": answer.space.global_batch_size,
+        "memory_gib": answer.memory_gib,
+        "considered": answer.ranking.considered,
+        "fitting": answer.ranking.fitting,
+        "replayed": answer.ranking.replayed,
         "layouts": [
-            {**_summary(w), "layout": layout_fields(w.ranked.plan), "parts": asdict(w.parts)} for w in found.winners
+            {**_summary(w), "layout": layout_fields(w.ranked.plan), "parts": asdict(w.parts)} for w in answer.winners
         ],
-        "pareto": [{**_summary(w), "layout": layout_fields(w.ranked.plan)} for w in found.pareto],
-        "why": why(found),
-        "bottleneck": bottleneck(found.winners[0]),
-        "notes": list(found.notes),
+        "pareto": [{**_summary(w), "layout": layout_fields(w.ranked.plan)} for w in answer.pareto],
+        "why": why(answer),
+        "bottleneck": bottleneck(answer.winners[0]),
+        "notes": list(answer.notes),
     }
 
 
-def to_csv(found: Found) -> str:
+def to_csv(answer: SearchAnswer) -> str:
     """Return the fastest layouts as a table, a line each."""
     text = StringIO()
-    rows = [_summary(winner) for winner in found.winners]
+    rows = [_summary(winner) for winner in answer.winners]
     rows = [{**row, **row.pop("layout")} for row in rows]
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
     writer.writeheader()
@@ -82,10 +82,10 @@ def _parts(parts: StageParts) -> dict[str, float]:
     return {field.name: getattr(parts, field.name) for field in fields(StageParts) if field.name in LABELS}
 
 
-def why(found: Found) -> str:
+def why(answer: SearchAnswer) -> str:
     """Say why the fastest layout beats the next one that spreads the model otherwise."""
-    first = found.winners[0]
-    others = (w for w in found.winners[1:] if w.ranked.plan.degrees != first.ranked.plan.degrees)
+    first = answer.winners[0]
+    others = (w for w in answer.winners[1:] if w.ranked.plan.degrees != first.ranked.plan.degrees)
     other = next(others, None)
     if other is None:
         return "No other way to spread the model is among those shown."
@@ -133,7 +133,7 @@ def _rest(plan: Plan, num_layers: int) -> str:
     """Return what the columns of numbers leave unsaid."""
     words = ["uneven layers"] if num_layers % plan.degrees.pipeline else []
     if plan.degrees.pipeline > 1:
-        words.append(plan.schedule + (f" × {plan.pieces}" if plan.pieces > 1 else ""))
+        words.append(plan.schedule + (f" × {plan.num_chunks}" if plan.num_chunks > 1 else ""))
     words.append(f"ZeRO-{plan.zero_stage}")
     if plan.recompute != "none":
         words.append(f"recompute {plan.recompute}")
@@ -151,21 +151,21 @@ def table(winners: list[Winner]) -> list[str]:
     ]
 
 
-def render(found: Found, width: int = 100) -> str:
+def render(answer: SearchAnswer, width: int = 100) -> str:
     """Return the search as a page of text; its sentences no longer than ``width``, its table as wide as it is."""
-    ranking, space = found.ranking, found.space
-    of = "" if found.memory_gib is None else f" of {found.memory_gib:.1f} GiB"
+    ranking, space = answer.ranking, answer.space
+    of = "" if answer.memory_gib is None else f" of {answer.memory_gib:.1f} GiB"
     asked_for = f"{space.global_batch_size:,} samples of {space.model.sequence_length:,} tokens a step"
     counts = f"{ranking.considered:,} layouts considered, {ranking.fitting:,} fit, {ranking.replayed:,} replayed"
     lines = [
-        f"{space.num_gpus:,} GPUs of {found.system.name}{of}, {asked_for}",
+        f"{space.num_gpus:,} GPUs of {answer.system.name}{of}, {asked_for}",
         counts,
         "",
-        *table(found.winners),
+        *table(answer.winners),
         "",
-        *wrapped([why(found), bottleneck(found.winners[0])], width, 2),
+        *wrapped([why(answer), bottleneck(answer.winners[0])], width, 2),
     ]
-    if found.pareto:
-        lines += ["", "No layout is both faster and leaner than one of these:", *table(found.pareto)]
-    lines += ["", *wrapped([f"Note: {note}" for note in found.notes], width, 6)] if found.notes else []
+    if answer.pareto:
+        lines += ["", "No layout is both faster and leaner than one of these:", *table(answer.pareto)]
+    lines += ["", *wrapped([f"Note: {note}" for note in answer.notes], width, 6)] if answer.notes else []
     return "\n".join(lines)

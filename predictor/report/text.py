@@ -1,4 +1,4 @@
-"""A prediction for people: what the step takes, where it goes, and how well founded that is."""
+"""A prediction as text: step time, breakdown per stage, and sources."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _degrees(layout: Layout) -> str:
 
 def _memory(prediction: Prediction, system: PublishedSystem) -> str:
     """Return what the fullest GPU holds, beside what it has."""
-    limit = system.system.gpu.memory_gib
+    limit = system.hardware.gpu.memory_gib
     needed = run_memory(prediction.run)
     stage = max(range(len(needed)), key=lambda i: needed[i].total)
     fullest = needed[stage]
@@ -229,28 +229,28 @@ def _block(
     return _columns(labels, columns, ([SHARE_WIDTH] if share else []) + [widest[i] for i in block])
 
 
-def _foundations(prediction: Prediction, found: list[Answer]) -> list[str]:
+def _foundations(prediction: Prediction, answered: list[Answer]) -> list[str]:
     """Return which answers are not interpolated, and how far they reach beyond what was measured."""
     step_us = prediction.step.us
-    weak = [one for one in found if one.source > Source.INTERPOLATED]
+    weak = [answer for answer in answered if answer.source > Source.INTERPOLATED]
     if not weak:
         return ["Every answer lies inside the measured range."]
-    listed = [one for one in weak[:LISTED] if one.step_us >= SMALLEST_LISTED * step_us]
+    listed = [answer for answer in weak[:LISTED] if answer.step_us >= SMALLEST_LISTED * step_us]
     lines = ["Not interpolated between measurements (share of the step on the stage where it is largest):"]
-    for one in listed:
-        name = f"{one.operator.removesuffix(BY_BYTES)} {one.direction}"
-        if one.operator.endswith(BY_BYTES):
+    for answer in listed:
+        name = f"{answer.operator.removesuffix(BY_BYTES)} {answer.direction}"
+        if answer.operator.endswith(BY_BYTES):
             name += ", by bytes"
-        if one.source is Source.ANALYTIC:
+        if answer.source is Source.ANALYTIC:
             how = "analytic"
-        elif one.outside == "operator":
-            how = "nobody measured it; another operator's measurements stand in"
-        elif one.factor is None:
-            what = "nodes × GPUs per node" if one.outside == "topology" else f"a value of {one.outside}"
-            how = f"{what} that nobody measured"
+        elif answer.outside == "operator":
+            how = "not measured; transferred from another operator"
+        elif answer.factor is None:
+            what = "nodes × GPUs per node" if answer.outside == "topology" else f"a value of {answer.outside}"
+            how = f"{what} not measured"
         else:
-            how = f"{one.outside} {one.factor:.3g} × outside the measured range"
-        lines.append(f"  {one.step_us / step_us:6.1%}  {name}: {how}")
+            how = f"{answer.outside} {answer.factor:.3g} × outside the measured range"
+        lines.append(f"  {answer.step_us / step_us:6.1%}  {name}: {how}")
     if len(weak) > len(listed):
         lines.append(f"  and {len(weak) - len(listed)} more, each smaller; --json lists all")
     return lines
@@ -282,7 +282,7 @@ def render(
     given: tuple[str, ...] = (),
 ) -> str:
     """Return a prediction as a page of text, no line of its table wider than ``width`` unless one stage is."""
-    found = answers(prediction, system)
+    answered = answers(prediction, system)
     parts = stage_parts(prediction)
     critical = parts[prediction.critical_stage]
     below = []
@@ -292,8 +292,8 @@ def render(
         )
     if prediction.run.layout.data_parallel_size > 1:
         below.append(_data_parallel(critical, critical.step_us))
-    below += ["", *_foundations(prediction, found)]
-    below += [f"Note: {note}" for note in notes(prediction, system, found, given)]
+    below += ["", *_foundations(prediction, answered)]
+    below += [f"Note: {note}" for note in notes(prediction, system, answered, given)]
     table = ["", "Where the step goes", *_table(prediction, parts, width)]
     return "\n".join(
         [*wrapped(_header(prediction, system, budget), width, len(TITLE)), *table, *wrapped(below, width, 6)]

@@ -1,1 +1,1 @@
-"""Find the fastest layout of a model on so many GPUs: whichever may be the fastest is looked at more closely."""
+"""Find the fastest layout of a model on a given number of GPUs: branch and bound over layouts."""

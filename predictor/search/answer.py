@@ -1,4 +1,4 @@
-"""Answer a question: the fastest layouts, each with its whole prediction."""
+"""Answer a search question: the fastest layouts, each with its whole prediction."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from predictor.configuration.loading import merged
 from predictor.costs.published import PublishedSystem
-from predictor.search.question import Asked
+from predictor.search.question import SearchProblem
 from predictor.search.rank import Ranked, Ranking, rank
 from predictor.search.space import Plan, Space
 from predictor.step.breakdown import StageParts, stage_parts
@@ -25,7 +25,7 @@ class Winner:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SearchAnswer:
     """A search with its answers.
 
     Attributes:
@@ -48,17 +48,19 @@ def _winner(space: Space, system: PublishedSystem, ranked: Ranked) -> Winner:
     return Winner(ranked, prediction, stage_parts(prediction)[prediction.critical_stage])
 
 
-def search(asked: Asked, top: int, pareto: bool = False) -> Found:
-    """Answer a question.
+def search(problem: SearchProblem, top: int, pareto: bool = False) -> SearchAnswer:
+    """Answer a search problem.
 
     Raises:
         ConfigError: nothing multiplies to the GPUs, or nothing fits.
     """
-    ranking = rank(asked.space, asked.system, asked.memory_gib, top, pareto)
-    winners = [_winner(asked.space, asked.system, ranked) for ranked in ranking.best]
-    front = [_winner(asked.space, asked.system, ranked) for ranked in ranking.pareto]
-    notes = (*asked.notes, *_published_runs(winners, asked.system))
-    return Found(asked.space, asked.system, asked.memory_gib, ranking, winners, front, notes, asked.content)
+    ranking = rank(problem.space, problem.system, problem.memory_gib, top, pareto)
+    winners = [_winner(problem.space, problem.system, ranked) for ranked in ranking.best]
+    front = [_winner(problem.space, problem.system, ranked) for ranked in ranking.pareto]
+    notes = (*problem.notes, *_published_runs(winners, problem.system))
+    return SearchAnswer(
+        problem.space, problem.system, problem.memory_gib, ranking, winners, front, notes, problem.content
+    )
 
 
 def _published_runs(winners: list[Winner], system: PublishedSystem) -> list[str]:
@@ -82,7 +84,7 @@ def layout_fields(plan: Plan) -> dict[str, Any]:
         "sequence_parallel": plan.sequence_parallel,
         "context_parallel_size": degrees.context,
         "pipeline_parallel_size": degrees.pipeline,
-        "virtual_pipeline_parallel_size": plan.pieces,
+        "virtual_pipeline_parallel_size": plan.num_chunks,
         "data_parallel_size": degrees.data,
         "expert_parallel_size": degrees.expert,
         "schedule": plan.schedule,
@@ -93,7 +95,7 @@ def layout_fields(plan: Plan) -> dict[str, Any]:
     }
 
 
-def configuration(found: Found, winner: Winner) -> dict[str, Any]:
+def configuration(answer: SearchAnswer, winner: Winner) -> dict[str, Any]:
     """Return a layout as a configuration that ``predict`` takes."""
     row = layout_fields(winner.ranked.plan)
     training = {key: row.pop(key) for key in ("micro_batch_size", "num_micro_batches", "recompute")}
@@ -101,4 +103,4 @@ def configuration(found: Found, winner: Winner) -> dict[str, Any]:
         row["gradient_reduction"] = "all_reduce"
     elif row["zero_stage"] == 1:
         row["gradient_reduction"] = "reduce_scatter"
-    return merged(found.content, {"parallelism": row, "training": training})
+    return merged(answer.content, {"parallelism": row, "training": training})

@@ -70,7 +70,7 @@ class Footprints:
         flights, helds = self._in_flight(plan), self._stage_held(plan)
         stages = self._pipelines.of(plan).distinct
         for stage, state, in_flight, held in zip(stages, self._stage_states(plan), flights, helds, strict=True):
-            needed = state + held_bytes(in_flight, plan.pieces, held.kept, held.embedding) + held.working
+            needed = state + held_bytes(in_flight, plan.num_chunks, held.kept, held.embedding) + held.working
             if stage.is_last:
                 needed += self._head(plan)
             if needed > tensors:
@@ -78,21 +78,21 @@ class Footprints:
         return tensors + allowance_bytes(tensors)
 
     def _in_flight(self, plan: Plan) -> list[int]:
-        """Return how many micro-batches' pieces every distinct stage holds."""
+        """Return how many micro-batches' chunks every distinct stage holds."""
         stages, count = plan.degrees.pipeline, plan.num_micro_batches
-        key = (plan.schedule, stages, count, plan.pieces)
+        key = (plan.schedule, stages, count, plan.num_chunks)
         found = self._flights.get(key)
         if found is None:
             schedule = SCHEDULES[plan.schedule]
             found = self._flights[key] = [
-                peak_in_flight(schedule, stage.earliest, stages, count, plan.pieces)
+                peak_in_flight(schedule, stage.earliest, stages, count, plan.num_chunks)
                 for stage in self._pipelines.of(plan).distinct
             ]
         return found
 
     def _stage_states(self, plan: Plan) -> list[float]:
         """Return bytes of states and gradient buffers of every distinct stage."""
-        key = (plan.degrees, plan.zero_stage, plan.pieces)
+        key = (plan.degrees, plan.zero_stage, plan.num_chunks)
         found = self._states.get(key)
         if found is None:
             run = self._space.run(plan)
@@ -105,7 +105,7 @@ class Footprints:
     def _stage_held(self, plan: Plan) -> list[Held]:
         """Return bytes of activations of every distinct stage."""
         shared = shared_key(plan), plan.recompute
-        key = (shared, plan.degrees.pipeline, plan.pieces)
+        key = (shared, plan.degrees.pipeline, plan.num_chunks)
         found = self._held.get(key)
         if found is None:
             stages = self._pipelines.of(plan)

@@ -1,4 +1,4 @@
-"""What a search is asked: a model, GPUs and a global batch, made into the space of layouts to choose from."""
+"""A search question (model, GPUs, global batch) and the search problem that it becomes: a space of layouts."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ DECIDED = {
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """What a user asks; None where the model's file or the space decides.
+class SearchQuestion:
+    """A search as the user states it; None where the model's file or the space decides.
 
     Attributes:
         model: a preset's name, a file (a configuration, or one of another tool), or the content of a configuration.
@@ -60,8 +60,8 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """A question, ready to answer."""
+class SearchProblem:
+    """A search question made ready to solve: the space of layouts, the open system, the memory of one GPU."""
 
     space: Space
     system: PublishedSystem
@@ -70,7 +70,7 @@ class Asked:
     content: dict[str, Any] = field(default_factory=dict)
 
 
-def _content(question: Question) -> tuple[dict[str, Any], Path, tuple[str, ...]]:
+def _content(question: SearchQuestion) -> tuple[dict[str, Any], Path, tuple[str, ...]]:
     """Return the configuration that a question's model stands for, its folder, and what its files had to say.
 
     Raises:
@@ -130,7 +130,7 @@ def _batch(content: dict[str, Any]) -> int | None:
     return prod(whole("num_micro_batches", count) for count in (*counts, replicas))
 
 
-def _overrides(question: Question) -> dict[str, Any]:
+def _overrides(question: SearchQuestion) -> dict[str, Any]:
     """Return what a question says beside its model, as a configuration."""
     given: dict[str, Any] = {} if question.system is None else {"system": question.system, "gpu": None}
     if question.sequence_length is not None:
@@ -140,9 +140,9 @@ def _overrides(question: Question) -> dict[str, Any]:
     return given
 
 
-def around(loaded: Loaded) -> Asked:
+def problem_around(loaded: Loaded) -> SearchProblem:
     """Return the space of all layouts of a run's model and global batch on as many GPUs."""
-    run, limit = loaded.run, loaded.system.system.gpu.memory_gib
+    run, limit = loaded.run, loaded.system.hardware.gpu.memory_gib
     batch = run.global_batch_size
     space = Space(
         base=run,
@@ -153,10 +153,10 @@ def around(loaded: Loaded) -> Asked:
         max_context_parallel=run.layout.num_gpus,
         max_micro_batch_size=batch,
     )
-    return Asked(space, loaded.system, None if limit is None else limit.value, ())
+    return SearchProblem(space, loaded.system, None if limit is None else limit.value, ())
 
 
-def asked(question: Question) -> Asked:
+def search_problem(question: SearchQuestion) -> SearchProblem:
     """Turn a question into a space on an open system.
 
     Raises:
@@ -171,7 +171,7 @@ def asked(question: Question) -> Asked:
     if not content.get("system"):
         raise ConfigError(f"--system is missing; published: {published()}")
     loaded = prepare(_undecided(content), base)
-    limit = loaded.system.system.gpu.memory_gib
+    limit = loaded.system.hardware.gpu.memory_gib
     memory = question.memory_gib if question.memory_gib is not None else None if limit is None else limit.value
     if memory is not None and not 0.0 < memory < LARGEST_MEMORY_GIB:
         raise ConfigError(f"--memory-gib is {memory:g}; expected GiB of one GPU, up to {LARGEST_MEMORY_GIB:,}")
@@ -186,4 +186,4 @@ def asked(question: Question) -> Asked:
         schedules=question.schedules,
         zero_stages=question.zero_stages,
     )
-    return Asked(space, loaded.system, memory, notes, _undecided(content))
+    return SearchProblem(space, loaded.system, memory, notes, _undecided(content))

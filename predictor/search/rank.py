@@ -1,4 +1,4 @@
-"""Rank the candidates of a space: look closer at whichever may be the fastest, until replays have settled who is."""
+"""Branch and bound over layouts: floors, then bounds, then replays of those that may still be the fastest."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Ranking:
     Attributes:
         best: the fastest candidates, the fastest first.
         pareto: those that no other beats in both time and memory, up to WORTHWHILE times the fastest one's time, the
-            leanest first; empty where nobody asked.
+            leanest first; empty unless asked for.
         considered: candidates of the space.
         fitting: those that fit into memory.
         bounded: those whose floor asked for a bound, on the way to the fastest.
@@ -89,9 +89,9 @@ def plans(space: Space) -> Iterator[Plan]:
                 orders[key] = space.orders(degrees, count)
             for parallel in parallels:
                 for recompute in recomputes:
-                    for schedule, pieces in orders[key]:
+                    for schedule, num_chunks in orders[key]:
                         for zero in zeros:
-                            yield Plan(degrees, zero, parallel, size, count, recompute, schedule, pieces)
+                            yield Plan(degrees, zero, parallel, size, count, recompute, schedule, num_chunks)
 
 
 def fastest(timer: Timer, fitting: list[_Fitting], top: int) -> tuple[list[Ranked], int, int]:
@@ -122,15 +122,15 @@ def pareto_front(timer: Timer, fitting: list[_Fitting], slowest_us: float) -> li
     """Return the candidates up to a time that no other beats in both step time and memory, the leanest first."""
     front: list[Ranked] = []
     limit = slowest_us
-    for one in sorted(fitting, key=lambda one: (one.memory_bytes, one.floor_us)):
-        if one.floor_us > limit or timer.bound_us(one.plan) * (1.0 - ROUNDING) > limit:
+    for candidate in sorted(fitting, key=lambda candidate: (candidate.memory_bytes, candidate.floor_us)):
+        if candidate.floor_us > limit or timer.bound_us(candidate.plan) * (1.0 - ROUNDING) > limit:
             continue
-        step_us = timer.step_us(one.plan)
+        step_us = timer.step_us(candidate.plan)
         if step_us > slowest_us or (front and step_us >= front[-1].step_us):
             continue
-        if front and front[-1].memory_bytes == one.memory_bytes:
+        if front and front[-1].memory_bytes == candidate.memory_bytes:
             front.pop()
-        front.append(Ranked(step_us, one.memory_bytes, one.plan))
+        front.append(Ranked(step_us, candidate.memory_bytes, candidate.plan))
         limit = step_us
     return front
 
@@ -204,5 +204,5 @@ def described(plan: Plan) -> str:
     parts.append(f"micro-batch {plan.micro_batch_size}")
     parts += ["sequence parallel"] if plan.sequence_parallel else []
     parts += [f"recompute {plan.recompute}", f"ZeRO-{plan.zero_stage}"]
-    pieces = f" × {plan.pieces}" if plan.pieces > 1 else ""
-    return ", ".join([*parts, plan.schedule + pieces] if degrees.pipeline > 1 else parts)
+    interleaving = f" × {plan.num_chunks}" if plan.num_chunks > 1 else ""
+    return ", ".join([*parts, plan.schedule + interleaving] if degrees.pipeline > 1 else parts)

@@ -1,4 +1,4 @@
-"""The layouts that a search considers: every way to spread a model and a global batch over the GPUs."""
+"""The search space: every layout of a model and a global batch over the GPUs."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from predictor.workloads.partition import uniform
 from predictor.workloads.run import Recompute, TrainingRun
 from predictor.workloads.transformer import Attention, Transformer
 
-# A ring attends to pieces of the sequence; pieces shorter than this keep no GPU busy. Two of them make a rank's share.
-SHORTEST_PIECE = 1024
+# A ring attends to parts of the sequence; parts shorter than this keep no GPU busy. Two of them make a rank's share.
+SHORTEST_SEQUENCE_PART = 1024
 ZERO_WITH_STAGES = (0, 1)  # DeepSpeed and Megatron-LM share out gradients and weights only without a pipeline
 ZERO_ALONE = (0, 1, 2, 3)
-MAX_PIECES = 16
+MAX_CHUNKS = 16
 
 
 class Degrees(NamedTuple):
@@ -41,7 +41,7 @@ class Plan(NamedTuple):
     num_micro_batches: int
     recompute: Recompute
     schedule: str
-    pieces: int
+    num_chunks: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class Space:
             return True
         if model.attention is not Attention.FLASH or model.sliding_window or model.sequence_length % (2 * cp):
             return False
-        return model.sequence_length // (2 * cp) >= SHORTEST_PIECE
+        return model.sequence_length // (2 * cp) >= SHORTEST_SEQUENCE_PART
 
     def _expert_degrees(self, ranks: int, inner: int) -> list[int]:
         experts = self.model.experts
@@ -143,15 +143,15 @@ class Space:
         ]
 
     def orders(self, degrees: Degrees, num_micro_batches: int) -> list[tuple[str, int]]:
-        """Return every (schedule, pieces per stage) that the stages and micro-batches allow."""
+        """Return every (schedule, chunks per stage) that the stages and micro-batches allow."""
         stages = degrees.pipeline
         if stages == 1:
             return [("1f1b", 1)]  # all schedules of a single stage are one
         shares = set(uniform(self.model.num_layers, stages))
         found = []
         for name in self.schedules:
-            pieces = divisors(min(shares), MAX_PIECES)[1:] if SCHEDULES[name].chunks else [1]
-            even = [count for count in pieces if all(share % count == 0 for share in shares)]
+            chunks = divisors(min(shares), MAX_CHUNKS)[1:] if SCHEDULES[name].chunks else [1]
+            even = [count for count in chunks if all(share % count == 0 for share in shares)]
             found += [(name, count) for count in even if check(name, stages, num_micro_batches, count) is None]
         return found
 
@@ -172,7 +172,7 @@ class Space:
             zero_stage=plan.zero_stage,
             scatters_gradients=plan.zero_stage >= 2 or (self.scatters_gradients and plan.zero_stage == 1),
             sequence_parallel=plan.sequence_parallel,
-            virtual_pipeline_parallel_size=plan.pieces,
+            virtual_pipeline_parallel_size=plan.num_chunks,
             blocking_transfers=self.base.blocking_transfers and SCHEDULES[plan.schedule].may_block,
         )
 

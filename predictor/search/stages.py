@@ -1,4 +1,4 @@
-"""The distinct stages of every pipeline of a search, and what a piece of the model depends on."""
+"""The distinct stages of every pipeline in a search, cached."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Pipelines:
 
     def of(self, plan: Plan) -> Pipeline:
         """Return the distinct stages of a candidate."""
-        key = plan.degrees.pipeline, plan.pieces
+        key = plan.degrees.pipeline, plan.num_chunks
         found = self._found.get(key)
         if found is None:
             found = self._found[key] = pipeline(self._space.run(plan))
@@ -26,7 +26,7 @@ class Pipelines:
 
 
 def shared_key(plan: Plan) -> Key:
-    """Return what a piece of the model depends on; sharing out gradients and weights makes it depend on replicas."""
+    """Return what a model chunk depends on; sharing out gradients and weights makes it depend on replicas."""
     degrees = plan.degrees
     shares = (plan.zero_stage, degrees) if plan.zero_stage >= 2 else degrees.expert
     return degrees.tensor, degrees.context, plan.sequence_parallel, plan.micro_batch_size, shares

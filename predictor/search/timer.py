@@ -1,4 +1,4 @@
-"""The time of a candidate as plain numbers: every piece is asked for once and shared by all that have it.
+"""Time candidate layouts as plain numbers; every model chunk is timed once and shared.
 
 The numbers are those of ``predict`` without its intervals; a test holds them to each other.
 """
@@ -12,13 +12,13 @@ from predictor.costs.published import PublishedSystem
 from predictor.search.space import Plan, Space
 from predictor.search.stages import Key, Pipelines, shared_key
 from predictor.step.overlap import left_over
-from predictor.step.stages import PieceTime, time_block
+from predictor.step.stages import ChunkTime, time_block
 from predictor.timeline.bound import lower_bound
 from predictor.timeline.replay import replay
 from predictor.timeline.schedules import SCHEDULES
 from predictor.timeline.step_end import end_of_step
 from predictor.workloads.layer import gradient_accumulation
-from predictor.workloads.pipeline import Piece, Stage
+from predictor.workloads.pipeline import Chunk, Stage
 from predictor.workloads.run import Recompute, TrainingRun
 from predictor.workloads.tasks import Task
 from predictor.workloads.transformer import LayerKind
@@ -32,7 +32,7 @@ WHOLE = next(name for name, schedule in SCHEDULES.items() if not schedule.splits
 
 
 class Work(NamedTuple):
-    """One micro-batch through one piece, in microseconds.
+    """One micro-batch through one chunk, in microseconds.
 
     ``backward`` is recomputation and the whole backward pass, ``weight`` the part of it that makes weights' gradients.
     """
@@ -64,19 +64,19 @@ class End(NamedTuple):
 
 
 class Timing(NamedTuple):
-    """All that a replay and its bound need, in the order in which they take it; durations per stage and piece."""
+    """All that a replay and its bound need, in the order in which they take it; durations per stage and chunk."""
 
     forward: list[list[float]]
     backward: list[list[float]]
     weight: list[list[float]]
-    transfer: float
+    message: float
     ends: list[float]
     closing: float
 
 
-def _work(piece: PieceTime) -> Work:
-    weight = piece.weight.cost.us
-    return Work(piece.forward.cost.us, piece.recompute.cost.us + piece.backward.cost.us + weight, weight)
+def _work(chunk: ChunkTime) -> Work:
+    weight = chunk.weight.cost.us
+    return Work(chunk.forward.cost.us, chunk.recompute.cost.us + chunk.backward.cost.us + weight, weight)
 
 
 class Timer:
@@ -98,26 +98,26 @@ class Timer:
         self._floors: dict[Key, float] = {}
         self._works: dict[Key, list[list[Work]]] = {}
         self._ends: dict[Key, list[End]] = {}
-        self._transfers: dict[Key, float] = {}
+        self._messages: dict[Key, float] = {}
 
     def timing(self, plan: Plan) -> Timing:
         """Return the durations of a candidate."""
         index = self._pipelines.of(plan).index
         works = self._stage_works(plan)
         splits = SCHEDULES[plan.schedule].splits_backward
-        forward = [[work.forward for work in pieces] for pieces in works]
-        backward = [[work.backward - work.weight if splits else work.backward for work in pieces] for pieces in works]
-        weight = [[work.weight for work in pieces] for pieces in works] if splits else []
+        forward = [[work.forward for work in chunks] for chunks in works]
+        backward = [[work.backward - work.weight if splits else work.backward for work in chunks] for chunks in works]
+        weight = [[work.weight for work in chunks] for chunks in works] if splits else []
         reductions, closings = [], []
-        for end, pieces in zip(self._stage_ends(plan), works, strict=True):
-            reduction, closing = self._exposed(end, pieces)
+        for end, chunks in zip(self._stage_ends(plan), works, strict=True):
+            reduction, closing = self._exposed(end, chunks)
             reductions.append(reduction)
             closings.append(closing)
         return Timing(
             [forward[i] for i in index],
             [backward[i] for i in index],
             [weight[i] for i in index] if splits else [],
-            self._transfer(plan),
+            self._message(plan),
             [reductions[i] for i in index],
             max(closings),
         )
@@ -127,14 +127,14 @@ class Timer:
         shared = shared_key(plan)
         count = plan.num_micro_batches
         key = (shared, count, plan.recompute, plan.degrees.pipeline, self._layered_as(plan))
-        found = self._floors.get(key)
-        if found is None:
+        known = self._floors.get(key)
+        if known is None:
             pipeline = self._pipelines.of(plan)
             works = {kind: self._layer(plan, shared, kind) for kind in pipeline.kinds}
             per_layer = {kind: work.forward + work.backward for kind, work in works.items()}
             stages = [sum([per_layer[kind] * layers for kind, layers in stage.layers]) for stage in pipeline.distinct]
-            found = self._floors[key] = count * max(stages) * (1.0 - ROUNDING)
-        return found
+            known = self._floors[key] = count * max(stages) * (1.0 - ROUNDING)
+        return known
 
     def bound_us(self, plan: Plan) -> float:
         """Return a time that the candidate's step cannot be shorter than."""
@@ -151,40 +151,40 @@ class Timer:
     def step_us(self, plan: Plan) -> float:
         """Return the time of the candidate's step."""
         times = self.timing(plan)
-        found = replay(
+        known = replay(
             SCHEDULES[plan.schedule],
             plan.num_micro_batches,
             *times[:4],
             self._blocks(plan),
         )
-        return end_of_step(found.finished, times.ends, times.closing).step
+        return end_of_step(known.finished, times.ends, times.closing).step
 
     def _blocks(self, plan: Plan) -> bool:
         return self._space.base.blocking_transfers and SCHEDULES[plan.schedule].may_block
 
     def _stage_works(self, plan: Plan) -> list[list[Work]]:
-        """Return the work of every distinct stage's pieces."""
+        """Return the work of every distinct stage's chunks."""
         shared = shared_key(plan)
         key = (
             shared,
             plan.num_micro_batches,
             plan.recompute,
             plan.degrees.pipeline,
-            plan.pieces,
+            plan.num_chunks,
             self._layered_as(plan),
         )
-        found = self._works.get(key)
-        if found is None:
+        known = self._works.get(key)
+        if known is None:
             stages = self._pipelines.of(plan)
             layers = {kind: self._layer(plan, shared, kind) for kind in stages.kinds}
-            works = [self._piece(plan, shared, piece, layers) for piece in stages.pieces]
-            found = self._works[key] = [[works[i] for i in stage.piece_index] for stage in stages.distinct]
-        return found
+            works = [self._chunk(plan, shared, chunk, layers) for chunk in stages.chunks]
+            known = self._works[key] = [[works[i] for i in stage.chunk_index] for stage in stages.distinct]
+        return known
 
-    def _piece(self, plan: Plan, shared: Key, piece: Piece, layers: dict[LayerKind, Work]) -> Work:
-        """Return the work of a piece: its layers and what it runs beside them."""
-        forward, backward, weight = self._edge(plan, shared, piece.is_first, piece.is_last)
-        for kind, count in piece.layers:
+    def _chunk(self, plan: Plan, shared: Key, chunk: Chunk, layers: dict[LayerKind, Work]) -> Work:
+        """Return the work of a chunk: its layers and what it runs beside them."""
+        forward, backward, weight = self._edge(plan, shared, chunk.is_first, chunk.is_last)
+        for kind, count in chunk.layers:
             layer = layers[kind]
             forward += layer.forward * count
             backward += layer.backward * count
@@ -215,25 +215,25 @@ class Timer:
         """Return a layer's work in a single micro-batch without recomputation."""
         layered_as = self._layered_as(plan)
         key = (shared, kind, layered_as)
-        found = self._layers.get(key)
-        if found is None:
+        known = self._layers.get(key)
+        if known is None:
             run = replace(self._run(plan, layered_as), num_micro_batches=1, recompute=Recompute.NONE)
-            piece = time_block(self._system, layer_block(run, kind))
-            waits = any(one.host.us > 0.0 for one in piece.passes)
+            layer = time_block(self._system, layer_block(run, kind))
+            waits = any(step_pass.host.us > 0.0 for step_pass in layer.passes)
             accumulation = self._us([gradient_accumulation(run, kind)])
-            found = LayerWork(_work(piece), accumulation, waits or run.partition_activations)
-            self._layers[key] = found
-        return found
+            known = LayerWork(_work(layer), accumulation, waits or run.partition_activations)
+            self._layers[key] = known
+        return known
 
     def _layer_asked(self, plan: Plan, shared: Key, kind: LayerKind) -> Work:
         """Return a layer's work of just this candidate."""
         layered_as = self._layered_as(plan)
         key = (shared, plan.num_micro_batches, plan.recompute, kind, layered_as)
-        found = self._asked.get(key)
-        if found is None:
+        known = self._asked.get(key)
+        if known is None:
             block = layer_block(self._run(plan, layered_as), kind)
-            found = self._asked[key] = _work(time_block(self._system, block))
-        return found
+            known = self._asked[key] = _work(time_block(self._system, block))
+        return known
 
     def _layered_as(self, plan: Plan) -> str:
         """Return a schedule whose layers take as long as the candidate's.
@@ -254,27 +254,27 @@ class Timer:
 
     def _edge(self, plan: Plan, shared: Key, is_first: bool, is_last: bool) -> Work:
         key = (shared, is_first, is_last)
-        found = self._edges.get(key)
-        if found is None:
+        known = self._edges.get(key)
+        if known is None:
             run = self._run(plan, SPLITTING)
             last = plan.degrees.pipeline - 1
-            stage, piece = (last, plan.pieces - 1) if is_last else (0, 0) if is_first else (min(1, last), 0)
-            found = self._edges[key] = _work(time_block(self._system, edge_block(run, stage, piece)))
-        return found
+            stage, chunk = (last, plan.num_chunks - 1) if is_last else (0, 0) if is_first else (min(1, last), 0)
+            known = self._edges[key] = _work(time_block(self._system, edge_block(run, stage, chunk)))
+        return known
 
-    def _transfer(self, plan: Plan) -> float:
+    def _message(self, plan: Plan) -> float:
         key = plan.degrees, plan.sequence_parallel, plan.micro_batch_size
-        found = self._transfers.get(key)
-        if found is None:
-            found = self._us(step_message(self._space.run(plan)))
-            self._transfers[key] = found
-        return found
+        known = self._messages.get(key)
+        if known is None:
+            known = self._us(step_message(self._space.run(plan)))
+            self._messages[key] = known
+        return known
 
-    def _exposed(self, end: End, pieces: list[Work]) -> tuple[float, float]:
+    def _exposed(self, end: End, chunks: list[Work]) -> tuple[float, float]:
         """Return what a stage's step ends with: the exposed reduction, then optimizer and gathering."""
         reduction, tied, optimizer, gather, buckets = end
         forward = backward = 0.0
-        for work in pieces:
+        for work in chunks:
             forward += work.forward
             backward += work.backward
         if reduction and self._overlaps_reduction:
@@ -285,12 +285,12 @@ class Timer:
 
     def _stage_ends(self, plan: Plan) -> list[End]:
         """Return how every distinct stage's step ends."""
-        key = (plan.degrees, plan.zero_stage, plan.pieces)
-        found = self._ends.get(key)
-        if found is None:
+        key = (plan.degrees, plan.zero_stage, plan.num_chunks)
+        known = self._ends.get(key)
+        if known is None:
             run = self._space.run(plan)
-            found = self._ends[key] = [self._end(run, stage) for stage in self._pipelines.of(plan).distinct]
-        return found
+            known = self._ends[key] = [self._end(run, stage) for stage in self._pipelines.of(plan).distinct]
+        return known
 
     def _end(self, run: TrainingRun, stage: Stage) -> End:
         tasks = stage_end(run, stage, run.stage_parameters(stage.earliest))

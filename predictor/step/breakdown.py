@@ -1,4 +1,4 @@
-"""Take a prediction apart: where each stage spends the step, and how well founded every answer in it is."""
+"""Break a prediction down: time per part and stage, and the source of every answer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from predictor.step.composition import Prediction
 from predictor.step.stages import PassTime
 from predictor.workloads.tasks import TRAFFIC, Part
 
-# Behind the name of a kernel that nobody benchmarked.
+# Behind the name of a kernel without measurements.
 BY_BYTES = " (by bytes)"
 
 
@@ -89,20 +89,24 @@ class Answer:
 
 def _kernels(passes: Iterable[PassTime]) -> float:
     """Return the time of passes without traffic and without waiting for the host."""
-    return sum(one.cost.us - one.host.us - sum(cost.us for cost in one.traffic.values()) for one in passes)
+    return sum(
+        step_pass.cost.us - step_pass.host.us - sum(cost.us for cost in step_pass.traffic.values())
+        for step_pass in passes
+    )
 
 
 def stage_parts(prediction: Prediction) -> list[StageParts]:
     """Return where every stage spends the step."""
     count, timeline = prediction.run.num_micro_batches, prediction.timeline
-    found = []
+    parts = []
     for index, stage in enumerate(prediction.stages):
         whole = stage.whole
         traffic = {
-            part: count * sum(one.traffic[part].us for one in whole.passes if part in one.traffic) for part in TRAFFIC
+            part: count * sum(step_pass.traffic[part].us for step_pass in whole.passes if part in step_pass.traffic)
+            for part in TRAFFIC
         }
         bubble = timeline.finished[index] - timeline.busy[index] - timeline.communicating[index]
-        found.append(
+        parts.append(
             StageParts(
                 forward_us=count * _kernels([whole.forward]),
                 recompute_us=count * _kernels([whole.recompute]),
@@ -111,7 +115,7 @@ def stage_parts(prediction: Prediction) -> list[StageParts]:
                 context_parallel_us=traffic[Part.CONTEXT_PARALLEL],
                 expert_parallel_us=traffic[Part.EXPERT_PARALLEL],
                 pipeline_us=timeline.communicating[index] + traffic[Part.PIPELINE_PARALLEL],
-                host_us=count * sum(one.host.us for one in whole.passes),
+                host_us=count * sum(step_pass.host.us for step_pass in whole.passes),
                 bubble_us=bubble,
                 data_parallel_exposed_us=stage.exposed_reduction.us + traffic[Part.DATA_PARALLEL],
                 optimizer_us=stage.optimizer.us,
@@ -119,10 +123,14 @@ def stage_parts(prediction: Prediction) -> list[StageParts]:
                 waiting_us=prediction.end.waiting(index, stage.optimizer.us, stage.gather.us),
                 data_parallel_hidden_us=max(0.0, stage.reduction.us - stage.exposed_reduction.us)
                 + count
-                * sum(one.hidden[Part.DATA_PARALLEL].us for one in whole.passes if Part.DATA_PARALLEL in one.hidden),
+                * sum(
+                    step_pass.hidden[Part.DATA_PARALLEL].us
+                    for step_pass in whole.passes
+                    if Part.DATA_PARALLEL in step_pass.hidden
+                ),
             )
         )
-    return found
+    return parts
 
 
 def _exposed_share(prediction: Prediction, stage: int) -> float:
@@ -137,7 +145,7 @@ def answers(prediction: Prediction, system: PublishedSystem) -> list[Answer]:
 
     Side kernels are timed by their bytes at another operator's rate and counted under their own name.
     """
-    found: dict[tuple[str, str], Answer] = {}
+    merged: dict[tuple[str, str], Answer] = {}
     step = prediction.tasks
     distinct = {stage: number for number, stage in enumerate(step.stages)}  # equal stages give equal answers
     for stage, number in distinct.items():
@@ -160,8 +168,8 @@ def answers(prediction: Prediction, system: PublishedSystem) -> list[Answer]:
             key = (name, new.direction)
             on_stage[key] = _merged(on_stage[key], new, add) if key in on_stage else new
         for key, new in on_stage.items():
-            found[key] = _merged(found[key], new, max) if key in found else new
-    return sorted(found.values(), key=lambda answer: -answer.step_us)
+            merged[key] = _merged(merged[key], new, max) if key in merged else new
+    return sorted(merged.values(), key=lambda answer: -answer.step_us)
 
 
 def _merged(one: Answer, other: Answer, both: Callable[[float, float], float]) -> Answer:

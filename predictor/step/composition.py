@@ -1,4 +1,4 @@
-"""Compose the time of one training step: tasks → slots → timeline → step, with its interval and where it goes."""
+"""Compose the step time: tasks → slots → timeline → step, with its 90 % interval."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Prediction:
     Attributes:
         step: the step, with its 90 % interval and its weakest source.
         stages: per pipeline stage.
-        transfer: one message between neighbouring stages.
+        message: one message between neighbouring stages.
         timeline: the replay behind the point estimate.
         end: how the step ends behind the timeline.
         closing: the longest of the stages' updates, behind the last reduction.
@@ -42,7 +42,7 @@ class Prediction:
     gpu: str
     step: Cost
     stages: tuple[StageTime, ...]
-    transfer: Cost
+    message: Cost
     timeline: Replay
     end: StepEnd
     closing: Cost
@@ -78,7 +78,7 @@ class Prediction:
 
 
 class Durations(NamedTuple):
-    """What a replay is asked with: µs per stage and piece; no weights where the schedule has no slots for them."""
+    """What a replay is asked with: µs per stage and chunk; no weights where the schedule has no slots for them."""
 
     forward: list[list[float]]
     backward: list[list[float]]
@@ -87,22 +87,22 @@ class Durations(NamedTuple):
 
 def durations(run: TrainingRun, stages: Sequence[StageTime], end: str = "us") -> Durations:
     """Return one end ("us", "low_us" or "high_us") of every slot's duration."""
-    forward = [[getattr(piece.forward.cost, end) for piece in stage.pieces] for stage in stages]
+    forward = [[getattr(chunk.forward.cost, end) for chunk in stage.chunks] for stage in stages]
     backward = [
-        [getattr(piece.recompute.cost, end) + getattr(piece.backward.cost, end) for piece in stage.pieces]
+        [getattr(chunk.recompute.cost, end) + getattr(chunk.backward.cost, end) for chunk in stage.chunks]
         for stage in stages
     ]
-    weight = [[getattr(piece.weight.cost, end) for piece in stage.pieces] for stage in stages]
+    weight = [[getattr(chunk.weight.cost, end) for chunk in stage.chunks] for stage in stages]
     return Durations(forward, backward, weight if SCHEDULES[run.schedule].splits_backward else [])
 
 
 def _compose(
-    run: TrainingRun, stages: Sequence[StageTime], transfer: Cost, closing: Cost, end: str
+    run: TrainingRun, stages: Sequence[StageTime], message: Cost, closing: Cost, end: str
 ) -> tuple[Replay, StepEnd]:
     """Return timeline and end of the step from one end ("us", "low_us" or "high_us") of every cost."""
     slots = durations(run, stages, end)
     timeline = replay(
-        SCHEDULES[run.schedule], run.num_micro_batches, *slots, getattr(transfer, end), run.blocking_transfers
+        SCHEDULES[run.schedule], run.num_micro_batches, *slots, getattr(message, end), run.blocking_transfers
     )
     exposed = [getattr(stage.exposed_reduction, end) for stage in stages]
     return timeline, end_of_step(timeline.finished, exposed, getattr(closing, end))
@@ -122,16 +122,16 @@ def predict(run: TrainingRun, system: PublishedSystem) -> Prediction:
     """
     tasks = transformer_step(run)
     stages = time_stages(system, tasks)
-    transfer = time_tasks(system, tasks.message)
+    message = time_tasks(system, tasks.message)
     closing = max((stage.optimizer + stage.gather for stage in stages), key=lambda cost: cost.us)
-    timeline, step_end = _compose(run, stages, transfer, closing, "us")
-    (_, low), (_, high) = (_compose(run, stages, transfer, closing, end) for end in ("low_us", "high_us"))
+    timeline, step_end = _compose(run, stages, message, closing, "us")
+    (_, low), (_, high) = (_compose(run, stages, message, closing, end) for end in ("low_us", "high_us"))
     low_us, high_us = widened(step_end.step, low.step, high.step)
-    sources = [closing.source, transfer.source]
+    sources = [closing.source, message.source]
     if run.precision != system.precision:
         sources.append(Source.EXTRAPOLATED)  # answered from another precision with the same element size and peak
     for stage in stages:
-        sources += [one.cost.source for piece in stage.pieces for one in piece.passes]
+        sources += [step_pass.cost.source for chunk in stage.chunks for step_pass in chunk.passes]
         sources.append(stage.reduction.source)
     return Prediction(
         run=run,
@@ -140,9 +140,9 @@ def predict(run: TrainingRun, system: PublishedSystem) -> Prediction:
         gpu=system.gpu,
         step=Cost(step_end.step, low_us, high_us, max(sources)),
         stages=stages,
-        transfer=transfer,
+        message=message,
         timeline=timeline,
         end=step_end,
         closing=closing,
-        peak_tflop_per_s=system.system.gpu.peak_tflop_per_s[run.precision].value,
+        peak_tflop_per_s=system.hardware.gpu.peak_tflop_per_s[run.precision].value,
     )

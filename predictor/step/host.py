@@ -1,4 +1,4 @@
-"""Host launch overhead per pass: launching that the device waits for.
+"""Host launch overhead per pass: time that the device waits for kernel launches.
 
 Eager frameworks launch every kernel from one host thread. While kernels are long the device never notices; with small
 micro-batches it finishes them faster than the host issues the next, and a pass takes as long as its launches. Where

@@ -1,11 +1,11 @@
-"""What traffic adds to a step when it runs beside computing: what it takes longer than that does."""
+"""Exposed communication: the part of a collective that overlapped computation does not hide."""
 
 from __future__ import annotations
 
 from predictor.costs.cost import Cost
 
 
-def less(cost: Cost, part: Cost) -> Cost:
+def without_part(cost: Cost, part: Cost) -> Cost:
     """Return a cost without a part of it; never below nothing."""
     return Cost(
         max(0.0, cost.us - part.us),
@@ -15,7 +15,7 @@ def less(cost: Cost, part: Cost) -> Cost:
     )
 
 
-def shorter(one: Cost, other: Cost) -> Cost:
+def shorter_cost(one: Cost, other: Cost) -> Cost:
     """Return the shorter of two costs, end by end."""
     return Cost(
         min(one.us, other.us),

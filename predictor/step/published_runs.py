@@ -1,4 +1,4 @@
-"""How published runs of a kind came out against their predictions: a note until the model covers what they show."""
+"""A note on how accurate predictions of similar published runs were, where the model is known to be off."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def published_runs_note(run: TrainingRun, system: PublishedSystem) -> str | None
     apply, sharding decides, whose errors are the larger. None for every other run.
     """
     sharded = _hides_sharded_traffic(run)
-    if not sharded and system.system.transfer is None:
+    if not sharded and system.hardware.transfer is None:
         return None
     from predictor.step.published_groups import published_runs  # most predictions need none of it
 

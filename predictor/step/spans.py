@@ -1,4 +1,4 @@
-"""A prediction as everything that happens in its step, for a trace file and a picture."""
+"""A prediction as spans, for a trace file and a picture."""
 
 from __future__ import annotations
 
@@ -38,10 +38,8 @@ def step_trace(prediction: Prediction) -> StepTrace:
     """Return everything that happens in a predicted step: slots, messages, its end, and the parts of slots."""
     run, stages = prediction.run, prediction.stages
     schedule = SCHEDULES[run.schedule]
-    transfer_us = prediction.transfer.us
-    tasks = pipeline_tasks(
-        schedule, run.num_micro_batches, *durations(run, stages), transfer_us, run.blocking_transfers
-    )
+    message_us = prediction.message.us
+    tasks = pipeline_tasks(schedule, run.num_micro_batches, *durations(run, stages), message_us, run.blocking_transfers)
     spans = replay_graph(tasks).spans
     slots = [span for span in spans if span.stream == Stream.COMPUTE]
     finished = [0.0] * len(stages)  # as the spans have it: that of the fast replay differs by rounding
@@ -56,11 +54,11 @@ def step_trace(prediction: Prediction) -> StepTrace:
     )
     parts: dict[tuple[int, object, object], list[tuple[str, float]]] = {}
     for index, stage in enumerate(stages):
-        for chunk, piece in enumerate(stage.pieces):
-            recomputed = [(RECOMPUTE, piece.recompute.cost.us)] if piece.recompute.cost.us else []
-            parts[index, PASS_NAMES[FORWARD], chunk] = _parts("kernels", [piece.forward])
-            parts[index, PASS_NAMES[BACKWARD], chunk] = recomputed + _parts("kernels", [piece.backward])
-            parts[index, PASS_NAMES[WEIGHT], chunk] = _parts("kernels", [piece.weight])
+        for index_in_stage, chunk in enumerate(stage.chunks):
+            recomputed = [(RECOMPUTE, chunk.recompute.cost.us)] if chunk.recompute.cost.us else []
+            parts[index, PASS_NAMES[FORWARD], index_in_stage] = _parts("kernels", [chunk.forward])
+            parts[index, PASS_NAMES[BACKWARD], index_in_stage] = recomputed + _parts("kernels", [chunk.backward])
+            parts[index, PASS_NAMES[WEIGHT], index_in_stage] = _parts("kernels", [chunk.weight])
     inside = [
         part for slot in slots for part in parts_of(slot, parts[slot.rank, slot.details["pass"], slot.details["chunk"]])
     ]

@@ -1,4 +1,4 @@
-"""Time every pipeline stage: one micro-batch's passes through each piece of the model, and the end of the step."""
+"""Time every pipeline stage: one micro-batch's passes through each model chunk, and the end of the step."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from predictor.costs.cost import ZERO, Cost, Source, total
 from predictor.costs.published import PublishedSystem
 from predictor.step.host import launch_us, waiting_us
-from predictor.step.overlap import exposed, exposed_reduction, less, shorter
-from predictor.workloads.step_tasks import BlockTasks, PieceTasks, StageTasks, StepTasks
+from predictor.step.overlap import exposed, exposed_reduction, shorter_cost, without_part
+from predictor.workloads.step_tasks import BlockTasks, ChunkTasks, StageTasks, StepTasks
 from predictor.workloads.tasks import TRAFFIC, Overlap, Part, PassTasks, Task
 
 
 @dataclass(frozen=True, slots=True)
 class PassTime:
-    """One pass of one micro-batch through one piece of the model.
+    """One pass of one micro-batch through one model chunk.
 
     Attributes:
         cost: the whole pass.
@@ -68,8 +68,8 @@ NO_PASS = PassTime(ZERO, {}, ZERO, {})
 
 
 @dataclass(frozen=True, slots=True)
-class PieceTime:
-    """One micro-batch's passes through one piece of the model.
+class ChunkTime:
+    """One micro-batch's passes through one model chunk.
 
     Attributes:
         backward: where the schedule splits the backward pass, without the gradients of the weights.
@@ -81,18 +81,18 @@ class PieceTime:
     backward: PassTime
     weight: PassTime
 
-    def __add__(self, other: PieceTime) -> PieceTime:
-        """Return two pieces as one."""
-        return PieceTime(
+    def __add__(self, other: ChunkTime) -> ChunkTime:
+        """Return two chunks as one."""
+        return ChunkTime(
             self.forward + other.forward,
             self.recompute + other.recompute,
             self.backward + other.backward,
             self.weight + other.weight,
         )
 
-    def __mul__(self, times: float) -> PieceTime:
-        """Return so many equal pieces as one."""
-        return PieceTime(self.forward * times, self.recompute * times, self.backward * times, self.weight * times)
+    def __mul__(self, times: float) -> ChunkTime:
+        """Return so many equal chunks as one."""
+        return ChunkTime(self.forward * times, self.recompute * times, self.backward * times, self.weight * times)
 
     @property
     def passes(self) -> tuple[PassTime, ...]:
@@ -100,27 +100,27 @@ class PieceTime:
         return self.forward, self.recompute, self.backward, self.weight
 
 
-NO_PIECE = PieceTime(NO_PASS, NO_PASS, NO_PASS, NO_PASS)
+NO_CHUNK = ChunkTime(NO_PASS, NO_PASS, NO_PASS, NO_PASS)
 
 
 @dataclass(frozen=True, slots=True)
 class StageTime:
-    """One stage's passes per micro-batch and piece, and its end of the step."""
+    """One stage's passes per micro-batch and chunk, and its end of the step."""
 
     num_layers: int
     parameters: int
-    pieces: tuple[PieceTime, ...]
+    chunks: tuple[ChunkTime, ...]
     reduction: Cost
     exposed_reduction: Cost
     optimizer: Cost
     gather: Cost
 
     @property
-    def whole(self) -> PieceTime:
-        """Return the passes of all pieces together."""
-        whole = self.pieces[0]
-        for piece in self.pieces[1:]:
-            whole = whole + piece
+    def whole(self) -> ChunkTime:
+        """Return the passes of all chunks together."""
+        whole = self.chunks[0]
+        for chunk in self.chunks[1:]:
+            whole = whole + chunk
         return whole
 
 
@@ -139,9 +139,9 @@ def _time_overlaps(
     for overlap in overlaps:
         if overlap.traffic:
             traffic, behind = time_tasks(system, overlap.traffic), time_tasks(system, overlap.behind)
-            left = exposed(traffic, shorter(behind, computing))
-            beside = less(traffic, left)
-            computing = less(computing, beside)
+            left = exposed(traffic, shorter_cost(behind, computing))
+            beside = without_part(traffic, left)
+            computing = without_part(computing, beside)
             part = overlap.traffic[0].part
             exposures, hidden = _merged(exposures, {part: left}), _merged(hidden, {part: beside})
     return exposures, hidden
@@ -165,7 +165,7 @@ def time_pass(system: PublishedSystem, tasks: Sequence[Task], overlaps: Sequence
     device = Cost(us, low_us, high_us, source)
     if not overlaps:
         return PassTime(device, traffic, ZERO, {})
-    exposures, hidden = _time_overlaps(system, less(device, total(traffic.values())), overlaps)
+    exposures, hidden = _time_overlaps(system, without_part(device, total(traffic.values())), overlaps)
     return PassTime(device + total(exposures.values()), _merged(traffic, exposures), ZERO, hidden)
 
 
@@ -183,12 +183,14 @@ def time_tasks(system: PublishedSystem, tasks: Iterable[Task]) -> Cost:
     return Cost(us, low_us, high_us, source)
 
 
-def _launched(system: PublishedSystem, one: PassTasks, launches: float, backward: bool, takes_turns: bool) -> PassTime:
+def _launched(
+    system: PublishedSystem, tasks: PassTasks, launches: float, backward: bool, takes_turns: bool
+) -> PassTime:
     """Time one pass with the host's part."""
-    if not one.tasks:
+    if not tasks.tasks:
         return NO_PASS
-    device = time_pass(system, one.tasks, one.overlaps)
-    us = waiting_us(launch_us(system.system, launches, backward), device.cost.us, takes_turns)
+    device = time_pass(system, tasks.tasks, tasks.overlaps)
+    us = waiting_us(launch_us(system.hardware, launches, backward), device.cost.us, takes_turns)
     if not us:
         return device
     host = Cost(us, us, us, Source.EXTRAPOLATED)
@@ -209,12 +211,12 @@ def _split_off(system: PublishedSystem, tasks: Sequence[Task], whole: PassTime) 
     return PassTime(rest, whole.traffic, whole.host, whole.hidden), PassTime(weight, {}, ZERO, {})
 
 
-def time_block(system: PublishedSystem, block: BlockTasks) -> PieceTime:
+def time_block(system: PublishedSystem, block: BlockTasks) -> ChunkTime:
     """Time one block, the host's part included."""
     if block.host is None:
         forward, recompute, whole = (
-            time_pass(system, one.tasks, one.overlaps) if one.tasks or one.overlaps else NO_PASS
-            for one in (block.forward, block.recompute, block.backward)
+            time_pass(system, tasks.tasks, tasks.overlaps) if tasks.tasks or tasks.overlaps else NO_PASS
+            for tasks in (block.forward, block.recompute, block.backward)
         )
     else:
         launches = block.host
@@ -223,7 +225,7 @@ def time_block(system: PublishedSystem, block: BlockTasks) -> PieceTime:
         recompute = _launched(system, block.recompute, launches.recompute, backward=False, takes_turns=turns)
         whole = _launched(system, block.backward, launches.backward, backward=True, takes_turns=turns)
     backward, weight = _split_off(system, block.weight, whole)
-    return PieceTime(forward, recompute, backward, weight)
+    return ChunkTime(forward, recompute, backward, weight)
 
 
 class _Timer:
@@ -232,55 +234,57 @@ class _Timer:
     def __init__(self, system: PublishedSystem, step: StepTasks) -> None:
         self._system = system
         self._step = step
-        self._blocks: dict[BlockTasks, PieceTime] = {}
-        self._repeated: dict[tuple[BlockTasks, int], PieceTime] = {}
-        self._pieces: dict[PieceTasks, PieceTime] = {}
+        self._blocks: dict[BlockTasks, ChunkTime] = {}
+        self._repeated: dict[tuple[BlockTasks, int], ChunkTime] = {}
+        self._chunks: dict[ChunkTasks, ChunkTime] = {}
         self._stages: dict[StageTasks, StageTime] = {}
 
     def stage(self, stage: StageTasks) -> StageTime:
-        found = self._stages.get(stage)
-        if found is None:
-            found = self._stages[stage] = self._with_end(stage, tuple([self._piece(piece) for piece in stage.pieces]))
-        return found
+        timed = self._stages.get(stage)
+        if timed is None:
+            timed = self._stages[stage] = self._with_end(stage, tuple([self._chunk(chunk) for chunk in stage.chunks]))
+        return timed
 
-    def _piece(self, piece: PieceTasks) -> PieceTime:
-        found = self._pieces.get(piece)
-        if found is None:
-            parts = [self._repeat(block, count) for block, count in piece.blocks]
-            found = parts[0] if parts else NO_PIECE
+    def _chunk(self, chunk: ChunkTasks) -> ChunkTime:
+        timed = self._chunks.get(chunk)
+        if timed is None:
+            parts = [self._repeat(block, count) for block, count in chunk.blocks]
+            timed = parts[0] if parts else NO_CHUNK
             for part in parts[1:]:
-                found = part + found
-            self._pieces[piece] = found
-        return found
+                timed = part + timed
+            self._chunks[chunk] = timed
+        return timed
 
-    def _repeat(self, block: BlockTasks, count: int) -> PieceTime:
+    def _repeat(self, block: BlockTasks, count: int) -> ChunkTime:
         if count == 1:
             return self._block(block)
-        found = self._repeated.get((block, count))
-        if found is None:
-            found = self._repeated[block, count] = self._block(block) * count
-        return found
+        timed = self._repeated.get((block, count))
+        if timed is None:
+            timed = self._repeated[block, count] = self._block(block) * count
+        return timed
 
-    def _block(self, block: BlockTasks) -> PieceTime:
-        found = self._blocks.get(block)
-        if found is None:
-            found = self._blocks[block] = time_block(self._system, block)
-        return found
+    def _block(self, block: BlockTasks) -> ChunkTime:
+        timed = self._blocks.get(block)
+        if timed is None:
+            timed = self._blocks[block] = time_block(self._system, block)
+        return timed
 
-    def _with_end(self, stage: StageTasks, pieces: tuple[PieceTime, ...]) -> StageTime:
+    def _with_end(self, stage: StageTasks, chunks: tuple[ChunkTime, ...]) -> StageTime:
         """Return a stage with what it runs after its last micro-batch."""
         system, step, end = self._system, self._step, stage.end
         reduction, gather = time_tasks(system, end.reduction), time_tasks(system, end.gather)
         late = reduction
         if step.overlap_gradient_reduction and end.reduction:
-            window = total(one.cost for piece in pieces for one in (piece.recompute, piece.backward, piece.weight))
+            window = total(
+                step_pass.cost for chunk in chunks for step_pass in (chunk.recompute, chunk.backward, chunk.weight)
+            )
             late = exposed_reduction(reduction, window, end.buckets)
         if step.overlap_parameter_gather and end.gather:
-            gather = exposed_reduction(gather, total(piece.forward.cost for piece in pieces), end.buckets)
+            gather = exposed_reduction(gather, total(chunk.forward.cost for chunk in chunks), end.buckets)
         return StageTime(
             num_layers=stage.num_layers,
             parameters=stage.parameters,
-            pieces=pieces,
+            chunks=chunks,
             reduction=reduction,
             exposed_reduction=late + time_tasks(system, end.tied) if end.tied else late,
             optimizer=time_tasks(system, end.optimizer),
@@ -289,6 +293,6 @@ class _Timer:
 
 
 def time_stages(system: PublishedSystem, step: StepTasks) -> tuple[StageTime, ...]:
-    """Time every stage: one micro-batch's passes through its pieces of the model, and the end of the step."""
+    """Time every stage: one micro-batch's passes through its model chunks, and the end of the step."""
     timer = _Timer(system, step)
     return tuple([timer.stage(stage) for stage in step.stages])

@@ -1,1 +1,1 @@
-"""When each piece runs: schedules order the slots of every stage, one replay times them."""
+"""Pipeline timelines: schedules order the slots of every stage, a replay times them."""

@@ -1,4 +1,4 @@
-"""What a step takes at least: closed forms, far quicker than a replay and nearly always equal to it.
+"""Lower bounds on the step time in closed form: much faster than a replay, and nearly always equal to it.
 
 A replay is the longest path through slots and messages, so the length of every path is a lower bound. ``paths`` has the
 ones that are the longest in a pipeline whose stages differ little.
@@ -18,7 +18,7 @@ def lower_bound(
     forward: PerChunk,
     backward: PerChunk,
     weight: PerChunk,
-    transfer: float,
+    message: float,
     blocking: bool,
     ends: Durations,
     closing: float = 0.0,
@@ -34,7 +34,7 @@ def lower_bound(
         forward: duration of a forward slot, per stage and chunk.
         backward: duration of a backward slot likewise, as ``replay`` takes it.
         weight: duration of a weight-gradient slot likewise; empty where the schedule has none.
-        transfer: duration of one message.
+        message: duration of one message.
         blocking: sender and receiver both wait until a message is over.
         ends: what follows each stage's last slot.
         closing: what follows the last of them.
@@ -49,20 +49,20 @@ def lower_bound(
     ):
         sizes = (len(forward), len(forward[0]))
         slot = (forward[0][0], backward[0][0], split[0][0])
-        exact = _uniform(name, num_micro_batches, sizes, slot, transfer, blocking)
+        exact = _uniform(name, num_micro_batches, sizes, slot, message, blocking)
         if exact is not None:
             return exact + ends[0] + closing
     if name == "interleaved_1f1b":
-        return interleaved(num_micro_batches, forward, backward, transfer, ends) + closing
+        return interleaved(num_micro_batches, forward, backward, message, ends) + closing
     f, b = [one[0] for one in forward], [one[0] for one in backward]
     if len(f) == 1:
         return num_micro_batches * (f[0] + b[0] + split[0][0]) + ends[0] + closing
     if name == "zero_bubble_h1":
-        return split_backward(num_micro_batches, f, b, [one[0] for one in weight], transfer, ends) + closing
+        return split_backward(num_micro_batches, f, b, [one[0] for one in weight], message, ends) + closing
     if name == "all_forward_all_backward":
-        return _all_forward(num_micro_batches, f, b, transfer, blocking, ends) + closing
+        return _all_forward(num_micro_batches, f, b, message, blocking, ends) + closing
     whole = meeting if blocking else waiting
-    return whole(num_micro_batches, f, b, transfer, ends) + closing
+    return whole(num_micro_batches, f, b, message, ends) + closing
 
 
 def _uniform(

@@ -1,4 +1,4 @@
-"""Who meets whom: the slots of all stages, and the messages for which sender and receiver both wait."""
+"""Slot order of blocking pipelines: pairs of slots whose sender and receiver wait for each other."""
 
 from __future__ import annotations
 

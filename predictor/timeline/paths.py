@@ -1,4 +1,4 @@
-"""The longest paths through a pipeline: up to a stage, all the work of that stage, and out again.
+"""Critical paths through a pipeline: to a stage, through all the work of that stage, and out again.
 
 On the way to a stage's steady state a path either waits for the warm-up of a stage below, or goes past to the last
 stage and back; on the way out likewise. In between it stays on one stage, or goes up and down as often as it can where

@@ -30,7 +30,7 @@ def pipeline_tasks(
     forward: PerChunk,
     backward: PerChunk,
     weight: PerChunk,
-    transfer: float,
+    message: float,
     blocking: bool = True,
 ) -> list[GraphTask]:
     """Return every slot, stage by stage, and behind them every message as a send and a receive of equal times.
@@ -61,7 +61,7 @@ def pipeline_tasks(
         for position, (_, stage, slot) in enumerate(slots)
     ]
     for place, send in sends.items():
-        tasks += _message_tasks(place, transfer, (after[send], after[send + 1]), num_stages, num_chunks)
+        tasks += _message_tasks(place, message, (after[send], after[send + 1]), num_stages, num_chunks)
     return tasks
 
 
@@ -106,7 +106,7 @@ def _slot_task(stage: int, slot: Slot, duration: float, after: tuple[int, ...], 
 
 
 def _message_tasks(
-    place: Place, transfer: float, after: tuple[tuple[int, ...], tuple[int, ...]], num_stages: int, num_chunks: int
+    place: Place, message: float, after: tuple[tuple[int, ...], tuple[int, ...]], num_stages: int, num_chunks: int
 ) -> list[GraphTask]:
     """Return the send and the receive of what a slot makes."""
     kind, virtual_stage, micro_batch = place
@@ -115,7 +115,7 @@ def _message_tasks(
     details = {"micro_batch": micro_batch, "chunk": chunk, "from_stage": sender, "to_stage": receiver}
     label = _label(MESSAGE_NAMES[kind], micro_batch, chunk, num_chunks)
     return [
-        GraphTask(label, stage, stream, transfer, waits_for, (), False, stream, details)
+        GraphTask(label, stage, stream, message, waits_for, (), False, stream, details)
         for stage, stream, waits_for in ((sender, Stream.SEND, after[0]), (receiver, Stream.RECEIVE, after[1]))
     ]
 

@@ -1,4 +1,4 @@
-"""One replay times every schedule: each stage runs its slots in order, neighbours exchange what they wait for."""
+"""Replay any schedule: each stage runs its slots in order and waits for its neighbours' messages."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def replay(
     forward: PerChunk,
     backward: PerChunk,
     weight: PerChunk,
-    transfer: float,
+    message: float,
     blocking: bool = True,
 ) -> Replay:
     """Time a schedule.
@@ -53,7 +53,7 @@ def replay(
         forward: duration of a forward slot, per stage and chunk.
         backward: duration of a backward slot, per stage and chunk; all of it where the schedule does not split it.
         weight: duration of a weight-gradient slot, per stage and chunk; empty where the schedule has none.
-        transfer: duration of one message between neighbouring stages.
+        message: duration of one message between neighbouring stages.
         blocking: sender and receiver both wait until a message is over; otherwise it leaves as soon as it is made, only
             its receiver waits, and several may be on their way at once.
     """
@@ -63,11 +63,11 @@ def replay(
     if weight:
         busy = [work + num_micro_batches * sum(one) for work, one in zip(busy, weight, strict=True)]
     if blocking:
-        finished = _meet(schedule, num_micro_batches, forward, backward, transfer)
-        sent = 2 * num_micro_batches * transfer
+        finished = _meet(schedule, num_micro_batches, forward, backward, message)
+        sent = 2 * num_micro_batches * message
         communicating = [sent, *[2 * sent] * (stages - 2), sent] if stages > 1 else [0.0]
     else:
-        finished = _wait(schedule, num_micro_batches, forward, backward, weight, transfer)
+        finished = _wait(schedule, num_micro_batches, forward, backward, weight, message)
         communicating = [0.0] * stages
     if stages == 1:
         busy = finished[:]  # a single stage never waits, not by the last bit either
@@ -75,7 +75,7 @@ def replay(
 
 
 def _meet(
-    schedule: Schedule, num_micro_batches: int, forward: PerChunk, backward: PerChunk, transfer: float
+    schedule: Schedule, num_micro_batches: int, forward: PerChunk, backward: PerChunk, message: float
 ) -> list[float]:
     """Return when stages finish if sender and receiver both wait until a message is over."""
     order = meeting_order(schedule, len(forward), num_micro_batches)
@@ -83,7 +83,7 @@ def _meet(
     clock = [0.0] * len(forward)
     for one, before_one, other, before_other in order.meetings:
         mine, theirs = clock[one] + works[before_one], clock[other] + works[before_other]
-        clock[one] = clock[other] = (mine if mine > theirs else theirs) + transfer
+        clock[one] = clock[other] = (mine if mine > theirs else theirs) + message
     return [end + works[tail] for end, tail in zip(clock, order.tails, strict=True)]
 
 
@@ -93,7 +93,7 @@ def _wait(
     forward: PerChunk,
     backward: PerChunk,
     weight: PerChunk,
-    transfer: float,
+    message: float,
 ) -> list[float]:
     """Return when stages finish if only a message's receiver waits for it."""
     order = waiting_order(schedule, len(forward), num_micro_batches, len(forward[0]))
@@ -102,19 +102,19 @@ def _wait(
     ends: list[float] = []
     for events, times in order.rounds:
         if times == 1:
-            _run(events, durations, transfer, clock, ends)
+            _run(events, durations, message, clock, ends)
         else:
-            _repeat(events, times, order.reach, durations, transfer, clock, ends)
+            _repeat(events, times, order.reach, durations, message, clock, ends)
     return clock
 
 
-def _run(events: Round, durations: list[float], transfer: float, clock: list[float], ends: list[float]) -> None:
+def _run(events: Round, durations: list[float], message: float, clock: list[float], ends: list[float]) -> None:
     """Run a round from the stages' clocks on, and append when each of its slots ended."""
     ended = ends.append
     for stage, which, sender in events:
         start = clock[stage]
         if sender:
-            arrived = ends[sender] + transfer
+            arrived = ends[sender] + message
             if arrived > start:
                 start = arrived
         clock[stage] = end = start + durations[which]
@@ -126,7 +126,7 @@ def _repeat(
     times: int,
     reach: int,
     durations: list[float],
-    transfer: float,
+    message: float,
     clock: list[float],
     ends: list[float],
 ) -> None:
@@ -141,7 +141,7 @@ def _repeat(
     done, compared_at = 0, 1
     earlier: list[float] = []
     while done < times:
-        _run(events, durations, transfer, clock, ends)
+        _run(events, durations, message, clock, ends)
         done += 1
         del ends[:-reach]
         if len(earlier) == len(clock) + len(ends) and _advance_alike(clock, earlier):

@@ -1,4 +1,4 @@
-"""The order in which a pipeline's slots are replayed whose messages only their receiver waits for, cut into rounds.
+"""Replay order of non-blocking pipelines, cut into repeating rounds.
 
 In a round the first stage runs so many slots and all others as many as that lets them. Between warm-up and cool-down
 rounds repeat, so an order is a few distinct rounds with how often each comes, however many micro-batches a step has.

@@ -1,4 +1,4 @@
-"""Pipeline schedules: each is one function that orders a stage's slots and knows nothing of time."""
+"""Pipeline schedules: each is one function that orders a stage's slots, without durations."""
 
 from __future__ import annotations
 

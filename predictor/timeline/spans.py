@@ -1,4 +1,4 @@
-"""A step, predicted or measured, is a list of spans: what ran, on which rank and stream, from when to when."""
+"""Spans: what ran in a step, predicted or measured, on which rank and stream, from when to when."""
 
 from __future__ import annotations
 

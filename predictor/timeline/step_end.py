@@ -1,4 +1,4 @@
-"""The end of a step: every stage reduces its gradients, and when the last one has, all of them update.
+"""The end of a step: every stage reduces its gradients; then all stages update.
 
 Gradient norm and overflow check need every stage's gradients, so no optimizer starts before the last reduction.
 """

@@ -1,4 +1,4 @@
-"""Spans as Chrome trace-event JSON, for Perfetto (ui.perfetto.dev) and chrome://tracing, and such files as spans.
+"""Read and write spans as Chrome trace-event JSON, for Perfetto (ui.perfetto.dev) and chrome://tracing.
 
 Every stage is a process, every stream of it a thread. What PyTorch's profiler (Kineto) writes has the same form.
 

@@ -1,1 +1,1 @@
-"""Set measured steps beside their predictions."""
+"""Compare measured steps with their predictions."""

@@ -1,4 +1,4 @@
-"""Predict measured steps and set the parts beside what was measured."""
+"""Predict measured steps and compare them part by part."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def components(compared: Compared) -> dict[str, list[float]]:
         "stage_fwd": [stage.whole.forward.cost.us for stage in ends],
         "stage_bwd": [stage.whole.recompute.cost.us + stage.whole.backward.cost.us for stage in ends],
         "mp_allreduce": [time_tasks(system, reduce).us],
-        "pp_p2p": [prediction.transfer.us],
+        "pp_p2p": [prediction.message.us],
         "dp_allreduce": [stage.reduction.us for stage in ends],
         "dp_allgather": [stage.gather.us for stage in ends],
         "optimizer": [stage.optimizer.us + stage.gather.us for stage in ends],

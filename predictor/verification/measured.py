@@ -1,4 +1,4 @@
-"""A measured step, and how it compares with its prediction."""
+"""A measured step and its deviation from the prediction."""
 
 from __future__ import annotations
 

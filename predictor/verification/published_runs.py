@@ -1,7 +1,7 @@
-"""Step times that others published, as configurations: every switch is what the paper, or its script, says.
+"""Published step times as configurations; every switch follows the paper or its script.
 
 - Narayanan et al. 2021 (SC'21), arXiv:2104.04473, table 1: throughput per GPU on Selene (DGX A100, eight A100 of 80 GB
-  a node behind NVSwitch, eight HDR InfiniBand links a node); micro-batch sizes, pieces per stage and the kind of
+  a node behind NVSwitch, eight HDR InfiniBand links a node); micro-batch sizes, chunks per stage and the kind of
   data-parallel wrapper from the authors' script, Megatron-LM examples/sc21/run_table_1.sh. The paper's throughput is
   its equation 3 over the iteration time, so the time follows from it.
 - Korthikanti et al. 2022, arXiv:2205.05198, tables 3 and 5: iteration times on Selene, with full recomputation, and
@@ -46,7 +46,7 @@ def iteration_seconds(hidden: int, layers: int, batch: int, gpus: int, tflop_per
     return 96 * batch * SEQUENCE * layers * hidden**2 * factor / (gpus * tflop_per_s * 1e12)
 
 
-# name, heads, hidden, layers, tensor, pipeline, GPUs, batch, TFLOP/s per GPU; micro-batch, pieces, torch's own wrapper
+# name, heads, hidden, layers, tensor, pipeline, GPUs, batch, TFLOP/s per GPU; micro-batch, chunks, torch's own wrapper
 SC21 = (
     ("1.7B", 24, 2304, 24, 1, 1, 32, 512, 137, 16, 1, True),
     ("3.6B", 32, 3072, 30, 2, 1, 64, 512, 138, 16, 1, True),
@@ -59,7 +59,7 @@ SC21 = (
     ("529.6B", 128, 20480, 105, 8, 35, 2520, 2520, 163, 1, 3, False),
     ("1008.0B", 160, 25600, 128, 8, 64, 3072, 3072, 163, 1, 1, False),
 )
-# name, heads, hidden, layers, pipeline, GPUs, batch, micro-batch, pieces, seconds with full recomputation and without
+# name, heads, hidden, layers, pipeline, GPUs, batch, micro-batch, chunks, seconds with full recomputation and without
 KORTHIKANTI = (
     ("22B", 64, 6144, 48, 1, 8, 4, 4, 1, 1.42, 1.10),
     ("175B", 96, 12288, 96, 8, 64, 64, 1, 3, 18.13, 13.75),
@@ -87,11 +87,11 @@ def _step(
 
 
 def _sc21() -> Iterator[MeasuredStep]:
-    for name, heads, hidden, layers, tp, pp, gpus, batch, tflops, micro_batch, pieces, overlaps in SC21:
+    for name, heads, hidden, layers, tp, pp, gpus, batch, tflops, micro_batch, num_chunks, overlaps in SC21:
         parallelism = {
             "tensor_parallel_size": tp,
             "pipeline_parallel_size": pp,
-            "virtual_pipeline_parallel_size": pieces,
+            "virtual_pipeline_parallel_size": num_chunks,
             "data_parallel_size": gpus // (tp * pp),
             "overlap_gradient_reduction": overlaps,
         }
@@ -109,12 +109,12 @@ def _sc21() -> Iterator[MeasuredStep]:
 
 
 def _korthikanti() -> Iterator[MeasuredStep]:
-    for name, heads, hidden, layers, pp, gpus, batch, micro_batch, pieces, full, present in KORTHIKANTI:
+    for name, heads, hidden, layers, pp, gpus, batch, micro_batch, num_chunks, full, present in KORTHIKANTI:
         for recompute, seconds in (("full", full), ("selective", present)):
             parallelism = {
                 "tensor_parallel_size": 8,
                 "pipeline_parallel_size": pp,
-                "virtual_pipeline_parallel_size": pieces,
+                "virtual_pipeline_parallel_size": num_chunks,
                 "sequence_parallel": recompute == "selective",
                 "overlap_tensor_parallel": True,
             }

@@ -1,4 +1,4 @@
-"""Tables of measured steps, turned into configurations from what they say about the runs.
+"""Convert tables of measured steps to configurations.
 
 Nothing here is fitted: a switch is set because a column, or the source code of the framework that the column names,
 says so.

@@ -1,4 +1,4 @@
-"""Measured steps and their parts beside their predictions, as tables of text."""
+"""Measured and predicted steps as tables of text."""
 
 from __future__ import annotations
 

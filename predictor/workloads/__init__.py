@@ -1,1 +1,1 @@
-"""What a training step must run: the model, how it is laid out over ranks, and the tasks of every stage."""
+"""Workloads: the model, its layout over ranks, and the tasks of every stage."""

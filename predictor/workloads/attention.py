@@ -1,4 +1,4 @@
-"""Attention between its two projections: which kernels run, alone or around a context-parallel ring."""
+"""Attention kernels between the two projections, on one rank or around a context-parallel ring."""
 
 from __future__ import annotations
 

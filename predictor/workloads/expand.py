@@ -180,7 +180,7 @@ def edge_passes(run: TrainingRun, stage: int, chunk: int = 0) -> Passes:
     return Passes(forward, NOTHING, backward)
 
 
-def transfer_tasks(run: TrainingRun) -> list[Task]:
+def message_tasks(run: TrainingRun) -> list[Task]:
     """Return one message between neighbouring stages: each tensor-parallel rank sends its share of the activation."""
     if run.layout.pipeline_parallel_size == 1:
         return []

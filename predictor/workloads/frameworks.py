@@ -1,4 +1,4 @@
-"""What training frameworks do unless they are told otherwise, as values with their sources.
+"""Defaults of training frameworks, as values with their sources.
 
 Names are those of a configuration's keys. A field of None is not the framework's to decide: the configuration's own
 default holds there.

@@ -93,7 +93,7 @@ def _shared_side_kernels(model: Transformer, call: LayerCall, direction: Directi
 
 
 def _fused_gate(run: TrainingRun, kind: LayerKind, call: LayerCall, direction: Direction) -> list[Task]:
-    """Return the gated activation as one kernel, where nobody named another."""
+    """Return the gated activation as one kernel, unless another is named."""
     model = run.model
     named = model.layer_operators is not None or kind.has_experts
     if named or not (model.activation.gated and model.fused_side_kernels):

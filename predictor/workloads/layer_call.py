@@ -1,4 +1,4 @@
-"""The sizes that a transformer layer's operators are called with on one rank, before they become kernel shapes."""
+"""The sizes of one transformer layer call on one rank, from which kernel shapes follow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which shape each operator has when a transformer calls it, from the sizes of one layer call.
+"""The shape of each operator in a transformer, from the sizes of one layer call.
 
 Operators know their dimensions and their work; how a transformer's sizes become those dimensions is said here, and here
 only, for predictions, sweeps and the import of other people's tables.

@@ -1,4 +1,4 @@
-"""How a model is laid out over ranks, and which nodes each group of ranks spans."""
+"""The layout of a model over ranks, and the nodes that each group of ranks spans."""
 
 from __future__ import annotations
 

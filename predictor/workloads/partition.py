@@ -1,4 +1,4 @@
-"""Split layers over pipeline stages the way frameworks do."""
+"""Split layers over pipeline stages as frameworks do."""
 
 from __future__ import annotations
 

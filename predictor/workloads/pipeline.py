@@ -1,4 +1,4 @@
-"""The distinct stages of a pipeline: most are alike, and what is alike is expanded, timed and sized once."""
+"""The distinct stages of a pipeline; equal stages are expanded, timed and sized once."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from predictor.workloads.transformer import LayerKind
 Kinds = tuple[tuple[LayerKind, int], ...]
 
 
-class Piece(NamedTuple):
-    """One distinct piece of a stage: its layers by kind, and whether it is the model's first and its last."""
+class Chunk(NamedTuple):
+    """One distinct chunk of a stage: its layers by kind, and whether it is the model's first and its last."""
 
     layers: Kinds
     is_first: bool
@@ -26,13 +26,13 @@ class Stage:
 
     Attributes:
         earliest: the first stage that is it: of all alike, the one with most micro-batches in flight.
-        piece_index: the numbers of its pieces among the pipeline's distinct ones.
+        chunk_index: the numbers of its chunks among the pipeline's distinct ones.
         layers: all its layers by kind.
         is_first, is_last: its place in the pipeline.
     """
 
     earliest: int
-    piece_index: tuple[int, ...]
+    chunk_index: tuple[int, ...]
     layers: Kinds
     is_first: bool
     is_last: bool
@@ -44,45 +44,47 @@ class Pipeline:
 
     Attributes:
         index: for every stage the number of the distinct one that it is.
-        pieces: the distinct pieces of all stages.
+        chunks: the distinct chunks of all stages.
         kinds: the kinds of layers that occur.
     """
 
     distinct: tuple[Stage, ...]
     index: tuple[int, ...]
-    pieces: tuple[Piece, ...]
+    chunks: tuple[Chunk, ...]
     kinds: tuple[LayerKind, ...]
 
 
-def _summed(pieces: list[Kinds]) -> Kinds:
-    """Return the layers of several pieces by kind."""
+def _summed(chunks: list[Kinds]) -> Kinds:
+    """Return the layers of several chunks by kind."""
     counts: dict[LayerKind, int] = {}
-    for piece in pieces:
-        for kind, count in piece:
+    for chunk in chunks:
+        for kind, count in chunk:
             counts[kind] = counts.get(kind, 0) + count
     return tuple(counts.items())
 
 
 def pipeline(run: TrainingRun) -> Pipeline:
     """Return the distinct stages of a run."""
-    pieces = run.virtual_pipeline_parallel_size
+    num_chunks = run.virtual_pipeline_parallel_size
     alike = run.model.only_kind
     if alike is not None:
-        return _of_one_kind(alike, run.layers_per_stage, pieces)
+        return _of_one_kind(alike, run.layers_per_stage, num_chunks)
     stages = range(len(run.layers_per_stage))
-    return _pipeline([[tuple(run.layer_kinds(stage, piece).items()) for piece in range(pieces)] for stage in stages])
+    return _pipeline(
+        [[tuple(run.layer_kinds(stage, chunk).items()) for chunk in range(num_chunks)] for stage in stages]
+    )
 
 
 @lru_cache(maxsize=1024)
-def _of_one_kind(kind: LayerKind, layers_per_stage: tuple[int, ...], pieces: int) -> Pipeline:
+def _of_one_kind(kind: LayerKind, layers_per_stage: tuple[int, ...], num_chunks: int) -> Pipeline:
     """Return the distinct stages of a pipeline whose layers are all of one kind."""
-    return _pipeline([[((kind, layers // pieces),)] * pieces for layers in layers_per_stage])
+    return _pipeline([[((kind, layers // num_chunks),)] * num_chunks for layers in layers_per_stage])
 
 
 def _pipeline(stages: list[list[Kinds]]) -> Pipeline:
-    """Return the distinct stages of a pipeline, given as every stage's pieces."""
+    """Return the distinct stages of a pipeline, given as every stage's chunks."""
     found: dict[tuple[object, ...], int] = {}
-    pieces: dict[Piece, int] = {}
+    chunks: dict[Chunk, int] = {}
     distinct: list[Stage] = []
     index = []
     last_stage = len(stages) - 1
@@ -92,11 +94,11 @@ def _pipeline(stages: list[list[Kinds]]) -> Pipeline:
         if key not in found:
             found[key] = len(distinct)
             placed = [
-                Piece(kinds, is_first and piece == 0, is_last and piece == len(own) - 1)
-                for piece, kinds in enumerate(own)
+                Chunk(kinds, is_first and chunk == 0, is_last and chunk == len(own) - 1)
+                for chunk, kinds in enumerate(own)
             ]
-            piece_index = tuple([pieces.setdefault(piece, len(pieces)) for piece in placed])
-            distinct.append(Stage(stage, piece_index, _summed(own), is_first, is_last))
+            chunk_index = tuple([chunks.setdefault(chunk, len(chunks)) for chunk in placed])
+            distinct.append(Stage(stage, chunk_index, _summed(own), is_first, is_last))
         index.append(found[key])
-    kinds = dict.fromkeys(kind for one in distinct for kind, _ in one.layers)
-    return Pipeline(tuple(distinct), tuple(index), tuple(pieces), tuple(kinds))
+    kinds = dict.fromkeys(kind for stage in distinct for kind, _ in stage.layers)
+    return Pipeline(tuple(distinct), tuple(index), tuple(chunks), tuple(kinds))

@@ -1,4 +1,4 @@
-"""One training run, as the prediction sees it: model, layout and everything that a framework decides."""
+"""One training run: model, layout and framework settings."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class TrainingRun:
         gradient_bucket_elements: largest number of gradient elements that one collective reduces.
         overlap_gradient_reduction: reduce during the backward pass (the last micro-batch's, and every one's where
             gradients are shared out) instead of after it.
-        virtual_pipeline_parallel_size: pieces of the model that a stage holds, of an interleaved schedule.
+        virtual_pipeline_parallel_size: model chunks that a stage holds, of an interleaved schedule.
         sequence_parallel: tensor-parallel ranks split the tokens where they do not split the layer.
         scatters_gradients: gradients are reduced with a reduce-scatter, not an all-reduce.
         overlap_parameter_gather: updated weights are gathered during the next forward pass; ZeRO-3 gathers a layer's
@@ -102,15 +102,15 @@ class TrainingRun:
         return self.global_batch_size * self.model.sequence_length
 
     def layer_kinds(self, stage: int, chunk: int = 0) -> Counter[LayerKind]:
-        """Return how many layers of each kind one piece of a stage holds.
+        """Return how many layers of each kind one chunk of a stage holds.
 
-        Pieces follow each other stage by stage: all stages' first ones, then all second ones.
+        Chunks follow each other stage by stage: all stages' first ones, then all second ones.
         """
-        pieces = self.virtual_pipeline_parallel_size
+        num_chunks = self.virtual_pipeline_parallel_size
         alike = self.model.only_kind
         if alike is not None:
-            return Counter({alike: self.layers_per_stage[stage] // pieces})
-        shares = [layers // pieces for layers in self.layers_per_stage]
+            return Counter({alike: self.layers_per_stage[stage] // num_chunks})
+        shares = [layers // num_chunks for layers in self.layers_per_stage]
         first = chunk * sum(shares) + sum(shares[:stage])
         return Counter(self.model.kind(layer) for layer in range(first, first + shares[stage]))
 

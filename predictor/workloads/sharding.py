@@ -1,4 +1,4 @@
-"""Data-parallel traffic: how gradients are reduced, and how ZeRO gathers weights and scatters gradients."""
+"""Data-parallel traffic: gradient reduction, and the gathers and scatters of ZeRO."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def gathered(run: TrainingRun, dense: int, routed: int, forward: PassTasks) -> P
 
     Args:
         run: the run.
-        dense: parameters of the piece on one rank.
+        dense: parameters of the chunk on one rank.
         routed: parameters of its routed experts.
         forward: its pass with all weights there.
 

@@ -1,4 +1,4 @@
-"""All that one training step runs, as a value: stages, their pieces of the model, passes, tasks, and the step's end.
+"""All that one training step runs, as a value: stages, their model chunks, passes, tasks, and the step's end.
 
 A maker per kind of workload expands a run into it once; timing, breakdown and search read nothing else, so nothing here
 names a model. Parts that are alike are the same object: a pipeline of 128 equal stages holds one expansion, and a
@@ -51,8 +51,8 @@ class BlockTasks:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PieceTasks:
-    """One piece of the model on one stage: blocks, each with how often it stands there."""
+class ChunkTasks:
+    """One model chunk on one stage: blocks, each with how often it stands there."""
 
     blocks: tuple[tuple[BlockTasks, int], ...]
 
@@ -90,7 +90,7 @@ class StageTasks:
 
     num_layers: int
     parameters: int
-    pieces: tuple[PieceTasks, ...]
+    chunks: tuple[ChunkTasks, ...]
     num_messages: int
     end: EndTasks
 
@@ -120,8 +120,8 @@ class StepTasks:
     def calls(self, stage: StageTasks) -> Iterator[tuple[Task, float]]:
         """Return every task of a stage with the number of times that one step runs it."""
         count = self.num_micro_batches
-        for piece in stage.pieces:
-            for block, times in piece.blocks:
+        for chunk in stage.chunks:
+            for block, times in chunk.blocks:
                 for task in block.calls():
                     yield task, task.times * times * count
         for task in self.message:

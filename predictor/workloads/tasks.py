@@ -1,4 +1,4 @@
-"""A task is one call of an operator or a collective, some number of times over; a pass is tasks and what they hide."""
+"""Tasks and passes: a task is a repeated call of an operator or a collective, a pass is tasks and what they hide."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Overlap(NamedTuple):
 
 
 class PassTasks(NamedTuple):
-    """One pass of one micro-batch through one piece of the model: tasks in turn, and traffic beside them."""
+    """One pass of one micro-batch through one model chunk: tasks in turn, and traffic beside them."""
 
     tasks: list[Task]
     overlaps: list[Overlap]
@@ -110,11 +110,11 @@ def collective_task(name: str, size_bytes: float, group: Topology, part: Part, t
 def stream_task(
     name: str, size_bytes: float, call: LayerCall, launches: float = 1, part: Part = Part.SIDE_KERNELS
 ) -> Task:
-    """Return the task of an element-wise kernel that nobody benchmarked, from the bytes that it reads and writes.
+    """Return the task of an element-wise kernel without measurements, from the bytes that it reads and writes.
 
     It runs at the rate of the residual addition over activations of the same width: both only stream memory. One that
     streams more than an activation is timed by an addition of its own size, up to STREAM_ROWS, where rates have
-    levelled off; in pieces of a small activation's size it would pay for a launch each.
+    levelled off; in parts of a small activation's size it would pay for a launch each.
     """
     return _streamed(name, size_bytes, call, call.tokens, launches, part)
 

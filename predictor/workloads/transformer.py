@@ -1,4 +1,4 @@
-"""The model: a decoder-only transformer, dense or with experts; its sizes, parameters and FLOPs."""
+"""The model: a decoder-only transformer, dense or mixture of experts; sizes, parameters and FLOPs."""
 
 from __future__ import annotations
 

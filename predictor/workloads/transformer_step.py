@@ -7,14 +7,14 @@ from predictor.workloads.expand import (
     Passes,
     edge_passes,
     layer_passes,
+    message_tasks,
     step_end,
     tied_embedding_reduction,
-    transfer_tasks,
 )
 from predictor.workloads.layer import weight_gradients
 from predictor.workloads.pipeline import Stage, pipeline
 from predictor.workloads.run import Recompute, TrainingRun
-from predictor.workloads.step_tasks import BlockTasks, EndTasks, HostWork, PieceTasks, StageTasks, StepTasks
+from predictor.workloads.step_tasks import BlockTasks, ChunkTasks, EndTasks, HostWork, StageTasks, StepTasks
 from predictor.workloads.tasks import PassTasks, Task
 from predictor.workloads.transformer import LayerKind
 
@@ -54,14 +54,14 @@ def layer_block(run: TrainingRun, kind: LayerKind) -> BlockTasks:
     return _block(run, passes, host)
 
 
-def edge_block(run: TrainingRun, stage: int, piece: int) -> BlockTasks:
-    """Return what a piece of a stage runs beside its layers: embedding, output and loss, gathers of what arrives."""
-    return _block(run, edge_passes(run, stage, piece), None)
+def edge_block(run: TrainingRun, stage: int, chunk: int) -> BlockTasks:
+    """Return what a chunk of a stage runs beside its layers: embedding, output and loss, gathers of what arrives."""
+    return _block(run, edge_passes(run, stage, chunk), None)
 
 
 def step_message(run: TrainingRun) -> list[Task]:
     """Return one transfer between neighbouring stages."""
-    return transfer_tasks(run)
+    return message_tasks(run)
 
 
 def stage_end(run: TrainingRun, stage: Stage, parameters: int) -> EndTasks:
@@ -82,25 +82,25 @@ def transformer_step(run: TrainingRun) -> StepTasks:
     last = run.layout.pipeline_parallel_size - 1
     layers = {kind: layer_block(run, kind) for kind in found.kinds}
     edges: dict[tuple[bool, bool], BlockTasks] = {}
-    pieces: dict[int, PieceTasks] = {}
+    chunks: dict[int, ChunkTasks] = {}
     distinct = []
     for stage in found.distinct:
-        for chunk, number in enumerate(stage.piece_index):
-            if number in pieces:
+        for index, number in enumerate(stage.chunk_index):
+            if number in chunks:
                 continue
-            piece = found.pieces[number]
-            place = piece.is_first, piece.is_last
+            chunk = found.chunks[number]
+            place = chunk.is_first, chunk.is_last
             if place not in edges:
-                edges[place] = edge_block(run, stage.earliest, chunk)
-            blocks = [(edges[place], 1), *((layers[kind], count) for kind, count in piece.layers)]
-            pieces[number] = PieceTasks(tuple(blocks))
+                edges[place] = edge_block(run, stage.earliest, index)
+            blocks = [(edges[place], 1), *((layers[kind], count) for kind, count in chunk.layers)]
+            chunks[number] = ChunkTasks(tuple(blocks))
         parameters = run.stage_parameters(stage.earliest)
         distinct.append(
             StageTasks(
                 num_layers=run.layers_per_stage[stage.earliest],
                 parameters=parameters,
-                pieces=tuple([pieces[number] for number in stage.piece_index]),
-                num_messages=2 * (2 * len(stage.piece_index) - stage.is_first - stage.is_last) if last else 0,
+                chunks=tuple([chunks[number] for number in stage.chunk_index]),
+                num_messages=2 * (2 * len(stage.chunk_index) - stage.is_first - stage.is_last) if last else 0,
                 end=stage_end(run, stage, parameters),
             )
         )

@@ -34,7 +34,7 @@ def predicted(run: TrainingRun) -> Prediction:
 
 
 def to_full_run(content: dict[str, Any]) -> TrainingRun:
-    return to_run(validate(content), system().system.gpus_per_node)
+    return to_run(validate(content), system().hardware.gpus_per_node)
 
 
 @st.composite

@@ -15,11 +15,11 @@ from predictor.step.breakdown import answers
 from predictor.step.composition import predict
 from predictor.step.stages import time_stages
 from predictor.workloads import step_tasks
-from predictor.workloads.expand import edge_passes, layer_passes, step_end, tied_embedding_reduction, transfer_tasks
+from predictor.workloads.expand import edge_passes, layer_passes, message_tasks, step_end, tied_embedding_reduction
 from predictor.workloads.layout import Layout
 from predictor.workloads.partition import uniform
 from predictor.workloads.run import Recompute, TrainingRun
-from predictor.workloads.step_tasks import BlockTasks, EndTasks, HostWork, PieceTasks, StageTasks, StepTasks
+from predictor.workloads.step_tasks import BlockTasks, ChunkTasks, EndTasks, HostWork, StageTasks, StepTasks
 from predictor.workloads.tasks import FORWARD, PassTasks, Task, shaped_task, stream_task
 from predictor.workloads.transformer import Activation, Attention, MixtureOfExperts
 from predictor.workloads.transformer_step import transformer_step
@@ -35,9 +35,9 @@ def runs(draw: st.DrawFn) -> TrainingRun:
     """Draw a run: every schedule, experts, windows, ZeRO and recomputation."""
     pp = draw(st.sampled_from([1, 2, 4, 8]))
     schedule = draw(st.sampled_from(["1f1b", "all_forward_all_backward", "zero_bubble_h1", "interleaved_1f1b"]))
-    pieces = draw(st.sampled_from([2, 3])) if schedule == "interleaved_1f1b" else 1
-    layers = pp * pieces * draw(st.integers(1, 3))
-    uneven = draw(st.integers(0, pp - 1)) if pieces == 1 else 0
+    num_chunks = draw(st.sampled_from([2, 3])) if schedule == "interleaved_1f1b" else 1
+    layers = pp * num_chunks * draw(st.integers(1, 3))
+    uneven = draw(st.integers(0, pp - 1)) if num_chunks == 1 else 0
     model = replace(
         GPT,
         num_layers=layers + uneven,
@@ -55,7 +55,7 @@ def runs(draw: st.DrawFn) -> TrainingRun:
         layers_per_stage=tuple(uniform(layers + uneven, pp)),
         num_micro_batches=8,
         schedule=schedule,
-        virtual_pipeline_parallel_size=pieces,
+        virtual_pipeline_parallel_size=num_chunks,
         zero_stage=draw(st.integers(0, 3)),
         recompute=draw(st.sampled_from(list(Recompute))),
         sequence_parallel=draw(st.booleans()),
@@ -75,16 +75,16 @@ def add(calls: Calls, tasks: list[Task], times: float) -> None:
 def expanded(run: TrainingRun, stage: int) -> Calls:
     """Count a stage's calls layer by layer, without sharing."""
     calls: Calls = {}
-    count, pieces = run.num_micro_batches, run.virtual_pipeline_parallel_size
-    for piece in range(pieces):
-        passes = [edge_passes(run, stage, piece)]
-        passes += [layer_passes(run, kind) for kind in run.layer_kinds(stage, piece).elements()]
+    count, num_chunks = run.num_micro_batches, run.virtual_pipeline_parallel_size
+    for chunk in range(num_chunks):
+        passes = [edge_passes(run, stage, chunk)]
+        passes += [layer_passes(run, kind) for kind in run.layer_kinds(stage, chunk).elements()]
         for one in passes:
             add(calls, [*one.forward.calls(), *one.recompute.calls(), *one.backward.calls()], count)
     last = run.layout.pipeline_parallel_size - 1
-    for piece in range(pieces):
-        links = [stage > 0 or piece > 0, stage < last or piece < pieces - 1]
-        add(calls, transfer_tasks(run), 2 * count * sum(links))
+    for chunk in range(num_chunks):
+        links = [stage > 0 or chunk > 0, stage < last or chunk < num_chunks - 1]
+        add(calls, message_tasks(run), 2 * count * sum(links))
     end = step_end(run, stage)
     add(calls, end.reduction + end.optimizer + end.gather, 1)
     add(calls, tied_embedding_reduction(run) if stage in (0, last) else [], 1)
@@ -110,8 +110,8 @@ def test_no_layer_is_lost_and_every_call_is_there(run: TrainingRun) -> None:
     for stage, tasks in enumerate(step.stages):
         assert tasks.num_layers == run.layers_per_stage[stage]
         assert same(counted(step, stage), expanded(run, stage))
-        for piece in tasks.pieces:
-            for block, count in piece.blocks:
+        for chunk in tasks.chunks:
+            for block, count in chunk.blocks:
                 named = [task for task in block.forward.tasks if task.name == "qkv_projection"]
                 projections += count * sum(task.times for task in named)
     assert projections == run.model.num_layers
@@ -143,7 +143,7 @@ def test_a_breakdown_counts_the_calls_of_the_step(run: TrainingRun) -> None:
 def test_what_is_alike_is_one_object(run: TrainingRun) -> None:
     step = transformer_step(run)
     kinds = {run.model.kind(layer) for layer in range(run.model.num_layers)}
-    blocks = {block for stage in step.stages for piece in stage.pieces for block, _ in piece.blocks}
+    blocks = {block for stage in step.stages for chunk in stage.chunks for block, _ in chunk.blocks}
     assert len([block for block in blocks if block.host is not None]) == len(kinds)
     assert len([block for block in blocks if block.host is None]) <= 4
     times = time_stages(unit_system(), step)
@@ -158,7 +158,7 @@ def test_a_pipeline_of_128_equal_stages_holds_three() -> None:
     step = transformer_step(run)
     assert len(step.stages) == 128
     assert len(set(step.stages)) == 3
-    assert len({block for stage in step.stages for piece in stage.pieces for block, _ in piece.blocks}) == 4
+    assert len({block for stage in step.stages for chunk in stage.chunks for block, _ in chunk.blocks}) == 4
 
 
 def test_any_workload_can_be_a_step() -> None:
@@ -166,7 +166,7 @@ def test_any_workload_can_be_a_step() -> None:
     one_pass = PassTasks([product, sum_], [])
     block = BlockTasks(one_pass, PassTasks([], []), PassTasks([product], []), [], HostWork(3.0, 0.0, 2.0, False))
     end = EndTasks([], [], [product], [], buckets=1)
-    stage = StageTasks(1, 1000, (PieceTasks(((block, 5),)),), 0, end)
+    stage = StageTasks(1, 1000, (ChunkTasks(((block, 5),)),), 0, end)
     step = StepTasks((stage,), [], 4, "1f1b", False, False, False)
     (time,) = time_stages(unit_system(), step)
     assert time.whole.forward.cost.us == pytest.approx(5 * 10 * (1 + sum_.times))

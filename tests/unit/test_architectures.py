@@ -10,7 +10,7 @@ from predictor.costs.catalogue import catalogue
 from predictor.costs.collectives import Topology
 from predictor.costs.operator import Direction
 from predictor.step.stages import time_pass
-from predictor.workloads.expand import edge_passes, layer_passes, step_end, transfer_tasks
+from predictor.workloads.expand import edge_passes, layer_passes, message_tasks, step_end
 from predictor.workloads.layer import backward_pass, forward_pass, gradient_accumulation, weight_gradients
 from predictor.workloads.layout import Layout
 from predictor.workloads.run import Recompute, TrainingRun
@@ -180,7 +180,7 @@ def test_context_parallel_attention_is_all_of_it_shared_out() -> None:
     key_and_value = 2 * 512 * 2 * 64 * 2
     assert sizes(forward_pass(ring, DENSE).calls(), Part.CONTEXT_PARALLEL) == {"point_to_point": 3 * key_and_value}
     assert sizes(backward_pass(ring, DENSE).calls(), Part.CONTEXT_PARALLEL) == {"point_to_point": 7 * key_and_value}
-    assert transfer_tasks(ring)[0].shape[0] * 4 == transfer_tasks(RUN)[0].shape[0]
+    assert message_tasks(ring)[0].shape[0] * 4 == message_tasks(RUN)[0].shape[0]
 
 
 def test_experts_see_every_token_once_per_choice() -> None:
@@ -199,8 +199,8 @@ def test_experts_see_every_token_once_per_choice() -> None:
 def test_dense_layers_come_before_those_with_experts() -> None:
     model = replace(LLAMA, experts=replace(EXPERTS, num_dense_layers=3))
     run = replace(RUN, model=model, virtual_pipeline_parallel_size=2)
-    assert [dict(run.layer_kinds(0, piece)) for piece in (0, 1)] == [{DENSE: 2}, {SPARSE: 2}]
-    assert [dict(run.layer_kinds(1, piece)) for piece in (0, 1)] == [{DENSE: 1, SPARSE: 1}, {SPARSE: 2}]
+    assert [dict(run.layer_kinds(0, chunk)) for chunk in (0, 1)] == [{DENSE: 2}, {SPARSE: 2}]
+    assert [dict(run.layer_kinds(1, chunk)) for chunk in (0, 1)] == [{DENSE: 1, SPARSE: 1}, {SPARSE: 2}]
 
 
 def test_experts_are_summed_over_the_ranks_that_hold_them() -> None:

@@ -19,7 +19,7 @@ STEP = Cost(2e6, 1e6, 4e6, Source.INTERPOLATED)
 
 
 def test_a_bill_is_steps_times_their_time(tmp_path: Path) -> None:
-    gpu = prepare(*read_config(write(full_form(), tmp_path / "c.yml"))).system.system.gpu
+    gpu = prepare(*read_config(write(full_form(), tmp_path / "c.yml"))).system.hardware.gpu
     budget = BudgetSection(train_tokens=1e9, price_per_gpu_hour=2.0, power_per_gpu_w=500.0)
     found = bill(STEP, num_gpus=8, tokens_per_step=3_000_000, gpu=gpu, budget=budget)
     assert found.steps == 334  # the last step is a whole one too
@@ -32,7 +32,7 @@ def test_a_bill_is_steps_times_their_time(tmp_path: Path) -> None:
 
 
 def test_without_a_power_the_board_s_limit_is_an_upper_bound(tmp_path: Path) -> None:
-    gpu = prepare(*read_config(write(full_form(), tmp_path / "c.yml"))).system.system.gpu
+    gpu = prepare(*read_config(write(full_form(), tmp_path / "c.yml"))).system.hardware.gpu
     found = bill(STEP, 1, 1, gpu, BudgetSection())
     assert found.energy_kwh == pytest.approx(found.gpu_hours * 0.4)  # an A100's 400 W
     assert found.power_source is not None

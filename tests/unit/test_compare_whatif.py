@@ -50,12 +50,12 @@ def test_one_configuration_on_two_systems(form: str, tmp_path: Path, capsys: pyt
 
 def test_changing_nothing_changes_nothing(tmp_path: Path) -> None:
     run, system = load(write(full_form(), tmp_path / "c.yml"))
-    same = {key: value for key in CHANGES if (value := current(system.system, key)) is not None}
+    same = {key: value for key in CHANGES if (value := current(system.hardware, key)) is not None}
     assert predict(run, changed(system, same)).step == predict(run, system).step
 
 
 @pytest.mark.parametrize("key", ["peak_tflop_per_s", "memory_bandwidth_gb_per_s", "inter_node_gb_per_s"])
-def test_better_hardware_is_faster_and_says_that_nobody_measured_it(
+def test_better_hardware_is_faster_and_says_that_it_was_not_measured(
     key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     layout = {"parallelism": {"pipeline_parallel_size": 2, "data_parallel_size": 8}}
@@ -102,10 +102,10 @@ def test_nothing_to_compare_is_said(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 def test_a_factor_needs_a_number_to_multiply(tmp_path: Path) -> None:
     loaded = prepare(*read_config(write(full_form(), tmp_path / "c.yml")))
-    assert parse_change("inter_node_gb_per_s=x4", loaded.system.system) == ("inter_node_gb_per_s", 100.0)
-    gpu = loaded.system.system.gpu.model_copy(update={"memory_gib": None})
+    assert parse_change("inter_node_gb_per_s=x4", loaded.system.hardware) == ("inter_node_gb_per_s", 100.0)
+    gpu = loaded.system.hardware.gpu.model_copy(update={"memory_gib": None})
     with pytest.raises(ConfigError, match="does not say"):
-        parse_change("memory_gib=x2", loaded.system.system.model_copy(update={"gpu": gpu}))
+        parse_change("memory_gib=x2", loaded.system.hardware.model_copy(update={"gpu": gpu}))
 
 
 def test_a_system_keeps_the_gpus_per_node_that_it_has(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

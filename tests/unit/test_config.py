@@ -50,7 +50,7 @@ def test_every_field_is_in_the_documentation() -> None:
 def test_defaults(tmp_path: Path) -> None:
     run, system = load(write(full_form(), tmp_path / "config.yml"))
     assert run.layout.num_gpus == 1
-    assert run.layout.gpus_per_node == system.system.gpus_per_node
+    assert run.layout.gpus_per_node == system.hardware.gpus_per_node
     assert run.model.ffn_hidden_size == 4 * run.model.hidden_size
     assert run.layers_per_stage == (8,)
     assert run.recompute is Recompute.NONE
@@ -180,8 +180,8 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
         {"model": {"attention": "unfused"}, "parallelism": {"context_parallel_size": 2}},
         "attention: flash",
     ),
-    "experts nobody has": ({"parallelism": {"expert_parallel_size": 2}}, "no experts"),
-    "pieces without a pipeline": ({"parallelism": {"virtual_pipeline_parallel_size": 2}}, "at least 2 pipeline"),
+    "experts no model has": ({"parallelism": {"expert_parallel_size": 2}}, "no experts"),
+    "chunks without a pipeline": ({"parallelism": {"virtual_pipeline_parallel_size": 2}}, "at least 2 pipeline"),
     "interleaving a count that does not divide": (
         {
             "parallelism": {"pipeline_parallel_size": 2, "virtual_pipeline_parallel_size": 2},
@@ -189,7 +189,7 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
         },
         "multiple of pipeline_parallel_size",
     ),
-    "pieces that do not divide the layers": (
+    "chunks that do not divide the layers": (
         {"parallelism": {"pipeline_parallel_size": 2, "virtual_pipeline_parallel_size": 3}},
         "must divide the layers",
     ),

@@ -77,22 +77,22 @@ def test_rows_too_few_to_fit_set_the_level_of_what_is_lent(tmp_path: Path) -> No
 
 
 def test_operators_alone_are_published_with_collectives_from_the_data_sheet(tmp_path: Path) -> None:
-    lenders = {"operators": "Vista", "intra_node": "Perlmutter", "inter_node": "Vista"}
+    donors = {"operators": "Vista", "intra_node": "Perlmutter", "inter_node": "Vista"}
     links = SYSTEM["hardware"]["links"] | {"wiring": "switch"}  # type: ignore[index]
-    system = fitted(tmp_path, 50, transfer=lenders, links=links, gpus_per_node=8)
+    system = fitted(tmp_path, 50, transfer=donors, links=links, gpus_per_node=8)
     assert system.cost(GELU, Direction.FORWARD, (3072, 8192)).source is Source.INTERPOLATED
     assert system.cost(FFN_UP, Direction.FORWARD, (4096, 4096, 4096)).source is Source.ANALYTIC
     us = system.collective("all_reduce", 1e9, Topology(1, 8)).us
     assert 1.75e9 / us / 1e3 == pytest.approx(0.72 * 300.0, rel=0.05)
-    assert set(system.system.host) == {"launch_forward_us", "launch_backward_us"}
-    assert "as on Vista" in system.system.host["launch_forward_us"].source
+    assert set(system.hardware.host) == {"launch_forward_us", "launch_backward_us"}
+    assert "as on Vista" in system.hardware.host["launch_forward_us"].source
     card = (system.folder / "card.md").read_text(encoding="utf-8")
     assert "(Perlmutter inside a node, Vista between nodes)" in card
 
 
 def test_measured_operators_take_the_place_of_a_data_sheets(tmp_path: Path) -> None:
     system = fitted(tmp_path, 50, "--donor", str(REGRESSORS_FOLDER / "H200"))
-    assert system.system.transfer == PublishedSystem(REGRESSORS_FOLDER / "H200", "fp16").system.transfer
+    assert system.hardware.transfer == PublishedSystem(REGRESSORS_FOLDER / "H200", "fp16").hardware.transfer
     assert system.cost(GELU, Direction.FORWARD, (3072, 8192)).source is Source.INTERPOLATED
     assert system.cost(FFN_UP, Direction.FORWARD, (4096, 4096, 4096)).source is Source.ANALYTIC
     assert system.collective("all_gather", 1e8, Topology(2, 4)).source is Source.ANALYTIC
@@ -105,8 +105,8 @@ def test_a_published_file_mentions_a_borrowed_residual_only_where_there_is_one(t
 
 
 def test_a_data_sheet_is_published_with_its_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lenders = {"operators": "Perlmutter", "intra_node": "Perlmutter", "inter_node": "Vista"}
-    system = write_system(tmp_path / "Testbed.yaml", transfer=lenders)
+    donors = {"operators": "Perlmutter", "intra_node": "Perlmutter", "inter_node": "Vista"}
+    system = write_system(tmp_path / "Testbed.yaml", transfer=donors)
     out = tmp_path / "out" / "Testbed"
     words = ["datasheet", "--system", str(system), "--errors", str(TRANSFER_ERRORS), "--out", str(out)]
     assert main(words) == 0, capsys.readouterr().err
@@ -120,8 +120,8 @@ def test_a_data_sheet_is_published_with_its_errors(tmp_path: Path, capsys: pytes
 def test_a_data_sheet_replaces_a_data_sheet_and_nothing_measured_unless_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lenders = {"operators": "Perlmutter", "intra_node": "Perlmutter", "inter_node": "Vista"}
-    measured = fitted(tmp_path, 50, transfer=lenders)
+    donors = {"operators": "Perlmutter", "intra_node": "Perlmutter", "inter_node": "Vista"}
+    measured = fitted(tmp_path, 50, transfer=donors)
     files = {path: path.read_bytes() for path in measured.folder.rglob("*") if path.is_file()}
     words = ["datasheet", "--system", str(tmp_path / "Testbed.yaml")]
     words += ["--out", str(measured.folder)]
@@ -138,8 +138,8 @@ def test_a_data_sheet_replaces_a_data_sheet_and_nothing_measured_unless_told(
 
 
 def test_a_damaged_system_is_not_taken_for_a_data_sheet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lenders = {"operators": "Perlmutter", "intra_node": "Perlmutter", "inter_node": "Vista"}
-    measured = fitted(tmp_path, 50, transfer=lenders)
+    donors = {"operators": "Perlmutter", "intra_node": "Perlmutter", "inter_node": "Vista"}
+    measured = fitted(tmp_path, 50, transfer=donors)
     (measured.folder / "manifest.json").write_text("{", encoding="utf-8")
     words = ["datasheet", "--system", str(tmp_path / "Testbed.yaml")]
     assert main([*words, "--out", str(measured.folder)]) == 2
@@ -170,8 +170,8 @@ def test_bad_input_is_one_line_and_exit_code_2(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
 ) -> None:
     write_system(tmp_path / "plain.yaml")
-    lenders = {"operators": "Frontier", "intra_node": "Frontier", "inter_node": "Frontier"}
-    write_system(tmp_path / "strange.yaml", transfer=lenders)
+    donors = {"operators": "Frontier", "intra_node": "Frontier", "inter_node": "Frontier"}
+    write_system(tmp_path / "strange.yaml", transfer=donors)
     assert main([word.format(tmp=tmp_path) for word in words]) == 2
     error = capsys.readouterr().err.strip().splitlines()[-1]
     assert error.startswith("error: ")

@@ -14,7 +14,7 @@ from predictor.workloads.run import Recompute, TrainingRun
 from predictor.workloads.transformer import Attention, Biases, LayerKind, Normalization, Transformer
 
 DENSE = LayerKind(has_experts=False, is_windowed=False)
-# Korthikanti et al. 2022, table 3: heads, hidden, layers, tensor-, pipeline-parallel, pieces; s = 2048, v = 51200.
+# Korthikanti et al. 2022, table 3: heads, hidden, layers, tensor-, pipeline-parallel, chunks; s = 2048, v = 51200.
 PUBLISHED = {
     "22B": (64, 6144, 48, 8, 1, 1, 4),
     "175B": (96, 12288, 96, 8, 8, 3, 1),
@@ -24,7 +24,7 @@ PUBLISHED = {
 
 
 def published(name: str, recompute: Recompute, sequence_parallel: bool) -> TrainingRun:
-    heads, hidden, layers, tp, pp, pieces, micro_batch = PUBLISHED[name]
+    heads, hidden, layers, tp, pp, num_chunks, micro_batch = PUBLISHED[name]
     model = Transformer(
         num_layers=layers,
         hidden_size=hidden,
@@ -49,11 +49,11 @@ def published(name: str, recompute: Recompute, sequence_parallel: bool) -> Train
         num_micro_batches=2 * pp,
         precision="fp16",
         recompute=recompute,
-        schedule="interleaved_1f1b" if pieces > 1 else "1f1b",
+        schedule="interleaved_1f1b" if num_chunks > 1 else "1f1b",
         zero_stage=0,
         gradient_bucket_elements=500_000_000,
         blocking_transfers=False,
-        virtual_pipeline_parallel_size=pieces,
+        virtual_pipeline_parallel_size=num_chunks,
         sequence_parallel=sequence_parallel,
         fp32_gradients=True,
     )
@@ -128,10 +128,10 @@ def test_gibibytes_equal_the_published_figure(name: str, states: float, activati
 def test_interleaving_keeps_the_published_share_more(name: str, expected: float) -> None:
     # Korthikanti et al. 2022, section 4.2.3: the first stage keeps L (1 + (p - 1) / (p m)) layers' activations.
     run = published(name, Recompute.NONE, True)
-    stages, pieces = run.layout.pipeline_parallel_size, run.virtual_pipeline_parallel_size
-    in_flight = peak_in_flight(SCHEDULES[run.schedule], 0, stages, run.num_micro_batches, pieces)
+    stages, num_chunks = run.layout.pipeline_parallel_size, run.virtual_pipeline_parallel_size
+    in_flight = peak_in_flight(SCHEDULES[run.schedule], 0, stages, run.num_micro_batches, num_chunks)
     kept = kept_bytes(run, DENSE)
-    held = held_bytes(in_flight, pieces, kept * run.layers_per_stage[0], 0.0)
+    held = held_bytes(in_flight, num_chunks, kept * run.layers_per_stage[0], 0.0)
     assert held == pytest.approx(run.model.num_layers * expected * kept, rel=0.05)
 
 

@@ -131,7 +131,7 @@ def test_damage_is_one_line_and_no_number(
     assert DAMAGES[damage] in captured.err
 
 
-def test_precision_that_nobody_measured() -> None:
+def test_precision_that_was_not_measured() -> None:
     with pytest.raises(PublishedError, match="fp32"):
         PublishedSystem(REGRESSORS_FOLDER / "Perlmutter", "fp32")
 
@@ -173,7 +173,7 @@ def test_forgetting_changes_no_answer() -> None:
 def test_a_gather_and_a_scatter_are_about_an_all_reduce(name: str) -> None:
     system = open_system(REGRESSORS_FOLDER / name, "fp16")
     for group in (Topology(1, 2), Topology(1, 4), Topology(2, 1)):
-        if group.gpus_per_node > system.system.gpus_per_node:
+        if group.gpus_per_node > system.hardware.gpus_per_node:
             continue
         for size_bytes in (2.0**e for e in range(20, 31)):
             whole = system.collective("all_reduce", size_bytes, group).us
@@ -187,5 +187,5 @@ def test_no_interval_reaches_below_what_the_peak_allows() -> None:
     system = open_system(REGRESSORS_FOLDER / "H100", "fp16")
     shape = (8192, 8192, 28672)
     cost = system.cost(catalogue()["ffn_up"], Direction.FORWARD, shape)
-    assert cost.low_us >= 2.0 * 8192 * 8192 * 28672 / (system.system.gpu.peak_tflop_per_s["fp16"].value * 1e6) * 0.999
+    assert cost.low_us >= 2.0 * 8192 * 8192 * 28672 / (system.hardware.gpu.peak_tflop_per_s["fp16"].value * 1e6) * 0.999
     assert cost.low_us < cost.us

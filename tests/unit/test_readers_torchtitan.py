@@ -87,13 +87,13 @@ def test_sharding(lines: str, stage: int, reduction: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("name", "schedule", "pieces"),
+    ("name", "schedule", "num_chunks"),
     [("1F1B", "1f1b", None), ("GPipe", "all_forward_all_backward", None), ("Interleaved1F1B", "interleaved_1f1b", 2)],
 )
-def test_schedules(name: str, schedule: str, pieces: int | None, tmp_path: Path) -> None:
+def test_schedules(name: str, schedule: str, num_chunks: int | None, tmp_path: Path) -> None:
     parallelism = layout(tmp_path, f'pipeline_parallel_degree = 2\npipeline_parallel_schedule = "{name}"')
     assert parallelism["schedule"] == schedule
-    assert parallelism.get("virtual_pipeline_parallel_size") == pieces
+    assert parallelism.get("virtual_pipeline_parallel_size") == num_chunks
 
 
 def test_layers_per_stage_say_how_often_a_schedule_loops(tmp_path: Path) -> None:

@@ -14,9 +14,9 @@ import pytest
 from predictor.__main__ import main
 from predictor.base.errors import ConfigError
 from predictor.report.ranking import bottleneck, render, to_csv, to_json, why
-from predictor.search.answer import Found, search
+from predictor.search.answer import SearchAnswer, search
 from predictor.search.footprint import Footprints
-from predictor.search.question import Question, asked
+from predictor.search.question import SearchQuestion, search_problem
 from predictor.search.rank import Ranked, plans, rank
 from predictor.search.space import Plan, Space
 from predictor.search.stages import Pipelines
@@ -61,7 +61,7 @@ def config(path: Path, model: dict[str, Any], training: dict[str, Any] | None = 
     return str(path)
 
 
-def spaces(folder: Path) -> Iterator[tuple[Space, Question]]:
+def spaces(folder: Path) -> Iterator[tuple[Space, SearchQuestion]]:
     """Return small spaces that differ in what their candidates' numbers depend on."""
     for name, model, training, switches in (
         ("dense", SMALL, {}, SWITCHES),
@@ -71,13 +71,13 @@ def spaces(folder: Path) -> Iterator[tuple[Space, Question]]:
         ("turns", SMALL, {"synchronize_each_layer": True, "partition_activations": True}, {"fp32_gradients": True}),
     ):
         path = config(folder / f"{name}.yml", dict(model), training, **switches)
-        question = Question(path, num_gpus=16, global_batch_size=16)
-        yield asked(question).space, question
+        question = SearchQuestion(path, num_gpus=16, global_batch_size=16)
+        yield search_problem(question).space, question
 
 
 def test_every_candidate_has_the_time_and_memory_of_a_prediction(tmp_path: Path) -> None:
     for space, question in spaces(tmp_path):
-        system = asked(question).system
+        system = search_problem(question).system
         pipelines = Pipelines(space)
         timer, footprints = Timer(space, system, pipelines), Footprints(space, pipelines)
         candidates = list(plans(space))
@@ -91,23 +91,23 @@ def test_every_candidate_has_the_time_and_memory_of_a_prediction(tmp_path: Path)
 
 def test_the_ranking_is_that_of_all_candidates_replayed(tmp_path: Path) -> None:
     for space, question in spaces(tmp_path):
-        system = asked(question).system
+        system = search_problem(question).system
         pipelines = Pipelines(space)
         timer, footprints = Timer(space, system, pipelines), Footprints(space, pipelines)
         everything = [Ranked(timer.step_us(plan), footprints.memory_bytes(plan), plan) for plan in plans(space)]
         ordered = sorted(everything, key=lambda one: one.step_us)
-        found = rank(space, system, memory_gib=None, top=5, pareto=True)
-        assert [one.step_us for one in found.best] == pytest.approx([one.step_us for one in ordered[:5]])
-        assert found.considered == found.fitting == len(everything)
-        assert found.replayed < len(everything)
-        for one in found.pareto:
+        answer = rank(space, system, memory_gib=None, top=5, pareto=True)
+        assert [one.step_us for one in answer.best] == pytest.approx([one.step_us for one in ordered[:5]])
+        assert answer.considered == answer.fitting == len(everything)
+        assert answer.replayed < len(everything)
+        for one in answer.pareto:
             beaten = [
                 other
                 for other in everything
                 if other.memory_bytes <= one.memory_bytes and other.step_us < one.step_us * (1 - 1e-9)
             ]
             assert not beaten, one
-        assert found.pareto[-1].step_us == pytest.approx(found.best[0].step_us)
+        assert answer.pareto[-1].step_us == pytest.approx(answer.best[0].step_us)
 
 
 def test_candidates_use_all_gpus_and_the_whole_batch_and_are_valid(tmp_path: Path) -> None:
@@ -124,35 +124,35 @@ def test_candidates_use_all_gpus_and_the_whole_batch_and_are_valid(tmp_path: Pat
 
 def test_nothing_that_does_not_fit_is_shown(tmp_path: Path) -> None:
     path = config(tmp_path / "c.yml", dict(SMALL), **SWITCHES)
-    all_of_them = asked(Question(path, num_gpus=8, global_batch_size=64))
+    all_of_them = search_problem(SearchQuestion(path, num_gpus=8, global_batch_size=64))
     leanest = min(memory for _, memory, _ in rank(all_of_them.space, all_of_them.system, None, 10_000).best) / GIB
-    limited = asked(Question(path, num_gpus=8, global_batch_size=64, memory_gib=leanest * 1.2))
-    found = search(limited, top=10)
-    assert all(winner.ranked.memory_bytes <= leanest * 1.2 * GIB for winner in found.winners)
-    assert found.ranking.fitting < found.ranking.considered
+    limited = search_problem(SearchQuestion(path, num_gpus=8, global_batch_size=64, memory_gib=leanest * 1.2))
+    answer = search(limited, top=10)
+    assert all(winner.ranked.memory_bytes <= leanest * 1.2 * GIB for winner in answer.winners)
+    assert answer.ranking.fitting < answer.ranking.considered
     with pytest.raises(ConfigError, match=r"no layout fits: the leanest of .* GiB too much"):
-        search(asked(Question(path, num_gpus=8, global_batch_size=64, memory_gib=leanest * 0.9)), top=1)
+        search(search_problem(SearchQuestion(path, num_gpus=8, global_batch_size=64, memory_gib=leanest * 0.9)), top=1)
 
 
 @pytest.fixture
-def found(tmp_path: Path) -> Found:
+def answer(tmp_path: Path) -> SearchAnswer:
     path = config(tmp_path / "c.yml", dict(SMALL), **SWITCHES)
-    return search(asked(Question(path, num_gpus=8, global_batch_size=64)), top=4, pareto=True)
+    return search(search_problem(SearchQuestion(path, num_gpus=8, global_batch_size=64)), top=4, pareto=True)
 
 
-def test_answers_agree_with_each_other(found: Found) -> None:
-    content = to_json(found)
+def test_answers_agree_with_each_other(answer: SearchAnswer) -> None:
+    content = to_json(answer)
     assert json.loads(json.dumps(content, allow_nan=False)) == content
-    rows = list(csv.DictReader(StringIO(to_csv(found))))
+    rows = list(csv.DictReader(StringIO(to_csv(answer))))
     assert [float(row["time_us"]) for row in rows] == [layout["time_us"] for layout in content["layouts"]]
-    text = " ".join(render(found).split())
-    assert content["why"] == why(found)
+    text = " ".join(render(answer).split())
+    assert content["why"] == why(answer)
     assert content["why"] in text
-    assert content["bottleneck"] == bottleneck(found.winners[0])
+    assert content["bottleneck"] == bottleneck(answer.winners[0])
     assert content["bottleneck"] in text
-    times = [winner.ranked.step_us for winner in found.winners]
+    times = [winner.ranked.step_us for winner in answer.winners]
     assert times == sorted(times)
-    assert all(w.prediction.step.low_us < w.prediction.step.us < w.prediction.step.high_us for w in found.winners)
+    assert all(w.prediction.step.low_us < w.prediction.step.us < w.prediction.step.high_us for w in answer.winners)
 
 
 def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -192,12 +192,12 @@ def test_the_winner_is_written_as_a_configuration_that_predicts_the_same(
     for model in ("llama3-8b", config(tmp_path / "c.yml", dict(SPARSE), **SWITCHES)):
         options = ["--system", "Perlmutter", "--gpus", "16", "--global-batch-size", "64", "--json", "--write", str(out)]
         assert main(["search", "--model", model, *options]) == 0
-        found = json.loads(capsys.readouterr().out)
+        answer = json.loads(capsys.readouterr().out)
         assert main([str(out), "--json"]) == 0
         predicted = json.loads(capsys.readouterr().out)
-        assert predicted["step"]["time_us"] == pytest.approx(found["layouts"][0]["time_us"], rel=1e-9)
+        assert predicted["step"]["time_us"] == pytest.approx(answer["layouts"][0]["time_us"], rel=1e-9)
         memory = max(stage["memory"]["total_gib"] for stage in predicted["stages"])
-        assert memory == pytest.approx(found["layouts"][0]["memory_gib"], rel=1e-9)
+        assert memory == pytest.approx(answer["layouts"][0]["memory_gib"], rel=1e-9)
 
 
 def test_a_configuration_says_its_own_batch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -29,10 +29,10 @@ def unit_system(**host: float) -> PublishedSystem:
     """Return a system on which every call takes 10 µs."""
     gpu = SimpleNamespace(peak_tflop_per_s={"fp16": Quantity(value=312, source="test")})
     quantities = {name: Quantity(value=value, source="test") for name, value in host.items()}
-    system: Any = SimpleNamespace(gpu=gpu, host=quantities)
+    hardware: Any = SimpleNamespace(gpu=gpu, host=quantities)
     return cast(
         "PublishedSystem",
-        SimpleNamespace(system=system, name="unit", gpu="unit", precision="fp16", cost=lambda *_: UNIT),
+        SimpleNamespace(hardware=hardware, name="unit", gpu="unit", precision="fp16", cost=lambda *_: UNIT),
     )
 
 
@@ -88,14 +88,14 @@ def test_host_decides_when_kernels_are_short() -> None:
 
 
 def test_host_time_is_launches_times_their_cost() -> None:
-    system = unit_system(launch_forward_us=20.0, launch_backward_us=30.0).system
+    system = unit_system(launch_forward_us=20.0, launch_backward_us=30.0).hardware
     forward = layer_passes(RUN, DENSE).forward
     launches = LAYER_OVERHEAD + sum(task.launches for task in forward.calls())
     assert layer_launches(forward) == pytest.approx(launches)
     assert layer_launches(forward, records_graph=False) == pytest.approx(launches * WITHOUT_GRAPH)
     assert launch_us(system, launches, backward=False) == pytest.approx(20 * launches)
     assert launch_us(system, launches, backward=True) == pytest.approx(30 * launches)
-    assert launch_us(unit_system().system, launches, backward=False) == 0
+    assert launch_us(unit_system().hardware, launches, backward=False) == 0
 
 
 def test_synchronising_every_layer_adds_the_host_time() -> None:

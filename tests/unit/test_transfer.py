@@ -1,4 +1,4 @@
-"""Systems that nobody measured, what-if hardware, stand-ins and collectives by their links."""
+"""Systems that were not measured, what-if hardware, stand-ins and collectives by their links."""
 
 from __future__ import annotations
 
@@ -71,9 +71,9 @@ def bus_gb_per_s(name: str, collective: str, group: Topology, size_bytes: float 
 def test_a_data_sheet_answers_for_every_measured_operator_and_every_collective(name: str) -> None:
     system = opened(name)
     assert measured_precisions(REGRESSORS_FOLDER / name) == ["fp16"]
-    lender = opened("Perlmutter" if name == "Selene" else "Vista")
+    donor = opened("Perlmutter" if name == "Selene" else "Vista")
     for operator in catalogue().values():
-        assert system.measured(operator) == lender.measured(operator), operator.name
+        assert system.measured(operator) == donor.measured(operator), operator.name
     for collective in COLLECTIVES:
         for group in (Topology(1, 8), Topology(4, 8), Topology(4, 1)):
             cost = system.collective(collective, 1e8, group)
@@ -83,7 +83,7 @@ def test_a_data_sheet_answers_for_every_measured_operator_and_every_collective(n
 
 @pytest.mark.parametrize("name", DATA_SHEETS)
 def test_every_number_of_a_data_sheet_has_its_source_on_the_card(name: str) -> None:
-    system = opened(name).system
+    system = opened(name).hardware
     card = (REGRESSORS_FOLDER / name / "card.md").read_text(encoding="utf-8")
     for quantity in (
         system.gpu.memory_gib,
@@ -118,9 +118,9 @@ def test_terms_follow_the_peaks_that_bound_them() -> None:
 
 
 def test_no_gpu_is_surer_than_the_two_that_were_measured() -> None:
-    vista = opened("Vista").system.gpu
+    vista = opened("Vista").hardware.gpu
     for name in set(DATA_SHEETS) - {"Selene"}:
-        assert log_error(FFN_UP, vista, opened(name).system.gpu, "fp16") >= transfer_errors().kinds["compute"]
+        assert log_error(FFN_UP, vista, opened(name).hardware.gpu, "fp16") >= transfer_errors().kinds["compute"]
 
 
 # Reported for large messages, by issue of nccl-tests: eight A100 behind NVSwitch about 200 GB/s in a node (149, a
@@ -156,7 +156,7 @@ def test_a_switch_gives_every_group_all_links_and_a_mesh_its_share() -> None:
 def test_link_use_of_a_measured_collective_is_its_bandwidth() -> None:
     system = opened("Perlmutter")
     model = system.files.read(COLLECTIVES["all_reduce"])[FORWARD].model
-    use = link_use(model, system.system)
+    use = link_use(model, system.hardware)
     assert use.node_efficiency is not None
     assert bus_gb_per_s("Perlmutter", "all_reduce", Topology(1, 4)) == pytest.approx(
         use.node_efficiency * 300.0, rel=0.05
@@ -165,7 +165,7 @@ def test_link_use_of_a_measured_collective_is_its_bandwidth() -> None:
 
 @pytest.mark.parametrize("name", ["Perlmutter", "Vista"])
 @pytest.mark.parametrize("collective", ["all_to_all", "broadcast"])
-def test_a_collective_nobody_measured_is_analytic_and_grows_with_its_bytes(name: str, collective: str) -> None:
+def test_a_collective_that_was_not_measured_is_analytic_and_grows_with_its_bytes(name: str, collective: str) -> None:
     system = opened(name)
     small, large = (system.collective(collective, size, Topology(8, 1)) for size in (1e8, 2e8))
     assert small.source is Source.ANALYTIC
@@ -175,7 +175,7 @@ def test_a_collective_nobody_measured_is_analytic_and_grows_with_its_bytes(name:
     assert outside.dimension == "operator"
 
 
-def test_links_that_nobody_measured_are_one_line() -> None:
+def test_links_that_were_not_measured_are_one_line() -> None:
     with pytest.raises(PublishedError, match="Vista lends Vista links inside a node: none were measured"):
         opened("Vista").collective("broadcast", 1e6, Topology(1, 4))
 
@@ -183,7 +183,7 @@ def test_links_that_nobody_measured_are_one_line() -> None:
 @pytest.mark.parametrize("name", ["Perlmutter", "Vista", "H100", "Selene"])
 def test_unchanged_hardware_changes_no_answer(name: str) -> None:
     system = opened(name)
-    same = with_hardware(system, system.system)
+    same = with_hardware(system, system.hardware)
     for operator, shape in SHAPES.items():
         for direction in operator.directions:
             assert same.cost(operator, direction, shape) == system.cost(operator, direction, shape)
@@ -194,7 +194,7 @@ def test_unchanged_hardware_changes_no_answer(name: str) -> None:
 
 def test_faster_memory_moves_what_it_bounds_and_nothing_else() -> None:
     system = opened("Perlmutter")
-    faster = with_hardware(system, changed(system.system, memory_bandwidth_gb_per_s=2.0 * 2039.0))
+    faster = with_hardware(system, changed(system.hardware, memory_bandwidth_gb_per_s=2.0 * 2039.0))
     before, after = (one.cost(GELU, FORWARD, SHAPES[GELU]) for one in (system, faster))
     assert after.us == pytest.approx(before.us / 2.0, rel=0.02)
     assert after.source is Source.ANALYTIC
@@ -205,20 +205,20 @@ def test_faster_memory_moves_what_it_bounds_and_nothing_else() -> None:
 
 def test_a_faster_network_moves_collectives_between_nodes_only() -> None:
     system = opened("Vista")
-    faster = with_hardware(system, changed(system.system, inter_node_gb_per_s=100.0))
+    faster = with_hardware(system, changed(system.hardware, inter_node_gb_per_s=100.0))
     before, after = (one.collective("all_reduce", 1e9, Topology(8, 1)) for one in (system, faster))
     assert after.us == pytest.approx(before.us / 2.0, rel=0.02)
     assert after.source is Source.ANALYTIC
     assert faster.cost(FFN_UP, FORWARD, SHAPES[FFN_UP]) == system.cost(FFN_UP, FORWARD, SHAPES[FFN_UP])
     perlmutter = opened("Perlmutter")
-    inside = with_hardware(perlmutter, changed(perlmutter.system, inter_node_gb_per_s=100.0))
+    inside = with_hardware(perlmutter, changed(perlmutter.hardware, inter_node_gb_per_s=100.0))
     group = Topology(1, 4)
     assert inside.collective("all_reduce", 1e8, group) == perlmutter.collective("all_reduce", 1e8, group)
 
 
 def test_a_small_change_is_a_small_step() -> None:
     system = opened("Perlmutter")
-    nearly = with_hardware(system, changed(system.system, memory_bandwidth_gb_per_s=2040.0))
+    nearly = with_hardware(system, changed(system.hardware, memory_bandwidth_gb_per_s=2040.0))
     before, after = (one.cost(GELU, FORWARD, SHAPES[GELU]) for one in (system, nearly))
     assert (after.us, after.low_us, after.high_us) == pytest.approx(
         (before.us, before.low_us, before.high_us), rel=2e-3
@@ -227,15 +227,15 @@ def test_a_small_change_is_a_small_step() -> None:
 
 def test_whatif_on_a_data_sheet_is_the_data_sheet_with_that_number() -> None:
     h100, h200 = opened("H100"), opened("H200")
-    faster = with_hardware(h100, changed(h100.system, memory_bandwidth_gb_per_s=4800.0))
+    faster = with_hardware(h100, changed(h100.hardware, memory_bandwidth_gb_per_s=4800.0))
     for operator, shape in SHAPES.items():
         assert faster.cost(operator, FORWARD, shape) == h200.cost(operator, FORWARD, shape)
 
 
 def test_a_switch_instead_of_pairs_is_seen_by_a_pair() -> None:
     system = opened("Perlmutter")
-    links = system.system.links.model_copy(update={"wiring": "switch"})
-    switched = with_hardware(system, system.system.model_copy(update={"links": links}))
+    links = system.hardware.links.model_copy(update={"wiring": "switch"})
+    switched = with_hardware(system, system.hardware.model_copy(update={"links": links}))
     group = Topology(1, 2)
     ratio = system.collective("all_gather", 1e9, group).us / switched.collective("all_gather", 1e9, group).us
     assert ratio > 3.0
@@ -276,12 +276,12 @@ def test_stand_ins_for_each_other_are_one_line(monkeypatch: pytest.MonkeyPatch) 
         system.cost(circle, FORWARD, (8, 8))
 
 
-def test_an_operator_that_nobody_measured_and_nothing_stands_in_for_has_no_answer() -> None:
+def test_an_operator_that_was_not_measured_and_nothing_stands_in_for_has_no_answer() -> None:
     with pytest.raises(PublishedError, match="no fp16 regressor for new; it has"):
         opened("Perlmutter").cost(replace(GELU, name="new"), FORWARD, (8, 8))
 
 
-def test_a_lender_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+def test_a_donor_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     folder = tmp_path / "Mine"
     shutil.copytree(REGRESSORS_FOLDER / "H100", folder)
     path = folder / "system.yaml"
@@ -291,7 +291,7 @@ def test_a_lender_that_is_not_there_is_one_line(tmp_path: Path) -> None:
         PublishedSystem(folder, "fp16")
 
 
-def test_a_folder_elsewhere_borrows_from_the_bundled_systems(tmp_path: Path) -> None:
+def test_a_folder_elsewhere_finds_donors_among_the_bundled_systems(tmp_path: Path) -> None:
     folder = tmp_path / "Mine"
     shutil.copytree(REGRESSORS_FOLDER / "H100", folder)
     cost = PublishedSystem(folder, "fp16").cost(FFN_UP, FORWARD, SHAPES[FFN_UP])

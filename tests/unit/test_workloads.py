@@ -9,7 +9,7 @@ import pytest
 from predictor.costs.catalogue import catalogue
 from predictor.costs.collectives import COLLECTIVES, Topology, collective_shape, topology_of
 from predictor.costs.operator import Direction
-from predictor.workloads.expand import edge_passes, layer_passes, step_end, tied_embedding_reduction, transfer_tasks
+from predictor.workloads.expand import edge_passes, layer_passes, message_tasks, step_end, tied_embedding_reduction
 from predictor.workloads.layer_shapes import LAYER_SHAPES
 from predictor.workloads.layout import Layout
 from predictor.workloads.run import Recompute, TrainingRun
@@ -114,7 +114,7 @@ def test_a_loss_is_one_call_on_fp32_logits(precision: str) -> None:
 
 def test_one_of_each_group_sends_nothing() -> None:
     alone = replace(RUN, layout=Layout(1, 1, 1, 4), layers_per_stage=(4,))
-    assert transfer_tasks(alone) == []
+    assert message_tasks(alone) == []
     assert step_end(alone, 0).reduction == []
     assert step_end(alone, 0).gather == []
     assert tied_embedding_reduction(alone) == []

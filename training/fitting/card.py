@@ -79,19 +79,19 @@ def _not_measured(system: System, files: Sequence[RegressorFile]) -> list[str]:
     """Say which collectives are timed by their bytes over links, and who lends what this system lacks."""
     published = {file.name for file in files}
     missing = [name for name in COLLECTIVES if name not in published]
-    lenders = system.transfer
-    if not missing or (lenders is None and RING not in published):
+    donors = system.transfer
+    if not missing or (donors is None and RING not in published):
         return ["Nothing."]
-    lent = f"{lenders.intra_node} inside a node, {lenders.inter_node} between nodes" if lenders else "this system's own"
+    lent = f"{donors.intra_node} inside a node, {donors.inter_node} between nodes" if donors else "this system's own"
     errors = transfer_errors().collectives
     links = (
         f"- {', '.join(missing)}: analytic, what their bytes take over the links as measured collectives use them "
         f"({lent}); interval ±{100 * errors['alike']:.0f} % (logarithmic), all_to_all "
         f"±{100 * errors['unlike']:.0f} %"
     )
-    if lenders is None:
+    if donors is None:
         return [links]
-    return [links, f"- operators without a table: analytic, {lenders.operators}'s, scaled by the ratio of the peaks"]
+    return [links, f"- operators without a table: analytic, {donors.operators}'s, scaled by the ratio of the peaks"]
 
 
 def card(

@@ -9,7 +9,7 @@ from typing import Any
 
 from fitting.publish import hardware_yaml, publish
 from fitting.systems import SystemFileError, SystemSource
-from predictor.costs.folder import CARD, HARDWARE, MANIFEST, lender_folder, own_precisions
+from predictor.costs.folder import CARD, HARDWARE, MANIFEST, donor_folder, own_precisions
 from predictor.costs.hardware import Quantity, System
 from predictor.costs.published import read_hardware, read_manifest
 from predictor.costs.transfer_errors import TRANSFER_ERROR_FORMAT
@@ -87,16 +87,16 @@ def _collectives(errors: dict[str, Any]) -> Iterator[str]:
 
 def datasheet_card(source: SystemSource, system: System, errors: dict[str, Any]) -> str:
     """Return the card of a system that nobody measured."""
-    lenders, provenance = system.transfer, source.provenance
-    assert lenders is not None
+    donors, provenance = system.transfer, source.provenance
+    assert donors is not None
     lines = [
         f"# {system.name}: {system.gpu.name}, from its data sheet",
         "",
         INTRODUCTION.format(name=system.name),
         "## Who lends",
-        f"- Operators and what a launch costs the host: {lenders.operators}.",
-        f"- Use of the links inside a node: {lenders.intra_node}.",
-        f"- Use of the network between nodes: {lenders.inter_node}.",
+        f"- Operators and what a launch costs the host: {donors.operators}.",
+        f"- Use of the links inside a node: {donors.intra_node}.",
+        f"- Use of the network between nodes: {donors.inter_node}.",
         f"- Measured by {provenance.measured_by}.",
         f"- Source and licence: {provenance.attribution}.",
         *(f"- Known: {line}." for line in provenance.known),
@@ -121,12 +121,12 @@ def with_lent_host(hardware: System, out: Path) -> System:
     """Return a system with the launches of the one that lends its operators, where its own are not known.
 
     Raises:
-        SystemFileError: the system's file names no lender.
-        PublishedError: the lender is not published.
+        SystemFileError: the system's file names no donor.
+        PublishedError: the donor is not published.
     """
     if hardware.transfer is None:
         raise SystemFileError(f"{hardware.name} has no transfer section: it says who lends what nobody measured")
-    folder = lender_folder(out, hardware.transfer.operators)
+    folder = donor_folder(out, hardware.transfer.operators)
     lent = read_hardware(folder, read_manifest(folder))
     host = {
         name: Quantity(value=quantity.value, source=f"as on {lent.name}: {quantity.source}")
@@ -148,13 +148,13 @@ def publish_datasheet(source: SystemSource, errors: dict[str, Any], out: Path) -
     """Publish a system from its data sheet; return the names of its files.
 
     Raises:
-        SystemFileError: the system's file names no lender.
-        PublishedError: a lender is not published.
+        SystemFileError: the system's file names no donor.
+        PublishedError: a donor is not published.
     """
     system = with_lent_host(source.hardware, out)
     assert system.transfer is not None
-    for lender in (system.transfer.intra_node, system.transfer.inter_node):
-        lender_folder(out, lender)
+    for donor in (system.transfer.intra_node, system.transfer.inter_node):
+        donor_folder(out, donor)
     files = {HARDWARE: hardware_yaml(system), CARD: datasheet_card(source, system, errors).encode()}
     publish(out, files)
     return sorted(files)

@@ -68,7 +68,7 @@ def _computes(regressor: str) -> bool:
 def slowdown(examples: tuple[Example, ...], direction: Direction, donor: PublishedSystem) -> float:
     """Return how much slower per work the donor runs ``direction`` than the other one: the median over shapes."""
     other = BOTH[1 - BOTH.index(direction)]
-    sms = int(donor.system.gpu.num_multiprocessors.value)
+    sms = int(donor.hardware.gpu.num_multiprocessors.value)
     ratios = []
     for example in examples:
         operator = catalogue()[example.operator]
@@ -164,7 +164,7 @@ class Deriver:
 
     def regressor(self, name: str) -> list[Derived]:
         """Derive a whole regressor from the donor's physics."""
-        own, donor, precision = self.system.gpu, self.donor.system.gpu, self.donor.precision
+        own, donor, precision = self.system.gpu, self.donor.hardware.gpu, self.donor.precision
         errors: list[float] = []
         for (measured, direction), fit in self.fits.items():
             file = self.donor_files.get(measured)

@@ -65,11 +65,11 @@ def _column(name: str, rows: Sequence[Row], costs: Sequence[Cost], count: Column
 def run_job(job: Job) -> list[dict[str, Any]]:
     """Return one entry per column of a regressor's tables."""
     system = PublishedSystem(job.folder, job.tables.precision)
-    sms = int(system.system.gpu.num_multiprocessors.value)
+    sms = int(system.hardware.gpu.num_multiprocessors.value)
     rows = job.tables.rows(job.regressor)
     result = []
     for direction in operators_of(job.regressor)[0].directions:
-        gated = gate([row for row in rows if row.direction is direction], system.system, job.tables.precision)
+        gated = gate([row for row in rows if row.direction is direction], system.hardware, job.tables.precision)
         answers: dict[tuple[Operator, Shape], Cost] = {}
         for row in gated.kept:
             key = (row.operator, row.shape)

@@ -82,14 +82,14 @@ def few_rows(folders: Sequence[Path], measurements: Path) -> dict[str, Any]:
     rows = {system.name: measured_rows(system, measurements) for system in systems}
     entries: list[dict[str, Any]] = []
     for donor, target in permutations(systems, 2):
-        moved = with_hardware(donor, target.system)
+        moved = with_hardware(donor, target.hardware)
         errors: dict[tuple[str, int], list[tuple[float, float]]] = {}
         for (name, direction), kept in rows[target.name].items():
             operator = operators_of(name)[0]
             unknown = name in COLLECTIVES or own_regressor(donor, operator, direction) is None
             if unknown or len(shape_times(kept)) < FEWEST_SHAPES:
                 continue
-            sms = int(target.system.gpu.num_multiprocessors.value)
+            sms = int(target.hardware.gpu.num_multiprocessors.value)
             for way, count, log in columns(moved.regressor(operator, direction), direction, kept, sms):
                 mape = 100.0 * float(np.abs(np.exp(-log) - 1.0).mean())
                 errors.setdefault((way, count), []).append((mape, float(np.quantile(np.abs(log), COVERAGE))))

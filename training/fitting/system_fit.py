@@ -109,7 +109,7 @@ def fit_system(
 ) -> dict[str, object]:
     """Fit, publish to ``out`` and return what ``held_out.json`` holds; ``say`` and the card tell of unused tables.
 
-    What has no usable row is derived from a measured donor. A system that names lenders, or whose donor is a data
+    What has no usable row is derived from a measured donor. A system that names donors, or whose donor is a data
     sheet, borrows it when it is asked instead, its collectives included.
 
     Raises:
@@ -124,24 +124,24 @@ def fit_system(
     tables = find_tables(measurements, source, notes.append)
     for note in notes:
         say(note)
-    lenders = source.hardware.transfer or lenders_of(donor)
+    donors = source.hardware.transfer or donors_of(donor)
     for table in tables:
         fits = fit_all(source.hardware, table)
         models = with_shared_host({(f.regressor, f.direction): f.model for f in fits if f.model})
         fits = [replace(f, model=models.get((f.regressor, f.direction))) for f in fits]
         derived = derive_collectives(models)
-        if donor is not None and lenders is None and _lends(donor, table.precision):
+        if donor is not None and donors is None and _lends(donor, table.precision):
             derived += derive_operators(fits, source.hardware, read_donor(donor, table.precision))
         files += regressor_files(fits, derived, source.hardware, table.precision)
         parts.append(Fitted(table.precision, fits, derived))
         told = table.launch_quantities()
         launches |= host_quantities(fits) if told is None else told
     system = source.hardware.model_copy(update={"host": {**source.hardware.host, **launches}})
-    if lenders is None and donor is not None and not any(file.name in COLLECTIVES for file in files):
+    if donors is None and donor is not None and not any(file.name in COLLECTIVES for file in files):
         name = donor.resolve().name
-        lenders = Transfer(operators=name, intra_node=name, inter_node=name)
-    system = system.model_copy(update={"transfer": lenders})
-    if lenders is not None and not system.host:
+        donors = Transfer(operators=name, intra_node=name, inter_node=name)
+    system = system.model_copy(update={"transfer": donors})
+    if donors is not None and not system.host:
         system = with_lent_host(system, out)
     document = held_out_document(system.name, parts)
     publish(out, contents(system, files, card(source, system, document, files, notes), document))
@@ -153,7 +153,7 @@ def _lends(donor: Path, precision: str) -> bool:
     return precision not in FP8_PRECISIONS or precision in measured_precisions(donor)
 
 
-def lenders_of(donor: Path | None) -> Transfer | None:
+def donors_of(donor: Path | None) -> Transfer | None:
     """Return who lends to a donor that is itself a data sheet; None for a measured one.
 
     Raises:

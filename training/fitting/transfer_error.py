@@ -69,7 +69,7 @@ def measured_rows(system: PublishedSystem, measurements: Path) -> dict[tuple[str
     for name in tables.regressors():
         rows = tables.rows(name)
         for direction in operators_of(name)[0].directions:
-            gated = gate([row for row in rows if row.direction is direction], system.system, system.precision)
+            gated = gate([row for row in rows if row.direction is direction], system.hardware, system.precision)
             found[name, direction] = gated.kept
     return found
 
@@ -84,7 +84,7 @@ def operator_columns(
     donor: PublishedSystem, target: PublishedSystem, rows: dict[tuple[str, Direction], list[Row]]
 ) -> Iterator[dict[str, Any]]:
     """Yield the errors of the donor's regressors on the target's hardware."""
-    moved = with_hardware(donor, target.system)
+    moved = with_hardware(donor, target.hardware)
     for (name, direction), kept in rows.items():
         operator = operators_of(name)[0]
         if (
@@ -108,14 +108,14 @@ def collective_columns(
 ) -> Iterator[dict[str, Any]]:
     """Yield the errors of collectives that are timed by another one's use of the same links, per topology."""
     own = {name: own_regressor(system, COLLECTIVES[name], FORWARD) for name in COLLECTIVES}
-    uses = {name: link_use(one.model, system.system) for name, one in own.items() if one is not None}
+    uses = {name: link_use(one.model, system.hardware) for name, one in own.items() if one is not None}
     for teacher, use in uses.items():
         for name in uses:
             kept = rows.get((name, FORWARD), [])
             if name == teacher:
                 continue
             steps = uses[RING]
-            by_links = LinkRegressor(system.system, use, use, steps, steps, 0.0)
+            by_links = LinkRegressor(system.hardware, use, use, steps, steps, 0.0)
             for topology in sorted({row.shape[1:] for row in kept}):
                 found = column(by_links, FORWARD, [row for row in kept if row.shape[1:] == topology])
                 yield {
@@ -155,7 +155,7 @@ def constants(operators: Sequence[dict[str, Any]], collectives: Sequence[dict[st
 
 def distances(systems: Sequence[PublishedSystem]) -> dict[str, float]:
     """Return how far apart the first two systems' GPUs are: log ratios of matrix peak and memory bandwidth."""
-    one, other = (system.system.gpu for system in systems[:2])
+    one, other = (system.hardware.gpu for system in systems[:2])
     flops = [gpu.peak_tflop_per_s[PRECISION].value for gpu in (one, other)]
     bandwidth = [gpu.memory_bandwidth_gb_per_s.value for gpu in (one, other)]
     return {

@@ -1,4 +1,4 @@
-"""Models that people train today, by name: sizes of the published configurations, counts to check them by."""
+"""Model presets by name: sizes from published configurations, with parameter counts to verify them."""
 
 from __future__ import annotations
 

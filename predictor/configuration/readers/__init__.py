@@ -1,4 +1,4 @@
-"""Read what users already have: configurations of other tools become parts of ours."""
+"""Read configurations of other tools and convert them to ours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Typed access to the keys of somebody else's file: one line for a wrong value, and a memory of what was asked for."""
+"""Typed access to the keys of a foreign configuration file; records which keys were read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Fields:
         values: keys as the file has them; null counts as absent.
         where: the file, for messages.
         prefix: the section with its separator, for messages.
-        asked: keys that somebody asked for.
+        asked: keys that were read.
     """
 
     values: Mapping[str, Any]
@@ -122,5 +122,5 @@ class Fields:
         return Fields(value or {}, self.where, f"{self.prefix}{key}.")
 
     def unasked(self) -> list[str]:
-        """Return the keys with a value that nobody asked for."""
+        """Return the keys with a value that was not read."""
         return [key for key, value in self.values.items() if key not in self.asked and value is not None]

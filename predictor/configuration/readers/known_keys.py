@@ -1,4 +1,4 @@
-"""What is known of keys that a reader does not use: which change no cost, are refused, or deserve a note."""
+"""Keys that a reader does not use: without effect on cost, refused, or worth a note."""
 
 from __future__ import annotations
 

@@ -59,21 +59,21 @@ def _experts(options: Options, tp: int) -> dict[str, int]:
 
 def _schedule(options: Options, pp: int, notes: list[str]) -> dict[str, Any]:
     layers = options.whole("num-layers", options.optional_whole("encoder-num-layers"))
-    pieces = options.whole("num-virtual-stages-per-pipeline-rank", 1)
-    per_piece = options.optional_whole("num-layers-per-virtual-pipeline-stage")
-    if per_piece is not None:
-        pieces, rest = divmod(layers, pp * per_piece)
-        if rest or not pieces:
+    num_chunks = options.whole("num-virtual-stages-per-pipeline-rank", 1)
+    layers_per_chunk = options.optional_whole("num-layers-per-virtual-pipeline-stage")
+    if layers_per_chunk is not None:
+        num_chunks, rest = divmod(layers, pp * layers_per_chunk)
+        if rest or not num_chunks:
             raise options.error(
                 "num-layers-per-virtual-pipeline-stage", f"it must divide the layers of a stage, {layers} / {pp}"
             )
-    if options.switch("no-overlap-p2p-communication") and pieces > 1:
+    if options.switch("no-overlap-p2p-communication") and num_chunks > 1:
         notes.append("--no-overlap-p2p-communication: messages of an interleaved schedule are predicted to overlap")
     found: dict[str, Any] = {}
     if pp > 1:
-        found["schedule"] = "interleaved_1f1b" if pieces > 1 else "1f1b"
-    if pieces > 1:
-        found["virtual_pipeline_parallel_size"] = pieces
+        found["schedule"] = "interleaved_1f1b" if num_chunks > 1 else "1f1b"
+    if num_chunks > 1:
+        found["virtual_pipeline_parallel_size"] = num_chunks
     split = _split(options, layers, pp)
     return found | ({"layers_per_stage": split} if split else {})
 

@@ -52,7 +52,7 @@ class Options(Fields):
                 raise self.error(key, reason)
 
     def rest(self) -> list[str]:
-        """Return notes on what nobody asked for, after everything has been read.
+        """Return notes on options that were not read, after everything has been read.
 
         Raises:
             ConfigError: an argument is unknown, so that it could matter.

@@ -1,4 +1,4 @@
-"""What a reader returns: a part of a configuration in its full form, and what its user must know about it."""
+"""The result of a reader: part of a full-form configuration, and notes for the user."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page itself: what the step takes, where it goes, when, in how much memory, and how well founded that is."""
+"""The HTML page of a prediction: step time, breakdown, timeline, memory and sources."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from predictor.report.page.charts import Bar, Point, bars, interval, legend, sca
 from predictor.report.page.style import STYLE
 from predictor.report.ranking import bottleneck, why
 from predictor.report.text import LABELS, duration, header_rows, span
-from predictor.search.answer import Found, Winner
+from predictor.search.answer import SearchAnswer, Winner
 from predictor.search.rank import described
 from predictor.step.breakdown import BY_BYTES, Answer, StageParts, answers, stage_parts
 from predictor.step.composition import Prediction
@@ -61,22 +61,22 @@ def _outside(answer: Answer) -> str:
     if answer.source is Source.ANALYTIC or answer.outside is None:
         return ""
     if answer.outside == "operator":
-        return "another operator stands in"
+        return "transferred from another operator"
     return answer.outside if answer.factor is None else f"{answer.outside} {answer.factor:.3g} ×"
 
 
-def _answer_table(found: list[Answer], step_us: float) -> str:
+def _answer_table(listed: list[Answer], step_us: float) -> str:
     rows = [
         [
-            one.operator.removesuffix(BY_BYTES) + (", by its bytes" if one.operator.endswith(BY_BYTES) else ""),
-            one.direction,
-            f"{one.step_us / 1e3:,.1f}",
-            f"{one.step_us / step_us:.1%}",
-            f"± {one.width_us / 2 / 1e3:,.1f}",
-            STRENGTHS[one.source],
-            _outside(one),
+            answer.operator.removesuffix(BY_BYTES) + (", by its bytes" if answer.operator.endswith(BY_BYTES) else ""),
+            answer.direction,
+            f"{answer.step_us / 1e3:,.1f}",
+            f"{answer.step_us / step_us:.1%}",
+            f"± {answer.width_us / 2 / 1e3:,.1f}",
+            STRENGTHS[answer.source],
+            _outside(answer),
         ]
-        for one in found[:LISTED]
+        for answer in listed[:LISTED]
     ]
     head = [
         "operator or collective",
@@ -94,10 +94,10 @@ def _section(title: str, *content: str) -> str:
     return f"<section><h2>{escape(title)}</h2>{''.join(content)}</section>"
 
 
-def _search_section(found: Found) -> str:
+def _search_section(answer: SearchAnswer) -> str:
     """Return the layouts of a search: a plot of time over memory, and the fastest ones as a table."""
-    front = {winner.ranked.plan for winner in found.pareto}
-    everything: list[Winner] = [*found.winners, *(w for w in found.pareto if w not in found.winners)]
+    front = {winner.ranked.plan for winner in answer.pareto}
+    everything: list[Winner] = [*answer.winners, *(w for w in answer.pareto if w not in answer.winners)]
     points = [
         Point(
             winner.ranked.memory_bytes / GIB,
@@ -115,12 +115,12 @@ def _search_section(found: Found) -> str:
             f"{winner.prediction.mfu:.1%}",
             described(winner.ranked.plan),
         ]
-        for winner in found.winners
+        for winner in answer.winners
     ]
-    counted = f"{found.ranking.considered:,} layouts considered, {found.ranking.fitting:,} fit into memory."
+    counted = f"{answer.ranking.considered:,} layouts considered, {answer.ranking.fitting:,} fit into memory."
     return _section(
         "Other layouts on the same GPUs",
-        f"<p>{escape(counted)} {escape(why(found))} {escape(bottleneck(found.winners[0]))}</p>",
+        f"<p>{escape(counted)} {escape(why(answer))} {escape(bottleneck(answer.winners[0]))}</p>",
         scatter(points, "memory of the fullest GPU, GiB", "step time, s"),
         "<p>Filled: no layout is both faster and leaner. Point at a dot to see what it is.</p>",
         _table(["step", "90 % interval", "GiB", "MFU", "layout"], rows),
@@ -146,19 +146,19 @@ def _headline(prediction: Prediction, system: PublishedSystem, loaded: Loaded) -
     )
 
 
-def page(prediction: Prediction, loaded: Loaded, picture: str, found: Found | None = None) -> str:
+def page(prediction: Prediction, loaded: Loaded, picture: str, search_answer: SearchAnswer | None = None) -> str:
     """Return the page.
 
     Args:
         prediction: what it is about.
         loaded: the configuration behind it.
         picture: of the pipeline, as SVG.
-        found: a search over the same GPUs, where one was asked for.
+        search_answer: a search over the same GPUs, where one was asked for.
     """
     system = loaded.system
     parts, memory = stage_parts(prediction), run_memory(prediction.run)
     listed = answers(prediction, system)
-    limit = system.system.gpu.memory_gib
+    limit = system.hardware.gpu.memory_gib
     time_bars, memory_bars = _time_bars(parts), [_memory_bar(i, one) for i, one in enumerate(memory)]
     said = "".join(f"<li>{escape(note)}</li>" for note in notes(prediction, system, listed, loaded.notes))
     sections = [
@@ -172,7 +172,7 @@ def page(prediction: Prediction, loaded: Loaded, picture: str, found: Found | No
             if limit is None
             else f"<p>The line is what a GPU has: {limit.value:.1f} GiB ({escape(limit.source)}).</p>",
         ),
-        _search_section(found) if found is not None else "",
+        _search_section(search_answer) if search_answer is not None else "",
         _section("How well founded: every operator and collective", _answer_table(listed, prediction.step.us)),
         _section("To know before trusting it", f"<ul>{said}</ul>" if said else "<p>Nothing beyond the above.</p>"),
     ]

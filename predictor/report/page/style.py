@@ -1,4 +1,4 @@
-"""The page's style: readable on paper, by day and by night."""
+"""The page's style sheet: light, dark and print."""
 
 STYLE = """
 :root { --ink: #1c1e21; --soft: #5c6370; --line: #d9dce1; --paper: #ffffff; --accent: #0072b2; }

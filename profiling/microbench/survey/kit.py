@@ -22,8 +22,8 @@ PACKAGES = (
     "pluggy", "iniconfig", "packaging", "Pygments", "nvidia-ml-py",
 )  # fmt: skip
 CODE = (
-    "pyproject.toml", "predictor", "estimate_train_time", "profiling/microbench", "profiling/sweeps", "profiling/steps", "training/systems",
-    "tests/__init__.py", "tests/conftest.py", "tests/gpu", "tests/unit",
+    "pyproject.toml", "predictor", "estimate_train_time", "profiling/microbench", "profiling/sweeps", "profiling/steps",
+    "training/systems", "tests/__init__.py", "tests/conftest.py", "tests/gpu", "tests/unit",
 )  # fmt: skip
 LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.pyc")
 LARGEST_BYTES = 20_000_000
