@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar, overload
 
-Owner = TypeVar("Owner")
 Value = TypeVar("Value")
 
 
-class lazy(Generic[Owner, Value]):  # noqa: N801 (used as a decorator, like property)
+class lazy(Generic[Value]):  # noqa: N801 (used as a decorator, like property)
     """``functools.cached_property`` without the lock that it takes before Python 3.12.
 
-    The value replaces the property in the object's ``__dict__``, so the class must have one, and must be immutable.
-    Threads that ask at once may each compute it, and find the same.
+    The value hides the property in the object's ``__dict__``, so the class must have one, and what the value follows
+    from must not change. Threads that ask at once may each compute it, and find the same.
     """
 
-    def __init__(self, compute: Callable[[Owner], Value]) -> None:
+    def __init__(self, compute: Callable[[Any], Value]) -> None:
         """Wrap a method."""
         self._compute = compute
         self._name = compute.__name__
         self.__doc__ = compute.__doc__
 
-    def __get__(self, instance: Owner, owner: type[Owner]) -> Value:
+    @overload
+    def __get__(self, instance: None, owner: type) -> lazy[Value]: ...
+
+    @overload
+    def __get__(self, instance: object, owner: type) -> Value: ...
+
+    def __get__(self, instance: object | None, owner: type) -> lazy[Value] | Value:
         """Compute the value; a second access does not come here."""
+        if instance is None:
+            return self
         value = instance.__dict__[self._name] = self._compute(instance)
         return value

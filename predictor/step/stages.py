@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from predictor.costs.cost import ZERO, Cost, Source, total
@@ -169,8 +169,10 @@ def time_pass(system: PublishedSystem, tasks: Sequence[Task], overlaps: Sequence
     return PassTime(device + total(exposures.values()), _merged(traffic, exposures), ZERO, hidden)
 
 
-def time_tasks(system: PublishedSystem, tasks: Iterable[Task]) -> Cost:
+def time_tasks(system: PublishedSystem, tasks: Sequence[Task]) -> Cost:
     """Return the cost of tasks that run one after the other."""
+    if not tasks:
+        return ZERO
     us = low_us = high_us = 0.0
     source = Source.MEASURED
     for _, operator, direction, shape, times, _, _ in tasks:

@@ -73,6 +73,10 @@ class Layout:
 
     def tensor_group(self) -> Topology:
         """Return what a tensor-parallel group spans."""
+        return self._tensor_group
+
+    @lazy
+    def _tensor_group(self) -> Topology:
         return self._group(self.tensor_parallel_size, self._stride("tp"))
 
     def context_hop(self) -> Topology:
@@ -81,6 +85,10 @@ class Layout:
 
     def gradient_group(self) -> Topology:
         """Return what the ranks span that sum their gradients of dense weights."""
+        return self._gradient_group
+
+    @lazy
+    def _gradient_group(self) -> Topology:
         inner, outer = self._token_dimensions
         return self._joined(inner, outer)
 
