@@ -1,4 +1,4 @@
-"""Measure what a few rows of a new GPU are worth: fit to them, lend instead, or set a lent regressor's level by them.
+"""Compare ways to use a few rows of a new GPU: fit to them, use a donor, or scale the donor's regressor to them.
 
 One measured system plays the new GPU, another one the donor. Rows are one per kernel shape, drawn at random several
 times over, and every way is judged on the same other shapes.

@@ -1,4 +1,4 @@
-"""Fit a whole system: every regressor, what stands in for the missing ones, the host, the card, and publish it."""
+"""Fit a whole system and publish it: regressors, derived regressors, host, card."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def regressor_files(
 
 
 def find_tables(path: Path, source: SystemSource, say: Callable[[str], None] = lambda text: None) -> list[Tables]:
-    """Return the tables of every precision that somebody measured.
+    """Return the tables of every measured precision.
 
     Args:
         path: a results folder, or a cluster's folder of tables or its parent.
@@ -109,8 +109,8 @@ def fit_system(
 ) -> dict[str, object]:
     """Fit, publish to ``out`` and return what ``held_out.json`` holds; ``say`` and the card tell of unused tables.
 
-    What has no usable row is derived from a measured donor. A system that names lenders, or whose donor is a data
-    sheet, borrows it when it is asked instead, its collectives included.
+    A regressor without usable rows is derived from a measured donor. A system that names donors, or whose donor is a
+    data sheet, uses the donor's at prediction time instead, collectives included.
 
     Raises:
         FileNotFoundError: a folder is missing.
@@ -154,7 +154,7 @@ def _lends(donor: Path, precision: str) -> bool:
 
 
 def lenders_of(donor: Path | None) -> Transfer | None:
-    """Return who lends to a donor that is itself a data sheet; None for a measured one.
+    """Return the donors of a donor that is itself a data sheet; None for a measured donor.
 
     Raises:
         FileNotFoundError: the donor is not a published system.

@@ -1,4 +1,4 @@
-"""Read a system's source file: its hardware, who measured it, and which system may stand in for what it lacks."""
+"""Read a system's source file: its hardware, the origin of its measurements, and its donors."""
 
 from __future__ import annotations
 
