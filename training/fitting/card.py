@@ -101,7 +101,7 @@ def card(
     files: Sequence[RegressorFile] = (),
     notes: Sequence[str] = (),
 ) -> str:
-    """Return the card's text; ``notes`` tell of tables that are not used, or for another precision than their own."""
+    """Return the card's text; ``notes`` name tables that are not used, or for another precision than their own."""
     provenance = source.provenance
     analytic = [
         f"- {entry['regressor']} {' '.join(entry[key] for key in ('direction', 'precision') if key in entry)}: "

@@ -242,7 +242,7 @@ def with_shared_host(models: Models) -> Models:
 
 
 def derive_operators(fits: list[Fit], system: System, donor: Donor) -> list[Derived]:
-    """Return what the donor can stand in for among the operators."""
+    """Return the operators that the donor can answer for."""
     deriver = Deriver(
         system,
         {(f.regressor, f.direction): f for f in fits if f.regressor not in COLLECTIVES},

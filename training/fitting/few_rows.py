@@ -43,7 +43,7 @@ def distinct(rows: Sequence[Row], limit: int = 3000) -> list[Row]:
 
 
 def ways(lent_us: Vector, samples: Samples, drawn: NDArray[np.int64], judged: NDArray[np.int64]) -> dict[str, Vector]:
-    """Return each way's answers to the judged rows, given the drawn ones."""
+    """Return the answers of each method to the judged rows, given the drawn rows."""
     few, rest = (samples.take(np.isin(np.arange(len(samples)), chosen)) for chosen in (drawn, judged))
     drawn, judged = np.sort(drawn), np.sort(judged)
     fitted = fit(few)

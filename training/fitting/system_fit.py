@@ -28,7 +28,7 @@ HOST_OPERATOR = "rope"
 
 
 def host_quantities(fits: Sequence[Fit]) -> dict[str, Quantity]:
-    """Return what one kernel launch costs the host, forward and backward.
+    """Return the host's cost of one kernel launch, forward and backward.
 
     RoPE is many short kernels: below some size its duration stops shrinking, because the host cannot launch them
     faster. The launch term of its physics is that duration; over its number of kernels it is the cost of one launch.
@@ -107,7 +107,7 @@ def fit_system(
     donor: Path | None,
     say: Callable[[str], None] = lambda text: None,
 ) -> dict[str, object]:
-    """Fit, publish to ``out`` and return what ``held_out.json`` holds; ``say`` and the card tell of unused tables.
+    """Fit, publish to ``out`` and return the content of ``held_out.json``; ``say`` and the card name unused tables.
 
     A regressor without usable rows is derived from a measured donor. A system that names donors, or whose donor is a
     data sheet, uses the donor's at prediction time instead, collectives included.
