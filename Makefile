@@ -1,4 +1,4 @@
-# Everything a newcomer types. Needs Python >= 3.11, git and make; every target sets up the environment it uses.
+# The commands of the project. Needs Python >= 3.11, git and make; every target sets up the environment it uses.
 
 CONFIG ?= estimate_train_time/data/examples/llemma_7b_4_2_2_P.yml
 MEASUREMENTS ?= ../shared/measurements
@@ -18,7 +18,7 @@ PROFILE := .venv/profile/bin/python
 WORKFLOW_READY := .venv/workflow/$(READY)
 WORKFLOW := .venv/workflow/bin/python
 SMOKE := results/smoke
-# A survey of a GPU: what travels there, the Python that has torch there, how long, and what comes back.
+# A survey of a GPU: the kit, the Python with torch on the GPU machine, minutes, and the folder of results.
 GPU_KIT := gpu-kit
 GPU_PYTHON := python3
 GPU_MINUTES := 9
@@ -27,7 +27,7 @@ GPU_RESULTS := results/gpu
 KIT_PYTHONS := 3.11 3.12 3.13 3.14
 KIT_MACHINES := x86_64
 
-# Published systems that nobody measured.
+# Published systems known from their data sheets.
 LENT := $(basename $(notdir $(shell grep -l '^  transfer:' training/systems/*.yaml)))
 DATA_SHEETS := $(filter $(notdir $(wildcard regressors/*)), $(LENT))
 
@@ -84,14 +84,14 @@ profile-smoke: $(PROFILE_READY) ## measure this CPU in minutes, fit it, and pred
 	$(PROFILE) -m fitting held-out $(SMOKE)/system.yaml $(SMOKE)
 	$(PROFILE) -m predictor profiling/smoke_model.yml
 
-gpu-kit: $(TEST_READY) ## prepare what travels to a bare GPU machine without a network: KIT_PYTHONS, KIT_MACHINES
+gpu-kit: $(TEST_READY) ## build the kit for a GPU machine without a network: KIT_PYTHONS, KIT_MACHINES
 	$(TEST) -m microbench kit --out $(GPU_KIT) --python $(KIT_PYTHONS) --machine $(KIT_MACHINES) --earlier $(GPU_RESULTS)
 
 profile-gpu: ## measure this machine's GPU with the kit: GPU_PYTHON has torch, GPU_MINUTES=9; results to GPU_OUT
 	@test -f $(GPU_KIT)/measure.py || { echo "no $(GPU_KIT) here: make gpu-kit where there is a network, and bring it along" >&2; exit 1; }
 	$(GPU_PYTHON) $(GPU_KIT)/measure.py --minutes $(GPU_MINUTES) --out $(GPU_OUT)
 
-publish-gpu: $(TEST_READY) ## fit and publish what came back in GPU_OUT, and compare its steps with their predictions
+publish-gpu: $(TEST_READY) ## fit and publish the results in GPU_OUT, and compare its steps with their predictions
 	@set -e; folder=$$($(TEST) -m microbench unpack $(GPU_OUT)/results.tar.gz --into $(GPU_RESULTS)); name=$$(basename "$$folder"); \
 	$(TEST) -m microbench status "$$folder"; \
 	$(TEST) -m fitting fit --system "$$folder/system.yaml" --measurements "$$folder" --out "regressors/$$name"; \
@@ -101,7 +101,7 @@ publish-gpu: $(TEST_READY) ## fit and publish what came back in GPU_OUT, and com
 survey-emulated: $(WORKFLOW_READY) ## a whole survey with the standard sweep's shapes on a GPU in virtual time
 	SURVEY_SHAPES=120 $(WORKFLOW) -m pytest tests/unit/test_microbench_survey.py -k virtual -s
 
-test-slurm: $(WORKFLOW_READY) ## profile through a throw-away Slurm, undisturbed and disturbed; as root installs slurm-wlm
+test-slurm: $(WORKFLOW_READY) ## profile through a temporary Slurm cluster, with and without faults; as root installs slurm-wlm
 	@PATH="$$PATH:/usr/sbin"; \
 	if ! { command -v sbatch && command -v slurmctld && command -v munged; } >/dev/null && [ "$$(id -u)" = 0 ]; then \
 		apt-get update && apt-get install --yes --no-install-recommends slurm-wlm munge; \

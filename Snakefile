@@ -22,7 +22,7 @@ SOURCES = [
     f"{workflow.basedir}/training",
 ]
 sys.path[:0] = SOURCES
-# « python » in a rule is the one that runs Snakemake, whether or not its environment is activated.
+# "python" in a rule is the interpreter that runs Snakemake, whether or not its environment is activated.
 PATH = [os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)]
 os.environ.update(PYTHONPATH=os.pathsep.join(SOURCES), PATH=os.pathsep.join(PATH))
 
@@ -40,7 +40,7 @@ MARKS = [
     *expand(f"{HERE}/done/operators.{{shard}}", shard=SHARDS),
     f"{HERE}/done/collectives",
 ]
-# None where a cluster's profile says how many cores a job has.
+# None where a cluster's profile sets the cores of a job.
 ALL_CORES = workflow.resource_settings.cores or 1
 MEASURED = measured_sources(Path(workflow.basedir, "training/systems"))
 
@@ -67,8 +67,8 @@ rule profile_all:
         MARKS,
 
 
-# Measuring rules leave a mark in done/ and nothing else to Snakemake, because it deletes what a failed job declared: the
-# tables stay, and the same command measures what they lack. Each takes all cores, so that no two disturb each other.
+# Measuring rules declare only a mark in done/, because Snakemake deletes the declared outputs of a failed job: the
+# tables stay, and the same command measures missing rows. Each takes all cores, so that no two disturb each other.
 rule describe:
     output:
         "results/{system}/system.yaml",
@@ -170,7 +170,7 @@ def measured_systems(wildcards):
     return found
 
 
-# Publishing rules leave a mark as well: what is published stays when fitting anew fails.
+# Publishing rules declare a mark as well: a published system stays when a new fit fails.
 rule fit_models:
     input:
         measured_systems,

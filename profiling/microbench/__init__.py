@@ -1,1 +1,1 @@
-"""Measure operators and collectives on the machine at hand, into tables that say how they were obtained."""
+"""Measure operators and collectives on this machine, into tables with provenance."""

@@ -1,4 +1,4 @@
-"""What a kernel file builds: one call of an operator, ready to run forward and backward as a training step does."""
+"""One call of an operator, as a kernel file builds it, ready to run forward and backward as in a training step."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from predictor.costs.operator import Shape
 
-# A torch.Tensor; torch is imported by whoever makes one, so that listing the kernels needs none.
+# A torch.Tensor; only code that makes tensors imports torch, so that listing the kernels works without it.
 Tensor = Any
 Output = Any
 

@@ -33,7 +33,7 @@ FAILED, BAD_INPUT, TERMINATED = 1, 2, 143
 
 
 def _check_operators(names: Sequence[str]) -> None:
-    """Check that there are the operators asked for; « all » is every one.
+    """Check that the requested operators exist; "all" names all of them.
 
     Raises:
         MeasureError: one of them is unknown.
@@ -45,7 +45,7 @@ def _check_operators(names: Sequence[str]) -> None:
 
 
 def _in_precision(names: Sequence[str], precision: str, device: Device) -> list[str]:
-    """Return the operators asked for, in a precision; « all » is every one that exists in it.
+    """Return the requested operators in a precision; "all" names all that exist in it.
 
     Raises:
         MeasureError: the device does not compute in the precision, or one does not exist in it.
@@ -134,7 +134,7 @@ def _system(arguments: argparse.Namespace) -> int:
 
 
 def _status(arguments: argparse.Namespace) -> int:
-    """Print what a results folder holds, and how noisy it is."""
+    """Print the contents of a results folder and the noise of its rows."""
     if not arguments.results.is_dir():
         raise MeasureError(f"{arguments.results}: no such folder of results")
     for kind in ("operator", "collective"):
@@ -193,7 +193,7 @@ def parser() -> argparse.ArgumentParser:
         help="how long a GPU's product runs without a pause (default 10)",
     )
     system.set_defaults(run=_system)
-    status = commands.add_parser("status", help="say what a results folder holds, and how noisy it is")
+    status = commands.add_parser("status", help="show the contents of a results folder and the noise of its rows")
     status.add_argument("results", type=Path)
     status.set_defaults(run=_status)
     twice = commands.add_parser("repeatability", parents=[device], help="measure the same shapes twice and compare")
@@ -205,7 +205,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; return 0, 1 where what was asked could not be measured, or 2 after one line about bad input."""
+    """Run one command; return 0, 1 where a requested measurement failed, or 2 after one line about bad input."""
     try:
         parsed = parser().parse_args(arguments)
         return int(parsed.run(parsed))

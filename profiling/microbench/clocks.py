@@ -1,4 +1,4 @@
-"""By which clock a pass is timed: the processor's, or events of the GPU with and without the host's part.
+"""Clocks of a timed pass: CPU time, or GPU events with and without host time.
 
 On a GPU a pass is timed in two ways. From an idle device, which counts the gaps while the host launches kernel after
 kernel. And behind a delay that keeps the device busy until the host has launched everything, which leaves the kernels
@@ -135,7 +135,7 @@ class CudaClock:
         return time.perf_counter()
 
     def state(self) -> DeviceState:
-        """Return what the GPU says of itself now."""
+        """Return the GPU's current state."""
         return gpu_state()
 
     def is_lost(self) -> bool:

@@ -1,4 +1,4 @@
-"""The device that is measured: its name, its versions and the state that it is in."""
+"""The measured device: its name, library versions and state."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def find_device(kind: str, threads: int = 1) -> Device:
     half = ("bf16", "fp16") if torch.cuda.is_bf16_supported() else ("fp16",)
     name = printable(torch.cuda.get_device_name(0))
     driver = driver_branch(gpu_session().get("driver"))
-    # After the others, so that nothing is measured in fp8 unless it is asked for.
+    # After the others, so that fp8 is measured on request only.
     precisions = (*half, "fp32", *fp8_precisions((properties.major, properties.minor)))
     return Device("cuda", name, driver, cache, properties.multi_processor_count, int(free), precisions)
 

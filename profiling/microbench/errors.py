@@ -1,4 +1,4 @@
-"""What can go wrong while measuring. Each message is one line: what, where, and the way out."""
+"""Errors of a measurement. Each message is one line: what, where, and the way out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Matrices in fp8 as they are trained with: quantised in plain torch operations, multiplied by cuBLASLt.
+"""fp8 matrix products as in training: quantised in plain torch operations, multiplied by cuBLASLt.
 
 - ``fp8``, one scale a tensor: activations and weights in e4m3, gradients in e5m2; ``torch._scaled_mm``. Transformer
   Engine's hybrid format and its accumulation: fast forward, not backward (``MMParams`` of Float8CurrentScaling).
@@ -61,7 +61,7 @@ def check_sizes(shape: Shape, precision: str) -> None:
     """Check that fp8 matrices can have these sizes.
 
     Raises:
-        ValueError: one is no multiple of what the precision needs.
+        ValueError: a size is not a multiple that the precision needs.
     """
     multiple = SIZE_MULTIPLES[precision]
     if any(size % multiple for size in shape):
@@ -177,7 +177,7 @@ def fp8_linear_call(shape: Shape, make: Maker) -> Call:
     """Return a linear layer's three products, its matrices quantised before.
 
     Raises:
-        ValueError: a size is no multiple of what the precision needs.
+        ValueError: a size is not a multiple that the precision needs.
     """
     check_sizes(shape, make.precision)
     m, k, n = shape

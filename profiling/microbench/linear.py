@@ -1,4 +1,4 @@
-"""How every linear layer is run: in the training precision through autograd, in fp8 as three products of its own."""
+"""Linear layers as they are timed: through autograd in the training precision, as three separate products in fp8."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What the NVIDIA driver says of the GPU that is measured: clocks, power, temperature, and why clocks are held down.
+"""State of the measured GPU from NVML: clocks, power, temperature, and the reasons for throttling.
 
-Every field is asked for by itself: one that a driver, a virtual machine or a permission refuses is left out, and the
+Every field is queried separately: a field that a driver, a virtual machine or a permission refuses is left out, and the
 others stay. nvidia-ml-py answers in microseconds; without it nvidia-smi is asked, once per session and not per call.
 Source: NVIDIA, "NVML API Reference Guide", device queries.
 """
@@ -134,7 +134,7 @@ def _smi(field: str) -> str | None:
 
 
 def gpu_session() -> dict[str, str]:
-    """Return what the driver says of the GPU, as far as it says anything."""
+    """Return the fields that the driver reports of the GPU."""
     opened = nvml()
     if opened is not None:
         return opened.session()

@@ -1,6 +1,6 @@
-"""Measure operators: every shape of a sweep that this shard has and no earlier run has measured.
+"""Measure operators: every shape of this shard of a sweep that no earlier run has measured.
 
-A call that fails is a row, and the run goes on; the next run tries it again, after what is new. Where the GPU itself is
+A call that fails is a row, and the run continues; the next run retries it after the new calls. Where the GPU itself is
 lost, every later call would fail, so the run ends at once. The next one then begins with the other operators.
 """
 
@@ -165,7 +165,7 @@ def _lost_the_device(path: Path) -> bool:
     """Return whether an earlier run ended with a call of this table."""
     try:
         return path.is_file() and any(row.status is Status.DEVICE_LOST for row in read_table(path).rows)
-    except TableError:  # torn by a kill, which whoever resumes mends, or damaged, which it reports
+    except TableError:  # torn by a kill, which a resumed run repairs, or damaged, which it reports
         return False
 
 

@@ -1,4 +1,4 @@
-"""How a table was obtained: a JSON file beside it, without which it does not load.
+"""Provenance of a table: a JSON file beside it, without which it does not load.
 
 What must not change while a table grows is its ``Identity``: the device, the libraries whose kernels are timed, and the
 configuration. Each run that added rows is a ``Session``, which records what else the machine had: its host, the release
@@ -75,12 +75,12 @@ def now() -> str:
 
 
 def provenance_path(table: Path) -> Path:
-    """Return where a table's provenance lies."""
+    """Return the path of a table's provenance."""
     return table.with_name(table.name.removesuffix(".csv") + SUFFIX)
 
 
 def read_provenance(table: Path) -> Provenance:
-    """Read what lies beside a table.
+    """Read the provenance of a table.
 
     Raises:
         TableError: there is none, or it is damaged.

@@ -1,4 +1,4 @@
-"""Measure the same shapes twice, the whole list one time after the other, and say how far apart the two come out."""
+"""Measure a list of shapes twice, one pass after the other, and report the gap between the two results."""
 
 from __future__ import annotations
 

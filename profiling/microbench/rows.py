@@ -1,4 +1,4 @@
-"""One row of a measurement table: what was measured of one call in one direction, and how a line of CSV says it."""
+"""One row of a measurement table: the result of one call in one direction, and its line of CSV."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How fast a matrix product runs after seconds without a pause, over its rate in single bursts.
+"""Rate of a matrix product after seconds without a pause, over its rate in single bursts.
 
 Operators are timed in bursts between idle moments, in which a GPU cools down and clocks up; a training step runs at the
 clocks that its power and its temperature allow for hours. The ratio of the two rates is the device's own, and is stored

@@ -1,4 +1,4 @@
-"""Which shapes to measure: read from ``profiling/sweeps/*.yaml``, space-filling over the models that people train.
+"""Shapes to measure: read from ``profiling/sweeps/*.yaml``, space-filling over the models that people train.
 
 Models are drawn from a Halton sequence over the sweep's ranges and become shapes through the catalogue, so a shape is
 always one that some model has. The first third of a sweep are its corners: each next shape is the one farthest, in

@@ -1,4 +1,4 @@
-"""The hardware description of the machine at hand: what the device says, and peaks that are measured here."""
+"""Hardware description of this machine: what the driver reports, and measured peaks."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def read_datasheet(path: Path) -> dict[str, Any]:
 def with_datasheet(document: dict[str, Any], sheet: dict[str, Any], device: Device) -> dict[str, Any]:
     """Return a described system with a data sheet's numbers and its links; what was measured is noted as known.
 
-    The sheet says as well who lends what cannot be measured here: what collectives make of the links. A processor takes
+    The sheet also names the donors of what cannot be measured here: the efficiency of the links. A processor takes
     the links only, so that the way of a GPU can be tried without one.
 
     Raises:

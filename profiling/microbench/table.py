@@ -2,7 +2,7 @@
 
 ``<results>/{operator,collective}/<name>_<precision>.<worker>.csv``; the columns are the catalogue's dimensions, then
 ``COLUMNS``. Rows are only ever appended, the rows of one call in one write that is synced to the disk, so a killed run
-leaves at most one torn call at the end. Whoever resumes cuts it off; nobody else reads a table with a torn end. A call
+leaves at most one torn call at the end. A resumed run removes it; no other reader accepts a torn table. A call
 that failed is tried again by the next run; its new rows follow, and the last ones count.
 """
 
@@ -44,7 +44,7 @@ class Table:
 
 
 def table_path(results: Path, kind: str, name: str, precision: str, worker: str) -> Path:
-    """Return where a table lies below a results folder."""
+    """Return the path of a table below a results folder."""
     return results / kind / f"{name}_{precision}.{worker}.csv"
 
 
@@ -149,7 +149,7 @@ class Writer:
         """Lock the table, cut off what a killed run left torn, and record the session.
 
         Raises:
-            TableError: somebody else writes it, it is of another device or configuration, or nobody may write there.
+            TableError: another process writes it, it is of another device or configuration, or it is not writable.
         """
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -173,7 +173,7 @@ class Writer:
 
     @property
     def rows(self) -> tuple[Measurement, ...]:
-        """Return what the table holds."""
+        """Return the content of the table."""
         return tuple(row for rows in self._rows.values() for row in rows)
 
     def has(self, shape: Shape) -> bool:

@@ -1,4 +1,4 @@
-"""The one timing policy: how often, how cold and by which clock a call is timed.
+"""The timing policy: repetitions, cache flush and clock of a timed call.
 
 - Warm-up runs until three calls in a row agree, so that clocks, allocator and lazily compiled kernels have settled.
 - Before every timed pass a buffer larger than the last level of cache, or of the sweep's size, is overwritten: in
@@ -12,11 +12,11 @@
   Tukey and Larsen 1978, doi:10.2307/2683468), or the time or number allowed is spent. Every sample is kept.
 - On a GPU, device events time the pass in two ways, with and without the host's part: clocks.py. What is fitted is the
   kernels' time, so a pass is timed from an idle device ``fewest_samples`` times only.
-- On a CPU nothing is launched and the two would coincide, but the host may run somebody else in between. So a
+- On a CPU nothing is launched and the two would coincide, but the host may run another process in between. So a
   monotonic clock takes the whole, and with one thread the thread's own processor time stands for the kernels alone.
 - A collective is timed in blocks of calls, each from a barrier on and as long as on its slowest rank; the first calls,
   which set up connections and buffers, decide how many make a block and are not kept. Its buffers are not flushed from
-  the cache: a gradient bucket is sent as soon as it is computed. nccl-tests times by itself, as often as it is told.
+  the cache: a gradient bucket is sent as soon as it is computed. nccl-tests times its calls itself.
 """
 
 from __future__ import annotations
@@ -248,7 +248,7 @@ class StepTime:
     Attributes:
         device_us: from the first event to the last; on a CPU by the clock on the wall, like the parts.
         wall_us: from an idle device to an idle device, by the host's clock.
-        parts_us: by name, each the sum of its pieces over micro-batches; together they are ``device_us``.
+        parts_us: by name, each summed over micro-batches; together they are ``device_us``.
     """
 
     device_us: float
@@ -260,7 +260,7 @@ def time_step(run: Callable[[Callable[[str], None]], None], device_kind: str) ->
     """Run a training step once and time it; the device is waited for before and behind it, and nowhere between.
 
     Args:
-        run: the step; it calls what it is given with a part's name whenever a piece of that part has been launched.
+        run: the step; it calls its argument with a part's name after each launch of that part.
         device_kind: cpu or cuda.
     """
     import torch

@@ -1,4 +1,4 @@
-"""What ``snakemake --config KEY=VALUE`` may say; ``python -m microbench.workflow`` lists it."""
+"""Keys of ``snakemake --config KEY=VALUE``; ``python -m microbench.workflow`` lists it."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Settings(BaseModel):
 
 
 def read_settings(config: Mapping[str, Any]) -> Settings:
-    """Check what Snakemake was configured with.
+    """Validate Snakemake's configuration.
 
     Raises:
         MeasureError: a key is unknown or has a value it may not have; one line a key.

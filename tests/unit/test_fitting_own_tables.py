@@ -180,7 +180,7 @@ def test_collectives_of_another_half_precision_serve_and_that_is_said(tmp_path: 
     assert tables.precision == "bf16"
     assert used(tables) == {"gelu_bf16.0of1.csv", "all_reduce_fp16.1x4.csv", "all_reduce_bf16.2x4.csv"}
     assert said == [
-        "collective/all_reduce_fp16.1x4.csv stands in for bf16: measured in fp16, but bytes are what counts",
+        "collective/all_reduce_fp16.1x4.csv stands in for bf16: measured in fp16, since the time follows the bytes",
         "collective/all_reduce_fp16.2x4.csv is not used: closer tables of all_reduce over 2x4 serve bf16",
     ]
 
@@ -210,9 +210,9 @@ def test_wider_elements_serve_only_from_a_backend_that_has_no_others(tmp_path: P
     )
     assert said == [
         wide,
-        "collective/all_reduce_fp16.1x4.csv stands in for bf16: measured in fp16, but bytes are what counts",
+        "collective/all_reduce_fp16.1x4.csv stands in for bf16: measured in fp16, since the time follows the bytes",
         "collective/all_reduce_fp32.1x4.csv is not used: closer tables of all_reduce over 1x4 serve bf16",
-        "collective/broadcast_fp32.1x4.csv stands in for bf16: measured in fp32, but bytes are what counts",
+        "collective/broadcast_fp32.1x4.csv stands in for bf16: measured in fp32, since the time follows the bytes",
     ]
 
 

@@ -1,4 +1,4 @@
-"""The card of a published system, in Markdown: who measured, what was dropped and why, and how far off it is."""
+"""The card of a published system, in Markdown: origin of the measurements, dropped rows, held-out errors."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _summary(document: dict[str, Any]) -> list[str]:
 
 
 def _not_measured(system: System, files: Sequence[RegressorFile]) -> list[str]:
-    """Say which collectives are timed by their bytes over links, and who lends what this system lacks."""
+    """List the collectives that are timed by their bytes over links, and the donors of this system."""
     published = {file.name for file in files}
     missing = [name for name in COLLECTIVES if name not in published]
     donors = system.transfer
@@ -85,8 +85,8 @@ def _not_measured(system: System, files: Sequence[RegressorFile]) -> list[str]:
     lent = f"{donors.intra_node} inside a node, {donors.inter_node} between nodes" if donors else "this system's own"
     errors = transfer_errors().collectives
     links = (
-        f"- {', '.join(missing)}: analytic, what their bytes take over the links as measured collectives use them "
-        f"({lent}); interval ±{100 * errors['alike']:.0f} % (logarithmic), all_to_all "
+        f"- {', '.join(missing)}: analytic, the time of their bytes over the links at the efficiency of measured "
+        f"collectives ({lent}); interval ±{100 * errors['alike']:.0f} % (logarithmic), all_to_all "
         f"±{100 * errors['unlike']:.0f} %"
     )
     if donors is None:
@@ -101,7 +101,7 @@ def card(
     files: Sequence[RegressorFile] = (),
     notes: Sequence[str] = (),
 ) -> str:
-    """Return the card's text; ``notes`` tell of tables that are not used, or for another precision than their own."""
+    """Return the card's text; ``notes`` name tables that are not used, or for another precision than their own."""
     provenance = source.provenance
     analytic = [
         f"- {entry['regressor']} {' '.join(entry[key] for key in ('direction', 'precision') if key in entry)}: "
@@ -137,7 +137,7 @@ def card(
         "## Analytic, because no row was usable",
         *(analytic or ["Nothing."]),
         "",
-        "## By the links, because nobody measured it",
+        "## Timed by the links, because not measured",
         *_not_measured(system, files),
         "",
         "## Host",

@@ -115,12 +115,12 @@ def parser() -> argparse.ArgumentParser:
     transfer.add_argument("--out", type=Path, help="write the numbers, for the cards of systems from data sheets")
     transfer.add_argument("--json", action="store_true", help="for machines")
     transfer.set_defaults(run=_transfer_error)
-    few = commands.add_parser("few-rows", help="what 25 and 50 rows of a GPU are worth, beside what another lends")
+    few = commands.add_parser("few-rows", help="error of a fit to 25 and 50 rows of a GPU, and of a transfer")
     few.add_argument("folders", type=Path, nargs="+", metavar="SYSTEM_FOLDER", help="two published systems or more")
     few.add_argument("measurements", type=Path, metavar="MEASUREMENTS_DIR")
     few.add_argument("--json", action="store_true", help="for machines")
     few.set_defaults(run=_few_rows)
-    datasheet = commands.add_parser("datasheet", help="publish a system that nobody measured from its data sheet")
+    datasheet = commands.add_parser("datasheet", help="publish a system without measurements from its data sheet")
     datasheet.add_argument(
         "--system", type=Path, required=True, help="training/systems/NAME.yaml with a transfer section"
     )

@@ -1,4 +1,4 @@
-"""Publish a system that nobody measured: its data sheet, who lends what it lacks, and how wrong that was elsewhere."""
+"""Publish a system without measurements: its data sheet, its donors, and the measured error of such a transfer."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from predictor.costs.published import read_hardware, read_manifest
 from predictor.costs.transfer_errors import TRANSFER_ERROR_FORMAT
 
 INTRODUCTION = """\
-Nobody measured this system. {name} answers with the regressors of measured systems, each term of their physics scaled
-by the ratio of the peaks that bound it; collectives take the time that their bytes take over its links. An answer
-whose GPU is the lender's own is the lender's; every other one is marked analytic, and its 90 % interval is widened by
-the error below. What a term is and how it scales: docs/adr/0013-transfer.md.
+This system is not measured. {name} answers with the regressors of donors, which are measured systems, each term of
+their physics scaled by the ratio of the peaks that bound it; collectives take the time of their bytes over its links.
+On the donor's GPU an answer keeps its source; every other answer is marked analytic, and its 90 % interval is widened
+by the error below. The terms and their scaling: docs/adr/0013-transfer.md.
 """
 ERRORS = """\
 Each measured system was predicted from the other's fit, and compared with its rows; every kernel shape counts once.
 *MAPE* and *median* are percent of the measured time, *bias* is the median of log(measured / predicted), *interval*
-the 90 % quantile of its absolute value: what the interval of a transferred answer is widened by, the larger one over
-both ways and directions, and never less than {compute} for matrix products and {stream} for streams. There are two
+the 90 % quantile of its absolute value. The interval of a transferred answer is widened by the larger quantile over
+both GPUs and directions, and never less than {compute} for matrix products and {stream} for streams. There are two
 measured GPUs, so this is one example of a transfer, and between neighbouring generations of one vendor.
 """
 LINKS = """\
-Every measured collective was timed from the links as another one of the same system used them.
+Every measured collective was timed over the links at the efficiency of another collective of the same system.
 """
 
 
@@ -86,17 +86,17 @@ def _collectives(errors: dict[str, Any]) -> Iterator[str]:
 
 
 def datasheet_card(source: SystemSource, system: System, errors: dict[str, Any]) -> str:
-    """Return the card of a system that nobody measured."""
+    """Return the card of a system without measurements."""
     donors, provenance = system.transfer, source.provenance
     assert donors is not None
     lines = [
         f"# {system.name}: {system.gpu.name}, from its data sheet",
         "",
         INTRODUCTION.format(name=system.name),
-        "## Who lends",
-        f"- Operators and what a launch costs the host: {donors.operators}.",
-        f"- Use of the links inside a node: {donors.intra_node}.",
-        f"- Use of the network between nodes: {donors.inter_node}.",
+        "## Donors",
+        f"- Operators and the host's cost of a launch: {donors.operators}.",
+        f"- Efficiency of the links inside a node: {donors.intra_node}.",
+        f"- Efficiency of the network between nodes: {donors.inter_node}.",
         f"- Measured by {provenance.measured_by}.",
         f"- Source and licence: {provenance.attribution}.",
         *(f"- Known: {line}." for line in provenance.known),
@@ -106,11 +106,11 @@ def datasheet_card(source: SystemSource, system: System, errors: dict[str, Any])
         f"- `gpus_per_node`: {system.gpus_per_node}, wired {system.links.wiring}",
         *(f"- `{name}`: {quantity.value:g} – {quantity.source}" for name, quantity in quantities(system)),
         "",
-        "## How wrong a transferred operator was",
+        "## Error of a transferred operator",
         ERRORS.format(**errors["constants"]["kinds"]),
         *_operators(errors),
         "",
-        "## How wrong a collective by its links was",
+        "## Error of a collective timed by its links",
         LINKS,
         *_collectives(errors),
     ]
@@ -118,14 +118,14 @@ def datasheet_card(source: SystemSource, system: System, errors: dict[str, Any])
 
 
 def with_lent_host(hardware: System, out: Path) -> System:
-    """Return a system with the launches of the one that lends its operators, where its own are not known.
+    """Return a system with the launch costs of the donor of its operators, where its own are not known.
 
     Raises:
         SystemFileError: the system's file names no donor.
         PublishedError: the donor is not published.
     """
     if hardware.transfer is None:
-        raise SystemFileError(f"{hardware.name} has no transfer section: it says who lends what nobody measured")
+        raise SystemFileError(f"{hardware.name} has no transfer section; it names the donors of what is not measured")
     folder = donor_folder(out, hardware.transfer.operators)
     lent = read_hardware(folder, read_manifest(folder))
     host = {

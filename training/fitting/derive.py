@@ -1,4 +1,4 @@
-"""Stand in for what has no usable rows; every such answer is marked analytic and has the interval of its own method.
+"""Derive regressors without usable rows; their answers are marked analytic, with the interval of the method.
 
 - A direction takes the other direction's regressor on its own work, slowed by how much slower the donor system runs
   that
@@ -33,7 +33,7 @@ from predictor.costs.transfer import measured_log_error, scaled_physics
 MEASURED = "measured"
 Models = dict[tuple[str, Direction], DirectionModel]
 FAR_LOG_DISTANCE = 0.7  # a factor of two beyond the measured sizes
-FEWEST_EXAMPLES = 5  # shapes whose median sets the level of a lent regressor
+FEWEST_EXAMPLES = 5  # shapes whose median scales a donor's regressor
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +180,7 @@ class Deriver:
         return found
 
     def _levelled(self, model: DirectionModel, name: str, direction: Direction) -> tuple[DirectionModel, str]:
-        """Return a lent model at the level of this system's few rows, and the sentence that says so."""
+        """Return a donor's model scaled to this system's few rows, and the sentence that says so."""
         scaled = f"the physics of {self.donor.name}, scaled by the ratio of the GPUs' peaks"
         fit = self.fits.get((name, direction))
         if fit is None or len(fit.examples) < FEWEST_EXAMPLES:
@@ -195,7 +195,7 @@ def read_donor(folder: Path, precision: str) -> Donor:
 
     Raises:
         FileNotFoundError: the folder is not a published system.
-        PublishedError: a file is damaged, or nobody measured this precision.
+        PublishedError: a file is damaged, or this precision is not measured.
     """
     system = PublishedSystem(folder, precision)
     manifest = read_manifest(folder)
@@ -207,7 +207,7 @@ def read_donor(folder: Path, precision: str) -> Donor:
 
 
 def derive_collectives(models: Models) -> list[Derived]:
-    """Return the collectives that take another one's regressor because nobody measured them."""
+    """Return the collectives that are not measured and take another collective's regressor."""
     forward = Direction.FORWARD
     return [
         Derived(
@@ -242,7 +242,7 @@ def with_shared_host(models: Models) -> Models:
 
 
 def derive_operators(fits: list[Fit], system: System, donor: Donor) -> list[Derived]:
-    """Return what the donor can stand in for among the operators."""
+    """Return the operators that the donor can answer for."""
     deriver = Deriver(
         system,
         {(f.regressor, f.direction): f for f in fits if f.regressor not in COLLECTIVES},

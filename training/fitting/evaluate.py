@@ -1,4 +1,4 @@
-"""Judge a published system against anybody's tables, through the same code that predicts."""
+"""Judge a published system against any tables, through the same code that predicts."""
 
 from __future__ import annotations
 

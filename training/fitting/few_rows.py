@@ -1,4 +1,4 @@
-"""Measure what a few rows of a new GPU are worth: fit to them, lend instead, or set a lent regressor's level by them.
+"""Compare ways to use a few rows of a new GPU: fit to them, use a donor, or scale the donor's regressor to them.
 
 One measured system plays the new GPU, another one the donor. Rows are one per kernel shape, drawn at random several
 times over, and every way is judged on the same other shapes.
@@ -43,7 +43,7 @@ def distinct(rows: Sequence[Row], limit: int = 3000) -> list[Row]:
 
 
 def ways(lent_us: Vector, samples: Samples, drawn: NDArray[np.int64], judged: NDArray[np.int64]) -> dict[str, Vector]:
-    """Return each way's answers to the judged rows, given the drawn ones."""
+    """Return the answers of each method to the judged rows, given the drawn rows."""
     few, rest = (samples.take(np.isin(np.arange(len(samples)), chosen)) for chosen in (drawn, judged))
     drawn, judged = np.sort(drawn), np.sort(judged)
     fitted = fit(few)

@@ -1,4 +1,4 @@
-"""Drop rows that physics forbids, and say which and why.
+"""Drop rows that the hardware cannot have produced, and outliers; report which and why.
 
 A row is dropped when it beats a peak of the GPU or of the links, when both directions repeat one number though their
 work differs, when another kernel ran than for most of its operator's rows, when it holds one part of a call that was
@@ -52,7 +52,7 @@ REPEATED_STREAM_TOLERANCE = 0.02
 # Source: aten/src/ATen/native/cuda/CUDALoops.cuh, gpu_kernel: can_use_32bit_indexing, with_32bit_indexing.
 LAUNCHED_AT_ONCE_BYTES = 2.0**31
 PART_LOG_RATIO = float(np.log(1.5))  # two launches each take half
-SHORTEST_KERNEL_US = 2.0  # what a GPU takes for one that does nothing
+SHORTEST_KERNEL_US = 2.0  # duration of an empty kernel on a GPU
 NEIGHBOURS = 9
 OUTLIER_SIGMAS = 8.0
 OUTLIER_LOG_RATIO = float(np.log(1.25))
@@ -139,7 +139,7 @@ def _reason(row: Row, system: System, precision: str, usual: dict[str, str]) -> 
 
 
 def _deviations(rows: Sequence[Row], residual: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return how far each row's log residual lies from the median of its nearest shapes."""
+    """Return the distance of each row's log residual from the median of its nearest shapes."""
     points = np.log([[size + 1.0 for size in row.shape] for row in rows])
     _, nearest = cKDTree(points).query(points, k=NEIGHBOURS + 1)
     others = residual[nearest]
@@ -180,7 +180,7 @@ def outliers(rows: Sequence[Row], system: System, precision: str) -> NDArray[np.
 
 
 def _far(rows: Sequence[Row], residual: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Return whose log residual lies far from those of its nearest shapes, or from all."""
+    """Return the rows whose log residual is far from those of their nearest shapes, or from all."""
     flags: NDArray[np.bool_] = np.abs(residual - np.median(residual)) > FAR_LOG_RATIO
     # One collective's topologies have one trend each; an operator's tables of different parts of one model share
     # theirs.

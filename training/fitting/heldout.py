@@ -1,4 +1,4 @@
-"""Judge a regressor on rows that it has not seen: by shape, beyond its largest work, and over a topology never fitted.
+"""Judge a regressor on held-out rows: by shape, beyond its largest work, and over a topology never fitted.
 
 Three splits, each of which keeps all rows of one kernel shape on one side:
 

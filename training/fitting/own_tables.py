@@ -1,4 +1,4 @@
-"""Read the tables that ``python -m microbench`` writes; after this file they are rows like anybody's.
+"""Read the tables that ``python -m microbench`` writes; after this module they are rows like those of any table.
 
 What is fitted is the time of the kernels alone, as a prediction adds the host's part itself. A row of a GPU that has
 only the time from an idle device (host-bound) is handed on as unusable, so that the card counts it. A row without a
@@ -91,7 +91,7 @@ class OwnTables(Tables):
         return result
 
     def launch_quantities(self) -> dict[str, Quantity] | None:
-        """Return what one kernel launch costs the host, forward and backward: nothing on a CPU, as it launches none."""
+        """Return the host's cost of one kernel launch, forward and backward: nothing on a CPU, which launches none."""
         found = {}
         rows = [
             row
@@ -180,7 +180,8 @@ def _notes(known: Sequence[Named], found: Sequence[OwnTables]) -> list[str]:
         lent = [precision for precision in users if precision != identity.precision]
         if lent:
             notes.append(
-                f"{where} stands in for {', '.join(lent)}: measured in {identity.precision}, but bytes are what counts"
+                f"{where} stands in for {', '.join(lent)}: measured in {identity.precision}, "
+                "since the time follows the bytes"
             )
         if not users:
             notes.append(f"{where} is not used: {_why_unused(identity, found)}")

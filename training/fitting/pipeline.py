@@ -80,7 +80,7 @@ def run_job(job: Job) -> Fit:
     gated = gate(rows, job.system, job.tables.precision)
     counted = len(gated.kept)
     if counted < FEWEST_ROWS:
-        # Too few to fit a model to; they still tell how far off a lent one is.
+        # Too few to fit a model to; they still give the error of a donor's model.
         return Fit(job.regressor, job.direction, None, gated.columns, {}, _examples(gated.kept), 0.0)
     members = [operator.name for operator in operators_of(job.regressor)]
     samples = to_samples(gated.kept, int(job.system.gpu.num_multiprocessors.value), members, job.most_launch_us)

@@ -35,7 +35,7 @@ def to_json(document: object) -> bytes:
 
 
 def regressor_path(file: RegressorFile) -> str:
-    """Return where a regressor lies in its published folder."""
+    """Return the path of a regressor in its published folder."""
     kind = COLLECTIVE_FOLDER if file.name in COLLECTIVES else OPERATOR_FOLDER
     return f"{kind}/" + REGRESSOR_FILE.format(gpu=file.gpu, regressor=file.name, precision=file.precision)
 
@@ -59,7 +59,7 @@ def hardware_yaml(system: System) -> bytes:
 
 
 def regressor_document(file: RegressorFile) -> dict[str, Any]:
-    """Return what a regressor's file holds; a model that borrows nothing does not mention it."""
+    """Return the content of a regressor's file; a model without a donor does not mention one."""
     document = file.model_dump(mode="json")
     for model in document["directions"].values():
         if model["basis"] is None:
@@ -97,7 +97,7 @@ def publish(folder: Path, files: dict[str, bytes]) -> None:
 
 
 def seal(folder: Path) -> int:
-    """Rewrite the manifest for what lies in the folder; return the number of files.
+    """Rewrite the manifest for the files in the folder; return their number.
 
     Raises:
         FileNotFoundError: the folder is not a published system.

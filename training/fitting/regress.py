@@ -47,7 +47,7 @@ class Fitted:
         return result
 
     def distance(self, samples: Samples) -> Vector:
-        """Return how far outside the measured box each row lies, as the largest log ratio; 0 inside."""
+        """Return the distance of each row from the measured range, as the largest log ratio; 0 inside."""
         beyond = np.maximum(self.hull_low - samples.hull, samples.hull - self.hull_high).max(axis=1)
         for part, (low, high) in self.ranges.items():
             rows, size = samples.part == part, samples.hull[:, 0]
@@ -114,7 +114,7 @@ def fit(samples: Samples) -> Fitted:
     return Fitted(
         physics=physics,
         residual=fit_residual(features, np.log(samples.us / physics.predict(samples.terms))),
-        # Rounded outwards, so that every measured row lies inside.
+        # Rounded outwards, so that every measured row is inside.
         feature_low=-np.array([rounded_up(-value) for value in features.min(axis=0)]),
         feature_high=np.array([rounded_up(value) for value in features.max(axis=0)]),
         hull_low=np.array([_outwards(value, floor) for value in samples.hull.min(axis=0)]),

@@ -1,4 +1,4 @@
-"""The held-out numbers of a system as one document: what ``held_out.json`` stores and the card prints."""
+"""Held-out errors of a system as one document: stored in ``held_out.json`` and printed on the card."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def parts(rows: Sequence[Row]) -> list[str]:
 def to_samples(
     rows: Sequence[Row], num_multiprocessors: int, members: Sequence[str], most_launch_us: float = np.inf
 ) -> Samples:
-    """Compute what the fit needs of every row; rows of one shape share it."""
+    """Compute the fit's inputs of every row; rows of one shape share them."""
     numbers: dict[tuple[str, tuple[int, ...]], int] = {}
     groups: dict[tuple[int, ...], int] = {}
     distinct: list[Row] = []

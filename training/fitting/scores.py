@@ -1,4 +1,4 @@
-"""Numbers for the card: how far off a regressor is on rows that it has not seen, per column."""
+"""Held-out errors of a regressor per column, for the card."""
 
 from __future__ import annotations
 

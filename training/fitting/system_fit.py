@@ -1,4 +1,4 @@
-"""Fit a whole system: every regressor, what stands in for the missing ones, the host, the card, and publish it."""
+"""Fit a whole system and publish it: regressors, derived regressors, host, card."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HOST_OPERATOR = "rope"
 
 
 def host_quantities(fits: Sequence[Fit]) -> dict[str, Quantity]:
-    """Return what one kernel launch costs the host, forward and backward.
+    """Return the host's cost of one kernel launch, forward and backward.
 
     RoPE is many short kernels: below some size its duration stops shrinking, because the host cannot launch them
     faster. The launch term of its physics is that duration; over its number of kernels it is the cost of one launch.
@@ -71,7 +71,7 @@ def regressor_files(
 
 
 def find_tables(path: Path, source: SystemSource, say: Callable[[str], None] = lambda text: None) -> list[Tables]:
-    """Return the tables of every precision that somebody measured.
+    """Return the tables of every measured precision.
 
     Args:
         path: a results folder, or a cluster's folder of tables or its parent.
@@ -107,10 +107,10 @@ def fit_system(
     donor: Path | None,
     say: Callable[[str], None] = lambda text: None,
 ) -> dict[str, object]:
-    """Fit, publish to ``out`` and return what ``held_out.json`` holds; ``say`` and the card tell of unused tables.
+    """Fit, publish to ``out`` and return the content of ``held_out.json``; ``say`` and the card name unused tables.
 
-    What has no usable row is derived from a measured donor. A system that names donors, or whose donor is a data
-    sheet, borrows it when it is asked instead, its collectives included.
+    A regressor without usable rows is derived from a measured donor. A system that names donors, or whose donor is a
+    data sheet, uses the donor's at prediction time instead, collectives included.
 
     Raises:
         FileNotFoundError: a folder is missing.
@@ -154,7 +154,7 @@ def _lends(donor: Path, precision: str) -> bool:
 
 
 def donors_of(donor: Path | None) -> Transfer | None:
-    """Return who lends to a donor that is itself a data sheet; None for a measured one.
+    """Return the donors of a donor that is itself a data sheet; None for a measured donor.
 
     Raises:
         FileNotFoundError: the donor is not a published system.

@@ -1,4 +1,4 @@
-"""Read a system's source file: its hardware, who measured it, and which system may stand in for what it lacks."""
+"""Read a system's source file: its hardware, the origin of its measurements, and its donors."""
 
 from __future__ import annotations
 
@@ -32,9 +32,7 @@ class SystemSource(BaseModel):
 
     hardware: System
     provenance: Provenance
-    donor: str | None = Field(
-        default=None, description="published system that stands in for what was not measured here"
-    )
+    donor: str | None = Field(default=None, description="published system that answers for what is not measured here")
 
 
 def measured_sources(folder: Path) -> dict[str, SystemSource]:

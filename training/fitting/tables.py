@@ -229,7 +229,7 @@ class Tables:
         return sorted(self.paths())
 
     def launch_quantities(self) -> dict[str, Quantity] | None:
-        """Return what a launch costs the host, or None where that must be read off the fits."""
+        """Return the host's cost of a launch, or None where only the fits give it."""
         return None
 
     def size_bytes(self, regressor: str) -> int:

@@ -1,8 +1,8 @@
-"""Measure how wrong a transferred answer is: predict each measured system from every other, and compare with its rows.
+"""Measure the error of a transfer: predict each measured system from every other, and compare with its rows.
 
 Operators: the other system's regressor on this system's hardware, through the code that answers for a data sheet.
 Collectives: each measured one by the use that another one makes of the same links. What comes out are the constants
-of ``predictor.costs.transfer`` and the table on the card of every system that nobody measured.
+of ``predictor.costs.transfer`` and the table on the card of every system without measurements.
 """
 
 from __future__ import annotations

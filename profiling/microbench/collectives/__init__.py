@@ -1,1 +1,1 @@
-"""Measure collectives: one file per backend, one command that launches ranks and stores what they report."""
+"""Measure collectives: one file per backend, one command that launches ranks and stores their rows."""

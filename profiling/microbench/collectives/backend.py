@@ -1,4 +1,4 @@
-"""What a backend offers to the ranks; ``mpi`` and ``torch_distributed`` each define one."""
+"""Interface of a backend to the ranks; ``mpi`` and ``torch_distributed`` each define a backend."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Algorithm and bus bandwidth as nccl-tests defines them, and the sizes that both sides mean and can run.
+"""Algorithm and bus bandwidth as nccl-tests defines them, and the sizes that nccl-tests and the other backends can run.
 
 ``size_bytes`` of ``predictor.costs.collectives`` is what one rank contributes (all-gather) or keeps (reduce-scatter).
 nccl-tests counts S, the total over ranks, for these two.
@@ -31,7 +31,7 @@ def total_bytes(collective: str, size_bytes: int, num_ranks: int) -> int:
 
 
 def size_multiple(collective: str, num_ranks: int) -> int:
-    """Return the bytes that a size of one rank must be a multiple of, so that it can be run as asked.
+    """Return the bytes that a size of one rank must be a multiple of to run unrounded.
 
     nccl-tests cuts what goes to each rank (all-to-all) or belongs to it (all-gather, reduce-scatter) down to 16 bytes,
     and prints what is left: 1,024 bytes to 6 ranks are 960, to 128 ranks none. Older versions

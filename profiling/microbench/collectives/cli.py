@@ -59,9 +59,11 @@ def _request(arguments: argparse.Namespace) -> Request:
     gpu = find_gpu(arguments.backend) if BACKENDS[arguments.backend] == "cuda" else None
     precision = arguments.precision or (gpu.precision if gpu else "fp32")
     if precision is None:
-        raise MeasureError("nvidia-smi of this driver does not tell what the GPU computes in: name --precision")
+        raise MeasureError("nvidia-smi of this driver does not report the GPU's compute capability: give --precision")
     if arguments.backend == "mpi" and precision != "fp32":
-        raise MeasureError(f"precision is {precision}; MPI has no half precision: use fp32, bytes are what counts")
+        raise MeasureError(
+            f"precision is {precision}; MPI has no half precision: use fp32, since the time follows the bytes"
+        )
     if not math.isfinite(arguments.silence_s) or arguments.silence_s <= 0:
         raise MeasureError(f"--silence-s is {arguments.silence_s}; expected seconds, above 0")
     return Request(

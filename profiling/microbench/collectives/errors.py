@@ -1,4 +1,4 @@
-"""What can go wrong before, in and between ranks. Each message is one line with the way out."""
+"""Errors of launching ranks and of the ranks themselves. Each message is one line with the way out."""
 
 from __future__ import annotations
 

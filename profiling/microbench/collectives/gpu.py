@@ -1,4 +1,4 @@
-"""The GPU that collectives run on, as the driver's own program tells it.
+"""The GPU that collectives run on, as nvidia-smi reports it.
 
 nccl-tests needs no torch, and a process that opened the GPU would hold memory which the binaries are to fill.
 """
@@ -28,8 +28,8 @@ class Gpu:
     Attributes:
         name: as operators' tables have it.
         driver: its branch, the number before the first dot.
-        precision: what training usually computes in on it; None where nobody tells.
-        memory_bytes: all of it; None where nobody tells.
+        precision: the usual training precision on it; None where unknown.
+        memory_bytes: total memory; None where unknown.
     """
 
     name: str
@@ -79,7 +79,7 @@ def ask_nvidia_smi(environment: dict[str, str]) -> Gpu | None:
 
 
 def _gpu(values: list[str]) -> Gpu | None:
-    """Return what one line of the answer says; a field that is refused reads « [N/A] »."""
+    """Parse one line of nvidia-smi's output; a refused field reads "[N/A]"."""
     if len(values) < len(FIELDS) - 1:
         return None
     name, driver, memory_mib, *capability = values
@@ -93,7 +93,7 @@ def find_gpu(backend: str) -> Gpu:
     """Return the GPU that a backend measures on this node.
 
     Raises:
-        MeasureError: there is none, or nobody here can tell.
+        MeasureError: there is no GPU, or no tool to find it.
     """
     found = ask_nvidia_smi(dict(os.environ)) if backend == "nccl-tests" else None
     if found is not None:

@@ -1,4 +1,4 @@
-"""Start a program on every rank, hand on its lines as they come, and end it when it fails or falls silent."""
+"""Start a program on every rank, yield its lines as they are printed, and end it on a failure or a timeout."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def launch_command(topology: Topology, launcher: str | None = None) -> list[str]
         launcher: srun or mpiexec with options of the site; its sizes are added here.
 
     Raises:
-        CollectiveError: the launcher is missing, or mpiexec is asked for more than this node.
+        CollectiveError: the launcher is missing, or mpiexec is to start ranks on other nodes.
     """
     words = shlex.split(launcher or (SLURM_LAUNCHER if "SLURM_JOB_ID" in os.environ else "mpiexec"))
     found = _program(words[0])

@@ -1,4 +1,4 @@
-"""Measure collectives over every topology of an allocation and store each call as soon as it is known.
+"""Measure collectives over every topology of an allocation and store each call as soon as it is measured.
 
 One table per collective and topology. This process alone writes; ranks only report. So whatever kills them, or this
 process, costs the calls that were under way and no other, and the same command goes on from there. For nccl-tests with
@@ -143,7 +143,7 @@ def run_ranks(request: Request, parts: list[Part]) -> Iterator[tuple[Part, Measu
     """Launch our own ranks once over the whole allocation; they form the smaller topologies among themselves.
 
     Raises:
-        CollectiveError: a rank failed or hung, or ranks do not lie as asked.
+        CollectiveError: a rank failed or hung, or ranks are on other nodes than requested.
     """
     calls, plan = _plan(request, parts)
     command = [

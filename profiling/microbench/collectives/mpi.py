@@ -1,4 +1,4 @@
-"""MPI on host buffers, through mpi4py: the collectives of whatever MPI the site has."""
+"""MPI on host buffers, through mpi4py: the collectives of the site's MPI."""
 
 from __future__ import annotations
 

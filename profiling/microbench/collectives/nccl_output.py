@@ -1,4 +1,4 @@
-"""Read what nccl-tests prints, and what it writes with -J; nothing here runs anything.
+"""Parse the text output of nccl-tests and the JSON of -J; nothing here runs anything.
 
 Formats: nccl-tests 2.0 to 2.20, src/common.cu and src/util.cu, checked against the outputs in tests/data/nccl_tests.
 A row is size, count, type, redop, root, then (time, algbw, busbw, #wrong) out of place and in place; from 2.19 -I adds
@@ -99,7 +99,7 @@ def most_bytes_in(line: str) -> int | None:
 
 
 def check_type(line: str) -> None:
-    """Check that a line does not say that the type asked for is unknown; the run would go on with another one.
+    """Check that a line does not report an unknown type; the run would continue with another type.
 
     Raises:
         CollectiveError: it says so.
@@ -252,7 +252,7 @@ def device_in(line: str) -> tuple[int, str, int, str] | None:
 
 
 def without_environment(document: dict[str, Any]) -> dict[str, Any]:
-    """Return what -J wrote without ``env``: it holds the whole environment, tokens and passwords with it."""
+    """Return the JSON of -J without ``env``, which holds the whole environment, tokens and passwords with it."""
     return {key: value for key, value in document.items() if key != "env"}
 
 

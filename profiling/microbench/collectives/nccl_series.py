@@ -1,4 +1,4 @@
-"""Which sizes one run of nccl-tests can hold, and what each of them came to.
+"""Sizes that one run of nccl-tests can cover, and the outcome of each.
 
 A run takes sizes that double (-f 2) and allocates three buffers of its largest S at once: sent, received and, for the
 check of values, expected. It never goes beyond a third of the GPU's memory less what it keeps for the rest: 1 GiB
@@ -31,7 +31,7 @@ class Answer:
 
 
 def doubling_series(sizes: Iterable[int]) -> list[list[int]]:
-    """Return sizes in series that double, which is what -f 2 can run at once: one series per odd part.
+    """Return sizes in series that double, as -f 2 runs them: one series per odd part.
 
     >>> doubling_series([1024, 1536, 2048, 3072])
     [[1024, 2048], [1536, 3072]]

@@ -1,4 +1,4 @@
-"""Run the MPI binaries of nccl-tests, one process per GPU, and hand on their rows as they are printed.
+"""Run the MPI binaries of nccl-tests, one process per GPU, and yield their rows as they are printed.
 
 Build them once: ``make MPI=1 MPI_HOME=… CUDA_HOME=… NCCL_HOME=…`` (nccl-tests, README.md). Each process is started as
 ``python -m microbench.collectives.nccl_tests BINARY …``, which pins its GPU and then becomes the binary.
@@ -106,7 +106,7 @@ def writes_json(path: str) -> bool:
 
 
 def check_layout(devices: list[tuple[int, str, int, str]], topology: Topology) -> None:
-    """Check that the ranks which a run lists are those that were started, one GPU each, spread as asked.
+    """Check that the ranks listed by a run are those started, one GPU each, on the requested nodes.
 
     Raises:
         CollectiveError: they are not; without MPI every process would measure itself alone.
@@ -214,7 +214,7 @@ class NcclTests:
         return [*words, "-J", str(document)] if document else words
 
     def rows(self, collective: str, topology: Topology, sizes: list[int]) -> Iterator[tuple[int, NcclRow, str]]:
-        """Run and yield (size of one rank, row, kernel) as they are known, of the sizes asked for only.
+        """Run and yield (size of one rank, row, kernel) as they are printed, of the requested sizes only.
 
         Raises:
             OutOfMemoryError: the binary said that memory limits it, or ran out.
@@ -276,7 +276,7 @@ class NcclTests:
         try:
             rows = list(parse_json(document.read_text(encoding="utf-8", errors="replace")).rows)
         except (OSError, CollectiveError) as error:
-            self.say(f"no JSON ({error}): taking what was printed, which has fewer digits")
+            self.say(f"no JSON ({error}): using the printed rows, which have fewer digits")
             return printed
         if [row.total_bytes for row in rows] != [row.total_bytes for row in printed]:
             raise CollectiveError(f"{document.name} and the printed table disagree about the sizes that were measured")

@@ -1,7 +1,7 @@
-"""What every rank runs: ``python -m microbench.collectives.ranks`` with the plan as JSON; rank 0 reports on stdout.
+"""Program of every rank: ``python -m microbench.collectives.ranks`` with the plan as JSON; rank 0 reports on stdout.
 
 A report is a line that begins with ``MARK``; everything else that ranks or libraries print is for the error message.
-Ranks outside the topology at hand sleep, because an MPI that waits in a call takes a whole core from those that work.
+Ranks outside the current topology sleep, because an MPI that waits in a call takes a whole core from those that work.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def run_topology(
 
 
 def run(world: Intracomm, plan: dict[str, Any]) -> None:
-    """Check that the ranks lie as asked, then measure part by part."""
+    """Check the placement of the ranks, then measure part by part."""
     seats = world.allgather(Seat(world.Get_rank(), world.Get_size(), node_name()))
     nodes = check_seats(seats, plan["nodes"], plan["ranks_per_node"])
     backend = connect(world, plan, nodes)

@@ -1,4 +1,4 @@
-"""Which message sizes to time, and how often: ``sweeps.yaml``, or a file of the same form."""
+"""Sizes to time and repetitions: ``sweeps.yaml``, or a file of the same form."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Sweep(BaseModel):
         return Blocks(self.samples, self.block_us, self.most_calls)
 
     def hash(self) -> str:
-        """Return the SHA-256 of what the sweep says."""
+        """Return the SHA-256 of the sweep's content."""
         return hashlib.sha256(self.model_dump_json().encode()).hexdigest()
 
 

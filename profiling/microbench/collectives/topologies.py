@@ -1,4 +1,4 @@
-"""Which (nodes × ranks per node) an allocation offers, which ranks form each, and whether the ranks lie as asked."""
+"""Topologies (nodes × ranks per node) of an allocation, the ranks of each, and the check of the ranks' placement."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def by_node(seats: Iterable[Seat]) -> dict[str, list[int]]:
 
 
 def check_seats(seats: Sequence[Seat], nodes: int, ranks_per_node: int) -> dict[str, list[int]]:
-    """Return the ranks of each node after checking that they are as many, and lie, as asked.
+    """Return the ranks of each node after checking their number and placement.
 
     Raises:
         CollectiveError: ranks disagree about their number, or lie otherwise than asked.

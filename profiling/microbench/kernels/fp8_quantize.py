@@ -11,7 +11,7 @@ def build(shape: Shape, make: Maker) -> Call:
     """Return the call of shape (rows, columns).
 
     Raises:
-        ValueError: a size is no multiple of what the precision needs.
+        ValueError: a size is not a multiple that the precision needs.
     """
     check_sizes(shape, make.precision)
     x, gradient = make.constant(*shape), make.constant(*shape)

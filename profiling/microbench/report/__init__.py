@@ -1,1 +1,1 @@
-"""One HTML page of what a system measured and how well its regressors repeat it, self-contained."""
+"""One self-contained HTML page: measurements of a system, and how well its regressors fit them."""

@@ -40,7 +40,7 @@ def points_of(tables: Sequence[Table]) -> list[Point]:
 
 
 def predicted_us(point: Point, system: PublishedSystem) -> float | None:
-    """Return what the published system says of a call; None where it says nothing."""
+    """Return the published system's prediction of a call; None where there is none."""
     try:
         return system.cost(point.operator, point.row.direction, point.row.shape).us
     except PublishedError:

@@ -1,4 +1,4 @@
-"""Put the page together: what was measured, figures, held-out errors, and what was dropped."""
+"""Assemble the page: tables, figures, held-out errors and dropped rows."""
 
 from __future__ import annotations
 

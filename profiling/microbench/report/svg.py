@@ -1,4 +1,4 @@
-"""Log-log plots as SVG text: axes with units, colours and marks that colour-blind readers can tell apart."""
+"""Log-log plots as SVG text: axes with units, colour-blind safe colours and marks."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Axis:
     length: float
 
     def at(self, value: float) -> float:
-        """Return how many pixels from its low end a value lies."""
+        """Return the distance of a value from the axis's low end in pixels."""
         return (log10(value) - self.low) / (self.high - self.low) * self.length
 
     def ticks(self) -> range:

@@ -1,1 +1,1 @@
-"""Whole training steps on one GPU: of the predictor's own runs; checked, timed, and set beside their predictions."""
+"""Whole training steps of the predictor's runs on one GPU: checked, timed, and compared with their predictions."""

@@ -1,9 +1,9 @@
-"""Whether a recorded step computes what it should: a small copy of it against the step written out in fp32.
+"""Numerical check of a recorded step: a small copy of it against the reference implementation in fp32.
 
 The small copy has every switch of the run and 2 layers of hidden size 128. It starts from the reference's weights and
 takes three steps in the run's precision, and in fp32 besides, which tells an error of the code from one of rounding.
 
-Tolerances. A result of fp32 may be off by what the order of its sums does, far below 1e-4 here. A bf16 value is rounded
+Tolerances. A result of fp32 may be off by the order of its sums, far below 1e-4 here. A bf16 value is rounded
 to 8 bits, by u = 2⁻⁹ of itself at most; a gradient has passed some 30 rounded results forward and as many backward,
 whose errors add like a random walk: √60 · u = 1.5 %. Three times that is allowed, since the worst of all parameters
 counts. Of the loss, every token's is off by √30 · u of its logits, which are 0.3; the mean over 128 tokens by an

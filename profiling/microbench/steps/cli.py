@@ -18,7 +18,7 @@ FAILED = 1
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Record steps, and print where each lies; 1 where one failed, or the device was lost.
+    """Record steps and print the path of each; 1 where a step failed or the device was lost.
 
     Raises:
         MeasureError: bad input, or a folder of another device.

@@ -1,4 +1,4 @@
-"""Recorded steps beside their predictions; reads files alone, so it needs neither torch nor the device."""
+"""Compare recorded steps with their predictions; reads files only, so it needs neither torch nor the device."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Comparison:
 
     @property
     def is_inside(self) -> bool | None:
-        """Return whether the measured step lies in the 90 % interval."""
+        """Return whether the measured step is inside the 90 % interval."""
         return None if self.predicted is None else self.predicted.low_us <= self.step_us <= self.predicted.high_us
 
 

@@ -1,4 +1,4 @@
-"""Which steps are recorded: the predictor's own configurations, and what of them a single device can run here."""
+"""Configurations of recorded steps: the predictor's own, and the check that a single device can run them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from predictor.workloads.run import Recompute, TrainingRun
 from predictor.workloads.transformer import Activation, Attention
 
 CONFIGS = Path(__file__).resolve().parents[2] / "steps"
-# What a configuration says of where it runs and what that costs; the step is the same without.
+# Keys on the system and the budget; they do not change the step.
 NOT_OF_THE_STEP = ("system", "gpu", "budget")
 
 
@@ -108,7 +108,7 @@ def read_step(path: Path) -> StepConfig:
 
 
 def read_steps(folder: Path, only: list[str] | None = None) -> list[StepConfig]:
-    """Read a folder's configurations, the one with the least work first.
+    """Read a folder's configurations, in order of increasing work.
 
     Args:
         folder: of YAML files.

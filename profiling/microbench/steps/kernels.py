@@ -1,4 +1,4 @@
-"""What a step runs on a GPU: every kernel's name, how often it ran and how long, from torch's profiler."""
+"""Kernels of a step on a GPU from torch's profiler: name, calls and duration."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def record_launches(run: Callable[[], None]) -> list[Launch]:
         with profile(activities=[ProfilerActivity.CUDA]) as profiler:
             run()
             torch.cuda.synchronize()
-    except RuntimeError:  # CUPTI is missing, or somebody else's
+    except RuntimeError:  # CUPTI is missing, or in use by another profiler
         return []
     return [
         Launch(event.name, event.time_range.elapsed_us())

@@ -1,4 +1,4 @@
-"""The loss over the vocabulary as an autograd function, in the steps that the cross-entropy operator is timed in."""
+"""The loss over the vocabulary as an autograd function, in the same steps as the timed cross-entropy operator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Record steps one after the other: check, warm up, time, profile once, store; what is there already is left alone."""
+"""Record steps one after the other: check, warm up, time, profile once, store; stored steps are skipped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is stored of one training step: one JSON file, whole or not there."""
+"""Record of one training step: one JSON file, written atomically."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class KernelTime(Record):
 
 
 class Kernels(Record):
-    """What one step ran on the device, profiled once behind the timed ones."""
+    """Kernels of one step on the device, profiled once after the timed steps."""
 
     count: int = Field(description="launches, copies and fills included")
     time_us: float = Field(description="sum over all of them; less than the step where the device waits")
@@ -119,7 +119,7 @@ class StepRecord(Record):
 
 
 def record_path(results: Path, name: str) -> Path:
-    """Return where a step's record lies."""
+    """Return the path of a step's record."""
     return results / FOLDER / f"{name}.json"
 
 

@@ -1,4 +1,4 @@
-"""The same training step once more, written out in fp32 without any of the kernels that are timed.
+"""Reference implementation of the training step in fp32, without any of the timed kernels.
 
 Attention is a softmax over masked scores, rotary positions are products of complex numbers, norms, activations,
 clipping and AdamW are their formulas, and the loss is torch's own cross entropy. What it shares with the recorded step

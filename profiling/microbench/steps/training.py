@@ -1,4 +1,4 @@
-"""One training step, as the predictor's task list says that a step consists of (predictor/workloads/expand.py).
+"""One training step according to the predictor's task list (predictor/workloads/expand.py).
 
 In bf16: forward and backward on bf16 weights for every micro-batch, its gradients widened into fp32 or added to those
 of earlier ones as soon as they are there, then norm and clipping of the fp32 gradients, AdamW on fp32 weights in one
@@ -96,7 +96,7 @@ class TrainingStep:
                 main.copy_(weight)
 
     def run(self, mark: Mark = unmarked) -> None:
-        """Run one step; ``mark`` is told a part's name whenever a piece of it has been launched."""
+        """Run one step; ``mark`` is called with a part's name after each launch of that part."""
         self.accumulate(mark)
         self.update()
         mark(OPTIMIZER)

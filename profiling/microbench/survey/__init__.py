@@ -1,1 +1,1 @@
-"""A first look at a GPU in a stated number of minutes: what to prepare, what runs there, and what comes back."""
+"""Survey of a GPU in a given number of minutes: the kit, the run on the GPU machine, and the archive of results."""

@@ -1,4 +1,4 @@
-"""What comes back from a survey: its results folder in one compressed file, written anew while the survey goes on.
+"""Results folder of a survey in one compressed file, rewritten while the survey runs.
 
 Tables grow at their end only. So an archive may be taken at any moment, and a later one of the same tables begins with
 the bytes of the earlier one: unpacking it over what is there loses nothing, or is refused.

@@ -1,4 +1,4 @@
-"""The commands of a survey: ``kit`` prepares what travels, ``survey`` runs there, ``unpack`` takes in its results."""
+"""Commands of a survey: ``kit`` packs it, ``survey`` runs on the GPU machine, ``unpack`` imports its results."""
 
 from __future__ import annotations
 

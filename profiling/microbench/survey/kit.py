@@ -1,4 +1,4 @@
-"""Prepare everything that travels to a bare GPU machine: the code, wheels of what it needs, and earlier results."""
+"""Build the kit for a GPU machine with torch alone: the code, wheels of its dependencies, and earlier results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from microbench.errors import MeasureError
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 MACHINES = ("x86_64", "aarch64")
 GLIBCS = ("2_39", "2_34", "2_31", "2_28", "2_27", "2_17")
-# What the measuring code imports, and what its tests on a GPU do; torch is there.
+# Imports of the measuring code and of its GPU tests; the GPU machine has torch.
 PACKAGES = (
     "pydantic", "pydantic-core", "annotated-types", "typing-extensions", "typing-inspection", "PyYAML", "pytest",
     "pluggy", "iniconfig", "packaging", "Pygments", "nvidia-ml-py",

@@ -1,4 +1,4 @@
-"""Measure this machine's GPU with what this folder holds: no network, no installation, Python with torch is enough.
+"""Measure this machine's GPU from this folder alone: no network, no installation, Python with torch is enough.
 
 python3 gpu-kit/measure.py --minutes 9 --out OUT
 
@@ -35,7 +35,7 @@ def fits(wheel: str) -> bool:
 
 
 def unpack(site: Path) -> list[str]:
-    """Unpack what this Python lacks into a folder; return what is missing all the same."""
+    """Unpack the modules that this Python lacks into a folder; return those still missing."""
     wheels = sorted(path for path in (KIT / "wheels").glob("*.whl") if fits(path.name))
     missing = []
     for module, names in FAMILIES.items():

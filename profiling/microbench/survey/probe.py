@@ -1,4 +1,4 @@
-"""Say which GPU is here, in a process of its own: whoever opens a GPU holds some of its memory until it ends."""
+"""Name the GPU in a separate process: a process that opens a GPU holds some of its memory until it ends."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PROBE_S = 120.0
 
 
 class Probe(BaseModel):
-    """What decides how a survey goes: the GPU, what it computes in, and what a table's identity holds."""
+    """Inputs of a survey's plan: the GPU, its precisions, and the identity of its tables."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

@@ -1,4 +1,4 @@
-"""What a survey of a GPU does, in order of worth, and until when.
+"""Parts of a survey of a GPU, in order of importance, and their deadlines.
 
 Every stage is a command of its own, so that one which crashes, or loses the GPU, costs itself and no other. A stage
 ends at a share of the survey's time; what it leaves goes to those after it. The next survey of the same results goes on
@@ -40,7 +40,7 @@ class Stage:
 
     Attributes:
         name: for the summary.
-        words: behind the interpreter; ``{minutes}`` stands for what the stage has left.
+        words: arguments of the interpreter; ``{minutes}`` is replaced by the remaining minutes of the stage.
         until: share of the survey's time at which it ends.
     """
 
