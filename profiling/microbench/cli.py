@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import signal
 import sys
 import time
@@ -225,4 +226,10 @@ def _stop(number: int, frame: FrameType | None) -> NoReturn:
 def console() -> NoReturn:
     """Run as a program of its own."""
     signal.signal(signal.SIGTERM, _stop)
-    sys.exit(main())
+    try:
+        status = main()
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader has ended, as in « | head »: what is left to print goes nowhere
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = FAILED
+    sys.exit(status)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -202,3 +204,9 @@ def test_repeatability_says_how_far_apart_two_rounds_are(
 ) -> None:
     assert run("repeatability", "--device", "cpu", "--sweep", tiny_sweep(tmp_path), "--shapes", "2") == 0
     assert "2 shapes (4 passes) measured twice" in capsys.readouterr().out
+
+
+def test_a_reader_that_ends_early_is_no_traceback() -> None:
+    words = f"{sys.executable} -m microbench list --json | head -n 1"
+    done = subprocess.run(words, shell=True, capture_output=True, text=True, check=True)
+    assert done.stderr == ""
