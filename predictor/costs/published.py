@@ -30,7 +30,7 @@ from predictor.costs.folder import (
     read_manifest,
     read_verified,
 )
-from predictor.costs.hardware import System
+from predictor.costs.hardware import Gpu, System
 from predictor.costs.links import MESSAGE, RING, SENT_STRAIGHT, LinkRegressor, LinkUse, link_use
 from predictor.costs.operator import Direction, Operator, Shape
 from predictor.costs.regressors import DirectionRegressor, Outside, Regressor
@@ -53,6 +53,10 @@ __all__ = [
     "read_verified",
     "with_hardware",
 ]
+
+
+# Precisions of one element size and one matrix peak: a donor's kernels in one run at the rate of the other.
+SAME_RATE = {"bf16": ("fp16",), "fp16": ("bf16",)}
 
 
 class PublishedSystem:
@@ -238,9 +242,9 @@ class PublishedSystem:
     def _operator(self, operator: Operator) -> dict[Direction, Regressor]:
         """Return an operator's regressors on this hardware, from this folder, else transferred from the donor."""
         found: dict[Direction, Regressor] = {}
-        for files in (self._donor("operators"), self.files):
+        for files in (self._donor("operators", SAME_RATE.get(self.precision, ())), self.files):
             if files is not None:
-                donor, own = files.hardware.gpu, self.hardware.gpu
+                donor, own = _with_peak(files, self.precision), self.hardware.gpu
                 measured = files.read(operator)
                 found |= {
                     d: transfer(regressor, operator, donor, own, self.precision) for d, regressor in measured.items()
@@ -293,9 +297,17 @@ class PublishedSystem:
     def regressor_names(self, kind: str) -> list[str]:
         """Return the regressors of one kind (operator or nccl) in this precision, the donor's included."""
         names = set(self.files.names(kind))
-        if kind == OPERATOR_FOLDER and (donor := self._donor("operators")) is not None:
+        precisions = SAME_RATE.get(self.precision, ())
+        if kind == OPERATOR_FOLDER and (donor := self._donor("operators", precisions)) is not None:
             names |= set(donor.names(kind))
         return sorted(names)
+
+
+def _with_peak(files: RegressorFiles, precision: str) -> Gpu:
+    """Return the GPU of some regressors, its peak in a precision being that of the one that they were measured in."""
+    gpu = files.hardware.gpu
+    peaks = gpu.peak_tflop_per_s
+    return gpu.model_copy(update={"peak_tflop_per_s": {**peaks, precision: peaks[files.precision]}})
 
 
 @lru_cache(maxsize=32)

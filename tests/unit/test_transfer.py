@@ -326,3 +326,23 @@ def test_damaged_transfer_errors_are_one_line(tmp_path: Path, monkeypatch: pytes
         monkeypatch.setattr("predictor.costs.transfer_errors.TRANSFER_ERRORS", path)
         with pytest.raises(PublishedError, match=told):
             transfer_errors.__wrapped__()
+
+
+def test_a_partly_measured_system_takes_the_rest_from_a_donor_in_the_other_half_precision(tmp_path: Path) -> None:
+    folder = tmp_path / "H200"
+    shutil.copytree(REGRESSORS_FOLDER / "H200", folder)
+    gelu = json.loads((REGRESSORS_FOLDER / "Vista/operator/NVIDIAGH200120GB_gelu_fp16.json").read_text())
+    (folder / "operator").mkdir()
+    own = folder / "operator/NVIDIAH200_gelu_bf16.json"
+    own.write_text(json.dumps(gelu | {"gpu": "NVIDIAH200", "precision": "bf16"}))
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["files"][f"operator/{own.name}"] = sha256(own.read_bytes()).hexdigest()
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    system = PublishedSystem(folder, "bf16")
+    forward = Direction.FORWARD
+    assert system.cost(catalogue()["gelu"], forward, (4096, 8192)).source is not Source.ANALYTIC
+    lent = system.cost(catalogue()["cross_entropy"], forward, (4096, 32000, 4))
+    whole = PublishedSystem(REGRESSORS_FOLDER / "H200", "fp16").cost(
+        catalogue()["cross_entropy"], forward, (4096, 32000, 4)
+    )
+    assert (lent.us, lent.source) == (whole.us, Source.ANALYTIC)
