@@ -123,7 +123,7 @@ class PublishedSystem:
 
     def operator_donor(self) -> System | None:
         """Return the hardware whose operators answer for a GPU that was not measured; None if it was."""
-        if self.hardware.transfer is None:
+        if self.hardware.transfer is None or self.files.names(OPERATOR_FOLDER):
             return None
         folder = donor_folder(self.folder, self.hardware.transfer.operators)
         donor = read_hardware(folder, read_manifest(folder))

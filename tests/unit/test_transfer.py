@@ -346,3 +346,4 @@ def test_a_partly_measured_system_takes_the_rest_from_a_donor_in_the_other_half_
         catalogue()["cross_entropy"], forward, (4096, 32000, 4)
     )
     assert (lent.us, lent.source) == (whole.us, Source.ANALYTIC)
+    assert system.operator_donor() is None, "it was measured, if not whole"
