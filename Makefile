@@ -116,7 +116,7 @@ clean: ## remove environments, caches and builds
 $(PREDICT_READY): EXTRAS :=
 $(TEST_READY): EXTRAS := [fit,test]
 $(PROFILE_READY): EXTRAS := [fit,profile]
-$(WORKFLOW_READY): EXTRAS := [fit,profile,test,workflow]
+$(WORKFLOW_READY): EXTRAS := [fit,launch,profile,test,workflow]
 .venv/%/$(READY): pyproject.toml
 	@rm -rf "$(@D)"
 	@for python in $(or $(PYTHON),$(PYTHONS)); do \
