@@ -1,0 +1,39 @@
+"""Experiments: their configuration, grids of them, and files that hold them."""
+
+from model_training_framework.config.errors import ConfigurationError, ValidationError
+from model_training_framework.config.experiment import ExperimentConfig
+from model_training_framework.config.results import ExecutionMode, ExperimentState, GridExperiment, GridSearchResult
+from model_training_framework.config.sections import (
+    CheckpointConfig,
+    DataConfig,
+    LoggingConfig,
+    ModelConfig,
+    OptimizerConfig,
+    PerformanceConfig,
+    PredictionConfig,
+    PreemptionConfig,
+    SchedulerConfig,
+    SLURMConfig,
+    TrainingConfig,
+)
+
+__all__ = [
+    "CheckpointConfig",
+    "ConfigurationError",
+    "DataConfig",
+    "ExecutionMode",
+    "ExperimentConfig",
+    "ExperimentState",
+    "GridExperiment",
+    "GridSearchResult",
+    "LoggingConfig",
+    "ModelConfig",
+    "OptimizerConfig",
+    "PerformanceConfig",
+    "PredictionConfig",
+    "PreemptionConfig",
+    "SLURMConfig",
+    "SchedulerConfig",
+    "TrainingConfig",
+    "ValidationError",
+]

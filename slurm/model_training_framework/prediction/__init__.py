@@ -1,0 +1,1 @@
+"""Experiments' step time, memory and cost, before they run."""
