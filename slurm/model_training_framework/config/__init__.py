@@ -2,7 +2,10 @@
 
 from model_training_framework.config.errors import ConfigurationError, ValidationError
 from model_training_framework.config.experiment import ExperimentConfig
+from model_training_framework.config.grid import ParameterGrid
+from model_training_framework.config.naming import NamingStrategy
 from model_training_framework.config.results import ExecutionMode, ExperimentState, GridExperiment, GridSearchResult
+from model_training_framework.config.search import Experiment, ParameterGridSearch
 from model_training_framework.config.sections import (
     CheckpointConfig,
     DataConfig,
@@ -22,13 +25,17 @@ __all__ = [
     "ConfigurationError",
     "DataConfig",
     "ExecutionMode",
+    "Experiment",
     "ExperimentConfig",
     "ExperimentState",
     "GridExperiment",
     "GridSearchResult",
     "LoggingConfig",
     "ModelConfig",
+    "NamingStrategy",
     "OptimizerConfig",
+    "ParameterGrid",
+    "ParameterGridSearch",
     "PerformanceConfig",
     "PredictionConfig",
     "PreemptionConfig",

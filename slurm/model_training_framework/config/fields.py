@@ -29,7 +29,7 @@ def plain(value: Any, where: str = "") -> Any:
     """
     if value is None or isinstance(value, str | bool | int | float):
         return value
-    if isinstance(value, Mapping):
+    if isinstance(value, dict | Mapping):
         return {str(key): plain(inner, f"{where}.{key}") for key, inner in value.items()}
     if isinstance(value, list | tuple):
         return [plain(inner, f"{where}[{index}]") for index, inner in enumerate(value)]
@@ -129,13 +129,13 @@ Word = Annotated[str, Field(strict=True, min_length=1)]
 Line = Annotated[str, Field(strict=True, min_length=1, pattern=r"^[^\x00-\x1f\x7f]+$")]
 Environment = Annotated[dict[str, Line], BeforeValidator(_environment)]
 Switch = Annotated[bool, Field(strict=True)]
-Count = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=10**15)]
-Amount = Annotated[int, BeforeValidator(_whole), Field(ge=0, le=10**15)]
-AtLeastMinusOne = Annotated[int, BeforeValidator(_whole), Field(ge=-1, le=10**9)]
-Positive = Annotated[float, BeforeValidator(_not_a_switch), Field(gt=0.0, allow_inf_nan=False)]
-NotNegative = Annotated[float, BeforeValidator(_not_a_switch), Field(ge=0.0, allow_inf_nan=False)]
-Probability = Annotated[float, BeforeValidator(_not_a_switch), Field(ge=0.0, lt=1.0)]
-Seed = Annotated[int, BeforeValidator(_whole), Field(ge=0, lt=2**32)]  # NumPy takes no larger one
+Count = Annotated[int, Field(ge=1, le=10**15), BeforeValidator(_whole)]
+Amount = Annotated[int, Field(ge=0, le=10**15), BeforeValidator(_whole)]
+AtLeastMinusOne = Annotated[int, Field(ge=-1, le=10**9), BeforeValidator(_whole)]
+Positive = Annotated[float, Field(gt=0.0, allow_inf_nan=False), BeforeValidator(_not_a_switch)]
+NotNegative = Annotated[float, Field(ge=0.0, allow_inf_nan=False), BeforeValidator(_not_a_switch)]
+Probability = Annotated[float, Field(ge=0.0, lt=1.0), BeforeValidator(_not_a_switch)]
+Seed = Annotated[int, Field(ge=0, lt=2**32), BeforeValidator(_whole)]  # NumPy takes no larger one
 ExperimentName = Annotated[str, BeforeValidator(_experiment_name)]
 TimeLimit = Annotated[str, BeforeValidator(_time_limit)]
 Memory = Annotated[str, BeforeValidator(_memory)]

@@ -45,6 +45,11 @@ def is_section(dotted: str) -> bool:
     return dotted in _SECTIONS
 
 
+def is_known(at: str, key: str) -> bool:
+    """Return whether a section has a key."""
+    return key in _SECTIONS.get(at, ())
+
+
 def is_free(dotted: str) -> bool:
     """Return whether keys below, or at, a dotted key are the user's own."""
     return any(dotted == free or dotted.startswith(f"{free}.") for free in FREE)
