@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, TypeVar, dataclass_transform, get_args, get_origin
 
-from pydantic import ConfigDict, Field, TypeAdapter
+from pydantic import ConfigDict, Field
 from pydantic import ValidationError as PydanticError
 from pydantic.dataclasses import dataclass
-from pydantic_core import ArgsKwargs, SchemaValidator
 
 from model_training_framework.config.explain import explained
 from model_training_framework.config.fields import plain
@@ -65,7 +64,7 @@ class Section:
         Raises:
             ValidationError: a key is unknown or missing, or a value is not allowed; a ValueError.
         """
-        validator: SchemaValidator = cls.__pydantic_validator__  # type: ignore[attr-defined]
+        validator: Any = cls.__pydantic_validator__  # type: ignore[attr-defined]
         try:
             section: AnySection = validator.validate_python(content if type(content) is dict else _keys(content))
         except PydanticError as error:
@@ -86,11 +85,11 @@ def section(at: str) -> Callable[[type[AnySection]], type[AnySection]]:
         finished.dotted, finished.keys = at, register(at, finished)
         types = {key: field.annotation for key, field in finished.__pydantic_fields__.items()}
         finished.changeable = tuple(key for key, annotation in types.items() if _is_container(annotation))
-        validator = TypeAdapter(finished).validator
+        checked: Callable[..., None] = finished.__init__
 
         def __init__(self: AnySection, *args: Any, **kwargs: Any) -> None:  # noqa: N807
             try:
-                validator.validate_python(ArgsKwargs(args, kwargs), self_instance=self)
+                checked(self, *args, **kwargs)
             except PydanticError as error:
                 raise explained(error, at) from None
 
