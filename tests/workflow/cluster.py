@@ -54,7 +54,13 @@ OverTimeLimit=0
 SlurmctldTimeout=30
 SlurmdTimeout=60
 NodeName=n[1-{nodes}] NodeHostname={host} NodeAddr=127.0.0.1 Port=[{first}-{last}] CPUs=4 RealMemory=16000 State=UNKNOWN
-PartitionName=debug Nodes=ALL Default=YES MaxTime=01:00:00 DefaultTime=00:10:00 State=UP
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+PartitionName=DEFAULT Nodes=ALL MaxTime=01:00:00 DefaultTime=00:10:00 State=UP
+PartitionName=debug Default=YES PreemptMode=OFF
+PartitionName=low PriorityTier=1 PreemptMode=REQUEUE GraceTime=10
+PartitionName=ungraceful PriorityTier=1 PreemptMode=REQUEUE
+PartitionName=high PriorityTier=10 PreemptMode=OFF
 """
 
 
