@@ -1,0 +1,32 @@
+"""Training that survives preemption: a trainer on Lightning Fabric whose resume is exact."""
+
+from __future__ import annotations
+
+from model_training_framework.trainer.callbacks import TrainingCallback
+from model_training_framework.trainer.config import GenericTrainerConfig
+from model_training_framework.trainer.errors import (
+    CheckpointError,
+    CheckpointTimeoutError,
+    PreemptionTimeoutError,
+    TrainerError,
+)
+from model_training_framework.trainer.preemption import EXIT_RESUMABLE
+from model_training_framework.trainer.rng import RNGState
+from model_training_framework.trainer.state import ResumeState, TrainerPhase, TrainMicroState, ValMicroState
+from model_training_framework.trainer.trainer import GenericTrainer
+
+__all__ = [
+    "EXIT_RESUMABLE",
+    "CheckpointError",
+    "CheckpointTimeoutError",
+    "GenericTrainer",
+    "GenericTrainerConfig",
+    "PreemptionTimeoutError",
+    "RNGState",
+    "ResumeState",
+    "TrainMicroState",
+    "TrainerError",
+    "TrainerPhase",
+    "TrainingCallback",
+    "ValMicroState",
+]
