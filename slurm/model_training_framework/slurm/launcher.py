@@ -181,7 +181,10 @@ class SLURMLauncher:
         Raises:
             SLURMError: Slurm did not answer, or a record is damaged.
         """
-        names = [experiment.experiment_name for experiment in experiments]
+        return self.get_states([experiment.experiment_name for experiment in experiments])
+
+    def get_states(self, names: Sequence[str]) -> dict[str, Earlier]:
+        """Return record and state of the experiments of these names that were ever submitted; errors as above."""
         return earlier(names, self.output_dir, self.patience, is_dry=True)
 
     def cancel_job(self, job_id: str) -> bool:
