@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import random
 import signal
@@ -190,6 +191,7 @@ def train(scenario: Scenario, folder: Path, kill: Kill | None = None, rank: int 
 def main_of_rank(scenario: Scenario, folder: str, kill: Kill | None, rank: int, port: int) -> None:
     """Run one rank in this process, and leave the result in a file."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    multiprocessing.set_start_method("fork", force=True)  # as in a script: workers end with the process they belong to
     log = os.open(Path(folder) / f"rank-{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(log, 1)
     os.dup2(log, 2)
