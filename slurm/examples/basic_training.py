@@ -1,6 +1,6 @@
 """Simple training: a model, an optimizer, loaders and ``fit``. Run it again and it goes on, or says that it is done.
 
-    python slurm/examples/basic_training.py FOLDER
+python slurm/examples/basic_training.py FOLDER
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A trainer of one's own: another loss, another metric, and a callback that stops to report.
 
-    python slurm/examples/custom_trainer.py FOLDER
+python slurm/examples/custom_trainer.py FOLDER
 """
 
 from __future__ import annotations

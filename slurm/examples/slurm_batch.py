@@ -1,6 +1,6 @@
 """A batch of jobs: submitted, followed to their end; submitted again, only what is missing or failed runs.
 
-    python slurm/examples/slurm_batch.py FOLDER        # where sbatch is; FOLDER is one that all nodes see
+python slurm/examples/slurm_batch.py FOLDER        # where sbatch is; FOLDER is one that all nodes see
 """
 
 from __future__ import annotations

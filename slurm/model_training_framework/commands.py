@@ -85,7 +85,9 @@ def logs(arguments: argparse.Namespace) -> Answer:
     folder = _launcher(arguments).output_dir / arguments.name
     files = sorted((folder / "logs").glob("*.out"), key=lambda path: path.stat().st_mtime)
     if not files:
-        raise ConfigurationError(f"{folder / 'logs'} has no output: the experiment has not started, or has another name")
+        raise ConfigurationError(
+            f"{folder / 'logs'} has no output: the experiment has not started, or has another name"
+        )
     with files[-1].open(encoding="utf-8", errors="replace") as stream:
         return Answer("".join(deque(stream, maxlen=arguments.lines)))
 

@@ -24,6 +24,7 @@ from model_training_framework.config.search import Experiment
 from model_training_framework.outlooks import Outlooks
 from model_training_framework.slurm import (
     BatchSubmissionResult,
+    FailedSubmission,
     GitManager,
     GitOperationError,
     JobStatus,
@@ -81,7 +82,7 @@ class ModelTrainingFramework:
         Raises:
             JobSubmissionError: the template cannot be read.
         """
-        return self._launcher(output_dir, Outlooks(refuses=True))
+        return self._launcher(output_dir, Outlooks(self.project_root, refuses=True))
 
     def run_grid_search(
         self,
@@ -138,7 +139,7 @@ class ModelTrainingFramework:
             experiment if isinstance(experiment, Experiment) else Experiment(experiment, {}, "")
             for experiment in experiments
         ]
-        outlooks = Outlooks(refuses=mode is not ExecutionMode.LOCAL)
+        outlooks = Outlooks(self.project_root, refuses=mode is not ExecutionMode.LOCAL)
         launcher = self._launcher(output_dir, outlooks)
         if mode is ExecutionMode.DRY_RUN:
             rows = _planned(own, launcher, outlooks, force)
@@ -209,7 +210,7 @@ def _planned(
                 folder=launcher.output_dir / config.experiment_name,
                 job_id=job_id,
                 forecast=outlooks.forecast(config),
-                reason=reason or outlooks.unpredicted(config),
+                reason=reason or outlooks.why_not(config),
             )
         )
     return rows
@@ -225,7 +226,9 @@ def _became(
     experiments: Sequence[Experiment], batch: BatchSubmissionResult, outlooks: Outlooks
 ) -> list[GridExperiment]:
     """Return what became of every experiment of a batch."""
-    outcomes = {outcome.experiment_name: outcome for outcome in (*batch.successful, *batch.failed)}
+    outcomes: dict[str, Submission | FailedSubmission] = {}
+    outcomes.update({outcome.experiment_name: outcome for outcome in batch.successful})
+    outcomes.update({outcome.experiment_name: outcome for outcome in batch.failed})
     rows = []
     for config, differs, _ in experiments:
         outcome = outcomes[config.experiment_name]

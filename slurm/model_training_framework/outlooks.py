@@ -1,36 +1,43 @@
-"""What is known of experiments before they run, each predicted once."""
+"""What the launcher asks about an experiment, answered from its prediction."""
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
 
-from model_training_framework.config import ConfigurationError, ExperimentConfig
-from model_training_framework.prediction import ExperimentPrediction, predict_experiment
+from model_training_framework.config import ExperimentConfig
+from model_training_framework.prediction import ExperimentPrediction, time_limit_s, try_predict
 from model_training_framework.slurm import Outlook
-
-ABOUT_NO_PREDICTION = ("experiment_name", "description", "tags", "created_by", "created_at", "seed")
+from model_training_framework.utils import Error
 
 
 class Outlooks:
-    """Answers the launcher's question about an experiment from its prediction.
+    """Answers the launcher from predictions; equal questions are predicted once."""
 
-    Experiments that differ in nothing that a prediction reads share one.
-    """
-
-    def __init__(self, refuses: bool) -> None:
-        """Begin with nothing predicted.
+    def __init__(self, project_root: Path, refuses: bool) -> None:
+        """Begin.
 
         Args:
-            refuses: an experiment that does not fit into the predicted GPU's memory is refused. What runs here runs on
+            project_root: folder that files in a ``prediction`` section are relative to.
+            refuses: refuse what is predicted not to fit into the GPU's memory. What runs on this machine runs on
                 another device than the predicted one.
         """
+        self._project_root = project_root
         self._refuses = refuses
-        self._answers: dict[str, ExperimentPrediction | str] = {}
 
     def __call__(self, config: ExperimentConfig) -> Outlook:
-        """Return time limit, refusal and prediction of an experiment."""
+        """Return time limit, refusal and prediction of an experiment; nothing of one that cannot be predicted."""
         forecast = self.forecast(config)
         if forecast is None:
             return Outlook()
-        refusal = forecast.refusal if self._refuses else None
-        return Outlook(forecast.time_limit_s, refusal, forecast.to_dict())
+        limit_s = None if forecast.steps is None else float(time_limit_s(config, forecast))
+        return Outlook(limit_s, forecast.refusal if self._refuses else None, forecast.to_dict())
+
+    def forecast(self, config: ExperimentConfig) -> ExperimentPrediction | None:
+        """Return the prediction of an experiment; None where there is none."""
+        found = try_predict(config, self._project_root)
+        return None if isinstance(found, Error) else found.value
+
+    def why_not(self, config: ExperimentConfig) -> str | None:
+        """Return why an experiment cannot be predicted; None where it can."""
+        found = try_predict(config, self._project_root)
+        return f"not predicted: {found.error}" if isinstance(found, Error) else None

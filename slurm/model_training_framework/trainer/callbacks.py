@@ -84,7 +84,9 @@ class CallbackList:
 
     def state_dict(self) -> dict[str, Any]:
         """Return every callback's state, by position and class."""
-        return {f"{i} {type(callback).__qualname__}": callback.state_dict() for i, callback in enumerate(self._callbacks)}
+        return {
+            f"{i} {type(callback).__qualname__}": callback.state_dict() for i, callback in enumerate(self._callbacks)
+        }
 
     def load_state_dict(self, states: Mapping[str, Any]) -> None:
         """Hand every callback its state.

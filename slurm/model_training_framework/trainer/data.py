@@ -158,7 +158,9 @@ class EpochData:
             TrainerError: it cannot be iterated.
         """
         if not hasattr(loader, "__iter__"):
-            raise TrainerError(f"loader is a {type(loader).__name__}; it must be a DataLoader or an iterable of batches")
+            raise TrainerError(
+                f"loader is a {type(loader).__name__}; it must be a DataLoader or an iterable of batches"
+            )
         self._fabric = fabric
         self._seed = seed
         self._moves = fabric.device.type != "cpu"
