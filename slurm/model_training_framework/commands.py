@@ -99,7 +99,7 @@ def _framework(arguments: argparse.Namespace) -> ModelTrainingFramework:
 
 
 def _launcher(arguments: argparse.Namespace) -> SLURMLauncher:
-    return _framework(arguments).get_slurm_launcher(arguments.output)
+    return _framework(arguments).get_slurm_launcher(output_dir=arguments.output)
 
 
 def _run(

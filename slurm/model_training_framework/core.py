@@ -73,7 +73,7 @@ class ModelTrainingFramework:
         """Return the manager of the project's configurations."""
         return self._config_manager
 
-    def get_slurm_launcher(self, output_dir: str | Path | None = None) -> SLURMLauncher:
+    def get_slurm_launcher(self, *, output_dir: str | Path | None = None) -> SLURMLauncher:
         """Return a launcher of the project's experiments.
 
         Args:
