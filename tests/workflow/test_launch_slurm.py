@@ -85,14 +85,16 @@ def wait_for(launcher: SLURMLauncher, job_id: str, status: JobStatus, seconds: f
     until(lambda: launcher.get_job_status(job_id) is status, seconds, f"job {job_id} {status}")
 
 
-def start_again(slurm: Cluster, job_id: str) -> None:
-    """Start a requeued job without Slurm's pause of two minutes."""
+def start_again(launcher: SLURMLauncher, slurm: Cluster, job_id: str) -> None:
+    """Start a job that is requeued now, for the first time, without Slurm's pause of two minutes."""
 
-    def is_waiting() -> bool:
-        return slurm.run("squeue", "-h", "-r", "-j", job_id, "-o", "%T", check=False).strip() == "PENDING"
+    def is_running_again() -> bool:
+        details = launcher.get_job_details(job_id)
+        if details["Reason"] == "BeginTime":
+            slurm.run("scontrol", "update", f"jobid={job_id}", "StartTime=now", check=False)
+        return details["Restarts"] == "1" and details["JobState"] in ("RUNNING", "COMPLETED", "FAILED")
 
-    until(is_waiting, END_S, f"job {job_id} back in the queue")
-    slurm.run("scontrol", "update", f"jobid={job_id}", "StartTime=now")
+    until(is_running_again, END_S, f"job {job_id} running again")
 
 
 def test_states_and_second_submission(launcher: SLURMLauncher, slurm: Cluster) -> None:
@@ -130,16 +132,17 @@ def test_states_and_second_submission(launcher: SLURMLauncher, slurm: Cluster) -
 def test_preempted_job_goes_on_by_itself(launcher: SLURMLauncher, slurm: Cluster, partition: str) -> None:
     on_one_node = ["--nodelist=n1", "--exclusive"]
     job = launcher.submit_experiment(
-        experiment("low", f"{COUNT} 80", partition=partition, additional_args=on_one_node)
+        experiment("low", f"{COUNT} 200", partition=partition, additional_args=on_one_node)
     )
     until(lambda: history(launcher, "low") == [0], START_S, "the low job's start")
     time.sleep(1.0)
     high = launcher.submit_experiment(experiment("high", "sleep 1", partition="high", additional_args=on_one_node))
     wait_for(launcher, high, JobStatus.COMPLETED)
-    start_again(slurm, job)
+    start_again(launcher, slurm, job)
     wait_for(launcher, job, JobStatus.COMPLETED)
     starts = history(launcher, "low")
     assert len(starts) == 2
+    assert starts[1] < 60, "it was told at once, not at the end of the grace time"
     assert starts[1] > 5, "it went on from what it had saved"
     assert text(launcher, "low", "preemptions") == "1"
     assert text(launcher, "low", "exit_code") == "0"
@@ -149,7 +152,7 @@ def test_gives_up_after_max_preemptions(launcher: SLURMLauncher, slurm: Cluster)
     found = experiment("again", "echo start; exit 75", max_preemptions=1)
     job = launcher.submit_experiment(found)
     until(lambda: "goes back" in log(launcher, "again"), START_S, "the first requeue")
-    start_again(slurm, job)
+    start_again(launcher, slurm, job)
     wait_for(launcher, job, JobStatus.PREEMPTED)
     assert log(launcher, "again").count("start\n") == 2
     assert (text(launcher, "again", "preemptions"), text(launcher, "again", "exit_code")) == ("1", "75")
@@ -157,13 +160,14 @@ def test_gives_up_after_max_preemptions(launcher: SLURMLauncher, slurm: Cluster)
 
 
 def test_time_limit(launcher: SLURMLauncher, slurm: Cluster) -> None:
-    saves = experiment("saves", f"{COUNT} 600", time_limit="1")
+    saves = experiment("saves", f"{COUNT} 420", time_limit="1")
     ignores = experiment("ignores", "trap '' USR1 TERM; exec sleep 200", time_limit="1")
-    both = launcher.submit_experiment(experiment("both", f"{COUNT}/$SLURM_PROCID 600", time_limit="1", ntasks_per_node=2, setup=["mkdir -p $experiment_dir/{0,1}"]))
+    both = launcher.submit_experiment(experiment("both", f"{COUNT}/$SLURM_PROCID 420", time_limit="1", ntasks_per_node=2, setup=["mkdir -p $experiment_dir/{0,1}"]))
     jobs = launcher.submit_experiment_batch([saves, ignores]).job_ids
     wait_for(launcher, jobs["ignores"], JobStatus.TIMEOUT, 120)
     for job in (jobs["saves"], both):
-        start_again(slurm, job)
+        start_again(launcher, slurm, job)
+    for job in (jobs["saves"], both):
         wait_for(launcher, job, JobStatus.COMPLETED)
     assert history(launcher, "saves")[1] > 100
     for rank in ("both/0", "both/1"):
@@ -186,7 +190,7 @@ def test_node_down(launcher: SLURMLauncher, slurm: Cluster) -> None:
     until(lambda: history(launcher, "moved") == [0], START_S, "its start")
     node = launcher.get_job_details(job)["NodeList"]
     slurm.run("scontrol", "update", f"nodename={node}", "state=down", "reason=test")
-    start_again(slurm, job)
+    start_again(launcher, slurm, job)
     wait_for(launcher, job, JobStatus.COMPLETED)
     assert len(history(launcher, "moved")) == 2
     assert text(launcher, "moved", "preemptions") == "1"
