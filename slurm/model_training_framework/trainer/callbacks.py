@@ -84,7 +84,9 @@ class CallbackList:
 
     def state_dict(self) -> dict[str, Any]:
         """Return every callback's state, by position and class."""
-        return {f"{i} {type(callback).__qualname__}": callback.state_dict() for i, callback in enumerate(self._callbacks)}
+        return {
+            f"{i} {type(callback).__qualname__}": callback.state_dict() for i, callback in enumerate(self._callbacks)
+        }
 
     def load_state_dict(self, states: Mapping[str, Any]) -> None:
         """Hand every callback its state.
@@ -96,8 +98,8 @@ class CallbackList:
         lost = [name for name, state in states.items() if state and name not in mine]
         if lost:
             raise CheckpointError(
-                f"callbacks: the checkpoint has the state of {', '.join(lost)}, this run has {', '.join(mine) or 'none'}; "
-                "add the same callbacks in the same order"
+                f"callbacks: the checkpoint has the state of {', '.join(lost)}, this run has "
+                f"{', '.join(mine) or 'none'}; add the same callbacks in the same order"
             )
         for name, callback in mine.items():
             if states.get(name):

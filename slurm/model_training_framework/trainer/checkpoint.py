@@ -38,7 +38,11 @@ class Snapshot:
 
 def versions() -> dict[str, str]:
     """Return the libraries' versions on which equality bit by bit depends."""
-    return {"python": platform.python_version(), "torch": torch.__version__, "lightning_fabric": lightning_fabric.__version__}
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "lightning_fabric": lightning_fabric.__version__,
+    }
 
 
 def rank_part(rank: int) -> str:
@@ -109,7 +113,9 @@ class Checkpointer:
         self, building: Path, plain: Mapping[str, Any], shards: Mapping[str, Any], own: Mapping[str, Any]
     ) -> dict[str, FileEntry]:
         """Write this rank's files and return them by name."""
-        files = sharded.write(building, shards, self._ranks) if shards else {}  # together, so before what may fail alone
+        files = (
+            sharded.write(building, shards, self._ranks) if shards else {}
+        )  # together, so before what may fail alone
         name = rank_part(self._ranks.rank)
         files[name] = write_part(building / name, own)
         if self._ranks.is_first:

@@ -32,7 +32,9 @@ class TensorBoardLogger:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
-            raise TrainerError(f"tensorboard is True, but it does not import ({error}); pip install tensorboard") from None
+            raise TrainerError(
+                f"tensorboard is True, but it does not import ({error}); pip install tensorboard"
+            ) from None
         self._writer = SummaryWriter(str(folder), purge_step=first_step)
 
     def log(self, step: int, values: Mapping[str, float]) -> None:

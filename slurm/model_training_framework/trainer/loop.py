@@ -205,7 +205,11 @@ class TrainingLoop(ABC):
         self._enter(TrainerPhase.TRAIN_BATCH_OPTIM_STEP)
         lr = float(self.optimizer.param_groups[0]["lr"])
         self.update()
-        if self.scheduler is not None and self.config.scheduler_interval == "step" and not _takes_metric(self.scheduler):
+        if (
+            self.scheduler is not None
+            and self.config.scheduler_interval == "step"
+            and not _takes_metric(self.scheduler)
+        ):
             self.scheduler.step()
         state.global_step += 1
         loss = train.loss_sum / train.micro_step
