@@ -53,7 +53,7 @@ class Kill:
     rank: int = 0
 
 
-class Augmented(Dataset[tuple[Any, Any]]):
+class Augmented(Dataset):  # type: ignore[misc]
     """Samples with noise from Python's, NumPy's and torch's generators."""
 
     def __init__(self, samples: int) -> None:
@@ -69,7 +69,7 @@ class Augmented(Dataset[tuple[Any, Any]]):
         return self.x[index] + noise, self.y[index]
 
 
-class Net(nn.Module):
+class Net(nn.Module):  # type: ignore[misc]
     """Blocks with dropout and batch statistics."""
 
     def __init__(self, has_statistics: bool) -> None:

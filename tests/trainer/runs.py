@@ -52,8 +52,10 @@ def start(scenario: Scenario, folder: Path, kill: Kill | None = None) -> list[in
     alive = list(ranks)
     while alive:
         done = wait([rank.sentinel for rank in alive], timeout=max(0.0, end - time.monotonic()))
+        for rank in alive:
+            rank.join(None if rank.sentinel in done else 0.0)
         alive = [rank for rank in alive if rank.sentinel not in done]
-        died = [rank for rank in ranks if rank not in alive and rank.join() is None and rank.exitcode == -signal.SIGKILL]
+        died = [rank for rank in ranks if rank not in alive and rank.exitcode not in (0, RESUMABLE)]
         if died or not done:
             for rank in alive:
                 rank.kill()

@@ -173,7 +173,8 @@ class Cluster:
     def jobs(self, *states: str) -> list[str]:
         """Return the jobs that are in the queue, all or those in some states."""
         wanted = ["-t", ",".join(states)] if states else []
-        return self.run("squeue", "-h", "-o", "%A", *wanted, check=False).split()
+        # A task of an array that was requeued is known by the array's id and its index only.
+        return self.run("squeue", "-h", "-r", "-o", "%i", *wanted, check=False).split()
 
     def start_controller(self) -> None:
         """Start slurmctld, with the state that an earlier one saved."""

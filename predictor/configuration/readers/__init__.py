@@ -54,6 +54,8 @@ def detect(path: Path) -> str:
     except (ValueError, RecursionError):
         content = None
     if isinstance(content, dict):
+        if experiment.NAME in content:
+            return experiment.FORMAT
         if "model_type" in content or "architectures" in content:
             return hugging_face.FORMAT
         if DEEPSPEED_KEYS & content.keys():

@@ -30,6 +30,7 @@ from predictor.workloads.frameworks import TORCHTITAN_DDP, TORCHTITAN_FSDP2
 
 FORMAT = "experiment of model_training_framework"
 KEYS = "experiment"
+NAME = "experiment_name"  # a key that every experiment has
 TELLING = re.compile(r"^\s*[\"']?experiment_name[\"']?\s*:", re.MULTILINE)
 SECTIONS = ("data", "model", "optimizer", "prediction", "slurm", "training")
 SIZES = {"hidden_size": "hidden_size", "num_layers": "num_layers", "num_heads": "num_attention_heads"}
@@ -170,9 +171,9 @@ def _check_sizes(section: Fields, sizes: dict[str, int | None], told: dict[str, 
     """
     missing = [theirs for theirs, ours in SIZES.items() if sizes[ours] is None and ours not in told]
     if missing:
-        name = section.text("name", "")
+        name, sizes_missing = section.text("name", ""), ", ".join(f"model.{key}" for key in missing)
         raise ConfigError(
-            f"{section.where}: model {name!r} cannot be predicted without {', '.join(f'model.{key}' for key in missing)}. "
+            f"{section.where}: model {name!r} cannot be predicted without {sizes_missing}. "
             f"A transformer can be, by its sizes, a preset, or prediction.config.{nearest(name, preset_names())}"
         )
 

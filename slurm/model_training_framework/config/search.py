@@ -134,17 +134,19 @@ class ParameterGridSearch:
                 content = with_value(content, key, value)
                 section = key.partition(".")[0]
                 versions[section] = f"{versions.get(section, '')}{key}={value!r};"
-            for version in versions.items() & checked.keys():
-                content[version[0]] = checked[version].copied()
+            for version in versions.items():
+                if version in checked:
+                    content[version[0]] = checked[version].copied()
             try:
                 config = ExperimentConfig.from_dict(content)
             except ValidationError as error:
                 first, *rest = error.problems
                 raise ValidationError(f"{first} (with {point})", *rest) from None
             built.append(config)
-            for version in versions.items() - checked.keys():
-                if isinstance(getattr(config, version[0]), Section):
-                    checked[version] = getattr(config, version[0])
+            for version in versions.items():
+                found = getattr(config, version[0])
+                if isinstance(found, Section):
+                    checked.setdefault(version, found)
             if len(built) == 1:
                 fixed = {key: getattr(config, key) for key in config.keys if key not in touched}
                 sections = {key: value for key, value in fixed.items() if isinstance(value, Section)}
@@ -156,7 +158,8 @@ class ParameterGridSearch:
 def _identity(value: Any) -> Any:
     """Return what two equal values of one key have in common and unequal ones do not."""
     if isinstance(value, Section):
-        return tuple(_identity(inner) for inner in attrgetter(*value.keys)(value))
+        values = attrgetter(*value.keys)(value)
+        return tuple(_identity(inner) for inner in values) if value.changeable else values
     return json.dumps(value, sort_keys=True) if isinstance(value, list | dict) else value
 
 

@@ -172,7 +172,11 @@ def setup(slurm: SLURMConfig) -> str:
 
 
 def launch(experiment: ExperimentConfig, place: Place) -> str:
-    """Return shell code that starts the command: by srun where there are several tasks, in its container if any."""
+    """Return shell code that starts the command as a step of its job, in its container if any.
+
+    A step also where there is one task: Slurm tells the steps of a job when its GraceTime begins, and not its script.
+    Source: slurm.conf(5), GraceTime.
+    """
     slurm = experiment.slurm or SLURMConfig()
     is_parallel = slurm.nodes * slurm.ntasks_per_node > 1
     # A signal reaches the whole process group: the trap keeps this shell, so that it can return the command's status.
@@ -182,18 +186,17 @@ def launch(experiment: ExperimentConfig, place: Place) -> str:
     words = f"bash -c {shlex.quote(chr(10).join([*inner, command(experiment, place)]))}"
     if slurm.container:
         folders = f"--bind {shlex.quote(str(place.folder))} --bind {shlex.quote(str(place.project))}"
-        words = (
-            f"apptainer exec {folders} --pwd {shlex.quote(str(place.project))} {shlex.quote(slurm.container)} {words}"
-        )
-    if not is_parallel:
-        return words
+        words = f"apptainer exec {folders} --pwd {shlex.quote(str(place.project))} {shlex.quote(slurm.container)} {words}"
     # srun takes CPUs per task from its own option only (since Slurm 22.05). The first task that ends leaves the
     # others the grace period to save.
     cpus = f" --cpus-per-task={slurm.cpus_per_task}" if slurm.cpus_per_task else ""
     wait_s = math.ceil(experiment.preemption.grace_period_seconds)
+    step = f"srun --kill-on-bad-exit=0 --wait={wait_s}{cpus} {words}"
+    if not is_parallel:
+        return step
     return (
         'env MASTER_ADDR="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)" '
-        f"MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000)) srun --kill-on-bad-exit=0 --wait={wait_s}{cpus} {words}"
+        f"MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000)) {step}"
     )
 
 

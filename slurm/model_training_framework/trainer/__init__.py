@@ -13,6 +13,7 @@ from model_training_framework.trainer.errors import (
 from model_training_framework.trainer.preemption import EXIT_RESUMABLE
 from model_training_framework.trainer.rng import RNGState
 from model_training_framework.trainer.state import ResumeState, TrainerPhase, TrainMicroState, ValMicroState
+from model_training_framework.trainer.step_recorder import MeasuredSteps, StepRecorder, read_measured_steps
 from model_training_framework.trainer.trainer import GenericTrainer
 
 __all__ = [
@@ -21,12 +22,15 @@ __all__ = [
     "CheckpointTimeoutError",
     "GenericTrainer",
     "GenericTrainerConfig",
+    "MeasuredSteps",
     "PreemptionTimeoutError",
     "RNGState",
     "ResumeState",
+    "StepRecorder",
     "TrainMicroState",
     "TrainerError",
     "TrainerPhase",
     "TrainingCallback",
     "ValMicroState",
+    "read_measured_steps",
 ]

@@ -98,8 +98,8 @@ class CallbackList:
         lost = [name for name, state in states.items() if state and name not in mine]
         if lost:
             raise CheckpointError(
-                f"callbacks: the checkpoint has the state of {', '.join(lost)}, this run has {', '.join(mine) or 'none'}; "
-                "add the same callbacks in the same order"
+                f"callbacks: the checkpoint has the state of {', '.join(lost)}, this run has "
+                f"{', '.join(mine) or 'none'}; add the same callbacks in the same order"
             )
         for name, callback in mine.items():
             if states.get(name):

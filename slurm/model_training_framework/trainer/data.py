@@ -118,7 +118,8 @@ class Order:
         seed_host(seed)
         for generator, initial in self._generators:
             generator.manual_seed(derive_seed(seed, initial))
-        for sampler in (self._sampler, getattr(self._sampler, "sampler", None)):
+        samplers: tuple[Any, ...] = (self._sampler, getattr(self._sampler, "sampler", None))
+        for sampler in samplers:
             if hasattr(sampler, "set_epoch"):
                 sampler.set_epoch(self.epoch)
 
@@ -228,7 +229,7 @@ def _shared_out(loader: Any, fabric: Fabric, seed: int) -> Any:
     """Return a loader that gives each rank its share, in the order of the seed."""
     is_distributed = isinstance(getattr(loader, "sampler", None), DistributedSampler)
     # Fabric's wrapper counts epochs by itself, from 0 in a resumed run too; the loader inside it has the sampler.
-    shared: Any = fabric.setup_dataloaders(loader, move_to_device=False)._dataloader  # type: ignore[union-attr]
+    shared: Any = fabric.setup_dataloaders(loader, move_to_device=False)._dataloader
     sampler = getattr(shared, "sampler", None)
     if isinstance(sampler, DistributedSampler) and not is_distributed:
         sampler.seed = derive_seed(seed, "share") >> 32

@@ -37,7 +37,7 @@ def make_fabric(config: GenericTrainerConfig, parallelize: Parallelize) -> Fabri
             accelerator=config.accelerator,
             devices=config.devices,
             num_nodes=config.num_nodes,
-            precision=config.precision,  # type: ignore[arg-type]
+            precision=config.precision,
             strategy=strategy,
         )
     except (ValueError, RuntimeError, TypeError, ImportError) as error:

@@ -71,7 +71,7 @@ def join(plain: Mapping[str, Any], read_shards: Callable[[list[str]], Mapping[st
     return joined
 
 
-class JsonIndexWriter(dcp.FileSystemWriter):
+class JsonIndexWriter(dcp.FileSystemWriter):  # type: ignore[misc]
     """torch's writer, with an index that holds no code."""
 
     def finish(self, metadata: Metadata, results: list[list[Any]]) -> None:
@@ -95,7 +95,7 @@ class JsonIndexWriter(dcp.FileSystemWriter):
             os.fsync(stream.fileno())
 
 
-class JsonIndexReader(dcp.FileSystemReader):
+class JsonIndexReader(dcp.FileSystemReader):  # type: ignore[misc]
     """The reader to ``JsonIndexWriter``."""
 
     def read_metadata(self, *_args: Any, **_kwargs: Any) -> Metadata:

@@ -277,8 +277,8 @@ class GenericTrainer(TrainingLoop):
         """
         if self._checkpointer is None or not self._is_safe:
             raise TrainerError(
-                "save_checkpoint() was called within a step or before fit(); call it from on_batch_end, on_epoch_start, "
-                "on_epoch_end or on_validation_end"
+                "save_checkpoint() was called within a step or before fit(); call it from on_batch_end, "
+                "on_epoch_start, on_epoch_end or on_validation_end"
             )
         state = self.state
         state.rng, state.timestamp = capture_rng(), time.time()
