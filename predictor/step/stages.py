@@ -105,15 +105,24 @@ NO_CHUNK = ChunkTime(NO_PASS, NO_PASS, NO_PASS, NO_PASS)
 
 @dataclass(frozen=True, slots=True)
 class StageTime:
-    """One stage's passes per micro-batch and chunk, and its end of the step."""
+    """One stage's passes per micro-batch and chunk, and its end of the step.
+
+    Attributes:
+        exposed_reduction: what the gradient reduction adds to the step, the tied reduction included.
+        tied: reduction of gradients that stages share.
+        gather: what the parameter gather adds to the step.
+        hidden_gather: what forward passes hide of it.
+    """
 
     num_layers: int
     parameters: int
     chunks: tuple[ChunkTime, ...]
     reduction: Cost
     exposed_reduction: Cost
+    tied: Cost
     optimizer: Cost
     gather: Cost
+    hidden_gather: Cost
 
     @property
     def whole(self) -> ChunkTime:
@@ -274,23 +283,27 @@ class _Timer:
     def _with_end(self, stage: StageTasks, chunks: tuple[ChunkTime, ...]) -> StageTime:
         """Return a stage with what it runs after its last micro-batch."""
         system, step, end = self._system, self._step, stage.end
-        reduction, gather = time_tasks(system, end.reduction), time_tasks(system, end.gather)
-        late = reduction
+        reduction, tied = time_tasks(system, end.reduction), time_tasks(system, end.tied)
+        late, gather, hidden_gather = reduction, time_tasks(system, end.gather), ZERO
         if step.overlap_gradient_reduction and end.reduction:
             window = total(
                 step_pass.cost for chunk in chunks for step_pass in (chunk.recompute, chunk.backward, chunk.weight)
             )
             late = exposed_reduction(reduction, window, end.buckets)
         if step.overlap_parameter_gather and end.gather:
-            gather = exposed_reduction(gather, total(chunk.forward.cost for chunk in chunks), end.buckets)
+            whole = gather
+            gather = exposed_reduction(whole, total(chunk.forward.cost for chunk in chunks), end.buckets)
+            hidden_gather = without_part(whole, gather)
         return StageTime(
             num_layers=stage.num_layers,
             parameters=stage.parameters,
             chunks=chunks,
             reduction=reduction,
-            exposed_reduction=late + time_tasks(system, end.tied) if end.tied else late,
+            exposed_reduction=late + tied if end.tied else late,
+            tied=tied,
             optimizer=time_tasks(system, end.optimizer),
             gather=gather,
+            hidden_gather=hidden_gather,
         )
 
 
