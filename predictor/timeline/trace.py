@@ -3,7 +3,8 @@
 Every stage is a process, every stream of it a thread. What PyTorch's profiler (Kineto) writes has the same form.
 
 Source of the format: "Trace Event Format", docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU:
-complete events ("X") with ``ts`` and ``dur`` in microseconds, which nest by time within a thread; metadata ("M").
+complete events ("X") with ``ts`` and ``dur`` in microseconds, which nest by time within a thread; metadata ("M"); flow
+events ("s", "f"), which viewers draw as arrows from what a span waited for to the span.
 """
 
 from __future__ import annotations
@@ -90,8 +91,32 @@ def _metadata(what: str, row: Mapping[str, object], **args: object) -> dict[str,
     return {"ph": "M", "name": what, "ts": 0, **row, "args": args}
 
 
+def _arrows(spans: Sequence[Span], rows: Mapping[int, Mapping[str, object]]) -> list[dict[str, object]]:
+    """Return the dependencies of spans (``after``) as pairs of flow events, each inside the span that it binds to.
+
+    Args:
+        spans: those of a trace.
+        rows: process and thread by the position of a span; of spans that are not in the trace there is none.
+    """
+    arrows: list[dict[str, object]] = []
+    for position, span in enumerate(spans):
+        for before in span.after if position in rows else ():
+            begin, end = _nanoseconds(spans[before].start_us), _nanoseconds(spans[before].end_us)
+            if before in rows and end > begin:
+                arrow = {"id": len(arrows) // 2, "cat": "dependency", "name": "dependency"}
+                start = _nanoseconds(span.start_us) / 1000
+                arrows.append({"ph": "s", "ts": (end - 1) / 1000, **rows[before], **arrow})
+                arrows.append({"ph": "f", "bp": "e", "ts": start, **rows[position], **arrow})
+    return arrows
+
+
 def trace_events(trace: StepTrace) -> dict[str, object]:
-    """Return a step as a JSON object in the Trace Event Format; its events come row by row, in the order of time."""
+    """Return a step as a JSON object in the Trace Event Format.
+
+    Its spans come row by row, in the order of time, and the arrows between them last.
+    """
+    positions = {id(span): position for position, span in enumerate(trace.spans)}
+    row_of: dict[int, dict[str, object]] = {}
     rows: dict[tuple[int, str], list[Span]] = {}
     for span in trace.spans:
         if span.end_us > span.start_us or span.stream == Stream.COMPUTE:
@@ -107,13 +132,14 @@ def trace_events(trace: StepTrace) -> dict[str, object]:
         for stream in streams:
             for number, lane in enumerate(_lanes(rows.get((stage, stream), ()))):
                 threads += 1
-                row = {"pid": stage + 1, "tid": threads}
+                row: dict[str, object] = {"pid": stage + 1, "tid": threads}
+                row_of |= dict.fromkeys((positions[id(span)] for span in lane), row)
                 label = f"{stream} {number + 1}" if number else stream
                 events.append(_metadata("thread_name", row, name=label))
                 events.append(_metadata("thread_sort_index", row, sort_index=threads))
                 events += [_complete(span, row) for span in lane]
     return {
-        "traceEvents": events,
+        "traceEvents": events + _arrows(trace.spans, row_of),
         "displayTimeUnit": "ms",
         "otherData": {"title": trace.title, "step_us": trace.step_us},
     }

@@ -113,11 +113,13 @@ def test_every_event_has_the_fields_of_its_kind() -> None:
     assert document["displayTimeUnit"] == "ms"
     assert document["otherData"] == {"title": "two stages", "step_us": 25.0}
     for event in document["traceEvents"]:
-        assert {"ph", "pid", "tid", "ts", "name", "args"} <= set(event)
+        assert {"ph", "pid", "tid", "ts", "name", "id" if event["ph"] in "sf" else "args"} <= set(event)
         if event["ph"] == "X":
             assert event["dur"] >= 0
             assert event["ts"] >= 0
             assert event["cat"] in set(Stream)
+        elif event["ph"] in ("s", "f"):
+            assert (event["cat"], event.get("bp")) == ("dependency", "e" if event["ph"] == "f" else None)
         else:
             assert event["ph"] == "M"
             values = {"process_name": "name", "thread_name": "name"}
@@ -143,6 +145,31 @@ def test_a_slot_says_what_it_is() -> None:
     slot, *inside = events[at : at + 3]
     assert [(event["name"], event["dur"]) for event in inside] == [(RECOMPUTE, 0.75), ("kernels", 1.0)]
     assert [event["ts"] - slot["ts"] for event in inside] == [0.0, 0.75]
+
+
+@given(cases())
+def test_every_dependency_is_an_arrow_between_its_spans(case: Case) -> None:
+    trace = traced(case, parts=True)
+    events: list[Event] = trace_events(trace)["traceEvents"]  # type: ignore[assignment]
+    starts, ends = ([event for event in events if event["ph"] == kind] for kind in "sf")
+    assert [event["id"] for event in starts] == [event["id"] for event in ends] == list(range(len(starts)))
+    spans = rows(events)
+    for start, end in zip(starts, ends, strict=True):
+        waits = [span for span in spans[end["pid"], end["tid"]] if span["ts"] == end["ts"]]
+        at = round(start["ts"] * 1000)
+        holds = [
+            span for span in spans[start["pid"], start["tid"]] if nanoseconds(span)[0] <= at == nanoseconds(span)[1] - 1
+        ]
+        assert waits
+        assert holds
+        assert at < round(end["ts"] * 1000)
+
+    def is_written(span: Span) -> bool:
+        return span.stream == Stream.COMPUTE or span.end_us > span.start_us
+
+    dependencies = [(trace.spans[before], span) for span in trace.spans if is_written(span) for before in span.after]
+    longer = [before for before, _ in dependencies if round(before.end_us * 1000) > round(before.start_us * 1000)]
+    assert len(starts) == len(longer)
 
 
 def test_messages_that_overlap_get_rows_of_their_own() -> None:
