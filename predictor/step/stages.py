@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from predictor.costs.cost import ZERO, Cost, Source, total
 from predictor.costs.published import PublishedSystem
 from predictor.step.host import launch_us, waiting_us
-from predictor.step.overlap import exposed, exposed_reduction, shorter_cost, without_part
+from predictor.step.overlap import exposed, shorter_cost, without_part
 from predictor.workloads.step_tasks import BlockTasks, ChunkTasks, StageTasks, StepTasks
 from predictor.workloads.tasks import TRAFFIC, Overlap, Part, PassTasks, Task
 
@@ -289,10 +289,10 @@ class _Timer:
             window = total(
                 step_pass.cost for chunk in chunks for step_pass in (chunk.recompute, chunk.backward, chunk.weight)
             )
-            late = exposed_reduction(reduction, window, end.buckets)
+            late = exposed(reduction, window, end.buckets)
         if step.overlap_parameter_gather and end.gather:
             whole = gather
-            gather = exposed_reduction(whole, total(chunk.forward.cost for chunk in chunks), end.buckets)
+            gather = exposed(whole, total(chunk.forward.cost for chunk in chunks), end.buckets)
             hidden_gather = without_part(whole, gather)
         return StageTime(
             num_layers=stage.num_layers,

@@ -90,18 +90,25 @@ def test_the_end_of_a_step_is_that_of_its_graph(case: Case, data: st.DataObject)
 def test_two_tasks_stand_for_any_number_of_buckets(
     forward: float, window: float, reduction: float, buckets: int
 ) -> None:
-    """A window in as many parts as there are buckets, each bucket behind its part and behind the bucket before."""
+    """A window in as many parts as there are buckets: each bucket waits for its part and for the bucket before."""
     graph = [GraphTask("forward", 0, Stream.COMPUTE, forward)]
     graph += [GraphTask("backward", 0, Stream.COMPUTE, window / buckets) for _ in range(buckets)]
     graph += [GraphTask("bucket", 0, Stream.REDUCTION, reduction / buckets, (1 + i,)) for i in range(buckets)]
     ended = replay_graph(graph).makespan_us
     assert math.isclose(ended, forward + window + left_over(reduction, window, buckets), rel_tol=SAME, abs_tol=SAME)
     pipeline = pipeline_tasks(SCHEDULES["1f1b"], 1, [[forward]], [[window]], [], 0.0)
-    hidden_elsewhere = 0.0  # of no use where the window is contiguous
-    end = StageEnd(reduction, buckets, hidden_elsewhere, 0.0, 0.0, 0.0, 0.0)
-    ending = ending_tasks(pipeline, [end], blocking=True)
+    unused = 0.0  # the closed form's hidden part: the window is contiguous
+    ending = ending_tasks(pipeline, [StageEnd(reduction, buckets, unused, 0.0, 0.0, 0.0, 0.0)], blocking=True)
     assert len(ending) <= 2
     assert math.isclose(replay_graph(pipeline + ending).makespan_us, ended, rel_tol=SAME, abs_tol=SAME)
+
+
+@given(DURATION, DURATION)
+def test_traffic_without_buckets_starts_with_its_window(window: float, traffic: float) -> None:
+    graph = [GraphTask("compute", 0, Stream.COMPUTE, window), GraphTask("traffic", 0, Stream.COMMUNICATION, traffic)]
+    graph.append(GraphTask("next", 0, Stream.COMPUTE, 1.0, after=(1,)))
+    ended = replay_graph(graph).makespan_us
+    assert math.isclose(ended, window + left_over(traffic, window, math.inf) + 1.0, rel_tol=SAME)
 
 
 def test_contiguous_windows_need_no_closed_form() -> None:

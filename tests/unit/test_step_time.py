@@ -13,7 +13,7 @@ from predictor.costs.hardware import Quantity
 from predictor.costs.published import PublishedSystem
 from predictor.step.composition import predict
 from predictor.step.host import launch_us, waiting_us
-from predictor.step.overlap import exposed_reduction
+from predictor.step.overlap import exposed
 from predictor.step.stages import time_block
 from predictor.workloads.expand import layer_passes
 from predictor.workloads.layout import Layout
@@ -76,9 +76,9 @@ def test_recomputation_costs_a_forward_pass() -> None:
 def test_overlap_hides_a_reduction_behind_the_backward_pass() -> None:
     reduction = Cost(100.0, 90.0, 110.0, Source.INTERPOLATED)
     window = Cost(1000.0, 900.0, 1100.0, Source.INTERPOLATED)
-    assert exposed_reduction(reduction, window, buckets=1).us == 100
-    assert exposed_reduction(reduction, window, buckets=4).us == 25
-    assert exposed_reduction(reduction, window * 0.05, buckets=4).us == pytest.approx(62.5)
+    assert exposed(reduction, window, buckets=1).us == 100
+    assert exposed(reduction, window, buckets=4).us == 25
+    assert exposed(reduction, window * 0.05, buckets=4).us == pytest.approx(62.5)
 
 
 def test_host_decides_when_kernels_are_short() -> None:
