@@ -56,8 +56,13 @@ def _hidden_traffic(
         first: position of the first task returned.
     """
     hidden = {
-        kind: [(TRAFFIC_NAMES[part], cost.us) for one in run for part, cost in one.hidden.items() if cost.us > 0.0]
-        for kind, run in passes.items()
+        kind: [
+            (TRAFFIC_NAMES[part], cost.us)
+            for step_pass in of_slot
+            for part, cost in step_pass.hidden.items()
+            if cost.us > 0.0
+        ]
+        for kind, of_slot in passes.items()
     }
     tasks: list[GraphTask] = []
     for position, slot in enumerate(slots):
@@ -77,23 +82,21 @@ def step_graph(prediction: Prediction) -> list[GraphTask]:
     """
     run, step, stages = prediction.run, prediction.tasks, prediction.stages
     blocking = run.blocking_transfers
-    message_us = prediction.message.us
-    tasks = pipeline_tasks(
-        SCHEDULES[run.schedule], run.num_micro_batches, *durations(run, stages), message_us, blocking
-    )
+    slots_us, message_us = durations(run, stages), prediction.message.us
+    tasks = pipeline_tasks(SCHEDULES[run.schedule], run.num_micro_batches, *slots_us, message_us, blocking)
     slots = [task for task in tasks if task.stream == Stream.COMPUTE]
     tasks += _hidden_traffic(slots, _slot_passes(prediction), len(tasks))
     ends = [
         StageEnd(
             reduction=timed.reduction.us,
-            buckets=asked.end.buckets if step.overlap_gradient_reduction else 1,
+            buckets=stage.end.buckets if step.overlap_gradient_reduction else 1,
             hidden=max(0.0, timed.reduction.us + timed.tied.us - timed.exposed_reduction.us),
             tied=timed.tied.us,
             optimizer=timed.optimizer.us,
             gather=timed.gather.us,
             hidden_gather=timed.hidden_gather.us,
         )
-        for timed, asked in zip(stages, step.stages, strict=True)
+        for timed, stage in zip(stages, step.stages, strict=True)
     ]
     return tasks + ending_tasks(tasks, ends, blocking)
 
@@ -103,8 +106,8 @@ def step_trace(prediction: Prediction) -> StepTrace:
     run = prediction.run
     spans = replay_graph(step_graph(prediction)).spans
     parts = {
-        kind: [(RECOMPUTE, run_passes[0].cost.us)] * (len(run_passes) > 1) + _parts(run_passes[-1])
-        for kind, run_passes in _slot_passes(prediction).items()
+        kind: [*((RECOMPUTE, recompute.cost.us) for recompute in passes[:-1]), *_parts(passes[-1])]
+        for kind, passes in _slot_passes(prediction).items()
     }
     slots = [span for span in spans if span.stream == Stream.COMPUTE]
     inside = [

@@ -19,7 +19,8 @@ class StepEnd(NamedTuple):
     """How a step ends, in the unit of its durations.
 
     Attributes:
-        reduced: when each stage's gradients are reduced.
+        reduced: when each stage's gradients are reduced; of stages that share an embedding without the wait for the
+            other, which changes no step, as the later of them has none.
         critical_stage: the stage whose reduction is the last.
         step: when the step is over.
     """
@@ -44,7 +45,7 @@ def end_of_step(finished: Sequence[float], exposed: Sequence[float], closing: fl
     Args:
         finished: when each stage ends its last slot.
         exposed: what each stage's gradient reduction takes beyond that.
-        closing: the longest of the stages' updates: optimizer, and what gathers parameters behind it.
+        closing: the longest of the stages' updates: optimizer, and parameter gather behind it.
     """
     reduced = [end + rest for end, rest in zip(finished, exposed, strict=True)]
     critical = max(range(len(reduced)), key=reduced.__getitem__)
@@ -145,7 +146,7 @@ def ending_tasks(tasks: Sequence[GraphTask], ends: Sequence[StageEnd], blocking:
     def add(
         name: str, stage: int, stream: Stream, us: float, after: tuple[int, ...], lag_us: float = 0.0
     ) -> tuple[int, ...]:
-        """Add a task, and return what its successors wait for; a task that takes no time is left out."""
+        """Add a task and return its position; one that takes no time is left out, and its predecessors returned."""
         if not us:
             return after
         lags_us = (lag_us,) * len(after) if lag_us else ()
