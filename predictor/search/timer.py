@@ -17,12 +17,13 @@ from predictor.timeline.bound import lower_bound
 from predictor.timeline.replay import replay
 from predictor.timeline.schedules import SCHEDULES
 from predictor.timeline.step_end import end_of_step
-from predictor.workloads.layer import gradient_accumulation
+from predictor.workloads.edges import edge_block, message_tasks
 from predictor.workloads.pipeline import Chunk, Stage
 from predictor.workloads.run import Recompute, TrainingRun
+from predictor.workloads.stage_end import stage_end
 from predictor.workloads.tasks import Task
 from predictor.workloads.transformer import LayerKind
-from predictor.workloads.transformer_step import edge_block, layer_block, stage_end, step_message
+from predictor.workloads.transformer_step import layer_block
 
 # Both parts of a backward pass are asked for, whether the candidate's schedule runs them apart or not.
 SPLITTING = next(name for name, schedule in SCHEDULES.items() if schedule.splits_backward)
@@ -218,9 +219,10 @@ class Timer:
         known = self._layers.get(key)
         if known is None:
             run = replace(self._run(plan, layered_as), num_micro_batches=1, recompute=Recompute.NONE)
-            layer = time_block(self._system, layer_block(run, kind))
+            block = layer_block(run, kind)
+            layer = time_block(self._system, block)
             waits = any(step_pass.host.us > 0.0 for step_pass in layer.passes)
-            accumulation = self._us([gradient_accumulation(run, kind)])
+            accumulation = self._us([block.accumulation] if block.accumulation else [])
             known = LayerWork(_work(layer), accumulation, waits or run.partition_activations)
             self._layers[key] = known
         return known
@@ -256,17 +258,15 @@ class Timer:
         key = (shared, is_first, is_last)
         known = self._edges.get(key)
         if known is None:
-            run = self._run(plan, SPLITTING)
-            last = plan.degrees.pipeline - 1
-            stage, chunk = (last, plan.num_chunks - 1) if is_last else (0, 0) if is_first else (min(1, last), 0)
-            known = self._edges[key] = _work(time_block(self._system, edge_block(run, stage, chunk)))
+            edge = edge_block(self._run(plan, SPLITTING), is_first, is_last)
+            known = self._edges[key] = _work(time_block(self._system, edge))
         return known
 
     def _message(self, plan: Plan) -> float:
         key = plan.degrees, plan.sequence_parallel, plan.micro_batch_size
         known = self._messages.get(key)
         if known is None:
-            known = self._us(step_message(self._space.run(plan)))
+            known = self._us(message_tasks(self._space.run(plan)))
             self._messages[key] = known
         return known
 
@@ -293,7 +293,7 @@ class Timer:
         return known
 
     def _end(self, run: TrainingRun, stage: Stage) -> End:
-        tasks = stage_end(run, stage, run.stage_parameters(stage.earliest))
+        tasks = stage_end(run, stage.earliest, run.rank_parameters(stage.earliest))
         return End(
             reduction=self._us(tasks.reduction),
             tied=self._us(tasks.tied),

@@ -97,7 +97,7 @@ def _kernels(passes: Iterable[PassTime]) -> float:
 
 def stage_parts(prediction: Prediction) -> list[StageParts]:
     """Return where every stage spends the step."""
-    count, timeline = prediction.run.num_micro_batches, prediction.timeline
+    count, timeline = prediction.tasks.num_micro_batches, prediction.timeline
     parts = []
     for index, stage in enumerate(prediction.stages):
         whole = stage.whole

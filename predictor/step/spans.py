@@ -39,7 +39,9 @@ def step_trace(prediction: Prediction) -> StepTrace:
     run, stages = prediction.run, prediction.stages
     schedule = SCHEDULES[run.schedule]
     message_us = prediction.message.us
-    tasks = pipeline_tasks(schedule, run.num_micro_batches, *durations(run, stages), message_us, run.blocking_transfers)
+    tasks = pipeline_tasks(
+        schedule, run.num_micro_batches, *durations(prediction.tasks, stages), message_us, run.blocking_transfers
+    )
     spans = replay_graph(tasks).spans
     slots = [span for span in spans if span.stream == Stream.COMPUTE]
     finished = [0.0] * len(stages)  # as the spans have it: that of the fast replay differs by rounding

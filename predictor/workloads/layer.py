@@ -192,12 +192,16 @@ def weight_gradients(tasks: list[Task]) -> list[Task]:
     return share_of(linear, HALF_OF_BACKWARD) + beside
 
 
+def weight_tasks(run: TrainingRun, backward: PassTasks) -> list[Task]:
+    """Return the part of a backward pass that runs in slots of its own; empty where the schedule does not split it."""
+    return weight_gradients(backward.tasks) if SCHEDULES[run.schedule].splits_backward else []
+
+
 def gradient_accumulation(run: TrainingRun, kind: LayerKind) -> Task:
     """Return the addition of a layer's weight gradients to those of earlier micro-batches: of all but the first."""
     call = sized(run, kind)
     gradient_bytes = 2 * run.gradient_bytes + call.element_bytes  # the sum is read and written, the new one read
-    dense = run.layer_dense_parameters(kind)
-    routed = run.layer_expert_parameters() if kind.has_experts else 0
+    dense, routed = run.layer_parameters(kind)
     if run.zero_stage >= 2:  # only a rank's own share is kept, and so added up
         dense, routed = dense // run.layout.gradient_ranks, routed // run.layout.expert_gradient_ranks
     return stream_task("gradient_accumulation", (dense + routed) * gradient_bytes, call, launches=0)

@@ -79,6 +79,9 @@ class PassTasks(NamedTuple):
         return self.tasks + [task for overlap in self.overlaps for task in overlap.traffic]
 
 
+NO_TASKS = PassTasks([], [])
+
+
 def share_of(tasks: list[Task], share: float) -> list[Task]:
     """Return a share of each task's time."""
     return [task._replace(times=task.times * share) for task in tasks]
