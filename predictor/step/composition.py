@@ -24,7 +24,7 @@ MACHINE_SPREAD = 0.08
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """The time of one step and everything that it is made of; durations in microseconds.
+    """The time of one step and its parts, in microseconds.
 
     Attributes:
         step: the step, with its 90 % interval and its weakest source.
@@ -33,7 +33,7 @@ class Prediction:
         timeline: the replay behind the point estimate.
         end: how the step ends behind the timeline.
         closing: the longest of the stages' updates, behind the last reduction.
-        tasks: all that the step runs, which the times are of.
+        tasks: the step's tasks and their memory.
     """
 
     run: TrainingRun
@@ -78,7 +78,7 @@ class Prediction:
 
 
 class Durations(NamedTuple):
-    """What a replay is asked with: µs per stage and chunk; no weights where the schedule has no slots for them."""
+    """Durations of a replay's slots in µs, per stage and chunk; ``weight`` is empty where no slot is split off."""
 
     forward: list[list[float]]
     backward: list[list[float]]

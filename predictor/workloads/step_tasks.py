@@ -2,13 +2,13 @@
 
 A maker per kind of workload expands a run into it once; timing, memory, breakdown and search read nothing else, so
 nothing here names a model. Parts that are alike are the same object: a pipeline of 128 equal stages holds one
-expansion, and a reader that remembers what it knows of an object meets each distinct part once. For the same reason
-parts compare by identity.
+expansion, and a reader that caches results per object reads each distinct part once. For the same reason parts compare
+by identity.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -74,8 +74,8 @@ class BlockTasks:
         backward: the whole backward pass.
         weight: the part of it that a schedule runs in slots of its own; empty where the schedule does not split it.
         host: None where the host's launches are not counted.
-        accumulation: adds weight gradients to those of earlier micro-batches; the backward pass has the share of it
-            that a micro-batch has on average, as the first one has none.
+        accumulation: adds weight gradients to those of earlier micro-batches; the backward pass has a micro-batch's
+            mean share of it, as the first micro-batch needs none.
     """
 
     forward: PassTasks
@@ -84,7 +84,7 @@ class BlockTasks:
     weight: list[Task]
     host: HostWork | None
     memory: BlockMemory = NO_MEMORY
-    accumulation: Task | None = None
+    accumulation: Sequence[Task] = ()
 
     def calls(self) -> list[Task]:
         """Return everything that runs, hidden traffic included; ``weight`` is in the backward pass."""

@@ -73,7 +73,7 @@ def layer_block(run: TrainingRun, kind: LayerKind) -> BlockTasks:
         weight_tasks(run, backward),
         host,
         layer_memory(run, kind),
-        gradient_accumulation(run, kind),
+        [gradient_accumulation(run, kind)],
     )
 
 
