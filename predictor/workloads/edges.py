@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from predictor.costs.operator import Direction
-from predictor.workloads.layer import weight_tasks
+from predictor.workloads.layer import weight_gradients
 from predictor.workloads.layer_call import LayerCall
 from predictor.workloads.run import RankParameters, TrainingRun
-from predictor.workloads.sharding import gathered, reduced
+from predictor.workloads.sharding import sharded
 from predictor.workloads.step_tasks import BlockTasks
 from predictor.workloads.tasks import (
     ADD_PASSES,
@@ -74,17 +74,16 @@ def _output(run: TrainingRun) -> tuple[PassTasks, PassTasks]:
     return PassTasks(forward, []), PassTasks(backward, [])
 
 
+def _embedding_parameters(run: TrainingRun, is_first: bool) -> int:
+    """Return the parameters of the model's beginning on one rank."""
+    return run.model.embedding_parameters(run.layout.tensor_parallel_size) + run.model.position_parameters()
+
+
 def _output_parameters(run: TrainingRun, is_first: bool) -> int:
-    """Return the parameters of the model's end on one rank; a chunk with both ends has a tied embedding already."""
+    """Return the parameters of the model's end on one rank; the first chunk has a tied embedding already."""
     tied = is_first and run.model.tied_embeddings
     embedding = 0 if tied else run.model.embedding_parameters(run.layout.tensor_parallel_size)
     return run.model.norm_parameters(1) + embedding
-
-
-def _sharded(run: TrainingRun, parameters: int, passes: tuple[PassTasks, PassTasks]) -> tuple[PassTasks, PassTasks]:
-    """Return forward and backward pass with the data-parallel traffic of ZeRO-2 and 3."""
-    held = RankParameters(parameters, 0)
-    return gathered(run, held, passes[0]), reduced(run, held, passes[1])
 
 
 def edge_block(run: TrainingRun, is_first: bool, is_last: bool) -> BlockTasks:
@@ -98,21 +97,19 @@ def edge_block(run: TrainingRun, is_first: bool, is_last: bool) -> BlockTasks:
     2021, arXiv:2104.04473, section 4.1 (scatter/gather).
     """
     forward = backward = NO_TASKS
-    for is_here, passes in ((is_first, _embedding), (is_last, _output)):
+    ends = (is_first, _embedding, _embedding_parameters), (is_last, _output, _output_parameters)
+    for is_here, passes, parameters in ends:
         if is_here:
             ahead, back = passes(run)
             if run.zero_stage >= 2:
-                tp = run.layout.tensor_parallel_size
-                first = run.model.embedding_parameters(tp) + run.model.position_parameters()
-                parameters = first if passes is _embedding else _output_parameters(run, is_first)
-                ahead, back = _sharded(run, parameters, (ahead, back))
+                ahead, back = sharded(run, RankParameters(parameters(run, is_first), 0), ahead, back)
             forward, backward = forward + ahead, backward + back
     if not run.sequence_parallel:
         if not is_first:
             forward += PassTasks(_traffic(run, "all_gather", part=Part.PIPELINE_PARALLEL), [])
         if not is_last:
             backward += PassTasks(_traffic(run, "all_gather", 2, Part.PIPELINE_PARALLEL), [])
-    weight = weight_tasks(run, backward)
+    weight = weight_gradients(run, backward)
     return BlockTasks(forward, NO_TASKS, backward, weight, None, edge_memory(run, is_first, is_last))
 
 

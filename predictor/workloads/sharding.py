@@ -45,7 +45,7 @@ def _groups(run: TrainingRun, parameters: RankParameters) -> tuple[tuple[int, To
     return (parameters.dense, run.layout.gradient_group()), (parameters.routed, run.layout.expert_gradient_group())
 
 
-def gathered(run: TrainingRun, parameters: RankParameters, forward: PassTasks) -> PassTasks:
+def _gathered(run: TrainingRun, parameters: RankParameters, forward: PassTasks) -> PassTasks:
     """Return a forward pass with the gathering of the weights that ZeRO-3 asks for.
 
     While one layer computes, the next one's weights are gathered, where that overlaps.
@@ -67,15 +67,24 @@ def gathered(run: TrainingRun, parameters: RankParameters, forward: PassTasks) -
     return PassTasks(beside.tasks, forward.overlaps + beside.overlaps)
 
 
-def reduced(run: TrainingRun, parameters: RankParameters, backward: PassTasks) -> PassTasks:
+def _reduced(run: TrainingRun, parameters: RankParameters, backward: PassTasks) -> PassTasks:
     """Return a backward pass with what ZeRO-2 and 3 add: gathering again, and scattering each micro-batch's gradients.
 
     A rank keeps only its own share of the gradients, so every micro-batch's are reduced at once.
     """
-    with_weights = gathered(run, parameters, backward)
+    with_weights = _gathered(run, parameters, backward)
     traffic: list[Task] = []
     for count, group in _groups(run, parameters):
         traffic += _reduce(run, count, group)
     beside = _beside(backward.tasks, traffic, run.overlap_gradient_reduction)
     added = beside.tasks[len(backward.tasks) :]
     return PassTasks(with_weights.tasks + added, with_weights.overlaps + beside.overlaps)
+
+
+def sharded(
+    run: TrainingRun, parameters: RankParameters, forward: PassTasks, backward: PassTasks
+) -> tuple[PassTasks, PassTasks]:
+    """Return a block's forward and backward pass with the data-parallel traffic of ZeRO-2 and 3."""
+    if run.zero_stage < 2:
+        return forward, backward
+    return _gathered(run, parameters, forward), _reduced(run, parameters, backward)

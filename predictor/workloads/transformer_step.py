@@ -10,14 +10,14 @@ from predictor.workloads.layer import (
     gradient_accumulation,
     layer_operators,
     sized,
-    weight_tasks,
+    weight_gradients,
 )
 from predictor.workloads.pipeline import pipeline
 from predictor.workloads.run import Recompute, TrainingRun
-from predictor.workloads.sharding import gathered, reduced
+from predictor.workloads.sharding import sharded
 from predictor.workloads.stage_end import stage_end
 from predictor.workloads.step_tasks import BlockTasks, ChunkTasks, HostWork, StageTasks, StepTasks
-from predictor.workloads.tasks import FORWARD, NO_TASKS, Part, PassTasks, collective_task
+from predictor.workloads.tasks import FORWARD, NO_TASKS, Part, PassTasks, collective_task, share_of
 from predictor.workloads.transformer import LayerKind
 from predictor.workloads.transformer_memory import layer_memory, stage_states
 
@@ -55,11 +55,11 @@ def _recomputation(run: TrainingRun, kind: LayerKind, forward: PassTasks) -> Pas
 
 def layer_block(run: TrainingRun, kind: LayerKind) -> BlockTasks:
     """Return one layer of a kind."""
-    forward, backward = forward_pass(run, kind), backward_pass(run, kind)
+    forward, (tasks, overlaps) = forward_pass(run, kind), backward_pass(run, kind)
     recompute = _recomputation(run, kind, forward)
-    if run.zero_stage >= 2:
-        parameters = run.layer_parameters(kind)
-        forward, backward = gathered(run, parameters, forward), reduced(run, parameters, backward)
+    accumulation = [gradient_accumulation(run, kind)]
+    backward = PassTasks(tasks + share_of(accumulation, 1.0 - 1.0 / run.num_micro_batches), overlaps)
+    forward, backward = sharded(run, run.layer_parameters(kind), forward, backward)
     host = HostWork(
         layer_launches(forward, records_graph=run.recompute is not Recompute.FULL),
         layer_launches(recompute),
@@ -70,10 +70,10 @@ def layer_block(run: TrainingRun, kind: LayerKind) -> BlockTasks:
         forward,
         recompute,
         backward,
-        weight_tasks(run, backward),
+        weight_gradients(run, backward),
         host,
         layer_memory(run, kind),
-        [gradient_accumulation(run, kind)],
+        accumulation,
     )
 
 

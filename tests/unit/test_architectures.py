@@ -11,7 +11,7 @@ from predictor.costs.collectives import Topology
 from predictor.costs.operator import Direction
 from predictor.step.stages import time_pass
 from predictor.workloads.edges import edge_block, message_tasks
-from predictor.workloads.layer import backward_pass, forward_pass, gradient_accumulation, weight_gradients
+from predictor.workloads.layer import backward_pass, forward_pass, gradient_accumulation
 from predictor.workloads.layout import Layout
 from predictor.workloads.run import Recompute, TrainingRun
 from predictor.workloads.stage_end import stage_end
@@ -245,11 +245,11 @@ def test_fp32_gradients_double_the_reduction() -> None:
 
 
 def test_weight_gradients_are_part_of_the_backward_pass() -> None:
-    tasks = backward_pass(RUN, DENSE).tasks
-    split = weight_gradients(tasks)
-    linear = sum(task.times for task in tasks if task.operator.family == "linear")
-    assert sum(task.times for task in split if task.operator.family == "linear") == linear / 2
-    assert {task.name for task in split} >= {"ffn_up", "gradient_accumulation"}
+    block = layer_block(replace(RUN, schedule="zero_bubble_h1"), DENSE)
+    linear = sum(task.times for task in block.backward.tasks if task.operator.family == "linear")
+    assert sum(task.times for task in block.weight if task.operator.family == "linear") == linear / 2
+    assert {task.name for task in block.weight} >= {"ffn_up", "gradient_accumulation"}
+    assert layer_block(RUN, DENSE).weight == []
 
 
 def test_rank_order_decides_what_a_group_spans() -> None:
