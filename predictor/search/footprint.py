@@ -34,7 +34,7 @@ class Footprints:
         stages = self._pipelines.of(plan)
         flights, states, helds = self._in_flight(plan, stages), self._stage_states(plan, stages), self._held_by(plan)
         for state, in_flight, held in zip(states, flights, helds, strict=True):
-            needed = state + activation_bytes(held, in_flight, plan.num_chunks) + held.working + held.gathered
+            needed = state + activation_bytes(held, in_flight, plan.num_chunks) + held.working
             if held.kept_last:
                 needed += end_bytes(SCHEDULES[plan.schedule], held, plan.degrees.pipeline, plan.num_micro_batches)
             if needed > tensors:

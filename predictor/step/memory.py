@@ -1,7 +1,7 @@
 """Peak memory of one GPU per stage: states, activations of all micro-batches in flight, buffers, and an allowance.
 
-What the parts of a step hold is the workload's to say (``BlockMemory``, ``StageStates``); how many micro-batches are in
-flight is the schedule's.
+A workload gives the bytes of blocks and stages (``BlockMemory``, ``StageStates``), a schedule the micro-batches in
+flight.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class StageMemory:
 
 
 def together(blocks: Iterable[tuple[BlockMemory, int]]) -> BlockMemory:
-    """Return what a stage's blocks, each so many times, hold together; blocks are computed one after another."""
+    """Return what a stage's blocks, each so many times, hold together; ``working`` includes gathered weights."""
     kept = working = kept_first = kept_last = deferred = gathered = 0.0
     for block, count in blocks:
         kept += block.kept * count
@@ -62,7 +62,7 @@ def together(blocks: Iterable[tuple[BlockMemory, int]]) -> BlockMemory:
         kept_last += block.kept_last
         deferred += block.deferred
         gathered += block.gathered
-    return BlockMemory(kept, working, kept_first, kept_last, deferred, gathered)
+    return BlockMemory(kept, working + gathered, kept_first, kept_last, deferred)
 
 
 def activation_bytes(held: BlockMemory, in_flight: int, num_chunks: int) -> float:
@@ -99,9 +99,8 @@ def _stage_memory(step: StepTasks, number: int, held: BlockMemory) -> StageMemor
     num_chunks = len(stage.chunks)
     in_flight = peak_in_flight(schedule, number, num_stages, step.num_micro_batches, num_chunks)
     activations = activation_bytes(held, in_flight, num_chunks)
-    working = held.working + held.gathered
-    if number == num_stages - 1:
-        working += end_bytes(schedule, held, num_stages, step.num_micro_batches)
+    at_end = number == num_stages - 1
+    working = held.working + (end_bytes(schedule, held, num_stages, step.num_micro_batches) if at_end else 0.0)
     weights, gradients, optimizer, buffers = stage.states
     tensors = weights + gradients + optimizer + activations + working + buffers
     return StageMemory(weights, gradients, optimizer, activations, working, buffers, allowance_bytes(tensors))

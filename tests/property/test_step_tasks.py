@@ -6,11 +6,13 @@ import ast
 from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from predictor.step import memory, stages
 from predictor.step.breakdown import answers
 from predictor.step.composition import predict
 from predictor.step.memory import step_memory
@@ -107,8 +109,8 @@ def counted(step: StepTasks, stage: int) -> Calls:
     return calls
 
 
-def same(one: Calls, other: Calls) -> bool:
-    return one.keys() == other.keys() and all(abs(one[key] - other[key]) <= 1e-9 * abs(one[key]) for key in one)
+def same(first: Calls, second: Calls) -> bool:
+    return first == pytest.approx(second, rel=1e-9, abs=0.0)
 
 
 @given(runs())
@@ -133,8 +135,9 @@ def test_a_breakdown_counts_the_calls_of_the_step(run: TrainingRun) -> None:
     system = unit_system()
     system.outside = lambda *_: None  # type: ignore[method-assign]
     prediction = predict(run, system)  # every call takes 10 µs
-    found = {
-        (one.operator.removesuffix(" (by bytes)"), one.direction): one.step_us for one in answers(prediction, system)
+    answered = {
+        (answer.operator.removesuffix(" (by bytes)"), answer.direction): answer.step_us
+        for answer in answers(prediction, system)
     }
     most: dict[tuple[str, str], float] = defaultdict(float)
     for stage in range(len(prediction.stages)):
@@ -143,8 +146,8 @@ def test_a_breakdown_counts_the_calls_of_the_step(run: TrainingRun) -> None:
             calls[name, direction] += times
         for key, times in calls.items():
             most[key] = max(most[key], times)
-    assert found.keys() == most.keys()
-    assert all(abs(found[key] - 10 * most[key]) <= 1e-6 for key in most)
+    assert answered.keys() == most.keys()
+    assert all(abs(answered[key] - 10 * most[key]) <= 1e-6 for key in most)
 
 
 @given(runs())
@@ -156,9 +159,9 @@ def test_what_is_alike_is_one_object(run: TrainingRun) -> None:
     assert len([block for block in blocks if block.host is not None]) == len(kinds)
     assert len([block for block in blocks if block.host is None]) <= 4
     times = time_stages(unit_system(), step)
-    for one, its in zip(step.stages, times, strict=True):
-        for other, theirs in zip(step.stages, times, strict=True):
-            assert (one is other) == (its is theirs)
+    for first, first_time in zip(step.stages, times, strict=True):
+        for second, second_time in zip(step.stages, times, strict=True):
+            assert (first is second) == (first_time is second_time)
 
 
 def test_a_pipeline_of_128_equal_stages_holds_three() -> None:
@@ -193,7 +196,9 @@ def test_any_workload_can_be_a_step() -> None:
     assert sum(times for task, times in step.calls(stage) if task is product) == 4 * 5 * 2 + 1
 
 
-def test_step_tasks_import_no_workload() -> None:
-    tree = ast.parse(Path(step_tasks.__file__).read_text(encoding="utf-8"))
-    modules = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    assert {module for module in modules if module and module.startswith("predictor")} == {"predictor.workloads.tasks"}
+@pytest.mark.parametrize("reader", [step_tasks, memory, stages], ids=lambda module: module.__name__)
+def test_step_tasks_timing_and_memory_import_no_workload(reader: ModuleType) -> None:
+    tree = ast.parse(Path(reader.__file__ or "").read_text(encoding="utf-8"))
+    modules = {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    workloads = {module for module in modules if module.startswith("predictor.workloads")}
+    assert workloads <= {"predictor.workloads.tasks", "predictor.workloads.step_tasks"}
