@@ -175,7 +175,7 @@ def answers(prediction: Prediction, system: PublishedSystem) -> list[Answer]:
 def _merged(pair: tuple[Answer, Answer], combine: Callable[[float, float], float]) -> Answer:
     """Return two answers of an operator as one, with the weaker source and the farther extrapolation.
 
-    ``combine`` takes two times to one: their sum on one stage, the larger of two stages.
+    ``combine`` adds the times of one stage, and takes the larger of two stages.
     """
 
     def distance(answer: Answer) -> float:
