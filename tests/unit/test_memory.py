@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from predictor.step.memory import GIB, StageMemory, activation_bytes, step_memory
+from predictor.step.memory import GIB, StageMemory, activation_bytes, end_bytes, step_memory, together
 from predictor.timeline.schedules import SCHEDULES, peak_in_flight
 from predictor.workloads.layout import Layout
 from predictor.workloads.run import Recompute, TrainingRun
@@ -206,3 +206,20 @@ def test_parts_add_up() -> None:
     parts = memory.states + memory.activations + memory.working + memory.buffers + memory.allowance
     assert memory.total == pytest.approx(parts)
     assert memory.states == pytest.approx(memory.weights + memory.gradients + memory.optimizer)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [("1f1b", 10), ("interleaved_1f1b", 10), ("all_forward_all_backward", 8 * 10), ("zero_bubble_h1", 10 + 3 * 4)],
+)
+def test_the_schedule_decides_how_many_logits_the_last_stage_holds(schedule: str, expected: float) -> None:
+    # 8 micro-batches on 4 stages. 1F1B goes back at once, AFAB holds all, ZB-H1 holds what weight gradients need of 3.
+    held = BlockMemory(kept_last=10.0, deferred=4.0)
+    assert end_bytes(SCHEDULES[schedule], held, num_stages=4, num_micro_batches=8) == expected
+
+
+def test_the_first_chunk_holds_the_embedding_for_most_micro_batches() -> None:
+    # 7 chunks' micro-batches in flight on 2 chunks: 3.5 on average, 4 in the first.
+    held = together([(BlockMemory(kept=2.0, working=5.0), 6), (BlockMemory(kept_first=1.0, gathered=3.0), 1)])
+    assert activation_bytes(held, in_flight=7, num_chunks=2) == 3.5 * 6 * 2 + 4
+    assert held.working == 5 + 3
