@@ -13,7 +13,7 @@ from predictor.report import json_document
 from predictor.report.budget import Bill, prediction_bill
 from predictor.step import breakdown, composition
 from predictor.step.breakdown import Answer
-from predictor.step.memory import GIB, run_memory
+from predictor.step.memory import GIB, step_memory
 from predictor.workloads.run import TrainingRun
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class StepPrediction:
     @property
     def memory_gib(self) -> float:
         """Return what the fullest GPU needs, in GiB (2³⁰ bytes)."""
-        return max(memory.total for memory in run_memory(self.run)) / GIB
+        return max(memory.total for memory in step_memory(self.prediction.tasks)) / GIB
 
     @property
     def fits(self) -> bool | None:

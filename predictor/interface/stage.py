@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from predictor.costs.published import PublishedSystem
 from predictor.step.breakdown import StageParts, stage_parts
 from predictor.step.composition import Prediction
-from predictor.step.memory import GIB, StageMemory, run_memory
+from predictor.step.memory import GIB, StageMemory, step_memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class PredictedStage:
 def predicted_stages(prediction: Prediction, system: PublishedSystem) -> tuple[PredictedStage, ...]:
     """Return every pipeline stage, in order."""
     limit = system.hardware.gpu.memory_gib
-    found = zip(prediction.stages, stage_parts(prediction), run_memory(prediction.run), strict=True)
+    found = zip(prediction.stages, stage_parts(prediction), step_memory(prediction.tasks), strict=True)
     return tuple(
         PredictedStage(
             stage=index,

@@ -11,7 +11,7 @@ from predictor.report.json_document import notes
 from predictor.report.text import LABELS, duration, milliseconds, wrapped
 from predictor.step.breakdown import StageParts, answers, stage_parts
 from predictor.step.composition import Prediction
-from predictor.step.memory import GIB, run_memory
+from predictor.step.memory import GIB, step_memory
 
 FORMAT = "estimate-train-time/comparison/1"
 LABEL_WIDTH = 34
@@ -41,7 +41,7 @@ class Compared:
     @property
     def memory_gib(self) -> float:
         """Return what the fullest GPU needs."""
-        return max(memory.total for memory in run_memory(self.prediction.run)) / GIB
+        return max(memory.total for memory in step_memory(self.prediction.tasks)) / GIB
 
 
 def _notes(compared: list[Compared]) -> list[str]:

@@ -14,7 +14,7 @@ from predictor.costs.published import CARD, PublishedSystem
 from predictor.report.budget import prediction_bill
 from predictor.step.breakdown import BY_BYTES, Answer, StageParts, answers, stage_parts
 from predictor.step.composition import Prediction
-from predictor.step.memory import GIB, StageMemory, run_memory
+from predictor.step.memory import GIB, StageMemory, step_memory
 from predictor.step.published_runs import published_runs_note
 
 FORMAT = "estimate-train-time/prediction/1"
@@ -97,7 +97,7 @@ def _hardware_notes(prediction: Prediction, system: PublishedSystem, answered: l
 def _memory_notes(prediction: Prediction, system: PublishedSystem) -> list[str]:
     """Return whether the run does not fit."""
     limit = system.hardware.gpu.memory_gib
-    fullest = max(run_memory(prediction.run), key=lambda memory: memory.total)
+    fullest = max(step_memory(prediction.tasks), key=lambda memory: memory.total)
     if limit is None or fullest.total <= limit.value * GIB:
         return []
     missing = fullest.total / GIB - limit.value
@@ -203,7 +203,7 @@ def to_json(
     step = prediction.step
     answered = answers(prediction, system)
     parts = stage_parts(prediction)
-    memory = run_memory(prediction.run)
+    memory = step_memory(prediction.tasks)
     stages = [
         {
             "stage": i,

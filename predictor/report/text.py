@@ -13,7 +13,7 @@ from predictor.report.budget import HOURS_PER_DAY, prediction_bill
 from predictor.report.json_document import notes
 from predictor.step.breakdown import BY_BYTES, Answer, StageParts, answers, stage_parts
 from predictor.step.composition import Prediction
-from predictor.step.memory import GIB, run_memory
+from predictor.step.memory import GIB, step_memory
 from predictor.timeline.schedules import SCHEDULES
 from predictor.workloads.layout import Layout
 from predictor.workloads.transformer import Transformer
@@ -100,7 +100,7 @@ def _degrees(layout: Layout) -> str:
 def _memory(prediction: Prediction, system: PublishedSystem) -> str:
     """Return what the fullest GPU holds, beside what it has."""
     limit = system.hardware.gpu.memory_gib
-    needed = run_memory(prediction.run)
+    needed = step_memory(prediction.tasks)
     stage = max(range(len(needed)), key=lambda i: needed[i].total)
     fullest = needed[stage]
     of = "" if limit is None else f" of {limit.value:.1f} GiB"

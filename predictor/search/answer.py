@@ -52,7 +52,7 @@ def search(problem: SearchProblem, top: int, pareto: bool = False) -> SearchAnsw
     """Answer a search problem.
 
     Raises:
-        ConfigError: nothing multiplies to the GPUs, or nothing fits.
+        ConfigError: no layout multiplies to the GPUs, or none fits.
     """
     ranking = rank(problem.space, problem.system, problem.memory_gib, top, pareto)
     winners = [_winner(problem.space, problem.system, ranked) for ranked in ranking.best]

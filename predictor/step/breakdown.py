@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import add
 
 from predictor.costs.cost import Source
@@ -66,7 +66,7 @@ class StageParts:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What one operator or collective contributes, and how far its answers can be trusted.
+    """Contribution of one operator or collective, with its source and its extrapolation.
 
     Attributes:
         operator: which regressor's operator answered.
@@ -75,7 +75,7 @@ class Answer:
         step_us: its time on the stage where it takes longest.
         outside: the size that lies farthest outside the measured range, "topology", or None.
         factor: how many times beyond the measured range that size is; None for a topology.
-        width_us: what it adds to the width of the step's interval, on the stage where that is most.
+        width_us: its share of the interval's width, on the stage where that is largest.
     """
 
     operator: str
@@ -97,7 +97,7 @@ def _kernels(passes: Iterable[PassTime]) -> float:
 
 def stage_parts(prediction: Prediction) -> list[StageParts]:
     """Return where every stage spends the step."""
-    count, timeline = prediction.run.num_micro_batches, prediction.timeline
+    count, timeline = prediction.tasks.num_micro_batches, prediction.timeline
     parts = []
     for index, stage in enumerate(prediction.stages):
         whole = stage.whole
@@ -141,7 +141,7 @@ def _exposed_share(prediction: Prediction, stage: int) -> float:
 
 
 def answers(prediction: Prediction, system: PublishedSystem) -> list[Answer]:
-    """Return what each operator and collective contributes, the largest first.
+    """Return the contribution of each operator and collective, the largest first.
 
     Side kernels are timed by their bytes at another operator's rate and counted under their own name.
     """
@@ -166,28 +166,25 @@ def answers(prediction: Prediction, system: PublishedSystem) -> list[Answer]:
                 width_us=width_us,
             )
             key = (name, new.direction)
-            on_stage[key] = _merged(on_stage[key], new, add) if key in on_stage else new
+            on_stage[key] = _merged((on_stage[key], new), add) if key in on_stage else new
         for key, new in on_stage.items():
-            merged[key] = _merged(merged[key], new, max) if key in merged else new
+            merged[key] = _merged((merged[key], new), max) if key in merged else new
     return sorted(merged.values(), key=lambda answer: -answer.step_us)
 
 
-def _merged(one: Answer, other: Answer, both: Callable[[float, float], float]) -> Answer:
-    """Return two answers of one operator as one, with the weaker source and the farther extrapolation.
+def _merged(pair: tuple[Answer, Answer], combine: Callable[[float, float], float]) -> Answer:
+    """Return two answers of an operator as one, with the weaker source and the farther extrapolation.
 
-    ``both`` makes one time of two: their sum on one stage, the larger of two stages.
+    ``combine`` adds the times of one stage, and takes the larger of two stages.
     """
 
     def distance(answer: Answer) -> float:
         return 0.0 if answer.outside is None else answer.factor or float("inf")
 
-    far = max(one, other, key=distance)
-    return Answer(
-        operator=one.operator,
-        direction=one.direction,
-        source=max(one.source, other.source),
-        step_us=both(one.step_us, other.step_us),
-        outside=far.outside,
-        factor=far.factor,
-        width_us=both(one.width_us, other.width_us),
+    first, second = pair
+    return replace(
+        max(pair, key=distance),
+        source=max(first.source, second.source),
+        step_us=combine(first.step_us, second.step_us),
+        width_us=combine(first.width_us, second.width_us),
     )

@@ -24,7 +24,7 @@ MACHINE_SPREAD = 0.08
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """The time of one step and everything that it is made of; durations in microseconds.
+    """The time of one step and its parts, in microseconds.
 
     Attributes:
         step: the step, with its 90 % interval and its weakest source.
@@ -33,7 +33,7 @@ class Prediction:
         timeline: the replay behind the point estimate.
         end: how the step ends behind the timeline.
         closing: the longest of the stages' updates, behind the last reduction.
-        tasks: all that the step runs, which the times are of.
+        tasks: the step's tasks and their memory.
     """
 
     run: TrainingRun
@@ -78,14 +78,14 @@ class Prediction:
 
 
 class Durations(NamedTuple):
-    """What a replay is asked with: µs per stage and chunk; no weights where the schedule has no slots for them."""
+    """Durations of a replay's slots in µs, per stage and chunk; ``weight`` is empty where no slot is split off."""
 
     forward: list[list[float]]
     backward: list[list[float]]
     weight: list[list[float]]
 
 
-def durations(run: TrainingRun, stages: Sequence[StageTime], end: str = "us") -> Durations:
+def durations(step: StepTasks, stages: Sequence[StageTime], end: str = "us") -> Durations:
     """Return one end ("us", "low_us" or "high_us") of every slot's duration."""
     forward = [[getattr(chunk.forward.cost, end) for chunk in stage.chunks] for stage in stages]
     backward = [
@@ -93,16 +93,16 @@ def durations(run: TrainingRun, stages: Sequence[StageTime], end: str = "us") ->
         for stage in stages
     ]
     weight = [[getattr(chunk.weight.cost, end) for chunk in stage.chunks] for stage in stages]
-    return Durations(forward, backward, weight if SCHEDULES[run.schedule].splits_backward else [])
+    return Durations(forward, backward, weight if SCHEDULES[step.schedule].splits_backward else [])
 
 
 def _compose(
-    run: TrainingRun, stages: Sequence[StageTime], message: Cost, closing: Cost, end: str
+    step: StepTasks, stages: Sequence[StageTime], message: Cost, closing: Cost, end: str
 ) -> tuple[Replay, StepEnd]:
     """Return timeline and end of the step from one end ("us", "low_us" or "high_us") of every cost."""
-    slots = durations(run, stages, end)
+    slots = durations(step, stages, end)
     timeline = replay(
-        SCHEDULES[run.schedule], run.num_micro_batches, *slots, getattr(message, end), run.blocking_transfers
+        SCHEDULES[step.schedule], step.num_micro_batches, *slots, getattr(message, end), step.blocking_transfers
     )
     exposed = [getattr(stage.exposed_reduction, end) for stage in stages]
     return timeline, end_of_step(timeline.finished, exposed, getattr(closing, end))
@@ -124,8 +124,8 @@ def predict(run: TrainingRun, system: PublishedSystem) -> Prediction:
     stages = time_stages(system, tasks)
     message = time_tasks(system, tasks.message)
     closing = max((stage.optimizer + stage.gather for stage in stages), key=lambda cost: cost.us)
-    timeline, step_end = _compose(run, stages, message, closing, "us")
-    (_, low), (_, high) = (_compose(run, stages, message, closing, end) for end in ("low_us", "high_us"))
+    timeline, step_end = _compose(tasks, stages, message, closing, "us")
+    (_, low), (_, high) = (_compose(tasks, stages, message, closing, end) for end in ("low_us", "high_us"))
     low_us, high_us = widened(step_end.step, low.step, high.step)
     sources = [closing.source, message.source]
     if run.precision != system.precision:

@@ -80,10 +80,10 @@ def step_graph(prediction: Prediction) -> list[GraphTask]:
     Slots come first, then messages, the traffic that slots hide, and the end of the step. ``predict`` composes the same
     step from the fast special cases: ``replay``, ``left_over`` and ``end_of_step``.
     """
-    run, step, stages = prediction.run, prediction.tasks, prediction.stages
-    blocking = run.blocking_transfers
-    slots_us, message_us = durations(run, stages), prediction.message.us
-    tasks = pipeline_tasks(SCHEDULES[run.schedule], run.num_micro_batches, *slots_us, message_us, blocking)
+    step, stages = prediction.tasks, prediction.stages
+    blocking = step.blocking_transfers
+    slots_us, message_us = durations(step, stages), prediction.message.us
+    tasks = pipeline_tasks(SCHEDULES[step.schedule], step.num_micro_batches, *slots_us, message_us, blocking)
     slots = [task for task in tasks if task.stream == Stream.COMPUTE]
     tasks += _hidden_traffic(slots, _slot_passes(prediction), len(tasks))
     ends = [
@@ -103,7 +103,7 @@ def step_graph(prediction: Prediction) -> list[GraphTask]:
 
 def step_trace(prediction: Prediction) -> StepTrace:
     """Return everything that happens in a predicted step: the spans of its graph, and the parts of slots."""
-    run = prediction.run
+    step = prediction.tasks
     spans = replay_graph(step_graph(prediction)).spans
     parts = {
         kind: [*((RECOMPUTE, recompute.cost.us) for recompute in passes[:-1]), *_parts(passes[-1])]
@@ -114,8 +114,8 @@ def step_trace(prediction: Prediction) -> StepTrace:
         part for slot in slots for part in parts_of(slot, parts[slot.rank, slot.details["pass"], slot.details["chunk"]])
     ]
     return StepTrace(
-        title=f"{run.layout.num_gpus:,} GPUs of {prediction.system}, {SCHEDULES[run.schedule].label}",
+        title=f"{prediction.run.layout.num_gpus:,} GPUs of {prediction.system}, {SCHEDULES[step.schedule].label}",
         step_us=prediction.step.us,
         spans=[*spans, *inside],
-        blocking=run.blocking_transfers,
+        blocking=step.blocking_transfers,
     )

@@ -15,7 +15,6 @@ from predictor.step.composition import predict
 from predictor.step.host import launch_us, waiting_us
 from predictor.step.overlap import exposed
 from predictor.step.stages import time_block
-from predictor.workloads.expand import layer_passes
 from predictor.workloads.layout import Layout
 from predictor.workloads.run import Recompute
 from predictor.workloads.tasks import Part
@@ -38,7 +37,7 @@ def unit_system(**host: float) -> PublishedSystem:
 
 def test_a_pass_is_the_sum_of_its_calls() -> None:
     forward = time_block(unit_system(), layer_block(RUN, DENSE)).forward
-    calls = sum(task.times for task in layer_passes(RUN, DENSE).forward.tasks)
+    calls = sum(task.times for task in layer_block(RUN, DENSE).forward.tasks)
     assert forward.cost.us == pytest.approx(10 * calls)
     assert forward.cost.low_us == pytest.approx(8 * calls)
     assert forward.traffic[Part.TENSOR_PARALLEL].us == 20
@@ -89,7 +88,7 @@ def test_host_decides_when_kernels_are_short() -> None:
 
 def test_host_time_is_launches_times_their_cost() -> None:
     system = unit_system(launch_forward_us=20.0, launch_backward_us=30.0).hardware
-    forward = layer_passes(RUN, DENSE).forward
+    forward = layer_block(RUN, DENSE).forward
     launches = LAYER_OVERHEAD + sum(task.launches for task in forward.calls())
     assert layer_launches(forward) == pytest.approx(launches)
     assert layer_launches(forward, records_graph=False) == pytest.approx(launches * WITHOUT_GRAPH)

@@ -18,7 +18,7 @@ from predictor.search.answer import SearchAnswer, Winner
 from predictor.search.rank import described
 from predictor.step.breakdown import BY_BYTES, Answer, StageParts, answers, stage_parts
 from predictor.step.composition import Prediction
-from predictor.step.memory import GIB, StageMemory, run_memory
+from predictor.step.memory import GIB, StageMemory, step_memory
 
 LISTED = 40
 STRENGTHS = {
@@ -156,7 +156,7 @@ def page(prediction: Prediction, loaded: Loaded, picture: str, search_answer: Se
         search_answer: a search over the same GPUs, where one was asked for.
     """
     system = loaded.system
-    parts, memory = stage_parts(prediction), run_memory(prediction.run)
+    parts, memory = stage_parts(prediction), step_memory(prediction.tasks)
     listed = answers(prediction, system)
     limit = system.hardware.gpu.memory_gib
     time_bars, memory_bars = _time_bars(parts), [_memory_bar(i, one) for i, one in enumerate(memory)]

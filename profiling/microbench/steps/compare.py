@@ -13,7 +13,7 @@ from microbench.steps.record import Measured, StepRecord, read_records
 from predictor.base.errors import ConfigError, MissingKeyError, PublishedError
 from predictor.configuration.loading import find_folder, prepare
 from predictor.step.composition import Prediction, predict
-from predictor.step.memory import GIB, run_memory
+from predictor.step.memory import GIB, step_memory
 
 FORMAT = "estimate-train-time/step-comparison/1"
 COLUMNS = (
@@ -92,7 +92,7 @@ class Comparison:
 def _memory(measured: Measured, prediction: Prediction) -> MemoryComparison | None:
     if measured.memory is None:
         return None
-    (needed,) = run_memory(prediction.run)
+    (needed,) = step_memory(prediction.tasks)
     return MemoryComparison(
         allocated_gib=measured.memory.allocated / GIB,
         reserved_gib=measured.memory.reserved / GIB,

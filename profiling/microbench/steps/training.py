@@ -1,4 +1,4 @@
-"""One training step according to the predictor's task list (predictor/workloads/expand.py).
+"""One training step according to the predictor's task list (predictor/workloads/transformer_step.py).
 
 In bf16: forward and backward on bf16 weights for every micro-batch, its gradients widened into fp32 or added to those
 of earlier ones as soon as they are there, then norm and clipping of the fp32 gradients, AdamW on fp32 weights in one
