@@ -13,8 +13,8 @@ import yaml
 
 from fitting.cli import main
 from fitting.datasheet import read_errors
-from fitting.system_fit import find_tables
 from fitting.systems import SystemFileError, measured_sources
+from fitting.tables import Tables
 from fitting.transfer_error import column, transfer_error
 from predictor.base.bundled import REGRESSORS_FOLDER
 from predictor.costs.catalogue import catalogue
@@ -23,7 +23,7 @@ from predictor.costs.cost import Source
 from predictor.costs.operator import BOTH, Direction
 from predictor.costs.published import PublishedSystem
 from predictor.costs.transfer_errors import TRANSFER_ERRORS
-from tests.unit.fitting_tables import GPU, SYSTEM, gelu_us, source, write_cluster, write_gelu
+from tests.unit.fitting_tables import GPU, SYSTEM, gelu_us, write_cluster, write_gelu
 
 GELU, FFN_UP = catalogue()["gelu"], catalogue()["ffn_up"]
 PERLMUTTER = REGRESSORS_FOLDER / "Perlmutter"
@@ -198,7 +198,7 @@ def test_a_system_predicts_itself_without_error_of_transfer(tmp_path: Path) -> N
 
 
 def test_a_column_counts_every_shape_once(tmp_path: Path) -> None:
-    table = find_tables(write_few(tmp_path / "few", 50), source())[0]
+    table = Tables.find(write_few(tmp_path / "few", 50), GPU, "fp16")
     rows = [row for row in table.rows("gelu") if row.direction is Direction.FORWARD]
     regressor = fitted(tmp_path, 50).regressor(GELU, Direction.FORWARD)
     once, twice = column(regressor, Direction.FORWARD, rows), column(regressor, Direction.FORWARD, [*rows, *rows])

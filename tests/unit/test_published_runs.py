@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from fitting.publish import seal
 from predictor.__main__ import main
-from predictor.base.bundled import systems
+from predictor.base.bundled import REGRESSORS_FOLDER, systems
 from predictor.configuration.loading import prepare
+from predictor.costs.published import PublishedSystem
 from predictor.step.published_groups import Group, published_runs
 from predictor.step.published_runs import published_runs_note
 from tests.unit.examples import full_form, write
@@ -56,6 +60,18 @@ def test_sharding_decides_on_a_system_known_from_a_data_sheet() -> None:
     assert "NeMo" not in said
     assert "5 % too short for NeMo on H100" in other
     assert "FSDP" not in other
+
+
+def test_a_gpu_with_operators_of_its_own_is_not_said_to_be_known_from_a_data_sheet(tmp_path: Path) -> None:
+    shutil.copytree(REGRESSORS_FOLDER / "Perlmutter", tmp_path / "Own")
+    hardware = tmp_path / "Own" / "system.yaml"
+    donors = {"operators": "Vista", "intra_node": "Perlmutter", "inter_node": "Vista"}
+    content = yaml.safe_load(hardware.read_text(encoding="utf-8")) | {"transfer": donors}
+    hardware.write_text(yaml.safe_dump(content), encoding="utf-8")
+    seal(tmp_path / "Own")
+    run = prepare(full_form(parallelism={"data_parallel_size": 4}), Path.cwd()).run
+    assert published_runs_note(run, PublishedSystem(tmp_path / "Own", "fp16")) is None
+    assert published_runs_note(run, PublishedSystem(REGRESSORS_FOLDER / "Selene", "fp16")) is not None
 
 
 def test_a_chip_without_rows_gets_all_groups_of_the_kind_and_says_so() -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fitting.gate import ColumnCount, gate
-from fitting.own_tables import find_own, is_own
+from fitting.own_tables import find_tables
 from fitting.pipeline import operators_of
 from fitting.report import mean
 from fitting.scores import percent, relative_error
@@ -22,7 +22,14 @@ from predictor.base.errors import PublishedError
 from predictor.costs.collectives import COLLECTIVES
 from predictor.costs.cost import Cost
 from predictor.costs.operator import Operator, Shape
-from predictor.costs.published import COLLECTIVE_FOLDER, OPERATOR_FOLDER, PublishedSystem, measured_precisions
+from predictor.costs.published import (
+    COLLECTIVE_FOLDER,
+    OPERATOR_FOLDER,
+    PublishedSystem,
+    measured_precisions,
+    read_hardware,
+    read_manifest,
+)
 
 EVALUATION_FORMAT = "estimate-train-time/evaluation/1"
 LARGEST_SHARE = 0.2
@@ -108,16 +115,11 @@ def evaluate(folder: Path, measurements: Path) -> dict[str, Any]:
         PublishedError: the system is damaged, or lacks an operator that was measured.
         TableError: a table cannot be read, or there is none of this GPU.
     """
+    hardware = read_hardware(folder, read_manifest(folder))
     jobs = []
-    name = folder.name
-    for precision in measured_precisions(folder):
-        system = PublishedSystem(folder, precision)
-        name = system.name
-        if is_own(measurements):
-            tables = find_own(measurements, system.gpu, [precision])[0]
-        else:
-            tables = Tables.find(measurements, system.gpu, precision)
-        _missing(system, tables)
+    # A donor may answer in more precisions than there are tables of.
+    for tables in find_tables(measurements, hardware.gpu.name, measured_precisions(folder)):
+        _missing(PublishedSystem(folder, tables.precision), tables)
         jobs += [Job(folder, tables, regressor) for regressor in tables.regressors()]
     jobs.sort(key=lambda job: -job.tables.size_bytes(job.regressor))
     with ProcessPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
@@ -129,7 +131,7 @@ def evaluate(folder: Path, measurements: Path) -> dict[str, Any]:
     collectives = [column for column in found if column["regressor"] in COLLECTIVES]
     return {
         "format": EVALUATION_FORMAT,
-        "system": name,
+        "system": hardware.name,
         "unit": "percent of the measured time",
         "operators": _summary(operators),
         "collectives": _summary(collectives),

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from fitting.tables import Row, TableError, Tables
+from fitting.tables import NO_PEAK, Row, TableError, Tables, find_imported
 from microbench.errors import TableError as MicrobenchTableError
 from microbench.provenance import SUFFIX, Identity, read_provenance
 from microbench.table import Measurement, read_table
@@ -121,37 +121,44 @@ def _measurements(path: Path) -> Sequence[Measurement]:
         raise TableError(str(error)) from None
 
 
-def find_own(
-    folder: Path, gpu: str, precisions: Sequence[str], say: Callable[[str], None] = lambda text: None
+def find_tables(
+    path: Path, gpu: str, precisions: Sequence[str], say: Callable[[str], None] = lambda text: None
 ) -> list[Tables]:
-    """Return the tables of a device in a results folder, one per precision that has operators.
-
-    A collective's time follows its bytes, so a precision takes a table of another one with elements as wide where it
-    has none of its own, and failing that one of MPI, which has no half precision.
+    """Return the tables of a GPU, one value per measured precision, in the layout of microbench or an imported one.
 
     Args:
-        folder: of results.
+        path: a results folder, or a cluster's folder of tables or its parent.
         gpu: the device.
-        precisions: those that may be fitted.
-        say: takes a line for every table of another precision that serves, and for every one that nothing uses.
+        precisions: those that may be fitted, because the data sheet has their peaks.
+        say: takes a line for tables that are not used, and for each that serves another precision than its own.
 
     Raises:
+        FileNotFoundError: there is no such folder.
         TableError: a table's provenance is damaged, or none is of this device and one of these precisions.
+    """
+    return (find_own if is_own(path) else find_imported)(path, gpu, precisions, say)
+
+
+def find_own(folder: Path, gpu: str, precisions: Sequence[str], say: Callable[[str], None]) -> list[Tables]:
+    """Return the tables that microbench wrote of a device, per precision that has operators; see ``find_tables``.
+
+    The time of a collective follows its bytes. So a precision without a table of its own takes that of another
+    precision with elements as wide, or else that of MPI, which has no half precision.
     """
     paths = sorted(path for kind in KINDS for path in (folder / kind).glob("*.csv"))
     known = [(path, _identity(path)) for path in paths]
     here = [(path, identity) for path, identity in known if identity.device == gpu]
-    found: list[OwnTables] = []
+    fitted: list[OwnTables] = []
     for precision in precisions:
         operators = [(path, i) for path, i in here if i.kind == "operator" and i.precision == precision]
         if operators:
-            found.append(OwnTables(folder, gpu, precision, (*operators, *_collectives(here, precision))))
-    if not found:
+            fitted.append(OwnTables(folder, gpu, precision, (*operators, *_collectives(here, precision))))
+    if not fitted:
         there = ", ".join(sorted({f"{identity.device} in {identity.precision}" for _, identity in known}))
         raise TableError(f"{folder}: no table of {gpu} in {' or '.join(precisions)}; tables there are of {there}")
-    for line in _notes(known, found):
+    for line in dict.fromkeys(line for path, identity in known for line in _notes(path, identity, fitted)):
         say(line)
-    return list(found)
+    return list(fitted)
 
 
 def _collectives(here: Sequence[Named], precision: str) -> list[Named]:
@@ -171,33 +178,19 @@ def _likeness(identity: Identity, precision: str) -> int:
     return int(identity.settings.get("backend") == "mpi")
 
 
-def _notes(known: Sequence[Named], found: Sequence[OwnTables]) -> list[str]:
-    """Say which tables serve another precision than their own, and which serve none, and why."""
-    notes = []
-    for path, identity in known:
-        where = f"{path.parent.name}/{path.name}"
-        users = [tables.precision for tables in found if path in dict(tables.identities)]
-        lent = [precision for precision in users if precision != identity.precision]
-        if lent:
-            notes.append(
-                f"{where} stands in for {', '.join(lent)}: measured in {identity.precision}, "
-                "since the time follows the bytes"
-            )
-        if not users:
-            notes.append(f"{where} is not used: {_why_unused(identity, found)}")
-    return notes
-
-
-def _why_unused(identity: Identity, found: Sequence[OwnTables]) -> str:
-    """Return why no precision uses a table."""
-    gpu, fitted = found[0].gpu, [tables.precision for tables in found]
+def _notes(path: Path, identity: Identity, fitted: Sequence[OwnTables]) -> list[str]:
+    """Return which other precisions a table serves, or why it serves none."""
+    where = f"{path.parent.name}/{path.name}"
+    users = [tables.precision for tables in fitted if path in dict(tables.identities)]
+    if users:
+        others = ", ".join(precision for precision in users if precision != identity.precision)
+        measured = f"measured in {identity.precision}, since the time follows the bytes"
+        return [f"{where} stands in for {others}: {measured}"] if others else []
+    gpu, precisions = fitted[0].gpu, ", ".join(tables.precision for tables in fitted)
     if identity.device != gpu:
-        return f"it is of {identity.device}, the system has {gpu}"
+        return [f"{where} is not used: it is of {identity.device}, the system has {gpu}"]
     if identity.kind == "operator":
-        return f"the system names no peak of {gpu} in {identity.precision}"
-    if any(_likeness(identity, precision) for precision in fitted):
-        return f"closer tables of {identity.name} over {identity.worker} serve {', '.join(fitted)}"
-    return (
-        f"elements of {identity.precision} are not as wide as those of {', '.join(fitted)}, in which operators were "
-        f"measured; measure it with --precision {fitted[0]}"
-    )
+        return [NO_PEAK.format(precision=identity.precision, gpu=gpu)]
+    if any(_likeness(identity, tables.precision) for tables in fitted):
+        return [f"{where} is not used: closer tables of {identity.name} over {identity.worker} serve {precisions}"]
+    return [f"{where} is not used: its elements are not as wide as in {precisions}, in which operators were measured"]

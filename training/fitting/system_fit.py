@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,12 +9,11 @@ from pathlib import Path
 from fitting.card import card
 from fitting.datasheet import with_lent_host
 from fitting.derive import Derived, derive_collectives, derive_operators, read_donor, with_shared_host
-from fitting.own_tables import find_own, is_own
+from fitting.own_tables import find_tables, is_own
 from fitting.pipeline import Fit, fit_all, operators_of
 from fitting.publish import contents, publish
 from fitting.report import REFERENCE, Fitted, held_out_document
 from fitting.systems import SystemSource
-from fitting.tables import TableError, Tables
 from predictor.costs.catalogue import catalogue
 from predictor.costs.collectives import COLLECTIVES
 from predictor.costs.hardware import Quantity, System, Transfer
@@ -70,36 +68,6 @@ def regressor_files(
     ]
 
 
-def find_tables(path: Path, source: SystemSource, say: Callable[[str], None] = lambda text: None) -> list[Tables]:
-    """Return the tables of every measured precision.
-
-    Args:
-        path: a results folder, or a cluster's folder of tables or its parent.
-        source: of the system.
-        say: takes a line for every table that is not used, or for another precision than its own.
-
-    Raises:
-        FileNotFoundError: there is no such folder.
-        TableError: it holds no table of this GPU.
-    """
-    gpu = source.hardware.gpu
-    if is_own(path):
-        return find_own(path, gpu.name, list(gpu.peak_tflop_per_s), say)
-    found: list[Tables] = []
-    for precision in gpu.peak_tflop_per_s:
-        try:
-            found.append(Tables.find(path, gpu.name, precision))
-        except TableError:
-            continue
-    if not found:
-        known = sorted({re.split(r"_", p.name)[0] for p in path.glob("**/operator/*.csv")})
-        raise TableError(
-            f"{path}: no table operator/{gpu.name}_*_{{{','.join(gpu.peak_tflop_per_s)}}}.csv; tables there are of "
-            f"{', '.join(known) or 'no GPU'}"
-        )
-    return found
-
-
 def fit_system(
     source: SystemSource,
     measurements: Path,
@@ -121,7 +89,8 @@ def fit_system(
     parts: list[Fitted] = []
     launches: dict[str, Quantity] = {}
     notes: list[str] = []
-    tables = find_tables(measurements, source, notes.append)
+    gpu = source.hardware.gpu
+    tables = find_tables(measurements, gpu.name, list(gpu.peak_tflop_per_s), notes.append)
     for note in notes:
         say(note)
     donors = source.hardware.transfer or donors_of(donor)
@@ -175,7 +144,8 @@ def judge(
         FileNotFoundError: a folder is missing.
         TableError: a table cannot be read, or there is none of this GPU.
     """
-    tables = find_tables(measurements, source, say)
+    gpu = source.hardware.gpu
+    tables = find_tables(measurements, gpu.name, list(gpu.peak_tflop_per_s), say)
     parts = [Fitted(table.precision, fit_all(source.hardware, table, untouched=True), []) for table in tables]
     document = held_out_document(source.hardware.name, parts)
     return document if is_own(measurements) else document | {"reference": REFERENCE}

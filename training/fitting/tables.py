@@ -11,6 +11,7 @@ file groups by shape.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from predictor.costs.catalogue import catalogue
 from predictor.costs.collectives import COLLECTIVES
 from predictor.costs.hardware import Quantity
 from predictor.costs.operator import Direction, Operator, Shape
-from predictor.costs.work import ELEMENT_BYTES, element_bytes
+from predictor.costs.work import ELEMENT_BYTES, PRECISION_BYTES, element_bytes
 from predictor.workloads.layer_call import LayerCall, padded_vocab_size
 from predictor.workloads.layer_shapes import LAYER_SHAPES
 
@@ -34,6 +35,11 @@ COLLECTIVES_BY_SHORT_NAME = {
     "reducescatter_large": "reduce_scatter",
     "p2p": "point_to_point",
 }
+FOLDERS = ("operator", "nccl")
+PRECISION_SUFFIX = re.compile(rf"_({'|'.join(PRECISION_BYTES)})(_\d+_\d+)?$")
+NO_PEAK = (
+    "tables in {precision} are not used: the data sheet has no peak of {gpu} in {precision} (gpu.peak_tflop_per_s)"
+)
 TABLE_VOCAB_SIZE = 50257
 TENSORS_PER_LAYER = 12
 
@@ -185,6 +191,41 @@ def read_collective_table(path: Path, gpu: str, precision: str) -> list[Row]:
         raise TableError(f"{path}: not a measurement table of {table}: {error}") from error
 
 
+def tables_of(path: Path, gpu: str) -> dict[str, list[Path]]:
+    """Return the tables of a GPU by precision, in ``path`` itself and in the folders directly below it.
+
+    Raises:
+        FileNotFoundError: there is no such folder.
+    """
+    if not path.is_dir():
+        raise FileNotFoundError(f"{path}: no such folder of measurements")
+    result: dict[str, list[Path]] = {}
+    for file in sorted(file for kind in FOLDERS for below in ("", "*/") for file in path.glob(f"{below}{kind}/*.csv")):
+        match = PRECISION_SUFFIX.search(file.stem)
+        if match and file.name.startswith(f"{gpu}_"):
+            result.setdefault(match[1], []).append(file)
+    return result
+
+
+def find_imported(path: Path, gpu: str, precisions: Sequence[str], say: Callable[[str], None]) -> list[Tables]:
+    """Return the tables of every measured precision; ``say`` takes a line for each one that is not in ``precisions``.
+
+    Raises:
+        FileNotFoundError: there is no such folder.
+        TableError: no folder, or more than one, has tables of this GPU in one of these precisions.
+    """
+    files = tables_of(path, gpu)
+    if not files.keys() & set(precisions):
+        known = sorted({file.name.split("_")[0] for file in path.glob("**/operator/*.csv")})
+        raise TableError(
+            f"{path}: no table operator/{gpu}_*_{{{','.join(precisions)}}}.csv; tables there are of "
+            f"{', '.join(known) or 'no GPU'}"
+        )
+    for precision in sorted(files.keys() - set(precisions)):
+        say(NO_PEAK.format(precision=precision, gpu=gpu))
+    return [Tables.find(path, gpu, precision) for precision in precisions if precision in files]
+
+
 @dataclass(frozen=True, slots=True)
 class Tables:
     """The measurement tables of one GPU and precision below a cluster's folder."""
@@ -195,21 +236,17 @@ class Tables:
 
     @classmethod
     def find(cls, path: Path, gpu: str, precision: str) -> Tables:
-        """Return the tables of ``path`` itself, or of the one cluster folder below it that has this GPU.
+        """Return the tables of ``path`` itself, or of the cluster folder below it that has this GPU.
 
         Raises:
             FileNotFoundError: there is no such folder.
             TableError: no folder, or more than one, has tables of this GPU.
         """
-        if not path.is_dir():
-            raise FileNotFoundError(f"{path}: no such folder of measurements")
-        folders = [path, *sorted(child for child in path.iterdir() if child.is_dir())]
-        patterns = (f"operator/{gpu}_*_{precision}.csv", f"nccl/{gpu}_*_{precision}*.csv")
-        found = [folder for folder in folders if any(any(folder.glob(pattern)) for pattern in patterns)]
-        if len(found) != 1:
-            where = ", ".join(str(folder) for folder in found) or "no folder"
-            raise TableError(f"{path}: {where} holds tables {' or '.join(patterns)}; expected exactly one folder")
-        return cls(found[0], gpu, precision)
+        folders = sorted({file.parent.parent for file in tables_of(path, gpu).get(precision, ())})
+        if len(folders) != 1:
+            where = ", ".join(str(folder) for folder in folders) or "no folder"
+            raise TableError(f"{path}: {where} holds tables of {gpu} in {precision}; expected exactly one folder")
+        return cls(folders[0], gpu, precision)
 
     def paths(self) -> dict[str, list[Path]]:
         """Return the files of each regressor.
