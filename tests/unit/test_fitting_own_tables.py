@@ -182,7 +182,7 @@ def test_collectives_of_another_half_precision_serve_and_that_is_said(tmp_path: 
     assert tables.precision == "bf16"
     assert used(tables) == {"gelu_bf16.0of1.csv", "all_reduce_fp16.1x4.csv", "all_reduce_bf16.2x4.csv"}
     assert said == [
-        "collective/all_reduce_fp16.1x4.csv stands in for bf16: measured in fp16, since the time follows the bytes",
+        "collective/all_reduce_fp16.1x4.csv is used for bf16: measured in fp16, since the time follows the bytes",
         "collective/all_reduce_fp16.2x4.csv is not used: closer tables of all_reduce over 2x4 serve bf16",
     ]
 
@@ -206,15 +206,11 @@ def test_wider_elements_serve_only_from_a_backend_that_has_no_others(tmp_path: P
     said: list[str] = []
     (tables,) = find_tables(tmp_path, GPU, ["bf16"], said.append)
     assert used(tables) == {"gelu_bf16.0of1.csv", "broadcast_fp32.1x4.csv", "all_reduce_fp16.1x4.csv"}
-    wide = (
-        "collective/all_gather_fp32.1x4.csv is not used: its elements are not as wide as in bf16, in which operators "
-        "were measured"
-    )
     assert said == [
-        wide,
-        "collective/all_reduce_fp16.1x4.csv stands in for bf16: measured in fp16, since the time follows the bytes",
+        "collective/all_gather_fp32.1x4.csv is not used: measure it with --precision bf16, as the operators were",
+        "collective/all_reduce_fp16.1x4.csv is used for bf16: measured in fp16, since the time follows the bytes",
         "collective/all_reduce_fp32.1x4.csv is not used: closer tables of all_reduce over 1x4 serve bf16",
-        "collective/broadcast_fp32.1x4.csv stands in for bf16: measured in fp32, since the time follows the bytes",
+        "collective/broadcast_fp32.1x4.csv is used for bf16: measured in fp32, since the time follows the bytes",
     ]
 
 
@@ -244,8 +240,8 @@ def test_collectives_of_another_precision_are_published_and_named_on_the_card(
     said = capsys.readouterr().err
     card = (tmp_path / "out" / "card.md").read_text()
     for text in (said, card):
-        assert "all_reduce_bf16.1x4.csv stands in for fp16" in text
-        assert "all_reduce_fp32.1x4.csv is not used: its elements are not as wide as in fp16" in text
+        assert "all_reduce_bf16.1x4.csv is used for fp16" in text
+        assert "all_reduce_fp32.1x4.csv is not used: measure it with --precision fp16, as the operators were" in text
     system = PublishedSystem(tmp_path / "out", "fp16")
     assert system.cost(COLLECTIVES["all_reduce"], Direction.FORWARD, (2**20, 1, 4)).us == pytest.approx(40.97, rel=0.1)
 

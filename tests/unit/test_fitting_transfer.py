@@ -54,7 +54,7 @@ def fitted(tmp_path: Path, rows: int, *words: str, **hardware: Any) -> Published
 
 
 @pytest.mark.parametrize("rows", [25, 50])
-def test_a_few_rows_of_a_new_gpu_are_fitted_and_the_rest_is_lent(tmp_path: Path, rows: int) -> None:
+def test_a_few_rows_of_a_new_gpu_are_fitted_and_the_rest_is_transferred(tmp_path: Path, rows: int) -> None:
     system = fitted(tmp_path, rows, "--donor", str(PERLMUTTER))
     for direction in BOTH:
         cost = system.cost(GELU, direction, (3072, 8192))
@@ -68,7 +68,7 @@ def test_a_few_rows_of_a_new_gpu_are_fitted_and_the_rest_is_lent(tmp_path: Path,
     assert "all_reduce, all_gather, reduce_scatter, broadcast, all_to_all, point_to_point: analytic" in card
 
 
-def test_rows_too_few_to_fit_set_the_level_of_what_is_lent(tmp_path: Path) -> None:
+def test_rows_too_few_to_fit_set_the_level_of_a_transferred_regressor(tmp_path: Path) -> None:
     system = fitted(tmp_path, 10, "--donor", str(PERLMUTTER))
     cost = system.cost(GELU, Direction.FORWARD, (8192, 16384))
     assert cost.source is Source.ANALYTIC
@@ -98,7 +98,7 @@ def test_measured_operators_take_the_place_of_a_data_sheets(tmp_path: Path) -> N
     assert system.collective("all_gather", 1e8, Topology(2, 4)).source is Source.ANALYTIC
 
 
-def test_a_published_file_mentions_a_borrowed_residual_only_where_there_is_one(tmp_path: Path) -> None:
+def test_a_regressor_fitted_here_has_no_basis_of_a_donor(tmp_path: Path) -> None:
     system = fitted(tmp_path, 50, "--donor", str(PERLMUTTER))
     text = system.regressor_path(GELU).read_text(encoding="utf-8")
     assert '"basis"' not in text

@@ -81,7 +81,7 @@ def test_a_chip_without_rows_gets_all_groups_of_the_kind_and_says_so() -> None:
     assert said.count("rows,") == len(published_runs().data_sheet)
 
 
-def test_an_error_without_a_width_is_said_without_one() -> None:
+def test_an_error_without_a_spread_is_printed_without() -> None:
     group = Group(name="A", gpus=("B",), rows=3, mean_error_percent=1.5, inside_interval_percent=50, source="C")
     assert group.summary == "1.5 % too long for A (3 rows, 50 % inside their 90 % interval)"
 

@@ -298,7 +298,7 @@ def test_a_folder_elsewhere_finds_donors_among_the_bundled_systems(tmp_path: Pat
     assert cost == opened("H100").cost(FFN_UP, FORWARD, SHAPES[FFN_UP])
 
 
-def test_what_was_measured_here_goes_before_what_is_lent(tmp_path: Path) -> None:
+def test_own_regressors_precede_those_of_a_donor(tmp_path: Path) -> None:
     folder = tmp_path / "Mine"
     shutil.copytree(REGRESSORS_FOLDER / "Vista", folder)
     for path in (*folder.glob("nccl/*.json"), *folder.glob("operator/*gelu*.json")):

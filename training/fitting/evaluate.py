@@ -1,4 +1,4 @@
-"""Judge a published system against any tables, through the same code that predicts."""
+"""Errors of a published system on measurement tables, through the code that predicts."""
 
 from __future__ import annotations
 
@@ -10,18 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fitting.gate import ColumnCount, gate
+from fitting.gate import ColumnCount
+from fitting.heldout import LARGEST_SHARE
 from fitting.own_tables import find_tables
-from fitting.pipeline import operators_of
+from fitting.pipeline import gated_rows, operators_of
 from fitting.report import mean
 from fitting.scores import percent, relative_error
 from fitting.tables import Row, TableError, Tables
 from predictor.base.errors import PublishedError
 from predictor.costs.collectives import COLLECTIVES
 from predictor.costs.cost import Cost
-from predictor.costs.operator import Operator, Shape
 from predictor.costs.published import (
     COLLECTIVE_FOLDER,
     OPERATOR_FOLDER,
@@ -32,8 +31,6 @@ from predictor.costs.published import (
 )
 
 EVALUATION_FORMAT = "estimate-train-time/evaluation/1"
-LARGEST_SHARE = 0.2
-Vector = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,18 +70,11 @@ def run_job(job: Job) -> list[dict[str, Any]]:
     """Return one entry per column of a regressor's tables."""
     system = PublishedSystem(job.folder, job.tables.precision)
     sms = int(system.hardware.gpu.num_multiprocessors.value)
-    rows = job.tables.rows(job.regressor)
     result = []
-    for direction in operators_of(job.regressor)[0].directions:
-        gated = gate([row for row in rows if row.direction is direction], system.hardware, job.tables.precision)
-        answers: dict[tuple[Operator, Shape], Cost] = {}
-        for row in gated.kept:
-            key = (row.operator, row.shape)
-            if key not in answers:
-                answers[key] = system.cost(row.operator, direction, row.shape)
+    for direction, gated in gated_rows(job.tables, job.regressor, system.hardware):
         for name, count in gated.columns.items():
             members = [row for row in gated.kept if row.column == name]
-            costs = [answers[row.operator, row.shape] for row in members]
+            costs = [system.cost(row.operator, direction, row.shape) for row in members]
             entry = _column(name, members, costs, count, sms)
             result.append({"regressor": job.regressor, "precision": job.tables.precision, **entry})
     return result
@@ -123,17 +113,17 @@ def evaluate(folder: Path, measurements: Path) -> dict[str, Any]:
         jobs += [Job(folder, tables, regressor) for regressor in tables.regressors()]
     jobs.sort(key=lambda job: -job.tables.size_bytes(job.regressor))
     with ProcessPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
-        found = [column for columns in pool.map(run_job, jobs) for column in columns]
-    found.sort(key=lambda column: (column["regressor"] in COLLECTIVES, column["regressor"]))
-    if not found:
+        columns = [column for job_columns in pool.map(run_job, jobs) for column in job_columns]
+    columns.sort(key=lambda column: (column["regressor"] in COLLECTIVES, column["regressor"]))
+    if not columns:
         raise TableError(f"{measurements}: its tables have no rows")
-    operators = [column for column in found if column["regressor"] not in COLLECTIVES]
-    collectives = [column for column in found if column["regressor"] in COLLECTIVES]
+    operators = [column for column in columns if column["regressor"] not in COLLECTIVES]
+    collectives = [column for column in columns if column["regressor"] in COLLECTIVES]
     return {
         "format": EVALUATION_FORMAT,
         "system": hardware.name,
         "unit": "percent of the measured time",
         "operators": _summary(operators),
         "collectives": _summary(collectives),
-        "columns": found,
+        "columns": columns,
     }

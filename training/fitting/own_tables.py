@@ -1,8 +1,8 @@
-"""Read the tables that ``python -m microbench`` writes; after this module they are rows like those of any table.
+"""Read the tables of ``python -m microbench``, and find the tables of a system in either layout.
 
-What is fitted is the time of the kernels alone, as a prediction adds the host's part itself. A row of a GPU that has
-only the time from an idle device (host-bound) is handed on as unusable, so that the card counts it. A row without a
-time (out of memory, refused by the kernel) says what fits, not how long it takes, and is no row here.
+Fitted is the time of the kernels alone, because a prediction adds host time itself. A row of a GPU with only the time
+from an idle device (host-bound) is kept as unusable, so that the card counts it. A row without a time (out of memory,
+refused by the kernel) is left out.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from predictor.costs.work import PRECISION_BYTES
 
 Named = tuple[Path, Identity]
 KINDS = ("operator", "collective")
-# An operator of many short kernels: what its shortest calls take from an idle device is launching.
+# An operator of many short kernels: the time of its shortest calls from an idle device is host time.
 HOST_OPERATOR = "rope"
 FEWEST_CALLS = 5
-HOST_BOUND = "host-bound: launching took longer than the kernels, whose own time is not known"
+HOST_BOUND = "host-bound: launching took longer than the kernels, whose time is not known"
 
 
 def is_own(folder: Path) -> bool:
@@ -43,7 +43,7 @@ def _identity(path: Path) -> Identity:
 
 
 def _operator(identity: Identity, path: Path) -> Operator:
-    """Return what a table is of, and check that the catalogue still means the same by it."""
+    """Return the operator or collective of a table, after a check of its dimensions."""
     known = catalogue() if identity.kind == "operator" else COLLECTIVES
     operator = known.get(identity.name)
     if operator is None or operator.dimensions != identity.dimensions:
@@ -91,22 +91,26 @@ class OwnTables(Tables):
         return result
 
     def launch_quantities(self) -> dict[str, Quantity] | None:
-        """Return the host's cost of one kernel launch, forward and backward: nothing on a CPU, which launches none."""
-        found = {}
+        """Return the host time of a kernel launch, forward and backward; none on a CPU, which launches no kernels."""
+        quantities: dict[str, Quantity] = {}
         rows = [
             row
             for path, identity in self.identities
             if identity.name == HOST_OPERATOR and identity.device_kind == "cuda"
             for row in _measurements(path)
         ]
-        for direction, kernels in zip(Direction, catalogue()[HOST_OPERATOR].launches, strict=True):
+        for direction in Direction:
             host = [row.host_us for row in rows if row.direction is direction and row.host_us is not None]
             if len(host) >= FEWEST_CALLS:
-                source = (
-                    f"host time to launch a RoPE {direction} pass, {median(host):.1f} µs, over its {kernels} kernels"
-                )
-                found[f"launch_{direction}_us"] = Quantity(value=round(median(host) / kernels, 3), source=source)
-        return found
+                quantities |= launch_quantity(direction, median(host), f"host time to launch a RoPE {direction} pass")
+        return quantities
+
+
+def launch_quantity(direction: Direction, host_us: float, source: str) -> dict[str, Quantity]:
+    """Return the host time of a launch in one direction, given that of all kernels of ``HOST_OPERATOR``."""
+    kernels = catalogue()[HOST_OPERATOR].launches[direction is Direction.BACKWARD]
+    source = f"{source}, {host_us:.1f} µs, over its {kernels} kernels"
+    return {f"launch_{direction}_us": Quantity(value=round(host_us / kernels, 3), source=source)}
 
 
 def _measurements(path: Path) -> Sequence[Measurement]:
@@ -162,7 +166,7 @@ def find_own(folder: Path, gpu: str, precisions: Sequence[str], say: Callable[[s
 
 
 def _collectives(here: Sequence[Named], precision: str) -> list[Named]:
-    """Return the best table of every collective over every topology for a precision, where one may serve."""
+    """Return the best table for a precision of every collective over every topology, where any serves."""
     usable = [named for named in here if named[1].kind == "collective" and _likeness(named[1], precision)]
     usable.sort(key=lambda named: _likeness(named[1], precision))
     return list({(identity.name, identity.worker): (path, identity) for path, identity in usable}.values())
@@ -185,7 +189,7 @@ def _notes(path: Path, identity: Identity, fitted: Sequence[OwnTables]) -> list[
     if users:
         others = ", ".join(precision for precision in users if precision != identity.precision)
         measured = f"measured in {identity.precision}, since the time follows the bytes"
-        return [f"{where} stands in for {others}: {measured}"] if others else []
+        return [f"{where} is used for {others}: {measured}"] if others else []
     gpu, precisions = fitted[0].gpu, ", ".join(tables.precision for tables in fitted)
     if identity.device != gpu:
         return [f"{where} is not used: it is of {identity.device}, the system has {gpu}"]
@@ -193,4 +197,4 @@ def _notes(path: Path, identity: Identity, fitted: Sequence[OwnTables]) -> list[
         return [NO_PEAK.format(precision=identity.precision, gpu=gpu)]
     if any(_likeness(identity, tables.precision) for tables in fitted):
         return [f"{where} is not used: closer tables of {identity.name} over {identity.worker} serve {precisions}"]
-    return [f"{where} is not used: its elements are not as wide as in {precisions}, in which operators were measured"]
+    return [f"{where} is not used: measure it with --precision {fitted[0].precision}, as the operators were"]

@@ -4,8 +4,8 @@
 (of one rank's shard for an all-gather), ``nodes``, ``GPUsPerNode`` and ``dur(us)``. A file without the last two
 numbers may repeat the rows of those with them. ``<cluster>/operator/<gpu>_<name>_<precision>.csv`` holds the sizes of
 the short form (mp, b, h, l, dim) and the durations ``F_dur(us)``, ``B_dur(us)`` or ``dur(us)``; rows become the
-kernel shapes of the operator catalogue. Different (mp, dim, …) give the same kernel shape, so everything after this
-file groups by shape.
+kernel shapes of the operator catalogue. Different (mp, dim, …) may give the same kernel shape; later modules group by
+shape.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import pandas as pd
 from predictor.configuration.short_names import OPERATORS_BY_SHORT_NAME
 from predictor.costs.catalogue import catalogue
 from predictor.costs.collectives import COLLECTIVES
+from predictor.costs.folder import COLLECTIVE_FOLDER, OPERATOR_FOLDER
 from predictor.costs.hardware import Quantity
 from predictor.costs.operator import Direction, Operator, Shape
 from predictor.costs.work import ELEMENT_BYTES, PRECISION_BYTES, element_bytes
@@ -35,7 +36,7 @@ COLLECTIVES_BY_SHORT_NAME = {
     "reducescatter_large": "reduce_scatter",
     "p2p": "point_to_point",
 }
-FOLDERS = ("operator", "nccl")
+FOLDERS = (OPERATOR_FOLDER, COLLECTIVE_FOLDER)
 PRECISION_SUFFIX = re.compile(rf"_({'|'.join(PRECISION_BYTES)})(_\d+_\d+)?$")
 NO_PEAK = (
     "tables in {precision} are not used: the data sheet has no peak of {gpu} in {precision} (gpu.peak_tflop_per_s)"
@@ -53,9 +54,9 @@ class Row:
     """One measured call in one direction.
 
     Attributes:
-        other_us: the same call's duration in the other direction.
-        kernel: which kernel ran, where the table says so.
-        unusable: why the reader takes it for no measurement of the kernels; the gate drops it with this reason.
+        other_us: duration of the same call in the other direction.
+        kernel: name of the kernel that ran, where the table has it.
+        unusable: why this is no time of the kernels, known on reading; the gate drops the row with this reason.
     """
 
     operator: Operator
@@ -74,18 +75,18 @@ class Row:
 
     @property
     def column(self) -> str:
-        """Return what was measured in one go: a table in one direction, or a collective over one topology."""
+        """Return the name of the row's column: a table in one direction, or a collective over one topology."""
         if self.is_collective:
             return f"{self.table} {self.shape[1]}x{self.shape[2]}"
         return f"{self.table} {self.direction}"
 
 
 def _layer_shape(operator: Operator, row: dict[str, float], precision: str) -> Shape:
-    """Return the kernel shape of a row of a layer operator's table; sizes the table lacks do not matter to it.
+    """Return the kernel shape of a row of a layer operator's table; it does not depend on sizes that the table lacks.
 
-    The loss was measured on logits in the table's precision (docs/adr/0018-least-bytes.md says what shows it).
+    The loss was measured on logits in the table's precision; evidence: docs/adr/0018-least-bytes.md.
     """
-    heads = int(row.get("h", row.get("mp", 1)))  # one per rank where the table does not say: no shape depends on it
+    heads = int(row.get("h", row.get("mp", 1)))  # without heads in the table no shape depends on them
     hidden = int(row.get("dim", heads))
     call = LayerCall(
         micro_batch_size=int(row["b"]),
@@ -121,19 +122,22 @@ def _shapes(operator: Operator, table: str, frame: pd.DataFrame, precision: str)
 
 
 def operator_of(path: Path, gpu: str, precision: str) -> tuple[str, Operator]:
-    """Return the short name in a table's file name and the operator that it stands for.
+    """Return the short name in a table's file name and the operator or collective that it stands for.
 
     Raises:
-        TableError: no operator has this name.
+        TableError: there is no such operator, or no such collective in a folder of collectives.
     """
-    table = path.stem.removeprefix(f"{gpu}_").removesuffix(f"_{precision}")
-    if table not in OPERATORS_BY_SHORT_NAME:
-        raise TableError(f"{path}: unknown operator {table!r}; known: {', '.join(sorted(OPERATORS_BY_SHORT_NAME))}")
-    return table, catalogue()[OPERATORS_BY_SHORT_NAME[table]]
+    table = re.sub(rf"^{re.escape(gpu)}_|_{precision}(_\d+_\d+)?$", "", path.stem)
+    is_collective = path.parent.name == COLLECTIVE_FOLDER
+    names = COLLECTIVES_BY_SHORT_NAME if is_collective else OPERATORS_BY_SHORT_NAME
+    if table not in names:
+        kind = "collective" if is_collective else "operator"
+        raise TableError(f"{path}: unknown {kind} {table!r}; known: {', '.join(sorted(names))}")
+    return table, (COLLECTIVES if is_collective else catalogue())[names[table]]
 
 
 def read_table(path: Path, gpu: str, precision: str) -> list[Row]:
-    """Read one operator table.
+    """Read the table of an operator, or of a collective in a folder of collectives.
 
     Raises:
         TableError: the file name, a column or a value is not of the layout.
@@ -141,6 +145,8 @@ def read_table(path: Path, gpu: str, precision: str) -> list[Row]:
     table, operator = operator_of(path, gpu, precision)
     try:
         frame = pd.read_csv(path, dtype=float)
+        if operator.name in COLLECTIVES:
+            return _collective_rows(operator, table, frame)
         shapes = _shapes(operator, table, frame, precision)
     except (ValueError, KeyError, pd.errors.ParserError) as error:
         raise TableError(f"{path}: not a measurement table of {table}: {error}") from error
@@ -149,7 +155,7 @@ def read_table(path: Path, gpu: str, precision: str) -> list[Row]:
         columns = {("dur" if "dur" in frame else "dur(us)"): Direction.FORWARD}
     for column in columns:
         if column not in frame:
-            raise TableError(f"{path}: no column {column!r}; found {', '.join(frame.columns)}")
+            raise TableError(f"{path}: no column {column!r}; there are {', '.join(frame.columns)}")
     rows = []
     for column, direction in columns.items():
         others = [frame[c] for c in columns if c != column] or [pd.Series([None] * len(frame), dtype=object)]
@@ -160,35 +166,12 @@ def read_table(path: Path, gpu: str, precision: str) -> list[Row]:
     return rows
 
 
-def collective_of(path: Path, gpu: str, precision: str) -> tuple[str, Operator]:
-    """Return the short name in a table's file name and the collective that it stands for.
-
-    Raises:
-        TableError: no collective has this name.
-    """
-    match = re.fullmatch(rf"{re.escape(gpu)}_(\w+?)_{precision}(_\d+_\d+)?", path.stem)
-    table = match[1] if match else path.stem
-    if table not in COLLECTIVES_BY_SHORT_NAME:
-        raise TableError(f"{path}: unknown collective {table!r}; known: {', '.join(COLLECTIVES_BY_SHORT_NAME)}")
-    return table, COLLECTIVES[COLLECTIVES_BY_SHORT_NAME[table]]
-
-
-def read_collective_table(path: Path, gpu: str, precision: str) -> list[Row]:
-    """Read one collective table.
-
-    Raises:
-        TableError: the file name, a column or a value is not of the layout.
-    """
-    table, operator = collective_of(path, gpu, precision)
-    try:
-        frame = pd.read_csv(path, dtype=float)
-        values = frame[["shape", "nodes", "GPUsPerNode", "dur(us)"]].to_numpy()
-        return [
-            Row(operator, table, Direction.FORWARD, (int(size) * ELEMENT_BYTES, int(nodes), int(gpus)), float(us))
-            for size, nodes, gpus, us in values
-        ]
-    except (ValueError, KeyError, pd.errors.ParserError) as error:
-        raise TableError(f"{path}: not a measurement table of {table}: {error}") from error
+def _collective_rows(collective: Operator, table: str, frame: pd.DataFrame) -> list[Row]:
+    values = frame[["shape", "nodes", "GPUsPerNode", "dur(us)"]].to_numpy()
+    return [
+        Row(collective, table, Direction.FORWARD, (int(size) * ELEMENT_BYTES, int(nodes), int(gpus)), float(us))
+        for size, nodes, gpus, us in values
+    ]
 
 
 def tables_of(path: Path, gpu: str) -> dict[str, list[Path]]:
@@ -255,10 +238,10 @@ class Tables:
             TableError: a file is of no operator or collective that the catalogue knows.
         """
         result: dict[str, list[Path]] = {}
-        for path in sorted((self.folder / "operator").glob(f"{self.gpu}_*_{self.precision}.csv")):
-            result.setdefault(operator_of(path, self.gpu, self.precision)[1].regressor_name, []).append(path)
-        for path in sorted((self.folder / "nccl").glob(f"{self.gpu}_*_{self.precision}*.csv")):
-            result.setdefault(collective_of(path, self.gpu, self.precision)[1].name, []).append(path)
+        for path in tables_of(self.folder, self.gpu).get(self.precision, ()):
+            if path.parent.parent == self.folder:
+                operator = operator_of(path, self.gpu, self.precision)[1]
+                result.setdefault(operator.regressor_name, []).append(path)
         return result
 
     def regressors(self) -> list[str]:
@@ -266,7 +249,7 @@ class Tables:
         return sorted(self.paths())
 
     def launch_quantities(self) -> dict[str, Quantity] | None:
-        """Return the host's cost of a launch, or None where only the fits give it."""
+        """Return the host time of a launch; None where only the fits determine it."""
         return None
 
     def size_bytes(self, regressor: str) -> int:
@@ -279,8 +262,7 @@ class Tables:
         Raises:
             TableError: a table cannot be read.
         """
-        paths = self.paths()[regressor]
+        rows = [row for path in self.paths()[regressor] for row in read_table(path, self.gpu, self.precision)]
         if regressor not in COLLECTIVES:
-            return [row for path in paths for row in read_table(path, self.gpu, self.precision)]
-        rows = [row for path in paths for row in read_collective_table(path, self.gpu, self.precision)]
+            return rows
         return list({(row.table, row.shape, row.us): row for row in rows}.values())
