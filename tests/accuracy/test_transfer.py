@@ -1,4 +1,4 @@
-"""How wrong an answer is that another GPU lends, and what a few rows are worth: GH200 from A100 and back."""
+"""Error of a transfer, and of fits to a few rows: GH200 from A100 and the reverse."""
 
 from __future__ import annotations
 

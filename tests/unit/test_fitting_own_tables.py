@@ -13,7 +13,8 @@ import yaml
 from fitting.cli import main
 from fitting.gate import BEATS_MEMORY, gate
 from fitting.own_tables import HOST_BOUND, find_tables
-from fitting.tables import Row, TableError, Tables
+from fitting.tables import Row, Tables
+from microbench.errors import TableError
 from microbench.provenance import Identity, Session, provenance_path
 from microbench.table import Measurement, Status, Writer, table_path
 from predictor.costs.catalogue import catalogue

@@ -166,7 +166,7 @@ def test_command_line_fits_evaluates_and_reports(
         (["evaluate", "{out}", "{tmp}/absent"], "no such folder of measurements"),
         (["evaluate", "{tmp}", "{measured}"], "is not a published system"),
         (["evaluate", "{out}", "{tmp}/other"], "no table operator/TESTGPU_*_{fp16}.csv"),
-        (["evaluate", "{out}", "{tmp}/more"], "has no fp16 regressor for rope; it has all_gather, gelu"),
+        (["evaluate", "{out}", "{tmp}/more"], "has no fp16 regressor for rope; it has gelu"),
         (["evaluate", "{out}", "{tmp}/strange"], "unknown operator 'conv2d'; known: RMSlayernorm"),
         (["held-out", "{tmp}/absent.yaml", "{measured}"], "no such system file"),
         (["held-out", "{tmp}/broken.yaml", "{measured}"], "hardware: Field required"),

@@ -5,7 +5,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from fitting.tables import TableError, Tables, read_table, stage_parameters
+from fitting.tables import Tables, read_table, stage_parameters
+from microbench.errors import TableError
 from predictor.costs.operator import Direction, Shape
 from tests.unit.fitting_tables import GPU, write_cluster
 

@@ -1,4 +1,4 @@
-"""A new GPU with few tables, or with none of its collectives, is published from them and from what others lend."""
+"""A new GPU with few tables, or without collectives, is published from its rows and those of a donor."""
 
 from __future__ import annotations
 
@@ -206,9 +206,9 @@ def test_a_column_counts_every_shape_once(tmp_path: Path) -> None:
 
 
 def test_systems_with_tables_of_their_own_are_told_from_data_sheets(tmp_path: Path) -> None:
-    lent = {"operators": "Perlmutter", "intra_node": "Perlmutter", "inter_node": "Vista"}
+    donors = {"operators": "Perlmutter", "intra_node": "Perlmutter", "inter_node": "Vista"}
     write_system(tmp_path / "Own.yaml")
-    write_system(tmp_path / "Sheet.yaml", transfer=lent)
+    write_system(tmp_path / "Sheet.yaml", transfer=donors)
     assert list(measured_sources(tmp_path)) == ["Own"]
 
 

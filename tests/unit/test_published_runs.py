@@ -114,7 +114,7 @@ def test_a_search_says_it_once_of_the_winners_that_it_is_about(
     assert main([*command, *narrowed, "--top", "40", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     said = [text for text in document["notes"] if "Published runs" in text]
-    numbers = [i for i, one in enumerate(document["layouts"], start=1) if one["layout"]["zero_stage"] >= 2]
+    numbers = [i for i, layout in enumerate(document["layouts"], start=1) if layout["layout"]["zero_stage"] >= 2]
     assert bool(numbers) == ("2" in stages)
     if not numbers:
         assert not said

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+from fitting.print_tables import markdown, number
 from fitting.systems import SystemSource
 from predictor.costs.collectives import COLLECTIVES
 from predictor.costs.hardware import System
@@ -23,24 +24,20 @@ fitted to all other topologies.
 """
 
 
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.2f}"
+COLUMNS = {
+    "MAPE": "mape", "median": "median", "physics": "physics_mape", "largest": "largest_mape",
+    "coverage": "coverage", "coverage, largest": "largest_coverage", "noise": "noise_floor",
+}  # fmt: skip
 
 
-def _table(columns: Sequence[dict[str, Any]], collective: bool) -> list[str]:
-    keys = ["mape", "median", "physics_mape", "largest_mape", "coverage", "largest_coverage", "noise_floor"]
-    names = ["MAPE", "median", "physics", "largest", "coverage", "coverage, largest", "noise"]
-    if collective:
-        keys, names = [*keys, "unseen_topology_mape"], [*names, "unseen topology"]
-    lines = [
-        f"| column | regressor | rows | kept | {' | '.join(names)} |",
-        "|---|---|" + "---:|" * (len(names) + 2),
-    ]
-    for column in columns:
-        numbers = " | ".join(_number(column.get(key)) for key in keys)
-        cells = (column["column"], column["regressor"], column["rows"], column["kept"], numbers)
-        lines.append(f"| {' | '.join(map(str, cells))} |")
-    return lines
+def _numbers(entry: dict[str, Any], keys: Iterable[str]) -> list[str]:
+    return [number(entry.get(key), "–") for key in keys]
+
+
+def _table(columns: Sequence[dict[str, Any]], more: dict[str, str]) -> list[str]:
+    shown = COLUMNS | more
+    lines = [[c["column"], c["regressor"], c["rows"], c["kept"], *_numbers(c, shown.values())] for c in columns]
+    return markdown(["column", "regressor", "rows", "kept", *shown], lines, words=2)
 
 
 def _dropped(columns: Sequence[dict[str, Any]]) -> list[str]:
@@ -65,12 +62,10 @@ def _host(system: System) -> list[str]:
 
 
 def _summary(document: dict[str, Any]) -> list[str]:
-    lines = ["| | columns | MAPE | physics | largest | coverage | coverage, largest |", "|---|" + "---:|" * 6]
-    for kind in ("operators", "collectives"):
-        s = document[kind]
-        numbers = [s[k] for k in ("mape", "physics_mape", "largest_mape", "coverage", "largest_coverage")]
-        lines.append(f"| {kind} | {s['columns']} | {' | '.join(_number(n) for n in numbers)} |")
-    return lines
+    shown = {name: key for name, key in COLUMNS.items() if name not in ("median", "noise")}
+    kinds = ("operators", "collectives")
+    lines = [[kind, document[kind]["columns"], *_numbers(document[kind], shown.values())] for kind in kinds]
+    return markdown(["", "columns", *shown], lines, words=1)
 
 
 def _not_measured(system: System, files: Sequence[RegressorFile]) -> list[str]:
@@ -121,10 +116,10 @@ def card(
         *_summary(document),
         "",
         "## Operators",
-        *_table(document["operator_columns"], collective=False),
+        *_table(document["operator_columns"], {}),
         "",
         "## Collectives",
-        *_table(document["collective_columns"], collective=True),
+        *_table(document["collective_columns"], {"unseen topology": "unseen_topology_mape"}),
         "",
         "## Dropped rows",
         *_dropped(columns),

@@ -17,8 +17,8 @@ from fitting.print_tables import evaluation_text, few_rows_text, held_out_text, 
 from fitting.publish import seal
 from fitting.system_fit import fit_system, judge
 from fitting.systems import SystemFileError, read_system
-from fitting.tables import TableError
 from fitting.transfer_error import transfer_error
+from microbench.errors import TableError
 from predictor.base.command_line import Parser, progress
 from predictor.base.errors import ConfigError, PublishedError
 from predictor.base.files import write_whole

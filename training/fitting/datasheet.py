@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from fitting.print_tables import markdown
 from fitting.publish import hardware_yaml, publish
 from fitting.systems import SystemFileError, SystemSource
 from predictor.costs.folder import CARD, HARDWARE, MANIFEST, donor_folder, own_precisions
@@ -62,27 +63,29 @@ def quantities(system: System) -> Iterator[tuple[str, Quantity]]:
     yield from system.host.items()
 
 
-def _operators(errors: dict[str, Any]) -> Iterator[str]:
-    yield "| regressor | from → to | kind | shapes | MAPE | median | bias | interval |"
-    yield "|---|---|---|---:|---:|---:|---:|---:|"
-    for entry in sorted(errors["operator_columns"], key=lambda e: (e["kind"], e["regressor"], e["direction"])):
-        yield (
-            f"| {entry['regressor']} {entry['direction']} | {entry['from']} → {entry['to']} | {entry['kind']} | "
-            f"{entry['shapes']} | {entry['mape']:.1f} | {entry['median']:.1f} | {entry['bias']:+.2f} | "
-            f"{entry['log_error']:.2f} |"
-        )
-    for kind, means in errors["mean"].items():
-        yield (f"| mean of {kind} | | | | {means['mape']:.1f} | {means['median']:.1f} | | {means['log_error']:.2f} |")
+FORMATS = {"mape": ".1f", "median": ".1f", "bias": "+.2f", "log_error": ".2f"}
 
 
-def _collectives(errors: dict[str, Any]) -> Iterator[str]:
-    yield "| system | from → to | nodes × GPUs | MAPE | bias | interval |"
-    yield "|---|---|---|---:|---:|---:|"
-    for entry in errors["collective_columns"]:
-        yield (
-            f"| {entry['system']} | {entry['from']} → {entry['to']} | {entry['topology']} | {entry['mape']:.1f} | "
-            f"{entry['bias']:+.2f} | {entry['log_error']:.2f} |"
-        )
+def _errors(entry: dict[str, Any], keys: Iterable[str] = FORMATS) -> list[str]:
+    return [format(entry[key], FORMATS[key]) if key in entry else "" for key in keys]
+
+
+def _operators(errors: dict[str, Any]) -> list[str]:
+    entries = sorted(errors["operator_columns"], key=lambda e: (e["kind"], e["regressor"], e["direction"]))
+    lines = [
+        [f"{e['regressor']} {e['direction']}", f"{e['from']} → {e['to']}", e["kind"], e["shapes"], *_errors(e)]
+        for e in entries
+    ]
+    lines += [[f"mean of {kind}", "", "", "", *_errors(means)] for kind, means in errors["mean"].items()]
+    return markdown(("regressor", "from → to", "kind", "shapes", "MAPE", "median", "bias", "interval"), lines, words=3)
+
+
+def _collectives(errors: dict[str, Any]) -> list[str]:
+    lines = [
+        [e["system"], f"{e['from']} → {e['to']}", e["topology"], *_errors(e, ("mape", "bias", "log_error"))]
+        for e in errors["collective_columns"]
+    ]
+    return markdown(("system", "from → to", "nodes × GPUs", "MAPE", "bias", "interval"), lines, words=3)
 
 
 def datasheet_card(source: SystemSource, system: System, errors: dict[str, Any]) -> str:

@@ -17,18 +17,11 @@ from fitting.own_tables import find_tables
 from fitting.pipeline import gated_rows, operators_of
 from fitting.report import mean
 from fitting.scores import percent, relative_error
-from fitting.tables import Row, TableError, Tables
-from predictor.base.errors import PublishedError
+from fitting.tables import Row, Tables
+from microbench.errors import TableError
 from predictor.costs.collectives import COLLECTIVES
 from predictor.costs.cost import Cost
-from predictor.costs.published import (
-    COLLECTIVE_FOLDER,
-    OPERATOR_FOLDER,
-    PublishedSystem,
-    measured_precisions,
-    read_hardware,
-    read_manifest,
-)
+from predictor.costs.published import PublishedSystem, measured_precisions, read_hardware, read_manifest
 
 EVALUATION_FORMAT = "estimate-train-time/evaluation/1"
 
@@ -43,12 +36,7 @@ class Job:
 
 
 def _column(name: str, rows: Sequence[Row], costs: Sequence[Cost], count: ColumnCount, sms: int) -> dict[str, Any]:
-    entry: dict[str, Any] = {
-        "column": name,
-        "rows": count.rows,
-        "kept": count.kept,
-        "dropped": dict(sorted(count.dropped.items())),
-    }
+    entry = {"column": name, **count.to_dict()}
     if not rows:
         return entry
     us = np.array([row.us for row in rows])
@@ -80,17 +68,6 @@ def run_job(job: Job) -> list[dict[str, Any]]:
     return result
 
 
-def _missing(system: PublishedSystem, tables: Tables) -> None:
-    """Raise if the tables hold a regressor that the system does not answer for."""
-    unknown = [name for name in tables.regressors() if not system.measured(operators_of(name)[0])]
-    known = {*system.regressor_names(OPERATOR_FOLDER), *system.regressor_names(COLLECTIVE_FOLDER)}
-    if unknown:
-        raise PublishedError(
-            f"{system.folder} has no {tables.precision} regressor for {', '.join(unknown)}; it has "
-            f"{', '.join(sorted(known))}"
-        )
-
-
 def _summary(columns: Sequence[dict[str, Any]]) -> dict[str, Any]:
     judged = [column for column in columns if "mape" in column]
     keys = ("mape", "median", "largest_mape", "coverage")
@@ -109,7 +86,10 @@ def evaluate(folder: Path, measurements: Path) -> dict[str, Any]:
     jobs = []
     # A donor may answer in more precisions than there are tables of.
     for tables in find_tables(measurements, hardware.gpu.name, measured_precisions(folder)):
-        _missing(PublishedSystem(folder, tables.precision), tables)
+        system = PublishedSystem(folder, tables.precision)
+        for operator in (operators_of(regressor)[0] for regressor in tables.regressors()):
+            for direction in operator.directions:
+                system.regressor(operator, direction)  # or an error, before the first second of work
         jobs += [Job(folder, tables, regressor) for regressor in tables.regressors()]
     jobs.sort(key=lambda job: -job.tables.size_bytes(job.regressor))
     with ProcessPoolExecutor(max_workers=os.cpu_count() or 1) as pool:

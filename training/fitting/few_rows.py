@@ -19,9 +19,8 @@ from fitting.intervals import COVERAGE
 from fitting.pipeline import operators_of
 from fitting.regress import fit
 from fitting.samples import Samples, to_samples
-from fitting.tables import Row
-from fitting.transfer_error import PRECISION, Transferred, measured_rows, shape_times, transfers
-from predictor.costs.published import PublishedSystem
+from fitting.tables import Row, shape_times
+from fitting.transfer_error import Transferred, measured_systems, transfers
 
 FEW_ROWS_FORMAT = "estimate-train-time/few-rows/1"
 COUNTS = (25, 50)
@@ -70,15 +69,8 @@ def log_errors(transferred: Transferred) -> Iterator[tuple[str, int, Vector]]:
 
 
 def few_rows(folders: Sequence[Path], measurements: Path) -> dict[str, Any]:
-    """Return the errors of every method, averaged over regressors, directions and draws.
-
-    Raises:
-        FileNotFoundError: a folder is missing.
-        PublishedError: a system is damaged.
-        TableError: a table cannot be read, or there is none of a system's GPU.
-    """
-    systems = [PublishedSystem(folder, PRECISION) for folder in folders]
-    rows = {system.name: measured_rows(system, measurements) for system in systems}
+    """Return the mean errors of every method over regressors, directions and draws; raises as ``measured_systems``."""
+    systems, rows = measured_systems(folders, measurements)
     errors: dict[tuple[str, str, int, str], list[tuple[float, float]]] = {}
     for transferred in transfers(systems, rows, FEWEST_SHAPES):
         for method, count, log in log_errors(transferred):

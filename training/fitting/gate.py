@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -67,6 +68,10 @@ class ColumnCount:
     rows: int = 0
     kept: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the counts as a document has them, with the reasons sorted."""
+        return {"rows": self.rows, "kept": self.kept, "dropped": dict(sorted(self.dropped.items()))}
 
 
 @dataclass(slots=True)

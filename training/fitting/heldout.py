@@ -62,8 +62,7 @@ def folds(samples: Samples, count: int = FOLDS) -> NDArray[np.int64]:
     """Return a fold number per row; all rows of one shape share it."""
     shapes = np.unique(samples.group)
     numbers = np.random.default_rng(0).permutation(len(shapes)) % count
-    result: NDArray[np.int64] = numbers[np.searchsorted(shapes, samples.group)]
-    return result
+    return np.asarray(numbers[np.searchsorted(shapes, samples.group)])
 
 
 def largest_rows(samples: Samples, per_table: bool) -> Mask:
@@ -173,7 +172,7 @@ def covered_parts(
 
 
 def _widened(split: Extrapolation, outer: Mask) -> Extrapolation:
-    """Return a split of the rows outside ``outer`` as one of all rows."""
+    """Return a split of the rows outside ``outer`` as a split of all rows."""
     held = np.zeros(len(outer), dtype=bool)
     held[~outer] = split.held
     return Extrapolation(held, split.us, split.distance)

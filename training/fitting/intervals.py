@@ -50,5 +50,4 @@ def calibrate(inside: Vector, outside: Sequence[tuple[Vector, Vector]]) -> Inter
 def covered(interval: Interval, log_error: Vector, distance: Vector) -> NDArray[np.bool_]:
     """Return which errors lie in the interval at their distance from the hull."""
     low, high = np.array([interval.bounds(d) for d in distance.tolist()]).reshape(-1, 2).T
-    result: NDArray[np.bool_] = (log_error >= low) & (log_error <= high)
-    return result
+    return np.asarray((log_error >= low) & (log_error <= high))

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from fitting.tables import NO_PEAK, Row, TableError, Tables, find_imported
-from microbench.errors import TableError as MicrobenchTableError
+from fitting.tables import NO_PEAK, Row, Tables, find_imported
+from microbench.errors import TableError
 from microbench.provenance import SUFFIX, Identity, read_provenance
 from microbench.table import Measurement, read_table
 from predictor.costs.catalogue import catalogue
@@ -33,13 +33,6 @@ HOST_BOUND = "host-bound: launching took longer than the kernels, whose time is 
 def is_own(folder: Path) -> bool:
     """Return whether a folder holds tables of microbench."""
     return any(any((folder / kind).glob(f"*{SUFFIX}")) for kind in KINDS)
-
-
-def _identity(path: Path) -> Identity:
-    try:
-        return read_provenance(path).identity
-    except MicrobenchTableError as error:
-        raise TableError(str(error)) from None
 
 
 def _operator(identity: Identity, path: Path) -> Operator:
@@ -114,21 +107,14 @@ def launch_quantity(direction: Direction, host_us: float, source: str) -> dict[s
 
 
 def _measurements(path: Path) -> Sequence[Measurement]:
-    """Return the rows that have a time.
-
-    Raises:
-        TableError: the table cannot be read.
-    """
-    try:
-        return [row for row in read_table(path).rows if row.status.is_timed]
-    except MicrobenchTableError as error:
-        raise TableError(str(error)) from None
+    """Return the rows that have a time."""
+    return [row for row in read_table(path).rows if row.status.is_timed]
 
 
 def find_tables(
     path: Path, gpu: str, precisions: Sequence[str], say: Callable[[str], None] = lambda text: None
 ) -> list[Tables]:
-    """Return the tables of a GPU, one value per measured precision, in the layout of microbench or an imported one.
+    """Return the tables of a GPU per measured precision, in the layout of microbench or in the imported layout.
 
     Args:
         path: a results folder, or a cluster's folder of tables or its parent.
@@ -150,7 +136,7 @@ def find_own(folder: Path, gpu: str, precisions: Sequence[str], say: Callable[[s
     precision with elements as wide, or else that of MPI, which has no half precision.
     """
     paths = sorted(path for kind in KINDS for path in (folder / kind).glob("*.csv"))
-    known = [(path, _identity(path)) for path in paths]
+    known = [(path, read_provenance(path).identity) for path in paths]
     here = [(path, identity) for path, identity in known if identity.device == gpu]
     fitted: list[OwnTables] = []
     for precision in precisions:

@@ -12,16 +12,16 @@ import numpy as np
 from fitting.gate import ColumnCount, Gated, gate
 from fitting.heldout import hold_out, untouched_coverage
 from fitting.regress import fit
+from fitting.residual import FEWEST_ROWS
 from fitting.samples import columns, parts, to_samples, topologies
 from fitting.scores import Score, score
-from fitting.tables import Row, Tables
+from fitting.tables import Row, Tables, shape_times
 from predictor.costs.catalogue import families
 from predictor.costs.collectives import COLLECTIVES
 from predictor.costs.hardware import System
 from predictor.costs.operator import Direction, Operator, Shape
 from predictor.costs.regressors import DirectionModel
 
-FEWEST_ROWS = 20
 EXAMPLES = 40
 
 
@@ -65,12 +65,8 @@ def operators_of(regressor: str) -> list[Operator]:
 
 def _examples(rows: list[Row]) -> tuple[Example, ...]:
     """Return the median times of shapes picked evenly over the sorted list of them."""
-    times: dict[tuple[str, Shape], list[float]] = {}
-    for row in rows:
-        times.setdefault((row.operator.name, row.shape), []).append(row.us)
-    keys = sorted(times)
-    picked = keys[:: max(1, len(keys) // EXAMPLES)]
-    return tuple(Example(name, shape, float(np.median(times[name, shape]))) for name, shape in picked)
+    times = sorted((operator.name, shape, us) for (operator, shape), us in shape_times(rows).items())
+    return tuple(Example(*time) for time in times[:: max(1, len(times) // EXAMPLES)])
 
 
 def gated_rows(tables: Tables, regressor: str, system: System) -> Iterator[tuple[Direction, Gated]]:

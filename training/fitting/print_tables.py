@@ -1,4 +1,4 @@
-"""Plain-text tables for a terminal."""
+"""Tables as plain text and as Markdown."""
 
 from __future__ import annotations
 
@@ -18,9 +18,16 @@ def columns_text(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     )
 
 
-def number(value: float | None) -> str:
+def markdown(header: Sequence[str], lines: Sequence[Sequence[object]], words: int) -> list[str]:
+    """Return the lines of a Markdown table; columns from the ``words``-th on are numbers, to the right."""
+    rule = "|---" * words + "|---:" * (len(header) - words) + "|"
+    first, *rest = ("|" + "".join(f" {cell} |" if cell != "" else " |" for cell in line) for line in (header, *lines))
+    return [first, rule, *rest]
+
+
+def number(value: float | None, dash: str = "-") -> str:
     """Return two decimals, or a dash for nothing."""
-    return "-" if value is None else f"{value:.2f}"
+    return dash if value is None else f"{value:.2f}"
 
 
 def _numbers(entry: dict[str, Any], keys: Sequence[str]) -> list[str]:
@@ -43,35 +50,23 @@ def evaluation_text(document: dict[str, Any]) -> str:
     return "\n".join([columns_text(header, lines), "", "dropped:", *(reasons or ["nothing"])])
 
 
+HELD_OUT_COLUMNS = {
+    "MAPE": "mape", "physics": "physics_mape", "largest": "largest_mape", "unseen": "unseen_topology_mape",
+    "cover": "coverage", "untouched": "untouched_coverage", "largest c.": "largest_coverage", "noise": "noise_floor",
+}  # fmt: skip
+
+
 def held_out_text(document: dict[str, Any]) -> str:
     """Return held-out errors as text, the reference's beside ours where the document has them."""
-    keys = (
-        "mape", "physics_mape", "largest_mape", "unseen_topology_mape", "coverage", "untouched_coverage",
-        "largest_coverage", "noise_floor",
-    )  # fmt: skip
-    header = (
-        "column",
-        "rows",
-        "kept",
-        "MAPE",
-        "physics",
-        "largest",
-        "unseen",
-        "cover",
-        "untouched",
-        "largest c.",
-        "noise",
-    )
+    header = ("column", "rows", "kept", *HELD_OUT_COLUMNS)
+    keys = tuple(HELD_OUT_COLUMNS.values())
     columns = [*document["operator_columns"], *document["collective_columns"]]
     lines = [(c["column"], str(c["rows"]), str(c["kept"]), *_numbers(c, keys)) for c in columns]
     for kind in ("operators", "collectives"):
-        summary = document[kind]
+        summary, theirs = document[kind], document.get("reference", {}).get(kind)
         lines.append((f"mean of {summary['columns']} {kind}", "", "", *_numbers(summary, keys)))
-        theirs = document.get("reference", {}).get(kind)
-        if theirs is None:
-            continue
-        shown = [theirs["mape"], "", theirs["largest_mape"], theirs["unseen_topology_mape"], "", "", "", ""]
-        lines.append(("  the reference", "", "", *shown))
+        if theirs is not None:
+            lines.append(("  the reference", "", "", *(theirs.get(key, "") for key in keys)))
     return columns_text(header, lines)
 
 

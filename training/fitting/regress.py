@@ -36,14 +36,13 @@ class Fitted:
     ranges: dict[int, tuple[float, float]] = field(default_factory=dict)  # per part, of the first hull coordinate
 
     def physics_us(self, samples: Samples) -> Vector:
-        """Return what physics alone answers, in microseconds."""
+        """Return the answers of physics alone, in microseconds."""
         return self.physics.predict(samples.terms)
 
     def us(self, samples: Samples) -> Vector:
         """Return the answers in microseconds."""
         features = np.clip(full_features(samples, self.physics), self.feature_low, self.feature_high)
-        result: Vector = self.physics_us(samples) * np.exp(self.residual.predict(features))
-        return result
+        return np.asarray(self.physics_us(samples) * np.exp(self.residual.predict(features)))
 
     def distance(self, samples: Samples) -> Vector:
         """Return the distance of each row from the measured range, as the largest log ratio; 0 inside."""
@@ -51,8 +50,7 @@ class Fitted:
         for part, (low, high) in self.ranges.items():
             rows, size = samples.part == part, samples.hull[:, 0]
             beyond = np.where(rows, np.maximum(beyond, np.maximum(low - size, size - high)), beyond)
-        result: Vector = np.maximum(beyond, 0.0)
-        return result
+        return np.asarray(np.maximum(beyond, 0.0))
 
     def without_residual(self, samples: Samples) -> Fitted:
         """Return the same physics with only its median correction."""
@@ -84,7 +82,7 @@ class Fitted:
 
 
 def full_features(samples: Samples, physics: Physics) -> Vector:
-    """Return what ``predictor.costs.features.residual_features`` returns, for all rows at once."""
+    """Return the residual's features of all rows, as ``predictor.costs.features.residual_features`` of each."""
     parts = samples.terms * physics.coefficients
     total = parts.sum(axis=1, keepdims=True)
     return np.hstack([samples.features, parts / np.where(total > 0.0, total, 1.0)])

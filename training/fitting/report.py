@@ -44,12 +44,8 @@ def summary(columns: Sequence[dict[str, Any]]) -> dict[str, float | None]:
     judged = [column for column in columns if column.get("mape") is not None]
     return {
         "columns": len(judged),
-        "mape": mean(c["mape"] for c in judged),
-        "physics_mape": mean(c["physics_mape"] for c in judged),
-        "largest_mape": mean(c["largest_mape"] for c in judged),
-        "coverage": _pooled(judged, "coverage"),
-        "untouched_coverage": _pooled(judged, "untouched_coverage"),
-        "largest_coverage": _pooled(judged, "largest_coverage"),
+        **{key: mean(c[key] for c in judged) for key in ("mape", "physics_mape", "largest_mape")},
+        **{key: _pooled(judged, key) for key in ("coverage", "untouched_coverage", "largest_coverage")},
         "unseen_topology_mape": mean(c["unseen_topology_mape"] for c in judged),
     }
 
@@ -58,19 +54,10 @@ def _columns(fit: Fit, precision: str) -> list[dict[str, Any]]:
     """Return an entry per column, its name followed by ``precision``, which is empty for a single precision."""
     result = []
     for name, count in fit.columns.items():
-        entry: dict[str, Any] = {
-            "column": f"{name} {precision}".rstrip(),
-            "regressor": fit.regressor,
-            "direction": fit.direction.value,
-            "rows": count.rows,
-            "kept": count.kept if fit.model else 0,
-            "dropped": dict(sorted(count.dropped.items())),
-        }
-        score = fit.scores.get(name)
-        if score is not None:
-            scored = score.model_dump()
-            entry["rows_scored"] = scored.pop("rows")
-            entry.update(scored)
+        entry = {"column": f"{name} {precision}".rstrip(), "regressor": fit.regressor, "direction": fit.direction.value}
+        entry |= count.to_dict() if fit.model else count.to_dict() | {"kept": 0}
+        if name in fit.scores:
+            entry |= fit.scores[name].model_dump()
         result.append(entry)
     return result
 

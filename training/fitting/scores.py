@@ -19,7 +19,7 @@ class Score(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    rows: int = Field(description="rows kept")
+    rows_scored: int = Field(description="rows kept")
     mape: float = Field(description="mean absolute error, five folds grouped by shape")
     median: float = Field(description="median of the same")
     physics_mape: float = Field(description="the same from physics alone")
@@ -42,8 +42,7 @@ def percent(value: float) -> float:
 
 def relative_error(predicted: Vector, measured: Vector) -> Vector:
     """Return |predicted / measured − 1|."""
-    result: Vector = np.abs(predicted / measured - 1.0)
-    return result
+    return np.asarray(np.abs(predicted / measured - 1.0))
 
 
 def noise_floor(us: Vector, group: NDArray[np.int64]) -> float | None:
@@ -74,7 +73,7 @@ def score(
         known = chosen[rows]
         unseen = held_out.unseen_topology_us[rows] if len(held_out.unseen_topology_us) else np.full(1, np.nan)
         result[name] = Score(
-            rows=int(rows.sum()),
+            rows_scored=int(rows.sum()),
             mape=percent(error[rows].mean()),
             median=percent(float(np.median(error[rows]))),
             physics_mape=percent(physics[rows].mean()),

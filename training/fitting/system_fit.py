@@ -41,11 +41,10 @@ def regressor_files(
 ) -> list[RegressorFile]:
     """Return one published file per regressor."""
     directions: dict[str, dict[Direction, DirectionModel]] = {}
-    for fit in fits:
-        if fit.model is not None:
-            directions.setdefault(fit.regressor, {})[fit.direction] = fit.model
-    for derivation in derived:
-        directions.setdefault(derivation.regressor, {})[derivation.direction] = derivation.model
+    parts: list[Fit | Derived] = [*fits, *derived]
+    for part in parts:
+        if part.model is not None:
+            directions.setdefault(part.regressor, {})[part.direction] = part.model
     return [
         RegressorFile(
             format="estimate-train-time/regressor/1",

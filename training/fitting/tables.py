@@ -14,9 +14,11 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 import pandas as pd
 
+from microbench.errors import TableError
 from predictor.configuration.short_names import OPERATORS_BY_SHORT_NAME
 from predictor.costs.catalogue import catalogue
 from predictor.costs.collectives import COLLECTIVES
@@ -43,10 +45,6 @@ NO_PEAK = (
 )
 TABLE_VOCAB_SIZE = 50257
 TENSORS_PER_LAYER = 12
-
-
-class TableError(ValueError):
-    """A measurement table that cannot be read; the message names the file and the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +77,14 @@ class Row:
         if self.is_collective:
             return f"{self.table} {self.shape[1]}x{self.shape[2]}"
         return f"{self.table} {self.direction}"
+
+
+def shape_times(rows: Sequence[Row]) -> dict[tuple[Operator, Shape], float]:
+    """Return the median time of every distinct shape."""
+    times: dict[tuple[Operator, Shape], list[float]] = {}
+    for row in rows:
+        times.setdefault((row.operator, row.shape), []).append(row.us)
+    return {key: median(values) for key, values in times.items()}
 
 
 def _layer_shape(operator: Operator, row: dict[str, float], precision: str) -> Shape:

@@ -21,10 +21,10 @@ from fitting.intervals import COVERAGE, upper_quantile
 from fitting.pipeline import gated_rows, operators_of
 from fitting.report import mean
 from fitting.scores import percent
-from fitting.tables import Row, Tables
+from fitting.tables import Row, Tables, shape_times
 from predictor.costs.collectives import COLLECTIVES
 from predictor.costs.links import MESSAGE, RING, LinkRegressor, link_use
-from predictor.costs.operator import Direction, Operator, Shape
+from predictor.costs.operator import Direction, Operator
 from predictor.costs.published import PublishedSystem, with_hardware
 from predictor.costs.regressors import DirectionRegressor, Regressor
 from predictor.costs.transfer import computes
@@ -35,14 +35,6 @@ FEWEST_SHAPES = 30
 FORWARD = Direction.FORWARD
 KINDS = ("compute", "stream")
 Rows = dict[tuple[str, Direction], list[Row]]
-
-
-def shape_times(rows: Sequence[Row]) -> dict[tuple[Operator, Shape], float]:
-    """Return the median time of every distinct shape."""
-    times: dict[tuple[Operator, Shape], list[float]] = {}
-    for row in rows:
-        times.setdefault((row.operator, row.shape), []).append(row.us)
-    return {key: median(values) for key, values in times.items()}
 
 
 def column(regressor: Regressor, direction: Direction, rows: Sequence[Row]) -> dict[str, Any]:
@@ -63,14 +55,24 @@ def column(regressor: Regressor, direction: Direction, rows: Sequence[Row]) -> d
     }
 
 
-def measured_rows(system: PublishedSystem, measurements: Path) -> Rows:
-    """Return the rows of a published system that the gate keeps, by regressor and direction."""
-    tables = Tables.find(measurements, system.gpu, system.precision)
-    return {
-        (name, direction): gated.kept
-        for name in tables.regressors()
-        for direction, gated in gated_rows(tables, name, system.hardware)
-    }
+def measured_systems(folders: Sequence[Path], measurements: Path) -> tuple[list[PublishedSystem], dict[str, Rows]]:
+    """Return published systems, and by name their gated rows.
+
+    Raises:
+        FileNotFoundError: a folder is missing.
+        PublishedError: a system is damaged.
+        TableError: a table cannot be read, or there is none of a system's GPU.
+    """
+    systems = [PublishedSystem(folder, PRECISION) for folder in folders]
+    rows: dict[str, Rows] = {}
+    for system in systems:
+        tables = Tables.find(measurements, system.gpu, system.precision)
+        rows[system.name] = {
+            (name, direction): gated.kept
+            for name in tables.regressors()
+            for direction, gated in gated_rows(tables, name, system.hardware)
+        }
+    return systems, rows
 
 
 def own_regressor(system: PublishedSystem, operator: Operator, direction: Direction) -> DirectionRegressor | None:
@@ -136,9 +138,9 @@ def collective_columns(system: PublishedSystem, rows: Rows) -> Iterator[dict[str
 
 
 def constants(operators: Sequence[dict[str, Any]], collectives: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return what ``predictor.costs.transfer_errors`` reads: log errors per regressor, per kind, and of collectives.
+    """Return log errors per regressor, per kind, and of collectives, for ``predictor.costs.transfer_errors``.
 
-    Of collectives the 90 % quantile over topologies, since each is one setting of the links.
+    Of collectives the 90 % quantile over topologies, since a topology is a single setting of the links.
     """
     regressors = _log_errors(operators, "regressor")
     kinds, reaches = _log_errors(operators, "kind"), _log_errors(collectives, "kind")
@@ -169,15 +171,8 @@ def distances(systems: Sequence[PublishedSystem]) -> dict[str, float]:
 
 
 def transfer_error(folders: Sequence[Path], measurements: Path) -> dict[str, Any]:
-    """Return the errors between every two of several published systems.
-
-    Raises:
-        FileNotFoundError: a folder is missing.
-        PublishedError: a system is damaged.
-        TableError: a table cannot be read, or there is none of a system's GPU.
-    """
-    systems = [PublishedSystem(folder, PRECISION) for folder in folders]
-    rows = {system.name: measured_rows(system, measurements) for system in systems}
+    """Return the errors between every two of several published systems; raises as ``measured_systems``."""
+    systems, rows = measured_systems(folders, measurements)
     operators = [operator_column(transferred) for transferred in transfers(systems, rows, FEWEST_SHAPES)]
     collectives = [entry for system in systems for entry in collective_columns(system, rows[system.name])]
     keys = ("mape", "median", "log_error")
