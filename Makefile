@@ -28,8 +28,8 @@ KIT_PYTHONS := 3.11 3.12 3.13 3.14
 KIT_MACHINES := x86_64
 
 # Published systems known from their data sheets.
-LENT := $(basename $(notdir $(shell grep -l '^  transfer:' training/systems/*.yaml)))
-DATA_SHEETS := $(filter $(notdir $(wildcard regressors/*)), $(LENT))
+DATA_SHEET_SOURCES := $(basename $(notdir $(shell grep -l '^  transfer:' training/systems/*.yaml)))
+DATA_SHEETS := $(filter $(notdir $(wildcard regressors/*)), $(DATA_SHEET_SOURCES))
 
 .DEFAULT_GOAL := help
 .PHONY: help predict test check check-profile format bench accuracy fit profile-smoke

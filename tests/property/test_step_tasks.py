@@ -152,7 +152,7 @@ def test_a_breakdown_counts_the_calls_of_the_step(run: TrainingRun) -> None:
 
 @given(runs())
 @settings(max_examples=40, deadline=None)
-def test_what_is_alike_is_one_object(run: TrainingRun) -> None:
+def test_equal_layers_share_an_object(run: TrainingRun) -> None:
     step = transformer_step(run)
     kinds = {run.model.kind(layer) for layer in range(run.model.num_layers)}
     blocks = {block for stage in step.stages for chunk in stage.chunks for block, _ in chunk.blocks}

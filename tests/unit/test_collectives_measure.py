@@ -140,7 +140,7 @@ def test_a_bad_sweep_file_says_which_field(tmp_path: Path) -> None:
         read_sweep(str(tmp_path / "bad.yaml"))
 
 
-def test_slurm_ranks_are_spread_as_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_slurm_ranks_are_spread_as_requested(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "srun").write_text("#!/bin/sh\n")
     (tmp_path / "srun").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))

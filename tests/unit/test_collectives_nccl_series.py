@@ -71,7 +71,7 @@ def statuses(folder: Path, ranks: int) -> dict[int, Status]:
 
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize(("ranks", "first"), [(6, 960), (128, 2048)])
-def test_what_is_asked_is_printed_and_nothing_is_left_to_do(
+def test_requested_sizes_are_printed_and_none_remains(
     folder: Path, monkeypatch: pytest.MonkeyPatch, ranks: int, first: int, style: str
 ) -> None:
     monkeypatch.setenv("STYLE", style)
@@ -107,7 +107,7 @@ def test_what_the_binary_says_that_memory_forbids_is_stored_as_such(
 
 
 @pytest.mark.parametrize("style", STYLES)
-def test_a_size_whose_buffers_found_no_room_costs_no_other_size(
+def test_a_size_whose_buffers_do_not_fit_costs_no_other_size(
     folder: Path, monkeypatch: pytest.MonkeyPatch, style: str
 ) -> None:
     monkeypatch.setenv("STYLE", style)

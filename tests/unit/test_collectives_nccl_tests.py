@@ -122,7 +122,7 @@ def test_a_binary_without_mpi_or_on_the_wrong_nodes_is_refused() -> None:
         check_layout(gpus, Topology(2, 1))
 
 
-def test_sizes_and_type_are_what_the_binary_is_asked_for(tmp_path: Path) -> None:
+def test_the_binary_gets_the_requested_sizes_and_type(tmp_path: Path) -> None:
     for name in BINARIES.values():
         fake(tmp_path, TEXT, name=name)
     words = " ".join(runner(tmp_path).command("all_gather", Topology(2, 1), [2048, 8192], tmp_path / "x.json"))
@@ -167,7 +167,7 @@ def test_a_missing_binary_says_how_to_build_it(tmp_path: Path, monkeypatch: pyte
         binary("all_to_all", None)
 
 
-def test_the_wrapper_asks_nccl_for_its_version_and_warnings(tmp_path: Path) -> None:
+def test_the_wrapper_requests_the_version_and_warnings_of_nccl(tmp_path: Path) -> None:
     (tmp_path / "all_reduce_perf").write_text('#!/bin/sh\necho "$NCCL_DEBUG $CUDA_VISIBLE_DEVICES"\n')
     (tmp_path / "all_reduce_perf").chmod(0o755)
     tests = runner(tmp_path)

@@ -99,7 +99,7 @@ def test_the_loss_is_torchs_cross_entropy() -> None:
     torch.testing.assert_close(ours.grad, theirs.grad)
 
 
-def test_bf16_weights_are_the_narrowed_fp32_ones_and_gradients_are_fp32(tmp_path: Path) -> None:
+def test_bf16_weights_are_narrowed_fp32_weights_and_gradients_are_fp32(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch", reason=NO_TORCH)
     from microbench.steps.training import TrainingStep
 

@@ -40,7 +40,7 @@ def table(folder: Path) -> Path:
     return table_path(folder, "operator", "gelu", "fp32", "0of1")
 
 
-def test_what_is_packed_comes_back_and_a_later_archive_goes_over_an_earlier_one(tmp_path: Path) -> None:
+def test_an_archive_is_unpacked_over_an_earlier_archive(tmp_path: Path) -> None:
     there, back = tmp_path / "there", tmp_path / "back"
     write(table(there), SHAPES[:1])
     (there / "system.yaml").write_text("a: 1\n")
@@ -215,7 +215,7 @@ def test_a_kit_holds_the_code_its_commit_and_what_was_measured_before(made: Path
     assert done.stdout.split() == [f"{made}/code/profiling/microbench/device.py", *commit.split()]
 
 
-def test_a_kit_that_fails_leaves_the_old_one_and_no_folder_that_is_none_is_touched(
+def test_a_failed_kit_leaves_the_old_kit_and_touches_no_other_folder(
     made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:

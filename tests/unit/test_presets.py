@@ -79,7 +79,7 @@ def test_tensors_of_a_preset_add_up_to_its_count(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_count_is_the_published_one(name: str) -> None:
+def test_count_equals_the_published_count(name: str) -> None:
     assert find_preset(name).parameters == PUBLISHED[name]
 
 

@@ -135,7 +135,7 @@ def test_biases_of_llama(attention: bool, ffn: bool, biases: object, tmp_path: P
     assert bool(found.notes) == (biases == "qkv")  # the output projection's bias is not counted
 
 
-def test_unknown_key_is_noted_and_an_empty_one_is_not(tmp_path: Path) -> None:
+def test_an_unknown_key_is_noted_unless_it_is_empty(tmp_path: Path) -> None:
     found = whole(tmp_path, model_type="llama", frobnicate=3, nothing=None, off=False, none=[], **SMALL)
     assert found.notes == ("not used, as unknown for llama: frobnicate",)
 

@@ -298,7 +298,7 @@ def test_a_folder_elsewhere_finds_donors_among_the_bundled_systems(tmp_path: Pat
     assert cost == opened("H100").cost(FFN_UP, FORWARD, SHAPES[FFN_UP])
 
 
-def test_what_was_measured_here_goes_before_what_is_lent(tmp_path: Path) -> None:
+def test_own_regressors_precede_those_of_a_donor(tmp_path: Path) -> None:
     folder = tmp_path / "Mine"
     shutil.copytree(REGRESSORS_FOLDER / "Vista", folder)
     for path in (*folder.glob("nccl/*.json"), *folder.glob("operator/*gelu*.json")):
@@ -341,9 +341,9 @@ def test_a_partly_measured_system_takes_the_rest_from_a_donor_in_the_other_half_
     system = PublishedSystem(folder, "bf16")
     forward = Direction.FORWARD
     assert system.cost(catalogue()["gelu"], forward, (4096, 8192)).source is not Source.ANALYTIC
-    lent = system.cost(catalogue()["cross_entropy"], forward, (4096, 32000, 4))
+    transferred = system.cost(catalogue()["cross_entropy"], forward, (4096, 32000, 4))
     whole = PublishedSystem(REGRESSORS_FOLDER / "H200", "fp16").cost(
         catalogue()["cross_entropy"], forward, (4096, 32000, 4)
     )
-    assert (lent.us, lent.source) == (whole.us, Source.ANALYTIC)
+    assert (transferred.us, transferred.source) == (whole.us, Source.ANALYTIC)
     assert system.operator_donor() is None, "it was measured, if not whole"

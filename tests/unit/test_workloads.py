@@ -90,7 +90,7 @@ def test_parallel_residual_needs_one_all_reduce_a_layer() -> None:
     assert syncs(replace(RUN, model=replace(GPT, parallel_residual=True))) == 1
 
 
-def test_listed_operators_replace_the_usual_ones() -> None:
+def test_listed_operators_replace_the_default_operators() -> None:
     listed = replace(RUN, model=replace(GPT, layer_operators=("layer_norm", "gelu", "gelu")))
     counts = {task.name: task.times for task in layer_block(listed, DENSE).forward.tasks if task.part is Part.OPERATORS}
     assert counts == {"layer_norm": 1, "gelu": 2}
