@@ -244,7 +244,7 @@ def _foundations(prediction: Prediction, answered: list[Answer]) -> list[str]:
         if answer.source is Source.ANALYTIC:
             how = "analytic"
         elif answer.outside == "operator":
-            how = "not measured; transferred from another operator"
+            how = f"not measured; transferred from {answer.donor}"
         elif answer.factor is None:
             what = "nodes × GPUs per node" if answer.outside == "topology" else f"a value of {answer.outside}"
             how = f"{what} not measured"

@@ -75,6 +75,7 @@ class Answer:
         step_us: its time on the stage where it takes longest.
         outside: the size that lies farthest outside the measured range, "topology", or None.
         factor: how many times beyond the measured range that size is; None for a topology.
+        donor: the operator that its time was transferred from, where it was not measured itself.
         width_us: what it adds to the width of the step's interval, on the stage where that is most.
     """
 
@@ -84,6 +85,7 @@ class Answer:
     step_us: float
     outside: str | None
     factor: float | None
+    donor: str | None
     width_us: float
 
 
@@ -163,6 +165,7 @@ def answers(prediction: Prediction, system: PublishedSystem) -> list[Answer]:
                 step_us=cost.us * times,
                 outside=outside.dimension if outside else None,
                 factor=outside.factor if outside else None,
+                donor=outside.donor if outside else None,
                 width_us=width_us,
             )
             key = (name, new.direction)
@@ -189,5 +192,6 @@ def _merged(one: Answer, other: Answer, both: Callable[[float, float], float]) -
         step_us=both(one.step_us, other.step_us),
         outside=far.outside,
         factor=far.factor,
+        donor=far.donor,
         width_us=both(one.width_us, other.width_us),
     )

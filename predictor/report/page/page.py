@@ -61,7 +61,7 @@ def _outside(answer: Answer) -> str:
     if answer.source is Source.ANALYTIC or answer.outside is None:
         return ""
     if answer.outside == "operator":
-        return "transferred from another operator"
+        return f"transferred from {answer.donor}"
     return answer.outside if answer.factor is None else f"{answer.outside} {answer.factor:.3g} ×"
 
 
