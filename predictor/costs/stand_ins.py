@@ -11,8 +11,8 @@ from predictor.costs.regressors import Regressor
 from predictor.costs.transfer import computes
 
 # Streams reach different shares of the memory bandwidth: GELU timed by its bytes at the rate of a residual addition is
-# predicted 7 to 36 % too short (logarithmic; forward and backward, A100 and GH200). Matrix products have matrix products
-# as donors, so their own interval is kept.
+# predicted 7 to 36 % too short (logarithmic; both passes, A100 and GH200). Donors of matrix products are matrix
+# products, and keep their own interval.
 STREAM_STAND_IN = 0.36
 
 

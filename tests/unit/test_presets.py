@@ -94,11 +94,11 @@ def test_preset_says_its_sources(name: str) -> None:
     assert source.startswith("Count: ")
     assert " Shape: " in source
     assert " Sequence length: " in source
-    assert ("computed" in source) == (not find_preset(name).is_published)
+    assert ("computed" in source) == (not find_preset(name).published)
 
 
 def test_only_these_counts_are_computed() -> None:
-    assert {name for name in ALL if not find_preset(name).is_published} == COMPUTED
+    assert {name for name in ALL if not find_preset(name).published} == COMPUTED
 
 
 def test_active_parameters_of_a_mixture_are_what_its_name_says() -> None:
