@@ -34,6 +34,10 @@ class Gpu(HardwareModel):
         default=None, description="rate of a large matrix product after seconds without a pause over its rate in bursts"
     )
 
+    def holds(self, size_bytes: float) -> bool | None:
+        """Return whether so many bytes fit into the device memory; None where that is not known."""
+        return None if self.memory_gib is None else size_bytes <= self.memory_gib.value * 2**30
+
 
 class Links(HardwareModel):
     """What connects GPUs, per GPU and direction."""
