@@ -10,11 +10,11 @@ NAME = "compare"
 
 
 def add(commands: Commands) -> None:
-    """Say what the command takes."""
+    """Define the arguments."""
     command = commands.add_parser(NAME, help="predictions side by side", allow_abbrev=False)
     command.add_argument("paths", nargs="+", metavar="CONFIG", help="configuration files; the first is compared with")
     command.add_argument(
-        "--system", action="append", default=[], metavar="NAME", help="also on this system; may be given again"
+        "--system", action="append", default=[], metavar="NAME", help="also on this system; repeatable"
     )
     command.add_argument("--json", action="store_true", help="print JSON")
     add_debug(command)

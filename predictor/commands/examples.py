@@ -11,7 +11,7 @@ LIST, SHOW, PRESETS, SYSTEMS = "list-examples", "show-example", "list-presets", 
 
 
 def add(commands: Commands) -> None:
-    """Say what the commands take."""
+    """Define the arguments."""
     commands.add_parser(LIST, help="list the bundled examples", allow_abbrev=False)
     show = commands.add_parser(SHOW, help="print a bundled example", allow_abbrev=False)
     show.add_argument("name", metavar="NAME")

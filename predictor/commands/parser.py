@@ -19,10 +19,10 @@ Commands = Any  # argparse names the type of add_subparsers' result for itself o
 
 
 class Parser(command_line.Parser):
-    """A parser whose help is an answer like any other."""
+    """A parser whose help goes to stdout like the output of a command."""
 
     def print_help(self, file: Any = None) -> NoReturn:
-        """Hand the help over; argparse would ignore that it cannot be written."""
+        """Return the help to the caller; argparse would ignore an output that cannot be written."""
         raise SystemExit(self.format_help().rstrip("\n"))
 
 
@@ -52,14 +52,14 @@ def add_debug(command: argparse.ArgumentParser) -> None:
 
 
 def config_path(arguments: argparse.Namespace) -> Path:
-    """Return the configuration that a command was given."""
+    """Return the path of the command's configuration."""
     if arguments.example is not None:
         return example(arguments.example)
     return Path(arguments.path if arguments.path is not None else arguments.config)
 
 
 def width() -> int:
-    """Return the columns to fill: the terminal's, or the usual where the output is no terminal."""
+    """Return the output's width in columns: the terminal's, or the usual where there is none."""
     if sys.stdout is None or not sys.stdout.isatty():
         return USUAL_WIDTH
     from shutil import get_terminal_size
@@ -68,20 +68,20 @@ def width() -> int:
 
 
 def as_json(content: object, indent: int | None = 2) -> str:
-    """Return JSON for people and machines; not a number is no number."""
+    """Return JSON; NaN and infinity are refused."""
     import json
 
     return json.dumps(content, indent=indent, allow_nan=False)
 
 
 def write_file(option: str, name: str, text: str, others: Sequence[str | Path | None] = ()) -> str:
-    """Write a file and return what there is to say about it.
+    """Write a file and return a line about it.
 
     Args:
-        option: that asked for it.
+        option: of the command line.
         name: of the file.
-        text: what to write.
-        others: files that the same command reads or writes, which this one must not be.
+        text: its content.
+        others: files that the same command reads or writes, which must be different.
 
     Raises:
         ConfigError: it cannot be written, or would overwrite one of the others.

@@ -10,7 +10,7 @@ NAME = "predict"
 
 
 def add(commands: Commands) -> None:
-    """Say what the command takes."""
+    """Define the arguments."""
     command = commands.add_parser(NAME, help="predict one training step", allow_abbrev=False)
     add_config(command)
     command.add_argument("--json", action="store_true", help="print JSON (docs/json.md)")

@@ -11,7 +11,7 @@ SHOWN = 20
 
 
 def add(commands: Commands) -> None:
-    """Say what the command takes."""
+    """Define the arguments."""
     command = commands.add_parser(NAME, help="one HTML page about a prediction", allow_abbrev=False)
     add_config(command)
     command.add_argument("--out", required=True, metavar="FILE", help="where to write the page")
@@ -20,7 +20,7 @@ def add(commands: Commands) -> None:
 
 
 def answer(arguments: argparse.Namespace) -> str:
-    """Write the page, and return what was written."""
+    """Write the page, and return its name."""
     from predictor.interface.prediction import predict
     from predictor.report.page.page import page
     from predictor.step.spans import step_trace

@@ -10,7 +10,7 @@ NAME = "search"
 
 
 def add(commands: Commands) -> None:
-    """Say what the command takes."""
+    """Define the arguments."""
     command = commands.add_parser(NAME, help="find the fastest layout", allow_abbrev=False)
     command.add_argument(
         "--model", required=True, metavar="NAME|FILE", help="a preset, a configuration, or another tool's file"
@@ -24,12 +24,10 @@ def add(commands: Commands) -> None:
     command.add_argument("--max-tensor-parallel", type=int, metavar="N", help="largest tensor-parallel size")
     command.add_argument("--max-context-parallel", type=int, metavar="N", help="largest context-parallel size")
     command.add_argument("--max-micro-batch-size", type=int, metavar="N", help="largest micro-batch")
-    command.add_argument("--schedule", action="append", metavar="NAME", help="only this one; may be given again")
-    command.add_argument(
-        "--zero-stage", action="append", type=int, metavar="N", help="only this one; may be given again"
-    )
+    command.add_argument("--schedule", action="append", metavar="NAME", help="only this schedule; repeatable")
+    command.add_argument("--zero-stage", action="append", type=int, metavar="N", help="only this stage; repeatable")
     command.add_argument("--top", type=int, default=10, metavar="N", help="layouts to show")
-    command.add_argument("--pareto", action="store_true", help="also those that nothing beats in both time and memory")
+    command.add_argument("--pareto", action="store_true", help="also the Pareto front of time and memory")
     command.add_argument("--json", action="store_true", help="print JSON")
     command.add_argument("--write", metavar="FILE", help="also write the fastest layout as a configuration")
     command.add_argument("--csv", metavar="FILE", help="also write the layouts shown to a file")

@@ -11,7 +11,7 @@ NAME = "timeline"
 
 
 def add(commands: Commands) -> None:
-    """Say what the command takes."""
+    """Define the arguments."""
     command = commands.add_parser(NAME, help="the step as a trace file and a picture", allow_abbrev=False)
     add_config(command)
     command.add_argument("--trace", metavar="FILE", help="write a Chrome trace, for ui.perfetto.dev")
@@ -20,7 +20,7 @@ def add(commands: Commands) -> None:
 
 
 def answer(arguments: argparse.Namespace) -> str:
-    """Write what was asked for, and return what was written."""
+    """Write the trace and the picture, and return their names."""
     if arguments.trace is None and arguments.svg is None:
         raise ConfigError("timeline needs somewhere to write: --trace FILE, --svg FILE or both")
     from predictor.interface.prediction import predict

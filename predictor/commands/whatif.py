@@ -11,7 +11,7 @@ NAME = "whatif"
 
 
 def add(commands: Commands) -> None:
-    """Say what the command takes."""
+    """Define the arguments."""
     command = commands.add_parser(NAME, help="change the hardware and see", allow_abbrev=False)
     add_config(command)
     command.add_argument(

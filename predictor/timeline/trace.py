@@ -30,10 +30,10 @@ class TraceError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class StepTrace:
-    """Everything that happens in one step; times in microseconds from its start.
+    """The spans of one step; times in microseconds from its start.
 
     Attributes:
-        step_us: when the step is over.
+        step_us: end of the step.
         spans: slots, messages (a send and a receive each), the end of the step and, of depth 1, the parts of slots;
             RECOMPUTE is the name of recomputation. Their ranks are stages, and slots have details pass, micro_batch
             and chunk.
@@ -57,14 +57,14 @@ class StepTrace:
 
 
 def _lanes(spans: Iterable[Span]) -> list[list[Span]]:
-    """Return spans in as few rows as hold them without overlap, each with its parts behind it."""
+    """Return spans in as few rows as possible without overlap, each followed by its parts."""
     lanes: list[list[Span]] = []
     last: list[Span] = []  # of each lane, the last span of depth 0
     for span in sorted(spans, key=lambda span: (span.start_us, span.depth, span.end_us)):
         if span.depth:
-            holds = (i for i, one in enumerate(last) if one.start_us <= span.start_us and span.end_us <= one.end_us)
+            holds = (i for i, top in enumerate(last) if top.start_us <= span.start_us and span.end_us <= top.end_us)
         else:
-            holds = (i for i, one in enumerate(last) if one.end_us <= span.start_us)
+            holds = (i for i, top in enumerate(last) if top.end_us <= span.start_us)
         lane = next(holds, None)
         if lane is None:
             lanes.append([span])
@@ -76,7 +76,7 @@ def _lanes(spans: Iterable[Span]) -> list[list[Span]]:
 
 
 def _nanoseconds(us: float) -> int:
-    """Return the whole nanoseconds that viewers count in, so that what touches still touches and nothing overlaps."""
+    """Return whole nanoseconds, the resolution of viewers, so that adjacent spans neither part nor overlap."""
     return round(us * 1000)
 
 
@@ -91,7 +91,7 @@ def _metadata(what: str, row: Mapping[str, object], **args: object) -> dict[str,
 
 
 def trace_events(trace: StepTrace) -> dict[str, object]:
-    """Return a step as a JSON object in the Trace Event Format; its events come row by row, in the order of time."""
+    """Return a step as a JSON object in the Trace Event Format; events are in order of rows and time."""
     rows: dict[tuple[int, str], list[Span]] = {}
     for span in trace.spans:
         if span.end_us > span.start_us or span.stream == Stream.COMPUTE:
@@ -171,7 +171,7 @@ def _spans(events: Sequence[Mapping[str, object]], rank: int) -> list[Span]:
             raise ValueError(f"event {event['name']} lasts {lasts} µs")
         begins = _nanoseconds(start)
         timed.append((begins, begins + _nanoseconds(lasts), event))
-    timed.sort(key=lambda one: (one[0], -one[1]))
+    timed.sort(key=lambda times: (times[0], -times[1]))
     spans = []
     around: dict[tuple[int, str], list[int]] = {}  # ends of the spans that enclose what comes next
     for begins, ends, event in timed:
