@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -15,6 +15,7 @@ from predictor.base.files import write_whole
 
 NARROWEST, USUAL_WIDTH = 40, 100
 
+Answer = Callable[[argparse.Namespace], str]
 Commands = Any  # argparse names the type of add_subparsers' result for itself only
 
 
@@ -46,9 +47,12 @@ def add_config(command: argparse.ArgumentParser) -> None:
     which.add_argument("--example", "-e", metavar="NAME", help="a bundled example")
 
 
-def add_debug(command: argparse.ArgumentParser) -> None:
-    """Let a command show where something unexpected happened."""
+def add_command(commands: Commands, name: str, text: str, answer: Answer) -> argparse.ArgumentParser:
+    """Add a command: its name, its line of help and the function that returns its output."""
+    command: argparse.ArgumentParser = commands.add_parser(name, help=text, allow_abbrev=False)
+    command.set_defaults(answer=answer)
     command.add_argument("--debug", action="store_true", help="print a traceback if something unexpected happens")
+    return command
 
 
 def config_path(arguments: argparse.Namespace) -> Path:

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import argparse
 
-from predictor.commands.parser import Commands, add_config, add_debug, config_path, write_file
+from predictor.commands.parser import Commands, add_command, add_config, config_path, write_file
 
-NAME = "report"
 SHOWN = 20
 
 
 def add(commands: Commands) -> None:
     """Define the arguments."""
-    command = commands.add_parser(NAME, help="one HTML page about a prediction", allow_abbrev=False)
+    command = add_command(commands, "report", "one HTML page about a prediction", answer)
     add_config(command)
     command.add_argument("--out", required=True, metavar="FILE", help="where to write the page")
     command.add_argument("--search", action="store_true", help="also other layouts on the same GPUs")
-    add_debug(command)
 
 
 def answer(arguments: argparse.Namespace) -> str:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import argparse
 
-from predictor.commands.parser import Commands, add_debug, as_json, width, write_file
-
-NAME = "search"
+from predictor.commands.parser import Commands, add_command, as_json, width, write_file
 
 
 def add(commands: Commands) -> None:
     """Define the arguments."""
-    command = commands.add_parser(NAME, help="find the fastest layout", allow_abbrev=False)
+    command = add_command(commands, "search", "find the fastest layout", answer)
     command.add_argument(
         "--model", required=True, metavar="NAME|FILE", help="a preset, a configuration, or another tool's file"
     )
@@ -31,7 +29,6 @@ def add(commands: Commands) -> None:
     command.add_argument("--json", action="store_true", help="print JSON")
     command.add_argument("--write", metavar="FILE", help="also write the fastest layout as a configuration")
     command.add_argument("--csv", metavar="FILE", help="also write the layouts shown to a file")
-    add_debug(command)
 
 
 def answer(arguments: argparse.Namespace) -> str:

@@ -5,18 +5,15 @@ from __future__ import annotations
 import argparse
 
 from predictor.base.errors import ConfigError
-from predictor.commands.parser import Commands, add_config, add_debug, as_json, config_path, write_file
-
-NAME = "timeline"
+from predictor.commands.parser import Commands, add_command, add_config, as_json, config_path, write_file
 
 
 def add(commands: Commands) -> None:
     """Define the arguments."""
-    command = commands.add_parser(NAME, help="the step as a trace file and a picture", allow_abbrev=False)
+    command = add_command(commands, "timeline", "the step as a trace file and a picture", answer)
     add_config(command)
     command.add_argument("--trace", metavar="FILE", help="write a Chrome trace, for ui.perfetto.dev")
     command.add_argument("--svg", metavar="FILE", help="write a picture of the pipeline")
-    add_debug(command)
 
 
 def answer(arguments: argparse.Namespace) -> str:

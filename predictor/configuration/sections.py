@@ -277,16 +277,3 @@ def validate(content: dict[str, Any], is_short: bool = False) -> RunConfig:
         return RunConfig.model_validate(content)
     except ValidationError as error:
         raise explain(error, is_short) from None
-
-
-def validate_model(content: dict[str, Any]) -> ModelSection:
-    """Check the keys of a configuration's ``model`` section alone.
-
-    Raises:
-        MissingKeyError: a required key is absent.
-        ConfigError: a key is unknown or a value is not allowed.
-    """
-    try:
-        return ModelSection.model_validate(content)
-    except ValidationError as error:
-        raise explain(error) from None

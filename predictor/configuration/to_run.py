@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from predictor.base.errors import ConfigError, nearest
 from predictor.base.sizes import LARGEST_RUN_GPUS, LARGEST_SLOTS, must_divide
-from predictor.configuration.sections import ExpertsSection, ModelSection, ParallelismSection, RunConfig, validate_model
+from predictor.configuration.sections import ExpertsSection, ModelSection, ParallelismSection, RunConfig
 from predictor.costs.catalogue import catalogue
 from predictor.costs.work import STEP_PRECISIONS
 from predictor.timeline.schedules import SCHEDULES, check
@@ -264,15 +262,6 @@ def transformer(model: ModelSection) -> Transformer:
         experts=None if model.moe is None else MixtureOfExperts(**model.moe.model_dump()),
         **given,
     )
-
-
-def model_of(content: dict[str, Any]) -> Transformer:
-    """Return the model that the keys of a configuration's ``model`` section describe.
-
-    Raises:
-        ConfigError: a key is unknown, a value is not allowed, or sizes contradict each other.
-    """
-    return transformer(validate_model(content))
 
 
 def _layout(parallelism: ParallelismSection, used: int, switched_as: int | None) -> Layout:

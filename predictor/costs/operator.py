@@ -98,10 +98,7 @@ MATMUL_EXTRAS: tuple[TermKind, ...] = ("flops", "flops", "flops")  # one per GEM
 
 def gemm_work(shape: Shape, direction: Direction, num_multiprocessors: int) -> Work:
     """Return the work of a linear layer of shape (m, k, n); backward is the data and the weight gradient together."""
-    m, k, n = shape
-    if direction is Direction.FORWARD:
-        return matmul_work(1, m, k, n, num_multiprocessors)
-    return matmul_work(1, m, n, k, num_multiprocessors) + matmul_work(1, k, m, n, num_multiprocessors)
+    return batched_gemm_work((1, *shape), direction, num_multiprocessors)
 
 
 def batched_gemm_work(shape: Shape, direction: Direction, num_multiprocessors: int) -> Work:

@@ -12,7 +12,7 @@ from predictor.costs.collectives import COLLECTIVES, Topology
 from predictor.costs.cost import Source
 from predictor.costs.published import CARD, PublishedSystem
 from predictor.report.budget import prediction_bill
-from predictor.step.breakdown import BY_BYTES, Answer, StageParts, answers, stage_parts
+from predictor.step.breakdown import BY_BYTES, Answer, answers, stage_parts
 from predictor.step.composition import Prediction
 from predictor.step.memory import GIB, StageMemory, run_memory
 from predictor.step.published_runs import published_runs_note
@@ -101,11 +101,6 @@ def _memory_notes(prediction: Prediction, system: PublishedSystem) -> list[str]:
     missing = fullest.total / GIB - limit.value
     needed = f"a GPU would need {fullest.total / GIB:.1f} GiB and has {limit.value:.1f} GiB"
     return [f"Does not fit: {needed}, {missing:.1f} GiB too little."]
-
-
-def _parts(parts: StageParts) -> dict[str, float]:
-    """Return one stage's parts and their sums."""
-    return {**asdict(parts), "data_parallel_us": parts.data_parallel_us, "step_us": parts.step_us}
 
 
 def _run(prediction: Prediction) -> dict[str, Any]:
@@ -202,7 +197,9 @@ def to_json(prediction: Prediction, loaded: Loaded) -> dict[str, Any]:
             "stage": i,
             "num_layers": stage.num_layers,
             "parameters_per_gpu": stage.parameters,
-            **_parts(part),
+            **asdict(part),
+            "data_parallel_us": part.data_parallel_us,
+            "step_us": part.step_us,
             "memory": _memory(needed, system),
         }
         for i, (stage, part, needed) in enumerate(zip(prediction.stages, parts, memory, strict=True))

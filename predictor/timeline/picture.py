@@ -135,11 +135,6 @@ def _num_chunks(trace: StepTrace) -> int:
     return 1 + max(map(_chunk, trace.slots))
 
 
-def _thin(box: _Box) -> _Box:
-    """Return the lower quarter of a row, for traffic beside its slots."""
-    return _Box(box.left, box.top + box.height * 0.75, box.width, box.height / 4)
-
-
 def _messages(trace: StepTrace, frame: _Frame) -> list[_Box]:
     """Return blocking messages."""
     if not trace.blocking:
@@ -152,14 +147,15 @@ def _end_spans(trace: StepTrace) -> list[Span]:
 
 
 def _ends(trace: StepTrace, frame: _Frame) -> Iterator[tuple[str, _Box]]:
-    """Return the end of the step; a reduction is thin where it overlaps with slots."""
+    """Return the end of the step; where it overlaps with slots, a reduction fills the lower quarter of the row."""
     finished = [0.0] * frame.stages
     for slot in trace.slots:
         finished[slot.rank] = max(finished[slot.rank], slot.end_us)
     for span in _end_spans(trace):
         turn = min(max(span.start_us, finished[span.rank]), span.end_us)
         if turn > span.start_us:
-            yield COLOURS[span.stream], _thin(frame.box(span.rank, span.start_us, turn))
+            box = frame.box(span.rank, span.start_us, turn)
+            yield COLOURS[span.stream], _Box(box.left, box.top + box.height * 0.75, box.width, box.height / 4)
         if span.end_us > turn:
             yield COLOURS[span.stream], frame.box(span.rank, turn, span.end_us)
 

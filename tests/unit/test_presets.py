@@ -10,7 +10,7 @@ import pytest
 from predictor.base.errors import ConfigError
 from predictor.base.read_yaml import read_mapping
 from predictor.configuration.presets import FOLDER, find_preset, preset, preset_names
-from predictor.configuration.to_run import model_of
+from tests.unit.examples import model_of
 
 ALL = preset_names()
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "presets.md"

@@ -12,7 +12,7 @@ from predictor.base.errors import ConfigError
 from predictor.configuration.presets import find_preset, preset
 from predictor.configuration.readers.hugging_face import read
 from predictor.configuration.readers.hugging_face_families import families
-from predictor.configuration.to_run import model_of
+from tests.unit.examples import model_of
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "readers" / "hugging_face"
 NAMES = sorted(path.stem for path in DATA.glob("*.json"))

@@ -104,9 +104,8 @@ def _batch(fields: Fields, given: int | None) -> tuple[dict[str, int], dict[str,
     if total is not None and micro is not None and rounds is not None:
         dp, rest = divmod(total, micro * rounds)
         if rest or dp < 1 or given not in (None, dp):
-            raise fields.error(
-                BATCH[0], f"it must be {BATCH[1]} × {BATCH[2]} × data_parallel_size{_product(fields, given)}"
-            )
+            product = f"{fields.values[BATCH[1]]} × {fields.values[BATCH[2]]} × {given or 'a whole number'}"
+            raise fields.error(BATCH[0], f"it must be {BATCH[1]} × {BATCH[2]} × data_parallel_size, {product}")
     elif total is not None and given is not None:
         each, rest = divmod(total, given * (micro or rounds or 1))
         if rest or not each:
@@ -122,12 +121,6 @@ def _batch(fields: Fields, given: int | None) -> tuple[dict[str, int], dict[str,
             f"{fields.where}: {BATCH[1]} is train_batch_size / gradient_accumulation_steps / data_parallel_size"
         )
     return training, {} if dp is None else {"data_parallel_size": dp}, unsaid
-
-
-def _product(fields: Fields, given: int | None) -> str:
-    """Return the factors as numbers, for a message."""
-    micro, rounds = fields.values[BATCH[1]], fields.values[BATCH[2]]
-    return f", {micro} × {rounds} × {given or 'a whole number'}"
 
 
 def _zero(fields: Fields, zero: Fields) -> dict[str, Any]:

@@ -58,7 +58,8 @@ class _Reader:
         model = {**self._sizes(), **self.family.fixed, **self._switches(), **self._dropouts(), **self._windows()}
         if self.family.has_experts:
             model |= self._experts(model["num_layers"])
-        self._note_defaults()
+        if absent := [self._name(key) for key in SIZES if not self.fields.has(self._name(key))]:
+            self.notes.append(f"not in the file, so as in transformers' class: {', '.join(absent)}")
         self._note_the_rest()
         unsaid = {"model.sequence_length": f"{self.fields.where} says no sequence length"}
         return Read({"model": model}, tuple(self.notes), FORMAT, unsaid)
@@ -91,11 +92,6 @@ class _Reader:
             raise self.fields.error(
                 "architectures", "only language models (…ForCausalLM) are predicted; remove it to predict one"
             )
-
-    def _note_defaults(self) -> None:
-        absent = [self._name(key) for key in SIZES if not self.fields.has(self._name(key))]
-        if absent:
-            self.notes.append(f"not in the file, so as in transformers' class: {', '.join(absent)}")
 
     def _sizes(self) -> dict[str, Any]:
         hidden, heads = self._whole("hidden_size"), self._whole("num_attention_heads")
