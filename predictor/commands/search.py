@@ -37,22 +37,8 @@ def answer(arguments: argparse.Namespace) -> str:
 
     from predictor.interface.search import search
 
-    result = search(
-        arguments.model,
-        arguments.gpus,
-        global_batch_size=arguments.global_batch_size,
-        system=arguments.system,
-        sequence_length=arguments.sequence_length,
-        precision=arguments.precision,
-        memory_gib=arguments.memory_gib,
-        max_tensor_parallel=arguments.max_tensor_parallel,
-        max_context_parallel=arguments.max_context_parallel,
-        max_micro_batch_size=arguments.max_micro_batch_size,
-        schedule=arguments.schedule,
-        zero_stage=arguments.zero_stage,
-        top=arguments.top,
-        pareto=arguments.pareto,
-    )
+    options = {name: getattr(arguments, name) for name in search.__kwdefaults__ or {}}  # an option each
+    result = search(arguments.model, arguments.gpus, **options)
     if arguments.csv is not None:
         write_file("--csv", arguments.csv, result.to_csv(), [arguments.model])
     if arguments.write is not None:

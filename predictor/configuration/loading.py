@@ -330,9 +330,7 @@ def load(path: str | Path) -> tuple[TrainingRun, PublishedSystem]:
     Raises:
         FileNotFoundError: there is no such file.
         yaml.YAMLError: it does not parse.
-        MissingKeyError: a required key is absent; a KeyError.
-        ConfigError: a key is unknown, or a value is not allowed or not published; a ValueError.
-        PublishedError: the published system is damaged or lacks an operator; a ValueError.
+        KeyError, ValueError: as ``prepare``.
     """
     loaded = prepare(*read_config(path))
     return loaded.run, loaded.system

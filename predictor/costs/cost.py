@@ -56,7 +56,4 @@ ZERO = Cost(0.0, 0.0, 0.0, Source.MEASURED)
 
 def total(costs: Iterable[Cost]) -> Cost:
     """Add up any number of costs; the sum of none is ZERO."""
-    result = ZERO
-    for cost in costs:
-        result = result + cost
-    return result
+    return sum(costs, ZERO)

@@ -67,7 +67,8 @@ def replay(
         sent = 2 * num_micro_batches * message
         communicating = [sent, *[2 * sent] * (stages - 2), sent] if stages > 1 else [0.0]
     else:
-        finished = _wait(schedule, num_micro_batches, forward, backward, weight, message)
+        durations = [duration for stage in (*forward, *backward, *weight) for duration in stage]
+        finished = _wait(schedule, stages, num_micro_batches, len(forward[0]), durations, message)
         communicating = [0.0] * stages
     if stages == 1:
         busy = finished[:]  # a single stage never waits, not by the last bit either
@@ -88,17 +89,11 @@ def _meet(
 
 
 def _wait(
-    schedule: Schedule,
-    num_micro_batches: int,
-    forward: PerChunk,
-    backward: PerChunk,
-    weight: PerChunk,
-    message: float,
+    schedule: Schedule, stages: int, num_micro_batches: int, chunks: int, durations: list[float], message: float
 ) -> list[float]:
-    """Return when stages finish if only a message's receiver waits for it."""
-    order = waiting_order(schedule, len(forward), num_micro_batches, len(forward[0]))
-    durations = [duration for stage in (*forward, *backward, *weight) for duration in stage]
-    clock = [0.0] * len(forward)
+    """Return when stages finish if only a message's receiver waits for it; durations as ``Event`` indexes them."""
+    order = waiting_order(schedule, stages, num_micro_batches, chunks)
+    clock = [0.0] * stages
     ends: list[float] = []
     for events, times in order.rounds:
         if times == 1:

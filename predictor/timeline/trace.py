@@ -151,10 +151,10 @@ def read_spans(path: Path) -> list[Span]:
 
 def _spans(events: Sequence[Mapping[str, object]], rank: int) -> list[Span]:
     """Return complete events as spans, each with its depth in its thread."""
-    named = {(str(event["name"]), event["pid"], event.get("tid")): event["args"] for event in events if _names(event)}
-    processes = {pid: args for (what, pid, _), args in named.items() if what == "process_name"}
-    labels = {pid: args for (what, pid, _), args in named.items() if what == "process_labels"}
-    threads = {(pid, tid): args for (what, pid, tid), args in named.items() if what == "thread_name"}
+    metadata = [event for event in events if event.get("ph") == "M"]
+    processes = {event["pid"]: event["args"] for event in metadata if event["name"] == "process_name"}
+    labels = {event["pid"]: event["args"] for event in metadata if event["name"] == "process_labels"}
+    threads = {(event["pid"], event.get("tid")): event["args"] for event in metadata if event["name"] == "thread_name"}
     complete = [event for event in events if event.get("ph") == "X"]
     places: dict[tuple[object, object], tuple[int, str]] = {}
     for key in dict.fromkeys((event["pid"], event["tid"]) for event in complete):
@@ -186,10 +186,6 @@ def _spans(events: Sequence[Mapping[str, object]], rank: int) -> list[Span]:
         spans.append(Span(str(event["name"]), *place, *times, category=category, details=details, depth=len(enclosing)))
         enclosing.append(ends)
     return spans
-
-
-def _names(event: Mapping[str, object]) -> bool:
-    return event.get("ph") == "M" and event["name"] in ("process_name", "process_labels", "thread_name")
 
 
 def _text(args: object, key: str) -> str:
