@@ -50,20 +50,17 @@ def _notes(compared: list[Compared]) -> list[str]:
     ]
 
 
-def _change(value: float, first: float) -> str:
-    return f"{value / first - 1:+.1%}" if first > 0 else "-"
-
-
 def _rows(compared: list[Compared]) -> list[tuple[str, list[str]]]:
     """Return label and cells of every line."""
     predictions = [row.prediction for row in compared]
     first = predictions[0].step.us
+    changes = [f"{p.step.us / first - 1:+.1%}" if first > 0 else "-" for p in predictions[1:]]
     rows = [
         ("step", [duration(p.step.us) for p in predictions]),
         ("– low end of the 90 % interval", [duration(p.step.low_us) for p in predictions]),
         ("– high end", [duration(p.step.high_us) for p in predictions]),
         ("– source", [p.step.source.label for p in predictions]),
-        ("– against the first", ["", *(_change(p.step.us, first) for p in predictions[1:])]),
+        ("– against the first", ["", *changes]),
         ("GPUs", [f"{p.run.layout.num_gpus:,}" for p in predictions]),
         ("tokens/s", [f"{p.tokens_per_second:,.0f}" for p in predictions]),
         ("MFU", [f"{p.mfu:.1%}" for p in predictions]),

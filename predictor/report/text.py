@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from textwrap import wrap
+from textwrap import TextWrapper
 
 from predictor.configuration.loading import Loaded
 from predictor.configuration.sections import NO_BUDGET
@@ -175,12 +175,6 @@ def header_rows(prediction: Prediction, loaded: Loaded) -> dict[str, str]:
     return rows
 
 
-def _header(prediction: Prediction, loaded: Loaded) -> list[str]:
-    rows = header_rows(prediction, loaded)
-    first, *others = (f"{name.ljust(len(TITLE))}{text}" for name, text in rows.items())
-    return [first, "", *others]
-
-
 def milliseconds(us: float) -> str:
     """Return milliseconds, a dash for less than a rounding error."""
     return f"{us / 1e3:,.1f}" if abs(us) > 0.05 else "-"
@@ -266,12 +260,8 @@ def _data_parallel(parts: StageParts, step_us: float) -> str:
 
 def wrapped(lines: list[str], width: int, indent: int) -> list[str]:
     """Break lines that are longer than the output."""
-    wrapped = []
-    for line in lines:
-        wrapped += wrap(
-            line, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
-        ) or [""]
-    return wrapped
+    broken = TextWrapper(width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
+    return [part for line in lines for part in broken.wrap(line) or [""]]
 
 
 def render(prediction: Prediction, loaded: Loaded, width: int = 100) -> str:
@@ -289,4 +279,6 @@ def render(prediction: Prediction, loaded: Loaded, width: int = 100) -> str:
     below += ["", *_foundations(prediction, answered)]
     below += [f"Note: {note}" for note in notes(prediction, loaded, answered)]
     table = ["", "Where the step goes", *_table(prediction, parts, width)]
-    return "\n".join([*wrapped(_header(prediction, loaded), width, len(TITLE)), *table, *wrapped(below, width, 6)])
+    first, *others = (f"{name.ljust(len(TITLE))}{text}" for name, text in header_rows(prediction, loaded).items())
+    header = wrapped([first, "", *others], width, len(TITLE))
+    return "\n".join([*header, *table, *wrapped(below, width, 6)])

@@ -42,7 +42,9 @@ def read(path: Path, data_parallel_size: int | None = None) -> Read:
     training, replicas, unsaid = _batch(fields, data_parallel_size)
     parallelism = replicas | _zero(fields, sections["zero_optimization"])
     training |= _precision(fields, sections, unsaid) | _activations(sections, unsaid)
-    if _gradients_in_fp32(fields):
+    types = Fields(fields.values.get("data_types") or {}, fields.where, "data_types.")
+    gradients = (fields.get("communication_data_type"), types.get("grad_accum_dtype"))
+    if any(str(name).lower() in FP32 for name in gradients):
         parallelism["fp32_gradients"] = True
     _rest(fields, sections, notes)
     return Read({"parallelism": parallelism, "training": training}, tuple(notes), FORMAT, unsaid)
@@ -170,12 +172,6 @@ def _activations(sections: dict[str, Fields], unsaid: dict[str, str]) -> dict[st
         return training | {"recompute": "full"}
     unsaid["training.recompute"] = f"{section.where}: whether activations are recomputed is the model's code's choice"
     return training
-
-
-def _gradients_in_fp32(fields: Fields) -> bool:
-    types = Fields(fields.values.get("data_types") or {}, fields.where, "data_types.")
-    named = (fields.get("communication_data_type"), types.get("grad_accum_dtype"))
-    return any(str(name).lower() in FP32 for name in named)
 
 
 def _rest(fields: Fields, sections: dict[str, Fields], notes: list[str]) -> None:

@@ -121,21 +121,17 @@ def _from_mapping(content: dict[Any, Any]) -> list[str]:
 
 
 def _words(script: Script) -> list[str]:
-    """Return the words of the command that trains; of a file that only lists arguments, all of them."""
+    """Return the words of the training command with the launcher's sizes; of a plain list of arguments, all words."""
     if script.commands and script.commands[0][0].startswith("--"):
         return [word for words in script.commands for word in words]  # a value may stand on a line of its own
     training = [words for words in script.commands if TELLING.search(" ".join(words))]
     if training:
         words = training[-1]
         program = next((i for i, word in enumerate(words) if word.strip("\"'").endswith(".py")), 0)
-        return _launcher(words[:program]) + words[program + 1 :]
+        launcher = _values(words[:program])
+        sizes = [word for key in LAUNCHER if key in launcher for word in (f"--{key}", str(launcher[key]))]
+        return sizes + words[program + 1 :]
     return [word for value in script.values.values() if "--" in value for word in value.split()]
-
-
-def _launcher(words: list[str]) -> list[str]:
-    """Return a launcher's own options of the number of GPUs."""
-    values = _values(words)
-    return [word for key in LAUNCHER if key in values for word in (f"--{key}", str(values[key]))]
 
 
 def _values(words: list[str]) -> dict[str, Any]:
