@@ -75,6 +75,7 @@ class Answer:
         step_us: its time on the stage where it takes longest.
         outside: the size that lies farthest outside the measured range, "topology", or None.
         factor: how many times beyond the measured range that size is; None for a topology.
+        donor: the operator that its time was transferred from, where it was not measured itself.
         width_us: its share of the interval's width, on the stage where that is largest.
     """
 
@@ -84,6 +85,7 @@ class Answer:
     step_us: float
     outside: str | None
     factor: float | None
+    donor: str | None
     width_us: float
 
 
@@ -163,6 +165,7 @@ def answers(prediction: Prediction, system: PublishedSystem) -> list[Answer]:
                 step_us=cost.us * times,
                 outside=outside.dimension if outside else None,
                 factor=outside.factor if outside else None,
+                donor=outside.donor if outside else None,
                 width_us=width_us,
             )
             key = (name, new.direction)

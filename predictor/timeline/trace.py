@@ -31,10 +31,10 @@ class TraceError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class StepTrace:
-    """Everything that happens in one step; times in microseconds from its start.
+    """The spans of one step; times in microseconds from its start.
 
     Attributes:
-        step_us: when the step is over.
+        step_us: end of the step.
         spans: slots, messages (a send and a receive each), the end of the step and, of depth 1, the parts of slots;
             RECOMPUTE is the name of recomputation. Their ranks are stages, and slots have details pass, micro_batch
             and chunk.
@@ -58,14 +58,14 @@ class StepTrace:
 
 
 def _lanes(spans: Iterable[Span]) -> list[list[Span]]:
-    """Return spans in as few rows as hold them without overlap, each with its parts behind it."""
+    """Return spans in as few rows as possible without overlap, each followed by its parts."""
     lanes: list[list[Span]] = []
     last: list[Span] = []  # of each lane, the last span of depth 0
     for span in sorted(spans, key=lambda span: (span.start_us, span.depth, span.end_us)):
         if span.depth:
-            holds = (i for i, one in enumerate(last) if one.start_us <= span.start_us and span.end_us <= one.end_us)
+            holds = (i for i, top in enumerate(last) if top.start_us <= span.start_us and span.end_us <= top.end_us)
         else:
-            holds = (i for i, one in enumerate(last) if one.end_us <= span.start_us)
+            holds = (i for i, top in enumerate(last) if top.end_us <= span.start_us)
         lane = next(holds, None)
         if lane is None:
             lanes.append([span])
@@ -77,7 +77,7 @@ def _lanes(spans: Iterable[Span]) -> list[list[Span]]:
 
 
 def _nanoseconds(us: float) -> int:
-    """Return the whole nanoseconds that viewers count in, so that what touches still touches and nothing overlaps."""
+    """Return whole nanoseconds, the resolution of viewers, so that adjacent spans neither part nor overlap."""
     return round(us * 1000)
 
 
@@ -177,10 +177,10 @@ def read_spans(path: Path) -> list[Span]:
 
 def _spans(events: Sequence[Mapping[str, object]], rank: int) -> list[Span]:
     """Return complete events as spans, each with its depth in its thread."""
-    named = {(str(event["name"]), event["pid"], event.get("tid")): event["args"] for event in events if _names(event)}
-    processes = {pid: args for (what, pid, _), args in named.items() if what == "process_name"}
-    labels = {pid: args for (what, pid, _), args in named.items() if what == "process_labels"}
-    threads = {(pid, tid): args for (what, pid, tid), args in named.items() if what == "thread_name"}
+    metadata = [event for event in events if event.get("ph") == "M"]
+    processes = {event["pid"]: event["args"] for event in metadata if event["name"] == "process_name"}
+    labels = {event["pid"]: event["args"] for event in metadata if event["name"] == "process_labels"}
+    threads = {(event["pid"], event.get("tid")): event["args"] for event in metadata if event["name"] == "thread_name"}
     complete = [event for event in events if event.get("ph") == "X"]
     places: dict[tuple[object, object], tuple[int, str]] = {}
     for key in dict.fromkeys((event["pid"], event["tid"]) for event in complete):
@@ -197,7 +197,7 @@ def _spans(events: Sequence[Mapping[str, object]], rank: int) -> list[Span]:
             raise ValueError(f"event {event['name']} lasts {lasts} µs")
         begins = _nanoseconds(start)
         timed.append((begins, begins + _nanoseconds(lasts), event))
-    timed.sort(key=lambda one: (one[0], -one[1]))
+    timed.sort(key=lambda times: (times[0], -times[1]))
     spans = []
     around: dict[tuple[int, str], list[int]] = {}  # ends of the spans that enclose what comes next
     for begins, ends, event in timed:
@@ -212,10 +212,6 @@ def _spans(events: Sequence[Mapping[str, object]], rank: int) -> list[Span]:
         spans.append(Span(str(event["name"]), *place, *times, category=category, details=details, depth=len(enclosing)))
         enclosing.append(ends)
     return spans
-
-
-def _names(event: Mapping[str, object]) -> bool:
-    return event.get("ph") == "M" and event["name"] in ("process_name", "process_labels", "thread_name")
 
 
 def _text(args: object, key: str) -> str:

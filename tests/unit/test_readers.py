@@ -23,8 +23,9 @@ from predictor.configuration.readers import (
 )
 from predictor.configuration.readers.known_keys import FOLDER, known_keys
 from predictor.configuration.sections import ModelSection, ParallelismSection, TrainingSection, validate
-from predictor.configuration.to_run import model_of, to_run
+from predictor.configuration.to_run import to_run
 from predictor.workloads.run import TrainingRun
+from tests.unit.examples import model_of
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "readers"
 FILES = {

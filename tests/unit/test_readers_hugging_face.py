@@ -11,8 +11,8 @@ import pytest
 from predictor.base.errors import ConfigError
 from predictor.configuration.presets import find_preset, preset
 from predictor.configuration.readers.hugging_face import read
-from predictor.configuration.readers.hugging_face_families import FAMILIES
-from predictor.configuration.to_run import model_of
+from predictor.configuration.readers.hugging_face_families import families
+from tests.unit.examples import model_of
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "readers" / "hugging_face"
 NAMES = sorted(path.stem for path in DATA.glob("*.json"))
@@ -48,7 +48,7 @@ def test_published_file_is_the_preset_of_its_name(name: str) -> None:
 
 def test_every_family_has_a_published_file() -> None:
     files = {json.loads((DATA / f"{name}.json").read_text(encoding="utf-8"))["model_type"] for name in NAMES}
-    assert files == FAMILIES.keys()
+    assert files == families().keys()
 
 
 @pytest.mark.parametrize("name", NAMES)

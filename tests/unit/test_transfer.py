@@ -176,7 +176,9 @@ def test_a_collective_that_was_not_measured_is_analytic_and_grows_with_its_bytes
 
 
 def test_links_that_were_not_measured_are_one_line() -> None:
-    with pytest.raises(PublishedError, match="Vista lends Vista links inside a node: none were measured"):
+    with pytest.raises(
+        PublishedError, match="Vista: no measurement of links inside a node; their efficiency is taken from Vista"
+    ):
         opened("Vista").collective("broadcast", 1e6, Topology(1, 4))
 
 
@@ -287,7 +289,7 @@ def test_a_donor_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     path = folder / "system.yaml"
     path.write_text(path.read_text(encoding="utf-8").replace("operators: Vista", "operators: Frontier"))
     seal(folder)
-    with pytest.raises(PublishedError, match="borrows from Frontier, which is published neither in"):
+    with pytest.raises(PublishedError, match="names the donor Frontier, which is published neither in"):
         PublishedSystem(folder, "fp16")
 
 
