@@ -21,6 +21,7 @@ from microbench.provenance import Session, now
 
 # Of these the numbers depend on no kernel; they are recorded beside them.
 RECORDED = ("numpy", "mpi4py", "nvidia-ml-py", "triton")
+CAPABILITY_WITH_BF16 = 8  # of NVIDIA GPUs, from Ampere on
 COMMIT_FILE = Path(__file__).with_name("COMMIT")  # in a copy that travels without its history
 DIGEST_DIGITS = 12
 
@@ -85,7 +86,9 @@ def find_device(kind: str, threads: int = 1) -> Device:
     properties = torch.cuda.get_device_properties(0)
     free, _ = torch.cuda.mem_get_info()
     cache = int(getattr(properties, "L2_cache_size", 0)) or 64 * 2**20
-    half = ("bf16", "fp16") if torch.cuda.is_bf16_supported() else ("fp16",)
+    # torch.cuda.is_bf16_supported() also counts the GPUs before Ampere, which emulate it.
+    has_bf16 = torch.version.hip is not None or properties.major >= CAPABILITY_WITH_BF16
+    half = ("bf16", "fp16") if has_bf16 else ("fp16",)
     name = printable(torch.cuda.get_device_name(0))
     driver = driver_branch(gpu_session().get("driver"))
     # After the others, so that fp8 is measured on request only.
