@@ -71,14 +71,14 @@ def binary(collective: str, folder: Path | None) -> str:
     for place in places:
         if os.access(place / name, os.X_OK):
             return str(place / name)
-    found = None if folder else shutil.which(name)
-    if found is None:
+    path = None if folder else shutil.which(name)
+    if path is None:
         where = ", ".join(map(str, places)) or "PATH"
         raise CollectiveError(
             f"no {name} in {where}; build nccl-tests with MPI=1 and set {FOLDER_VARIABLE}, "
             "or name its folder with --nccl-tests"
         )
-    return found
+    return path
 
 
 def pinned(environment: dict[str, str]) -> dict[str, str]:
@@ -105,22 +105,22 @@ def writes_json(path: str) -> bool:
     return b"-J,--output_file" in done.stdout
 
 
-def check_layout(devices: list[tuple[int, str, int, str]], topology: Topology) -> None:
+def check_layout(devices: list[tuple[int, str]], topology: Topology) -> None:
     """Check that the ranks listed by a run are those started, one GPU each, on the requested nodes.
 
     Raises:
         CollectiveError: they are not; without MPI every process would measure itself alone.
     """
-    ranks = sorted(rank for rank, *_ in devices)
-    if devices and ranks != list(range(topology.ranks)):
+    ranks = sorted(rank for rank, _ in devices)
+    if not devices:
+        return
+    if ranks != list(range(topology.ranks)):
         raise CollectiveError(
             f"nccl-tests lists the ranks {', '.join(map(str, ranks))}, and {topology.ranks} were started: "
             "build it with MPI=1 against the launcher's own MPI"
         )
-    if devices:
-        check_seats(
-            [Seat(rank, len(devices), host) for rank, host, *_ in devices], topology.nodes, topology.gpus_per_node
-        )
+    seats = [Seat(rank, len(devices), host) for rank, host in devices]
+    check_seats(seats, topology.nodes, topology.gpus_per_node)
 
 
 @dataclass(slots=True)
@@ -137,7 +137,7 @@ class Output:
     name: str
     topology: Topology
     columns: list[str] | None = None
-    devices: list[tuple[int, str, int, str]] = field(default_factory=list)
+    devices: list[tuple[int, str]] = field(default_factory=list)
     said: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
     version: str = ""
     library: str = ""
@@ -154,7 +154,7 @@ class Output:
         """Take in a line; return the row that it is, if it is one.
 
         Raises:
-            CollectiveError: it says that the run failed or computed wrong values, or the ranks are not as asked.
+            CollectiveError: it says that the run failed or computed wrong values, or the ranks are not those requested.
         """
         line = unmarked(line)
         self.said.append(line)
@@ -254,7 +254,7 @@ class NcclTests:
         output.check_memory(absent)
         if absent:
             raise CollectiveError(
-                f"{output.name} printed no row of {', '.join(map(str, absent))} bytes, which it was asked for, and "
+                f"{output.name} printed no row of {', '.join(map(str, absent))} bytes, which was requested, and "
                 f"did not say why; it last said: {last_lines(output.said)}"
             )
 
@@ -274,7 +274,7 @@ class NcclTests:
     def _read(self, document: Path, printed: list[NcclRow]) -> list[NcclRow]:
         """Return what -J wrote, or where that is not to be had, what was printed."""
         try:
-            rows = list(parse_json(document.read_text(encoding="utf-8", errors="replace")).rows)
+            rows = parse_json(document.read_text(encoding="utf-8", errors="replace"))
         except (OSError, CollectiveError) as error:
             self.say(f"no JSON ({error}): using the printed rows, which have fewer digits")
             return printed
