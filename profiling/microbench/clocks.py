@@ -63,6 +63,27 @@ class Samples:
         self.whole_us, self.kernel_us, self.host_us = [], [], self.host_us and [min(self.host_us)]
 
 
+def host_us(run: Callable[[], object], times: int) -> float:
+    """Return the time of so many runs in a row by the host's clock, in µs."""
+    start = time.perf_counter_ns()
+    for _ in range(times):
+        run()
+    return (time.perf_counter_ns() - start) / 1e3
+
+
+def device_us(run: Callable[[], object], times: int) -> float:
+    """Return the time of so many runs in a row on the GPU, from event to event, in µs."""
+    import torch
+
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    for _ in range(times):
+        run()
+    end.record()
+    end.synchronize()
+    return float(start.elapsed_time(end)) * 1e3
+
+
 class CpuClock:
     """Times a pass on the processor."""
 

@@ -53,6 +53,16 @@ class Job:
     deadline: float = float("inf")
     threads: int = 1
 
+    def __post_init__(self) -> None:
+        """Check the precision.
+
+        Raises:
+            MeasureError: the device does not compute in it.
+        """
+        if self.precision not in self.device.precisions:
+            known = ", ".join(self.device.precisions)
+            raise MeasureError(f"precision is {self.precision}; {self.device.name} is measured in {known}")
+
     @property
     def worker(self) -> str:
         """Return the shard as file names spell it."""
@@ -141,14 +151,10 @@ def profile(job: Job, names: Iterable[str], progress: Callable[[str], None]) -> 
     """Measure operators one after the other; return what was done.
 
     Raises:
-        MeasureError: an operator is unknown, or a table cannot be written.
+        MeasureError: a table cannot be written, or no shape of the sweep is small enough.
         DeviceLostError: the GPU is lost; what was measured before is kept.
     """
     operators = [catalogue()[name] for name in names]
-    if job.precision not in job.device.precisions:
-        raise MeasureError(
-            f"precision is {job.precision}; {job.device.name} is measured in {', '.join(job.device.precisions)}"
-        )
     wanted = {operator.name: shapes_of(operator.name, job.sweep, job.precision) for operator in operators}
     operators.sort(key=lambda operator: _lost_the_device(job.path(operator.name)))
     clock = clock_for(job.device, job.sweep.timing)

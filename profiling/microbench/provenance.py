@@ -21,13 +21,13 @@ from predictor.costs.operator import Direction
 SUFFIX = ".provenance.json"
 
 
-class Record(BaseModel):
-    """Base of everything stored beside a table: closed and immutable."""
+class Closed(BaseModel):
+    """Base of everything that is read from disk: no unknown key, no infinite number, immutable."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
-class Identity(Record):
+class Identity(Closed):
     """What a table is of; a run whose identity differs in anything may not add to it."""
 
     kind: Literal["operator", "collective"]
@@ -44,7 +44,7 @@ class Identity(Record):
     config_hash: str = Field(description="SHA-256 of the sweep and the timing policy")
 
 
-class Session(Record):
+class Session(Closed):
     """One run that added rows; times in UTC, ISO 8601."""
 
     started: str
@@ -61,7 +61,7 @@ class Session(Record):
     )
 
 
-class Provenance(Record):
+class Provenance(Closed):
     """The whole file."""
 
     format: Literal["estimate-train-time/measurement/2"] = "estimate-train-time/measurement/2"

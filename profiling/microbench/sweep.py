@@ -14,9 +14,10 @@ from pathlib import Path
 from random import Random
 from typing import Annotated, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from microbench.errors import MeasureError
+from microbench.provenance import Closed
 from microbench.timing import Policy
 from predictor.base.errors import nearest
 from predictor.base.read_yaml import read_valid
@@ -36,10 +37,8 @@ SEED = 20240611
 Choice = TypeVar("Choice")
 
 
-class Range(BaseModel):
+class Range(Closed):
     """A range of sizes, both ends included."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     low: int = Field(gt=0)
     high: int = Field(gt=0)
@@ -56,10 +55,8 @@ class Range(BaseModel):
         return max(self.low, min(self.high, round(size / multiple) * multiple))
 
 
-class Models(BaseModel):
+class Models(Closed):
     """Ranges of the models whose operators are measured, and of what one rank holds of them."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     hidden_size: Range
     head_dim: tuple[int, ...]
@@ -80,10 +77,8 @@ class Models(BaseModel):
     tensors: Range = Field(description="how many tensors that list has")
 
 
-class Sweep(BaseModel):
+class Sweep(Closed):
     """One file of ``profiling/sweeps``."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     description: str
     shapes_per_operator: int = Field(gt=0, le=100_000)

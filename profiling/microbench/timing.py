@@ -28,11 +28,12 @@ from math import sqrt
 from statistics import median
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from microbench.call import Call
 from microbench.clocks import Clock, CpuClock, CudaClock, Samples
 from microbench.device import Device
+from microbench.provenance import Closed
 from microbench.rows import DeviceState, Measurement, Status, interquartile_range
 from predictor.costs.operator import Direction, Shape
 
@@ -61,10 +62,8 @@ NCCL_TESTS_ITERATIONS = 20
 NCCL_TESTS_WARM_UP = 5
 
 
-class Policy(BaseModel):
+class Policy(Closed):
     """How much effort a row is worth; part of a sweep."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     precision: float = Field(gt=0, lt=1, description="wanted half-width of the median's 95 % interval, relative")
     fewest_samples: int = Field(ge=3, description="repetitions in any case, unless one takes longer than the budget")

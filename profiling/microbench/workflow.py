@@ -7,17 +7,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from microbench.errors import MeasureError
+from microbench.provenance import Closed
 
 BACKENDS = {"cpu": "mpi", "auto": "mpi", "cuda": "nccl"}
 
 
-class Settings(BaseModel):
+class Settings(Closed):
     """The workflow's configuration; every key has a default that works on a laptop."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     system: str = Field(default="here", pattern=r"^[A-Za-z0-9-]+$", description="name of the machine: results/NAME")
     measurements: Path = Field(

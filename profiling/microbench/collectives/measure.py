@@ -86,7 +86,7 @@ def identity(request: Request, name: str, topology: Topology) -> Identity:
         driver=gpu.driver if gpu else None,
         versions=library_versions("cuda" if gpu else "cpu"),
         settings={"backend": request.backend},
-        config_hash=request.sweep.hash(),
+        config_hash=request.sweep.config_hash,
     )
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
+from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from microbench.errors import MeasureError
+from microbench.provenance import Closed
 from microbench.timing import Blocks
 from predictor.base.read_yaml import read_mapping, read_valid
 
@@ -17,10 +18,8 @@ SMALLEST_BYTES = 1024
 LARGEST_BYTES = 2**40
 
 
-class Sweep(BaseModel):
+class Sweep(Closed):
     """Sizes and repetitions of one sweep."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     min_bytes: Annotated[int, Field(ge=SMALLEST_BYTES, description="smallest message of one rank, bytes")]
     max_bytes: Annotated[int, Field(le=LARGEST_BYTES, description="largest message of one rank, bytes")]
@@ -54,9 +53,10 @@ class Sweep(BaseModel):
         """Return how each size is timed."""
         return Blocks(self.samples, self.block_us, self.most_calls)
 
-    def hash(self) -> str:
+    @property
+    def config_hash(self) -> str:
         """Return the SHA-256 of the sweep's content."""
-        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()
+        return sha256(self.model_dump_json().encode()).hexdigest()
 
 
 def read_sweep(name: str) -> Sweep:

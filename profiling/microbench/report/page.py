@@ -9,13 +9,13 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import ValidationError
 
 from microbench.errors import MeasureError
 from microbench.report.figures import Point, bus_bandwidths, parity, points_of, roofline
 from microbench.table import Table, read_tables
 from predictor.base.errors import PublishedError
+from predictor.base.read_yaml import first_problem, read_keys
 from predictor.costs.hardware import System
 from predictor.costs.published import PublishedSystem, measured_precisions
 
@@ -62,12 +62,12 @@ def read_system(results: Path) -> System:
         MeasureError: the results folder does not say.
     """
     path = results / "system.yaml"
+    if not path.is_file():
+        raise MeasureError(f"{path} does not exist; python -m microbench system writes it")
     try:
-        return System.model_validate(yaml.safe_load(path.read_text(encoding="utf-8"))["hardware"])
-    except OSError as error:
-        raise MeasureError(f"{path}: {error.strerror}; python -m microbench system writes it") from None
-    except (yaml.YAMLError, KeyError, TypeError, ValidationError) as error:
-        raise MeasureError(f"{path}: not a description of a system: {' '.join(str(error).split())}") from None
+        return System.model_validate(read_keys(path, MeasureError).get("hardware"))
+    except ValidationError as error:
+        raise MeasureError(f"{path}: not a description of a system: {first_problem(error)}") from None
 
 
 def _measured(tables: Sequence[Table]) -> str:

@@ -7,19 +7,17 @@ import subprocess
 import sys
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from microbench.device import find_device, library_versions
 from microbench.errors import MeasureError, TableError
-from microbench.provenance import read_provenance
+from microbench.provenance import Closed, read_provenance
 
 PROBE_S = 120.0
 
 
-class Probe(BaseModel):
+class Probe(Closed):
     """Inputs of a survey's plan: the GPU, its precisions, and the identity of its tables."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     device: str
     driver: str | None
