@@ -7,7 +7,7 @@ logarithms, from all that are chosen. The others follow the sequence.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from hashlib import sha256
 from math import gcd, log
 from pathlib import Path
@@ -214,12 +214,10 @@ def _squared(a: tuple[float, ...], b: tuple[float, ...]) -> float:
     return sum((x - y) ** 2 for x, y in zip(a, b, strict=True))
 
 
-def _work_coordinates(operator: Operator) -> Callable[[Shape], tuple[float, ...]]:
-    def coordinates(shape: Shape) -> tuple[float, ...]:
-        work = operator.work(shape, BOTH[0], 1)
-        return (*(log(size + 1.0) for size in shape), log((work.flops or work.size_bytes) + 1.0))
-
-    return coordinates
+def _coordinates(operator: Operator, shape: Shape) -> tuple[float, ...]:
+    """Return the logarithms of a shape's sizes and of its work."""
+    work = operator.work(shape, BOTH[0], 1)
+    return (*(log(size + 1.0) for size in shape), log((work.flops or work.size_bytes) + 1.0))
 
 
 def shapes_of(name: str, sweep: Sweep, precision: str) -> list[Shape]:
@@ -229,18 +227,12 @@ def shapes_of(name: str, sweep: Sweep, precision: str) -> list[Shape]:
         MeasureError: no candidate is small enough for the sweep's limits.
     """
     operator = catalogue()[name]
-    found = dict.fromkeys(s for s in _candidates(operator, sweep) if _fits(operator, s, sweep, precision))
-    pool = list(found)
+    pool = list(dict.fromkeys(s for s in _candidates(operator, sweep) if _fits(operator, s, sweep, precision)))
     if not pool:
         raise MeasureError(f"{name}: no shape of the sweep is below largest_call_gflop and largest_call_mb")
     count = sweep.shapes_per_linear if operator.family == "linear" else sweep.shapes_per_operator
-    coordinates = _work_coordinates(operator)
-    corners = farthest_first([coordinates(shape) for shape in pool], max(2, count // CORNER_SHARE))
-    chosen = dict.fromkeys(pool[i] for i in corners)
-    for shape in pool:
-        if len(chosen) >= count:
-            break
-        chosen[shape] = None
-    result = list(chosen)
-    Random(SEED).shuffle(result)
-    return result
+    corners = farthest_first([_coordinates(operator, shape) for shape in pool], max(2, count // CORNER_SHARE))
+    ordered = dict.fromkeys([*(pool[i] for i in corners), *pool])
+    chosen = list(ordered)[: max(count, len(corners))]
+    Random(SEED).shuffle(chosen)
+    return chosen
