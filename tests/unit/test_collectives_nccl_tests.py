@@ -118,7 +118,7 @@ def test_a_binary_without_mpi_or_on_the_wrong_nodes_is_refused() -> None:
     gpus = [(0, "a"), (1, "a")]
     check_layout(gpus, Topology(1, 2))
     check_layout([], Topology(1, 2))
-    with pytest.raises(CollectiveError, match=r"ranks lie on 1 nodes \(a: 2\); asked for 2 nodes × 1 ranks"):
+    with pytest.raises(CollectiveError, match=r"ranks lie on 1 nodes \(a: 2\); requested were 2 nodes × 1 ranks"):
         check_layout(gpus, Topology(2, 1))
 
 

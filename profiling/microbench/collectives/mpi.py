@@ -55,7 +55,7 @@ class MpiBackend:
     """The ranks of COMM_WORLD."""
 
     def __init__(self, world: Intracomm) -> None:
-        """Say which library this is."""
+        """Name the MPI library."""
         from mpi4py import MPI
 
         name, version = MPI.get_vendor()

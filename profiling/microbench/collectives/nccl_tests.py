@@ -125,7 +125,7 @@ def check_layout(devices: list[tuple[int, str]], topology: Topology) -> None:
 
 @dataclass(slots=True)
 class Output:
-    """What a binary has printed so far.
+    """Output of a binary, as far as it is printed.
 
     Attributes:
         name: of the binary.
@@ -151,7 +151,7 @@ class Output:
         return f"nccl-tests {self.version}".strip() + (f", nccl {self.library}" if self.library else "")
 
     def take(self, line: str) -> NcclRow | None:
-        """Take in a line; return the row that it is, if it is one.
+        """Read a line; return its row, None for any other line.
 
         Raises:
             CollectiveError: it says that the run failed or computed wrong values, or the ranks are not those requested.
@@ -206,7 +206,7 @@ class NcclTests:
     say: Callable[[str], None] = lambda text: None
 
     def command(self, collective: str, topology: Topology, sizes: list[int], document: Path | None) -> list[str]:
-        """Return the command line that measures sizes of one rank, each the double of the one before."""
+        """Return the command line that measures sizes of one rank that double."""
         low, high = (total_bytes(collective, size, topology.ranks) for size in (sizes[0], sizes[-1]))
         options = f"-b {low} -e {high} -f 2 -g 1 -t 1 -n {NCCL_TESTS_ITERATIONS} -w {NCCL_TESTS_WARM_UP} -c 1"
         wrapper = [sys.executable, "-m", "microbench.collectives.nccl_tests", binary(collective, self.folder)]
@@ -272,7 +272,7 @@ class NcclTests:
             raise CollectiveError(f"{self.scratch}: {error.strerror}; nccl-tests writes its JSON there") from None
 
     def _read(self, document: Path, printed: list[NcclRow]) -> list[NcclRow]:
-        """Return what -J wrote, or where that is not to be had, what was printed."""
+        """Return the rows that -J wrote; the printed rows where the document is missing or torn."""
         try:
             rows = parse_json(document.read_text(encoding="utf-8", errors="replace"))
         except (OSError, CollectiveError) as error:

@@ -23,7 +23,7 @@ TIMEOUT = timedelta(minutes=5)
 
 
 def gpu_index(local_rank: int, ranks_here: int, visible: int, node: str) -> int:
-    """Return which visible GPU a rank takes: its own by number, or the only one that its launcher lets it see.
+    """Return the index of a rank's visible GPU: its local rank, or 0 where its launcher shows it a single GPU.
 
     Raises:
         CollectiveError: a rank would share a GPU, which NCCL refuses.
@@ -53,7 +53,7 @@ class TorchGroup:
     precision: str
 
     def call(self, collective: str, size_bytes: int) -> Callable[[], None]:
-        """Return one call on tensors of ones."""
+        """Allocate the tensors of a call and return the call."""
         import torch
         import torch.distributed as dist
 

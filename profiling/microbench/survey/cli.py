@@ -77,7 +77,7 @@ def _kit(arguments: argparse.Namespace) -> int:
 
 
 def register(commands: Any) -> None:
-    """Add ``kit``, ``survey`` and ``unpack`` to ``commands``, what ``add_subparsers`` returned."""
+    """Add ``kit``, ``survey`` and ``unpack`` to a parser's sub-commands."""
     kit = commands.add_parser("kit", help="prepare what travels to a bare GPU machine without a network")
     kit.add_argument("--out", type=Path, required=True, help="folder to make, e.g. gpu-kit")
     kit.add_argument("--python", nargs="+", default=list(PYTHONS), help=f"versions there (default {' '.join(PYTHONS)})")
