@@ -32,12 +32,12 @@ class Device:
 
     Attributes:
         kind: as torch names it.
-        name: letters, digits and dashes only, since file names are made of it.
+        name: letters, digits and dashes only, for file names.
         driver: the branch of a GPU's driver, the number before the first dot.
         cache_bytes: last level of cache.
-        multiprocessors: of a GPU; threads that torch uses on a CPU.
-        memory_bytes: what a call may use at most.
-        precisions: what it computes in without emulation, the usual one first.
+        multiprocessors: of a GPU; torch's threads on a CPU.
+        memory_bytes: the most that a call may use.
+        precisions: those that it computes in without emulation, the default first.
     """
 
     kind: Literal["cpu", "cuda"]
@@ -49,30 +49,20 @@ class Device:
     precisions: tuple[str, ...]
 
 
-def require_torch() -> None:
-    """Check that torch is there.
-
-    Raises:
-        MeasureError: it is not.
-    """
-    try:
-        import torch  # noqa: F401
-    except ImportError:
-        raise MeasureError("torch is not installed; pip install 'estimate-train-time[profile]' brings it") from None
-
-
 def find_device(kind: str, threads: int = 1) -> Device:
     """Return the device to measure.
 
     Args:
         kind: cpu, cuda, or auto for a GPU where there is one.
-        threads: that torch may use on a CPU; two on shared cores snap to the scheduler's ticks.
+        threads: of torch on a CPU; with two on shared cores, times are multiples of the scheduler's tick.
 
     Raises:
         MeasureError: torch is missing, the kind is unknown, or no GPU is there.
     """
-    require_torch()
-    import torch
+    try:
+        import torch
+    except ImportError:
+        raise MeasureError("torch is not installed; pip install 'estimate-train-time[profile]' brings it") from None
 
     if kind == "auto":
         kind = "cuda" if torch.cuda.is_available() else "cpu"
@@ -97,7 +87,7 @@ def find_device(kind: str, threads: int = 1) -> Device:
 
 
 def printable(name: str) -> str:
-    """Return a device's name without what a file name should not have."""
+    """Return a device's name in letters, digits and dashes."""
     return re.sub(r"[^A-Za-z0-9-]", "", name.replace("(R)", "").replace("(TM)", "")) or "unknown"
 
 

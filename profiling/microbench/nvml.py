@@ -35,7 +35,7 @@ NOT_REPORTED = ("n/a", "not supported", "unknown error", "insufficient permissio
 
 
 def driver_branch(release: str | None) -> str | None:
-    """Return what of a driver's release identifies it, the number before the first dot.
+    """Return a driver's branch, the number before the first dot of its release.
 
     >>> driver_branch("580.159.04"), driver_branch(None)
     ('580', None)
@@ -44,7 +44,7 @@ def driver_branch(release: str | None) -> str | None:
 
 
 def which_gpu() -> str | None:
-    """Return the GPU that torch calls 0 as the driver tells GPUs apart; without torch the first visible one."""
+    """Return the driver's identifier of torch's GPU 0; without torch, of the first visible GPU."""
     try:
         import torch
 
@@ -155,6 +155,6 @@ def gpu_session() -> dict[str, str]:
 
 
 def gpu_state() -> DeviceState:
-    """Return clock, power and temperature of the GPU at this moment; nothing where only nvidia-smi could tell."""
+    """Return the GPU's clock, power and temperature at this moment; none without nvidia-ml-py."""
     opened = nvml()
     return DeviceState() if opened is None else opened.state()

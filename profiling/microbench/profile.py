@@ -35,13 +35,13 @@ MEMORY_SHARE = 0.25  # of the free memory, for a batch of more than one
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What one run measures.
+    """Shapes, device and results folder of a run.
 
     Attributes:
         results: folder of one system's tables.
         shard: (i, n): every n-th shape, starting with the i-th.
-        deadline: reading of ``time.monotonic`` after which no new shape is begun; until then every operator has an
-            equal share of what the ones before it left.
+        deadline: of ``time.monotonic``, after which no shape is begun; each operator gets an equal share of the time
+            that the operators before it left.
         threads: that torch uses.
     """
 
@@ -65,7 +65,7 @@ class Job:
 
     @property
     def worker(self) -> str:
-        """Return the shard as file names spell it."""
+        """Return the shard as in file names, e.g. 0of4."""
         return f"{self.shard[0]}of{self.shard[1]}"
 
     def path(self, operator: str) -> Path:
@@ -73,7 +73,7 @@ class Job:
         return table_path(self.results, "operator", operator, self.precision, self.worker)
 
     def identity(self, operator: Operator) -> Identity:
-        """Return what an operator's table is of."""
+        """Return the identity of an operator's table."""
         return Identity(
             kind="operator",
             name=operator.name,
@@ -92,7 +92,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a run did for one operator."""
+    """Counts of an operator's calls in a run: measured now, earlier, without a time, left over, with a time."""
 
     operator: str
     path: Path
@@ -110,18 +110,18 @@ class Outcome:
 
 
 class DeviceLostError(MeasureError):
-    """The GPU answers nothing any more in this process."""
+    """The GPU fails every later call of this process."""
 
 
 def memory_bytes(operator: Operator, shape: Shape, precision: str) -> float:
-    """Return about how much memory a call takes."""
+    """Estimate the memory of a call."""
     works = [operator.work(shape, direction, 1) for direction in operator.directions]
     times = LIST_OVER_WORK if operator.dimensions == PARAMETER_LIST else MEMORY_OVER_WORK
     return times * operator.byte_scale(precision) * max(work.size_bytes for work in works)
 
 
 def timed(job: Job, operator: Operator, shape: Shape, clock: Clock) -> Timed:
-    """Return a call that is built and warm; one that cannot fit fails before it takes memory that others need."""
+    """Build a call and warm it up; a call larger than the free memory fails before it allocates."""
 
     def build() -> Call:
         needed = memory_bytes(operator, shape, job.precision)
@@ -148,7 +148,7 @@ def batches(job: Job, operator: Operator, shapes: Iterable[Shape]) -> Iterator[l
 
 
 def profile(job: Job, names: Iterable[str], progress: Callable[[str], None]) -> list[Outcome]:
-    """Measure operators one after the other; return what was done.
+    """Measure operators one after the other; return the outcome of each.
 
     Raises:
         MeasureError: a table cannot be written, or no shape of the sweep is small enough.

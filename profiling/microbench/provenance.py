@@ -28,7 +28,7 @@ class Closed(BaseModel):
 
 
 class Identity(Closed):
-    """What a table is of; a run whose identity differs in anything may not add to it."""
+    """Operator or collective, device, libraries and settings of a table; only a run of equal identity may add rows."""
 
     kind: Literal["operator", "collective"]
     name: str = Field(description="as the catalogue has it")
@@ -97,7 +97,7 @@ def read_provenance(table: Path) -> Provenance:
 
 
 def write_provenance(table: Path, provenance: Provenance) -> None:
-    """Put a table's provenance in place, whole."""
+    """Write a table's provenance atomically."""
     write_whole(provenance_path(table), provenance.model_dump_json(indent=1) + "\n")
 
 

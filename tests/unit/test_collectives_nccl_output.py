@@ -13,13 +13,13 @@ from microbench.collectives import backend, bandwidth, errors, nccl_output, nccl
 from microbench.collectives.bandwidth import bus_bandwidth, total_bytes
 from microbench.collectives.errors import CollectiveError
 from microbench.collectives.nccl_output import (
+    FAILURE,
+    OUT_OF_MEMORY,
     NcclRow,
     check_type,
     columns_of,
     device_in,
-    failure_in,
     most_bytes_in,
-    out_of_memory_in,
     parse_json,
     row_of,
     unmarked,
@@ -162,7 +162,7 @@ def test_the_log_of_nccl_is_no_failure() -> None:
         "host:1:2 [1] enqueue.cc:47 NCCL WARN Cuda failure 'named symbol not found'",
         "# Errors with asterisks indicate errors that have exceeded the maximum threshold.",
     ):
-        assert not failure_in(line)
+        assert not FAILURE.search(line)
 
 
 def test_a_size_that_fills_its_column_is_a_row() -> None:
@@ -261,12 +261,12 @@ def test_sizes_of_one_rank_and_of_all_are_told_apart() -> None:
 def test_what_is_said_of_memory_and_types_is_understood() -> None:
     limited = recorded("all_reduce_2.13_cuda_error_nccl-tests-322").splitlines()
     assert [size for line in limited if (size := most_bytes_in(line))] == [27951912277]
-    assert not any(map(out_of_memory_in, limited)), "the failure there does not say why"
-    assert out_of_memory_in("node1: Test CUDA failure common.cu:941 'out of memory'")
-    assert out_of_memory_in(
+    assert not any(map(OUT_OF_MEMORY.search, limited)), "the failure there does not say why"
+    assert OUT_OF_MEMORY.search("node1: Test CUDA failure common.cu:941 'out of memory'")
+    assert OUT_OF_MEMORY.search(
         "[1,0]<stdout>:worker-0:402:402 [0] enqueue.cc:1451 NCCL WARN Cuda failure 2 'out of memory'"
     )
-    assert not out_of_memory_in("node1: Test CUDA failure common.cu:297 'an illegal memory access was encountered'")
+    assert not OUT_OF_MEMORY.search("node1: Test CUDA failure common.cu:297 'an illegal memory access was encountered'")
     with pytest.raises(CollectiveError, match=r"does not know bfloat16 and would measure float: .* --precision fp16"):
         check_type("invalid type bfloat16, defaulting to float .. ")
 

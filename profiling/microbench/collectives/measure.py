@@ -23,7 +23,7 @@ from microbench.collectives.nccl_series import doubling_series, results
 from microbench.collectives.nccl_tests import NcclTests
 from microbench.collectives.ranks import MARK
 from microbench.collectives.sweep import Sweep
-from microbench.collectives.topologies import offered, takes_part
+from microbench.collectives.topologies import offered
 from microbench.device import device_state, library_versions, new_session, processor_name
 from microbench.provenance import Identity
 from microbench.table import Measurement, Status, Writer, table_path
@@ -106,7 +106,7 @@ def open_parts(request: Request, stack: ExitStack) -> list[Part]:
     parts = []
     for topology in offered(request.topology.nodes, request.topology.gpus_per_node):
         for name in request.names:
-            if not takes_part(name, topology):
+            if name == "point_to_point" and topology.ranks != 2:
                 continue
             multiple = size_multiple(name, topology.ranks)
             runnable = request.sweep.sizes(multiple)

@@ -18,7 +18,7 @@ from typing import Any
 from microbench.collectives.errors import CollectiveError, last_lines
 
 NOT_CHECKED = "N/A"
-COUNTED, NOT_COUNTED = "#wrong", "error"
+COUNTED, NOT_COUNTED = "#wrong", "error"  # with the second, only the summary judges the values
 TIMESTAMP = "timestamp"  # -S: one column, two words
 FAILURE = re.compile(
     r"Test (NCCL|CUDA) failure|(NCCL|Cuda) failure \S+\.cu:\d+|Test failure|Test timeout|Invalid number of GPUs"
@@ -63,16 +63,6 @@ def unmarked(line: str) -> str:
     return LAUNCHER_MARK.sub("", line, count=1)
 
 
-def failure_in(line: str) -> bool:
-    """Return whether a line says that the run failed."""
-    return FAILURE.search(line) is not None
-
-
-def out_of_memory_in(line: str) -> bool:
-    """Return whether a line says that the GPU has no memory left."""
-    return OUT_OF_MEMORY.search(line) is not None
-
-
 def most_bytes_in(line: str) -> int | None:
     """Return the largest S that a run goes up to, if the line says that the GPU's memory limits it."""
     match = REDUCED.match(line)
@@ -97,11 +87,6 @@ def columns_of(line: str) -> list[str] | None:
     """Return the column names if the line is the header of the table."""
     words = line.lstrip("# ").split()
     return words if line.startswith("#") and words[:2] == ["size", "count"] and "time" in " ".join(words) else None
-
-
-def counts_wrong(columns: Sequence[str]) -> bool:
-    """Return whether a table of these columns says how many elements were wrong; else only its summary does."""
-    return COUNTED in columns
 
 
 def _count_wrong(judged: Iterable[float | None]) -> int | None:

@@ -26,18 +26,18 @@ from microbench.collectives.errors import CollectiveError, OutOfMemoryError, las
 from microbench.collectives.gpu import visible_gpus
 from microbench.collectives.launch import KEPT_LINES, launch_command, local_rank, run_lines
 from microbench.collectives.nccl_output import (
+    COUNTED,
+    FAILURE,
     LIBRARY,
+    OUT_OF_MEMORY,
     VERSION,
     NcclRow,
     check,
     check_type,
     columns_of,
     concluded_in,
-    counts_wrong,
     device_in,
-    failure_in,
     most_bytes_in,
-    out_of_memory_in,
     parse_json,
     row_of,
     unmarked,
@@ -158,8 +158,8 @@ class Output:
         """
         line = unmarked(line)
         self.said.append(line)
-        self.out_of_memory |= out_of_memory_in(line)
-        if failure_in(line):
+        self.out_of_memory |= OUT_OF_MEMORY.search(line) is not None
+        if FAILURE.search(line):
             raise CollectiveError(f"{self.name} failed: {last_lines(self.said)}")
         check_type(line)
         self.most_bytes = self.most_bytes or most_bytes_in(line)
@@ -174,7 +174,7 @@ class Output:
         row = row_of(line, self.columns) if self.columns else None
         if row is not None:
             check_layout(self.devices, self.topology)
-            self.out_of_memory = False  # what NCCL warned of before, it got over
+            self.out_of_memory = False  # NCCL recovered from its warning
         return row and check(row)
 
     def check_memory(self, totals: Collection[int]) -> None:
@@ -236,7 +236,7 @@ class NcclTests:
                 for line in run_lines(self.command(collective, topology, sizes, document), self.silence_s):
                     row = output.take(line)
                     output.check_memory([least])  # going on, it would crash, or print a size of its own
-                    if row is not None and document is None and counts_wrong(output.columns or ()):
+                    if row is not None and document is None and COUNTED in (output.columns or ()):
                         yield from results([row])
                     elif row is not None:
                         held.append(row)

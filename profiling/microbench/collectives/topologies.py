@@ -37,11 +37,6 @@ def offered(nodes: int, ranks_per_node: int) -> list[Topology]:
     return [Topology(n, g) for n, g in pairs]
 
 
-def takes_part(collective: str, topology: Topology) -> bool:
-    """Return whether a collective is measured over a topology: point to point has two ranks, all others any number."""
-    return collective != "point_to_point" or topology.ranks == 2
-
-
 def check_seats(seats: Sequence[Seat], nodes: int, ranks_per_node: int) -> dict[str, list[int]]:
     """Return the ranks of each node, in the order of their first rank, after checking their number and placement.
 
