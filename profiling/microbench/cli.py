@@ -172,21 +172,14 @@ def parser() -> argparse.ArgumentParser:
     listing = commands.add_parser("list", help="list operators and sweeps")
     listing.add_argument("--json", action="store_true", help="for machines")
     listing.set_defaults(run=_list)
-    system = commands.add_parser(
-        "system", parents=[device], help="write system.yaml: what the device is, and its peaks"
-    )
+    system = commands.add_parser("system", parents=[device], help="write system.yaml: the device and its peaks")
     system.add_argument("--out", type=Path, required=True, help="results folder of this system")
     system.add_argument("--name", help="the system's name (default: the folder's)")
     system.add_argument(
-        "--datasheet",
-        type=Path,
-        help="training/systems/NAME.yaml: its peaks and links instead of those measured here; a folder: this GPU's",
+        "--datasheet", type=Path, help="training/systems/NAME.yaml with peaks and links to state, or a folder of them"
     )
     system.add_argument(
-        "--sustained-seconds",
-        type=float,
-        default=10.0,
-        help="how long a GPU's product runs without a pause (default 10)",
+        "--sustained-seconds", type=float, default=10.0, help="length of a GPU's product without a pause (default 10)"
     )
     system.set_defaults(run=_system)
     status = commands.add_parser("status", help="show the contents of a results folder and the noise of its rows")

@@ -144,7 +144,7 @@ def _layer_call(models: Models, index: int, random: Random) -> LayerCall:
     head_dim = _pick(models.head_dim, random.random())
     tp = _pick(models.tensor_parallel_size, random.random())
     queries = _pick(models.queries_per_key_value_head, at[4])
-    # Every rank has two heads at least, and whole groups of queries where the model is wide enough for one.
+    # Every rank has two heads at least, and whole groups of queries where the model is wide enough.
     step = head_dim * tp * (max(queries, 2) if head_dim * tp * queries <= models.hidden_size.at(at[0]) else 2)
     hidden = max(step, models.hidden_size.at(at[0], step) // step * step)
     ffn = round(hidden * _pick(models.ffn_multiple, random.random()) / (ROUND_TO * tp)) * ROUND_TO * tp

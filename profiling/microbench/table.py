@@ -14,7 +14,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from types import TracebackType
 from typing import BinaryIO
 
 from microbench.errors import TableError
@@ -165,9 +164,7 @@ class Writer:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Release the lock; a session that was not ``finish``ed stays without an end."""
         self._close()
 

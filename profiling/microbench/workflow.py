@@ -47,7 +47,7 @@ class Settings(Closed):
         return self.collective_sweep or self.sweep
 
     def ranks(self, resources: Mapping[str, Any]) -> str:
-        """Return the options that say how many ranks a job has: as asked of the scheduler, else as configured.
+        """Return the options that say how many ranks a job has: as the scheduler was requested, else as configured.
 
         >>> Settings().ranks({"nodes": 4, "tasks": 8}), Settings().ranks({})
         ('--nodes 4 --ranks-per-node 2', '--nodes 1 --ranks-per-node 2')

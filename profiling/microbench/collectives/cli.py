@@ -131,8 +131,6 @@ def register(commands: Any) -> None:
     command.add_argument(
         "--launcher", help='e.g. "srun --mpi=pmi2"; sizes are added (default: srun in a job, else mpiexec)'
     )
-    command.add_argument(
-        "--silence-s", type=float, default=300.0, help="ranks that say nothing for so long hang (default: 300)"
-    )
+    command.add_argument("--silence-s", type=float, default=300.0, help="ranks silent for longer hang (default: 300)")
     command.add_argument("--nccl-tests", type=Path, metavar="FOLDER", help="where all_reduce_perf and its sisters are")
     command.set_defaults(run=run)

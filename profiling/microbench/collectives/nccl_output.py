@@ -166,7 +166,7 @@ def check(row: NcclRow) -> NcclRow:
     """Return the row if its values were right.
 
     Raises:
-        CollectiveError: an element was wrong, or the time is not one.
+        CollectiveError: an element was wrong, or the time is not positive.
     """
     if row.wrong:
         raise CollectiveError(

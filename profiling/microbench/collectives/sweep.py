@@ -40,13 +40,13 @@ class Sweep(Closed):
         They are series of doubles, one per step of an octave, so that rounding a series' first size keeps all others
         exact. It begins at its first size that loses less than a quarter of a step; what is below is left out.
         """
-        found, steps = set[int](), self.sizes_per_octave
+        sizes, steps = set[int](), self.sizes_per_octave
         for step in range(steps):
             size = self.min_bytes * (steps + step) // steps
             while size <= self.max_bytes and 4 * steps * (size % multiple_of) > size:
                 size *= 2
-            found |= {size - size % multiple_of << octave for octave in range((self.max_bytes // size).bit_length())}
-        return sorted(found)
+            sizes |= {size - size % multiple_of << octave for octave in range((self.max_bytes // size).bit_length())}
+        return sorted(sizes)
 
     @property
     def blocks(self) -> Blocks:
@@ -60,10 +60,10 @@ class Sweep(Closed):
 
 
 def read_sweep(name: str) -> Sweep:
-    """Return a sweep by name, or from a YAML file that holds one.
+    """Return a sweep by name, or from a YAML file.
 
     Raises:
-        MeasureError: there is none of that name, or the file is not one.
+        MeasureError: the name is unknown, or the file is not a sweep.
     """
     named = read_mapping(SWEEPS)
     path = Path(name)

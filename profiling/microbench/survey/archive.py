@@ -9,7 +9,6 @@ from __future__ import annotations
 import tarfile
 import threading
 from pathlib import Path
-from types import TracebackType
 
 from microbench.errors import MeasureError
 from microbench.table import cut_torn
@@ -44,9 +43,7 @@ class Saver:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Pack what there is at the end."""
         self._end.set()
         self._thread.join()
