@@ -10,7 +10,7 @@ import pytest
 
 from microbench.cli import main
 from microbench.collectives.errors import CollectiveError
-from microbench.collectives.gpu import Gpu, ask_nvidia_smi, find_gpu
+from microbench.collectives.gpu import Gpu, find_gpu, gpu_of_nvidia_smi
 from microbench.collectives.measure import Request, measure
 from microbench.collectives.nccl_tests import BINARIES, writes_json
 from microbench.collectives.sweep import Sweep
@@ -180,8 +180,8 @@ def test_the_driver_tells_of_the_gpu(
 ) -> None:
     nvidia_smi(tmp_path, answer, refused)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    assert ask_nvidia_smi({}) == gpu
-    assert ask_nvidia_smi({"CUDA_VISIBLE_DEVICES": ""}) is None
+    assert gpu_of_nvidia_smi({}) == gpu
+    assert gpu_of_nvidia_smi({"CUDA_VISIBLE_DEVICES": ""}) is None
 
 
 def test_the_command_needs_no_torch_and_measures_in_bf16(

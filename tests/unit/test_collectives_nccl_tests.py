@@ -115,10 +115,10 @@ def test_a_binary_without_mpi_or_on_the_wrong_nodes_is_refused() -> None:
         output.take(
             "  1310720000     327680000     float     sum    12.0  109.0    0.00  0e+00     12.0  109.0    0.00  0e+00"
         )
-    gpus = [(0, "a", 0, "GPU"), (1, "a", 1, "GPU")]
+    gpus = [(0, "a"), (1, "a")]
     check_layout(gpus, Topology(1, 2))
     check_layout([], Topology(1, 2))
-    with pytest.raises(CollectiveError, match=r"ranks lie on 1 nodes \(a: 2\); asked for 2 nodes × 1 ranks"):
+    with pytest.raises(CollectiveError, match=r"ranks lie on 1 nodes \(a: 2\); requested were 2 nodes × 1 ranks"):
         check_layout(gpus, Topology(2, 1))
 
 
@@ -146,7 +146,7 @@ def test_a_size_that_merely_did_not_come_back_is_an_error_and_no_row(tmp_path: P
         silence_s=5.0,
         nccl_tests=tmp_path,
     )
-    with pytest.raises(CollectiveError, match="printed no row of 2048, 8192 bytes, which it was asked for"):
+    with pytest.raises(CollectiveError, match="printed no row of 2048, 8192 bytes, which was requested"):
         measure(request, lambda part, row: None)
     (table,) = read_tables(tmp_path / "results", "collective")
     assert {row.shape[0]: row.status for row in table.rows} == {1024: Status.OK, 4096: Status.OK}

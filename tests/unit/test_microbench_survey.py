@@ -24,7 +24,7 @@ from microbench.kernels import build_function
 from microbench.survey import kit, measure
 from microbench.survey import stages as planning
 from microbench.survey.archive import ARCHIVE, SUMMARY, Saver, pack, unpack
-from microbench.survey.probe import Probe, why_anew
+from microbench.survey.probe import Probe, why_not_continued
 from microbench.survey.stages import Ended, Stage, operator_order, run_command, stages, survey
 from microbench.sweep import SWEEPS
 from microbench.table import Writer, read_table, read_tables, table_path
@@ -119,7 +119,7 @@ def test_earlier_results_go_on_where_the_gpu_and_its_libraries_are_the_same(
     of = identity(device="NVIDIAH200", device_kind="cuda", driver="580", versions={"torch": "2"})
     with Writer(table(tmp_path), of, SESSION) as writer:
         writer.append(pair(SHAPES[0]))
-    found = why_anew(tmp_path, HERE.model_copy(update=change))
+    found = why_not_continued(tmp_path, HERE.model_copy(update=change))
     assert found is None if why is None else why in str(found)
 
 
