@@ -18,7 +18,7 @@ from predictor.costs.operator import Direction, Operator, Shape
 from predictor.costs.published import COLLECTIVE_FOLDER, OPERATOR_FOLDER, PublishedSystem
 from predictor.costs.regressors import Regressor
 from predictor.costs.work import element_bytes
-from predictor.step.composition import predict
+from predictor.step.prediction import predict
 from predictor.workloads.layer_call import LayerCall
 from predictor.workloads.layer_shapes import LAYER_SHAPES
 from predictor.workloads.layout import Layout

@@ -11,9 +11,11 @@ from predictor.costs.cost import Cost
 from predictor.interface.inputs import Config, Configuration, Hardware, change_texts, prepare_on, read
 from predictor.report import json_document
 from predictor.report.budget import Bill, prediction_bill
-from predictor.step import breakdown, composition
+from predictor.step import breakdown
 from predictor.step.breakdown import Answer
 from predictor.step.memory import GIB, step_memory
+from predictor.step.prediction import Prediction
+from predictor.step.prediction import predict as predict_step
 from predictor.workloads.run import TrainingRun
 
 if TYPE_CHECKING:
@@ -37,7 +39,7 @@ class StepPrediction:
     name: str
     configuration: Configuration
     loaded: Loaded
-    prediction: composition.Prediction
+    prediction: Prediction
 
     @property
     def step(self) -> Cost:
@@ -148,7 +150,7 @@ def _predict(
     changes = change_texts(hardware)
     loaded = prepare_on(configuration, named, changes)
     name = ", ".join([f"{configuration.name} on {loaded.system.name}", *changes])
-    return StepPrediction(name, configuration, loaded, composition.predict(loaded.run, loaded.system))
+    return StepPrediction(name, configuration, loaded, predict_step(loaded.run, loaded.system))
 
 
 def predict(

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from predictor.costs.published import PublishedSystem
 from predictor.step.breakdown import StageParts, stage_parts
-from predictor.step.composition import Prediction
 from predictor.step.memory import GIB, StageMemory, step_memory
+from predictor.step.prediction import Prediction
 
 
 @dataclass(frozen=True, slots=True)

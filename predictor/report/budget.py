@@ -9,7 +9,7 @@ from predictor.configuration.loading import Loaded
 from predictor.configuration.sections import BudgetSection
 from predictor.costs.cost import Cost
 from predictor.costs.hardware import Gpu
-from predictor.step.composition import Prediction
+from predictor.step.prediction import Prediction
 
 SECONDS_PER_HOUR = 3600.0
 HOURS_PER_DAY = 24.0

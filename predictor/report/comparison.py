@@ -9,8 +9,8 @@ from predictor.configuration.loading import Loaded
 from predictor.report import json_document
 from predictor.report.text import LABELS, duration, milliseconds, wrapped
 from predictor.step.breakdown import StageParts, answers, stage_parts
-from predictor.step.composition import Prediction
 from predictor.step.memory import GIB, step_memory
+from predictor.step.prediction import Prediction
 
 FORMAT = "estimate-train-time/comparison/1"
 LABEL_WIDTH = 34

@@ -13,8 +13,8 @@ from predictor.costs.cost import Source
 from predictor.costs.published import CARD, PublishedSystem
 from predictor.report.budget import prediction_bill
 from predictor.step.breakdown import BY_BYTES, Answer, answers, stage_parts
-from predictor.step.composition import Prediction
 from predictor.step.memory import GIB, StageMemory, step_memory
+from predictor.step.prediction import Prediction
 from predictor.step.published_runs import published_runs_note
 
 FORMAT = "estimate-train-time/prediction/1"

@@ -12,8 +12,8 @@ from predictor.costs.published import CARD, PublishedSystem
 from predictor.report.budget import HOURS_PER_DAY, prediction_bill
 from predictor.report.json_document import notes
 from predictor.step.breakdown import BY_BYTES, Answer, StageParts, answers, stage_parts
-from predictor.step.composition import Prediction
 from predictor.step.memory import GIB, step_memory
+from predictor.step.prediction import Prediction
 from predictor.timeline.schedules import SCHEDULES
 from predictor.workloads.layout import Layout
 from predictor.workloads.transformer import Transformer

@@ -11,7 +11,7 @@ from predictor.search.question import SearchProblem
 from predictor.search.rank import Ranked, Ranking, rank
 from predictor.search.space import Plan, Space
 from predictor.step.breakdown import StageParts, stage_parts
-from predictor.step.composition import Prediction, predict
+from predictor.step.prediction import Prediction, predict
 from predictor.step.published_runs import published_runs_note
 
 

@@ -8,7 +8,7 @@ from operator import add
 
 from predictor.costs.cost import Source
 from predictor.costs.published import PublishedSystem
-from predictor.step.composition import Prediction
+from predictor.step.composition import StepTime
 from predictor.step.stages import PassTime
 from predictor.workloads.tasks import TRAFFIC, Part
 
@@ -97,11 +97,11 @@ def _kernels(passes: Iterable[PassTime]) -> float:
     )
 
 
-def stage_parts(prediction: Prediction) -> list[StageParts]:
+def stage_parts(timed: StepTime) -> list[StageParts]:
     """Return where every stage spends the step."""
-    count, timeline = prediction.tasks.num_micro_batches, prediction.timeline
+    count, timeline = timed.tasks.num_micro_batches, timed.timeline
     parts = []
-    for index, stage in enumerate(prediction.stages):
+    for index, stage in enumerate(timed.stages):
         whole = stage.whole
         traffic = {
             part: count * sum(step_pass.traffic[part].us for step_pass in whole.passes if part in step_pass.traffic)
@@ -122,7 +122,7 @@ def stage_parts(prediction: Prediction) -> list[StageParts]:
                 data_parallel_exposed_us=stage.exposed_reduction.us + traffic[Part.DATA_PARALLEL],
                 optimizer_us=stage.optimizer.us,
                 parameter_gather_us=stage.gather.us,
-                waiting_us=prediction.end.waiting(index, stage.optimizer.us, stage.gather.us),
+                waiting_us=timed.end.waiting(index, stage.optimizer.us, stage.gather.us),
                 data_parallel_hidden_us=max(0.0, stage.reduction.us - stage.exposed_reduction.us)
                 + count
                 * sum(
@@ -135,24 +135,24 @@ def stage_parts(prediction: Prediction) -> list[StageParts]:
     return parts
 
 
-def _exposed_share(prediction: Prediction, stage: int) -> float:
+def _exposed_share(timed: StepTime, stage: int) -> float:
     """Return the share of a gradient reduction's width that computing does not hide."""
-    reduction, exposed = prediction.stages[stage].reduction, prediction.stages[stage].exposed_reduction
+    reduction, exposed = timed.stages[stage].reduction, timed.stages[stage].exposed_reduction
     width_us = reduction.high_us - reduction.low_us
     return min(1.0, (exposed.high_us - exposed.low_us) / width_us) if width_us else 1.0
 
 
-def answers(prediction: Prediction, system: PublishedSystem) -> list[Answer]:
+def answers(timed: StepTime, system: PublishedSystem) -> list[Answer]:
     """Return the contribution of each operator and collective, the largest first.
 
     Side kernels are timed by their bytes at another operator's rate and counted under their own name.
     """
     merged: dict[tuple[str, str], Answer] = {}
-    step = prediction.tasks
+    step = timed.tasks
     distinct = {stage: number for number, stage in enumerate(step.stages)}  # equal stages give equal answers
     for stage, number in distinct.items():
         on_stage: dict[tuple[str, str], Answer] = {}
-        reduction, exposed = stage.end.reduction, _exposed_share(prediction, number)
+        reduction, exposed = stage.end.reduction, _exposed_share(timed, number)
         for task, times in step.calls(stage):
             cost = system.cost(task.operator, task.direction, task.shape)
             outside = system.outside(task.operator, task.direction, task.shape)

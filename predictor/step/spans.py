@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from predictor.step.composition import Prediction, durations
+from predictor.step.composition import StepTime, durations
+from predictor.step.prediction import Prediction
 from predictor.step.stages import PassTime
 from predictor.timeline.graph import GraphTask, replay_graph
 from predictor.timeline.pipeline import PASS_NAMES, Stream, pipeline_tasks, starts_of_slot
@@ -31,11 +32,11 @@ def _parts(step_pass: PassTime) -> list[tuple[str, float]]:
     return [("kernels", kernels), *traffic, ("waiting for the host", step_pass.host.us)]
 
 
-def _slot_passes(prediction: Prediction) -> dict[SlotKind, tuple[PassTime, ...]]:
+def _slot_passes(timed: StepTime) -> dict[SlotKind, tuple[PassTime, ...]]:
     """Return the passes that every kind of slot runs."""
     passes: dict[SlotKind, tuple[PassTime, ...]] = {}
-    for stage, timed in enumerate(prediction.stages):
-        for index, chunk in enumerate(timed.chunks):
+    for stage, stage_time in enumerate(timed.stages):
+        for index, chunk in enumerate(stage_time.chunks):
             passes[stage, PASS_NAMES[FORWARD], index] = (chunk.forward,)
             passes[stage, PASS_NAMES[BACKWARD], index] = (chunk.recompute, chunk.backward)
             passes[stage, PASS_NAMES[WEIGHT], index] = (chunk.weight,)
@@ -74,29 +75,29 @@ def _hidden_traffic(
     return tasks
 
 
-def step_graph(prediction: Prediction) -> list[GraphTask]:
+def step_graph(timed: StepTime) -> list[GraphTask]:
     """Return a predicted step as one dependency graph, whose replay ends when the step does.
 
     Slots come first, then messages, the traffic that slots hide, and the end of the step. ``predict`` composes the same
     step from the fast special cases: ``replay``, ``left_over`` and ``end_of_step``.
     """
-    step, stages = prediction.tasks, prediction.stages
+    step, stages = timed.tasks, timed.stages
     blocking = step.blocking_transfers
-    slots_us, message_us = durations(step, stages), prediction.message.us
+    slots_us, message_us = durations(step, stages), timed.message.us
     tasks = pipeline_tasks(SCHEDULES[step.schedule], step.num_micro_batches, *slots_us, message_us, blocking)
     slots = [task for task in tasks if task.stream == Stream.COMPUTE]
-    tasks += _hidden_traffic(slots, _slot_passes(prediction), len(tasks))
+    tasks += _hidden_traffic(slots, _slot_passes(timed), len(tasks))
     ends = [
         StageEnd(
-            reduction=timed.reduction.us,
+            reduction=stage_time.reduction.us,
             buckets=stage.end.buckets if step.overlap_gradient_reduction else 1,
-            hidden=max(0.0, timed.reduction.us + timed.tied.us - timed.exposed_reduction.us),
-            tied=timed.tied.us,
-            optimizer=timed.optimizer.us,
-            gather=timed.gather.us,
-            hidden_gather=timed.hidden_gather.us,
+            hidden=max(0.0, stage_time.reduction.us + stage_time.tied.us - stage_time.exposed_reduction.us),
+            tied=stage_time.tied.us,
+            optimizer=stage_time.optimizer.us,
+            gather=stage_time.gather.us,
+            hidden_gather=stage_time.hidden_gather.us,
         )
-        for timed, stage in zip(stages, step.stages, strict=True)
+        for stage_time, stage in zip(stages, step.stages, strict=True)
     ]
     return tasks + ending_tasks(tasks, ends, blocking)
 

@@ -8,7 +8,7 @@ from statistics import mean
 from typing import Any
 
 from predictor.costs.published import PublishedSystem
-from predictor.step.composition import Prediction
+from predictor.step.prediction import Prediction
 
 
 @dataclass(frozen=True, slots=True)

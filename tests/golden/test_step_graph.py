@@ -9,7 +9,7 @@ import yaml
 
 from predictor.base.bundled import EXAMPLES_FOLDER
 from predictor.interface.prediction import predict
-from predictor.step.composition import Prediction
+from predictor.step.prediction import Prediction
 from predictor.step.spans import step_graph
 from predictor.timeline.graph import replay_graph
 from predictor.timeline.pipeline import Stream

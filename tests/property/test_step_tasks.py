@@ -12,11 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from predictor.step import memory, stages
-from predictor.step.breakdown import answers
-from predictor.step.composition import predict
+from predictor.step import breakdown, composition, memory, stages
+from predictor.step.breakdown import answers, stage_parts
+from predictor.step.composition import time_step
 from predictor.step.memory import step_memory
+from predictor.step.prediction import predict
+from predictor.step.spans import step_graph
 from predictor.step.stages import time_stages
+from predictor.timeline.graph import replay_graph
 from predictor.workloads import step_tasks
 from predictor.workloads.edges import edge_block, message_tasks
 from predictor.workloads.layout import Layout
@@ -191,12 +194,19 @@ def test_any_workload_can_be_a_step() -> None:
     assert time.whole.forward.cost.us == pytest.approx(5 * 10 * (1 + sum_.times))
     assert time.whole.backward.cost.us == pytest.approx(5 * 10)
     assert time.optimizer.us == 10
+    timed = time_step(step, unit_system())
+    (parts,) = stage_parts(timed)
+    assert timed.step.us == pytest.approx(4 * (time.whole.forward.cost.us + time.whole.backward.cost.us) + 10)
+    assert parts.step_us == pytest.approx(timed.step.us)
+    assert replay_graph(step_graph(timed)).makespan_us == pytest.approx(timed.step.us)
     (memory,) = step_memory(step)
     assert (memory.states, memory.activations, memory.working, memory.buffers) == (16e3, 4 * 5 * 7, 100, 500)
     assert sum(times for task, times in step.calls(stage) if task is product) == 4 * 5 * 2 + 1
 
 
-@pytest.mark.parametrize("reader", [step_tasks, memory, stages], ids=lambda module: module.__name__)
+@pytest.mark.parametrize(
+    "reader", [step_tasks, stages, composition, breakdown, memory], ids=lambda module: module.__name__
+)
 def test_step_tasks_timing_and_memory_import_no_workload(reader: ModuleType) -> None:
     tree = ast.parse(Path(reader.__file__ or "").read_text(encoding="utf-8"))
     modules = {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}

@@ -17,8 +17,8 @@ from microbench.steps import compare, kernels
 from microbench.steps.configuration import CONFIGS, read_step, read_steps
 from microbench.steps.record import write_record
 from predictor.configuration.loading import load
-from predictor.step.composition import predict
 from predictor.step.memory import GIB, step_memory
+from predictor.step.prediction import predict
 from tests.unit.recorded_steps import GPT, content, measured, predicted_us, record_of, written
 
 

@@ -17,7 +17,7 @@ from predictor.costs.published import PublishedSystem
 from predictor.report.json_document import FORMAT, to_json
 from predictor.report.text import duration, render
 from predictor.step.breakdown import answers, stage_parts
-from predictor.step.composition import Prediction, predict
+from predictor.step.prediction import Prediction, predict
 from tests.unit.examples import full_form, short_form, write
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -21,8 +21,8 @@ from predictor.search.rank import Ranked, plans, rank
 from predictor.search.space import Plan, Space
 from predictor.search.stages import Pipelines
 from predictor.search.timer import Timer
-from predictor.step.composition import predict
 from predictor.step.memory import GIB, step_memory
+from predictor.step.prediction import predict
 
 SMALL: dict[str, Any] = {
     "num_layers": 4,

@@ -11,9 +11,9 @@ import pytest
 from predictor.costs.cost import Cost, Source
 from predictor.costs.hardware import Quantity
 from predictor.costs.published import PublishedSystem
-from predictor.step.composition import predict
 from predictor.step.host import launch_us, waiting_us
 from predictor.step.overlap import exposed
+from predictor.step.prediction import predict
 from predictor.step.stages import time_block
 from predictor.workloads.layout import Layout
 from predictor.workloads.run import Recompute

@@ -15,8 +15,8 @@ from predictor.report.text import LABELS, duration, header_rows, span
 from predictor.search.answer import SearchAnswer, Winner
 from predictor.search.rank import described
 from predictor.step.breakdown import BY_BYTES, Answer, StageParts, answers, stage_parts
-from predictor.step.composition import Prediction
 from predictor.step.memory import GIB, StageMemory, step_memory
+from predictor.step.prediction import Prediction
 
 LISTED = 40
 STRENGTHS = {

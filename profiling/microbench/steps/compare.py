@@ -12,8 +12,8 @@ from microbench.rows import Status
 from microbench.steps.record import Measured, StepRecord, read_records
 from predictor.base.errors import ConfigError, MissingKeyError, PublishedError
 from predictor.configuration.loading import find_folder, prepare
-from predictor.step.composition import Prediction, predict
 from predictor.step.memory import GIB, step_memory
+from predictor.step.prediction import Prediction, predict
 
 FORMAT = "estimate-train-time/step-comparison/1"
 COLUMNS = (
