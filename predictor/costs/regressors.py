@@ -47,7 +47,7 @@ class Interval(Published):
     measured: tuple[float, float] | None = Field(
         default=None, description="a topology's own range of message sizes, as the first hull coordinate"
     )
-    borrowed: float = Field(
+    transfer_error: float = Field(
         default=0.0, ge=0, description="quantile of |log error| of a transfer to other hardware, wherever the call lies"
     )
 
@@ -59,7 +59,7 @@ class Interval(Published):
     @property
     def widest(self) -> float:
         """Return the calibrated half width outside the hull, as a log; never narrower than inside."""
-        return hypot(self._calibrated, self.borrowed)
+        return hypot(self._calibrated, self.transfer_error)
 
     @property
     def _calibrated(self) -> float:
@@ -79,7 +79,9 @@ class Interval(Published):
             growth = farther if farther <= FAR_OUT else FAR_OUT * (1.0 + log(farther / FAR_OUT))
             high = self._calibrated * growth
             low = -high
-        return (-hypot(low, self.borrowed), hypot(high, self.borrowed)) if self.borrowed else (low, high)
+        return (
+            (-hypot(low, self.transfer_error), hypot(high, self.transfer_error)) if self.transfer_error else (low, high)
+        )
 
 
 class Basis(Published):

@@ -71,7 +71,7 @@ def log_error(operator: Operator, donor: Gpu, own: Gpu, precision: str) -> float
 
 def widened(interval: Interval, error: float) -> Interval:
     """Return an interval with an independent error added."""
-    return interval.model_copy(update={"borrowed": hypot(interval.borrowed, error)})
+    return interval.model_copy(update={"transfer_error": hypot(interval.transfer_error, error)})
 
 
 def transferred(model: DirectionModel, physics: tuple[float, ...], error: float, basis: Basis) -> DirectionModel:

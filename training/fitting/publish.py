@@ -65,8 +65,8 @@ def regressor_document(file: RegressorFile) -> dict[str, Any]:
         if model["basis"] is None:
             del model["basis"]
         for interval in (model["interval"], *model["intervals"].values()):
-            if not interval["borrowed"]:
-                del interval["borrowed"]
+            if not interval["transfer_error"]:
+                del interval["transfer_error"]
     return document
 
 
