@@ -6,8 +6,8 @@ PYTHON ?=
 
 PYTHONS := python3 python3.14 python3.13 python3.12 python3.11
 
-# The stamp is written last, so a half-made environment is never taken for a finished one; and it carries the folder's
-# checksum, because an environment copied along with its checkout would still run the original's code.
+# The stamp is written last, so that an incomplete environment is made again. It carries the folder's checksum, because
+# an environment copied with its checkout would still run the original's code.
 READY := .ready-$(shell pwd | cksum | cut -d ' ' -f 1)
 PREDICT_READY := .venv/predict/$(READY)
 TEST_READY := .venv/test/$(READY)
@@ -18,7 +18,7 @@ PROFILE := .venv/profile/bin/python
 WORKFLOW_READY := .venv/workflow/$(READY)
 WORKFLOW := .venv/workflow/bin/python
 SMOKE := results/smoke
-# A survey of a GPU: the kit, the Python with torch on the GPU machine, minutes, and the folder of results.
+# Survey of a GPU: kit, Python with torch on the GPU machine, minutes, and results folders.
 GPU_KIT := gpu-kit
 GPU_PYTHON := python3
 GPU_MINUTES := 9
@@ -28,8 +28,8 @@ KIT_PYTHONS := 3.11 3.12 3.13 3.14
 KIT_MACHINES := x86_64
 
 # Published systems known from their data sheets.
-LENT := $(basename $(notdir $(shell grep -l '^  transfer:' training/systems/*.yaml)))
-DATA_SHEETS := $(filter $(notdir $(wildcard regressors/*)), $(LENT))
+DATA_SHEET_SOURCES := $(basename $(notdir $(shell grep -l '^  transfer:' training/systems/*.yaml)))
+DATA_SHEETS := $(filter $(notdir $(wildcard regressors/*)), $(DATA_SHEET_SOURCES))
 
 .DEFAULT_GOAL := help
 .PHONY: help predict test check check-profile format bench accuracy fit profile-smoke

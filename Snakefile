@@ -1,10 +1,10 @@
-"""From a machine to its published regressors; every rule runs a command that a person could type.
+"""From a machine to its published regressors; every rule runs a command that can be typed by hand.
 
 snakemake profile_all --cores all            measure this machine, here
 snakemake --profile slurm profile_all        measure a cluster (slurm/config.yaml says which)
 snakemake fit_models --cores 2               fit and publish
 snakemake report --cores 1                   one HTML page of what was measured
-snakemake results/here/done/operator/gelu --cores 1        one operator; done/collective/NAME: one collective
+snakemake results/here/done/operator/gelu --cores 1        a single operator; done/collective/NAME: a collective
 """
 
 import os
@@ -150,24 +150,24 @@ def tables(wildcards):
 
 
 def donor(wildcards):
-    """Return the mark of the published system that stands in for missing tables and must be there first, if any."""
+    """Return the mark of the donor, which is fitted first, of a system with missing tables."""
     source = MEASURED.get(wildcards.system)
     return [f"results/fitted/{source.donor}"] if source and source.donor else []
 
 
 def measured_systems(wildcards):
-    """Return what can be fitted: the systems whose tables are here, and this machine once it is profiled."""
-    found = [
+    """Return the marks of the systems whose tables are here, and of this machine once it is profiled."""
+    systems = [
         f"results/fitted/{name}"
         for name in MEASURED
         if (SETTINGS.measurements / name).is_dir()
     ]
-    found += [f"{HERE}/done/fitted"] * os.path.exists(f"{HERE}/system.yaml")
-    if not found:
+    systems += [f"{HERE}/done/fitted"] * os.path.exists(f"{HERE}/system.yaml")
+    if not systems:
         raise WorkflowError(
             f"nothing to fit: {SETTINGS.measurements} has no folder {' or '.join(MEASURED)}, and {HERE} is not profiled"
         )
-    return found
+    return systems
 
 
 # Publishing rules declare a mark as well: a published system stays when a new fit fails.

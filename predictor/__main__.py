@@ -1,7 +1,7 @@
 """The command line: ``python -m predictor CONFIG``, and ``estimate-train-time COMMAND``.
 
-Exit codes: 0 success; 2 bad input, with one line on stderr that says what and how to put it right; 1 anything
-unexpected, an output that takes nothing included.
+Exit codes: 0 success; 2 bad input, with one line on stderr on the error and its remedy; 1 anything unexpected, output
+that cannot be written included.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import TextIO
@@ -25,50 +25,38 @@ from predictor.commands.parser import Parser
 PROGRAM = "estimate-train-time"
 SUCCESS, UNEXPECTED, BAD_INPUT = 0, 1, 2
 
-Answer = Callable[[argparse.Namespace], str]
-MODULES = (predict, search, compare, whatif, timeline, report, examples)
-ANSWERS: dict[str, Answer] = {
-    predict.NAME: predict.answer,
-    search.NAME: search.answer,
-    compare.NAME: compare.answer,
-    whatif.NAME: whatif.answer,
-    timeline.NAME: timeline.answer,
-    report.NAME: report.answer,
-    examples.LIST: examples.answer_list,
-    examples.SHOW: examples.answer_show,
-    examples.PRESETS: examples.answer_presets,
-    examples.SYSTEMS: examples.answer_systems,
-}
 
-
-def _parser() -> Parser:
+def parser_with_commands() -> tuple[Parser, list[str]]:
+    """Return the command line's parser and the names of the commands."""
     parser = Parser(prog=PROGRAM, description="Predict the time of one distributed training step.", allow_abbrev=False)
     parser.add_argument("--version", action="store_true", help="print the version")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    for module in MODULES:
+    for module in (predict, search, compare, whatif, timeline, report, examples):
         module.add(commands)
-    return parser
+    return parser, list(commands.choices)
 
 
 def _arguments(argv: Sequence[str]) -> argparse.Namespace:
-    """Parse the command line; what does not start with a command is a prediction."""
-    known = (*ANSWERS, "--version", "--help", "-h")
-    return _parser().parse_args(argv if not argv or argv[0] in known else [predict.NAME, *argv])
+    """Parse the command line; without a command it is ``predict``."""
+    parser, commands = parser_with_commands()
+    known = (*commands, "--version", "--help", "-h")
+    return parser.parse_args(argv if not argv or argv[0] in known else ["predict", *argv])
 
 
 def _answer(arguments: argparse.Namespace) -> str:
-    """Return what a command prints."""
+    """Return the output of a command."""
     if arguments.version:
         from predictor import __version__
 
         return f"{PROGRAM} {__version__}"
     if arguments.command is None:
         raise ConfigError(f"nothing to do; {PROGRAM} --help lists the commands")
-    return ANSWERS[arguments.command](arguments)
+    text: str = arguments.answer(arguments)
+    return text
 
 
 def _explain_bad_input(error: Exception) -> str:
-    """Return one line about an error that the user can put right."""
+    """Return one line about an error in the input."""
     if isinstance(error, yaml.YAMLError):
         return one_line(error)
     if isinstance(error, OSError):
@@ -78,10 +66,10 @@ def _explain_bad_input(error: Exception) -> str:
 
 
 def _write(text: str, stream: TextIO) -> None:
-    """Print what the stream's encoding can show.
+    """Print text in the stream's encoding.
 
     Raises:
-        OSError: it cannot be written. What Python flushes at its exit then goes nowhere and does not complain again.
+        OSError: it cannot be written; the stream is then redirected to null, so that Python's flush at exit succeeds.
     """
     try:
         print(fit_encoding(text, stream.encoding), file=stream, flush=True)
@@ -91,7 +79,7 @@ def _write(text: str, stream: TextIO) -> None:
 
 
 def _complain(line: str) -> None:
-    """Print one line on stderr; where that is closed (None) or full, the exit code has to do."""
+    """Print one line on stderr, unless that is closed (None) or full."""
     if sys.stderr is not None:
         with suppress(OSError):
             _write(f"{PROGRAM}: {line}", sys.stderr)
@@ -104,7 +92,7 @@ def _deliver(text: str) -> int:
         return UNEXPECTED
     try:
         _write(text, sys.stdout)
-    except BrokenPipeError:  # nobody reads on, as in « | head »
+    except BrokenPipeError:  # the reader has closed the pipe, as in « | head »
         return UNEXPECTED
     except OSError as error:
         _complain(f"standard output: {error.strerror}")
@@ -126,7 +114,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _report_bug(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Say in one line that this is our mistake; Python then exits with 1."""
+    """Report an unexpected error in one line; Python then exits with 1."""
     if issubclass(kind, KeyboardInterrupt):
         return
     if "--debug" in sys.argv:

@@ -27,7 +27,7 @@ from predictor.configuration.to_run import to_run
 from predictor.costs.published import PublishedSystem
 from predictor.search.question import SearchQuestion, search_problem
 from predictor.search.rank import rank
-from predictor.step.composition import predict
+from predictor.step.prediction import predict
 from predictor.workloads.run import TrainingRun
 
 ROOT = Path(__file__).resolve().parents[1]

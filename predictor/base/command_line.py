@@ -10,10 +10,10 @@ from predictor.base.errors import ConfigError
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose complaints are one line."""
+    """An argument parser with one-line errors."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise what is wrong with the command line."""
+        """Raise the error as a ConfigError."""
         raise ConfigError(f"{message}; {self.prog} --help lists what there is")
 
 

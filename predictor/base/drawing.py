@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 from math import ceil, floor, log10
 
-# Okabe and Ito 2008, "Color Universal Design" (jfly.uni-koeln.de/color): told apart with any kind of colour vision.
+# Okabe and Ito 2008, "Color Universal Design" (jfly.uni-koeln.de/color): safe for all kinds of colour vision.
 BLUE, SKY_BLUE, GREEN, YELLOW = "#0072b2", "#56b4e9", "#009e73", "#f0e442"
 ORANGE, VERMILION, PURPLE, BLACK = "#e69f00", "#d55e00", "#cc79a7", "#000000"
 
@@ -20,9 +20,9 @@ def pixels(value: float) -> str:
 
 
 def element(name: str, content: str = "", /, **attributes: str | float | None) -> str:
-    """Return an element around content that is SVG already; its title, where there is one, is text.
+    """Return an SVG element; ``content`` is SVG, a title is text.
 
-    ``class_`` is written as class and stroke_width as stroke-width; what is None is left out.
+    ``class_`` becomes class, ``stroke_width`` stroke-width; attributes of None are left out.
 
     >>> element("circle", r=4.0, class_="dot", title="a < b")
     '<circle r="4" class="dot"><title>a &lt; b</title></circle>'
@@ -39,7 +39,7 @@ def element(name: str, content: str = "", /, **attributes: str | float | None) -
 
 
 def text(x: float, y: float, words: str, /, **attributes: str | float | None) -> str:
-    """Return text that begins, or is anchored, at a place."""
+    """Return text at a position."""
     return element("text", escape(words), x=x, y=y, **attributes)
 
 
@@ -49,7 +49,7 @@ def path(shape: str, /, **attributes: str | float | None) -> str:
 
 
 def round_step(largest: float, most: int) -> float:
-    """Return 1, 2 or 5 times a power of ten, of which no more than ``most`` are needed to reach ``largest``."""
+    """Return the step, 1, 2 or 5 times a power of ten, that reaches ``largest`` in at most ``most`` steps."""
     rough = largest / most
     power: float = 10.0 ** floor(log10(rough))
     return next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough * (1 - 1e-9))

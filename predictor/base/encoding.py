@@ -6,7 +6,7 @@ ASCII = str.maketrans({"×": "x", "–": "-", "·": "*", "µ": "u", "…": "..."
 
 
 def fit_encoding(text: str, encoding: str | None) -> str:
-    """Return text with only what an output's encoding can show."""
+    """Return text with the characters of an output's encoding only."""
     try:
         text.encode(encoding or "ascii")
     except UnicodeEncodeError:

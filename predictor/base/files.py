@@ -10,7 +10,7 @@ from pathlib import Path
 
 @contextmanager
 def built_beside(path: Path) -> Iterator[Path]:
-    """Give a path to write to that takes the place of ``path`` at the end, or is removed where writing failed."""
+    """Yield a temporary path that replaces ``path`` at the end, or is removed if writing failed."""
     building = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         yield building
@@ -20,14 +20,14 @@ def built_beside(path: Path) -> Iterator[Path]:
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """Put a file in place whole; a pipe or a device is written to, and a link is followed.
+    """Write a file atomically; a pipe or a device is written directly, a link is followed.
 
     Args:
         path: in a folder that exists.
         content: text is written as UTF-8.
 
     Raises:
-        OSError: it cannot be written; what was there before is there still.
+        OSError: it cannot be written; the old content is kept.
     """
     data = content.encode() if isinstance(content, str) else content
     place = path.resolve()

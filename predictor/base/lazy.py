@@ -1,4 +1,4 @@
-"""A property that is computed when first asked for, and then kept."""
+"""A property that is computed on first use and cached."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ Value = TypeVar("Value")
 class lazy(Generic[Value]):  # noqa: N801 (used as a decorator, like property)
     """``functools.cached_property`` without the lock that it takes before Python 3.12.
 
-    The value hides the property in the object's ``__dict__``, so the class must have one, and what the value follows
-    from must not change. Threads that ask at once may each compute it, and find the same.
+    The cached value shadows the property in the object's ``__dict__``, which the class must have; the attributes it
+    depends on must not change. Concurrent threads may each compute it, with the same result.
     """
 
     def __init__(self, compute: Callable[[Any], Value]) -> None:

@@ -21,7 +21,7 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
     """YAML 1.1, but 1e-4 is a number as everywhere else, and a key that is given twice is an error."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """Return a mapping; YAML forbids equal keys, which PyYAML would let the last of win."""
+        """Return a mapping; equal keys are an error as in YAML, where PyYAML would use the last."""
         seen: set[str] = set()
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode) and key.value in seen:
@@ -36,7 +36,7 @@ _Loader.add_implicit_resolver(
 
 
 def _kind(content: object) -> str:
-    """Return what a file holds instead of a mapping, in words."""
+    """Return the kind of a file's content that is no mapping."""
     if isinstance(content, bool):
         return "true or false"
     if isinstance(content, int | float):
@@ -51,7 +51,7 @@ def read_mapping(path: Path, if_empty: str = START) -> dict[str, Any]:
 
     Args:
         path: of the file.
-        if_empty: what the message about an empty file advises.
+        if_empty: remedy in the message about an empty file.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -75,7 +75,7 @@ def read_mapping(path: Path, if_empty: str = START) -> dict[str, Any]:
 
 
 def one_line(error: yaml.YAMLError) -> str:
-    """Return what does not parse, and where, in one line."""
+    """Return a parse error and its place in one line."""
     mark = getattr(error, "problem_mark", None)
     problem = getattr(error, "problem", None)
     if mark is None or problem is None:
@@ -84,7 +84,7 @@ def one_line(error: yaml.YAMLError) -> str:
 
 
 def first_problem(error: ValidationError) -> str:
-    """Return the first field that is wrong, and why."""
+    """Return the first invalid field with the reason."""
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"])
     reason = first["msg"].removeprefix("Value error, ")
@@ -92,7 +92,7 @@ def first_problem(error: ValidationError) -> str:
 
 
 def read_keys(path: Path, error_type: type[ValueError]) -> dict[str, Any]:
-    """Read a YAML file that holds one mapping; whatever is wrong with it is one line of ``error_type``."""
+    """Read a YAML file of one mapping; any error is a one-line ``error_type``."""
     try:
         return read_mapping(path, if_empty="expected keys and values")
     except yaml.YAMLError as error:
@@ -104,8 +104,8 @@ def read_keys(path: Path, error_type: type[ValueError]) -> dict[str, Any]:
 
 
 def read_valid(path: Path, model: type[Model], error_type: type[ValueError]) -> Model:
-    """Read a YAML file into a model; whatever is wrong with it is one line of ``error_type``."""
-    from pydantic import ValidationError  # what only lists examples starts without it
+    """Read a YAML file into a model; any error is a one-line ``error_type``."""
+    from pydantic import ValidationError  # only when needed, for a fast start
 
     content = read_keys(path, error_type)
     try:

@@ -1,4 +1,4 @@
-"""The program's commands, a file each: ``add`` says what a command takes, ``answer`` returns what it prints.
+"""The program's commands, a file each: ``add`` defines arguments, ``answer`` returns the output.
 
-What a command needs is imported when it runs, so that no command pays for another's.
+A command imports what it needs when it runs, for a fast start.
 """

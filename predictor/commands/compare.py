@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import argparse
 
-from predictor.commands.parser import Commands, add_debug, as_json, width
-
-NAME = "compare"
+from predictor.commands.parser import Commands, add_command, as_json, width
 
 
 def add(commands: Commands) -> None:
-    """Say what the command takes."""
-    command = commands.add_parser(NAME, help="predictions side by side", allow_abbrev=False)
+    """Define the arguments."""
+    command = add_command(commands, "compare", "predictions side by side", answer)
     command.add_argument("paths", nargs="+", metavar="CONFIG", help="configuration files; the first is compared with")
     command.add_argument(
-        "--system", action="append", default=[], metavar="NAME", help="also on this system; may be given again"
+        "--system", action="append", default=[], metavar="NAME", help="also on this system; repeatable"
     )
     command.add_argument("--json", action="store_true", help="print JSON")
-    add_debug(command)
 
 
 def answer(arguments: argparse.Namespace) -> str:

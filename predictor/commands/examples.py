@@ -5,18 +5,16 @@ from __future__ import annotations
 import argparse
 
 from predictor.base.bundled import examples
-from predictor.commands.parser import Commands, example
-
-LIST, SHOW, PRESETS, SYSTEMS = "list-examples", "show-example", "list-presets", "list-systems"
+from predictor.commands.parser import Commands, add_command, example
 
 
 def add(commands: Commands) -> None:
-    """Say what the commands take."""
-    commands.add_parser(LIST, help="list the bundled examples", allow_abbrev=False)
-    show = commands.add_parser(SHOW, help="print a bundled example", allow_abbrev=False)
+    """Define the arguments."""
+    add_command(commands, "list-examples", "list the bundled examples", answer_list)
+    show = add_command(commands, "show-example", "print a bundled example", answer_show)
     show.add_argument("name", metavar="NAME")
-    commands.add_parser(SYSTEMS, help="list the published systems", allow_abbrev=False)
-    commands.add_parser(PRESETS, help="list the models that are known by name", allow_abbrev=False)
+    add_command(commands, "list-systems", "list the published systems", answer_systems)
+    add_command(commands, "list-presets", "list the models that are known by name", answer_presets)
 
 
 def answer_list(_: argparse.Namespace) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -15,14 +15,15 @@ from predictor.base.files import write_whole
 
 NARROWEST, USUAL_WIDTH = 40, 100
 
+Answer = Callable[[argparse.Namespace], str]
 Commands = Any  # argparse names the type of add_subparsers' result for itself only
 
 
 class Parser(command_line.Parser):
-    """A parser whose help is an answer like any other."""
+    """A parser whose help goes to stdout like the output of a command."""
 
     def print_help(self, file: Any = None) -> NoReturn:
-        """Hand the help over; argparse would ignore that it cannot be written."""
+        """Return the help to the caller; argparse would ignore an output that cannot be written."""
         raise SystemExit(self.format_help().rstrip("\n"))
 
 
@@ -46,20 +47,23 @@ def add_config(command: argparse.ArgumentParser) -> None:
     which.add_argument("--example", "-e", metavar="NAME", help="a bundled example")
 
 
-def add_debug(command: argparse.ArgumentParser) -> None:
-    """Let a command show where something unexpected happened."""
+def add_command(commands: Commands, name: str, text: str, answer: Answer) -> argparse.ArgumentParser:
+    """Add a command: its name, its line of help and the function that returns its output."""
+    command: argparse.ArgumentParser = commands.add_parser(name, help=text, allow_abbrev=False)
+    command.set_defaults(answer=answer)
     command.add_argument("--debug", action="store_true", help="print a traceback if something unexpected happens")
+    return command
 
 
 def config_path(arguments: argparse.Namespace) -> Path:
-    """Return the configuration that a command was given."""
+    """Return the path of the command's configuration."""
     if arguments.example is not None:
         return example(arguments.example)
     return Path(arguments.path if arguments.path is not None else arguments.config)
 
 
 def width() -> int:
-    """Return the columns to fill: the terminal's, or the usual where the output is no terminal."""
+    """Return the output's width in columns: the terminal's, or the usual where there is none."""
     if sys.stdout is None or not sys.stdout.isatty():
         return USUAL_WIDTH
     from shutil import get_terminal_size
@@ -68,20 +72,20 @@ def width() -> int:
 
 
 def as_json(content: object, indent: int | None = 2) -> str:
-    """Return JSON for people and machines; not a number is no number."""
+    """Return JSON; NaN and infinity are refused."""
     import json
 
     return json.dumps(content, indent=indent, allow_nan=False)
 
 
 def write_file(option: str, name: str, text: str, others: Sequence[str | Path | None] = ()) -> str:
-    """Write a file and return what there is to say about it.
+    """Write a file and return a line about it.
 
     Args:
-        option: that asked for it.
+        option: of the command line.
         name: of the file.
-        text: what to write.
-        others: files that the same command reads or writes, which this one must not be.
+        text: its content.
+        others: files that the same command reads or writes, which must be different.
 
     Raises:
         ConfigError: it cannot be written, or would overwrite one of the others.

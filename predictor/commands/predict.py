@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import argparse
 
-from predictor.commands.parser import Commands, add_config, add_debug, as_json, config_path, width
-
-NAME = "predict"
+from predictor.commands.parser import Commands, add_command, add_config, as_json, config_path, width
 
 
 def add(commands: Commands) -> None:
-    """Say what the command takes."""
-    command = commands.add_parser(NAME, help="predict one training step", allow_abbrev=False)
+    """Define the arguments."""
+    command = add_command(commands, "predict", "predict one training step", answer)
     add_config(command)
     command.add_argument("--json", action="store_true", help="print JSON (docs/json.md)")
-    add_debug(command)
 
 
 def answer(arguments: argparse.Namespace) -> str:

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import argparse
 
-from predictor.commands.parser import Commands, add_config, add_debug, config_path, write_file
+from predictor.commands.parser import Commands, add_command, add_config, config_path, write_file
 
-NAME = "report"
 SHOWN = 20
 
 
 def add(commands: Commands) -> None:
-    """Say what the command takes."""
-    command = commands.add_parser(NAME, help="one HTML page about a prediction", allow_abbrev=False)
+    """Define the arguments."""
+    command = add_command(commands, "report", "one HTML page about a prediction", answer)
     add_config(command)
     command.add_argument("--out", required=True, metavar="FILE", help="where to write the page")
     command.add_argument("--search", action="store_true", help="also other layouts on the same GPUs")
-    add_debug(command)
 
 
 def answer(arguments: argparse.Namespace) -> str:
-    """Write the page, and return what was written."""
+    """Write the page, and return its name."""
     from predictor.interface.prediction import predict
     from predictor.report.page.page import page
     from predictor.step.spans import step_trace

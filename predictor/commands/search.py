@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import argparse
 
-from predictor.commands.parser import Commands, add_debug, as_json, width, write_file
-
-NAME = "search"
+from predictor.commands.parser import Commands, add_command, as_json, width, write_file
 
 
 def add(commands: Commands) -> None:
-    """Say what the command takes."""
-    command = commands.add_parser(NAME, help="find the fastest layout", allow_abbrev=False)
+    """Define the arguments."""
+    command = add_command(commands, "search", "find the fastest layout", answer)
     command.add_argument(
         "--model", required=True, metavar="NAME|FILE", help="a preset, a configuration, or another tool's file"
     )
@@ -24,16 +22,13 @@ def add(commands: Commands) -> None:
     command.add_argument("--max-tensor-parallel", type=int, metavar="N", help="largest tensor-parallel size")
     command.add_argument("--max-context-parallel", type=int, metavar="N", help="largest context-parallel size")
     command.add_argument("--max-micro-batch-size", type=int, metavar="N", help="largest micro-batch")
-    command.add_argument("--schedule", action="append", metavar="NAME", help="only this one; may be given again")
-    command.add_argument(
-        "--zero-stage", action="append", type=int, metavar="N", help="only this one; may be given again"
-    )
+    command.add_argument("--schedule", action="append", metavar="NAME", help="only this schedule; repeatable")
+    command.add_argument("--zero-stage", action="append", type=int, metavar="N", help="only this stage; repeatable")
     command.add_argument("--top", type=int, default=10, metavar="N", help="layouts to show")
-    command.add_argument("--pareto", action="store_true", help="also those that nothing beats in both time and memory")
+    command.add_argument("--pareto", action="store_true", help="also the Pareto front of time and memory")
     command.add_argument("--json", action="store_true", help="print JSON")
     command.add_argument("--write", metavar="FILE", help="also write the fastest layout as a configuration")
     command.add_argument("--csv", metavar="FILE", help="also write the layouts shown to a file")
-    add_debug(command)
 
 
 def answer(arguments: argparse.Namespace) -> str:
@@ -42,22 +37,8 @@ def answer(arguments: argparse.Namespace) -> str:
 
     from predictor.interface.search import search
 
-    result = search(
-        arguments.model,
-        arguments.gpus,
-        global_batch_size=arguments.global_batch_size,
-        system=arguments.system,
-        sequence_length=arguments.sequence_length,
-        precision=arguments.precision,
-        memory_gib=arguments.memory_gib,
-        max_tensor_parallel=arguments.max_tensor_parallel,
-        max_context_parallel=arguments.max_context_parallel,
-        max_micro_batch_size=arguments.max_micro_batch_size,
-        schedule=arguments.schedule,
-        zero_stage=arguments.zero_stage,
-        top=arguments.top,
-        pareto=arguments.pareto,
-    )
+    options = {name: getattr(arguments, name) for name in search.__kwdefaults__ or {}}  # an option each
+    result = search(arguments.model, arguments.gpus, **options)
     if arguments.csv is not None:
         write_file("--csv", arguments.csv, result.to_csv(), [arguments.model])
     if arguments.write is not None:

@@ -5,22 +5,19 @@ from __future__ import annotations
 import argparse
 
 from predictor.base.errors import ConfigError
-from predictor.commands.parser import Commands, add_config, add_debug, as_json, config_path, write_file
-
-NAME = "timeline"
+from predictor.commands.parser import Commands, add_command, add_config, as_json, config_path, write_file
 
 
 def add(commands: Commands) -> None:
-    """Say what the command takes."""
-    command = commands.add_parser(NAME, help="the step as a trace file and a picture", allow_abbrev=False)
+    """Define the arguments."""
+    command = add_command(commands, "timeline", "the step as a trace file and a picture", answer)
     add_config(command)
     command.add_argument("--trace", metavar="FILE", help="write a Chrome trace, for ui.perfetto.dev")
     command.add_argument("--svg", metavar="FILE", help="write a picture of the pipeline")
-    add_debug(command)
 
 
 def answer(arguments: argparse.Namespace) -> str:
-    """Write what was asked for, and return what was written."""
+    """Write the trace and the picture, and return their names."""
     if arguments.trace is None and arguments.svg is None:
         raise ConfigError("timeline needs somewhere to write: --trace FILE, --svg FILE or both")
     from predictor.interface.prediction import predict

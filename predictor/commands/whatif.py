@@ -5,14 +5,12 @@ from __future__ import annotations
 import argparse
 
 from predictor.base.errors import ConfigError
-from predictor.commands.parser import Commands, add_config, add_debug, as_json, config_path, width
-
-NAME = "whatif"
+from predictor.commands.parser import Commands, add_command, add_config, as_json, config_path, width
 
 
 def add(commands: Commands) -> None:
-    """Say what the command takes."""
-    command = commands.add_parser(NAME, help="change the hardware and see", allow_abbrev=False)
+    """Define the arguments."""
+    command = add_command(commands, "whatif", "change the hardware and see", answer)
     add_config(command)
     command.add_argument(
         "--set",
@@ -24,7 +22,6 @@ def add(commands: Commands) -> None:
     )
     command.add_argument("--system", metavar="NAME", help="another published system")
     command.add_argument("--json", action="store_true", help="print JSON")
-    add_debug(command)
 
 
 def answer(arguments: argparse.Namespace) -> str:

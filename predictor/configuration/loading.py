@@ -29,20 +29,20 @@ from predictor.costs.published import (
 from predictor.costs.work import STEP_PRECISIONS
 from predictor.workloads.run import TrainingRun
 
-# Files that other tools read, and this one only by ``from``.
+# Files of other tools, which a configuration takes in by ``from``.
 OTHER_TOOLS = (".json", ".toml", ".sh")
 EXPERIMENT = "experiment_name"  # a key that every experiment has, and no configuration
-# Two precisions with one element size and one matrix peak run the same kernels at the same rate.
-STANDS_IN_FOR = {"bf16": "fp16"}
+# Precisions with the same element size and matrix peak, in which kernels run at the same rate.
+SAME_RATE = {"bf16": "fp16"}
 
 
 def published() -> str:
     """Return every published system with its GPU, for a message."""
-    found = []
+    named = []
     for name in systems():
         gpu = read_mapping(REGRESSORS_FOLDER / name / "system.yaml").get("gpu")
-        found.append(f"{name} ({gpu.get('name') if isinstance(gpu, dict) else '?'})")
-    return ", ".join(found) or "none"
+        named.append(f"{name} ({gpu.get('name') if isinstance(gpu, dict) else '?'})")
+    return ", ".join(named) or "none"
 
 
 def find_folder(name: str, base: Path) -> Path:
@@ -61,15 +61,15 @@ def find_folder(name: str, base: Path) -> Path:
 
 
 def folder_of(key: str, value: object, kind: str, base: Path) -> Path:
-    """Return the published system that an operator or nccl folder is of.
+    """Return the published system of an operator or nccl folder.
 
     Raises:
-        ConfigError: there is no such folder, or it is of no published system.
+        ConfigError: there is no such folder, or it belongs to no published system.
     """
     if not isinstance(value, str | PathLike) or not str(value).strip():
         raise ConfigError(f"{key} is {value!r}; expected a folder such as ./regressors/Perlmutter/{kind}")
     path = Path(value)
-    if path.name == kind and path.parent.name in systems():  # one known from data sheets has no such folder
+    if path.name == kind and path.parent.name in systems():  # a system known from a data sheet has no such folder
         system = find_folder(str(path.parent), base)
         if (system / MANIFEST).is_file():
             return system
@@ -80,10 +80,10 @@ def folder_of(key: str, value: object, kind: str, base: Path) -> Path:
 
 
 def _short_form_system(content: dict[str, Any], base: Path) -> Path:
-    """Return the published system that a short form's two folders are of.
+    """Return the published system of a short form's two folders.
 
     Raises:
-        ConfigError: one of them is of none, or they are of two.
+        ConfigError: a folder belongs to no published system, or they belong to two.
     """
     operators = folder_of("operator_data_folder", content["operator_data_folder"], OPERATOR_FOLDER, base)
     collectives = folder_of("nccl_data_folder", content["nccl_data_folder"], COLLECTIVE_FOLDER, base)
@@ -96,7 +96,7 @@ def _short_form_system(content: dict[str, Any], base: Path) -> Path:
 
 
 def _measured_in(precisions: list[str]) -> str:
-    """Return what a system was measured in, for a message; what whole steps are predicted in first."""
+    """Return the precisions of a system's measurements, for a message."""
     steps = [precision for precision in precisions if precision in STEP_PRECISIONS]
     single = [precision for precision in precisions if precision not in STEP_PRECISIONS]
     said = " and ".join(steps) or "none"
@@ -105,7 +105,7 @@ def _measured_in(precisions: list[str]) -> str:
 
 @lru_cache(maxsize=32)
 def open_measured(folder: Path, precision: str) -> PublishedSystem:
-    """Open a published system for a measured precision, or for one that must run at the same rate.
+    """Open a published system in a measured precision, or in one that runs at the same rate.
 
     Raises:
         ConfigError: the folder is not a published system, or the precision was not measured.
@@ -114,7 +114,7 @@ def open_measured(folder: Path, precision: str) -> PublishedSystem:
     if not (folder / MANIFEST).is_file():
         raise ConfigError(f"{folder} is not a published system: it has no {MANIFEST}. Published: {published()}")
     measured = measured_precisions(folder)
-    used = precision if precision in measured else STANDS_IN_FOR.get(precision, precision)
+    used = precision if precision in measured else SAME_RATE.get(precision, precision)
     if used in measured:
         system = open_system(folder, used)
         peaks = system.hardware.gpu.peak_tflop_per_s
@@ -124,14 +124,14 @@ def open_measured(folder: Path, precision: str) -> PublishedSystem:
 
 
 def require(system: PublishedSystem, operator: str) -> None:
-    """Check that an operator was measured, or another one that stands in for it.
+    """Check that a system has a regressor for an operator, or that the operator has a donor operator.
 
     Raises:
-        PublishedError: neither was; the message lists what was measured.
+        PublishedError: neither; the message lists the regressors.
     """
-    one = catalogue()[operator]
+    known = catalogue()[operator]
     measured = system.regressor_names(OPERATOR_FOLDER)
-    if one.regressor_name not in measured and one.stand_in is None:
+    if known.regressor_name not in measured and known.stand_in is None:
         short = " or ".join(name for name, inside in OPERATORS_BY_SHORT_NAME.items() if inside == operator)
         named = f"{operator} ({short})" if short else operator
         raise PublishedError(
@@ -140,17 +140,17 @@ def require(system: PublishedSystem, operator: str) -> None:
 
 
 def check_gpu(key: str, gpu: object, system: PublishedSystem) -> None:
-    """Check that a GPU's name is the one that a system was measured on.
+    """Check that a system has the named GPU.
 
     Raises:
-        ConfigError: it means another; the message lists the published systems with their GPUs.
+        ConfigError: it has another; the message lists the published systems with their GPUs.
     """
     if gpu != system.gpu:
         raise ConfigError(f"{key} is {gpu}; {system.name} was measured on {system.gpu}. Published: {published()}")
 
 
 def _with_preset(content: dict[str, Any]) -> dict[str, Any]:
-    """Return a configuration with its model's preset spelt out, its own keys on top."""
+    """Return a configuration with its model's preset expanded under its own keys."""
     model = content.get("model")
     name = model if isinstance(model, str) else model.get("preset") if isinstance(model, dict) else None
     if name is None:
@@ -162,9 +162,9 @@ def _with_preset(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def completed(content: dict[str, Any], base: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return a full-form configuration with what it takes from other files and from a preset, and what they said.
+    """Return a full-form configuration with the keys of its ``from`` files and of its preset, and notes on them.
 
-    ``from`` names files of other tools, read in order; the configuration's own keys are on top.
+    ``from`` names files of other tools; later files override earlier ones, the configuration's own keys override all.
 
     Raises:
         ConfigError: a file cannot be taken from, or there is no such preset.
@@ -175,20 +175,20 @@ def completed(content: dict[str, Any], base: Path) -> tuple[dict[str, Any], tupl
     files = [named] if isinstance(named, str) else named
     if not isinstance(files, list) or not files or not all(isinstance(name, str) for name in files):
         raise ConfigError(f"from is {named!r}; expected a file of another tool, or a list of such files")
-    from predictor.configuration.readers import read_any  # the readers of other tools' files cost a start that has none
+    from predictor.configuration.readers import read_any  # only when needed, for a fast start
 
-    found = [read_any(base / name) for name in files]
+    read = [read_any(base / name) for name in files]
     taken: dict[str, Any] = {}
     clashes: list[str] = []
-    for name, one in zip(files, found, strict=True):
+    for name, file in zip(files, read, strict=True):
         clashes += [
             f"{name} says {key}: {new}, a file before it {old}; {name} counts."
-            for key, old, new in clashing(taken, one.content)
+            for key, old, new in clashing(taken, file.content)
         ]
-        taken = merged(taken, one.content)
+        taken = merged(taken, file.content)
     own = {key: value for key, value in content.items() if key != "from"}
     whole = _with_preset(merged(_with_preset(taken), own))
-    notes = clashes + [note for one in found for note in (*one.notes, *one.still_unsaid(whole))]
+    notes = clashes + [note for file in read for note in (*file.notes, *file.still_unsaid(whole))]
     return whole, tuple(dict.fromkeys(notes))
 
 
@@ -197,8 +197,8 @@ class Content(NamedTuple):
 
     Attributes:
         folder: of its system.
-        listed: operators that it lists besides those of a layer.
-        notes: what the files that it takes from had to say.
+        listed: operators of a short form's function_list.
+        notes: on its ``from`` files.
     """
 
     config: RunConfig
@@ -273,19 +273,19 @@ def read_config(path: str | Path) -> tuple[dict[str, Any], Path]:
 
 
 def _gpus_per_node(name: str, base: Path) -> int:
-    """Return the GPUs of one node of a system; of its operator folder, as the short form names it, too."""
+    """Return the GPUs per node of a system, given its folder or, as in the short form, its operator folder."""
     folder = find_folder(name, base)
     home = folder if (folder / MANIFEST).is_file() else folder.parent
     return int(read_mapping(home / "system.yaml")["gpus_per_node"])
 
 
 def on_nodes_of(content: dict[str, Any], system: str | None = None, base: Path | None = None) -> dict[str, Any]:
-    """Return a configuration in its full form on all GPUs of a node, or on another system's nodes.
+    """Return a configuration in its full form on whole nodes, or on another system's nodes.
 
     Args:
         content: of the configuration.
-        system: another system; a part of a node that the run uses stays, where a node of it has as many, and a whole
-            node becomes a whole node.
+        system: another system; a run on whole nodes stays on whole nodes, another keeps its GPUs per node where a node
+            has as many.
         base: folder that paths are relative to.
     """
     content, _ = of_experiment(content, base or Path.cwd())
@@ -308,7 +308,7 @@ def prepare(
     Args:
         content: of the configuration.
         base: folder that paths in it are relative to.
-        changed: makes the system that the run is on of the one that the configuration names.
+        changed: returns the system of the run from the system that the configuration names.
 
     Raises:
         MissingKeyError: a required key is absent; a KeyError.
@@ -337,9 +337,7 @@ def load(path: str | Path) -> tuple[TrainingRun, PublishedSystem]:
     Raises:
         FileNotFoundError: there is no such file.
         yaml.YAMLError: it does not parse.
-        MissingKeyError: a required key is absent; a KeyError.
-        ConfigError: a key is unknown, or a value is not allowed or not published; a ValueError.
-        PublishedError: the published system is damaged or lacks an operator; a ValueError.
+        KeyError, ValueError: as ``prepare``.
     """
     loaded = prepare(*read_config(path))
     return loaded.run, loaded.system

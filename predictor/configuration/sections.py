@@ -17,7 +17,7 @@ from predictor.workloads.transformer import Activation, Attention, Biases, Norma
 
 
 def _whole_number(value: object, info: ValidationInfo) -> object:
-    """Refuse what pydantic would turn into a whole number although nobody meant one, and what nobody could mean."""
+    """Refuse values that pydantic would convert to a whole number without being one, and sizes beyond LARGEST."""
     if isinstance(value, bool | str):
         raise ValueError(f"expected a whole number, not {value!r}")
     largest = LARGEST.get(info.field_name or "")
@@ -27,7 +27,7 @@ def _whole_number(value: object, info: ValidationInfo) -> object:
 
 
 def _biases(value: object) -> object:
-    """Return which biases a switch stands for."""
+    """Return the biases of a switch."""
     if isinstance(value, bool):
         return Biases.ALL if value else Biases.NONE
     if value in ("qkv", Biases.QKV, Biases.ALL, Biases.NONE):
@@ -36,21 +36,21 @@ def _biases(value: object) -> object:
 
 
 def _names(value: object) -> object:
-    """Refuse what is no list of names, before pydantic calls it a tuple."""
+    """Refuse what is no list of names; pydantic's message would speak of a tuple."""
     if isinstance(value, list | tuple) and all(isinstance(name, str) for name in value):
         return value
     raise ValueError("expected a list of names")
 
 
 def _split(value: object) -> object:
-    """Refuse a split that is neither a list nor the name of a method, before pydantic explains both."""
+    """Refuse a split that is neither a list nor the name of a method; pydantic's message would be two."""
     if isinstance(value, list | tuple) or value in METHODS:
         return value
     raise ValueError(f"expected a list of layers per stage, or {' or '.join(METHODS)}")
 
 
 def _step_precision(value: object) -> object:
-    """Refuse a precision in which only single operators are known, before pydantic lists the others."""
+    """Refuse precisions of single operators only; pydantic's message would not explain it."""
     if value in FP8_PRECISIONS:
         known = f"{', '.join(STEP_PRECISIONS[:-1])} or {STEP_PRECISIONS[-1]}"
         raise ValueError(f"whole steps in fp8 are not predicted, single operators only; expected {known}")
@@ -136,17 +136,18 @@ class ParallelismSection(Section):
 
     tensor_parallel_size: Count = Field(default=1, description="ranks that split every layer")
     sequence_parallel: Switch = Field(
-        default=False, description="they split the tokens where they do not split a layer"
+        default=False,
+        description="tensor-parallel ranks split the tokens where they do not split a layer (Megatron-LM)",
     )
     context_parallel_size: Count = Field(default=1, description="ranks that split every sample (ring attention)")
     pipeline_parallel_size: Count = Field(default=1, description="stages")
     virtual_pipeline_parallel_size: Count = Field(default=1, description="model chunks per stage (interleaved)")
     data_parallel_size: Count = Field(default=1, description="replicas")
     expert_parallel_size: Count = Field(
-        default=1, description="of the ranks with other tokens, those that share experts"
+        default=1, description="data- and context-parallel ranks that share out the experts"
     )
     rank_order: Annotated[tuple[str, ...], BeforeValidator(_names)] = Field(
-        default=RANK_ORDER, description="kinds of ranks from the innermost"
+        default=RANK_ORDER, description="dimensions of parallelism from the innermost"
     )
     gpus_per_node: Count | None = Field(default=None, description="GPUs used per node; the system's if absent")
     intra_node: Literal["measured", "switch"] = Field(
@@ -159,7 +160,7 @@ class ParallelismSection(Section):
         default=None, description="pipeline schedule; 1f1b, interleaved where stages have several chunks, if absent"
     )
     blocking_transfers: Switch | None = Field(
-        default=None, description="neighbouring stages both wait for a message; where the schedule allows it if absent"
+        default=None, description="neighbouring stages both wait for a message; if absent, where the schedule allows it"
     )
     zero_stage: Annotated[Literal[0, 1, 2, 3], BeforeValidator(_whole_number)] = Field(
         default=1, description="replicas share out 1: optimizer states, 2: gradients too, 3: weights too (FSDP)"
@@ -193,7 +194,7 @@ class TrainingSection(Section):
 
 
 class BudgetSection(Section):
-    """What a whole training costs; nothing here changes the time of a step."""
+    """Cost of a whole training; no effect on the time of a step."""
 
     train_tokens: float | None = Field(default=None, gt=0, le=1e18, description="tokens to train on")
     price_per_gpu_hour: float | None = Field(default=None, ge=0, le=1e6, description="in any currency")
@@ -225,7 +226,7 @@ def _known_keys(location: tuple[str | int, ...]) -> list[str]:
     for part in location:
         field = model.model_fields.get(str(part))
         choices = get_args(field.annotation) or (field.annotation,) if field is not None else ()
-        sections = [one for one in choices if isinstance(one, type) and issubclass(one, BaseModel)]
+        sections = [choice for choice in choices if isinstance(choice, type) and issubclass(choice, BaseModel)]
         if not sections:
             break
         model = sections[0]
@@ -233,7 +234,7 @@ def _known_keys(location: tuple[str | int, ...]) -> list[str]:
 
 
 def _shown(value: object) -> str:
-    """Return a value as its file says it, without the contents of what has many."""
+    """Return a value as its file has it; of mappings and lists only the kind."""
     if value is None:
         return "null"
     if isinstance(value, dict):
@@ -242,11 +243,11 @@ def _shown(value: object) -> str:
 
 
 def explain(error: ValidationError, is_short: bool = False) -> ConfigError | MissingKeyError:
-    """Turn pydantic's first complaint into one line with the way out.
+    """Return pydantic's first error as one line with the remedy.
 
     Args:
-        error: what pydantic found.
-        is_short: the user wrote the short form, which has no sections.
+        error: of the validation.
+        is_short: the configuration has the short form, which has no sections.
     """
     first = error.errors()[0]
     parts = [str(part) for part in first["loc"] if not str(part).startswith(("tuple[", "literal["))]
@@ -276,16 +277,3 @@ def validate(content: dict[str, Any], is_short: bool = False) -> RunConfig:
         return RunConfig.model_validate(content)
     except ValidationError as error:
         raise explain(error, is_short) from None
-
-
-def validate_model(content: dict[str, Any]) -> ModelSection:
-    """Check the keys of a configuration's ``model`` section alone.
-
-    Raises:
-        MissingKeyError: a required key is absent.
-        ConfigError: a key is unknown or a value is not allowed.
-    """
-    try:
-        return ModelSection.model_validate(content)
-    except ValidationError as error:
-        raise explain(error) from None

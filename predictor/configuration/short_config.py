@@ -1,7 +1,6 @@
-"""The short form of the configuration (documented API): nine numbers and operator lists, made into the full form.
+"""Expand the short form of the configuration (documented API), nine numbers and operator lists, to the full form.
 
-A short form describes a GPT-NeoX run on DeepSpeed, the framework it was made for: ``GPT_NEOX`` of
-``workloads.frameworks``, with ZeRO-1.
+It describes a GPT-NeoX run on DeepSpeed with ZeRO-1: ``GPT_NEOX`` of ``workloads.frameworks``.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ REQUIRED = (
     "fwd_syncs",
     "bwd_syncs",
 )
-# Where results went in the tool that the short form comes from; accepted so that its files work, and not used.
+# Result folders of the documented API; accepted and not used.
 IGNORED = ("save_folder", "save_name")
 NORMS = {name: OPERATORS_BY_SHORT_NAME[name] for name in ("RMSlayernorm", "layernorm")}
 # Full-form keys that a short form may set as well, by their section.
@@ -76,12 +75,12 @@ def translate(name: object, key: str) -> str:
 
 
 def listed_operators(content: dict[str, Any]) -> tuple[str, ...]:
-    """Return the operators of function_list: all that a configuration asks a system for."""
+    """Return the operators of function_list, which a system must have."""
     return tuple(_translate(content["function_list"], "function_list"))
 
 
 def _attention(operators: tuple[str, ...]) -> str:
-    """Return the attention kernels that a layer's operators amount to."""
+    """Return the attention kernels of a layer's operators."""
     if "flash_attention" in operators:
         return "flash"
     return "fused_softmax" if "causal_softmax" in operators else "unfused"

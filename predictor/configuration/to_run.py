@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from predictor.base.errors import ConfigError, nearest
 from predictor.base.sizes import LARGEST_RUN_GPUS, LARGEST_SLOTS, must_divide
-from predictor.configuration.sections import ExpertsSection, ModelSection, ParallelismSection, RunConfig, validate_model
+from predictor.configuration.sections import ExpertsSection, ModelSection, ParallelismSection, RunConfig
 from predictor.costs.catalogue import catalogue
 from predictor.costs.work import STEP_PRECISIONS
 from predictor.timeline.schedules import SCHEDULES, check
@@ -16,16 +14,16 @@ from predictor.workloads.partition import split_layers
 from predictor.workloads.run import TrainingRun
 from predictor.workloads.transformer import Attention, MixtureOfExperts, Transformer
 
-# What the first and the last stage run beside their layers.
+# Operators of the first and the last stage outside their layers.
 EDGE_OPERATORS = ("embedding", "lm_head", "cross_entropy")
 
 
 def operators_of_a_layer() -> list[str]:
-    """Return the operators that a layer can be made of."""
+    """Return the operators that a layer can have."""
     return [
         name
-        for name, one in catalogue().items()
-        if name in LAYER_SHAPES and name not in EDGE_OPERATORS and set(STEP_PRECISIONS) & set(one.precisions)
+        for name, operator in catalogue().items()
+        if name in LAYER_SHAPES and name not in EDGE_OPERATORS and set(STEP_PRECISIONS) & set(operator.precisions)
     ]
 
 
@@ -47,7 +45,7 @@ def _check_operators(names: tuple[str, ...] | None) -> None:
 
 
 def _micro_batches(config: RunConfig) -> int:
-    """Return micro-batches per step from whichever of the two numbers is given."""
+    """Return micro-batches per step and replica."""
     training, dp = config.training, config.parallelism.data_parallel_size
     if (training.num_micro_batches is None) == (training.global_batch_size is None):
         raise ConfigError("training needs exactly one of num_micro_batches and global_batch_size")
@@ -64,7 +62,7 @@ def _micro_batches(config: RunConfig) -> int:
 
 
 def _check_positions(model: ModelSection) -> None:
-    """Check what tells a token's position: rotated pairs of a head, or rows of a table."""
+    """Check rotary or learned positions."""
     head_dim = model.head_dim or model.hidden_size // model.num_attention_heads
     if 0.0 < model.rotary_fraction < 2.0 / head_dim:
         raise ConfigError(
@@ -79,7 +77,7 @@ def _check_positions(model: ModelSection) -> None:
 
 
 def _check_listed(model: ModelSection) -> None:
-    """Check that a list of a layer's operators agrees with what switches say of the same layer."""
+    """Check that a list of a layer's operators agrees with the switches of the model."""
     if model.layer_operators is None:
         return
     if model.sliding_window is not None:
@@ -89,7 +87,7 @@ def _check_listed(model: ModelSection) -> None:
 
 
 def _check_model(model: ModelSection) -> None:
-    """Check sizes of the model that must fit each other."""
+    """Check sizes of the model against each other."""
     if model.head_dim is None:
         must_divide("num_attention_heads", model.num_attention_heads, "hidden_size", model.hidden_size)
     _check_positions(model)
@@ -148,17 +146,17 @@ def _check_tensor_parallel(model: ModelSection, layout: ParallelismSection, ffn_
 
 
 def _check_sequence(model: ModelSection, layout: ParallelismSection) -> None:
-    """Check what splits a sample: context and sequence parallelism."""
+    """Check context and sequence parallelism, which split a sample."""
     cp = layout.context_parallel_size
     if cp > 1 and model.attention is not Attention.FLASH:
         raise ConfigError(f"context_parallel_size is {cp}; ring attention needs attention: flash")
     if cp > 1 and model.sliding_window is not None:
         raise ConfigError(f"context_parallel_size is {cp} with a sliding window, which is not modelled; use 1")
     if cp > 1:
-        pieces = 2 * cp if model.causal else cp  # a rank holds a piece from the front and one from the back
-        if model.sequence_length % pieces:
+        parts = 2 * cp if model.causal else cp  # a rank holds a part from the front and a part from the back
+        if model.sequence_length % parts:
             raise ConfigError(
-                f"context_parallel_size is {cp}; {pieces} must divide sequence_length, {model.sequence_length}"
+                f"context_parallel_size is {cp}; {parts} must divide sequence_length, {model.sequence_length}"
             )
     if layout.sequence_parallel:
         tp, tokens = layout.tensor_parallel_size, model.sequence_length // cp
@@ -193,7 +191,7 @@ def _check_expert_parallel(model: ModelSection, layout: ParallelismSection) -> N
 
 
 def _check_scale(gpus: int, stages: int, num_micro_batches: int) -> None:
-    """Refuse what single sizes allow and their product does not: nobody means it, and its replay would take minutes."""
+    """Refuse products of sizes that are typing errors, and would take minutes to replay."""
     if gpus > LARGEST_RUN_GPUS:
         raise ConfigError(
             f"pipeline (pp) × tensor (mp) × data (dp) parallel sizes make {gpus:,} GPUs; more than "
@@ -207,7 +205,7 @@ def _check_scale(gpus: int, stages: int, num_micro_batches: int) -> None:
 
 
 def _schedule(layout: ParallelismSection, num_micro_batches: int, layers: list[int]) -> tuple[str, bool]:
-    """Return the schedule and whether its transfers block, checked against the stages."""
+    """Return the schedule and whether its messages block, checked against the stages."""
     pp, num_chunks = layout.pipeline_parallel_size, layout.virtual_pipeline_parallel_size
     name = layout.schedule or ("interleaved_1f1b" if num_chunks > 1 else "1f1b")
     schedule = SCHEDULES[name]
@@ -266,15 +264,6 @@ def transformer(model: ModelSection) -> Transformer:
     )
 
 
-def model_of(content: dict[str, Any]) -> Transformer:
-    """Return the model that the keys of a configuration's ``model`` section describe.
-
-    Raises:
-        ConfigError: a key is unknown, a value is not allowed, or sizes contradict each other.
-    """
-    return transformer(validate_model(content))
-
-
 def _layout(parallelism: ParallelismSection, used: int, switched_as: int | None) -> Layout:
     if sorted(parallelism.rank_order) != sorted(RANK_ORDER):
         raise ConfigError(
@@ -297,8 +286,8 @@ def to_run(config: RunConfig, gpus_per_node: int, has_switch: bool = False) -> T
 
     Args:
         config: the configuration.
-        gpus_per_node: of the system, used where the configuration does not say.
-        has_switch: the system's GPUs of a node meet in a switch, and it answers so by itself.
+        gpus_per_node: of the system; the default of the configuration's.
+        has_switch: a switch connects the system's GPUs of a node, and its collectives are timed so.
 
     Raises:
         ConfigError: numbers contradict each other.

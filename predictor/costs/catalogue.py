@@ -1,4 +1,4 @@
-"""Every operator, found by looking into ``predictor/costs/operators``."""
+"""Every operator: one per file of ``predictor/costs/operators``."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from predictor.costs.operator import Operator
 @cache
 def catalogue() -> dict[str, Operator]:
     """Return all operators by name, sorted."""
-    found: dict[str, Operator] = {}
+    operators_by_name: dict[str, Operator] = {}
     for module in sorted(iter_modules(operators.__path__), key=lambda info: info.name):
         operator: Operator = import_module(f"{operators.__name__}.{module.name}").OPERATOR
         assert operator.name == module.name, f"{module.name}.py defines {operator.name}"
-        found[operator.name] = operator
-    return found
+        operators_by_name[operator.name] = operator
+    return operators_by_name
 
 
 def families() -> dict[str, list[Operator]]:

@@ -22,9 +22,9 @@ class Topology:
 
     Attributes:
         nodes: nodes that it spans.
-        gpus_per_node: its ranks on each of them; the most of any, where they do not spread evenly.
-        switched_as: on a node whose GPUs meet in a switch, how many GPUs of the measured node, which is wired pair by
-            pair, drive all their links; None on a node that is wired as the measured one.
+        gpus_per_node: its ranks on each of them; the largest number where they do not spread evenly.
+        switched_as: for a node with a switch, timed by measurements of a pairwise wired node: the GPUs of that node,
+            all of which must take part to drive all links; None where the wiring is as measured.
         size: its ranks, where they do not spread evenly; None: nodes × gpus_per_node.
     """
 
@@ -70,8 +70,8 @@ def topology_of(
 ) -> Topology:
     """Return the topology of the worst placed of all groups of ranks with the same dimensions.
 
-    Ranks fill nodes in order. A group that starts in the middle of a node may reach into one node more than another of
-    the same size, and the slowest group is the one that everybody waits for.
+    Ranks fill nodes in order. A group that starts in the middle of a node may span one node more than another group of
+    the same size, and all ranks wait for the slowest group.
 
     Args:
         dimensions: of the group.
@@ -88,10 +88,10 @@ def topology_of(
 def _ring(sent_per_rank: Callable[[int, int], float], steps: Callable[[int], int]) -> Callable[..., Work]:
     """Return the work of a ring collective from the bytes that each rank sends and the steps that it takes.
 
-    ``extras``: bytes over one pair's links inside a node, over one network interface, and over what all GPUs of a
-    node share on the way out; then latency steps inside and between nodes. Inside a node every pair of GPUs has links
-    of its own, so a ring over g of them has g − 1 times one pair's bandwidth. Between nodes each GPU brings its own
-    network interface, so g per node have g times one's, but they share the host.
+    ``extras``: bytes over the links of a pair of GPUs, over one network interface, and through the host that all GPUs
+    of a node share; then latency steps inside and between nodes. Inside a node every pair of GPUs has its own links, so
+    a ring over g GPUs has g − 1 times the bandwidth of a pair. Between nodes every GPU has its own network interface,
+    so g GPUs of a node have g times its bandwidth, but they share the host.
     """
 
     def work(shape: Shape, direction: Direction, num_multiprocessors: int) -> Work:
@@ -110,8 +110,8 @@ def _ring(sent_per_rank: Callable[[int, int], float], steps: Callable[[int], int
 def _pairwise(shape: Shape, direction: Direction, num_multiprocessors: int) -> Work:
     """Return the work of an all-to-all by pairwise exchange: p − 1 steps, S ÷ p to one other rank in each.
 
-    ``extras`` as in ``_ring``. Nothing is passed on, so of the p − 1 messages of a rank those to its own node's g − 1
-    ranks take that pair's links, and those to the other p − g ranks its network interface.
+    ``extras`` as in ``_ring``. Of the p − 1 messages of a rank, g − 1 stay inside its node on the links of a pair, and
+    p − g leave through its network interface; no message is forwarded.
     """
     size_bytes, nodes, gpus = shape
     ranks = nodes * gpus
@@ -163,25 +163,23 @@ COLLECTIVES = {
         _collective("point_to_point", _messages, "one message over one link"),
     )
 }
-# Before a system has measured reduce-scatter, it takes the all-gather's time: the same bytes, the other way round the
-# ring.
+# A reduce-scatter that was not measured takes the time of an all-gather, which moves the same bytes round the ring.
 STANDS_IN_FOR = {"reduce_scatter": "all_gather"}
 # Sizes are of one rank's shard.
 SHARDED = frozenset({"all_gather", "reduce_scatter"})
-# Positions of two of ``_ring``'s extras among a model's physics terms (launch, FLOPs, bytes come first): what one
-# network interface takes per byte, and what the host that all GPUs of a node share takes.
+# Positions of two of ``_ring``'s extras among a model's physics terms (launch, FLOPs, bytes come first): time per byte
+# of one network interface, and of the host that all GPUs of a node share.
 INTERFACE_TERM, SHARED_HOST_TERM = 4, 5
 
 
 def collective_shape(name: str, size_bytes: float, group: Topology) -> Shape:
     """Return the shape under which a collective is timed.
 
-    Behind a switch a GPU drives all its links whatever the size of its group. That is how a GPU of the measured,
-    pairwise wired node behaves when all of them take part, so the call is timed there, with the same bytes over each
-    link.
+    Behind a switch a GPU drives all its links whatever the size of its group. On the pairwise wired node that was
+    measured, only a group of all its GPUs does, so that group is timed, with the same bytes over each link.
     """
     nodes, gpus, whole = group.nodes, group.gpus_per_node, group.switched_as
-    if group.size is not None and name in SHARDED:  # as many bytes in all as the true number of ranks moves
+    if group.size is not None and name in SHARDED:  # total bytes of the true number of ranks
         size_bytes *= (group.size - 1) / (nodes * gpus - 1)
     if nodes > 1 or whole is None or gpus == whole:
         return int(size_bytes), nodes, gpus

@@ -1,4 +1,4 @@
-"""A time with its 90 % interval and source. Costs add up; a sum has the weakest source of its parts."""
+"""A time with its 90 % interval and source. Costs add up."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import IntEnum
 
 
 class Source(IntEnum):
-    """How an answer was obtained, from best to worst founded; a sum is as well founded as its weakest part."""
+    """How a time was obtained, the most reliable first; a sum has the least reliable source of its parts."""
 
     MEASURED = 0
     INTERPOLATED = 1
@@ -38,7 +38,7 @@ class Cost:
     source: Source
 
     def __add__(self, other: Cost) -> Cost:
-        """Add two costs; interval ends add too, as if both erred together (the cautious choice)."""
+        """Add two costs; interval ends add too, as if their errors were fully correlated (the cautious choice)."""
         return Cost(
             self.us + other.us,
             self.low_us + other.low_us,
@@ -47,7 +47,7 @@ class Cost:
         )
 
     def __mul__(self, times: float) -> Cost:
-        """Repeat a cost; the same kernel errs the same way each time, so the interval scales."""
+        """Repeat a cost; the error of a kernel is the same each time, so the interval scales."""
         return Cost(self.us * times, self.low_us * times, self.high_us * times, self.source)
 
 
@@ -55,8 +55,5 @@ ZERO = Cost(0.0, 0.0, 0.0, Source.MEASURED)
 
 
 def total(costs: Iterable[Cost]) -> Cost:
-    """Add up any number of costs; none at all take no time."""
-    result = ZERO
-    for cost in costs:
-        result = result + cost
-    return result
+    """Add up any number of costs; the sum of none is ZERO."""
+    return sum(costs, ZERO)

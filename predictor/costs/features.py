@@ -23,8 +23,8 @@ def physics_us(coefficients: Sequence[float], terms: Sequence[float], overlapped
     Args:
         coefficients: microseconds per term.
         terms: as ``physics_terms`` returns them, the launch first.
-        overlapped: the operator is many kernels, which the host issues while the device runs earlier ones, so that it
-        takes the longer of launching and running; otherwise launching comes on top.
+        overlapped: launching and running overlap, as in an operator of many kernels: the time is the longer of both.
+            Otherwise it is their sum.
     """
     launch = coefficients[0] * terms[0]
     device = sum(c * t for c, t in zip(coefficients[1:], terms[1:], strict=True))
@@ -32,12 +32,12 @@ def physics_us(coefficients: Sequence[float], terms: Sequence[float], overlapped
 
 
 def _alignment(size: int) -> float:
-    """Return log2 of the largest power of two that divides ``size``, at most 8: what vectorised loads and tiles see."""
+    """Return log2 of the largest power of two that divides ``size``, at most 8, for vectorised loads and tiles."""
     return float(((size & -size) if size % LARGEST_ALIGNMENT else LARGEST_ALIGNMENT).bit_length() - 1)
 
 
 def shape_features(operator: Operator, shape: Shape, terms: Sequence[float], members: Sequence[str]) -> list[float]:
-    """Return the residual's features that need no coefficients: sizes, alignment, waste per extra, and the operator."""
+    """Return the residual's features without coefficients: sizes, alignment, waste per extra, and the operator."""
     sizes = [log(max(size, 1)) for size in shape]
     alignment = [_alignment(size) for size in shape]
     reference = terms[1] or terms[2]
@@ -53,7 +53,7 @@ def residual_features(
     coefficients: Sequence[float],
     members: Sequence[str],
 ) -> list[float]:
-    """Return what the residual sees: ``shape_features``, then the share of each physics term.
+    """Return the residual's features: ``shape_features``, then the share of each physics term.
 
     Every feature is scale-free or a logarithm, and each is clamped to its measured range by the caller.
     """
@@ -63,5 +63,5 @@ def residual_features(
 
 
 def hull_coordinates(shape: Shape, work: Work) -> list[float]:
-    """Return the logarithms in which the measured region is a box: every size, and the work they make together."""
+    """Return the coordinates of the measured hull, a box: the logarithms of every size, of FLOPs and of bytes."""
     return [*(log(size + 1.0) for size in shape), log(work.flops + 1.0), log(work.size_bytes + 1.0)]

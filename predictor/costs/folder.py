@@ -31,7 +31,6 @@ HARDWARE = "system.yaml"
 MANIFEST_FORMAT = "estimate-train-time/manifest/1"
 OPERATOR_FOLDER = "operator"
 COLLECTIVE_FOLDER = "nccl"
-# A file's stem: gpu, regressor and precision, joined by underscores.
 REGRESSOR_FILE = "{gpu}_{regressor}_{precision}.json"
 _YAML_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -108,38 +107,38 @@ def donor_folder(folder: Path, name: str) -> Path:
         if (candidate / MANIFEST).is_file():
             return candidate
     raise PublishedError(
-        f"{folder / HARDWARE} borrows from {name}, which is published neither in {folder.parent} nor in "
+        f"{folder / HARDWARE} names the donor {name}, which is published neither in {folder.parent} nor in "
         f"{REGRESSORS_FOLDER}"
     )
 
 
 def own_precisions(manifest: dict[str, str]) -> set[str]:
     """Return the precisions that a manifest lists operators in."""
-    stems = [name.removesuffix(".json") for name in manifest if name.startswith(f"{OPERATOR_FOLDER}/")]
-    return {precision for precision in PRECISION_BYTES if any(stem.endswith(f"_{precision}") for stem in stems)}
+    files = [name for name in manifest if name.startswith(f"{OPERATOR_FOLDER}/")]
+    return {precision for precision in PRECISION_BYTES if any(name.endswith(f"_{precision}.json") for name in files)}
 
 
 def measured_precisions(folder: Path) -> list[str]:
-    """Return the precisions measured on a published system, or on the donor of its operators.
+    """Return the precisions that a published system, or the donor of its operators, was measured in.
 
     Raises:
         FileNotFoundError: the folder is not a published system.
         PublishedError: its manifest or its hardware is damaged, or its donor is not there.
     """
     manifest = read_manifest(folder)
-    found = own_precisions(manifest)
+    precisions = own_precisions(manifest)
     hardware = read_hardware(folder, manifest)
     if hardware.transfer is not None:
         transferred = own_precisions(read_manifest(donor_folder(folder, hardware.transfer.operators)))
-        found |= transferred & hardware.gpu.peak_tflop_per_s.keys()
-    return sorted(found)
+        precisions |= transferred & hardware.gpu.peak_tflop_per_s.keys()
+    return sorted(precisions)
 
 
 class RegressorFiles:
-    """The regressors that lie in one published folder in one precision, each read once."""
+    """The regressors of one published folder in one precision, each read once."""
 
     def __init__(self, folder: Path, manifest: dict[str, str], hardware: System, precision: str) -> None:
-        """Read nothing yet; ``hardware`` is what they were measured on."""
+        """Read nothing yet; ``hardware`` is that of the measurements."""
         self.folder = folder
         self.hardware = hardware
         self.precision = precision
@@ -151,10 +150,6 @@ class RegressorFiles:
         kind = COLLECTIVE_FOLDER if regressor in COLLECTIVES else OPERATOR_FOLDER
         file = REGRESSOR_FILE.format(gpu=self.hardware.gpu.name, regressor=regressor, precision=self.precision)
         return f"{kind}/{file}"
-
-    def has(self, operator: Operator) -> bool:
-        """Return whether there is a file that answers for an operator."""
-        return self.name(operator.regressor_name) in self._manifest
 
     def names(self, kind: str) -> list[str]:
         """Return the regressors of one kind (operator or nccl)."""
@@ -171,9 +166,9 @@ class RegressorFiles:
         Raises:
             PublishedError: the file is damaged.
         """
-        if not self.has(operator):
-            return {}
         name = operator.regressor_name
+        if self.name(name) not in self._manifest:
+            return {}
         if name not in self._read:
             self._read[name] = self._parse(operator)
         return self._read[name]

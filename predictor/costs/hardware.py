@@ -7,19 +7,21 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 
-class Quantity(BaseModel):
-    """A number and where it was read."""
+class HardwareModel(BaseModel):
+    """Base of every part of ``system.yaml``: closed and immutable."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Quantity(HardwareModel):
+    """A number and where it was read."""
 
     value: float = Field(gt=0)
     source: str = Field(min_length=1)
 
 
-class Gpu(BaseModel):
+class Gpu(HardwareModel):
     """Peaks of one GPU."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str = Field(description="torch.cuda.get_device_name(0) without spaces")
     num_multiprocessors: Quantity
@@ -32,11 +34,13 @@ class Gpu(BaseModel):
         default=None, description="rate of a large matrix product after seconds without a pause over its rate in bursts"
     )
 
+    def holds(self, size_bytes: float) -> bool | None:
+        """Return whether so many bytes fit into the device memory; None where that is not known."""
+        return None if self.memory_gib is None else size_bytes <= self.memory_gib.value * 2**30
 
-class Links(BaseModel):
+
+class Links(HardwareModel):
     """What connects GPUs, per GPU and direction."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     intra_node_gb_per_s: Quantity = Field(description="all links of one GPU to the others of its node together")
     inter_node_gb_per_s: Quantity
@@ -47,27 +51,23 @@ class Links(BaseModel):
     )
 
 
-class Transfer(BaseModel):
-    """Donors of what was not measured on this system: their fitted efficiency, never their speed."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
+class Transfer(HardwareModel):
+    """Donors of regressors that were not measured on this system: their fitted efficiency, never their speed."""
 
     operators: str = Field(description="donor of the operators")
     intra_node: str = Field(description="donor of link efficiency inside a node")
     inter_node: str = Field(description="donor of network efficiency between nodes")
 
 
-class System(BaseModel):
+class System(HardwareModel):
     """One cluster: its GPU, its nodes and its links."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str
     gpus_per_node: int = Field(gt=0, description="GPUs that reach each other without the network")
     gpu: Gpu
     links: Links
-    host: dict[str, Quantity] = Field(description="what the host adds to every kernel, in microseconds")
-    transfer: Transfer | None = Field(default=None, description="donors of what was not measured here")
+    host: dict[str, Quantity] = Field(description="host launch overhead of a kernel, in microseconds")
+    transfer: Transfer | None = Field(default=None, description="donors of regressors that were not measured here")
 
     @property
     def pair_gb_per_s(self) -> float:

@@ -11,33 +11,29 @@ from predictor.costs.published import PublishedSystem, with_hardware
 MAX_GPUS_PER_NODE = 1024
 
 
-def _asked(value: float) -> Quantity:
+def _changed(value: float) -> Quantity:
     return Quantity(value=value, source="asked for")
 
 
-def _gpu(field: str) -> Callable[[System, float], System]:
-    """Return what changes one number of the GPU."""
+def _number(section: str, field: str) -> Callable[[System, float], System]:
+    """Return the function that changes one number of a section, gpu or links."""
 
     def change(system: System, value: float) -> System:
-        return system.model_copy(update={"gpu": system.gpu.model_copy(update={field: _asked(value)})})
+        changed = getattr(system, section).model_copy(update={field: _changed(value)})
+        return system.model_copy(update={section: changed})
 
     return change
 
 
-def _links(field: str) -> Callable[[System, float], System]:
-    """Return what changes one number of the links."""
-
-    def change(system: System, value: float) -> System:
-        return system.model_copy(update={"links": system.links.model_copy(update={field: _asked(value)})})
-
-    return change
+def _peak_16_bit(system: System) -> float:
+    peaks = system.gpu.peak_tflop_per_s
+    return (peaks.get("bf16") or peaks.get("fp16") or next(iter(peaks.values()))).value
 
 
 def _peak(system: System, value: float) -> System:
     """Change the 16-bit peak, and every other precision's by the same factor."""
-    peaks = system.gpu.peak_tflop_per_s
-    factor = value / (peaks.get("bf16") or peaks.get("fp16") or next(iter(peaks.values()))).value
-    changed = {name: _asked(peak.value * factor) for name, peak in peaks.items()}
+    factor = value / _peak_16_bit(system)
+    changed = {name: _changed(peak.value * factor) for name, peak in system.gpu.peak_tflop_per_s.items()}
     return system.model_copy(update={"gpu": system.gpu.model_copy(update={"peak_tflop_per_s": changed})})
 
 
@@ -49,11 +45,11 @@ def _node(system: System, value: float) -> System:
 
 CHANGES: dict[str, Callable[[System, float], System]] = {
     "peak_tflop_per_s": _peak,
-    "memory_bandwidth_gb_per_s": _gpu("memory_bandwidth_gb_per_s"),
-    "memory_gib": _gpu("memory_gib"),
-    "board_power_w": _gpu("board_power_w"),
-    "intra_node_gb_per_s": _links("intra_node_gb_per_s"),
-    "inter_node_gb_per_s": _links("inter_node_gb_per_s"),
+    "memory_bandwidth_gb_per_s": _number("gpu", "memory_bandwidth_gb_per_s"),
+    "memory_gib": _number("gpu", "memory_gib"),
+    "board_power_w": _number("gpu", "board_power_w"),
+    "intra_node_gb_per_s": _number("links", "intra_node_gb_per_s"),
+    "inter_node_gb_per_s": _number("links", "inter_node_gb_per_s"),
     "gpus_per_node": _node,
 }
 
@@ -63,8 +59,7 @@ def current(system: System, key: str) -> float | None:
     if key == "gpus_per_node":
         return float(system.gpus_per_node)
     if key == "peak_tflop_per_s":
-        peaks = system.gpu.peak_tflop_per_s
-        return (peaks.get("bf16") or peaks.get("fp16") or next(iter(peaks.values()))).value
+        return _peak_16_bit(system)
     holder = system.links if key in type(system.links).model_fields else system.gpu
     quantity: Quantity | None = getattr(holder, key)
     return None if quantity is None else quantity.value
@@ -97,7 +92,7 @@ def parse_change(text: str, system: System) -> tuple[str, float]:
 
 
 def changed(system: PublishedSystem, changes: dict[str, float]) -> PublishedSystem:
-    """Return a system that answers as if its hardware had other numbers.
+    """Return a system with changed numbers of its hardware.
 
     Raises:
         ConfigError: a number is out of range.

@@ -1,8 +1,8 @@
-"""Time a collective by its bytes over the links, where it was not measured.
+"""Time a collective that was not measured by its bytes over the links.
 
-The efficiency of the links is read off measured collectives: ``all_reduce`` for everything that goes
-round a ring, ``point_to_point`` for everything that is sent straight. It may be another system's: a byte then takes
-as much longer as its link is slower. Derivation and check: docs/adr/0013-transfer.md.
+The efficiency of the links follows from measured collectives: ``all_reduce`` for ring collectives, ``point_to_point``
+for direct messages. Those of a donor are scaled by the ratio of the link bandwidths.
+Derivation and check: docs/adr/0013-transfer.md.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from predictor.costs.hardware import System
 from predictor.costs.operator import Direction, Operator, Shape
 from predictor.costs.regressors import DirectionModel, Outside
 
-# Who tells how well a collective uses the links. All others go round a ring.
+# The measured collectives that the efficiency of links is taken from, and those that send directly, not round a ring.
 RING, MESSAGE = "all_reduce", "point_to_point"
-SENT_STRAIGHT = (MESSAGE, "all_to_all")
+SENT_DIRECTLY = (MESSAGE, "all_to_all")
 
 
 @dataclass(frozen=True, slots=True)
 class LinkUse:
-    """What a measured collective makes of its system's links.
+    """Latency and efficiency of a system's links in a measured collective.
 
     Attributes:
-        system: whose, by name.
-        launch_us: to start.
+        system: the measured system's name.
+        launch_us: of one call.
         hop_us: per latency step inside a node.
         network_hop_us: per latency step between nodes.
-        node_efficiency: share of the bandwidth inside a node that bytes are sent at; None if not measured.
-        network_efficiency: the same of a network interface.
-        host_us_per_byte: what all GPUs of a node share on the way out takes per byte.
+        node_efficiency: achieved share of the bandwidth inside a node; None if not measured.
+        network_efficiency: achieved share of a network interface's bandwidth; None if not measured.
+        host_us_per_byte: of the host that all GPUs of a node share on the way to the network.
     """
 
     system: str
@@ -45,18 +45,18 @@ class LinkUse:
 
 
 def link_use(model: DirectionModel, system: System) -> LinkUse:
-    """Read a collective's use of the links off its physics.
+    """Return latency and efficiency of the links from a collective's physics.
 
-    The fit may put bytes into the term of all that a rank sends, which one topology cannot tell from a link's own.
-    Inside a node they are read at the largest group, where a GPU drives most of its links. Between nodes they are the
-    interface's where one GPU of a node took part, and what the GPUs of a node share where several did.
+    The fit may attribute time to all bytes that a rank sends, which a single topology cannot separate from the bytes
+    over a link. Inside a node that time is attributed at the largest measured group, where a GPU drives most of its
+    links; between nodes to the network interface if one GPU per node took part, else to the host that they share.
     """
     launch, _, sent, pair, interface, host, hop, network_hop = model.physics
     topologies = model.topologies or ()
     inside = [gpus for nodes, gpus in topologies if nodes == 1]
     between = [gpus for nodes, gpus in topologies if nodes > 1]
     peers = max(inside, default=2) - 1
-    evenly = sent + pair / peers  # per byte that a GPU spreads over all others of the largest group
+    evenly = sent + pair / peers  # per byte that a GPU sends in equal shares to all others of the largest group
     if system.links.wiring == "pairwise":
         evenly *= peers
     if between and max(between) == 1:
@@ -78,14 +78,14 @@ def link_use(model: DirectionModel, system: System) -> LinkUse:
 
 @dataclass(frozen=True, slots=True)
 class LinkRegressor:
-    """Answers a collective from its bytes and its steps.
+    """Times a collective by its bytes and its latency steps.
 
     Attributes:
-        system: whose links they are.
-        inside: use of the links inside a node.
-        between: use of the network.
-        steps_inside: who tells what a start and a step inside a node take.
-        steps_between: who tells what a start and a step between nodes take.
+        system: with the links that the bytes cross.
+        inside: efficiency inside a node.
+        between: efficiency between nodes.
+        steps_inside: launch and latency steps inside a node.
+        steps_between: launch and latency steps between nodes.
         log_error: half width of the 90 % interval, as a log.
     """
 
@@ -97,13 +97,13 @@ class LinkRegressor:
     log_error: float
 
     def answer(self, operator: Operator, direction: Direction, shape: Shape) -> Cost:
-        """Return the cost of one call: its start, its steps, and the slower of the bytes inside and between nodes.
+        """Return the cost of one call: launch, latency steps, and the longer of the bytes inside and between nodes.
 
-        A ring crosses the network once per GPU of a node, so of the bytes that a rank sends all but those on its
-        interface stay inside, and both flow at once.
+        A ring crosses the network once per GPU of a node, so all bytes of a rank but those on its interface stay
+        inside the node, and both are sent at the same time.
 
         Raises:
-            PublishedError: no measurement of links of this reach.
+            PublishedError: the links inside a node, or between nodes, were not measured.
         """
         _, nodes, gpus = shape
         work = operator.work(shape, direction, 1)
@@ -119,22 +119,25 @@ class LinkRegressor:
         return Cost(us, us * exp(-self.log_error), us * exp(self.log_error), Source.ANALYTIC)
 
     def _node_us_per_byte(self, gpus: int) -> float:
-        """Return what a byte takes that one of ``gpus`` GPUs of a node sends to the others, evenly spread."""
+        """Return the time per byte that one of ``gpus`` GPUs of a node sends in equal shares to the others."""
         if self.inside.node_efficiency is None:
             raise PublishedError(
-                f"{self.inside.system} lends {self.system.name} links inside a node: none were measured"
+                f"{self.system.name}: no measurement of links inside a node; their efficiency is taken from "
+                f"{self.inside.system}"
             )
         peers = 1 if self.system.links.wiring == "switch" else gpus - 1
         return 1e-3 / (self.inside.node_efficiency * self.system.pair_gb_per_s * peers)
 
     def _network_us_per_byte(self) -> float:
-        """Return what a byte takes over one network interface."""
+        """Return the time per byte over one network interface."""
         if self.between.network_efficiency is None:
-            raise PublishedError(f"{self.between.system} lends {self.system.name} a network: none was measured")
+            raise PublishedError(
+                f"{self.system.name}: no measurement of the network; its efficiency is taken from {self.between.system}"
+            )
         return 1e-3 / (self.between.network_efficiency * self.system.links.inter_node_gb_per_s.value)
 
     def outside(self, operator: Operator, direction: Direction, shape: Shape) -> Outside | None:
-        """Return that the collective was not measured."""
+        """Return that the collective itself was not measured."""
         return Outside("operator", None)
 
     def widest(self, operator: Operator, shape: Shape) -> float:

@@ -1,7 +1,7 @@
-"""An operator is a value: which dimensions it has and what work one call does, per direction.
+"""An operator is a value: its dimensions and the work of one call, per direction.
 
-Adding one is adding a file to ``predictor/costs/operators`` that defines ``OPERATOR``; the catalogue finds it. Which
-model calls it with which shape is the workload's to say (a transformer: ``workloads/layer_shapes.py``).
+A file in ``predictor/costs/operators`` that defines ``OPERATOR`` adds one to the catalogue. Workloads know which layer
+calls it with which shape (transformer: ``workloads/layer_shapes.py``).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ BOTH = (Direction.FORWARD, Direction.BACKWARD)
 
 
 class StandIn(NamedTuple):
-    """What answers for a call of an operator that a system has not measured: another operator, so many times over."""
+    """A call of a donor operator, and how many times it is counted, for an operator that was not measured."""
 
     operator: str
     shape: Shape
@@ -53,13 +53,13 @@ class Operator:
         work: (shape, direction, number of multiprocessors) → Work of that call.
         family: operators of one family share one regressor (the GEMMs are one kernel library).
         directions: the passes it has; an optimizer step has a forward only.
-        extra_kinds: what each of ``Work.extras`` counts (flops, bytes or count): how it scales between GPUs.
-        byte_sizes: ``work`` counts bytes of elements in the training precision, as if they had ELEMENT_BYTES, or bytes
-            that are the same in every precision.
-        precisions: what it exists in.
+        extra_kinds: unit of each of ``Work.extras`` (flops, bytes or count), by which it scales between GPUs.
+        byte_sizes: ``work`` counts elements of ELEMENT_BYTES in whatever precision, or bytes that are the same in every
+            precision.
+        precisions: in which it exists.
         launches: kernels that one eager call launches forward, and backward with its gradients accumulated.
-        stand_in: (shape, direction, number of multiprocessors) → what answers where this operator was not measured; the
-            answer is then extrapolated at best. None: there is no answer without a measurement.
+        stand_in: (shape, direction, number of multiprocessors) → the donor operator's call where this operator was not
+            measured, extrapolated at best. None: a measurement is needed.
         source: where the work formula comes from.
     """
 
@@ -76,9 +76,9 @@ class Operator:
     stand_in: Callable[[Shape, Direction, int], StandIn] | None = None
 
     def byte_scale(self, precision: str) -> float:
-        """Return what turns the bytes that ``work`` counts into bytes in a precision.
+        """Return the factor from the bytes that ``work`` counts to bytes in a precision.
 
-        A fit and a prediction both leave it out, since a time per byte absorbs it; a physical limit must not.
+        Fit and prediction leave it out, since the fitted time per byte absorbs it; physical limits need it.
         """
         return element_bytes(precision) / ELEMENT_BYTES if self.byte_sizes == "by_element" else 1.0
 
@@ -98,10 +98,7 @@ MATMUL_EXTRAS: tuple[TermKind, ...] = ("flops", "flops", "flops")  # one per GEM
 
 def gemm_work(shape: Shape, direction: Direction, num_multiprocessors: int) -> Work:
     """Return the work of a linear layer of shape (m, k, n); backward is the data and the weight gradient together."""
-    m, k, n = shape
-    if direction is Direction.FORWARD:
-        return matmul_work(1, m, k, n, num_multiprocessors)
-    return matmul_work(1, m, n, k, num_multiprocessors) + matmul_work(1, k, m, n, num_multiprocessors)
+    return batched_gemm_work((1, *shape), direction, num_multiprocessors)
 
 
 def batched_gemm_work(shape: Shape, direction: Direction, num_multiprocessors: int) -> Work:

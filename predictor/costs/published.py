@@ -1,7 +1,7 @@
 """A published system: the cost of an operator or a collective on it, with its source.
 
 In this order: its own regressor; a donor's, transferred to this hardware; for a collective, its bytes over the links;
-for an operator, a stand-in operator. Nothing else answers.
+for an operator, a donor operator.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from predictor.costs.folder import (
     read_verified,
 )
 from predictor.costs.hardware import Gpu, System
-from predictor.costs.links import MESSAGE, RING, SENT_STRAIGHT, LinkRegressor, LinkUse, link_use
+from predictor.costs.links import MESSAGE, RING, SENT_DIRECTLY, LinkRegressor, LinkUse, link_use
 from predictor.costs.operator import Direction, Operator, Shape
 from predictor.costs.regressors import DirectionRegressor, Outside, Regressor
 from predictor.costs.stand_ins import Call
@@ -55,15 +55,15 @@ __all__ = [
 ]
 
 
-# Precisions of one element size and one matrix peak: a donor's kernels in one run at the rate of the other.
+# Precisions with the same element size and matrix peak, so that a donor's kernels run at the same rate in both.
 SAME_RATE = {"bf16": ("fp16",), "fp16": ("bf16",)}
 
 
 class PublishedSystem:
-    """Times operators and collectives on one published system in one precision; remembers every answer."""
+    """Times operators and collectives on one published system in one precision; caches every answer."""
 
     def __init__(self, folder: Path, precision: str) -> None:
-        """Open a published folder; regressors are read when first asked for.
+        """Open a published folder; regressors are read on first use.
 
         Raises:
             FileNotFoundError: the folder is not a published system.
@@ -94,22 +94,20 @@ class PublishedSystem:
         return self.hardware.gpu.name
 
     def cost(self, operator: Operator, direction: Direction, shape: Shape) -> Cost:
-        """Return the cost of one call, its operator's own or that of what stands in for it.
+        """Return the cost of one call, of the operator itself or of its donor operator.
 
         Raises:
-            PublishedError: neither the operator nor what stands in for it has a regressor here for this direction.
+            PublishedError: neither the operator nor a donor operator has a regressor here for this direction.
         """
         key = (operator.name, direction, shape)
         answer = self._answers.get(key)
         if answer is None:
-            answer = self._within_peak(
-                operator, direction, shape, self._called(operator, direction, shape).cost(direction)
-            )
-            self._answers[key] = answer
+            cost = self._call(operator, direction, shape).cost(direction)
+            answer = self._answers[key] = self._within_peak(operator, direction, shape, cost)
         return answer
 
     def _within_peak(self, operator: Operator, direction: Direction, shape: Shape, cost: Cost) -> Cost:
-        """Return a cost whose interval does not reach below what the peak FLOP/s allow."""
+        """Return a cost whose interval does not exceed the peak FLOP/s."""
         if cost.source <= Source.INTERPOLATED:  # the gate lets no measured row beat the peak
             return cost
         peak = self.hardware.gpu.peak_tflop_per_s.get(self.precision)
@@ -122,7 +120,7 @@ class PublishedSystem:
         return Cost(cost.us, min(cost.us, least_us), cost.high_us, cost.source)
 
     def operator_donor(self) -> System | None:
-        """Return the hardware whose operators answer for a GPU that was not measured; None if it was."""
+        """Return the hardware of the donor of the operators of a GPU that was not measured; None if it was."""
         if self.hardware.transfer is None or self.files.names(OPERATOR_FOLDER):
             return None
         folder = donor_folder(self.folder, self.hardware.transfer.operators)
@@ -130,7 +128,7 @@ class PublishedSystem:
         return None if donor.gpu.name == self.gpu else donor
 
     def forget(self) -> None:
-        """Forget every answer; what was loaded stays loaded."""
+        """Clear the cache of answers; regressors stay loaded."""
         self._answers.clear()
 
     def collective(self, name: str, size_bytes: float, topology: Topology) -> Cost:
@@ -142,20 +140,20 @@ class PublishedSystem:
 
     def outside(self, operator: Operator, direction: Direction, shape: Shape) -> Outside | None:
         """Return how far outside what was measured a call lies; None inside."""
-        call = self._called(operator, direction, shape)
+        call = self._call(operator, direction, shape)
         if call.stands_in:
-            return Outside("operator", None)
+            return Outside("operator", None, call.operator.name)
         return call.regressor.outside(operator, direction, shape)
 
     def measured(self, operator: Operator) -> bool:
-        """Return whether an operator has a regressor here in every direction that it has, its own or a donor's."""
-        return all(self._found(operator, direction) is not None for direction in operator.directions)
+        """Return whether an operator has a regressor in each of its directions, here or at the donor."""
+        return all(self._lookup(operator, direction) is not None for direction in operator.directions)
 
-    def _called(self, operator: Operator, direction: Direction, shape: Shape) -> Call:
-        """Follow stand-ins from an operator without a regressor to one that has one.
+    def _call(self, operator: Operator, direction: Direction, shape: Shape) -> Call:
+        """Return the call that has a regressor: of the operator itself, else of its donor operator.
 
         Raises:
-            PublishedError: there is none at the end, or stand-ins go round in a circle.
+            PublishedError: no donor operator has a regressor, or donor operators name each other in a circle.
         """
         half = self._half_of_all_reduce(operator, direction, shape)
         if half is not None:
@@ -163,30 +161,30 @@ class PublishedSystem:
         if self.precision not in operator.precisions and operator.name not in COLLECTIVES:
             known = ", ".join(operator.precisions)
             raise PublishedError(f"{operator.name} does not exist in {self.precision}; it is measured in {known}")
-        asked: list[str] = []
+        missing: list[str] = []
         times = 1.0
-        while (regressor := self._found(operator, direction)) is None:
+        while (regressor := self._lookup(operator, direction)) is None:
             if operator.stand_in is None:
                 raise self._missing(operator, direction)
-            if operator.name in asked:
-                raise PublishedError(f"{self.name}: {', '.join(asked)} stand in for each other and none was measured")
-            asked.append(operator.name)
+            if operator.name in missing:
+                raise PublishedError(f"{self.name}: {', '.join(missing)} stand in for each other and none was measured")
+            missing.append(operator.name)
             sms = int(self.hardware.gpu.num_multiprocessors.value)
             name, shape, factor = operator.stand_in(shape, direction, sms)
             operator, times = catalogue()[name], times * factor
-        return Call(operator, shape, times, regressor, stands_in=bool(asked))
+        return Call(operator, shape, times, regressor, stands_in=bool(missing))
 
     def _half_of_all_reduce(self, operator: Operator, direction: Direction, shape: Shape) -> Call | None:
-        """Return half an all-reduce for a gather or scatter where all-reduces were measured closer by.
+        """Return half an all-reduce for a gather or scatter if its size and topology are closer to the measured ones.
 
-        A ring all-reduce is a reduce-scatter and an all-gather of the same bytes. That is surer than sizes farther
-        outside the measured ones, and inside a node than topologies that were not measured: the links of a pair say
-        little about those of four. Between nodes physics carries a topology that was not measured.
+        A ring all-reduce is a reduce-scatter and an all-gather of the same bytes. Its error is smaller than that of a
+        farther extrapolation in size, and inside a node than that of a topology that was not measured: the links of a
+        pair say little about those of four GPUs. Between nodes the physics extrapolates over topologies.
         """
         if operator.name not in SHARDED:
             return None
         all_reduce = COLLECTIVES["all_reduce"]
-        own, whole = (self._found(one, direction) for one in (operator, all_reduce))
+        own, whole = self._lookup(operator, direction), self._lookup(all_reduce, direction)
         if not isinstance(own, DirectionRegressor) or not isinstance(whole, DirectionRegressor):
             return None
         size_bytes, nodes, gpus = shape
@@ -200,37 +198,37 @@ class PublishedSystem:
         return Call(all_reduce, same, 0.5, whole, stands_in=True)
 
     def regressor(self, operator: Operator, direction: Direction) -> Regressor:
-        """Return the regressor that answers for an operator itself, never one that stands in.
+        """Return the regressor of an operator itself, never that of a donor operator.
 
         Raises:
             PublishedError: there is none, or its file is damaged.
         """
-        found = self._found(operator, direction)
-        if found is None:
+        regressor = self._lookup(operator, direction)
+        if regressor is None:
             raise self._missing(operator, direction)
-        return found
+        return regressor
 
     def _missing(self, operator: Operator, direction: Direction) -> PublishedError:
-        """Return the error that says what was not measured, and what was."""
+        """Return the error of an operator without a regressor; it lists those that there are."""
         name = operator.regressor_name
         if self._regressors[name]:
             return PublishedError(f"{self.name} has no {direction} regressor for {operator.name}")
         known = ", ".join(self.regressor_names(COLLECTIVE_FOLDER if name in COLLECTIVES else OPERATOR_FOLDER))
         return PublishedError(f"{self.name} has no {self.precision} regressor for {name}; it has {known}")
 
-    def _found(self, operator: Operator, direction: Direction) -> Regressor | None:
-        """Return an operator's own regressor, or None where this system has none."""
+    def _lookup(self, operator: Operator, direction: Direction) -> Regressor | None:
+        """Return an operator's regressor, None where neither this system nor its donor has one."""
         name = operator.regressor_name
         if name not in self._regressors:
             self._regressors[name] = self._collective(operator) if name in COLLECTIVES else self._operator(operator)
         return self._regressors[name].get(direction)
 
     def _donor(self, role: str, precisions: Sequence[str] = ()) -> RegressorFiles | None:
-        """Return the donor's files for a role; None where there is no donor, or not in this precision.
+        """Return the donor's files for a role; None where it has none in an accepted precision.
 
         Args:
             role: field of ``Transfer``.
-            precisions: others that would do.
+            precisions: accepted besides this system's.
         """
         if self.hardware.transfer is None:
             return None
@@ -241,36 +239,32 @@ class PublishedSystem:
 
     def _operator(self, operator: Operator) -> dict[Direction, Regressor]:
         """Return an operator's regressors on this hardware, from this folder, else transferred from the donor."""
-        found: dict[Direction, Regressor] = {}
+        regressors: dict[Direction, Regressor] = {}
         for files in (self._donor("operators", SAME_RATE.get(self.precision, ())), self.files):
             if files is not None:
                 donor, own = _with_peak(files, self.precision), self.hardware.gpu
-                measured = files.read(operator)
-                found |= {
-                    d: transfer(regressor, operator, donor, own, self.precision) for d, regressor in measured.items()
-                }
-        return found
+                for direction, regressor in files.read(operator).items():
+                    regressors[direction] = transfer(regressor, operator, donor, own, self.precision)
+        return regressors
 
     def _collective(self, collective: Operator) -> dict[Direction, Regressor]:
-        """Return a collective's regressor over these links: its own, or what its bytes take."""
+        """Return a collective's regressor over these links: its own, or one by bytes."""
         forward = Direction.FORWARD
         measured = self.files.read(collective).get(forward)
-        if measured is None:
-            derived = self._by_links(collective)
-            return {forward: derived} if derived else {}
-        own, links = relinked(measured, self.files.hardware, self.hardware), self.hardware.links
-        if links.wiring != self.files.hardware.links.wiring:
-            derived = self._by_links(collective)
-            return {forward: ByReach(derived, own)} if derived else {}
-        return {forward: own}
+        own = None if measured is None else relinked(measured, self.files.hardware, self.hardware)
+        if own is not None and self.hardware.links.wiring == self.files.hardware.links.wiring:
+            return {forward: own}
+        by_links = self._by_links(collective)
+        if by_links is None:
+            return {}
+        return {forward: by_links if own is None else ByReach(by_links, own)}
 
     def _by_links(self, collective: Operator) -> LinkRegressor | None:
-        """Return what times a collective by its bytes; None without a measurement over these links."""
-        bytes_as = MESSAGE if collective.name in SENT_STRAIGHT else RING
+        """Return the regressor of a collective by its bytes; None where the links were not measured."""
+        bytes_as = MESSAGE if collective.name in SENT_DIRECTLY else RING
         steps_as = MESSAGE if collective.name == MESSAGE else RING
-        roles = ("intra_node", "inter_node")
         inside, between, steps_inside, steps_between = (
-            self._link_use(role, name) for name in (bytes_as, steps_as) for role in roles
+            self._link_use(role, name) for name in (bytes_as, steps_as) for role in ("intra_node", "inter_node")
         )
         if inside is None or between is None or steps_inside is None or steps_between is None:
             return None
@@ -278,8 +272,8 @@ class PublishedSystem:
         return LinkRegressor(self.hardware, inside, between, steps_inside, steps_between, error)
 
     def _link_use(self, role: str, name: str) -> LinkUse | None:
-        """Return how well a collective uses links of one reach: as measured here, else as measured at the donor."""
-        found = None
+        """Return latency and efficiency of one role's links in a collective, measured here, else at the donor."""
+        latency_only = None
         for files in (self.files, self._donor(role, ("fp16", "bf16", "fp32"))):
             measured = files.read(COLLECTIVES[name]).get(Direction.FORWARD) if files else None
             if files is None or measured is None:
@@ -287,11 +281,11 @@ class PublishedSystem:
             use = link_use(measured.model, files.hardware)
             if (use.node_efficiency if role == "intra_node" else use.network_efficiency) is not None:
                 return use
-            found = found or use
-        return found
+            latency_only = latency_only or use
+        return latency_only
 
     def regressor_path(self, operator: Operator) -> Path:
-        """Return the published file that answers for an operator, whether it is there or not."""
+        """Return the path of an operator's published file, whether it exists or not."""
         return self.folder / self.files.name(operator.regressor_name)
 
     def regressor_names(self, kind: str) -> list[str]:
@@ -304,7 +298,7 @@ class PublishedSystem:
 
 
 def _with_peak(files: RegressorFiles, precision: str) -> Gpu:
-    """Return the GPU of some regressors, its peak in a precision being that of the one that they were measured in."""
+    """Return the GPU of some regressors, with the peak of their precision as the peak of another precision too."""
     gpu = files.hardware.gpu
     peaks = gpu.peak_tflop_per_s
     return gpu.model_copy(update={"peak_tflop_per_s": {**peaks, precision: peaks[files.precision]}})
@@ -329,10 +323,9 @@ def open_system(folder: Path, precision: str) -> PublishedSystem:
 
 
 def with_hardware(system: PublishedSystem, changed: System) -> PublishedSystem:
-    """Return a published system as it would answer on changed hardware.
+    """Return a published system on changed hardware.
 
-    What does not depend on a changed number keeps its answer and its source; the rest is scaled as ``transfer`` does
-    and marked analytic.
+    Costs that depend on no changed number keep time and source; the others are scaled as in ``transfer``, and analytic.
     """
     other = copy(system)
     other.hardware = changed

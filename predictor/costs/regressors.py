@@ -16,7 +16,7 @@ from predictor.costs.features import hull_coordinates, physics_terms, physics_us
 from predictor.costs.operator import Direction, Operator, Shape
 
 FORMAT = "estimate-train-time/regressor/1"
-# Multiples of the calibrated distance from the hull up to which an interval widens in proportion.
+# An interval widens in proportion to the distance from the hull up to this multiple of the calibrated distance.
 FAR_OUT = 2.0
 TREE_NODES = 7
 TREE_LEAVES = 8
@@ -47,19 +47,19 @@ class Interval(Published):
     measured: tuple[float, float] | None = Field(
         default=None, description="a topology's own range of message sizes, as the first hull coordinate"
     )
-    borrowed: float = Field(
-        default=0.0, ge=0, description="quantile of |log error| of answering for other hardware, wherever the call lies"
+    transfer_error: float = Field(
+        default=0.0, ge=0, description="quantile of |log error| of a transfer to other hardware, wherever the call lies"
     )
 
     def beyond(self, coordinate: float) -> float:
-        """Return how far the first hull coordinate lies outside the range of this part's own; 0 inside."""
+        """Return the distance of the first hull coordinate from this part's own measured range; 0 inside."""
         low, high = self.measured or (coordinate, coordinate)
         return max(0.0, low - coordinate - HULL_TOLERANCE, coordinate - high - HULL_TOLERANCE)
 
     @property
     def widest(self) -> float:
         """Return the calibrated half width outside the hull, as a log; never narrower than inside."""
-        return hypot(self._calibrated, self.borrowed)
+        return hypot(self._calibrated, self.transfer_error)
 
     @property
     def _calibrated(self) -> float:
@@ -67,11 +67,11 @@ class Interval(Published):
         return max(self.outside, -low, high)
 
     def bounds(self, distance: float) -> tuple[float, float]:
-        """Return the interval's ends as logs: calibrated inside, and outside at the distance that was calibrated.
+        """Return the interval's ends as logs: as calibrated inside the hull, and outside up to the calibrated distance.
 
-        Farther out it widens in proportion to the distance, and from FAR_OUT times that distance on with its logarithm:
-        physics carries the answer there, and its error grows more slowly than the range that it is stretched over. What
-        borrowing adds has nothing to do with the distance.
+        Farther out it widens in proportion to the distance, beyond FAR_OUT times the calibrated distance with its
+        logarithm, since the error of the physics grows more slowly than the distance. The error of a transfer does not
+        depend on the distance.
         """
         low, high = self.inside
         if distance > 0.0:
@@ -79,11 +79,13 @@ class Interval(Published):
             growth = farther if farther <= FAR_OUT else FAR_OUT * (1.0 + log(farther / FAR_OUT))
             high = self._calibrated * growth
             low = -high
-        return (-hypot(low, self.borrowed), hypot(high, self.borrowed)) if self.borrowed else (low, high)
+        return (
+            (-hypot(low, self.transfer_error), hypot(high, self.transfer_error)) if self.transfer_error else (low, high)
+        )
 
 
 class Basis(Published):
-    """The donor whose residual a model has: its features are computed as they were there."""
+    """The donor of a model's residual, whose physics and multiprocessors the residual's features are computed with."""
 
     physics: tuple[Annotated[float, Field(ge=0)], ...]
     num_multiprocessors: int = Field(gt=0)
@@ -103,7 +105,7 @@ class DirectionModel(Published):
     baseline: float = Field(description="constant part of the log residual")
     trees: tuple[tuple[float, ...], ...] = Field(description="additive log residual; see the module's docstring")
     topologies: tuple[tuple[int, int], ...] | None = Field(
-        default=None, description="measured (nodes, gpus_per_node) of a collective; elsewhere physics answers alone"
+        default=None, description="measured (nodes, gpus_per_node) of a collective; on others its time is physics alone"
     )
     interval: Interval
     intervals: dict[str, Interval] = Field(
@@ -112,11 +114,11 @@ class DirectionModel(Published):
     )
     origin: Literal["measured", "analytic"] = Field(description="fitted to rows, or derived because no row was usable")
     rows: int = Field(ge=0, description="rows that the fit kept")
-    basis: Basis | None = Field(default=None, description="where the residual's features come from, if not from here")
+    basis: Basis | None = Field(default=None, description="donor of the residual, where it was transferred")
 
 
 def check_lengths(model: DirectionModel, operator: Operator, members: int) -> None:
-    """Raise unless a model has as many numbers as its operator has terms, sizes and features.
+    """Check that a model has as many numbers as its operator has terms, sizes and features.
 
     Raises:
         ValueError: one list is too long or too short.
@@ -131,9 +133,9 @@ def check_lengths(model: DirectionModel, operator: Operator, members: int) -> No
         ("feature_low", features),
         ("feature_high", features),
     ):
-        found = len(getattr(model, name))
-        if found != expected:
-            raise ValueError(f"{name} has {found} numbers; {operator.name} needs {expected}")
+        length = len(getattr(model, name))
+        if length != expected:
+            raise ValueError(f"{name} has {length} numbers; {operator.name} needs {expected}")
     if model.basis is not None and len(model.basis.physics) != terms:
         raise ValueError(f"basis.physics has {len(model.basis.physics)} numbers; {operator.name} needs {terms}")
 
@@ -146,7 +148,7 @@ class RegressorFile(Published):
     gpu: str
     precision: str
     num_multiprocessors: int = Field(gt=0)
-    members: tuple[str, ...] = Field(description="operators that this regressor answers for")
+    members: tuple[str, ...] = Field(description="operators of this regressor")
     directions: dict[Direction, DirectionModel]
 
 
@@ -154,16 +156,19 @@ class Outside(NamedTuple):
     """How far a call lies outside what was measured.
 
     Attributes:
-        dimension: the size that lies farthest out; "topology" where these nodes × GPUs per node were not measured.
-        factor: ratio to the nearest measured end, above 1; None for a topology and for a switch such as causal.
+        dimension: the size that lies farthest out; "topology" where these nodes × GPUs per node were not measured,
+            "operator" where the operator was not.
+        factor: ratio to the nearest measured end, above 1; None for a topology, an operator or a switch.
+        donor: the operator that the time was transferred from, where the operator itself was not measured.
     """
 
     dimension: str
     factor: float | None
+    donor: str | None = None
 
 
 class Regressor(Protocol):
-    """Whatever answers for one direction of an operator."""
+    """The regressor of one direction of an operator."""
 
     def answer(self, operator: Operator, direction: Direction, shape: Shape) -> Cost:
         """Return the cost of one call."""
@@ -176,7 +181,7 @@ class Regressor(Protocol):
 
 
 class DirectionRegressor:
-    """Answer one direction: microseconds, interval and source for a shape."""
+    """The published regressor of one direction: microseconds, interval and source of a shape."""
 
     def __init__(self, model: DirectionModel, members: tuple[str, ...], num_multiprocessors: int) -> None:
         """Prepare for evaluation.
@@ -225,7 +230,7 @@ class DirectionRegressor:
     def _features(
         self, operator: Operator, direction: Direction, shape: Shape, terms: tuple[float, ...]
     ) -> list[float]:
-        """Return what the residual sees: this system's terms, or those of the donor."""
+        """Return the residual's features, computed as on the system where it was fitted."""
         basis = self.model.basis
         if basis is None:
             return residual_features(operator, shape, terms, self.model.physics, self.members)
@@ -237,11 +242,11 @@ class DirectionRegressor:
         return self._interval(operator, shape).widest
 
     def has_measured(self, shape: Shape) -> bool:
-        """Return whether a collective's topology was among the measured ones; always for an operator."""
+        """Return whether a collective's topology was measured; true for an operator."""
         return self.model.topologies is None or shape[1:] in self.model.topologies
 
     def _interval(self, operator: Operator, shape: Shape) -> Interval:
-        """Return the interval of the operator or the topology asked for, or of all together."""
+        """Return the interval of the operator or of the topology, else that of the whole regressor."""
         model = self.model
         if not model.intervals:
             return model.interval
@@ -249,7 +254,7 @@ class DirectionRegressor:
         return model.intervals.get(part, model.interval)
 
     def _residual(self, x: list[float]) -> float:
-        """Sum the leaves that ``x`` falls into; written out, because this is where a prediction spends its time."""
+        """Sum the leaves that ``x`` falls into; written out, because a prediction spends most of its time here."""
         total = 0.0
         for f0, f1, f2, f3, f4, f5, f6, t0, t1, t2, t3, t4, t5, t6, l0, l1, l2, l3, l4, l5, l6, l7 in self._trees:
             if x[f0] <= t0:
@@ -272,17 +277,17 @@ class DirectionRegressor:
         names = (*operator.dimensions, "flops", "bytes")
         own_low, own_high = self._interval(operator, shape).measured or (model.hull_low[0], model.hull_high[0])
         lows, highs = (own_low, *model.hull_low[1:]), (own_high, *model.hull_high[1:])
-        worst, found = HULL_TOLERANCE, None
+        worst, farthest = HULL_TOLERANCE, None
         for name, value, low, high in zip(names, coordinates, lows, highs, strict=True):
             beyond = max(low - value, value - high)
             if beyond > worst:
                 smaller, larger = sorted((exp(value) - 1.0, exp(low if value < low else high) - 1.0))
-                # A switch such as causal was measured at 0 or is 0: there is no « how far » between no and yes.
-                worst, found = beyond, Outside(name, larger / smaller if smaller > 0.5 else None)
-        return found
+                # A switch such as causal is 0 or 1, which have no ratio.
+                worst, farthest = beyond, Outside(name, larger / smaller if smaller > 0.5 else None)
+        return farthest
 
     def _distance(self, coordinates: list[float]) -> float:
-        """Return how far outside the measured box a call lies, as the largest log ratio; 0 inside."""
+        """Return how far outside the hull a call lies, as the largest log ratio; 0 inside."""
         model = self.model
         worst = 0.0
         for value, low, high in zip(coordinates, model.hull_low, model.hull_high, strict=True):

@@ -10,13 +10,14 @@ from predictor.costs.operator import Direction, Operator, Shape
 from predictor.costs.regressors import Regressor
 from predictor.costs.transfer import computes
 
-# Streams differ in how near they come to the memory bandwidth: a residual addition standing in for GELU by its bytes
-# is 7 to 36 % short (logarithmic; forward and backward, A100 and GH200). Matrix products stand in for themselves.
+# Streams reach different shares of the memory bandwidth: GELU timed by its bytes at the rate of a residual addition is
+# predicted 7 to 36 % too short (logarithmic; both passes, A100 and GH200). Donors of matrix products are matrix
+# products, and keep their own interval.
 STREAM_STAND_IN = 0.36
 
 
 class Call(NamedTuple):
-    """A call as a regressor can answer it: itself, or what stands in for it so many times over."""
+    """A call that a regressor can time: the call itself, or ``times`` calls of a donor operator (``stands_in``)."""
 
     operator: Operator
     shape: Shape
@@ -25,7 +26,7 @@ class Call(NamedTuple):
     stands_in: bool
 
     def cost(self, direction: Direction) -> Cost:
-        """Return the cost; a stand-in's is extrapolated at best, and no surer than outside its measured range."""
+        """Return the cost; from a donor operator it is extrapolated at best, its interval that of an extrapolation."""
         answer = self.regressor.answer(self.operator, direction, self.shape)
         if not self.stands_in:
             return answer

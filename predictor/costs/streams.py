@@ -1,4 +1,4 @@
-"""Memory-bound element-wise operators, defined by the bytes per element in each direction."""
+"""Memory-bound operators, defined by the bytes per element in each direction."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from predictor.costs.operator import Direction, Operator, Shape
 from predictor.costs.work import ELEMENT_BYTES, Work
 
 PARAMETER_LIST = ("parameters", "tensors")
+# Least bytes per parameter of Adam in fp32: parameter, gradient, two moments read; parameter, two moments written.
+ADAM_BYTES = 28
 
 
 def over_elements(
@@ -20,16 +22,10 @@ def over_elements(
     rows: Callable[[Shape], int] | None = None,
     launches: tuple[int, int] = (1, 1),
 ) -> Operator:
-    """Return an operator that reads and writes each element so many times.
+    """Return a memory-bound operator.
 
-    Args:
-        name: the operator's.
-        dimensions: the operator's.
-        passes: reads and writes per element, forward and backward, that no implementation can do without.
-        source: the operator's.
-        elements: how many a shape has.
-        rows: how many reductions a shape has, where rows are reduced; each costs a little of its own.
-        launches: the operator's.
+    ``passes`` are the least reads and writes per element, forward and backward; ``elements`` counts those of a shape,
+    ``rows`` its reductions, each of which adds bookkeeping. The other arguments are ``Operator``'s.
     """
 
     def work(shape: Shape, direction: Direction, num_multiprocessors: int) -> Work:
@@ -44,6 +40,11 @@ def over_elements(
         launches=launches,
         source=source,
     )
+
+
+def over_scores(name: str, passes: tuple[float, float], source: str) -> Operator:
+    """Return an operator on the attention scores of one head; every row of scores is reduced."""
+    return over_elements(name, ("batch", "sequence"), passes, source, lambda shape: shape[0] * shape[1] ** 2, rows=prod)
 
 
 def over_parameters(name: str, bytes_per_parameter: int, source: str) -> Operator:

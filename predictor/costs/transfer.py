@@ -1,12 +1,11 @@
 """Transfer regressors to hardware that was not measured.
 
-A term of the physics keeps the efficiency that it was fitted with: FLOPs take less time by the ratio of the peaks,
-bytes by the ratio of the memory bandwidths, launches and counted things as long as before; FLOPs that come in waves
-are counted on the new number of multiprocessors. The residual answers as on the system that was measured. Another
-GPU's data sheet and one changed number of the same GPU are the same thing done by different amounts.
+Every physics term keeps its fitted efficiency: FLOPs scale by the ratio of the peaks, bytes by the ratio of the memory
+bandwidths, launches and counts not at all; wave-quantised FLOPs are counted on the new number of multiprocessors. The
+residual is the donor's. A changed number of one GPU and another GPU's data sheet are treated alike.
 
-How wrong that is was measured between the two published GPUs (``python -m fitting transfer-error``), and widens the
-interval of every answer. Derivation and tables: docs/adr/0013-transfer.md.
+The error was measured between the two published GPUs (``python -m fitting transfer-error``) and widens every interval.
+Derivation and tables: docs/adr/0013-transfer.md.
 """
 
 from __future__ import annotations
@@ -24,17 +23,17 @@ DIGITS = 7
 
 
 def rounded(value: float) -> float:
-    """Round to the digits that files hold."""
+    """Round to the digits of published files."""
     return float(f"{value:.{DIGITS}g}")
 
 
 def computes(operator: Operator) -> bool:
-    """Return whether an operator is made of matrix products, rather than of streamed bytes."""
+    """Return whether an operator consists of matrix products, rather than of streamed bytes."""
     return "flops" in operator.extra_kinds
 
 
 def ratios(donor: Gpu, own: Gpu, precision: str) -> dict[str, float]:
-    """Return by which factor a term of each kind takes longer on ``own``."""
+    """Return the factor of a term of each kind from ``donor`` to ``own``; above 1 where ``own`` is slower."""
     return {
         "count": 1.0,
         "flops": donor.peak_tflop_per_s[precision].value / own.peak_tflop_per_s[precision].value,
@@ -52,16 +51,16 @@ def scaled_physics(
 
 
 def measured_log_error(operator: Operator) -> float:
-    """Return how wrong an operator's answer is on another GPU, as measured on two."""
+    """Return the error of an operator transferred between the two measured GPUs, as a log."""
     errors = transfer_errors()
     kind = "compute" if computes(operator) else "stream"
     return max(errors.kinds[kind], errors.regressors.get(operator.regressor_name, 0.0))
 
 
 def log_error(operator: Operator, donor: Gpu, own: Gpu, precision: str) -> float:
-    """Return how wrong a transferred answer may be: what was measured between two GPUs, in proportion to the change.
+    """Return the error of a transferred operator as a log: the measured error, in proportion to the change of hardware.
 
-    A changed number of one GPU errs less the less it changes; another GPU never less than the two that were measured.
+    Only for a changed number of the same GPU may it be smaller than the measured error.
     """
     scale = ratios(donor, own, precision)
     kinds = ("flops", "bytes") if computes(operator) else ("bytes",)
@@ -71,8 +70,8 @@ def log_error(operator: Operator, donor: Gpu, own: Gpu, precision: str) -> float
 
 
 def widened(interval: Interval, error: float) -> Interval:
-    """Return an interval with an error added that has nothing to do with the regressor's own, nor with its reach."""
-    return interval.model_copy(update={"borrowed": hypot(interval.borrowed, error)})
+    """Return an interval with an independent error added."""
+    return interval.model_copy(update={"transfer_error": hypot(interval.transfer_error, error)})
 
 
 def transferred(model: DirectionModel, physics: tuple[float, ...], error: float, basis: Basis) -> DirectionModel:
@@ -91,10 +90,10 @@ def transferred(model: DirectionModel, physics: tuple[float, ...], error: float,
 def transfer(
     regressor: DirectionRegressor, operator: Operator, donor: Gpu, own: Gpu, precision: str
 ) -> DirectionRegressor:
-    """Return an operator's regressor on another GPU; the same one where nothing that it depends on differs.
+    """Return an operator's regressor on another GPU, unchanged where the hardware that it depends on is the same.
 
-    Between chips the residual is left behind: what it knows is which kernels the one picks for which shape, and on
-    the other it did more harm than good. Its constant part stays.
+    Between different chips the residual's trees are dropped: they encode which kernels the donor's libraries pick for a
+    shape, and increased the error on the other chip. The constant part stays.
     """
     model = regressor.model
     physics = scaled_physics(model.physics, operator, donor, own, precision)
@@ -110,7 +109,7 @@ def transfer(
 
 @dataclass(frozen=True, slots=True)
 class ByReach:
-    """A collective that is answered in one way inside a node and in another between nodes."""
+    """A collective with one regressor inside a node and another between nodes."""
 
     inside: Regressor
     between: Regressor
@@ -132,13 +131,13 @@ class ByReach:
 
 
 def _relinked(regressor: DirectionRegressor, ratio: float) -> DirectionRegressor:
-    """Return a collective's regressor over links by ``ratio`` as slow; steps and what GPUs share stay as they are."""
+    """Return a collective's regressor over links ``ratio`` times as slow; latency steps and the shared host stay."""
     if ratio == 1.0:
         return regressor
     model = regressor.model
     launch, flops, sent, pair, interface, *rest = model.physics
     physics = (launch, flops, *(rounded(c * ratio) for c in (sent, pair, interface)), *rest)
-    share = min(1.0, abs(log(ratio)) / log(2.0))  # a factor of two is as far as a link's share of the time is known
+    share = min(1.0, abs(log(ratio)) / log(2.0))  # beyond a factor of two the error grows no further
     basis = Basis(physics=model.physics, num_multiprocessors=1)
     error = share * transfer_errors().collectives["alike"]
     return DirectionRegressor(transferred(model, physics, error, basis), regressor.members, 1)

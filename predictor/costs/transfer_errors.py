@@ -18,14 +18,14 @@ TRANSFER_ERROR_FORMAT = "estimate-train-time/transfer-error/1"
 
 @dataclass(frozen=True, slots=True)
 class TransferErrors:
-    """90 % quantiles of |log(measured / predicted)|, and how far apart the two GPUs are.
+    """90 % quantiles of |log(measured / predicted)| between the two measured GPUs.
 
     Attributes:
-        regressors: of each regressor, from one GPU to the other or back and forward or backward, whichever is largest.
-        kinds: the median of the same over all columns of matrix products (compute), and of streams (stream): no
-            regressor is taken to be surer than its kind, because two GPUs are one example.
-        collectives: of a collective that is timed by its bytes over links: from another of its kind, round a ring or
-            sent straight (alike), and of an all-to-all from single messages (unlike).
+        regressors: of each regressor, the largest of both transfer directions and both passes.
+        kinds: the median over all columns of matrix products (compute), and of streams (stream); a lower bound of every
+            regressor's error, since two GPUs are a single example.
+        collectives: of a collective timed by its bytes over links: from a collective of the same kind, ring or direct
+            (alike), and of an all-to-all from point-to-point messages (unlike).
         distance: log ratios of the GPUs' fp16 peaks (flops) and of their memory bandwidths (bytes).
     """
 
@@ -44,7 +44,7 @@ def transfer_errors() -> TransferErrors:
     """
     try:
         document = json.loads(TRANSFER_ERRORS.read_bytes())
-        found = TransferErrors(**document["constants"], distance=document["distance"])
+        errors = TransferErrors(**document["constants"], distance=document["distance"])
         is_known = document["format"] == TRANSFER_ERROR_FORMAT
     except OSError as error:
         raise PublishedError(f"{TRANSFER_ERRORS}: {error.strerror}; restore it") from None
@@ -52,4 +52,4 @@ def transfer_errors() -> TransferErrors:
         is_known = False
     if not is_known:
         raise PublishedError(f"{TRANSFER_ERRORS} is damaged: expected format {TRANSFER_ERROR_FORMAT}; restore it")
-    return found
+    return errors

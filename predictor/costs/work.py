@@ -11,15 +11,14 @@ from math import ceil
 from typing import NamedTuple
 
 ELEMENT_BYTES = 2
-# What whole steps are predicted in, and what only single operators exist in: matrices in eight bits, with one scale a
-# tensor (Transformer Engine, delayed or current scaling) or one a group of 1 × 128 and a block of 128 × 128
-# (DeepSeek-V3, arXiv:2412.19437, section 3.3.2).
+# Precisions of whole steps, and those of single operators only: 8-bit matrices with a scale per tensor (Transformer
+# Engine, delayed or current scaling), or per group of 1 × 128 and per block of 128 × 128 (DeepSeek-V3,
+# arXiv:2412.19437, section 3.3.2).
 STEP_PRECISIONS = ("fp16", "bf16", "fp32")
 FP8_PRECISIONS = ("fp8", "fp8_block")
-# Of an input's element. A product of fp8 matrices is written in 16 bits, so bytes counted by this are a lower bound.
+# Bytes of an input element; a lower bound for a product of fp8 matrices, whose result has 16 bits.
 PRECISION_BYTES = {"fp16": 2, "bf16": 2, "fp32": 4, "fp8": 1, "fp8_block": 1}
-# Every size of an operator is a multiple of this: cuBLASLt takes fp8 matrices whose rows are whole 16 bytes; a block is
-# not cut.
+# Every size of an operator must be a multiple: cuBLASLt needs rows of fp8 matrices in whole 16 bytes; blocks are whole.
 SIZE_MULTIPLES = {"fp8": 16, "fp8_block": 128}
 
 # Output tiles of the GEMM kernels that cuBLAS picks on Ampere and Hopper for large fp16 problems.
@@ -68,8 +67,3 @@ def matmul_work(batch: int, m: int, k: int, n: int, num_multiprocessors: int) ->
         for rows, columns in GEMM_TILES
     )
     return Work(2.0 * batch * m * k * n, float(ELEMENT_BYTES) * batch * (m * k + k * n + m * n), tiled)
-
-
-def elementwise_work(elements: float, bytes_per_element: float, extras: tuple[float, ...] = ()) -> Work:
-    """Return the work of a kernel that streams ``elements`` and computes next to nothing."""
-    return Work(0.0, elements * bytes_per_element, extras)

@@ -22,17 +22,15 @@ class Comparison:
     """Predictions side by side; differences are against the first.
 
     Attributes:
-        names: what each is called.
+        names: of the predictions.
     """
 
     predictions: tuple[StepPrediction, ...]
     names: tuple[str, ...]
 
     def _compared(self) -> list[Compared]:
-        return [
-            Compared(name, one.prediction, one.loaded.system, one.loaded.notes, one.loaded.budget)
-            for name, one in zip(self.names, self.predictions, strict=True)
-        ]
+        named = zip(self.names, self.predictions, strict=True)
+        return [Compared(name, prediction.prediction, prediction.loaded) for name, prediction in named]
 
     def to_dict(self) -> dict[str, Any]:
         """Return what ``compare --json`` prints."""
@@ -59,13 +57,13 @@ def compare(
     Args:
         configs: what ``predict`` takes or returns, two or more, or one and other systems.
         systems: each configuration is predicted on these too, each a name, a folder or what ``load_system`` returns.
-        names: one for every prediction; by default configuration and system.
+        names: of all predictions; by default configuration and system.
 
     Raises:
         FileNotFoundError: there is no such file.
         yaml.YAMLError: a file does not parse.
         KeyError: a required key is missing.
-        ValueError: there is nothing to compare with, names are too few or too many, or ``predict`` raises one.
+        ValueError: there is nothing to compare with, names are too few or too many, or ``predict`` raises it.
     """
     if isinstance(configs, str | PathLike | dict | StepPrediction):
         configs = [configs]

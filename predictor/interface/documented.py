@@ -18,14 +18,14 @@ from predictor.costs.operator import Direction, Operator, Shape
 from predictor.costs.published import COLLECTIVE_FOLDER, OPERATOR_FOLDER, PublishedSystem
 from predictor.costs.regressors import Regressor
 from predictor.costs.work import element_bytes
-from predictor.step.composition import predict
+from predictor.step.prediction import predict
 from predictor.workloads.layer_call import LayerCall
 from predictor.workloads.layer_shapes import LAYER_SHAPES
 from predictor.workloads.layout import Layout
 
 DIRECTIONS = {"fwd": Direction.FORWARD, "bwd": Direction.BACKWARD}
 ENCODER_CONFIG = ("tensor_parallel_size", "micro_batch_size", "num_attention_heads", "sequence_length", "hidden_size")
-# What the documented interface leaves open, as in the measurements: GPT-2's vocabulary and the usual FFN.
+# Sizes that the documented interface does not have, as in the published measurements: GPT-2's vocabulary, usual FFN.
 VOCAB_SIZE = 50257
 FFN_FACTOR = 4
 LARGEST_MESSAGE = 10**13
@@ -51,8 +51,8 @@ class Predictor:
     """Times single operators and collectives; loads each regressor once.
 
     Attributes:
-        operator_dict: path of a published file and direction → its regressor, as far as operators were asked for.
-        nccl_dict: the same for collectives.
+        operator_dict: path of a published file and direction → regressor, of the operators timed so far.
+        nccl_dict: likewise of collectives.
     """
 
     def __init__(self) -> None:
@@ -76,8 +76,8 @@ class Predictor:
             data_folder: operator folder of a published system; relative to the current folder, else to bundled data.
             config_folder: the same folder again.
             gpu_name: the system's GPU.
-            function_list: operators by short name; one that is named twice counts twice.
-            precision: one that was measured; the loss is of logits in it, as in the tables that bear its name.
+            function_list: operators by short name; a repeated name counts again.
+            precision: of the measurements, and of the loss's logits.
             encoder_config: (mp, b, h, l, dim); vocabulary 50257, FFN 4 × dim, causal attention.
             propagation: "fwd" or "bwd".
 
@@ -171,7 +171,7 @@ def _time_us(
     direction: Direction,
     shape: Shape,
 ) -> float:
-    """Return the time of one call from the regressors loaded so far, or from one loaded now."""
+    """Return the time of one call; its regressor is loaded if it was not yet."""
     key = f"{system.regressor_path(operator)}:{direction}"
     if key not in loaded:
         loaded[key] = system.regressor(operator, direction)

@@ -15,7 +15,7 @@ Hardware = Mapping[str, float | str] | Sequence[str]
 
 
 class Configuration(NamedTuple):
-    """What a configuration says, unchecked.
+    """An unchecked configuration.
 
     Attributes:
         name: the path as it was given; "configuration" for a mapping.
@@ -38,7 +38,7 @@ def plain(value: Any) -> Any:
 
 
 def read(config: Config) -> Configuration:
-    """Return what a configuration file, or a mapping with the same keys, says.
+    """Return the content of a configuration file, or of a mapping with the same keys.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -63,12 +63,12 @@ def change_texts(hardware: Hardware | None) -> list[str]:
 
 
 def prepare_on(configuration: Configuration, system: str | None, changes: Sequence[str]) -> Loaded:
-    """Return a run on its own system, or another one, with changed hardware.
+    """Return a run on its own or another system, with changed hardware.
 
     Args:
         configuration: of the run.
         system: name or folder of another published system.
-        changes: KEY=VALUE or KEY=x2; factors multiply what the system has, and all change together.
+        changes: KEY=VALUE or KEY=x2, a factor on the system's number; all apply together.
 
     Raises:
         MissingKeyError: a required key is absent; a KeyError.
@@ -81,7 +81,7 @@ def prepare_on(configuration: Configuration, system: str | None, changes: Sequen
     loaded = prepare(content, base)
     if not changes:
         return loaded
-    from predictor.costs.hardware_change import changed, parse_change  # costs a start that changes nothing
+    from predictor.costs.hardware_change import changed, parse_change  # only when needed, for a fast start
 
     parsed = [parse_change(text, loaded.system.hardware) for text in changes]
     numbers = dict(parsed)

@@ -11,9 +11,11 @@ from predictor.costs.cost import Cost
 from predictor.interface.inputs import Config, Configuration, Hardware, change_texts, prepare_on, read
 from predictor.report import json_document
 from predictor.report.budget import Bill, prediction_bill
-from predictor.step import breakdown, composition
+from predictor.step import breakdown
 from predictor.step.breakdown import Answer
-from predictor.step.memory import GIB, run_memory
+from predictor.step.memory import GIB, step_memory
+from predictor.step.prediction import Prediction
+from predictor.step.prediction import predict as predict_step
 from predictor.workloads.run import TrainingRun
 
 if TYPE_CHECKING:
@@ -28,16 +30,16 @@ class StepPrediction:
     """One predicted training step.
 
     Attributes:
-        name: what was predicted: the configuration, its system, and changes to the hardware.
-        configuration: what was asked.
-        loaded: the run and the open system that it became.
-        prediction: the step in all its parts: stages, timeline, costs.
+        name: of the configuration and its system, with changes of the hardware.
+        configuration: as it was given.
+        loaded: its run on its published system.
+        prediction: stages, timeline and costs of the step.
     """
 
     name: str
     configuration: Configuration
     loaded: Loaded
-    prediction: composition.Prediction
+    prediction: Prediction
 
     @property
     def step(self) -> Cost:
@@ -66,30 +68,29 @@ class StepPrediction:
 
     @property
     def critical_stage(self) -> int:
-        """Return the stage, from 0, whose end ends the step."""
+        """Return the stage, from 0, that finishes the step."""
         return self.prediction.critical_stage
 
     @property
     def stages(self) -> tuple[PredictedStage, ...]:
         """Return every pipeline stage with its parts of the step and its memory."""
-        from predictor.interface.stage import predicted_stages  # costs a start that only prints the report
+        from predictor.interface.stage import predicted_stages  # only when needed, for a fast start
 
         return predicted_stages(self.prediction, self.loaded.system)
 
     @property
     def memory_gib(self) -> float:
-        """Return what the fullest GPU needs, in GiB (2³⁰ bytes)."""
-        return max(memory.total for memory in run_memory(self.run)) / GIB
+        """Return the memory of the fullest GPU, in GiB (2³⁰ bytes)."""
+        return max(memory.total for memory in step_memory(self.prediction.tasks)) / GIB
 
     @property
     def fits(self) -> bool | None:
-        """Return whether every stage fits; None where the system does not say how much memory a GPU has."""
-        limit = self.loaded.system.hardware.gpu.memory_gib
-        return None if limit is None else self.memory_gib <= limit.value
+        """Return whether every stage fits; None where the GPU's memory is not known."""
+        return self.loaded.system.hardware.gpu.holds(self.memory_gib * GIB)
 
     @property
     def answers(self) -> tuple[Answer, ...]:
-        """Return what each operator and collective contributes, with its source, the longest first."""
+        """Return time and source of each operator and collective, the longest first."""
         return tuple(breakdown.answers(self.prediction, self.loaded.system))
 
     @property
@@ -99,13 +100,13 @@ class StepPrediction:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Return what a reader must know before trusting the numbers, a sentence each."""
-        return tuple(json_document.notes(self.prediction, self.loaded.system, list(self.answers), self.loaded.notes))
+        """Return the caveats of the prediction, a sentence each."""
+        return tuple(json_document.notes(self.prediction, self.loaded, list(self.answers)))
 
     @property
     def budget(self) -> Bill:
         """Return hours, energy and price of the training that the configuration's budget asks for, or of one step."""
-        return prediction_bill(self.prediction, self.loaded.system, self.loaded.budget)
+        return prediction_bill(self.prediction, self.loaded)
 
     def on(
         self, system: str | PathLike[str] | LoadedSystem | None = None, hardware: Hardware | None = None
@@ -118,13 +119,13 @@ class StepPrediction:
 
     def to_dict(self) -> dict[str, Any]:
         """Return what ``predict --json`` prints (docs/json.md)."""
-        return json_document.to_json(self.prediction, self.loaded.system, self.loaded.budget, self.loaded.notes)
+        return json_document.to_json(self.prediction, self.loaded)
 
     def text(self, width: int = USUAL_WIDTH) -> str:
-        """Return the report that ``predict`` prints, for so many columns."""
+        """Return the report that ``predict`` prints, wrapped at ``width`` columns."""
         from predictor.report.text import render
 
-        return render(self.prediction, self.loaded.system, width, self.loaded.budget, self.loaded.notes)
+        return render(self.prediction, self.loaded, width)
 
     def __str__(self) -> str:
         """Return the report."""
@@ -143,13 +144,13 @@ def _predict(
 ) -> StepPrediction:
     named = None
     if system is not None:
-        from predictor.interface.system import system_name  # costs a start that stays on the configuration's system
+        from predictor.interface.system import system_name  # only when needed, for a fast start
 
         named = system_name(system)
     changes = change_texts(hardware)
     loaded = prepare_on(configuration, named, changes)
     name = ", ".join([f"{configuration.name} on {loaded.system.name}", *changes])
-    return StepPrediction(name, configuration, loaded, composition.predict(loaded.run, loaded.system))
+    return StepPrediction(name, configuration, loaded, predict_step(loaded.run, loaded.system))
 
 
 def predict(

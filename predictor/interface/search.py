@@ -27,16 +27,16 @@ LARGEST_LIMIT = 10**9
 
 @dataclass(frozen=True, slots=True)
 class RankedLayout:
-    """One layout that a search chose.
+    """One layout of a search.
 
     Attributes:
         step: the time of its step with the 90 % interval, in microseconds.
         memory_gib: of the fullest GPU, in GiB (2³⁰ bytes).
         mfu: model FLOP/s utilisation, between 0 and 1.
         tokens_per_second: of the whole run.
-        layout: what the search chose, under the keys of a configuration.
-        parts: where the critical stage spends the step, in microseconds.
-        configuration: the layout as a whole configuration, which ``predict`` takes.
+        layout: as keys of a configuration.
+        parts: breakdown of the critical stage, in microseconds.
+        configuration: complete, for ``predict``.
     """
 
     step: Cost
@@ -54,8 +54,8 @@ class SearchResult:
 
     Attributes:
         layouts: the fastest ones, the fastest first.
-        pareto: those that no other beats in both time and memory, the leanest first; empty unless asked for.
-        details: the search in all its parts.
+        pareto: layouts on the Pareto front of time and memory, the least memory first; empty without ``pareto=True``.
+        details: problem, ranking and predictions of the search.
     """
 
     layouts: tuple[RankedLayout, ...]
@@ -64,17 +64,17 @@ class SearchResult:
 
     @property
     def why(self) -> str:
-        """Return why the fastest layout beats the next one that spreads the model otherwise."""
+        """Return why the fastest layout is faster than the next layout of other parallel sizes."""
         return ranking.why(self.details)
 
     @property
     def bottleneck(self) -> str:
-        """Return what takes most of the fastest layout's step beside computing."""
+        """Return the largest part of the fastest layout's step beside computation, and its remedy."""
         return ranking.bottleneck(self.details.winners[0])
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Return what a reader must know before trusting the ranking, a sentence each."""
+        """Return the caveats of the ranking, a sentence each."""
         return self.details.notes
 
     def to_dict(self) -> dict[str, Any]:
@@ -86,7 +86,7 @@ class SearchResult:
         return ranking.to_csv(self.details)
 
     def text(self, width: int = USUAL_WIDTH) -> str:
-        """Return the page that ``search`` prints, its sentences for so many columns."""
+        """Return the page that ``search`` prints, its sentences wrapped at ``width`` columns."""
         return ranking.render(self.details, width)
 
     def __str__(self) -> str:
@@ -122,7 +122,7 @@ def _limits(**given: int | None) -> dict[str, int]:
 
 
 def _chosen(option: str, given: Any, legal: Sequence[Any]) -> tuple[Any, ...]:
-    """Return what an option narrows a search to: a value or several; all that are legal where it is not given."""
+    """Return the values of an option, one or several; all legal values where it is not given."""
     if given is None:
         return tuple(legal)
     values = tuple(given) if isinstance(given, list | tuple) else (given,)
@@ -163,10 +163,10 @@ def search(
         max_tensor_parallel: the largest tensor-parallel size to consider.
         max_context_parallel: the largest context-parallel size.
         max_micro_batch_size: the largest micro-batch, in samples.
-        schedule: only this one, or these.
-        zero_stage: only this one, or these.
+        schedule: only this schedule, or these.
+        zero_stage: only this stage, or these.
         top: layouts to return, up to 1,000.
-        pareto: also return the layouts that no other beats in both time and memory.
+        pareto: also return the Pareto front of time and memory.
 
     Raises:
         FileNotFoundError: there is no such file.

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from predictor.costs.published import PublishedSystem
 from predictor.step.breakdown import StageParts, stage_parts
-from predictor.step.composition import Prediction
-from predictor.step.memory import GIB, StageMemory, run_memory
+from predictor.step.memory import GIB, StageMemory, step_memory
+from predictor.step.prediction import Prediction
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,11 +16,11 @@ class PredictedStage:
 
     Attributes:
         stage: from 0.
-        num_layers: that it holds.
-        parameters_per_gpu: that one of its ranks computes with.
-        parts: where it spends the step, in microseconds; they add up to the step.
-        memory: bytes on one of its GPUs at the fullest moment.
-        fits: whether they fit; None where the system does not say how much a GPU has.
+        num_layers: of the stage.
+        parameters_per_gpu: of one of its ranks.
+        parts: breakdown of the step, in microseconds, that adds up to the step.
+        memory: peak bytes on one of its GPUs.
+        fits: into the GPU's memory; None where that is not known.
     """
 
     stage: int
@@ -32,14 +32,13 @@ class PredictedStage:
 
     @property
     def memory_gib(self) -> float:
-        """Return all of its memory in GiB (2³⁰ bytes)."""
+        """Return the total memory in GiB (2³⁰ bytes)."""
         return self.memory.total / GIB
 
 
 def predicted_stages(prediction: Prediction, system: PublishedSystem) -> tuple[PredictedStage, ...]:
     """Return every pipeline stage, in order."""
-    limit = system.hardware.gpu.memory_gib
-    found = zip(prediction.stages, stage_parts(prediction), run_memory(prediction.run), strict=True)
+    stages = zip(prediction.stages, stage_parts(prediction), step_memory(prediction.tasks), strict=True)
     return tuple(
         PredictedStage(
             stage=index,
@@ -47,7 +46,7 @@ def predicted_stages(prediction: Prediction, system: PublishedSystem) -> tuple[P
             parameters_per_gpu=stage.parameters,
             parts=parts,
             memory=memory,
-            fits=None if limit is None else memory.total <= limit.value * GIB,
+            fits=system.hardware.gpu.holds(memory.total),
         )
-        for index, (stage, parts, memory) in enumerate(found)
+        for index, (stage, parts, memory) in enumerate(stages)
     )

@@ -28,8 +28,8 @@ class LoadedSystem:
     """A published system, open in one precision.
 
     Attributes:
-        published: what answers.
-        precision: of operators; a measured one, or one that runs at the same rate.
+        published: its regressors and hardware.
+        precision: of operators; measured, or with the rate of a measured precision.
     """
 
     published: PublishedSystem
@@ -52,19 +52,19 @@ class LoadedSystem:
 
     @property
     def hardware(self) -> System:
-        """Return peaks, links and host as ``system.yaml`` says them, each number with its source."""
+        """Return peaks, links and host of ``system.yaml``, each number with its source."""
         return self.published.hardware
 
     @property
     def card(self) -> str:
-        """Return the card: who measured what, with which versions, what was dropped, and held-out errors."""
+        """Return the card: measurements, versions, dropped rows and held-out errors."""
         return (self.folder / CARD).read_text(encoding="utf-8")
 
     @property
     def operators(self) -> dict[str, tuple[str, ...]]:
         """Return the operators with a regressor, own or transferred, each with the dimensions of its shape in order."""
         known = self.published.regressor_names(OPERATOR_FOLDER)
-        return {name: one.dimensions for name, one in sorted(catalogue().items()) if one.regressor_name in known}
+        return {name: operator.dimensions for name, operator in catalogue().items() if operator.regressor_name in known}
 
     def cost(self, operator: str, shape: Mapping[str, int] | Sequence[int], direction: str = "forward") -> Cost:
         """Return the time of one call in microseconds, with its 90 % interval and its source.
@@ -75,8 +75,8 @@ class LoadedSystem:
             direction: "forward" or "backward".
 
         Raises:
-            ConfigError: no such operator or direction, or a shape that it does not take; a ValueError.
-            PublishedError: the system has no regressor that answers; a ValueError.
+            ConfigError: no such operator or direction, or not a shape of it; a ValueError.
+            PublishedError: the system has no regressor of it; a ValueError.
         """
         inside = OPERATORS_BY_SHORT_NAME.get(operator, operator)
         known = catalogue()
@@ -97,7 +97,7 @@ class LoadedSystem:
 
         Raises:
             ConfigError: no such collective, or a size that is no positive whole number; a ValueError.
-            PublishedError: the system has no regressor that answers; a ValueError.
+            PublishedError: the system has no regressor of it; a ValueError.
         """
         if name not in COLLECTIVES:
             raise ConfigError(
@@ -130,7 +130,7 @@ def _shape(operator: Operator, shape: Mapping[str, int] | Sequence[int]) -> Shap
 
 
 def system_name(system: str | PathLike[str] | LoadedSystem) -> str:
-    """Return what a configuration calls a system: its name, or the absolute path of a folder."""
+    """Return the system's name in a configuration, or the absolute path of its folder."""
     if isinstance(system, LoadedSystem):
         return str(system.folder)
     if not isinstance(system, str | PathLike):
@@ -144,7 +144,7 @@ def load_system(name_or_folder: str | PathLike[str], *, precision: str = "bf16")
 
     Args:
         name_or_folder: a name that ``list-systems`` shows, or a published folder.
-        precision: of operators: fp16, bf16, fp32, or one in which only single operators are known (fp8).
+        precision: of operators: fp16, bf16, fp32, or fp8, which only single operators have.
 
     Raises:
         ConfigError: not a published system, or the precision was not measured on it; a ValueError.

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 
+from predictor.configuration.loading import Loaded
 from predictor.configuration.sections import BudgetSection
 from predictor.costs.cost import Cost
 from predictor.costs.hardware import Gpu
-from predictor.costs.published import PublishedSystem
-from predictor.step.composition import Prediction
+from predictor.step.prediction import Prediction
 
 SECONDS_PER_HOUR = 3600.0
 HOURS_PER_DAY = 24.0
@@ -23,9 +23,9 @@ class Bill:
         steps: number of steps; 1 without a number of training tokens.
         hours, low_hours, high_hours: wall time.
         gpu_hours: wall time of all GPUs.
-        energy_kwh: what the GPUs draw; None where no power is known.
-        power_source: where the power was read; None where none is known.
-        price: in the currency of the price per GPU-hour; None where none was given.
+        energy_kwh: of the GPUs; None where their power is not known.
+        power_source: source of the power; None where it is not known.
+        price: in the currency of the price per GPU-hour; None without one.
     """
 
     steps: int
@@ -43,14 +43,14 @@ class Bill:
         return self.hours / HOURS_PER_DAY
 
 
-def prediction_bill(prediction: Prediction, system: PublishedSystem, budget: BudgetSection) -> Bill:
-    """Return what a training of predicted steps takes."""
-    run = prediction.run
-    return bill(prediction.step, run.layout.num_gpus, run.tokens_per_step, system.hardware.gpu, budget)
+def prediction_bill(prediction: Prediction, loaded: Loaded) -> Bill:
+    """Return the bill of a training of predicted steps."""
+    run, gpu = loaded.run, loaded.system.hardware.gpu
+    return bill(prediction.step, run.layout.num_gpus, run.tokens_per_step, gpu, loaded.budget)
 
 
 def bill(step: Cost, num_gpus: int, tokens_per_step: int, gpu: Gpu, budget: BudgetSection) -> Bill:
-    """Return what a training takes."""
+    """Return the bill of a training."""
     steps = ceil(budget.train_tokens / tokens_per_step) if budget.train_tokens is not None else 1
     hours, low, high = (steps * us / 1e6 / SECONDS_PER_HOUR for us in (step.us, step.low_us, step.high_us))
     power_w, source = budget.power_per_gpu_w, "the configuration"

@@ -7,39 +7,37 @@ from dataclasses import asdict
 from typing import Any
 
 from predictor.base.errors import PublishedError
-from predictor.configuration.sections import NO_BUDGET, BudgetSection
+from predictor.configuration.loading import Loaded
 from predictor.costs.collectives import COLLECTIVES, Topology
 from predictor.costs.cost import Source
 from predictor.costs.published import CARD, PublishedSystem
 from predictor.report.budget import prediction_bill
-from predictor.step.breakdown import BY_BYTES, Answer, StageParts, answers, stage_parts
-from predictor.step.composition import Prediction
-from predictor.step.memory import GIB, StageMemory, run_memory
+from predictor.step.breakdown import BY_BYTES, Answer, answers, stage_parts
+from predictor.step.memory import GIB, StageMemory, step_memory
+from predictor.step.prediction import Prediction
 from predictor.step.published_runs import published_runs_note
 
 FORMAT = "estimate-train-time/prediction/1"
 INTERVAL = 0.9
-# An interval whose ends are farther apart than this says little more than an order of magnitude.
+# An interval with ends farther apart than this factor is noted.
 WIDE_FACTOR = 2.0
-# A network that reaches less than this share of its bandwidth is worth a sentence, where traffic is of the step.
+# A network with less than SLOW of its nominal bandwidth is noted where traffic is more than WORTH_A_NOTE of the step.
 SLOW, WORTH_A_NOTE = 0.5, 0.02
 LARGE_MESSAGE = 1e9
 
 
 def _named(answer: Answer) -> str:
-    """Return the operator with its direction, or the collective, which has one."""
+    """Return the operator with its direction, or the collective."""
     if answer.operator in COLLECTIVES:
         return answer.operator
     by_bytes = ", timed by its bytes," if answer.operator.endswith(BY_BYTES) else ""
     return f"{answer.operator.removesuffix(BY_BYTES)} {answer.direction}{by_bytes}"
 
 
-def notes(
-    prediction: Prediction, system: PublishedSystem, answered: list[Answer], given: tuple[str, ...] = ()
-) -> list[str]:
-    """Return what a reader must know before trusting the numbers, a sentence each; ``given`` is known already."""
-    said = [*given, *_memory_notes(prediction, system)]
-    run, step = prediction.run, prediction.step
+def notes(prediction: Prediction, loaded: Loaded, answered: list[Answer]) -> list[str]:
+    """Return the caveats of a prediction, a sentence each, those of its configuration first."""
+    run, system, step = loaded.run, loaded.system, prediction.step
+    said = [*loaded.notes, *_memory_notes(prediction, system)]
     if step.high_us > WIDE_FACTOR * step.low_us:
         widest = max(answered, key=lambda answer: answer.width_us)
         said.append(
@@ -66,7 +64,7 @@ def notes(
 
 
 def reached_gb_per_s(system: PublishedSystem) -> float | None:
-    """Return the bandwidth that large all-reduces between two nodes reach per GPU; None if unknown."""
+    """Return the bandwidth per GPU of large all-reduces between two nodes; None if unknown."""
     try:
         us = system.collective("all_reduce", LARGE_MESSAGE, Topology(2, 1)).us
     except PublishedError:
@@ -75,7 +73,7 @@ def reached_gb_per_s(system: PublishedSystem) -> float | None:
 
 
 def _hardware_notes(prediction: Prediction, system: PublishedSystem, answered: list[Answer]) -> list[str]:
-    """Return what sets this system's answers apart from what its hardware could do."""
+    """Return notes on a slow network and on a donor of the operators."""
     said = []
     nominal, reached = system.hardware.links.inter_node_gb_per_s.value, reached_gb_per_s(system)
     traffic = sum(answer.step_us for answer in answered if answer.operator in COLLECTIVES)
@@ -95,19 +93,14 @@ def _hardware_notes(prediction: Prediction, system: PublishedSystem, answered: l
 
 
 def _memory_notes(prediction: Prediction, system: PublishedSystem) -> list[str]:
-    """Return whether the run does not fit."""
+    """Return a note where the run does not fit into the memory of a GPU."""
     limit = system.hardware.gpu.memory_gib
-    fullest = max(run_memory(prediction.run), key=lambda memory: memory.total)
-    if limit is None or fullest.total <= limit.value * GIB:
+    fullest = max(step_memory(prediction.tasks), key=lambda memory: memory.total)
+    if limit is None or system.hardware.gpu.holds(fullest.total):
         return []
     missing = fullest.total / GIB - limit.value
     needed = f"a GPU would need {fullest.total / GIB:.1f} GiB and has {limit.value:.1f} GiB"
     return [f"Does not fit: {needed}, {missing:.1f} GiB too little."]
-
-
-def _parts(parts: StageParts) -> dict[str, float]:
-    """Return one stage's parts and their sums."""
-    return {**asdict(parts), "data_parallel_us": parts.data_parallel_us, "step_us": parts.step_us}
 
 
 def _run(prediction: Prediction) -> dict[str, Any]:
@@ -176,7 +169,7 @@ def _answer(answer: Answer, step_us: float) -> dict[str, Any]:
 
 
 def count_by_source(answered: Sequence[Answer]) -> dict[str, int]:
-    """Return the number of answers by source; no answer of a prediction is a measured row itself."""
+    """Return the number of answers by source; predictions have none with the source measured."""
     shown = [source for source in Source if source is not Source.MEASURED]
     return {source.label: sum(answer.source is source for answer in answered) for source in shown}
 
@@ -189,27 +182,24 @@ def _memory(memory: StageMemory, system: PublishedSystem) -> dict[str, Any]:
         **parts,
         "total_gib": memory.total / GIB,
         "available_gib": None if limit is None else limit.value,
-        "fits": None if limit is None else memory.total <= limit.value * GIB,
+        "fits": system.hardware.gpu.holds(memory.total),
     }
 
 
-def to_json(
-    prediction: Prediction,
-    system: PublishedSystem,
-    budget: BudgetSection = NO_BUDGET,
-    given: tuple[str, ...] = (),
-) -> dict[str, Any]:
-    """Return a prediction as plain lists, dictionaries, strings and numbers; ``given``: notes known already."""
-    step = prediction.step
+def to_json(prediction: Prediction, loaded: Loaded) -> dict[str, Any]:
+    """Return a prediction as plain lists, dictionaries, strings and numbers."""
+    step, system = prediction.step, loaded.system
     answered = answers(prediction, system)
     parts = stage_parts(prediction)
-    memory = run_memory(prediction.run)
+    memory = step_memory(prediction.tasks)
     stages = [
         {
             "stage": i,
             "num_layers": stage.num_layers,
             "parameters_per_gpu": stage.parameters,
-            **_parts(part),
+            **asdict(part),
+            "data_parallel_us": part.data_parallel_us,
+            "step_us": part.step_us,
             "memory": _memory(needed, system),
         }
         for i, (stage, part, needed) in enumerate(zip(prediction.stages, parts, memory, strict=True))
@@ -224,7 +214,7 @@ def to_json(
         "sources": count_by_source(answered),
         "answers": [_answer(answer, step.us) for answer in answered],
         "run": _run(prediction),
-        "budget": asdict(prediction_bill(prediction, system, budget)),
+        "budget": asdict(prediction_bill(prediction, loaded)),
         "system": {
             "name": system.name,
             "gpu": system.gpu,
@@ -232,5 +222,5 @@ def to_json(
             "folder": str(system.folder),
             "card": str(system.folder / CARD),
         },
-        "notes": notes(prediction, system, answered, given),
+        "notes": notes(prediction, loaded, answered),
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from io import StringIO
 from typing import Any
 
@@ -17,7 +17,7 @@ from predictor.step.memory import GIB
 
 FORMAT = "estimate-train-time/search/1"
 KERNELS = ("forward_us", "backward_us", "optimizer_us")
-# What would make each part shorter.
+# Remedy for the largest part of the step beside computation.
 REMEDIES = {
     "recompute_us": "more memory would spare recomputing",
     "tensor_parallel_us": "faster links inside a node, or less tensor parallelism, would help most",
@@ -57,10 +57,8 @@ def to_json(answer: SearchAnswer) -> dict[str, Any]:
         "considered": answer.ranking.considered,
         "fitting": answer.ranking.fitting,
         "replayed": answer.ranking.replayed,
-        "layouts": [
-            {**_summary(w), "layout": layout_fields(w.ranked.plan), "parts": asdict(w.parts)} for w in answer.winners
-        ],
-        "pareto": [{**_summary(w), "layout": layout_fields(w.ranked.plan)} for w in answer.pareto],
+        "layouts": [{**_summary(winner), "parts": asdict(winner.parts)} for winner in answer.winners],
+        "pareto": [_summary(winner) for winner in answer.pareto],
         "why": why(answer),
         "bottleneck": bottleneck(answer.winners[0]),
         "notes": list(answer.notes),
@@ -79,22 +77,21 @@ def to_csv(answer: SearchAnswer) -> str:
 
 
 def _parts(parts: StageParts) -> dict[str, float]:
-    return {field.name: getattr(parts, field.name) for field in fields(StageParts) if field.name in LABELS}
+    return {name: getattr(parts, name) for name in LABELS}
 
 
 def why(answer: SearchAnswer) -> str:
-    """Say why the fastest layout beats the next one that spreads the model otherwise."""
+    """Return why the fastest layout is faster than the next layout of other parallel sizes."""
     first = answer.winners[0]
     others = (w for w in answer.winners[1:] if w.ranked.plan.degrees != first.ranked.plan.degrees)
     other = next(others, None)
     if other is None:
         return "No other way to spread the model is among those shown."
-    mine, theirs = _parts(first.parts), _parts(other.parts)
-    saved = sorted(mine, key=lambda name: mine[name] - theirs[name])
-    gains = [f"{LABELS[n]} −{(theirs[n] - mine[n]) / 1e3:,.0f} ms" for n in saved[:2] if theirs[n] - mine[n] > 500.0]
-    losses = [
-        f"{LABELS[n]} +{(mine[n] - theirs[n]) / 1e3:,.0f} ms" for n in saved[::-1][:1] if mine[n] - theirs[n] > 500.0
-    ]
+    parts, others_parts = _parts(first.parts), _parts(other.parts)
+    more_us = {name: parts[name] - others_parts[name] for name in LABELS}
+    *others_us, largest = sorted(LABELS, key=more_us.__getitem__)
+    gains = [f"{LABELS[name]} −{-more_us[name] / 1e3:,.0f} ms" for name in others_us[:2] if more_us[name] < -500.0]
+    losses = [f"{LABELS[largest]} +{more_us[largest] / 1e3:,.0f} ms"] if more_us[largest] > 500.0 else []
     difference = ", ".join([*gains, *losses]) or "less than half a millisecond in any one part"
     slower = other.prediction.step.us / first.prediction.step.us - 1.0
     close = f"; {slower:.1%} apart is less than one GPU model differs between machines, so try both"
@@ -102,7 +99,7 @@ def why(answer: SearchAnswer) -> str:
 
 
 def bottleneck(winner: Winner) -> str:
-    """Say what takes most of a layout's step beside computing, and what would shorten it."""
+    """Return the largest part of a layout's step beside computation, and its remedy."""
     parts = {name: us for name, us in _parts(winner.parts).items() if name not in KERNELS}
     name = max(parts, key=parts.__getitem__)
     share = parts[name] / winner.prediction.step.us
@@ -130,7 +127,7 @@ def _cells(winner: Winner) -> list[str]:
 
 
 def _rest(plan: Plan, num_layers: int) -> str:
-    """Return what the columns of numbers leave unsaid."""
+    """Return the choices of a layout that no column has."""
     words = ["uneven layers"] if num_layers % plan.degrees.pipeline else []
     if plan.degrees.pipeline > 1:
         words.append(plan.schedule + (f" × {plan.num_chunks}" if plan.num_chunks > 1 else ""))

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from pathlib import Path
-from textwrap import wrap
+from textwrap import TextWrapper
 
-from predictor.configuration.sections import NO_BUDGET, BudgetSection
+from predictor.configuration.loading import Loaded
+from predictor.configuration.sections import NO_BUDGET
 from predictor.costs.cost import Source
 from predictor.costs.published import CARD, PublishedSystem
 from predictor.report.budget import HOURS_PER_DAY, prediction_bill
 from predictor.report.json_document import notes
 from predictor.step.breakdown import BY_BYTES, Answer, StageParts, answers, stage_parts
-from predictor.step.composition import Prediction
-from predictor.step.memory import GIB, run_memory
+from predictor.step.memory import GIB, step_memory
+from predictor.step.prediction import Prediction
 from predictor.timeline.schedules import SCHEDULES
 from predictor.workloads.layout import Layout
 from predictor.workloads.transformer import Transformer
@@ -37,7 +37,7 @@ TITLE = "Step time  "
 LABEL_WIDTH = max(map(len, LABELS.values())) + 2
 NUMBER_WIDTH = 9
 SHARE_WIDTH = 8
-# The longest lists of operators are cut here; --json has all.
+# Longer lists of operators are cut; --json has all.
 LISTED = 12
 SMALLEST_LISTED = 0.0005
 
@@ -51,7 +51,7 @@ def duration(us: float) -> str:
 
 
 def _count(value: float) -> str:
-    """Return a number of parameters as people say it."""
+    """Return a number of parameters with its unit: T, B or M."""
     for unit, size in (("T", 1e12), ("B", 1e9), ("M", 1e6)):
         if value >= size:
             return f"{value / size:.3g}{unit}"
@@ -59,7 +59,7 @@ def _count(value: float) -> str:
 
 
 def _runs(values: tuple[int, ...]) -> str:
-    """Return a list with repetitions counted: 11, 62 × 12, 9."""
+    """Return a list with its repetitions counted: 11, 62 × 12, 9."""
     groups: list[list[int]] = []
     for value in values:
         if groups and groups[-1][0] == value:
@@ -98,9 +98,9 @@ def _degrees(layout: Layout) -> str:
 
 
 def _memory(prediction: Prediction, system: PublishedSystem) -> str:
-    """Return what the fullest GPU holds, beside what it has."""
+    """Return the memory of the fullest GPU, beside its capacity."""
     limit = system.hardware.gpu.memory_gib
-    needed = run_memory(prediction.run)
+    needed = step_memory(prediction.tasks)
     stage = max(range(len(needed)), key=lambda i: needed[i].total)
     fullest = needed[stage]
     of = "" if limit is None else f" of {limit.value:.1f} GiB"
@@ -114,14 +114,14 @@ def _memory(prediction: Prediction, system: PublishedSystem) -> str:
         "allowance": fullest.allowance,
     }
     listed = ", ".join(f"{name} {size / GIB:.1f}" for name, size in parts.items())
-    verdict = "" if limit is None else ": fits" if fullest.total <= limit.value * GIB else ": DOES NOT FIT"
+    verdict = {None: "", True: ": fits", False: ": DOES NOT FIT"}[system.hardware.gpu.holds(fullest.total)]
     return f"{fullest.total / GIB:.1f}{of}{where}{verdict} ({listed})"
 
 
-def _budget(prediction: Prediction, system: PublishedSystem, budget: BudgetSection) -> str:
-    """Return what a training takes."""
-    bill = prediction_bill(prediction, system, budget)
-    steps = f"{bill.steps:,} steps" if budget.train_tokens is not None else "one step"
+def _budget(prediction: Prediction, loaded: Loaded) -> str:
+    """Return time, energy and price of a training."""
+    bill = prediction_bill(prediction, loaded)
+    steps = f"{bill.steps:,} steps" if loaded.budget.train_tokens is not None else "one step"
     text = f"{steps} in {span(bill.hours)} ({span(bill.low_hours)} – {span(bill.high_hours)})"
     text += f", {_amount(bill.gpu_hours)} GPU-hours"
     if bill.energy_kwh is not None:
@@ -141,9 +141,10 @@ def span(hours: float) -> str:
     return f"{hours:.3g} h" if hours >= 1 else duration(hours * 3.6e9)
 
 
-def header_rows(prediction: Prediction, system: PublishedSystem, budget: BudgetSection) -> dict[str, str]:
-    """Return what was predicted, by what it is called: the step, the model, the layout, the system."""
-    step, run, model, layout = prediction.step, prediction.run, prediction.run.model, prediction.run.layout
+def header_rows(prediction: Prediction, loaded: Loaded) -> dict[str, str]:
+    """Return step, model, layout, training, system, speed, memory and budget by their titles."""
+    step, run, system = prediction.step, loaded.run, loaded.system
+    model, layout = run.model, run.layout
     rows = {
         "Step time": (
             f"{duration(step.us)}   90 % interval {duration(step.low_us)} – {duration(step.high_us)}   "
@@ -167,21 +168,15 @@ def header_rows(prediction: Prediction, system: PublishedSystem, budget: BudgetS
             f"{prediction.tokens_per_second:,.0f} tokens/s, "
             f"{prediction.model_flops_per_second / 1e12:.1f} model TFLOP/s per GPU, MFU {prediction.mfu:.1%}"
         ),
+        "Memory": _memory(prediction, system),
     }
-    rows["Memory"] = _memory(prediction, system)
-    if budget != NO_BUDGET:
-        rows["Budget"] = _budget(prediction, system, budget)
+    if loaded.budget != NO_BUDGET:
+        rows["Budget"] = _budget(prediction, loaded)
     return rows
 
 
-def _header(prediction: Prediction, system: PublishedSystem, budget: BudgetSection) -> list[str]:
-    rows = header_rows(prediction, system, budget)
-    first, *others = (f"{name.ljust(len(TITLE))}{text}" for name, text in rows.items())
-    return [first, "", *others]
-
-
 def milliseconds(us: float) -> str:
-    """Return milliseconds; a part that rounding alone makes differ from nothing is nothing."""
+    """Return milliseconds, a dash for less than a rounding error."""
     return f"{us / 1e3:,.1f}" if abs(us) > 0.05 else "-"
 
 
@@ -195,10 +190,9 @@ def _columns(labels: list[str], columns: list[list[str]], widths: list[int]) -> 
 
 
 def _table(prediction: Prediction, parts: list[StageParts], width: int) -> list[str]:
-    """Return where the step goes: the critical stage first, then all stages in as many blocks as the width needs."""
-    names = [field.name for field in fields(StageParts) if field.name in LABELS]
+    """Return the breakdown of every stage, in as many blocks of columns as the width needs."""
     critical = parts[prediction.critical_stage]
-    shown = [name for name in names if any(abs(getattr(part, name)) > 0.05 for part in parts)]
+    shown = [name for name in LABELS if any(abs(getattr(part, name)) > 0.05 for part in parts)]
     labels = ["ms", *(LABELS[name] for name in shown), "step"]
     values = [getattr(critical, name) for name in shown]
     share = ["", *(f"{value / critical.step_us:.1%}" for value in values), "100.0%"]
@@ -224,13 +218,13 @@ def _table(prediction: Prediction, parts: list[StageParts], width: int) -> list[
 def _block(
     labels: list[str], stages: list[list[str]], widest: list[int], block: list[int], share: list[str]
 ) -> list[str]:
-    """Return some stages' columns; the first block starts with the critical stage's shares of the step."""
+    """Return the columns of some stages; the first block starts with the critical stage's shares of the step."""
     columns = ([["share*", *share[1:]]] if share else []) + [stages[i] for i in block]
     return _columns(labels, columns, ([SHARE_WIDTH] if share else []) + [widest[i] for i in block])
 
 
 def _foundations(prediction: Prediction, answered: list[Answer]) -> list[str]:
-    """Return which answers are not interpolated, and how far they reach beyond what was measured."""
+    """Return the answers that are not interpolated, and how far outside the measured range they lie."""
     step_us = prediction.step.us
     weak = [answer for answer in answered if answer.source > Source.INTERPOLATED]
     if not weak:
@@ -244,7 +238,7 @@ def _foundations(prediction: Prediction, answered: list[Answer]) -> list[str]:
         if answer.source is Source.ANALYTIC:
             how = "analytic"
         elif answer.outside == "operator":
-            how = "not measured; transferred from another operator"
+            how = f"not measured; transferred from {answer.donor}"
         elif answer.factor is None:
             what = "nodes × GPUs per node" if answer.outside == "topology" else f"a value of {answer.outside}"
             how = f"{what} not measured"
@@ -266,23 +260,13 @@ def _data_parallel(parts: StageParts, step_us: float) -> str:
 
 def wrapped(lines: list[str], width: int, indent: int) -> list[str]:
     """Break lines that are longer than the output."""
-    wrapped = []
-    for line in lines:
-        wrapped += wrap(
-            line, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
-        ) or [""]
-    return wrapped
+    broken = TextWrapper(width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
+    return [part for line in lines for part in broken.wrap(line) or [""]]
 
 
-def render(
-    prediction: Prediction,
-    system: PublishedSystem,
-    width: int = 100,
-    budget: BudgetSection = NO_BUDGET,
-    given: tuple[str, ...] = (),
-) -> str:
-    """Return a prediction as a page of text, no line of its table wider than ``width`` unless one stage is."""
-    answered = answers(prediction, system)
+def render(prediction: Prediction, loaded: Loaded, width: int = 100) -> str:
+    """Return a prediction as a page of text; its table is wider than ``width`` only where a single stage is."""
+    answered = answers(prediction, loaded.system)
     parts = stage_parts(prediction)
     critical = parts[prediction.critical_stage]
     below = []
@@ -293,8 +277,8 @@ def render(
     if prediction.run.layout.data_parallel_size > 1:
         below.append(_data_parallel(critical, critical.step_us))
     below += ["", *_foundations(prediction, answered)]
-    below += [f"Note: {note}" for note in notes(prediction, system, answered, given)]
+    below += [f"Note: {note}" for note in notes(prediction, loaded, answered)]
     table = ["", "Where the step goes", *_table(prediction, parts, width)]
-    return "\n".join(
-        [*wrapped(_header(prediction, system, budget), width, len(TITLE)), *table, *wrapped(below, width, 6)]
-    )
+    first, *others = (f"{name.ljust(len(TITLE))}{text}" for name, text in header_rows(prediction, loaded).items())
+    header = wrapped([first, "", *others], width, len(TITLE))
+    return "\n".join([*header, *table, *wrapped(below, width, 6)])

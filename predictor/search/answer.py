@@ -11,7 +11,7 @@ from predictor.search.question import SearchProblem
 from predictor.search.rank import Ranked, Ranking, rank
 from predictor.search.space import Plan, Space
 from predictor.step.breakdown import StageParts, stage_parts
-from predictor.step.composition import Prediction, predict
+from predictor.step.prediction import Prediction, predict
 from predictor.step.published_runs import published_runs_note
 
 
@@ -52,7 +52,7 @@ def search(problem: SearchProblem, top: int, pareto: bool = False) -> SearchAnsw
     """Answer a search problem.
 
     Raises:
-        ConfigError: nothing multiplies to the GPUs, or nothing fits.
+        ConfigError: no layout multiplies to the GPUs, or none fits.
     """
     ranking = rank(problem.space, problem.system, problem.memory_gib, top, pareto)
     winners = [_winner(problem.space, problem.system, ranked) for ranked in ranking.best]

@@ -18,7 +18,7 @@ from predictor.timeline.schedules import SCHEDULES
 from predictor.workloads.frameworks import MEGATRON_LM_BF16, SECTIONS
 
 LARGEST_MEMORY_GIB = 100_000
-# Of a configuration, what a search decides itself.
+# Keys of a configuration that a search decides.
 DECIDED = {
     "parallelism": (
         "tensor_parallel_size",
@@ -72,7 +72,7 @@ class SearchProblem:
 
 
 def _content(question: SearchQuestion) -> tuple[dict[str, Any], Path, tuple[str, ...]]:
-    """Return the configuration that a question's model stands for, its folder, and what its files had to say.
+    """Return the configuration that a question's model stands for, its folder, and the notes of its files.
 
     Raises:
         ConfigError: the model is neither a preset nor a file.
@@ -111,7 +111,7 @@ def _content(question: SearchQuestion) -> tuple[dict[str, Any], Path, tuple[str,
 
 
 def _undecided(content: dict[str, Any]) -> dict[str, Any]:
-    """Return a configuration without what a search decides, on one GPU."""
+    """Return a configuration without the keys that a search decides, on one GPU."""
     kept = dict(content)
     for section, keys in DECIDED.items():
         kept[section] = {key: value for key, value in content.get(section, {}).items() if key not in keys}
@@ -121,7 +121,7 @@ def _undecided(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def _batch(content: dict[str, Any]) -> int | None:
-    """Return the samples of a step that a configuration asks for, however it says so; None where it does not."""
+    """Return the global batch of a configuration, however it is given; None where it is not."""
     training = content.get("training", {})
     if training.get("global_batch_size") is not None or training.get("num_micro_batches") is None:
         given: int | None = training.get("global_batch_size")
@@ -132,7 +132,7 @@ def _batch(content: dict[str, Any]) -> int | None:
 
 
 def _overrides(question: SearchQuestion) -> dict[str, Any]:
-    """Return what a question says beside its model, as a configuration."""
+    """Return a question's other fields as a configuration."""
     given: dict[str, Any] = {} if question.system is None else {"system": question.system, "gpu": None}
     if question.sequence_length is not None:
         given["model"] = {"sequence_length": question.sequence_length}

@@ -17,7 +17,7 @@ from predictor.search.stages import Pipelines
 from predictor.search.timer import ROUNDING, Timer
 from predictor.step.memory import GIB
 
-# Nobody pays for memory that they have with more than this many times the fastest layout's time.
+# The Pareto front ends at this many times the fastest layout's time.
 WORTHWHILE = 3.0
 FLOOR, BOUND, REPLAY = range(3)
 
@@ -39,7 +39,7 @@ class _Fitting(NamedTuple):
 
 
 class _Open(NamedTuple):
-    """A candidate in the queue: a time that its step cannot be shorter than, and how that is known.
+    """A candidate in the queue: a time that its step cannot be shorter than, and how it is known.
 
     Attributes:
         us: the floor, the bound or, at last, the replay.
@@ -56,7 +56,7 @@ class _Open(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """What a search found.
+    """Result of a search.
 
     Attributes:
         best: the fastest candidates, the fastest first.
@@ -97,10 +97,10 @@ def plans(space: Space) -> Iterator[Plan]:
 def fastest(timer: Timer, fitting: list[_Fitting], top: int) -> tuple[list[Ranked], int, int]:
     """Return the fastest candidates, and how many were bounded and replayed on the way.
 
-    The candidate whose step may be the shortest is looked at more closely, until the shortest is known by a replay:
-    then it is the next of the ranking.
+    Branch and bound: the candidate with the least known time is bounded, then replayed; a replayed candidate with the
+    least known time is the next of the ranking.
     """
-    queue = [_Open(one.floor_us, FLOOR, one.memory_bytes, i) for i, one in enumerate(fitting)]
+    queue = [_Open(candidate.floor_us, FLOOR, candidate.memory_bytes, i) for i, candidate in enumerate(fitting)]
     heapify(queue)
     best: list[Ranked] = []
     bounded = replayed = 0
@@ -151,9 +151,9 @@ def rank(space: Space, system: PublishedSystem, memory_gib: float | None, top: i
     """Rank every candidate of a space.
 
     Args:
-        space: what to choose from.
+        space: the candidates.
         system: times it.
-        memory_gib: memory of one GPU; None where nothing is too large.
+        memory_gib: memory of one GPU; None: unlimited.
         top: how many to return.
         pareto: look for the Pareto front as well.
 

@@ -32,7 +32,7 @@ class Degrees(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """One candidate: everything that a search chooses."""
+    """A candidate: the choices of a search."""
 
     degrees: Degrees
     zero_stage: int
@@ -92,7 +92,7 @@ class Space:
                             yield Degrees(tp, cp, pp, dp, ep)
 
     def _splits(self, tp: int) -> bool:
-        """Return whether a tensor-parallel size divides what it has to."""
+        """Return whether a tensor-parallel size divides heads and widths."""
         model = self.model
         heads, shared = model.num_attention_heads, model.key_value_heads
         widths = [model.ffn_hidden_size, heads]
@@ -136,7 +136,7 @@ class Space:
         return [False, True] if divides else [False]
 
     def recomputes(self) -> list[Recompute]:
-        """Return the modes of recomputation; of flash attention there is nothing to gain from selecting it."""
+        """Return the modes of recomputation; selective recomputation gains nothing with flash attention."""
         modes = [Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL]
         return [
             mode for mode in modes if mode is not Recompute.SELECTIVE or self.model.attention is not Attention.FLASH
@@ -148,12 +148,12 @@ class Space:
         if stages == 1:
             return [("1f1b", 1)]  # all schedules of a single stage are one
         shares = set(uniform(self.model.num_layers, stages))
-        found = []
+        orders = []
         for name in self.schedules:
             chunks = divisors(min(shares), MAX_CHUNKS)[1:] if SCHEDULES[name].chunks else [1]
             even = [count for count in chunks if all(share % count == 0 for share in shares)]
-            found += [(name, count) for count in even if check(name, stages, num_micro_batches, count) is None]
-        return found
+            orders += [(name, count) for count in even if check(name, stages, num_micro_batches, count) is None]
+        return orders
 
     def layout(self, degrees: Degrees) -> Layout:
         """Return the layout of some degrees on the base's nodes."""
@@ -189,9 +189,9 @@ def _laid_out(base: Layout, degrees: Degrees) -> Layout:
     )
 
 
-def nests(one: int, other: int) -> bool:
-    """Return whether one number divides the other."""
-    return one % other == 0 or other % one == 0
+def nests(first: int, second: int) -> bool:
+    """Return whether either of two numbers divides the other."""
+    return first % second == 0 or second % first == 0
 
 
 def divisors(number: int, largest: int) -> list[int]:

@@ -14,19 +14,19 @@ class Pipelines:
     def __init__(self, space: Space) -> None:
         """Prepare for a space."""
         self._space = space
-        self._found: dict[tuple[int, int], Pipeline] = {}
+        self._pipelines: dict[tuple[int, int], Pipeline] = {}
 
     def of(self, plan: Plan) -> Pipeline:
         """Return the distinct stages of a candidate."""
         key = plan.degrees.pipeline, plan.num_chunks
-        found = self._found.get(key)
-        if found is None:
-            found = self._found[key] = pipeline(self._space.run(plan))
-        return found
+        known = self._pipelines.get(key)
+        if known is None:
+            known = self._pipelines[key] = pipeline(self._space.run(plan))
+        return known
 
 
 def shared_key(plan: Plan) -> Key:
-    """Return what a model chunk depends on; sharing out gradients and weights makes it depend on replicas."""
+    """Return the choices that a model chunk depends on; sharded gradients and weights depend on replicas too."""
     degrees = plan.degrees
     shares = (plan.zero_stage, degrees) if plan.zero_stage >= 2 else degrees.expert
     return degrees.tensor, degrees.context, plan.sequence_parallel, plan.micro_batch_size, shares

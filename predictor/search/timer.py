@@ -5,6 +5,7 @@ The numbers are those of ``predict`` without its intervals; a test holds them to
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -17,14 +18,15 @@ from predictor.timeline.bound import lower_bound
 from predictor.timeline.replay import replay
 from predictor.timeline.schedules import SCHEDULES
 from predictor.timeline.step_end import end_of_step
-from predictor.workloads.layer import gradient_accumulation
-from predictor.workloads.pipeline import Chunk, Stage
+from predictor.workloads.edges import edge_block, message_tasks
+from predictor.workloads.pipeline import Chunk
 from predictor.workloads.run import Recompute, TrainingRun
+from predictor.workloads.stage_end import stage_end
 from predictor.workloads.tasks import Task
 from predictor.workloads.transformer import LayerKind
-from predictor.workloads.transformer_step import edge_block, layer_block, stage_end, step_message
+from predictor.workloads.transformer_step import layer_block
 
-# Both parts of a backward pass are asked for, whether the candidate's schedule runs them apart or not.
+# A schedule that splits backward passes gives both parts, and so the whole.
 SPLITTING = next(name for name, schedule in SCHEDULES.items() if schedule.splits_backward)
 # Sums of the same numbers in another order.
 ROUNDING = 1e-9
@@ -34,7 +36,7 @@ WHOLE = next(name for name, schedule in SCHEDULES.items() if not schedule.splits
 class Work(NamedTuple):
     """One micro-batch through one chunk, in microseconds.
 
-    ``backward`` is recomputation and the whole backward pass, ``weight`` the part of it that makes weights' gradients.
+    ``backward`` is recomputation and the whole backward pass, ``weight`` its part for the gradients of the weights.
     """
 
     forward: float
@@ -43,14 +45,17 @@ class Work(NamedTuple):
 
 
 class LayerWork(NamedTuple):
-    """A layer's work without adding weight gradients to earlier ones, and what that takes.
+    """A layer's work in a single micro-batch without recomputation.
 
-    It is bent where the device waits for the host, or checkpoints travel: its parts then do not add up.
+    Attributes:
+        accumulation: time to add the weight gradients to those of earlier micro-batches.
+        adds_up: the work of any candidate is a sum of these parts; not where the device waits for the host, nor where
+            checkpoints are gathered.
     """
 
     work: Work
     accumulation: float
-    is_bent: bool
+    adds_up: bool
 
 
 class End(NamedTuple):
@@ -64,7 +69,7 @@ class End(NamedTuple):
 
 
 class Timing(NamedTuple):
-    """All that a replay and its bound need, in the order in which they take it; durations per stage and chunk."""
+    """Arguments of a replay and its bound, in their order; durations per stage and chunk."""
 
     forward: list[list[float]]
     backward: list[list[float]]
@@ -82,7 +87,7 @@ def _work(chunk: ChunkTime) -> Work:
 class Timer:
     """Times the candidates of one search.
 
-    Everything is a list over the distinct stages of a pipeline, made once for all candidates that share it.
+    Results are lists over the distinct stages of a pipeline, computed once for all candidates that share them.
     """
 
     def __init__(self, space: Space, system: PublishedSystem, pipelines: Pipelines) -> None:
@@ -93,7 +98,7 @@ class Timer:
         self._overlaps_reduction = space.base.overlap_gradient_reduction
         self._overlaps_gather = space.base.overlap_parameter_gather
         self._layers: dict[Key, LayerWork] = {}
-        self._asked: dict[Key, Work] = {}
+        self._exact: dict[Key, Work] = {}
         self._edges: dict[Key, Work] = {}
         self._floors: dict[Key, float] = {}
         self._works: dict[Key, list[list[Work]]] = {}
@@ -123,7 +128,7 @@ class Timer:
         )
 
     def floor_us(self, plan: Plan) -> float:
-        """Return how long the fullest stage works on its layers: quickly known, and no step is shorter."""
+        """Return the time of the fullest stage's layers: fast to compute, and no step is shorter."""
         shared = shared_key(plan)
         count = plan.num_micro_batches
         key = (shared, count, plan.recompute, plan.degrees.pipeline, self._layered_as(plan))
@@ -182,7 +187,7 @@ class Timer:
         return known
 
     def _chunk(self, plan: Plan, shared: Key, chunk: Chunk, layers: dict[LayerKind, Work]) -> Work:
-        """Return the work of a chunk: its layers and what it runs beside them."""
+        """Return the work of a chunk: its edge and its layers."""
         forward, backward, weight = self._edge(plan, shared, chunk.is_first, chunk.is_last)
         for kind, count in chunk.layers:
             layer = layers[kind]
@@ -194,58 +199,57 @@ class Timer:
     def _layer(self, plan: Plan, shared: Key, kind: LayerKind) -> Work:
         """Return the work of a layer.
 
-        Where nothing hides behind anything, one answer tells those of every number of micro-batches m and of full
+        Without overlap, the work of a single micro-batch gives that of every number of micro-batches m and of full
         recomputation: weight gradients are added to earlier ones in 1 − 1/m of the micro-batches, and a layer is
-        recomputed by its forward pass. What ZeRO-2 and 3 add hides behind that work, so those are asked for, but a
-        recomputed layer's weights are there already.
+        recomputed by its forward pass. The traffic of ZeRO-2 and 3 hides behind that work, so it is timed per
+        candidate, though never for recomputation, whose weights are gathered already.
         """
-        whole = plan._replace(zero_stage=min(plan.zero_stage, 1))
-        once = self._layer_once(whole, shared_key(whole), kind)
-        if once.is_bent or plan.recompute is Recompute.SELECTIVE:
-            return self._layer_asked(plan, shared, kind)
-        again = once.work.forward if plan.recompute is Recompute.FULL else 0.0
+        unsharded = plan._replace(zero_stage=min(plan.zero_stage, 1))
+        single = self._layer_in_single(unsharded, shared_key(unsharded), kind)
+        if not single.adds_up or plan.recompute is Recompute.SELECTIVE:
+            return self._layer_exactly(plan, shared, kind)
+        recompute = single.work.forward if plan.recompute is Recompute.FULL else 0.0
         if plan.zero_stage >= 2:
-            forward, backward, weight = self._layer_asked(plan._replace(recompute=Recompute.NONE), shared, kind)
-            return Work(forward, again + backward, weight)
-        forward, backward, weight = once.work
-        added = once.accumulation * (1.0 - 1.0 / plan.num_micro_batches)
-        return Work(forward, again + backward + added, weight + added)
+            forward, backward, weight = self._layer_exactly(plan._replace(recompute=Recompute.NONE), shared, kind)
+            return Work(forward, recompute + backward, weight)
+        forward, backward, weight = single.work
+        added = single.accumulation * (1.0 - 1.0 / plan.num_micro_batches)
+        return Work(forward, recompute + backward + added, weight + added)
 
-    def _layer_once(self, plan: Plan, shared: Key, kind: LayerKind) -> LayerWork:
+    def _layer_in_single(self, plan: Plan, shared: Key, kind: LayerKind) -> LayerWork:
         """Return a layer's work in a single micro-batch without recomputation."""
         layered_as = self._layered_as(plan)
         key = (shared, kind, layered_as)
         known = self._layers.get(key)
         if known is None:
             run = replace(self._run(plan, layered_as), num_micro_batches=1, recompute=Recompute.NONE)
-            layer = time_block(self._system, layer_block(run, kind))
+            block = layer_block(run, kind)
+            layer = time_block(self._system, block)
             waits = any(step_pass.host.us > 0.0 for step_pass in layer.passes)
-            accumulation = self._us([gradient_accumulation(run, kind)])
-            known = LayerWork(_work(layer), accumulation, waits or run.partition_activations)
-            self._layers[key] = known
+            adds_up = not (waits or run.partition_activations)
+            known = self._layers[key] = LayerWork(_work(layer), self._us(block.accumulation), adds_up)
         return known
 
-    def _layer_asked(self, plan: Plan, shared: Key, kind: LayerKind) -> Work:
-        """Return a layer's work of just this candidate."""
+    def _layer_exactly(self, plan: Plan, shared: Key, kind: LayerKind) -> Work:
+        """Return a layer's work with the candidate's own micro-batches, recomputation and sharding."""
         layered_as = self._layered_as(plan)
         key = (shared, plan.num_micro_batches, plan.recompute, kind, layered_as)
-        known = self._asked.get(key)
+        known = self._exact.get(key)
         if known is None:
             block = layer_block(self._run(plan, layered_as), kind)
-            known = self._asked[key] = _work(time_block(self._system, block))
+            known = self._exact[key] = _work(time_block(self._system, block))
         return known
 
     def _layered_as(self, plan: Plan) -> str:
         """Return a schedule whose layers take as long as the candidate's.
 
-        A schedule that splits backward passes tells both halves, and so the whole; only where traffic hides behind the
-        half that waits does it differ from one that does not.
+        Splitting the backward pass changes its sum only where traffic hides behind the gradients of the weights.
         """
         hides = self._space.base.overlap_tensor_parallel and plan.degrees.tensor > 1
         return WHOLE if hides and not SCHEDULES[plan.schedule].splits_backward else SPLITTING
 
-    def _us(self, tasks: list[Task]) -> float:
-        """Return the time of tasks that run one after the other."""
+    def _us(self, tasks: Sequence[Task]) -> float:
+        """Return the time of tasks in sequence."""
         cost = self._system.cost
         return sum([cost(task.operator, task.direction, task.shape).us * task.times for task in tasks])
 
@@ -256,22 +260,19 @@ class Timer:
         key = (shared, is_first, is_last)
         known = self._edges.get(key)
         if known is None:
-            run = self._run(plan, SPLITTING)
-            last = plan.degrees.pipeline - 1
-            stage, chunk = (last, plan.num_chunks - 1) if is_last else (0, 0) if is_first else (min(1, last), 0)
-            known = self._edges[key] = _work(time_block(self._system, edge_block(run, stage, chunk)))
+            edge = edge_block(self._run(plan, SPLITTING), is_first, is_last)
+            known = self._edges[key] = _work(time_block(self._system, edge))
         return known
 
     def _message(self, plan: Plan) -> float:
         key = plan.degrees, plan.sequence_parallel, plan.micro_batch_size
         known = self._messages.get(key)
         if known is None:
-            known = self._us(step_message(self._space.run(plan)))
-            self._messages[key] = known
+            known = self._messages[key] = self._us(message_tasks(self._space.run(plan)))
         return known
 
     def _exposed(self, end: End, chunks: list[Work]) -> tuple[float, float]:
-        """Return what a stage's step ends with: the exposed reduction, then optimizer and gathering."""
+        """Return the exposed reduction of a stage, and its optimizer step with the exposed gathering."""
         reduction, tied, optimizer, gather, buckets = end
         forward = backward = 0.0
         for work in chunks:
@@ -284,20 +285,21 @@ class Timer:
         return reduction + tied, optimizer + gather
 
     def _stage_ends(self, plan: Plan) -> list[End]:
-        """Return how every distinct stage's step ends."""
+        """Return the end of the step of every distinct stage."""
         key = (plan.degrees, plan.zero_stage, plan.num_chunks)
         known = self._ends.get(key)
         if known is None:
             run = self._space.run(plan)
-            known = self._ends[key] = [self._end(run, stage) for stage in self._pipelines.of(plan).distinct]
+            stages = [stage.earliest for stage in self._pipelines.of(plan).distinct]
+            ends = [stage_end(run, stage, run.rank_parameters(stage)) for stage in stages]
+            known = self._ends[key] = [
+                End(
+                    self._us(end.reduction),
+                    self._us(end.tied),
+                    self._us(end.optimizer),
+                    self._us(end.gather),
+                    end.buckets,
+                )
+                for end in ends
+            ]
         return known
-
-    def _end(self, run: TrainingRun, stage: Stage) -> End:
-        tasks = stage_end(run, stage, run.stage_parameters(stage.earliest))
-        return End(
-            reduction=self._us(tasks.reduction),
-            tied=self._us(tasks.tied),
-            optimizer=self._us(tasks.optimizer),
-            gather=self._us(tasks.gather),
-            buckets=tasks.buckets,
-        )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import add
 
 from predictor.costs.cost import Source
 from predictor.costs.published import PublishedSystem
-from predictor.step.composition import Prediction
+from predictor.step.composition import StepTime
 from predictor.step.stages import PassTime
 from predictor.workloads.tasks import TRAFFIC, Part
 
@@ -66,7 +66,7 @@ class StageParts:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What one operator or collective contributes, and how far its answers can be trusted.
+    """Contribution of one operator or collective, with its source and its extrapolation.
 
     Attributes:
         operator: which regressor's operator answered.
@@ -75,7 +75,8 @@ class Answer:
         step_us: its time on the stage where it takes longest.
         outside: the size that lies farthest outside the measured range, "topology", or None.
         factor: how many times beyond the measured range that size is; None for a topology.
-        width_us: what it adds to the width of the step's interval, on the stage where that is most.
+        donor: the operator that its time was transferred from, where it was not measured itself.
+        width_us: its share of the interval's width, on the stage where that is largest.
     """
 
     operator: str
@@ -84,6 +85,7 @@ class Answer:
     step_us: float
     outside: str | None
     factor: float | None
+    donor: str | None
     width_us: float
 
 
@@ -95,11 +97,11 @@ def _kernels(passes: Iterable[PassTime]) -> float:
     )
 
 
-def stage_parts(prediction: Prediction) -> list[StageParts]:
+def stage_parts(timed: StepTime) -> list[StageParts]:
     """Return where every stage spends the step."""
-    count, timeline = prediction.run.num_micro_batches, prediction.timeline
+    count, timeline = timed.tasks.num_micro_batches, timed.timeline
     parts = []
-    for index, stage in enumerate(prediction.stages):
+    for index, stage in enumerate(timed.stages):
         whole = stage.whole
         traffic = {
             part: count * sum(step_pass.traffic[part].us for step_pass in whole.passes if part in step_pass.traffic)
@@ -120,7 +122,7 @@ def stage_parts(prediction: Prediction) -> list[StageParts]:
                 data_parallel_exposed_us=stage.exposed_reduction.us + traffic[Part.DATA_PARALLEL],
                 optimizer_us=stage.optimizer.us,
                 parameter_gather_us=stage.gather.us,
-                waiting_us=prediction.end.waiting(index, stage.optimizer.us, stage.gather.us),
+                waiting_us=timed.end.waiting(index, stage.optimizer.us, stage.gather.us),
                 data_parallel_hidden_us=max(0.0, stage.reduction.us - stage.exposed_reduction.us)
                 + count
                 * sum(
@@ -133,24 +135,24 @@ def stage_parts(prediction: Prediction) -> list[StageParts]:
     return parts
 
 
-def _exposed_share(prediction: Prediction, stage: int) -> float:
+def _exposed_share(timed: StepTime, stage: int) -> float:
     """Return the share of a gradient reduction's width that computing does not hide."""
-    reduction, exposed = prediction.stages[stage].reduction, prediction.stages[stage].exposed_reduction
+    reduction, exposed = timed.stages[stage].reduction, timed.stages[stage].exposed_reduction
     width_us = reduction.high_us - reduction.low_us
     return min(1.0, (exposed.high_us - exposed.low_us) / width_us) if width_us else 1.0
 
 
-def answers(prediction: Prediction, system: PublishedSystem) -> list[Answer]:
-    """Return what each operator and collective contributes, the largest first.
+def answers(timed: StepTime, system: PublishedSystem) -> list[Answer]:
+    """Return the contribution of each operator and collective, the largest first.
 
     Side kernels are timed by their bytes at another operator's rate and counted under their own name.
     """
     merged: dict[tuple[str, str], Answer] = {}
-    step = prediction.tasks
+    step = timed.tasks
     distinct = {stage: number for number, stage in enumerate(step.stages)}  # equal stages give equal answers
     for stage, number in distinct.items():
         on_stage: dict[tuple[str, str], Answer] = {}
-        reduction, exposed = stage.end.reduction, _exposed_share(prediction, number)
+        reduction, exposed = stage.end.reduction, _exposed_share(timed, number)
         for task, times in step.calls(stage):
             cost = system.cost(task.operator, task.direction, task.shape)
             outside = system.outside(task.operator, task.direction, task.shape)
@@ -163,31 +165,29 @@ def answers(prediction: Prediction, system: PublishedSystem) -> list[Answer]:
                 step_us=cost.us * times,
                 outside=outside.dimension if outside else None,
                 factor=outside.factor if outside else None,
+                donor=outside.donor if outside else None,
                 width_us=width_us,
             )
             key = (name, new.direction)
-            on_stage[key] = _merged(on_stage[key], new, add) if key in on_stage else new
+            on_stage[key] = _merged((on_stage[key], new), add) if key in on_stage else new
         for key, new in on_stage.items():
-            merged[key] = _merged(merged[key], new, max) if key in merged else new
+            merged[key] = _merged((merged[key], new), max) if key in merged else new
     return sorted(merged.values(), key=lambda answer: -answer.step_us)
 
 
-def _merged(one: Answer, other: Answer, both: Callable[[float, float], float]) -> Answer:
-    """Return two answers of one operator as one, with the weaker source and the farther extrapolation.
+def _merged(pair: tuple[Answer, Answer], combine: Callable[[float, float], float]) -> Answer:
+    """Return two answers of an operator as one, with the weaker source and the farther extrapolation.
 
-    ``both`` makes one time of two: their sum on one stage, the larger of two stages.
+    ``combine`` adds the times of one stage, and takes the larger of two stages.
     """
 
     def distance(answer: Answer) -> float:
         return 0.0 if answer.outside is None else answer.factor or float("inf")
 
-    far = max(one, other, key=distance)
-    return Answer(
-        operator=one.operator,
-        direction=one.direction,
-        source=max(one.source, other.source),
-        step_us=both(one.step_us, other.step_us),
-        outside=far.outside,
-        factor=far.factor,
-        width_us=both(one.width_us, other.width_us),
+    first, second = pair
+    return replace(
+        max(pair, key=distance),
+        source=max(first.source, second.source),
+        step_us=combine(first.step_us, second.step_us),
+        width_us=combine(first.width_us, second.width_us),
     )

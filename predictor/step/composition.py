@@ -7,15 +7,13 @@ from dataclasses import dataclass, field
 from math import exp, hypot, log
 from typing import NamedTuple
 
-from predictor.costs.cost import Cost, Source
+from predictor.costs.cost import Cost
 from predictor.costs.published import PublishedSystem
 from predictor.step.stages import StageTime, time_stages, time_tasks
 from predictor.timeline.replay import Replay, replay
 from predictor.timeline.schedules import SCHEDULES
 from predictor.timeline.step_end import StepEnd, end_of_step
-from predictor.workloads.run import TrainingRun
 from predictor.workloads.step_tasks import StepTasks
-from predictor.workloads.transformer_step import transformer_step
 
 # The same kernels on two machines with the same GPU differ by a median of 5 % forward and 7 to 8 % backward (A100
 # tables of two sources, same shapes), and a run is not on the machine that was measured. As a log, for the whole step.
@@ -23,51 +21,31 @@ MACHINE_SPREAD = 0.08
 
 
 @dataclass(frozen=True, slots=True)
-class Prediction:
-    """The time of one step and everything that it is made of; durations in microseconds.
+class StepTime:
+    """The time of one step of any workload and its parts, in microseconds.
 
     Attributes:
+        tasks: the step's tasks and their memory.
         step: the step, with its 90 % interval and its weakest source.
         stages: per pipeline stage.
         message: one message between neighbouring stages.
         timeline: the replay behind the point estimate.
         end: how the step ends behind the timeline.
         closing: the longest of the stages' updates, behind the last reduction.
-        tasks: all that the step runs, which the times are of.
     """
 
-    run: TrainingRun
     tasks: StepTasks = field(repr=False, compare=False)
-    system: str
-    gpu: str
     step: Cost
     stages: tuple[StageTime, ...]
     message: Cost
     timeline: Replay
     end: StepEnd
     closing: Cost
-    peak_tflop_per_s: float
 
     @property
     def critical_stage(self) -> int:
         """Return the stage whose end ends the step; its parts add up to the step."""
         return self.end.critical_stage
-
-    @property
-    def tokens_per_second(self) -> float:
-        """Return tokens per second of the whole run."""
-        return self.run.tokens_per_step / self.step.us * 1e6
-
-    @property
-    def model_flops_per_second(self) -> float:
-        """Return model FLOP/s per GPU, recomputation not counted."""
-        flops = self.run.model.model_flops_per_token() * self.run.tokens_per_step
-        return flops / self.step.us * 1e6 / self.run.layout.num_gpus
-
-    @property
-    def mfu(self) -> float:
-        """Return the model FLOP/s utilisation."""
-        return self.model_flops_per_second / (self.peak_tflop_per_s * 1e12)
 
     @property
     def bubble_us(self) -> float:
@@ -78,14 +56,14 @@ class Prediction:
 
 
 class Durations(NamedTuple):
-    """What a replay is asked with: µs per stage and chunk; no weights where the schedule has no slots for them."""
+    """Durations of a replay's slots in µs, per stage and chunk; ``weight`` is empty where no slot is split off."""
 
     forward: list[list[float]]
     backward: list[list[float]]
     weight: list[list[float]]
 
 
-def durations(run: TrainingRun, stages: Sequence[StageTime], end: str = "us") -> Durations:
+def durations(step: StepTasks, stages: Sequence[StageTime], end: str = "us") -> Durations:
     """Return one end ("us", "low_us" or "high_us") of every slot's duration."""
     forward = [[getattr(chunk.forward.cost, end) for chunk in stage.chunks] for stage in stages]
     backward = [
@@ -93,16 +71,16 @@ def durations(run: TrainingRun, stages: Sequence[StageTime], end: str = "us") ->
         for stage in stages
     ]
     weight = [[getattr(chunk.weight.cost, end) for chunk in stage.chunks] for stage in stages]
-    return Durations(forward, backward, weight if SCHEDULES[run.schedule].splits_backward else [])
+    return Durations(forward, backward, weight if SCHEDULES[step.schedule].splits_backward else [])
 
 
 def _compose(
-    run: TrainingRun, stages: Sequence[StageTime], message: Cost, closing: Cost, end: str
+    step: StepTasks, stages: Sequence[StageTime], message: Cost, closing: Cost, end: str
 ) -> tuple[Replay, StepEnd]:
     """Return timeline and end of the step from one end ("us", "low_us" or "high_us") of every cost."""
-    slots = durations(run, stages, end)
+    slots = durations(step, stages, end)
     timeline = replay(
-        SCHEDULES[run.schedule], run.num_micro_batches, *slots, getattr(message, end), run.blocking_transfers
+        SCHEDULES[step.schedule], step.num_micro_batches, *slots, getattr(message, end), step.blocking_transfers
     )
     exposed = [getattr(stage.exposed_reduction, end) for stage in stages]
     return timeline, end_of_step(timeline.finished, exposed, getattr(closing, end))
@@ -114,35 +92,21 @@ def widened(us: float, low_us: float, high_us: float) -> tuple[float, float]:
     return us * exp(-hypot(below, MACHINE_SPREAD)), us * exp(hypot(above, MACHINE_SPREAD))
 
 
-def predict(run: TrainingRun, system: PublishedSystem) -> Prediction:
-    """Predict one training step.
+def time_step(tasks: StepTasks, system: PublishedSystem) -> StepTime:
+    """Time one step of any workload.
 
     Raises:
-        PublishedError: the system lacks a regressor that the run needs.
+        PublishedError: the system lacks a regressor that a task needs.
     """
-    tasks = transformer_step(run)
     stages = time_stages(system, tasks)
     message = time_tasks(system, tasks.message)
     closing = max((stage.optimizer + stage.gather for stage in stages), key=lambda cost: cost.us)
-    timeline, step_end = _compose(run, stages, message, closing, "us")
-    (_, low), (_, high) = (_compose(run, stages, message, closing, end) for end in ("low_us", "high_us"))
+    timeline, step_end = _compose(tasks, stages, message, closing, "us")
+    (_, low), (_, high) = (_compose(tasks, stages, message, closing, end) for end in ("low_us", "high_us"))
     low_us, high_us = widened(step_end.step, low.step, high.step)
     sources = [closing.source, message.source]
-    if run.precision != system.precision:
-        sources.append(Source.EXTRAPOLATED)  # answered from another precision with the same element size and peak
     for stage in stages:
         sources += [step_pass.cost.source for chunk in stage.chunks for step_pass in chunk.passes]
         sources.append(stage.reduction.source)
-    return Prediction(
-        run=run,
-        tasks=tasks,
-        system=system.name,
-        gpu=system.gpu,
-        step=Cost(step_end.step, low_us, high_us, max(sources)),
-        stages=stages,
-        message=message,
-        timeline=timeline,
-        end=step_end,
-        closing=closing,
-        peak_tflop_per_s=system.hardware.gpu.peak_tflop_per_s[run.precision].value,
-    )
+    step = Cost(step_end.step, low_us, high_us, max(sources))
+    return StepTime(tasks, step, stages, message, timeline, step_end, closing)

@@ -1,24 +1,21 @@
-"""The memory that one GPU of every stage needs: states, activations by recompute mode, buffers, and an allowance.
+"""Peak memory of one GPU per stage: states, activations of all micro-batches in flight, buffers, and an allowance.
 
-States per parameter follow Rajbhandari et al. 2019 (ZeRO), arXiv:1910.02054, section 3.1; activations follow
-Korthikanti et al. 2022, arXiv:2205.05198, section 4, operator by operator, so that any architecture has its own sum.
+A workload gives the bytes of blocks and stages (``BlockMemory``, ``StageStates``), a schedule the micro-batches in
+flight.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import ceil
 
-from predictor.step.activations import embedding_bytes, gathered_edge_bytes, held_head_bytes, kept_bytes, working_bytes
-from predictor.timeline.schedules import SCHEDULES, peak_in_flight
-from predictor.workloads.run import FP32_BYTES, TrainingRun
+from predictor.timeline.schedules import SCHEDULES, Schedule, peak_in_flight
+from predictor.workloads.step_tasks import BlockMemory, StageTasks, StepTasks
 
 GIB = 2**30
-# Adam in mixed precision keeps fp32 weights and two moments; in fp32 the weights are there already.
-MIXED_PRECISION_STATE_BYTES = 3 * FP32_BYTES
-FP32_STATE_BYTES = 2 * FP32_BYTES
-# What nobody computes and every run has. Assumed, not measured: context, libraries and communicators of one process,
-# and blocks that the caching allocator cannot reuse, as a share of what tensors take.
+# Assumed, not measured: context, libraries and communicators of one process, and blocks that the caching allocator
+# cannot reuse, as a share of what tensors take.
 RUNTIME_BYTES = 1.5 * GIB
 FRAGMENTATION = 0.05
 
@@ -51,56 +48,44 @@ class StageMemory:
 
     @property
     def total(self) -> float:
-        """Return all of it."""
+        """Return the sum of all parts."""
         return self.states + self.activations + self.working + self.buffers + self.allowance
 
 
-def _states(run: TrainingRun, parameters: int, ranks: int) -> tuple[float, float, float]:
-    """Return bytes of weights, gradients and optimizer states on one of ``ranks`` ranks that may share them out."""
-    shared = [parameters / ranks if run.zero_stage >= stage else float(parameters) for stage in (3, 2, 1)]
-    full = run.element_bytes == FP32_BYTES
-    state_bytes = FP32_STATE_BYTES if full else MIXED_PRECISION_STATE_BYTES
-    return shared[0] * run.element_bytes, shared[1] * run.gradient_bytes, shared[2] * state_bytes
+def together(blocks: Iterable[tuple[BlockMemory, int]]) -> BlockMemory:
+    """Return what a stage's blocks, each so many times, hold together; ``working`` includes gathered weights."""
+    kept = working = kept_first = kept_last = deferred = gathered = 0.0
+    for block, count in blocks:
+        kept += block.kept * count
+        working = max(working, block.working)
+        kept_first += block.kept_first
+        kept_last += block.kept_last
+        deferred += block.deferred
+        gathered += block.gathered
+    return BlockMemory(kept, working + gathered, kept_first, kept_last, deferred)
 
 
-def buffer_bytes(run: TrainingRun, stage: int) -> float:
-    """Return bytes of gradients on their way into a reduction, where they are not reduced where they lie.
-
-    DeepSpeed copies them into buckets: one, or two where one fills while the other travels. ZeRO-3 holds the whole
-    gradient of the piece at work, and of the next one where that overlaps. fp32 gradients are accumulated in a buffer
-    that is reduced in place, as Megatron-LM does.
-    """
-    if run.layout.gradient_ranks == 1:
-        return 0.0
-    copies = 2 if run.overlap_gradient_reduction else 1
-    if run.zero_stage == 3:
-        pieces = [run.layer_parameters(kind) for kind in run.stage_kinds(stage)]
-        pieces.append(run.model.embedding_parameters(run.layout.tensor_parallel_size))
-        return float(copies * max(pieces) * run.gradient_bytes)
-    if run.fp32_gradients:
-        return 0.0
-    bucket = min(run.gradient_bucket_elements, run.stage_parameters(stage))
-    return float(copies * bucket * run.gradient_bytes)
-
-
-def state_bytes(run: TrainingRun, stage: int) -> tuple[float, float, float]:
-    """Return bytes of weights, gradients and optimizer states on one GPU of a stage."""
-    layout = run.layout
-    dense = _states(run, run.dense_parameters(stage), layout.gradient_ranks)
-    routed = _states(run, run.expert_parameters(stage), layout.expert_gradient_ranks)
-    return dense[0] + routed[0], dense[1] + routed[1], dense[2] + routed[2]
-
-
-def held_bytes(in_flight: int, pieces: int, kept: float, embedding: float) -> float:
-    """Return the activations of everything in flight.
+def activation_bytes(held: BlockMemory, in_flight: int, num_chunks: int) -> float:
+    """Return the activations of all micro-batches in flight, the model's end aside.
 
     Args:
-        in_flight: micro-batches' pieces that the stage holds at most.
-        pieces: of the stage.
-        kept: bytes that one micro-batch keeps in all of them.
-        embedding: bytes that it keeps of the embedding, which one piece has.
+        held: by the stage's blocks together.
+        in_flight: micro-batches' chunks that the stage holds at most.
+        num_chunks: of the stage.
     """
-    return in_flight * kept / pieces + ceil(in_flight / pieces) * embedding
+    return in_flight * held.kept / num_chunks + ceil(in_flight / num_chunks) * held.kept_first
+
+
+def end_bytes(schedule: Schedule, held: BlockMemory, num_stages: int, num_micro_batches: int) -> float:
+    """Return the activations of the model's end on the last stage.
+
+    1F1B, interleaved or not, runs the backward pass at once. AFAB keeps the activations of all micro-batches, ZB-H1
+    those that the gradients of weights need.
+    """
+    in_flight = peak_in_flight(schedule, num_stages - 1, num_stages, num_micro_batches, 1)
+    if schedule.splits_backward:
+        return held.kept_last + (in_flight - 1) * held.deferred
+    return held.kept_last if schedule.chunks else in_flight * held.kept_last
 
 
 def allowance_bytes(tensors: float) -> float:
@@ -108,21 +93,24 @@ def allowance_bytes(tensors: float) -> float:
     return RUNTIME_BYTES + FRAGMENTATION * tensors
 
 
-def stage_memory(run: TrainingRun, stage: int) -> StageMemory:
-    """Return what one GPU of a stage needs."""
-    weights, gradients, optimizer = state_bytes(run, stage)
-    pieces, stages = run.virtual_pipeline_parallel_size, run.layout.pipeline_parallel_size
-    in_flight = peak_in_flight(SCHEDULES[run.schedule], stage, stages, run.num_micro_batches, pieces)
-    kinds = run.stage_kinds(stage)
-    kept = sum(kept_bytes(run, kind) * count for kind, count in kinds.items())
-    activations = held_bytes(in_flight, pieces, kept, embedding_bytes(run) if stage == 0 else 0.0)
-    working = working_bytes(run, kinds) + (held_head_bytes(run) if stage == stages - 1 else 0.0)
-    working += gathered_edge_bytes(run) if stage in (0, stages - 1) else 0.0
-    buffers = buffer_bytes(run, stage)
+def _stage_memory(step: StepTasks, number: int, held: BlockMemory) -> StageMemory:
+    """Return what one GPU of a stage needs whose blocks together hold ``held`` per micro-batch."""
+    stage, schedule, num_stages = step.stages[number], SCHEDULES[step.schedule], len(step.stages)
+    num_chunks = len(stage.chunks)
+    in_flight = peak_in_flight(schedule, number, num_stages, step.num_micro_batches, num_chunks)
+    activations = activation_bytes(held, in_flight, num_chunks)
+    at_end = number == num_stages - 1
+    working = held.working + (end_bytes(schedule, held, num_stages, step.num_micro_batches) if at_end else 0.0)
+    weights, gradients, optimizer, buffers = stage.states
     tensors = weights + gradients + optimizer + activations + working + buffers
     return StageMemory(weights, gradients, optimizer, activations, working, buffers, allowance_bytes(tensors))
 
 
-def run_memory(run: TrainingRun) -> list[StageMemory]:
+def step_memory(step: StepTasks) -> list[StageMemory]:
     """Return what one GPU of every stage needs."""
-    return [stage_memory(run, stage) for stage in range(run.layout.pipeline_parallel_size)]
+    held: dict[StageTasks, BlockMemory] = {}
+    for stage in step.stages:
+        if stage not in held:
+            blocks = [(block.memory, count) for chunk in stage.chunks for block, count in chunk.blocks]
+            held[stage] = together(blocks)
+    return [_stage_memory(step, number, held[stage]) for number, stage in enumerate(step.stages)]

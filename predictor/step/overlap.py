@@ -1,12 +1,17 @@
-"""Exposed communication: the part of a collective that overlapped computation does not hide."""
+"""Exposed communication: the part of a collective that overlapped computation does not hide.
+
+Closed forms of small dependency graphs, to whose replay they are tested equal (``timeline/graph.py``).
+"""
 
 from __future__ import annotations
+
+from math import inf
 
 from predictor.costs.cost import Cost
 
 
 def without_part(cost: Cost, part: Cost) -> Cost:
-    """Return a cost without a part of it; never below nothing."""
+    """Return a cost without a part of it; never below zero."""
     return Cost(
         max(0.0, cost.us - part.us),
         max(0.0, cost.low_us - part.low_us),
@@ -15,40 +20,32 @@ def without_part(cost: Cost, part: Cost) -> Cost:
     )
 
 
-def shorter_cost(one: Cost, other: Cost) -> Cost:
-    """Return the shorter of two costs, end by end."""
+def shorter_cost(first: Cost, second: Cost) -> Cost:
+    """Return the shorter of two costs, each end of the interval by itself."""
     return Cost(
-        min(one.us, other.us),
-        min(one.low_us, other.low_us),
-        min(one.high_us, other.high_us),
-        max(one.source, other.source),
+        min(first.us, second.us),
+        min(first.low_us, second.low_us),
+        min(first.high_us, second.high_us),
+        max(first.source, second.source),
     )
 
 
-def exposed(traffic: Cost, window: Cost) -> Cost:
-    """Return what traffic adds to a pass when it runs beside tasks that take ``window``."""
-    return Cost(
-        max(0.0, traffic.us - window.us),
-        max(0.0, traffic.low_us - window.high_us),
-        max(0.0, traffic.high_us - window.low_us),
-        traffic.source,
-    )
+def left_over(traffic_us: float, window_us: float, buckets: float) -> float:
+    """Return the exposed part of traffic in equal buckets beside a window of computation.
 
-
-def left_over(traffic_us: float, window_us: float, buckets: int) -> float:
-    """Return what a gradient reduction takes longer than the backward pass that it runs beside.
-
-    The first bucket is full after 1/buckets of the pass, and the last one can only follow it. The same holds the other
-    way round for updated weights that are gathered during a forward pass.
+    Gradients: bucket k of b is full once k/b of the backward pass w has run and follows bucket k - 1, so the last one
+    ends max over k of (k·w/b + (b - k + 1)·r/b) after the window's start. This is linear in k: k = 1 or k = b decides.
+    Updated weights that are gathered during a forward pass mirror this in time. Without buckets (infinitely many)
+    traffic starts with the window.
     """
     return max(traffic_us / buckets, traffic_us - window_us * (1.0 - 1.0 / buckets))
 
 
-def exposed_reduction(reduction: Cost, window: Cost, buckets: int) -> Cost:
-    """Return what a gradient reduction adds to the step when it overlaps a backward pass."""
+def exposed(traffic: Cost, window: Cost, buckets: float = inf) -> Cost:
+    """Return what traffic adds to the tasks that it runs beside; a short window makes the upper end."""
     return Cost(
-        left_over(reduction.us, window.us, buckets),
-        left_over(reduction.low_us, window.high_us, buckets),
-        left_over(reduction.high_us, window.low_us, buckets),
-        reduction.source,
+        left_over(traffic.us, window.us, buckets),
+        left_over(traffic.low_us, window.high_us, buckets),
+        left_over(traffic.high_us, window.low_us, buckets),
+        traffic.source,
     )

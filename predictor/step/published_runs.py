@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from predictor.costs.folder import OPERATOR_FOLDER
 from predictor.costs.published import PublishedSystem
 from predictor.workloads.run import TrainingRun
 
@@ -15,13 +16,15 @@ def _hides_sharded_traffic(run: TrainingRun) -> bool:
 
 
 def published_runs_note(run: TrainingRun, system: PublishedSystem) -> str | None:
-    """Return how published runs of a run's kind came out, on its chip where there are any.
+    """Return the error of predictions of published runs of this kind, on the same GPU where there are any.
 
-    Two kinds have such runs: sharded ones that hide traffic, and any on a system known from a data sheet. Where both
-    apply, sharding decides, whose errors are the larger. None for every other run.
+    Two kinds have such runs: sharded ones with hidden traffic, and all on a system known from a data sheet, which has a
+    donor and no operators of its own. A run of both kinds gets the note of the sharded ones, whose errors are larger.
+    None for every other run.
     """
     sharded = _hides_sharded_traffic(run)
-    if not sharded and system.hardware.transfer is None:
+    measured = system.hardware.transfer is None or system.files.names(OPERATOR_FOLDER)
+    if measured and not sharded:
         return None
     from predictor.step.published_groups import published_runs  # most predictions need none of it
 

@@ -1,16 +1,17 @@
-"""A prediction as spans, for a trace file and a picture."""
+"""A prediction as one dependency graph, and its spans for a trace file and a picture."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from predictor.step.composition import Prediction, durations
+from predictor.step.composition import StepTime, durations
+from predictor.step.prediction import Prediction
 from predictor.step.stages import PassTime
-from predictor.timeline.graph import replay_graph
-from predictor.timeline.pipeline import PASS_NAMES, Stream, pipeline_tasks
+from predictor.timeline.graph import GraphTask, replay_graph
+from predictor.timeline.pipeline import PASS_NAMES, Stream, pipeline_tasks, starts_of_slot
 from predictor.timeline.schedules import BACKWARD, FORWARD, SCHEDULES, WEIGHT
 from predictor.timeline.spans import parts_of
-from predictor.timeline.step_end import ending_spans
+from predictor.timeline.step_end import StageEnd, ending_tasks
 from predictor.timeline.trace import RECOMPUTE, StepTrace
 from predictor.workloads.tasks import Part
 
@@ -21,50 +22,101 @@ TRAFFIC_NAMES = {
     Part.PIPELINE_PARALLEL: "pipeline traffic",
     Part.DATA_PARALLEL: "data-parallel traffic",
 }
+SlotKind = tuple[int, object, object]  # stage, pass, chunk
 
 
-def _parts(kernels: str, passes: Sequence[PassTime]) -> list[tuple[str, float]]:
-    """Return what passes are made of: kernels first, then traffic, then waiting for the host."""
-    whole = passes[0]
-    for one in passes[1:]:
-        whole = whole + one
-    traffic = {part: cost.us for part, cost in whole.traffic.items() if cost.us > 0.0}
-    parts = [(kernels, whole.cost.us - whole.host.us - sum(traffic.values()))]
-    parts += [(TRAFFIC_NAMES[part], us) for part, us in traffic.items()]
-    return [*parts, ("waiting for the host", whole.host.us)] if whole.host.us else parts
+def _parts(step_pass: PassTime) -> list[tuple[str, float]]:
+    """Return what a pass is made of: kernels first, then exposed traffic, then waiting for the host."""
+    traffic = [(TRAFFIC_NAMES[part], cost.us) for part, cost in step_pass.traffic.items() if cost.us > 0.0]
+    kernels = step_pass.cost.us - step_pass.host.us - sum(us for _, us in traffic)
+    return [("kernels", kernels), *traffic, ("waiting for the host", step_pass.host.us)]
+
+
+def _slot_passes(timed: StepTime) -> dict[SlotKind, tuple[PassTime, ...]]:
+    """Return the passes that every kind of slot runs."""
+    passes: dict[SlotKind, tuple[PassTime, ...]] = {}
+    for stage, stage_time in enumerate(timed.stages):
+        for index, chunk in enumerate(stage_time.chunks):
+            passes[stage, PASS_NAMES[FORWARD], index] = (chunk.forward,)
+            passes[stage, PASS_NAMES[BACKWARD], index] = (chunk.recompute, chunk.backward)
+            passes[stage, PASS_NAMES[WEIGHT], index] = (chunk.weight,)
+    return passes
+
+
+def _hidden_traffic(
+    slots: Sequence[GraphTask], passes: Mapping[SlotKind, tuple[PassTime, ...]], first: int
+) -> list[GraphTask]:
+    """Return the traffic that slots hide, as tasks that start with their slot and follow one another.
+
+    It ends with its slot at the latest, or where the backward pass is split with the weight gradient. Which of the
+    slot's tasks it runs beside is not shown.
+
+    Args:
+        slots: the first tasks of the graph.
+        passes: of every kind of slot.
+        first: position of the first task returned.
+    """
+    hidden = {
+        kind: [
+            (TRAFFIC_NAMES[part], cost.us)
+            for step_pass in of_slot
+            for part, cost in step_pass.hidden.items()
+            if cost.us > 0.0
+        ]
+        for kind, of_slot in passes.items()
+    }
+    tasks: list[GraphTask] = []
+    for position, slot in enumerate(slots):
+        after = starts_of_slot(slots, position)
+        for name, us in hidden[slot.rank, slot.details["pass"], slot.details["chunk"]]:
+            stream = Stream.COMMUNICATION
+            tasks.append(GraphTask(name, slot.rank, stream, us, after, (), False, stream, slot.details))
+            after = (first + len(tasks) - 1,)
+    return tasks
+
+
+def step_graph(timed: StepTime) -> list[GraphTask]:
+    """Return a predicted step as one dependency graph, whose replay ends when the step does.
+
+    Slots come first, then messages, the traffic that slots hide, and the end of the step. ``predict`` composes the same
+    step from the fast special cases: ``replay``, ``left_over`` and ``end_of_step``.
+    """
+    step, stages = timed.tasks, timed.stages
+    blocking = step.blocking_transfers
+    slots_us, message_us = durations(step, stages), timed.message.us
+    tasks = pipeline_tasks(SCHEDULES[step.schedule], step.num_micro_batches, *slots_us, message_us, blocking)
+    slots = [task for task in tasks if task.stream == Stream.COMPUTE]
+    tasks += _hidden_traffic(slots, _slot_passes(timed), len(tasks))
+    ends = [
+        StageEnd(
+            reduction=stage_time.reduction.us,
+            buckets=stage.end.buckets if step.overlap_gradient_reduction else 1,
+            hidden=max(0.0, stage_time.reduction.us + stage_time.tied.us - stage_time.exposed_reduction.us),
+            tied=stage_time.tied.us,
+            optimizer=stage_time.optimizer.us,
+            gather=stage_time.gather.us,
+            hidden_gather=stage_time.hidden_gather.us,
+        )
+        for stage_time, stage in zip(stages, step.stages, strict=True)
+    ]
+    return tasks + ending_tasks(tasks, ends, blocking)
 
 
 def step_trace(prediction: Prediction) -> StepTrace:
-    """Return everything that happens in a predicted step: slots, messages, its end, and the parts of slots."""
-    run, stages = prediction.run, prediction.stages
-    schedule = SCHEDULES[run.schedule]
-    message_us = prediction.message.us
-    tasks = pipeline_tasks(schedule, run.num_micro_batches, *durations(run, stages), message_us, run.blocking_transfers)
-    spans = replay_graph(tasks).spans
+    """Return everything that happens in a predicted step: the spans of its graph, and the parts of slots."""
+    step = prediction.tasks
+    spans = replay_graph(step_graph(prediction)).spans
+    parts = {
+        kind: [*((RECOMPUTE, recompute.cost.us) for recompute in passes[:-1]), *_parts(passes[-1])]
+        for kind, passes in _slot_passes(prediction).items()
+    }
     slots = [span for span in spans if span.stream == Stream.COMPUTE]
-    finished = [0.0] * len(stages)  # as the spans have it: that of the fast replay differs by rounding
-    for span in spans if run.blocking_transfers else slots:
-        finished[span.rank] = max(finished[span.rank], span.end_us)
-    ends = ending_spans(
-        finished,
-        [stage.reduction.us for stage in stages],
-        [stage.exposed_reduction.us for stage in stages],
-        [stage.optimizer.us for stage in stages],
-        [stage.gather.us for stage in stages],
-    )
-    parts: dict[tuple[int, object, object], list[tuple[str, float]]] = {}
-    for index, stage in enumerate(stages):
-        for index_in_stage, chunk in enumerate(stage.chunks):
-            recomputed = [(RECOMPUTE, chunk.recompute.cost.us)] if chunk.recompute.cost.us else []
-            parts[index, PASS_NAMES[FORWARD], index_in_stage] = _parts("kernels", [chunk.forward])
-            parts[index, PASS_NAMES[BACKWARD], index_in_stage] = recomputed + _parts("kernels", [chunk.backward])
-            parts[index, PASS_NAMES[WEIGHT], index_in_stage] = _parts("kernels", [chunk.weight])
     inside = [
         part for slot in slots for part in parts_of(slot, parts[slot.rank, slot.details["pass"], slot.details["chunk"]])
     ]
     return StepTrace(
-        title=f"{run.layout.num_gpus:,} GPUs of {prediction.system}, {schedule.label}",
+        title=f"{prediction.run.layout.num_gpus:,} GPUs of {prediction.system}, {SCHEDULES[step.schedule].label}",
         step_us=prediction.step.us,
-        spans=[*spans, *ends, *inside],
-        blocking=run.blocking_transfers,
+        spans=[*spans, *inside],
+        blocking=step.blocking_transfers,
     )

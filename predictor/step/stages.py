@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from predictor.costs.cost import ZERO, Cost, Source, total
 from predictor.costs.published import PublishedSystem
 from predictor.step.host import launch_us, waiting_us
-from predictor.step.overlap import exposed, exposed_reduction, shorter_cost, without_part
+from predictor.step.overlap import exposed, shorter_cost, without_part
 from predictor.workloads.step_tasks import BlockTasks, ChunkTasks, StageTasks, StepTasks
 from predictor.workloads.tasks import TRAFFIC, Overlap, Part, PassTasks, Task
 
@@ -19,9 +19,9 @@ class PassTime:
 
     Attributes:
         cost: the whole pass.
-        traffic: the part of it that collectives take, by what they are for; what computing hides is not in it.
-        hidden: what computing hides.
-        host: the part of it in which the device waits for the host.
+        traffic: exposed collectives within it, by part.
+        host: time within it in which the device waits for the host.
+        hidden: collectives beside it that computation hides, by part.
     """
 
     cost: Cost
@@ -30,7 +30,7 @@ class PassTime:
     hidden: dict[Part, Cost]
 
     def __add__(self, other: PassTime) -> PassTime:
-        """Run one after the other."""
+        """Run two passes in sequence."""
         if not other.cost.us:
             return self
         if not self.cost.us:
@@ -54,12 +54,12 @@ class PassTime:
         )
 
 
-def _merged(one: dict[Part, Cost], other: dict[Part, Cost]) -> dict[Part, Cost]:
-    """Return the sum of costs by what they are for."""
-    if not other:
-        return one
-    merged = dict(one)
-    for part, cost in other.items():
+def _merged(costs: dict[Part, Cost], added: dict[Part, Cost]) -> dict[Part, Cost]:
+    """Return the sum of costs, part by part."""
+    if not added:
+        return costs
+    merged = dict(costs)
+    for part, cost in added.items():
         merged[part] = merged[part] + cost if part in merged else cost
     return merged
 
@@ -73,7 +73,7 @@ class ChunkTime:
 
     Attributes:
         backward: where the schedule splits the backward pass, without the gradients of the weights.
-        weight: those; nothing where the schedule does not split.
+        weight: the gradients of the weights; zero where the schedule does not split.
     """
 
     forward: PassTime
@@ -91,7 +91,7 @@ class ChunkTime:
         )
 
     def __mul__(self, times: float) -> ChunkTime:
-        """Return so many equal chunks as one."""
+        """Return ``times`` equal chunks as one."""
         return ChunkTime(self.forward * times, self.recompute * times, self.backward * times, self.weight * times)
 
     @property
@@ -105,15 +105,24 @@ NO_CHUNK = ChunkTime(NO_PASS, NO_PASS, NO_PASS, NO_PASS)
 
 @dataclass(frozen=True, slots=True)
 class StageTime:
-    """One stage's passes per micro-batch and chunk, and its end of the step."""
+    """One stage's passes per micro-batch and chunk, and its end of the step.
+
+    Attributes:
+        exposed_reduction: what the gradient reduction adds to the step, the tied reduction included.
+        tied: reduction of gradients that stages share.
+        gather: what the parameter gather adds to the step.
+        hidden_gather: what forward passes hide of it.
+    """
 
     num_layers: int
     parameters: int
     chunks: tuple[ChunkTime, ...]
     reduction: Cost
     exposed_reduction: Cost
+    tied: Cost
     optimizer: Cost
     gather: Cost
+    hidden_gather: Cost
 
     @property
     def whole(self) -> ChunkTime:
@@ -127,12 +136,12 @@ class StageTime:
 def _time_overlaps(
     system: PublishedSystem, computing: Cost, overlaps: Sequence[Overlap]
 ) -> tuple[dict[Part, Cost], dict[Part, Cost]]:
-    """Return what of the traffic beside a pass's tasks is exposed, and what is hidden, by what it is for.
+    """Return the exposed and the hidden traffic beside a pass's tasks, by part.
 
     Args:
-        system: times it.
-        computing: all that the pass computes.
-        overlaps: in the order in which they take their share of it.
+        system: times the traffic.
+        computing: time of the pass's computation.
+        overlaps: in the order in which they hide behind it.
     """
     exposures: dict[Part, Cost] = {}
     hidden: dict[Part, Cost] = {}
@@ -148,7 +157,7 @@ def _time_overlaps(
 
 
 def time_pass(system: PublishedSystem, tasks: Sequence[Task], overlaps: Sequence[Overlap] = ()) -> PassTime:
-    """Time one pass as its kernels one after the other, and what traffic beside them takes longer."""
+    """Time one pass: its kernels in sequence, and the exposed traffic beside them."""
     answer = system.cost
     us = low_us = high_us = 0.0  # sums of plain numbers: this loop is most of a prediction
     source = Source.MEASURED
@@ -170,7 +179,7 @@ def time_pass(system: PublishedSystem, tasks: Sequence[Task], overlaps: Sequence
 
 
 def time_tasks(system: PublishedSystem, tasks: Sequence[Task]) -> Cost:
-    """Return the cost of tasks that run one after the other."""
+    """Return the cost of tasks in sequence."""
     if not tasks:
         return ZERO
     us = low_us = high_us = 0.0
@@ -188,7 +197,7 @@ def time_tasks(system: PublishedSystem, tasks: Sequence[Task]) -> Cost:
 def _launched(
     system: PublishedSystem, tasks: PassTasks, launches: float, backward: bool, takes_turns: bool
 ) -> PassTime:
-    """Time one pass with the host's part."""
+    """Time one pass with its host launch overhead."""
     if not tasks.tasks:
         return NO_PASS
     device = time_pass(system, tasks.tasks, tasks.overlaps)
@@ -200,7 +209,7 @@ def _launched(
 
 
 def _split_off(system: PublishedSystem, tasks: Sequence[Task], whole: PassTime) -> tuple[PassTime, PassTime]:
-    """Return a backward pass without the tasks that run in slots of their own, and those."""
+    """Split a backward pass into the rest and the tasks that run in slots of their own."""
     if not tasks:
         return whole, NO_PASS
     weight = time_tasks(system, tasks)
@@ -214,7 +223,7 @@ def _split_off(system: PublishedSystem, tasks: Sequence[Task], whole: PassTime) 
 
 
 def time_block(system: PublishedSystem, block: BlockTasks) -> ChunkTime:
-    """Time one block, the host's part included."""
+    """Time one block with its host launch overhead."""
     if block.host is None:
         forward, recompute, whole = (
             time_pass(system, tasks.tasks, tasks.overlaps) if tasks.tasks or tasks.overlaps else NO_PASS
@@ -231,7 +240,7 @@ def time_block(system: PublishedSystem, block: BlockTasks) -> ChunkTime:
 
 
 class _Timer:
-    """Times one step's parts; a part that several have is one object and timed once."""
+    """Times one step's parts, each distinct object once."""
 
     def __init__(self, system: PublishedSystem, step: StepTasks) -> None:
         self._system = system
@@ -272,25 +281,29 @@ class _Timer:
         return timed
 
     def _with_end(self, stage: StageTasks, chunks: tuple[ChunkTime, ...]) -> StageTime:
-        """Return a stage with what it runs after its last micro-batch."""
+        """Return a stage with the end of its step."""
         system, step, end = self._system, self._step, stage.end
-        reduction, gather = time_tasks(system, end.reduction), time_tasks(system, end.gather)
-        late = reduction
+        reduction, tied = time_tasks(system, end.reduction), time_tasks(system, end.tied)
+        late, gather, hidden_gather = reduction, time_tasks(system, end.gather), ZERO
         if step.overlap_gradient_reduction and end.reduction:
             window = total(
                 step_pass.cost for chunk in chunks for step_pass in (chunk.recompute, chunk.backward, chunk.weight)
             )
-            late = exposed_reduction(reduction, window, end.buckets)
+            late = exposed(reduction, window, end.buckets)
         if step.overlap_parameter_gather and end.gather:
-            gather = exposed_reduction(gather, total(chunk.forward.cost for chunk in chunks), end.buckets)
+            whole = gather
+            gather = exposed(whole, total(chunk.forward.cost for chunk in chunks), end.buckets)
+            hidden_gather = without_part(whole, gather)
         return StageTime(
             num_layers=stage.num_layers,
             parameters=stage.parameters,
             chunks=chunks,
             reduction=reduction,
-            exposed_reduction=late + time_tasks(system, end.tied) if end.tied else late,
+            exposed_reduction=late + tied if end.tied else late,
+            tied=tied,
             optimizer=time_tasks(system, end.optimizer),
             gather=gather,
+            hidden_gather=hidden_gather,
         )
 
 

@@ -1,1 +1,1 @@
-"""Pipeline timelines: schedules order the slots of every stage, a replay times them."""
+"""Timelines: spans, dependency graphs, pipeline schedules and their replay, trace files."""

@@ -1,7 +1,7 @@
 """Lower bounds on the step time in closed form: much faster than a replay, and nearly always equal to it.
 
-A replay is the longest path through slots and messages, so the length of every path is a lower bound. ``paths`` has the
-ones that are the longest in a pipeline whose stages differ little.
+A replay is the longest path through slots and messages, so the length of any path is a lower bound. ``paths`` has the
+longest paths of pipelines with similar stages.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def lower_bound(
     ends: Durations,
     closing: float = 0.0,
 ) -> float:
-    """Return a time that no step takes less than: max over stages of finished + end, plus closing.
+    """Return a lower bound on the step time, max over stages of (finished + end), plus closing.
 
     Equal to the replay for uniform stages: for interleaved_1f1b if no message is longer than a slot, for zero_bubble_h1
     if none is longer than half a weight-gradient slot.
@@ -36,8 +36,8 @@ def lower_bound(
         weight: duration of a weight-gradient slot likewise; empty where the schedule has none.
         message: duration of one message.
         blocking: sender and receiver both wait until a message is over.
-        ends: what follows each stage's last slot.
-        closing: what follows the last of them.
+        ends: time after each stage's last slot.
+        closing: time after the last of these.
     """
     assert bool(weight) == SCHEDULES[name].splits_backward
     assert SCHEDULES[name].may_block or not blocking
@@ -54,11 +54,11 @@ def lower_bound(
             return exact + ends[0] + closing
     if name == "interleaved_1f1b":
         return interleaved(num_micro_batches, forward, backward, message, ends) + closing
-    f, b = [one[0] for one in forward], [one[0] for one in backward]
+    f, b = [chunks[0] for chunks in forward], [chunks[0] for chunks in backward]
     if len(f) == 1:
         return num_micro_batches * (f[0] + b[0] + split[0][0]) + ends[0] + closing
     if name == "zero_bubble_h1":
-        return split_backward(num_micro_batches, f, b, [one[0] for one in weight], message, ends) + closing
+        return split_backward(num_micro_batches, f, b, [chunks[0] for chunks in weight], message, ends) + closing
     if name == "all_forward_all_backward":
         return _all_forward(num_micro_batches, f, b, message, blocking, ends) + closing
     whole = meeting if blocking else waiting
@@ -68,7 +68,7 @@ def lower_bound(
 def _uniform(
     name: str, m: int, sizes: tuple[int, int], slot: tuple[float, float, float], x: float, blocking: bool
 ) -> float | None:
-    """Return the time of stages that are all alike, or None where it has no closed form."""
+    """Return the time of equal stages, None where it has no closed form."""
     p, v = sizes
     f, b, w = slot
     if name == "interleaved_1f1b":
@@ -92,20 +92,20 @@ def _uniform(
 
 
 def _all_forward(m: int, f: Durations, b: Durations, x: float, blocking: bool, ends: Durations) -> float:
-    """AFAB: identical jobs in a flow shop, twice; each wave takes its slowest stage's period for all jobs but one.
+    """AFAB: two flow shops of m identical jobs; each takes its slowest stage's period for m − 1 of them.
 
-    A stage's period has one blocking message at the ends of the pipeline and two in between.
+    A stage's period includes two blocking messages, one on the first and last stage.
     """
     p = len(f)
     period_f, period_b = f, b
     if blocking:
         stay = [x, *[2 * x] * (p - 2), x]
-        period_f = [one + two for one, two in zip(f, stay, strict=True)]
-        period_b = [one + two for one, two in zip(b, stay, strict=True)]
+        period_f = [slot + messages for slot, messages in zip(f, stay, strict=True)]
+        period_b = [slot + messages for slot, messages in zip(b, stay, strict=True)]
     turned = sum(f) + (p - 1) * x + (m - 1) * max(period_f)
-    reached: list[float] = [turned + one for one in accumulate(reversed(b), lambda before, one: before + one + x)]
+    reached: list[float] = [turned + way for way in accumulate(reversed(b), lambda before, slot: before + slot + x)]
     slowest: list[float] = list(accumulate(reversed(period_b), max))
-    if blocking:  # a stage below holds up the last message of the one above
+    if blocking:  # an earlier stage delays the last message of the next stage
         slowest = [*slowest[1:], slowest[-1]]
         ends = [ends[0], *[end + x for end in ends[1:]]]
     finished = zip(reached, slowest, reversed(ends), strict=True)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from predictor.timeline.spans import NO_DETAILS, Span
 
 Stream = tuple[int, str]
-START = -1  # what a task waited for last that nothing kept waiting
+START = -1  # stands for the predecessor of a task that waited for none
 
 
 class GraphError(ValueError):
@@ -49,7 +49,7 @@ class GraphTask(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GraphReplay:
-    """What a replay of a dependency graph found.
+    """A replayed dependency graph.
 
     Attributes:
         spans: of every task, in the order of the tasks.
@@ -96,8 +96,8 @@ def replay_graph(tasks: Sequence[GraphTask]) -> GraphReplay:
 def graph_tasks(spans: Sequence[Span], links: Container[str] = ()) -> list[GraphTask]:
     """Return the tasks of spans in their order: durations as they ran, to be replayed with some of them changed.
 
-    What a span waited for beside its stream and ``after``, such as a host that launched it late, is not known to a
-    replay, so a measured step is replayed no slower than it ran.
+    A replay knows the stream and ``after`` of a span, not lags and not a host that launched it late, so a measured step
+    is replayed no slower than it ran.
 
     Args:
         spans: those of one stream in the order in which they started.
@@ -122,7 +122,7 @@ def _stream_predecessors(tasks: Sequence[GraphTask]) -> list[int]:
         if not 0.0 <= duration < inf:
             raise GraphError(f"{_label(tasks, index)} lasts {duration} µs; a duration is finite and not negative")
         if after and (min(after) < 0 or max(after) >= len(tasks)):
-            unknown = next(one for one in after if not 0 <= one < len(tasks))
+            unknown = next(predecessor for predecessor in after if not 0 <= predecessor < len(tasks))
             raise GraphError(f"{_label(tasks, index)} waits for task {unknown}; there are tasks 0 to {len(tasks) - 1}")
         if lags:
             _check_lags(tasks, index)
@@ -155,11 +155,12 @@ def _times(tasks: Sequence[GraphTask], before: Sequence[int]) -> tuple[list[floa
     missing: dict[int, int] = {}
     dependents: defaultdict[int, list[int]] = defaultdict(list)
     for first in range(len(tasks)):
-        waits_for = [one for one in (before[first], *tasks[first].after) if one != START and ends[one] == not_ended]
-        if waits_for:
-            missing[first] = len(waits_for)
-            for one in waits_for:
-                dependents[one].append(first)
+        predecessors = (before[first], *tasks[first].after)
+        pending = [position for position in predecessors if position != START and ends[position] == not_ended]
+        if pending:
+            missing[first] = len(pending)
+            for position in pending:
+                dependents[position].append(first)
             continue
         ready = [first]
         while ready:
@@ -168,29 +169,29 @@ def _times(tasks: Sequence[GraphTask], before: Sequence[int]) -> tuple[list[floa
             last = before[index]
             start = ends[last] if last != START else 0.0
             lags = task.lags_us
-            for number, one in enumerate(task.after):
-                end = ends[one] + lags[number] if lags else ends[one]
+            for number, predecessor in enumerate(task.after):
+                end = ends[predecessor] + lags[number] if lags else ends[predecessor]
                 if end > start or last == START:
-                    start, last = end, one
+                    start, last = end, predecessor
             starts[index], waited_for[index] = start, last
             ends[index] = start + task.duration_us
-            for one in dependents.pop(index, ()) if dependents else ():
-                missing[one] -= 1
-                if not missing[one]:
-                    del missing[one]
-                    ready.append(one)
+            for dependent in dependents.pop(index, ()) if dependents else ():
+                missing[dependent] -= 1
+                if not missing[dependent]:
+                    del missing[dependent]
+                    ready.append(dependent)
     if missing:
         raise GraphError(_circle(tasks, before, ends, next(iter(missing))))
     return ends, starts, waited_for
 
 
 def _circle(tasks: Sequence[GraphTask], before: Sequence[int], ends: Sequence[float], at: int) -> str:
-    """Return the message of tasks that wait for each other, found by following any that has not ended."""
+    """Return the message about a circle of tasks, found by following predecessors that have not ended."""
     position: dict[int, int] = {}
     while at not in position:
         position[at] = len(position)
-        at = next(one for one in (before[at], *tasks[at].after) if one != START and ends[one] < 0.0)
-    circle = [_label(tasks, one) for one, place in position.items() if place >= position[at]]
+        at = next(task for task in (before[at], *tasks[at].after) if task != START and ends[task] < 0.0)
+    circle = [_label(tasks, task) for task, place in position.items() if place >= position[at]]
     shown = circle if len(circle) <= 6 else [*circle[:3], f"{len(circle) - 5} more", *circle[-2:]]
     return f"tasks wait for each other: {' waits for '.join([*shown, circle[0]])}"
 

@@ -1,4 +1,4 @@
-"""Slot order of blocking pipelines: pairs of slots whose sender and receiver wait for each other."""
+"""Slot order of blocking pipelines: the messages, in an order in which sender and receiver can meet."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from predictor.timeline.schedules import BACKWARD, FORWARD, Pass, Schedule, Slot
 
 
 class Kind(IntEnum):
-    """What a stage does next."""
+    """An instruction's kind."""
 
     COMPUTE = 0
     SEND = 1
@@ -24,12 +24,12 @@ Instruction = tuple[Kind, Pass, int]
 
 @dataclass(frozen=True, slots=True)
 class Meetings:
-    """All messages of a schedule whose messages both sides wait for, each with the work before it.
+    """All blocking messages of a schedule, each with the work of both stages before it.
 
     Attributes:
         works: distinct amounts of work as (stage, forward slots, backward slots).
-        meetings: (stage, its work since its last message, other stage, its work), works by their number.
-        tails: every stage's work behind its last message.
+        meetings: (stage, its work since its last message, peer, its work), works by their index.
+        tails: every stage's work after its last message.
     """
 
     works: tuple[tuple[int, int, int], ...]
@@ -38,10 +38,10 @@ class Meetings:
 
 
 def stage_program(slots: Sequence[Slot], stage: int, num_stages: int) -> list[Instruction]:
-    """Return a stage's slots with its messages between them, for messages that both sides wait for.
+    """Return a stage's slots with its blocking messages between them.
 
-    What a slot makes is sent before the next slot starts. In 1F1B's steady state a stage first receives the gradient of
-    its next backward pass and then sends the activation that it has just made, so that neighbours pair up.
+    A slot's message is sent before the next slot starts. In 1F1B's steady state a stage first receives the gradient of
+    its next backward pass and then sends the activation of its last forward pass, so that neighbours pair up.
 
     Source of the order: DeepSpeed ``runtime/pipe/schedule.py``, ``TrainSchedule.steps``.
     """
@@ -67,7 +67,7 @@ def stage_program(slots: Sequence[Slot], stage: int, num_stages: int) -> list[In
 
 
 def _numbered(program: Sequence[Instruction], stage: int, num_micro_batches: int) -> list[int]:
-    """Return a program with every message as its number, the same on both of its sides, and slots below zero."""
+    """Return a program with messages as numbers that are the same on both sides, and slots as negative numbers."""
     above, below = 2 * stage * num_micro_batches, 2 * (stage - 1) * num_micro_batches
     numbers = []
     for kind, direction, micro_batch in program:
@@ -81,7 +81,7 @@ def _numbered(program: Sequence[Instruction], stage: int, num_micro_batches: int
 
 
 def _meetings(programs: Sequence[list[int]], num_micro_batches: int) -> Meetings:
-    """Pair the messages of all stages, each after what its two sides do before."""
+    """Return the messages of all stages in an order in which both sides have done their work before."""
     stages = range(len(programs))
     position = [0 for _ in stages]
     slots = ([0 for _ in stages], [0 for _ in stages])
@@ -117,7 +117,7 @@ def _meetings(programs: Sequence[list[int]], num_micro_batches: int) -> Meetings
 
 
 def slot_orders(schedule: Schedule, num_stages: int, num_micro_batches: int, num_chunks: int) -> list[list[Slot]]:
-    """Return every stage's slots: every pass of every micro-batch and chunk, once, each after what it is made from."""
+    """Return every stage's slots, checked: every pass of every micro-batch and chunk once, in an order that can run."""
     orders = [schedule.order(stage, num_stages, num_micro_batches, num_chunks) for stage in range(num_stages)]
     for slots in orders:
         done = [0] * (num_micro_batches * num_chunks)
@@ -130,11 +130,10 @@ def slot_orders(schedule: Schedule, num_stages: int, num_micro_batches: int, num
     return orders
 
 
-# Slots decide who waits for whom, durations only how long, so one order serves every replay of a schedule: the point
-# estimate, both ends of its interval, and most of a search.
+# The order does not depend on durations, so point estimate, both ends of its interval and most of a search share it.
 @lru_cache(maxsize=64)
 def meeting_order(schedule: Schedule, num_stages: int, num_micro_batches: int) -> Meetings:
-    """Return all messages of all stages; sender and receiver both wait until a message is over."""
+    """Return all messages of all stages, which sender and receiver both wait for."""
     assert schedule.may_block, f"{schedule.name} has no messages that block"
     programs = [
         _numbered(stage_program(slots, stage, num_stages), stage, num_micro_batches)

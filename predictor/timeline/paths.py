@@ -1,10 +1,10 @@
 """Critical paths through a pipeline: to a stage, through all the work of that stage, and out again.
 
-On the way to a stage's steady state a path either waits for the warm-up of a stage below, or goes past to the last
-stage and back; on the way out likewise. In between it stays on one stage, or goes up and down as often as it can where
-messages are long. docs/adr/0012-schedules.md derives them.
+To the steady state of a stage a path passes the warm-up of an earlier stage, or the last stage and back; on the way out
+likewise. In between it stays on a single stage or, with long messages, alternates between first and last stages.
+docs/adr/0012-schedules.md derives them.
 
-Everywhere m is the number of micro-batches, f, b and w are durations of slots per stage, x is that of one message.
+m is the number of micro-batches; f, b and w are durations of slots per stage, x the duration of a message.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ PerChunk = Sequence[Durations]
 
 
 def _counts(m: int, p: int) -> Sequence[int]:
-    """Return how many slots of one pass each stage runs together at the ends of 1F1B, less one."""
+    """Return the number of slots of one pass, minus one, that each stage runs in a row at the ends of 1F1B."""
     return range(p - 1, -1, -1) if m >= p else [m - 1] * (p - m) + list(range(m - 1, -1, -1))
 
 
 def waiting(m: int, f: list[float], b: list[float], x: float, ends: Durations) -> float:
-    """1F1B, of whose messages only the receiver waits."""
+    """1F1B with messages that only the receiver waits for."""
     p = len(f)
     filled, drained = _filled(m, f, x, 0.0), _drained(m, b, x, 0.0, ends)
     steady = [periods * (fs + bs) for periods, fs, bs in zip(range(m - p, m), f, b, strict=True)]
@@ -31,7 +31,7 @@ def waiting(m: int, f: list[float], b: list[float], x: float, ends: Durations) -
 
 
 def meeting(m: int, f: list[float], b: list[float], x: float, ends: Durations) -> float:
-    """1F1B, of whose messages sender and receiver both wait: gradient and activation cross on every link."""
+    """1F1B with blocking messages: gradient and activation cross on every link."""
     p = len(f)
     filled = _filled(m, f, x, 2 * x)
     drained = _drained(m, b, x, 2 * x, [ends[0], *[end + x for end in ends[1:]]])  # the last message follows its slot
@@ -45,9 +45,9 @@ def meeting(m: int, f: list[float], b: list[float], x: float, ends: Durations) -
 
 
 def split_backward(m: int, f: list[float], b: list[float], w: list[float], x: float, ends: Durations) -> float:
-    """ZB-H1: 1F1B in which stage s owes its last s + 1 weight gradients when its last message has left.
+    """ZB-H1: 1F1B in which stage s computes its last s + 1 weight gradients after its last message.
 
-    Between its first backward and its last forward every stage has m − p of them, whatever the stage.
+    Between its first backward and its last forward every stage has m − p of them.
     """
     p = len(f)
     filled, drained = _filled(m, f, x, 0.0), _weights_owed(m, b, w, x, ends)
@@ -58,9 +58,9 @@ def split_backward(m: int, f: list[float], b: list[float], w: list[float], x: fl
 
 
 def _filled(m: int, f: Durations, x: float, stay: float) -> list[float]:
-    """Return when each stage ends its warm-up at the earliest: it waits for the slowest stage below.
+    """Return the earliest end of each stage's warm-up, paced by the slowest of the stages up to it.
 
-    Stay is what a slot's blocking messages add to its stage's period; the first stage has half of them.
+    ``stay`` is the time of a slot's blocking messages in the stage's period, half of it on the first stage.
     """
     filled: list[float] = []
     arrived, slowest, messages = -x, -1.0, stay / 2
@@ -74,7 +74,7 @@ def _filled(m: int, f: Durations, x: float, stay: float) -> list[float]:
 
 
 def _drained(m: int, b: Durations, x: float, stay: float, ends: Durations) -> list[float]:
-    """Return the least time from each stage's cool-down to the end, which waits for the slowest stage below."""
+    """Return the least time from each stage's cool-down to the end, paced by the slowest of the stages up to it."""
     drained: list[float] = []
     slowest, messages = -1.0, stay / 2
     left = below = 0.0
@@ -131,9 +131,8 @@ def _through(
 ) -> float:
     """Return the longest path that stays on one stage in the steady state.
 
-    Steady is what that takes per stage, from its first backward to its last forward. Hops are the messages that a path
-    passes on the way down from the last stage and on the way up to it, those likewise between other stages, and
-    those where a path turns on a stage that is not the last.
+    ``steady`` is the time of each stage from its first backward to its last forward. ``hops`` are the messages of a
+    path between the last stage and its neighbour, between other stages, and at a turn on a stage that is not the last.
     """
     first_hop, hop, turn = hops
     start, rest = filled[-1], drained[-1]
@@ -146,7 +145,7 @@ def _through(
             start = warm
         if cool > rest:
             rest = cool
-        # Without a steady state its first backward follows its last forward: no path goes past it before and after.
+        # Without a steady state the first backward follows the last forward, so no path passes the stage on both ways.
         path = start + middle + rest if middle > 0.0 else max(warm + rest, start + cool)
         if path + turn > best:
             best = path + turn
@@ -156,10 +155,10 @@ def _through(
 
 
 def _zigzag(m: int, f: Durations, b: Durations, w: Durations, x: float) -> float:
-    """Return the path that goes down to the first stage and back up to the last as often as it can.
+    """Return the path that alternates between the first and the last stage as often as possible.
 
-    A turn at depth d passes d stages for d micro-batches: the deeper, the more messages per micro-batch. At the bottom
-    it holds a weight gradient, where the schedule has one there.
+    A turn over d stages passes d micro-batches: the more stages, the more messages per micro-batch. On the first stage
+    it includes a weight gradient, if the schedule has one there.
     """
     p = len(f)
     turns, depth = divmod(m - 1, p)
@@ -172,9 +171,9 @@ def _zigzag(m: int, f: Durations, b: Durations, w: Durations, x: float) -> float
 
 
 def _laps(durations: PerChunk, x: float) -> float:
-    """Return how long a micro-batch takes through all virtual stages, in a group of as many as there are stages.
+    """Return the time of a group of as many micro-batches as stages through all virtual stages.
 
-    From one chunk to the next it either passes all stages or waits on its slowest for the rest of its group.
+    Between two chunks the path either passes all stages, or stays on the slowest stage for the rest of the group.
     """
     p = len(durations)
     chunks = list(zip(*durations, strict=True))
@@ -192,7 +191,7 @@ def _laps(durations: PerChunk, x: float) -> float:
 
 
 def interleaved(m: int, f: PerChunk, b: PerChunk, x: float, ends: Durations) -> float:
-    """Interleaved 1F1B: as 1F1B over virtual stages, up through all of them before the first backward.
+    """Interleaved 1F1B: 1F1B over virtual stages.
 
     A stage's first backward follows 2(p − s − 1) + (v − 1)p + 1 forwards: p of each chunk but the last, then of the
     last chunk, then of the next group's first; its last forward precedes as many backwards.
@@ -206,7 +205,7 @@ def interleaved(m: int, f: PerChunk, b: PerChunk, x: float, ends: Durations) -> 
             left = end
         lefts.append(left)
         left += bs[0] + x
-    arrived = [0.0, *accumulate(one[0] + x for one in f)]
+    arrived = [0.0, *accumulate(chunks[0] + x for chunks in f)]
     best = 0.0
     steady = (m - p) * v + p - 1  # forwards that the last stage still runs behind its first backward
     warm = 1

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from itertools import groupby
 from math import ceil, floor, log10
+from operator import itemgetter
 from typing import NamedTuple
 
 from predictor.base.drawing import GREEN, ORANGE, PURPLE, SKY_BLUE, YELLOW, element, pixels, round_step, text
@@ -18,7 +19,7 @@ from predictor.timeline.schedules import Pass
 from predictor.timeline.spans import Span
 from predictor.timeline.trace import RECOMPUTE, StepTrace
 
-# A page's own colours where the picture stands in one that has set them, so that it follows it into the dark.
+# CSS variables of the enclosing page, if there is one, so that the picture follows its dark mode.
 INK, SOFT = "var(--ink, #1c1e21)", "var(--soft, #4d4d4d)"
 PAPER, IDLE = "var(--paper, #ffffff)", "var(--line, #eceef1)"
 MESSAGE = "message between stages"
@@ -37,7 +38,7 @@ HEIGHT = 620.0
 FONT, CHARACTER = 11, 6.2
 TITLE_CHARACTER = 8.6
 NUMBER_FONT, DIGIT = 10, 6.2
-NARROW = 3.0  # a slot of fewer pixels has no edge of its own
+NARROW = 3.0  # slots of fewer pixels have no edges
 LEFT, RIGHT, TOP, BELOW = 66.0, 14.0, 52.0, 62.0
 
 
@@ -51,7 +52,7 @@ class _Box(NamedTuple):
 
 
 class _Frame(NamedTuple):
-    """Where time and stages lie in a picture."""
+    """Position of time and stages in a picture."""
 
     width: float
     row: float
@@ -60,13 +61,13 @@ class _Frame(NamedTuple):
     stages: int
 
     def box(self, stage: int, start: float, end: float) -> _Box:
-        """Return where something of one stage lies."""
+        """Return the rectangle of a stage's time span."""
         gap = min(3.0, self.row / 6)
         return _Box(LEFT + start * self.scale, TOP + stage * self.row, (end - start) * self.scale, self.row - gap)
 
     @property
     def bottom(self) -> float:
-        """Return where the last row ends."""
+        """Return the lower end of the last row."""
         return TOP + self.stages * self.row
 
 
@@ -79,14 +80,14 @@ def _frame(trace: StepTrace, width: int) -> _Frame:
 
 
 def shade(colour: str, chunk: int, num_chunks: int) -> str:
-    """Return a colour for one of several chunks: the later, the lighter."""
+    """Return the colour of a chunk: the later, the lighter."""
     mix = LARGEST_MIX * chunk / (num_chunks - 1) if num_chunks > 1 else 0.0
     parts = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
     return "#" + "".join(f"{round(part + (255 - part) * mix):02x}" for part in parts)
 
 
 def _text_on(colour: str) -> str:
-    """Return black or white, whichever is read better on a colour; weights of ITU-R BT.601."""
+    """Return black or white, by the luminance of the background; weights of ITU-R BT.601."""
     red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
     return "#000000" if 0.299 * red + 0.587 * green + 0.114 * blue > 128 else "#ffffff"
 
@@ -94,14 +95,14 @@ def _text_on(colour: str) -> str:
 def _path(boxes: Sequence[_Box], fill: str) -> str:
     """Return rectangles of one colour as one element."""
     shapes = [
-        f"M{pixels(one.left)} {pixels(one.top)}h{pixels(one.width)}v{pixels(one.height)}H{pixels(one.left)}z"
-        for one in boxes
+        f"M{pixels(box.left)} {pixels(box.top)}h{pixels(box.width)}v{pixels(box.height)}H{pixels(box.left)}z"
+        for box in boxes
     ]
     return f'<path fill="{fill}" d="{"".join(shapes)}"/>'
 
 
 class _Drawn(NamedTuple):
-    """One slot's passes as they are drawn: fill, box and the number of the micro-batch where it fits."""
+    """A drawn pass: fill, box and the number of the micro-batch where it fits."""
 
     fill: str
     box: _Box
@@ -134,13 +135,8 @@ def _num_chunks(trace: StepTrace) -> int:
     return 1 + max(map(_chunk, trace.slots))
 
 
-def _thin(box: _Box) -> _Box:
-    """Return the lower quarter of a row, for what runs beside its slots."""
-    return _Box(box.left, box.top + box.height * 0.75, box.width, box.height / 4)
-
-
 def _messages(trace: StepTrace, frame: _Frame) -> list[_Box]:
-    """Return messages that keep both of their stages waiting."""
+    """Return blocking messages."""
     if not trace.blocking:
         return []
     return [frame.box(span.rank, span.start_us, span.end_us) for span in trace.spans if span.stream in MESSAGES]
@@ -151,22 +147,23 @@ def _end_spans(trace: StepTrace) -> list[Span]:
 
 
 def _ends(trace: StepTrace, frame: _Frame) -> Iterator[tuple[str, _Box]]:
-    """Return the end of the step; a reduction is thin while slots still run."""
+    """Return the end of the step; where it overlaps with slots, a reduction fills the lower quarter of the row."""
     finished = [0.0] * frame.stages
     for slot in trace.slots:
         finished[slot.rank] = max(finished[slot.rank], slot.end_us)
     for span in _end_spans(trace):
         turn = min(max(span.start_us, finished[span.rank]), span.end_us)
         if turn > span.start_us:
-            yield COLOURS[span.stream], _thin(frame.box(span.rank, span.start_us, turn))
+            box = frame.box(span.rank, span.start_us, turn)
+            yield COLOURS[span.stream], _Box(box.left, box.top + box.height * 0.75, box.width, box.height / 4)
         if span.end_us > turn:
             yield COLOURS[span.stream], frame.box(span.rank, turn, span.end_us)
 
 
 def _numbers(drawn: Sequence[_Drawn]) -> Iterator[str]:
-    numbered = [one for one in drawn if one.number is not None]
-    for fill, ones in groupby(sorted(numbered, key=lambda one: one.fill), key=lambda one: one.fill):
-        middles = [(box.left + box.width / 2, box.top + box.height / 2 + 3.6, number) for _, box, number in ones]
+    numbered = sorted((slot for slot in drawn if slot.number is not None), key=itemgetter(0))
+    for fill, slots in groupby(numbered, key=itemgetter(0)):
+        middles = [(box.left + box.width / 2, box.top + box.height / 2 + 3.6, number) for _, box, number in slots]
         texts = [f'<text x="{pixels(x)}" y="{pixels(y)}">{number}</text>' for x, y, number in middles]
         yield f'<g class="number" style="fill:{_text_on(fill)}">{"".join(texts)}</g>'
 
@@ -185,7 +182,7 @@ def _axis(frame: _Frame) -> Iterator[str]:
 
 
 def _legend(trace: StepTrace, frame: _Frame, has_recompute: bool) -> Iterator[str]:
-    """Return what each colour means, of those that the picture has."""
+    """Return the legend of the picture's colours."""
     passes = {slot.details["pass"] for slot in trace.slots}
     shown = [(name, COLOURS[name]) for name in PASS_NAMES.values() if name in passes]
     if has_recompute:
@@ -225,10 +222,6 @@ HATCH = (
 )
 
 
-def _fill(shape: tuple[str, _Box]) -> str:
-    return shape[0]
-
-
 def picture(trace: StepTrace, width: int = 1200) -> str:
     """Return a step as an SVG document, also fit to stand inside an HTML page.
 
@@ -237,7 +230,8 @@ def picture(trace: StepTrace, width: int = 1200) -> str:
     frame = _frame(trace, width)
     height = frame.bottom + BELOW
     drawn = list(_slots(trace, frame))
-    shapes = sorted([(one.fill, one.box) for one in drawn], key=_fill) + sorted(_ends(trace, frame), key=_fill)
+    by_fill = itemgetter(0)
+    shapes = sorted([(slot.fill, slot.box) for slot in drawn], key=by_fill) + sorted(_ends(trace, frame), key=by_fill)
     heading = [trace.title, f"{trace.step_us / 1000:,.1f} ms"]
     title = ": ".join(heading)
     if len(title) * TITLE_CHARACTER <= width - LEFT - RIGHT:
@@ -252,12 +246,12 @@ def picture(trace: StepTrace, width: int = 1200) -> str:
         *_stage_labels(frame),
         f'<g style="fill:{IDLE}">{_path(rows, "inherit")}</g>',
         f'<g class="slots" style="stroke-width:{0.6 if narrowest > NARROW else 0}">',
-        *(_path([box for _, box in group], fill) for fill, group in groupby(shapes, key=_fill)),
+        *(_path([box for _, box in group], fill) for fill, group in groupby(shapes, key=by_fill)),
         "</g>",
         f'<g style="fill:{COLOURS[MESSAGE]}">{_path(_messages(trace, frame), "inherit")}</g>',
         *_numbers(drawn),
         *_axis(frame),
-        *_legend(trace, frame, any(one.fill in (HATCHED, PALE) for one in drawn)),
+        *_legend(trace, frame, any(slot.fill in (HATCHED, PALE) for slot in drawn)),
     ]
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="pipeline" role="img" aria-label="{escape(title)}" '

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 
 from predictor.timeline.graph import GraphTask
@@ -18,6 +19,7 @@ class Stream(StrEnum):
     """A stream of a stage, in the order in which a trace shows them."""
 
     COMPUTE = "compute"
+    COMMUNICATION = "communication"
     SEND = "pipeline send"
     RECEIVE = "pipeline receive"
     REDUCTION = "data-parallel traffic"
@@ -63,6 +65,12 @@ def pipeline_tasks(
     for place, send in sends.items():
         tasks += _message_tasks(place, message, (after[send], after[send + 1]), num_stages, num_chunks)
     return tasks
+
+
+def starts_of_slot(tasks: Sequence[GraphTask], slot: int) -> tuple[int, ...]:
+    """Return the predecessors of a slot, its stage's previous slot included: a task after them starts with the slot."""
+    after = tasks[slot].after
+    return (slot - 1, *after) if slot and tasks[slot - 1].rank == tasks[slot].rank else after
 
 
 def _next(place: Place, num_virtual_stages: int) -> Place | None:

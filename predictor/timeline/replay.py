@@ -11,19 +11,19 @@ from predictor.timeline.rounds import Round, waiting_order
 from predictor.timeline.schedules import Schedule
 
 PerChunk = Sequence[Sequence[float]]
-# Stages that differ in how far several rounds take them by less than this part of it advance alike. A later state never
-# depends more than one to one on an earlier one, so what is skipped is wrong by no more than this part of itself.
+# Relative tolerance within which all stages advance by the same time over a cycle of rounds. A change of a state
+# changes later states by no more than itself, so the relative error of the skipped time is no larger.
 SAME_ADVANCE = 1e-11
 
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """What a replay found, in the unit of its durations.
+    """The result of a replay, in the unit of its durations.
 
     Attributes:
-        finished: when each stage ends its last slot, with its last message sent.
-        busy: time each stage computes.
-        communicating: time each stage spends in transfers that its computing waits for, neighbours' lateness aside.
+        finished: end of each stage's last slot, its last message included.
+        busy: computation of each stage.
+        communicating: messages that a stage's computation waits for, without waiting for its neighbours.
     """
 
     finished: list[float]
@@ -32,7 +32,7 @@ class Replay:
 
     @property
     def makespan(self) -> float:
-        """Return when the last stage to finish is done."""
+        """Return the end of the last stage."""
         return max(self.finished)
 
 
@@ -51,23 +51,24 @@ def replay(
         schedule: orders the slots of one stage.
         num_micro_batches: per step.
         forward: duration of a forward slot, per stage and chunk.
-        backward: duration of a backward slot, per stage and chunk; all of it where the schedule does not split it.
+        backward: duration of a backward slot, per stage and chunk; of input gradients only where it is split.
         weight: duration of a weight-gradient slot, per stage and chunk; empty where the schedule has none.
         message: duration of one message between neighbouring stages.
-        blocking: sender and receiver both wait until a message is over; otherwise it leaves as soon as it is made, only
-            its receiver waits, and several may be on their way at once.
+        blocking: sender and receiver both wait until a message is over; otherwise it is sent at the end of its slot,
+            only its receiver waits, and several messages may be under way at the same time.
     """
     assert bool(weight) == schedule.splits_backward
     stages = len(forward)
     busy = [num_micro_batches * (sum(f) + sum(b)) for f, b in zip(forward, backward, strict=True)]
     if weight:
-        busy = [work + num_micro_batches * sum(one) for work, one in zip(busy, weight, strict=True)]
+        busy = [work + num_micro_batches * sum(w) for work, w in zip(busy, weight, strict=True)]
     if blocking:
         finished = _meet(schedule, num_micro_batches, forward, backward, message)
         sent = 2 * num_micro_batches * message
         communicating = [sent, *[2 * sent] * (stages - 2), sent] if stages > 1 else [0.0]
     else:
-        finished = _wait(schedule, num_micro_batches, forward, backward, weight, message)
+        durations = [duration for stage in (*forward, *backward, *weight) for duration in stage]
+        finished = _wait(schedule, stages, num_micro_batches, len(forward[0]), durations, message)
         communicating = [0.0] * stages
     if stages == 1:
         busy = finished[:]  # a single stage never waits, not by the last bit either
@@ -81,24 +82,18 @@ def _meet(
     order = meeting_order(schedule, len(forward), num_micro_batches)
     works = [forwards * forward[s][0] + backwards * backward[s][0] for s, forwards, backwards in order.works]
     clock = [0.0] * len(forward)
-    for one, before_one, other, before_other in order.meetings:
-        mine, theirs = clock[one] + works[before_one], clock[other] + works[before_other]
-        clock[one] = clock[other] = (mine if mine > theirs else theirs) + message
+    for stage, work, peer, peer_work in order.meetings:
+        ready, peer_ready = clock[stage] + works[work], clock[peer] + works[peer_work]
+        clock[stage] = clock[peer] = (ready if ready > peer_ready else peer_ready) + message
     return [end + works[tail] for end, tail in zip(clock, order.tails, strict=True)]
 
 
 def _wait(
-    schedule: Schedule,
-    num_micro_batches: int,
-    forward: PerChunk,
-    backward: PerChunk,
-    weight: PerChunk,
-    message: float,
+    schedule: Schedule, stages: int, num_micro_batches: int, chunks: int, durations: list[float], message: float
 ) -> list[float]:
-    """Return when stages finish if only a message's receiver waits for it."""
-    order = waiting_order(schedule, len(forward), num_micro_batches, len(forward[0]))
-    durations = [duration for stage in (*forward, *backward, *weight) for duration in stage]
-    clock = [0.0] * len(forward)
+    """Return when stages finish if only a message's receiver waits for it; durations as ``Event`` indexes them."""
+    order = waiting_order(schedule, stages, num_micro_batches, chunks)
+    clock = [0.0] * stages
     ends: list[float] = []
     for events, times in order.rounds:
         if times == 1:
@@ -109,7 +104,7 @@ def _wait(
 
 
 def _run(events: Round, durations: list[float], message: float, clock: list[float], ends: list[float]) -> None:
-    """Run a round from the stages' clocks on, and append when each of its slots ended."""
+    """Run a round from the stages' clocks on, and append the end of each of its slots."""
     ended = ends.append
     for stage, which, sender in events:
         start = clock[stage]
@@ -130,13 +125,14 @@ def _repeat(
     clock: list[float],
     ends: list[float],
 ) -> None:
-    """Run a round so many times, of which those are skipped that only add the same time to everything.
+    """Run a round ``times`` times, but skip cycles of rounds once the pipeline is in a periodic steady state.
 
-    The state behind a round, all clocks and the ends that later slots look back at, decides all that follows, and what
-    adds one time to all of it adds that time to all that follows. So once a state is an earlier one plus a constant,
-    every as many rounds add it again: in max-plus algebra the state has reached its eigenvalue, as it does after
-    finitely many rounds (Baccelli et al. 1992, Synchronization and Linearity, section 3.7). The earlier state is that
-    of the last power of two of rounds, which finds a cycle of any length (Brent 1980, BIT 20, section 3).
+    The state after a round (all clocks, and the ends that later slots wait for) determines the rest of the replay, and
+    a constant added to the state is added to all later times. So once a state equals an earlier state plus a constant,
+    each further cycle of as many rounds adds the same constant: in max-plus algebra the system has reached its periodic
+    regime, as it does after finitely many rounds (Baccelli et al. 1992, Synchronization and Linearity, section 3.7).
+    The earlier state is that of the last power of two of rounds, which detects cycles of any length (Brent 1980, BIT
+    20, section 3).
     """
     done, compared_at = 0, 1
     earlier: list[float] = []
@@ -161,7 +157,7 @@ def _repeat(
 
 
 def _advance_alike(clock: list[float], earlier: list[float]) -> bool:
-    """Return whether the first and the last stage are the same time ahead of an earlier state: quick, and rare."""
+    """Return whether the first and the last stage advanced alike: a cheap test before that of the whole state."""
     last = len(clock) - 1
     first_ahead, last_ahead = clock[0] - earlier[0], clock[last] - earlier[last]
     return abs(first_ahead - last_ahead) <= SAME_ADVANCE * max(first_ahead, last_ahead)

@@ -1,7 +1,8 @@
 """Replay order of non-blocking pipelines, cut into repeating rounds.
 
-In a round the first stage runs so many slots and all others as many as that lets them. Between warm-up and cool-down
-rounds repeat, so an order is a few distinct rounds with how often each comes, however many micro-batches a step has.
+In a round the first stage runs a fixed number of slots, and the others as many as can then start. Between warm-up and
+cool-down rounds repeat, so an order is a few distinct rounds with their numbers of repetitions, however many
+micro-batches a step has.
 """
 
 from __future__ import annotations
@@ -9,26 +10,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import groupby
 
 from predictor.timeline.order import slot_orders
 from predictor.timeline.schedules import BACKWARD, FORWARD, Schedule, Slot
 
-# A slot: (stage, which duration, how many events back is the one that sends what it waits for, negative, or NOTHING).
-# Durations count by pass, then stage, then chunk.
+# A slot: (stage, index of its duration, negative offset to the event whose message it waits for, or NOTHING).
+# Durations are indexed by pass, then stage, then chunk.
 Event = tuple[int, int, int]
 Round = tuple[Event, ...]
 NOTHING = 0
-# A step of fewer times the micro-batches that show warm-up, two equal rounds and cool-down is ordered slot by slot.
+# Steps with fewer micro-batches than this many times those of a short step (``_steady``) are ordered in one round.
 WORTH_REPEATING = 3
 
 
 @dataclass(frozen=True, slots=True)
 class WaitingOrder:
-    """All slots of all stages, each after what it waits for.
+    """All slots of all stages, each after the slots that it waits for.
 
     Attributes:
-        rounds: distinct rounds with the number of times that each is repeated, one after the other.
-        reach: how many events back a slot looks at most.
+        rounds: successive distinct rounds, each with its number of repetitions.
+        reach: largest offset to an earlier event.
     """
 
     rounds: tuple[tuple[Round, int], ...]
@@ -38,10 +40,10 @@ class WaitingOrder:
 def _rounds(
     orders: Sequence[Sequence[Slot]], num_micro_batches: int, num_chunks: int, slots_a_round: int
 ) -> list[Round]:
-    """Order slots of which only a message's receiver waits; a round has so many of the first stage.
+    """Order slots with messages that only the receiver waits for; ``slots_a_round`` are those of the first stage.
 
-    Virtual stage chunk · num_stages + stage hands activations to the next one and gradients to the one before. Every
-    micro-batch passes the first stage first and last, so that it is the one that holds up the others.
+    Virtual stage chunk · num_stages + stage sends activations to the next and gradients to the previous virtual stage.
+    Every micro-batch begins and ends on the first stage, which therefore paces the others.
     """
     num_stages, m = len(orders), num_micro_batches
     passes = num_stages * num_chunks * m  # slots of one pass: forward slots are numbered from 0, backward from here
@@ -88,23 +90,17 @@ def _rounds(
 
 
 def _repeated(rounds: Sequence[Round]) -> list[tuple[Round, int]]:
-    """Return rounds with the number of times that each follows itself."""
-    found: list[tuple[Round, int]] = []
-    for one in rounds:
-        if found and found[-1][0] == one:
-            found[-1] = (one, found[-1][1] + 1)
-        else:
-            found.append((one, 1))
-    return found
+    """Return successive distinct rounds with their numbers of repetitions."""
+    return [(events, len(list(equal))) for events, equal in groupby(rounds)]
 
 
 def _steady(
     schedule: Schedule, num_stages: int, num_micro_batches: int, num_chunks: int
 ) -> list[tuple[Round, int]] | None:
-    """Return the rounds of a long step, told from those of two short ones; None where they do not tell them.
+    """Return the rounds of a long step by extrapolation from two short steps; None where these show no steady state.
 
-    The two differ by the micro-batches of one round. If they have the same rounds, one of them once more often, a step
-    that is longer by further rounds has that one more often still.
+    The short steps differ by the micro-batches of a round. If they have the same rounds and the longer step repeats a
+    single round once more, each further round of a long step repeats it once more too.
     """
     period = num_stages if schedule.chunks else 1
     least = 5 * period if schedule.chunks else 2 * num_stages + 4
@@ -116,24 +112,23 @@ def _steady(
         _repeated(_rounds(slot_orders(schedule, num_stages, count, num_chunks), count, num_chunks, slots_a_round))
         for count in (least, least + period)
     )
-    if [one for one, _ in short] != [one for one, _ in longer]:
+    if [events for events, _ in short] != [events for events, _ in longer]:
         return None
     growth = [more - times for (_, times), (_, more) in zip(short, longer, strict=True)]
     if sorted(growth) != [*[0] * (len(growth) - 1), 1]:
         return None
     further = (num_micro_batches - least) // period
-    return [(one, times + further * grown) for (one, times), grown in zip(short, growth, strict=True)]
+    return [(events, times + further * grown) for (events, times), grown in zip(short, growth, strict=True)]
 
 
-# Slots decide who waits for whom, durations only how long, so one order serves every replay of a schedule: the point
-# estimate, both ends of its interval, and most of a search.
+# The order does not depend on durations, so point estimate, both ends of its interval and most of a search share it.
 @lru_cache(maxsize=64)
 def waiting_order(schedule: Schedule, num_stages: int, num_micro_batches: int, num_chunks: int) -> WaitingOrder:
-    """Return all slots of all stages, each after what it waits for; only a message's receiver waits for it."""
+    """Return all slots of all stages, each after the slots that it waits for; only receivers wait for messages."""
     rounds = None
     if schedule.has_steady_state:
         rounds = _steady(schedule, num_stages, num_micro_batches, num_chunks)
     if rounds is None:
         orders = slot_orders(schedule, num_stages, num_micro_batches, num_chunks)
-        rounds = [(one, 1) for one in _rounds(orders, num_micro_batches, num_chunks, len(orders[0]))]
-    return WaitingOrder(tuple(rounds), -min(sender for one, _ in rounds for _, _, sender in one))
+        rounds = [(events, 1) for events in _rounds(orders, num_micro_batches, num_chunks, len(orders[0]))]
+    return WaitingOrder(tuple(rounds), -min(sender for events, _ in rounds for _, _, sender in events))

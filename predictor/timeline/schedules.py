@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class Pass(IntEnum):
-    """What a slot computes; where the backward pass is not split, BACKWARD is all of it."""
+    """A slot's pass; BACKWARD includes the weight gradients where the schedule does not split them off."""
 
     FORWARD = 0
     BACKWARD = 1
@@ -34,7 +34,7 @@ SlotOrder = Callable[[int, int, int, int], list[Slot]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Schedule:
-    """A schedule: how a stage orders its slots, and what it asks of the rest of a prediction.
+    """A schedule: the order of a stage's slots, and its properties.
 
     Attributes:
         order: the slots of one stage.
@@ -77,7 +77,7 @@ def one_forward_one_backward(stage: int, num_stages: int, num_micro_batches: int
 def interleaved_1f1b(stage: int, num_stages: int, num_micro_batches: int, num_chunks: int) -> list[Slot]:
     """Interleaved 1F1B: 1F1B over virtual stages, one micro-batch per stage and chunk in turn.
 
-    Num_stages micro-batches pass the first chunk, then the second, and so on; backwards the last chunk comes first.
+    Groups of ``num_stages`` micro-batches pass the first chunk, then the second, and so on; backwards in reverse.
     Source of the warm-up: Megatron-LM ``core/pipeline_parallel/schedules.py``.
     """
     group = num_stages * num_chunks
@@ -96,9 +96,9 @@ def interleaved_1f1b(stage: int, num_stages: int, num_micro_batches: int, num_ch
 
 
 def zero_bubble_h1(stage: int, num_stages: int, num_micro_batches: int, num_chunks: int = 1) -> list[Slot]:
-    """ZB-H1: 1F1B whose weight gradients wait, on stage s for s backwards, and fill the cool-down.
+    """ZB-H1: 1F1B with weight gradients that stage s delays by s backwards, to fill the cool-down.
 
-    A stage then holds no more micro-batches than the first stage of 1F1B.
+    A stage holds no more micro-batches than the first stage of 1F1B.
     """
     warmup = min(num_stages - stage - 1, num_micro_batches)
     slots = [Slot(FORWARD, i) for i in range(warmup)]
@@ -113,8 +113,8 @@ def zero_bubble_h1(stage: int, num_stages: int, num_micro_batches: int, num_chun
 
 SCHEDULES: Mapping[str, Schedule] = MappingProxyType(
     {
-        one.name: one
-        for one in (
+        schedule.name: schedule
+        for schedule in (
             Schedule(
                 "1f1b",
                 "1F1B",
@@ -149,7 +149,7 @@ SCHEDULES: Mapping[str, Schedule] = MappingProxyType(
 
 
 def check(name: str, num_stages: int, num_micro_batches: int, num_chunks: int) -> str | None:
-    """Return the rule that a schedule's sizes break, as a sentence without its subject; none where they break none."""
+    """Return the rule that sizes break, as a sentence without its subject; None where they break none."""
     if not SCHEDULES[name].chunks:
         return None if num_chunks == 1 else "holds one model chunk per stage; interleaved_1f1b takes several"
     if num_chunks < 2:
@@ -164,10 +164,10 @@ def check(name: str, num_stages: int, num_micro_batches: int, num_chunks: int) -
 
 
 def peak_in_flight(schedule: Schedule, stage: int, num_stages: int, num_micro_batches: int, num_chunks: int) -> int:
-    """Return how many micro-batches' chunks a stage holds activations of at most, until their last pass.
+    """Return the largest number of micro-batches, times chunks, with stored activations on a stage.
 
-    1F1B holds the micro-batches of its warm-up and the one at work, and so does interleaving; ZB-H1 frees s backwards
-    later on stage s, which adds up to the number of stages; AFAB holds all.
+    1F1B and interleaved 1F1B store those of the warm-up and of the current slot; ZB-H1 frees them s backwards later on
+    stage s, in all as many as stages; AFAB stores all.
     """
     if schedule.name == "all_forward_all_backward":
         return num_micro_batches

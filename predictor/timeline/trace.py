@@ -3,7 +3,8 @@
 Every stage is a process, every stream of it a thread. What PyTorch's profiler (Kineto) writes has the same form.
 
 Source of the format: "Trace Event Format", docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU:
-complete events ("X") with ``ts`` and ``dur`` in microseconds, which nest by time within a thread; metadata ("M").
+complete events ("X") with ``ts`` and ``dur`` in microseconds, which nest by time within a thread; metadata ("M"); flow
+events ("s", "f"), which viewers draw as arrows from what a span waited for to the span.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ class TraceError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class StepTrace:
-    """Everything that happens in one step; times in microseconds from its start.
+    """The spans of one step; times in microseconds from its start.
 
     Attributes:
-        step_us: when the step is over.
+        step_us: end of the step.
         spans: slots, messages (a send and a receive each), the end of the step and, of depth 1, the parts of slots;
             RECOMPUTE is the name of recomputation. Their ranks are stages, and slots have details pass, micro_batch
             and chunk.
@@ -57,14 +58,14 @@ class StepTrace:
 
 
 def _lanes(spans: Iterable[Span]) -> list[list[Span]]:
-    """Return spans in as few rows as hold them without overlap, each with its parts behind it."""
+    """Return spans in as few rows as possible without overlap, each followed by its parts."""
     lanes: list[list[Span]] = []
     last: list[Span] = []  # of each lane, the last span of depth 0
     for span in sorted(spans, key=lambda span: (span.start_us, span.depth, span.end_us)):
         if span.depth:
-            holds = (i for i, one in enumerate(last) if one.start_us <= span.start_us and span.end_us <= one.end_us)
+            holds = (i for i, top in enumerate(last) if top.start_us <= span.start_us and span.end_us <= top.end_us)
         else:
-            holds = (i for i, one in enumerate(last) if one.end_us <= span.start_us)
+            holds = (i for i, top in enumerate(last) if top.end_us <= span.start_us)
         lane = next(holds, None)
         if lane is None:
             lanes.append([span])
@@ -76,7 +77,7 @@ def _lanes(spans: Iterable[Span]) -> list[list[Span]]:
 
 
 def _nanoseconds(us: float) -> int:
-    """Return the whole nanoseconds that viewers count in, so that what touches still touches and nothing overlaps."""
+    """Return whole nanoseconds, the resolution of viewers, so that adjacent spans neither part nor overlap."""
     return round(us * 1000)
 
 
@@ -90,8 +91,32 @@ def _metadata(what: str, row: Mapping[str, object], **args: object) -> dict[str,
     return {"ph": "M", "name": what, "ts": 0, **row, "args": args}
 
 
+def _arrows(spans: Sequence[Span], rows: Mapping[int, Mapping[str, object]]) -> list[dict[str, object]]:
+    """Return the dependencies of spans (``after``) as pairs of flow events, each inside the span that it binds to.
+
+    Args:
+        spans: those of a trace.
+        rows: process and thread by the position of a span; of spans that are not in the trace there is none.
+    """
+    arrows: list[dict[str, object]] = []
+    for position, span in enumerate(spans):
+        for before in span.after if position in rows else ():
+            begin, end = _nanoseconds(spans[before].start_us), _nanoseconds(spans[before].end_us)
+            if before in rows and end > begin:
+                arrow = {"id": len(arrows) // 2, "cat": "dependency", "name": "dependency"}
+                start = _nanoseconds(span.start_us) / 1000
+                arrows.append({"ph": "s", "ts": (end - 1) / 1000, **rows[before], **arrow})
+                arrows.append({"ph": "f", "bp": "e", "ts": start, **rows[position], **arrow})
+    return arrows
+
+
 def trace_events(trace: StepTrace) -> dict[str, object]:
-    """Return a step as a JSON object in the Trace Event Format; its events come row by row, in the order of time."""
+    """Return a step as a JSON object in the Trace Event Format.
+
+    Its spans come row by row, in the order of time, and the arrows between them last.
+    """
+    positions = {id(span): position for position, span in enumerate(trace.spans)}
+    row_of: dict[int, dict[str, object]] = {}
     rows: dict[tuple[int, str], list[Span]] = {}
     for span in trace.spans:
         if span.end_us > span.start_us or span.stream == Stream.COMPUTE:
@@ -107,13 +132,14 @@ def trace_events(trace: StepTrace) -> dict[str, object]:
         for stream in streams:
             for number, lane in enumerate(_lanes(rows.get((stage, stream), ()))):
                 threads += 1
-                row = {"pid": stage + 1, "tid": threads}
+                row: dict[str, object] = {"pid": stage + 1, "tid": threads}
+                row_of |= dict.fromkeys((positions[id(span)] for span in lane), row)
                 label = f"{stream} {number + 1}" if number else stream
                 events.append(_metadata("thread_name", row, name=label))
                 events.append(_metadata("thread_sort_index", row, sort_index=threads))
                 events += [_complete(span, row) for span in lane]
     return {
-        "traceEvents": events,
+        "traceEvents": events + _arrows(trace.spans, row_of),
         "displayTimeUnit": "ms",
         "otherData": {"title": trace.title, "step_us": trace.step_us},
     }
@@ -151,10 +177,10 @@ def read_spans(path: Path) -> list[Span]:
 
 def _spans(events: Sequence[Mapping[str, object]], rank: int) -> list[Span]:
     """Return complete events as spans, each with its depth in its thread."""
-    named = {(str(event["name"]), event["pid"], event.get("tid")): event["args"] for event in events if _names(event)}
-    processes = {pid: args for (what, pid, _), args in named.items() if what == "process_name"}
-    labels = {pid: args for (what, pid, _), args in named.items() if what == "process_labels"}
-    threads = {(pid, tid): args for (what, pid, tid), args in named.items() if what == "thread_name"}
+    metadata = [event for event in events if event.get("ph") == "M"]
+    processes = {event["pid"]: event["args"] for event in metadata if event["name"] == "process_name"}
+    labels = {event["pid"]: event["args"] for event in metadata if event["name"] == "process_labels"}
+    threads = {(event["pid"], event.get("tid")): event["args"] for event in metadata if event["name"] == "thread_name"}
     complete = [event for event in events if event.get("ph") == "X"]
     places: dict[tuple[object, object], tuple[int, str]] = {}
     for key in dict.fromkeys((event["pid"], event["tid"]) for event in complete):
@@ -171,7 +197,7 @@ def _spans(events: Sequence[Mapping[str, object]], rank: int) -> list[Span]:
             raise ValueError(f"event {event['name']} lasts {lasts} µs")
         begins = _nanoseconds(start)
         timed.append((begins, begins + _nanoseconds(lasts), event))
-    timed.sort(key=lambda one: (one[0], -one[1]))
+    timed.sort(key=lambda times: (times[0], -times[1]))
     spans = []
     around: dict[tuple[int, str], list[int]] = {}  # ends of the spans that enclose what comes next
     for begins, ends, event in timed:
@@ -186,10 +212,6 @@ def _spans(events: Sequence[Mapping[str, object]], rank: int) -> list[Span]:
         spans.append(Span(str(event["name"]), *place, *times, category=category, details=details, depth=len(enclosing)))
         enclosing.append(ends)
     return spans
-
-
-def _names(event: Mapping[str, object]) -> bool:
-    return event.get("ph") == "M" and event["name"] in ("process_name", "process_labels", "thread_name")
 
 
 def _text(args: object, key: str) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from predictor.base.errors import ConfigError
 from predictor.configuration.loading import prepare
-from predictor.step.composition import predict
+from predictor.step.prediction import predict
 from predictor.step.stages import time_block, time_tasks
 from predictor.verification.measured import Compared, MeasuredStep
 from predictor.workloads.layer import forward_pass

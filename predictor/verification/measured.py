@@ -8,7 +8,7 @@ from statistics import mean
 from typing import Any
 
 from predictor.costs.published import PublishedSystem
-from predictor.step.composition import Prediction
+from predictor.step.prediction import Prediction
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,11 +16,11 @@ class MeasuredStep:
     """One measured step and the configuration that it ran.
 
     Attributes:
-        table: where the number stands: a table of a paper, or a group of runs.
+        table: of a paper, or a group of runs.
         name: of the run.
         seconds: of one step.
         config: in the full form.
-        statistic: which of several steps it is (min, median, …); empty where the source does not say.
+        statistic: over several steps (min, median, …); empty where it is not known.
     """
 
     table: str
@@ -87,7 +87,7 @@ def summary(rows: Sequence[Compared]) -> Summary:
 
 
 def fastest(steps: Iterable[MeasuredStep]) -> list[MeasuredStep]:
-    """Return each run's fastest batch: the smallest of its rows that are a minimum."""
+    """Return each run's fastest step: the smallest of its rows with the statistic min."""
     best: dict[str, MeasuredStep] = {}
     for step in steps:
         if step.statistic.startswith("min") and (step.name not in best or step.seconds < best[step.name].seconds):

@@ -1,7 +1,6 @@
 """Convert tables of measured steps to configurations.
 
-Nothing here is fitted: a switch is set because a column, or the source code of the framework that the column names,
-says so.
+Nothing here is fitted: switches follow the columns, or the source code of the framework that a column names.
 """
 
 from __future__ import annotations
@@ -17,18 +16,18 @@ from typing import Any
 from predictor.verification.measured import MeasuredStep
 
 STEPS, COMPONENTS = "step_times.csv", "step_components.csv"
-# A word of the column « system », and the published system that has its GPU.
+# Published system by a word of the column « system ».
 SYSTEMS = {"Perlmutter": "Perlmutter", "Vista": "Vista", "vTrain": "Perlmutter"}
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredComponent:
-    """One part of a measured step, in microseconds: one number, or those of the first, a middle and the last stage.
+    """One part of a measured step, in microseconds: a single value, or those of the first, a middle and the last stage.
 
     Attributes:
         run: name of the measured step.
         name: of the part.
-        reference: what the source itself predicted; empty where it did not.
+        reference: predictions of the source itself; empty where it has none.
     """
 
     run: str
@@ -99,8 +98,8 @@ def to_config(row: dict[str, str]) -> dict[str, Any]:
 
 
 def _job(row: dict[str, str]) -> str:
-    found = re.search(r"job ([^\s;]+)", row["notes"])
-    return found[1] if found else row["id"]
+    job = re.search(r"job ([^\s;]+)", row["notes"])
+    return job[1] if job else row["id"]
 
 
 def measured_steps(folder: Path) -> Iterator[MeasuredStep]:

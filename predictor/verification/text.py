@@ -11,7 +11,7 @@ from predictor.verification.measured import Compared, summary
 from predictor.verification.step_tables import MeasuredComponent
 
 HEAD = f"{'measured s':>10} {'predicted s':>11} {'error':>7}  90 % interval, s"
-# Which of several measured numbers has no waiting for others in it; of the rest the median counts.
+# The measured value of several stages that includes no waiting for other stages; the median of other parts.
 REPRESENTATIVE: dict[str, Callable[[list[float]], float]] = {
     "pp_p2p": min,
     "optimizer": lambda stages: stages[0],  # later stages have nothing left to do and wait for the first
@@ -47,18 +47,18 @@ def components_text(rows: Iterable[Compared], measured: Iterable[MeasuredCompone
     for part in measured:
         if part.run not in predicted or part.name not in predicted[part.run]:
             continue
-        ours, theirs = predicted[part.run][part.name], [x for x in part.microseconds if x]
+        predictions, measurements = predicted[part.run][part.name], [x for x in part.microseconds if x]
         choose = REPRESENTATIVE.get(part.name, median)
-        ratio = choose(ours) / choose(theirs) - 1.0
-        reference = f"{choose(part.reference) / choose(theirs) - 1.0:+9.1%}" if part.reference else ""
-        shown = [" ".join(f"{x:.0f}" for x in numbers) for numbers in (part.microseconds, ours)]
+        ratio = choose(predictions) / choose(measurements) - 1.0
+        reference = f"{choose(part.reference) / choose(measurements) - 1.0:+9.1%}" if part.reference else ""
+        shown = [" ".join(f"{x:.0f}" for x in numbers) for numbers in (part.microseconds, predictions)]
         yield f"{part.run:44} {part.name:13} {shown[0]:>30} {shown[1]:>30} {ratio:+7.1%} {reference}"
 
 
 def summary_text(name: str, rows: Sequence[Compared]) -> str:
     """Return one line about many rows."""
-    found = summary(rows)
-    return f"{name}: MAPE {found.mape:.2%}, mean {found.bias:+.2%}, inside their interval {found.coverage:.0%}"
+    errors = summary(rows)
+    return f"{name}: MAPE {errors.mape:.2%}, mean {errors.bias:+.2%}, inside their interval {errors.coverage:.0%}"
 
 
 def layouts_text(rows: Iterable[Compared]) -> Iterator[str]:
@@ -71,6 +71,6 @@ def layouts_text(rows: Iterable[Compared]) -> Iterator[str]:
         groups[key].append(row)
     yield "hidden  tp  pp  micro-batch  rows     mean     least     most   inside"
     for (hidden, tensor, pipeline, batch), members in sorted(groups.items()):
-        found = summary(members)
-        numbers = f"{found.bias:+8.1%} {found.least:+9.1%} {found.most:+8.1%}"
-        yield f"{hidden:6} {tensor:3} {pipeline:3} {batch:12} {len(members):5} {numbers} {found.coverage:8.0%}"
+        errors = summary(members)
+        numbers = f"{errors.bias:+8.1%} {errors.least:+9.1%} {errors.most:+8.1%}"
+        yield f"{hidden:6} {tensor:3} {pipeline:3} {batch:12} {len(members):5} {numbers} {errors.coverage:8.0%}"

@@ -86,7 +86,7 @@ def _ring(names: tuple[str, ...], call: LayerCall, direction: Direction, layout:
 def attention_core(
     model: Transformer, names: tuple[str, ...], call: LayerCall, direction: Direction, layout: Layout
 ) -> PassTasks:
-    """Return attention between its projections, of a layer's operators ``names``; what is recomputed selectively."""
+    """Return attention between its projections, out of a layer's operators; selective recomputation repeats it."""
     core, _ = split_core(names)
     if call.context_parallel_size > 1 and core:
         return _ring(core, call, direction, layout)

@@ -87,6 +87,6 @@ def expert_tasks(model: Transformer, call: LayerCall, direction: Direction, layo
 
 
 def exchange_tasks(experts: MixtureOfExperts, call: LayerCall, layout: Layout) -> list[Task]:
-    """Return the two all-to-alls of one pass: tokens to their experts, and what the experts made of them back."""
+    """Return the two all-to-alls of one pass: tokens to their experts, outputs back."""
     sent = call.unsplit_tokens * routed_share(experts, layout) * call.hidden_size * call.element_bytes
     return collective_task("all_to_all", sent, layout.expert_group(), Part.EXPERT_PARALLEL, 2)

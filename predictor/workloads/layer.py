@@ -182,13 +182,15 @@ def _backward_traffic(run: TrainingRun, kind: LayerKind, call: LayerCall, tasks:
     return PassTasks(waiting + routed, overlaps)
 
 
-def weight_gradients(tasks: list[Task]) -> list[Task]:
-    """Return the part of a backward pass that makes the gradients of weights, and that only the optimizer waits for.
+def weight_gradients(run: TrainingRun, backward: PassTasks) -> list[Task]:
+    """Return the part of a backward pass that makes the gradients of weights, for which only the optimizer waits.
 
-    Source: Qi et al. 2023, arXiv:2401.10241.
+    Empty where the schedule does not split backward passes. Source: Qi et al. 2023, arXiv:2401.10241.
     """
-    linear = [task for task in tasks if task.operator.family == "linear"]
-    beside = [task for task in tasks if task.name in ("gradient_accumulation", "bias_gradients")]
+    if not SCHEDULES[run.schedule].splits_backward:
+        return []
+    linear = [task for task in backward.tasks if task.operator.family == "linear"]
+    beside = [task for task in backward.tasks if task.name in ("gradient_accumulation", "bias_gradients")]
     return share_of(linear, HALF_OF_BACKWARD) + beside
 
 
@@ -196,24 +198,21 @@ def gradient_accumulation(run: TrainingRun, kind: LayerKind) -> Task:
     """Return the addition of a layer's weight gradients to those of earlier micro-batches: of all but the first."""
     call = sized(run, kind)
     gradient_bytes = 2 * run.gradient_bytes + call.element_bytes  # the sum is read and written, the new one read
-    dense = run.layer_dense_parameters(kind)
-    routed = run.layer_expert_parameters() if kind.has_experts else 0
+    dense, routed = run.layer_parameters(kind)
     if run.zero_stage >= 2:  # only a rank's own share is kept, and so added up
         dense, routed = dense // run.layout.gradient_ranks, routed // run.layout.expert_gradient_ranks
     return stream_task("gradient_accumulation", (dense + routed) * gradient_bytes, call, launches=0)
 
 
 def backward_pass(run: TrainingRun, kind: LayerKind) -> PassTasks:
-    """Return one layer's backward pass without recomputation.
+    """Return one layer's backward pass without recomputation and gradient accumulation.
 
-    The gradients of column-parallel inputs are summed over the tensor-parallel group; the weights' are added to those
-    of earlier micro-batches.
+    The gradients of column-parallel inputs are summed over the tensor-parallel group.
     """
     model, call = run.model, sized(run, kind)
     operators = _operators(run, kind, call, BACKWARD)
     tasks = operators.tasks + _fused_gate(run, kind, call, BACKWARD) + _shared_side_kernels(model, call, BACKWARD)
     tasks.append(stream_task("qkv_concatenation", call.tokens * call.qkv_width * 2 * call.element_bytes, call))
-    tasks += share_of([gradient_accumulation(run, kind)], 1.0 - 1.0 / run.num_micro_batches)
     if model.biases is Biases.ALL:
         width = call.qkv_width + call.ffn_width
         size_bytes = (call.tokens * width + call.unsplit_tokens * 2 * call.hidden_size) * call.element_bytes

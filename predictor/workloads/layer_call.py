@@ -14,7 +14,7 @@ class LayerCall:
     """One micro-batch through one layer on one rank.
 
     Sizes are of the whole model; ``tensor_parallel_size`` and ``context_parallel_size`` divide them inside the
-    operators, so that a measured table and a workload say the same thing in the same way.
+    operators, so that a measured table and a workload give the same shapes.
 
     Attributes:
         num_key_value_heads: heads of keys and values; 0: as many as there are query heads.

@@ -1,7 +1,7 @@
 """The shape of each operator in a transformer, from the sizes of one layer call.
 
-Operators know their dimensions and their work; how a transformer's sizes become those dimensions is said here, and here
-only, for predictions, sweeps and the import of other people's tables.
+Operators know their dimensions and their work. How a transformer's sizes become those dimensions is defined here alone,
+for predictions, sweeps and imported tables.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _logits(call: LayerCall) -> Shape:
     return call.tokens, call.vocab_per_rank, call.logit_bytes
 
 
-# By operator; one that is not here runs once per step, if at all.
+# By operator; operators that are missing run at most once per step.
 LAYER_SHAPES: Mapping[str, Callable[[LayerCall], Shape]] = MappingProxyType(
     {
         "attention_mask": _scores,

@@ -25,7 +25,7 @@ class Stage:
     """One distinct stage.
 
     Attributes:
-        earliest: the first stage that is it: of all alike, the one with most micro-batches in flight.
+        earliest: the first stage of its kind, which has the most micro-batches in flight.
         chunk_index: the numbers of its chunks among the pipeline's distinct ones.
         layers: all its layers by kind.
         is_first, is_last: its place in the pipeline.
@@ -43,7 +43,7 @@ class Pipeline:
     """The distinct stages of a pipeline.
 
     Attributes:
-        index: for every stage the number of the distinct one that it is.
+        index: of every stage, its number among the distinct ones.
         chunks: the distinct chunks of all stages.
         kinds: the kinds of layers that occur.
     """
@@ -83,7 +83,7 @@ def _of_one_kind(kind: LayerKind, layers_per_stage: tuple[int, ...], num_chunks:
 
 def _pipeline(stages: list[list[Kinds]]) -> Pipeline:
     """Return the distinct stages of a pipeline, given as every stage's chunks."""
-    found: dict[tuple[object, ...], int] = {}
+    numbers: dict[tuple[object, ...], int] = {}
     chunks: dict[Chunk, int] = {}
     distinct: list[Stage] = []
     index = []
@@ -91,14 +91,14 @@ def _pipeline(stages: list[list[Kinds]]) -> Pipeline:
     for stage, own in enumerate(stages):
         is_first, is_last = stage == 0, stage == last_stage
         key = (is_first, is_last, *own)
-        if key not in found:
-            found[key] = len(distinct)
+        if key not in numbers:
+            numbers[key] = len(distinct)
             placed = [
                 Chunk(kinds, is_first and chunk == 0, is_last and chunk == len(own) - 1)
                 for chunk, kinds in enumerate(own)
             ]
             chunk_index = tuple([chunks.setdefault(chunk, len(chunks)) for chunk in placed])
             distinct.append(Stage(stage, chunk_index, _summed(own), is_first, is_last))
-        index.append(found[key])
+        index.append(numbers[key])
     kinds = dict.fromkeys(kind for stage in distinct for kind, _ in stage.layers)
     return Pipeline(tuple(distinct), tuple(index), tuple(chunks), tuple(kinds))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from predictor.base.lazy import lazy
 from predictor.costs.work import element_bytes
@@ -21,6 +22,23 @@ class Recompute(StrEnum):
     NONE = "none"
     SELECTIVE = "selective"
     FULL = "full"
+
+
+class RankParameters(NamedTuple):
+    """Parameters on one rank, by the ranks that sum their gradients.
+
+    Attributes:
+        dense: summed over the data- and context-parallel ranks.
+        routed: of routed experts; summed over the ranks that hold the same experts.
+    """
+
+    dense: int
+    routed: int
+
+    @property
+    def total(self) -> int:
+        """Return the number of both."""
+        return self.dense + self.routed
 
 
 @dataclass(frozen=True)  # no slots: what follows from it is computed once
@@ -127,47 +145,34 @@ class TrainingRun:
         return sum(count for kind, count in self.stage_kinds(stage).items() if kind.has_experts)
 
     @lazy
-    def _layer_parameters(self) -> tuple[int, int]:
-        """Parameters on one rank of a layer without experts, and of one with them, its routed experts not counted."""
-        tp = self.layout.tensor_parallel_size
-        return self.model.layer_parameters(tp), self.model.layer_parameters(tp, has_experts=True)
+    def _layer_parameters(self) -> tuple[RankParameters, RankParameters]:
+        """Parameters on one rank of a layer without experts, and of one with them."""
+        tp, model = self.layout.tensor_parallel_size, self.model
+        plain = RankParameters(model.layer_parameters(tp), 0)
+        if model.experts is None:
+            return plain, plain
+        held = model.experts.num_experts // self.layout.expert_parallel_size
+        return plain, RankParameters(model.layer_parameters(tp, has_experts=True), held * model.expert_parameters(tp))
 
-    def layer_dense_parameters(self, kind: LayerKind) -> int:
-        """Return the parameters that one rank holds of one layer, its routed experts not counted."""
+    def layer_parameters(self, kind: LayerKind) -> RankParameters:
+        """Return the parameters that one rank holds of one layer."""
         return self._layer_parameters[kind.has_experts]
 
-    def layer_parameters(self, kind: LayerKind) -> int:
-        """Return the parameters that one rank holds of one layer, its routed experts included."""
-        return self.layer_dense_parameters(kind) + (self.layer_expert_parameters() if kind.has_experts else 0)
-
-    def layer_expert_parameters(self) -> int:
-        """Return the parameters of the routed experts of one layer that one rank holds."""
-        experts = self.model.experts
-        if experts is None:
-            return 0
-        held = experts.num_experts // self.layout.expert_parallel_size
-        return held * self.model.expert_parameters(self.layout.tensor_parallel_size)
-
-    def expert_parameters(self, stage: int) -> int:
-        """Return the parameters of routed experts that one rank of a stage holds."""
-        return self._layers_with_experts(stage) * self.layer_expert_parameters()
-
-    def dense_parameters(self, stage: int) -> int:
-        """Return the parameters that one rank of a stage holds, routed experts not counted."""
-        tp = self.layout.tensor_parallel_size
-        model = self.model
+    def rank_parameters(self, stage: int) -> RankParameters:
+        """Return the parameters that one rank of a stage holds."""
+        tp, model = self.layout.tensor_parallel_size, self.model
         with_experts = self._layers_with_experts(stage)
-        dense, sparse = self._layer_parameters
-        parameters = (self.layers_per_stage[stage] - with_experts) * dense + with_experts * sparse
+        plain, sparse = self._layer_parameters
+        dense = (self.layers_per_stage[stage] - with_experts) * plain.dense + with_experts * sparse.dense
         last = stage == len(self.layers_per_stage) - 1
         if stage == 0:
-            parameters += model.embedding_parameters(tp) + model.position_parameters()
+            dense += model.embedding_parameters(tp) + model.position_parameters()
         if last:
-            parameters += model.norm_parameters(1)
+            dense += model.norm_parameters(1)
         if last and not (model.tied_embeddings and stage == 0):
-            parameters += model.embedding_parameters(tp)
-        return parameters
+            dense += model.embedding_parameters(tp)
+        return RankParameters(dense, with_experts * sparse.routed)
 
     def stage_parameters(self, stage: int) -> int:
-        """Return the parameters that one rank of a stage holds."""
-        return self.dense_parameters(stage) + self.expert_parameters(stage)
+        """Return the number of parameters that one rank of a stage holds."""
+        return self.rank_parameters(stage).total

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from predictor.costs.collectives import Topology
-from predictor.workloads.run import TrainingRun
+from predictor.workloads.run import RankParameters, TrainingRun
 from predictor.workloads.tasks import TRAFFIC, Overlap, Part, PassTasks, Task, collective_task, parameter_stream_task
 
 # Passes over the gradients around a reduction, each a read and a write: copy into the bucket, divide by the number of
@@ -38,44 +38,53 @@ def _beside(tasks: list[Task], traffic: list[Task], overlaps: bool) -> PassTasks
     return PassTasks(tasks, [Overlap(traffic, [task for task in tasks if task.part not in TRAFFIC])])
 
 
-def _gathers(run: TrainingRun, dense: int, routed: int) -> list[Task]:
-    """Return what puts one layer's weights together from the shares of the ranks."""
-    if run.zero_stage < 3:
-        return []
-    tasks = []
-    for parameters, group in ((dense, run.layout.gradient_group()), (routed, run.layout.expert_gradient_group())):
-        shard = parameters * run.element_bytes / group.ranks
-        tasks += collective_task("all_gather", shard, group, Part.DATA_PARALLEL)
-    return tasks
+def _groups(run: TrainingRun, parameters: RankParameters) -> tuple[tuple[int, Topology], ...]:
+    """Return parameters with the ranks that share them out, dense ones first."""
+    if not parameters.routed:
+        return ((parameters.dense, run.layout.gradient_group()),)
+    return (parameters.dense, run.layout.gradient_group()), (parameters.routed, run.layout.expert_gradient_group())
 
 
-def gathered(run: TrainingRun, dense: int, routed: int, forward: PassTasks) -> PassTasks:
+def _gathered(run: TrainingRun, parameters: RankParameters, forward: PassTasks) -> PassTasks:
     """Return a forward pass with the gathering of the weights that ZeRO-3 asks for.
 
     While one layer computes, the next one's weights are gathered, where that overlaps.
 
     Args:
         run: the run.
-        dense: parameters of the chunk on one rank.
-        routed: parameters of its routed experts.
+        parameters: of the block on one rank.
         forward: its pass with all weights there.
 
     Source: Rajbhandari et al. 2019, arXiv:1910.02054, section 7; Zhao et al. 2023, arXiv:2304.11277 (FSDP).
     """
-    traffic = _gathers(run, dense, routed)
+    if run.zero_stage < 3:
+        return forward
+    traffic: list[Task] = []
+    for count, group in _groups(run, parameters):
+        shard = count * run.element_bytes / group.ranks
+        traffic += collective_task("all_gather", shard, group, Part.DATA_PARALLEL)
     beside = _beside(forward.tasks, traffic, run.overlap_parameter_gather)
     return PassTasks(beside.tasks, forward.overlaps + beside.overlaps)
 
 
-def reduced(run: TrainingRun, dense: int, routed: int, backward: PassTasks) -> PassTasks:
+def _reduced(run: TrainingRun, parameters: RankParameters, backward: PassTasks) -> PassTasks:
     """Return a backward pass with what ZeRO-2 and 3 add: gathering again, and scattering each micro-batch's gradients.
 
     A rank keeps only its own share of the gradients, so every micro-batch's are reduced at once.
     """
-    with_weights = gathered(run, dense, routed, backward)
-    traffic = []
-    for parameters, group in ((dense, run.layout.gradient_group()), (routed, run.layout.expert_gradient_group())):
-        traffic += _reduce(run, parameters, group)
+    with_weights = _gathered(run, parameters, backward)
+    traffic: list[Task] = []
+    for count, group in _groups(run, parameters):
+        traffic += _reduce(run, count, group)
     beside = _beside(backward.tasks, traffic, run.overlap_gradient_reduction)
     added = beside.tasks[len(backward.tasks) :]
     return PassTasks(with_weights.tasks + added, with_weights.overlaps + beside.overlaps)
+
+
+def sharded(
+    run: TrainingRun, parameters: RankParameters, forward: PassTasks, backward: PassTasks
+) -> tuple[PassTasks, PassTasks]:
+    """Return a block's forward and backward pass with the data-parallel traffic of ZeRO-2 and 3."""
+    if run.zero_stage < 2:
+        return forward, backward
+    return _gathered(run, parameters, forward), _reduced(run, parameters, backward)

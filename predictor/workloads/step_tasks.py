@@ -1,14 +1,14 @@
 """All that one training step runs, as a value: stages, their model chunks, passes, tasks, and the step's end.
 
-A maker per kind of workload expands a run into it once; timing, breakdown and search read nothing else, so nothing here
-names a model. Parts that are alike are the same object: a pipeline of 128 equal stages holds one expansion, and a
-reader that remembers what it knows of an object meets each distinct part once. For the same reason parts compare by
-identity.
+A maker per kind of workload expands a run into it once; timing, memory, breakdown and search read nothing else, so
+nothing here names a model. Parts that are alike are the same object: a pipeline of 128 equal stages holds one
+expansion, and a reader that caches results per object reads each distinct part once. For the same reason parts compare
+by identity.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -28,6 +28,43 @@ class HostWork(NamedTuple):
     takes_turns: bool
 
 
+class BlockMemory(NamedTuple):
+    """Bytes on one GPU that a block holds beside the states of its parameters, per micro-batch.
+
+    Attributes:
+        kept: activations from its forward to its backward pass.
+        working: recomputed activations and gathered weights; exist while the block is computed.
+        kept_first: as ``kept``, of the model's beginning, whose chunk has the most micro-batches in flight.
+        kept_last: as ``kept``, of the model's end, whose backward pass follows at once where the schedule lets it.
+        deferred: the part of ``kept_last`` that the gradients of weights need.
+        gathered: weights that stay gathered while other blocks are computed.
+    """
+
+    kept: float = 0.0
+    working: float = 0.0
+    kept_first: float = 0.0
+    kept_last: float = 0.0
+    deferred: float = 0.0
+    gathered: float = 0.0
+
+
+NO_MEMORY = BlockMemory()
+
+
+class StageStates(NamedTuple):
+    """Bytes on one GPU that a stage holds throughout the step.
+
+    Attributes:
+        weights, gradients, optimizer: a rank's share of the parameters and their states.
+        buffers: gradients on their way into a reduction.
+    """
+
+    weights: float
+    gradients: float
+    optimizer: float
+    buffers: float
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class BlockTasks:
     """One micro-batch through the smallest part of a model that repeats, such as a layer.
@@ -37,6 +74,8 @@ class BlockTasks:
         backward: the whole backward pass.
         weight: the part of it that a schedule runs in slots of its own; empty where the schedule does not split it.
         host: None where the host's launches are not counted.
+        accumulation: adds weight gradients to those of earlier micro-batches; the backward pass has a micro-batch's
+            mean share of it, as the first micro-batch needs none.
     """
 
     forward: PassTasks
@@ -44,6 +83,8 @@ class BlockTasks:
     backward: PassTasks
     weight: list[Task]
     host: HostWork | None
+    memory: BlockMemory = NO_MEMORY
+    accumulation: Sequence[Task] = ()
 
     def calls(self) -> list[Task]:
         """Return everything that runs, hidden traffic included; ``weight`` is in the backward pass."""
@@ -93,6 +134,7 @@ class StageTasks:
     chunks: tuple[ChunkTasks, ...]
     num_messages: int
     end: EndTasks
+    states: StageStates
 
 
 @dataclass(frozen=True, slots=True, eq=False)

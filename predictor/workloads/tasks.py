@@ -39,7 +39,7 @@ class Task(NamedTuple):
     """Run ``operator`` on ``shape`` ``times`` times.
 
     Attributes:
-        name: what it is for; differs from the operator's name where a kernel is timed by its bytes.
+        name: its purpose; differs from the operator's name where a kernel is timed by its bytes.
         times: need not be whole, where a kernel is timed as a multiple of another's bytes.
         launches: kernels that the host launches for all of them.
     """
@@ -54,9 +54,9 @@ class Task(NamedTuple):
 
 
 class Overlap(NamedTuple):
-    """Traffic that runs beside some of a pass's tasks; what it takes longer than they do is exposed.
+    """Traffic that runs beside some of a pass's tasks; what exceeds their time is exposed.
 
-    What one overlap hides behind, no later one of the same pass can: links and multiprocessors are there once.
+    Time behind which an overlap hides is no longer there for later overlaps of the same pass.
     """
 
     traffic: list[Task]
@@ -77,6 +77,9 @@ class PassTasks(NamedTuple):
     def calls(self) -> list[Task]:
         """Return everything that runs, hidden traffic included."""
         return self.tasks + [task for overlap in self.overlaps for task in overlap.traffic]
+
+
+NO_TASKS = PassTasks([], [])
 
 
 def share_of(tasks: list[Task], share: float) -> list[Task]:

@@ -70,8 +70,8 @@ class MixtureOfExperts:
         shared_expert_gate: the shared expert's output is scaled by a learned gate per token.
         num_dense_layers: layers at the model's start that have an ordinary FFN.
         capacity_factor: tokens that an expert takes over its even share, the rest dropped; None: dropless.
-        load_imbalance: tokens of the busiest rank over the even share, at least 1; everybody waits for that rank. Where
-            every rank has all experts there is none.
+        load_imbalance: tokens of the busiest rank over the even share, at least 1; all ranks wait for it. Where every
+            rank has all experts there is none.
     """
 
     num_experts: int

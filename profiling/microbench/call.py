@@ -12,7 +12,7 @@ from predictor.costs.operator import Shape
 Tensor = Any
 Output = Any
 
-# What tensors are made in; fp8 operators quantise them from there.
+# torch's dtype of the tensors of a precision; fp8 operators quantise bf16 tensors.
 DTYPES = {
     "fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp8": "bfloat16", "fp8_block": "bfloat16",
 }  # fmt: skip
@@ -25,9 +25,9 @@ class Call:
 
     Attributes:
         forward: run the forward pass and return its output, or outputs.
-        inputs: what the backward pass computes the gradients of; empty for an operator without one.
-        kernel: which kernel runs.
-        backward: run the backward pass itself, where it is no derivative of ``forward``.
+        inputs: tensors whose gradients the backward pass computes; empty without autograd.
+        kernel: name of the kernel, library or backend that runs.
+        backward: run the backward pass where autograd does not derive it from ``forward``.
     """
 
     forward: Callable[[], Output]
@@ -51,19 +51,19 @@ class Maker:
         return getattr(torch, DTYPES[self.precision])
 
     def activation(self, *sizes: int) -> Tensor:
-        """Return normal numbers that need a gradient."""
+        """Return normal numbers with a gradient."""
         import torch
 
         return torch.randn(*sizes, device=self.device, dtype=self.dtype).requires_grad_()
 
     def constant(self, *sizes: int, dtype: Any = None) -> Tensor:
-        """Return normal numbers that need none."""
+        """Return normal numbers without a gradient."""
         import torch
 
         return torch.randn(*sizes, device=self.device, dtype=dtype or self.dtype)
 
     def weight(self, *sizes: int) -> Tensor:
-        """Return a weight as a model is initialised with."""
+        """Return a weight, initialised as in a model."""
         import torch
 
         return torch.empty(*sizes, device=self.device, dtype=self.dtype).normal_(0.0, WEIGHT_SCALE).requires_grad_()
@@ -85,7 +85,7 @@ Build = Callable[[Shape, Maker], Call]
 
 
 def parameter_list(shape: Shape, make: Maker) -> list[Tensor]:
-    """Return (parameters, tensors) as a list of fp32 tensors of a model's proportions, with gradients.
+    """Return a list of fp32 tensors with gradients for a shape (parameters, tensors), sized as in a model.
 
     A transformer's list alternates few large matrices and many vectors, so half of the tensors are small.
     """
@@ -97,12 +97,12 @@ def parameter_list(shape: Shape, make: Maker) -> list[Tensor]:
     width = max(1, parameters // (1024 * max(vectors, 1))) if vectors else 0
     rest = parameters - vectors * width
     sizes = [width] * vectors + [rest // matrices + (i < rest % matrices) for i in range(matrices)]
-    found = []
+    parameter_tensors = []
     for size in sizes:
         tensor = torch.empty(size, device=make.device, dtype=torch.float32).normal_(0.0, WEIGHT_SCALE).requires_grad_()
         tensor.grad = torch.randn_like(tensor)
-        found.append(tensor)
-    return found
+        parameter_tensors.append(tensor)
+    return parameter_tensors
 
 
 def optimizer_call(shape: Shape, make: Maker, form: str) -> Call:

@@ -17,7 +17,7 @@ from types import FrameType
 from typing import NoReturn
 
 from microbench.collectives.cli import register as register_collective
-from microbench.device import Device, find_device
+from microbench.device import find_device
 from microbench.errors import MeasureError
 from microbench.kernels import kernel_names
 from microbench.profile import DeviceLostError, Job, profile
@@ -37,7 +37,7 @@ def _check_operators(names: Sequence[str]) -> None:
     """Check that the requested operators exist; "all" names all of them.
 
     Raises:
-        MeasureError: one of them is unknown.
+        MeasureError: an operator is unknown.
     """
     known = kernel_names()
     for name in names:
@@ -45,22 +45,18 @@ def _check_operators(names: Sequence[str]) -> None:
             raise MeasureError(f"{name} is not an operator.{nearest(name, known)} Known: {', '.join(known)}")
 
 
-def _in_precision(names: Sequence[str], precision: str, device: Device) -> list[str]:
-    """Return the requested operators in a precision; "all" names all that exist in it.
+def _in_precision(names: Sequence[str], precision: str) -> list[str]:
+    """Return the requested operators; "all" names those that exist in the precision.
 
     Raises:
-        MeasureError: the device does not compute in the precision, or one does not exist in it.
+        MeasureError: a requested operator does not exist in it.
     """
-    if precision not in device.precisions:
-        raise MeasureError(f"precision is {precision}; {device.name} is measured in {', '.join(device.precisions)}")
     existing = [name for name in kernel_names() if precision in catalogue()[name].precisions]
-    missing = [name for name in names if name not in existing]
     if list(names) == ["all"]:
         return existing
+    missing = ", ".join(name for name in names if name not in existing)
     if missing:
-        raise MeasureError(
-            f"{', '.join(missing)}: nothing to measure in {precision}, in which there are {', '.join(existing)}"
-        )
+        raise MeasureError(f"{missing}: nothing to measure in {precision}, in which there are {', '.join(existing)}")
     return list(dict.fromkeys(names))
 
 
@@ -83,13 +79,12 @@ def _operator(arguments: argparse.Namespace) -> int:
     deadline = float("inf")
     if arguments.budget_minutes is not None:
         deadline = time.monotonic() + 60.0 * arguments.budget_minutes
-    precisions = [arguments.precision] if arguments.precision else device.precisions[:1]
-    outcomes = []
-    for precision in precisions:
-        names = _in_precision(arguments.names, precision, device)
-        progress(f"measuring {len(names)} operators on {device.name} in {precision}, shard {arguments.shard}")
-        job = Job(arguments.out, device, precision, sweep, shard, deadline, arguments.threads)
-        outcomes += profile(job, names, progress)
+    job = Job(
+        arguments.out, device, arguments.precision or device.precisions[0], sweep, shard, deadline, arguments.threads
+    )
+    names = _in_precision(arguments.names, job.precision)
+    progress(f"measuring {len(names)} operators on {device.name} in {job.precision}, shard {arguments.shard}")
+    outcomes = profile(job, names, progress)
     for outcome in outcomes:
         print(outcome.path)
     failures = [outcome for outcome in outcomes if outcome.is_failure]
@@ -150,8 +145,8 @@ def _repeatability(arguments: argparse.Namespace) -> int:
     from microbench.repeatability import repeatability
 
     device = find_device(arguments.device, arguments.threads)
-    found = repeatability(device, read_sweep(arguments.sweep), arguments.shapes, progress)
-    print(json.dumps(found) if arguments.json else found.pop("text"))
+    result = repeatability(device, read_sweep(arguments.sweep), arguments.shapes, progress)
+    print(json.dumps(result) if arguments.json else result["text"])
     return 0
 
 
@@ -168,30 +163,23 @@ def parser() -> argparse.ArgumentParser:
     operator.add_argument("--out", type=Path, required=True, help="results folder of this system, results/NAME")
     operator.add_argument("--precision", help="fp32, bf16, fp16, fp8 or fp8_block (default: the device's usual)")
     operator.add_argument("--shard", default="0/1", help="i/n: measure every n-th shape, starting with the i-th")
-    operator.add_argument("--budget-minutes", type=float, help="begin no new shape after so long; run again to go on")
+    operator.add_argument("--budget-minutes", type=float, help="begin no shape after so long; run again to continue")
     operator.set_defaults(run=_operator)
     register_collective(commands)
     register_report(commands)
-    register_steps(commands)
+    register_steps(commands, device)
     register_survey(commands)
     listing = commands.add_parser("list", help="list operators and sweeps")
     listing.add_argument("--json", action="store_true", help="for machines")
     listing.set_defaults(run=_list)
-    system = commands.add_parser(
-        "system", parents=[device], help="write system.yaml: what the device is, and its peaks"
-    )
+    system = commands.add_parser("system", parents=[device], help="write system.yaml: the device and its peaks")
     system.add_argument("--out", type=Path, required=True, help="results folder of this system")
     system.add_argument("--name", help="the system's name (default: the folder's)")
     system.add_argument(
-        "--datasheet",
-        type=Path,
-        help="training/systems/NAME.yaml: its peaks and links instead of those measured here; a folder: this GPU's",
+        "--datasheet", type=Path, help="training/systems/NAME.yaml with peaks and links to state, or a folder of them"
     )
     system.add_argument(
-        "--sustained-seconds",
-        type=float,
-        default=10.0,
-        help="how long a GPU's product runs without a pause (default 10)",
+        "--sustained-seconds", type=float, default=10.0, help="length of a GPU's product without a pause (default 10)"
     )
     system.set_defaults(run=_system)
     status = commands.add_parser("status", help="show the contents of a results folder and the noise of its rows")

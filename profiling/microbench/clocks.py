@@ -29,13 +29,13 @@ KHZ_OF_MHZ, USUAL_CLOCK_KHZ = 1e3, 1_980_000
 
 @dataclass(slots=True)
 class Samples:
-    """What one direction's repetitions took, in microseconds.
+    """Times of the repetitions of one direction, in microseconds.
 
     Attributes:
-        whole_us: by the clock on the wall; on a GPU from an idle device.
-        kernel_us: the kernels alone.
-        host_us: what the host took to launch the pass.
-        fell_behind: how often even the longest delay was too short for the host.
+        whole_us: wall time; on a GPU from an idle device.
+        kernel_us: kernels alone.
+        host_us: the host's time to launch the pass.
+        fell_behind: number of times that even the longest delay was too short for the host.
     """
 
     whole_us: list[float] = field(default_factory=list)
@@ -45,7 +45,7 @@ class Samples:
 
     @property
     def host_bound(self) -> bool:
-        """Return whether the host cannot launch the pass ahead of the device: a hiccup does not happen twice."""
+        """Return whether the host cannot launch the pass ahead of the device; falling behind once is chance."""
         return self.fell_behind >= MOST_FALLS
 
     @property
@@ -59,8 +59,29 @@ class Samples:
         return self.kernel_us or self.whole_us
 
     def forget_times(self) -> None:
-        """Drop the warm-up's times; what the host needs, and whether it can get ahead, stays known."""
+        """Drop the warm-up's times, but keep the shortest host time and whether the host fell behind."""
         self.whole_us, self.kernel_us, self.host_us = [], [], self.host_us and [min(self.host_us)]
+
+
+def host_us(run: Callable[[], object], times: int) -> float:
+    """Return the time of so many runs in a row by the host's clock, in µs."""
+    start = time.perf_counter_ns()
+    for _ in range(times):
+        run()
+    return (time.perf_counter_ns() - start) / 1e3
+
+
+def device_us(run: Callable[[], object], times: int) -> float:
+    """Return the time of so many runs in a row on the GPU, from event to event, in µs."""
+    import torch
+
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    for _ in range(times):
+        run()
+    end.record()
+    end.synchronize()
+    return float(start.elapsed_time(end)) * 1e3
 
 
 class CpuClock:
@@ -85,15 +106,15 @@ class CpuClock:
         return output
 
     def seconds(self) -> float:
-        """Return the time that a budget is counted in: this thread's, so that a busy host leaves as many samples."""
+        """Return this thread's time: budgets count it, so that a busy host leaves as many samples."""
         return time.thread_time()
 
     def state(self) -> DeviceState:
-        """Return nothing: a processor's state is a session's."""
+        """Return no state: a processor's is recorded once per session."""
         return DeviceState()
 
     def is_lost(self) -> bool:
-        """Return whether the device answers nothing any more; a processor that does not runs no code either."""
+        """Return False: a processor is never lost."""
         return False
 
 
@@ -117,7 +138,7 @@ class CudaClock:
         self._start, self._end = (self._cuda.Event(enable_timing=True) for _ in range(2))
 
     def time(self, run: Callable[[], Any], samples: Samples) -> Any:
-        """Run a pass with a cold cache, add what it took to the samples, and return its last output."""
+        """Run a pass with a cold cache, add its times to the samples, and return its last output."""
         output = None
         if len(samples.whole_us) < self._whole_samples or samples.host_bound:
             self._buffer.add_(1)
@@ -131,7 +152,7 @@ class CudaClock:
         return output
 
     def seconds(self) -> float:
-        """Return the time that a budget is counted in."""
+        """Return the time that budgets count."""
         return time.perf_counter()
 
     def state(self) -> DeviceState:
@@ -139,7 +160,7 @@ class CudaClock:
         return gpu_state()
 
     def is_lost(self) -> bool:
-        """Return whether the device answers nothing any more, as after an illegal access."""
+        """Return whether the device fails every call, as after an illegal access."""
         try:
             self._cuda.synchronize()
         except RuntimeError:
@@ -147,7 +168,7 @@ class CudaClock:
         return False
 
     def _behind_delay(self, run: Callable[[], Any], samples: Samples) -> Any:
-        """Run a pass behind a delay that is as long as the host needs; a longer one where that was too short."""
+        """Run a pass behind a delay of the host's launch time; lengthen the delay where it was too short."""
         # The shortest: a first pass also loads kernels and allocates.
         delay_us = min(DELAY_MARGIN * min(samples.host_us) + DELAY_SLACK_US, LONGEST_DELAY_US)
         while True:

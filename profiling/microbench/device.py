@@ -19,8 +19,9 @@ from microbench.fp8 import fp8_precisions
 from microbench.nvml import driver_branch, gpu_session
 from microbench.provenance import Session, now
 
-# Of these the numbers depend on no kernel; they are recorded beside them.
+# Packages that run no timed kernel; their versions are recorded, and may change while a table grows.
 RECORDED = ("numpy", "mpi4py", "nvidia-ml-py", "triton")
+CAPABILITY_WITH_BF16 = 8  # of NVIDIA GPUs, from Ampere on
 COMMIT_FILE = Path(__file__).with_name("COMMIT")  # in a copy that travels without its history
 DIGEST_DIGITS = 12
 
@@ -31,12 +32,12 @@ class Device:
 
     Attributes:
         kind: as torch names it.
-        name: letters, digits and dashes only, since file names are made of it.
+        name: letters, digits and dashes only, for file names.
         driver: the branch of a GPU's driver, the number before the first dot.
         cache_bytes: last level of cache.
-        multiprocessors: of a GPU; threads that torch uses on a CPU.
-        memory_bytes: what a call may use at most.
-        precisions: what it computes in without emulation, the usual one first.
+        multiprocessors: of a GPU; torch's threads on a CPU.
+        memory_bytes: the most that a call may use.
+        precisions: those that it computes in without emulation, the default first.
     """
 
     kind: Literal["cpu", "cuda"]
@@ -48,30 +49,20 @@ class Device:
     precisions: tuple[str, ...]
 
 
-def require_torch() -> None:
-    """Check that torch is there.
-
-    Raises:
-        MeasureError: it is not.
-    """
-    try:
-        import torch  # noqa: F401
-    except ImportError:
-        raise MeasureError("torch is not installed; pip install 'estimate-train-time[profile]' brings it") from None
-
-
 def find_device(kind: str, threads: int = 1) -> Device:
     """Return the device to measure.
 
     Args:
         kind: cpu, cuda, or auto for a GPU where there is one.
-        threads: that torch may use on a CPU; two on shared cores snap to the scheduler's ticks.
+        threads: of torch on a CPU; with two on shared cores, times are multiples of the scheduler's tick.
 
     Raises:
         MeasureError: torch is missing, the kind is unknown, or no GPU is there.
     """
-    require_torch()
-    import torch
+    try:
+        import torch
+    except ImportError:
+        raise MeasureError("torch is not installed; pip install 'estimate-train-time[profile]' brings it") from None
 
     if kind == "auto":
         kind = "cuda" if torch.cuda.is_available() else "cpu"
@@ -85,7 +76,9 @@ def find_device(kind: str, threads: int = 1) -> Device:
     properties = torch.cuda.get_device_properties(0)
     free, _ = torch.cuda.mem_get_info()
     cache = int(getattr(properties, "L2_cache_size", 0)) or 64 * 2**20
-    half = ("bf16", "fp16") if torch.cuda.is_bf16_supported() else ("fp16",)
+    # torch.cuda.is_bf16_supported() also counts the GPUs before Ampere, which emulate it.
+    has_bf16 = torch.version.hip is not None or properties.major >= CAPABILITY_WITH_BF16
+    half = ("bf16", "fp16") if has_bf16 else ("fp16",)
     name = printable(torch.cuda.get_device_name(0))
     driver = driver_branch(gpu_session().get("driver"))
     # After the others, so that fp8 is measured on request only.
@@ -94,23 +87,26 @@ def find_device(kind: str, threads: int = 1) -> Device:
 
 
 def printable(name: str) -> str:
-    """Return a device's name without what a file name should not have."""
+    """Return a device's name in letters, digits and dashes."""
     return re.sub(r"[^A-Za-z0-9-]", "", name.replace("(R)", "").replace("(TM)", "")) or "unknown"
+
+
+def _proc(name: str) -> str:
+    """Return a file of Linux's /proc; empty on other systems."""
+    path = Path("/proc", name)
+    return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
 
 
 def processor_name() -> str:
     """Return the processor's name as the kernel has it."""
-    info = Path("/proc/cpuinfo")
-    if info.is_file():
-        for key in ("model name", "Model", "CPU part"):
-            match = re.search(rf"^{key}\s*:\s*(.+)$", info.read_text(encoding="utf-8", errors="replace"), re.MULTILINE)
-            if match:
-                return printable(match[1])
+    for key in ("model name", "Model", "CPU part"):
+        if values := re.findall(rf"^{key}\s*:\s*(.+)$", _proc("cpuinfo"), re.MULTILINE):
+            return printable(values[0])
     return printable(platform.processor() or platform.machine())
 
 
 def last_cache_bytes(default: int = 32 * 2**20) -> int:
-    """Return the size of the processor's last level of cache; a usual one where the kernel does not say."""
+    """Return the size of the processor's last level of cache; the default where the kernel does not report it."""
     sizes = []
     for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
         text = path.read_text(encoding="ascii").strip()
@@ -120,23 +116,18 @@ def last_cache_bytes(default: int = 32 * 2**20) -> int:
 
 def free_memory_bytes() -> int:
     """Return the memory that may be allocated without swapping."""
-    info = Path("/proc/meminfo")
-    match = (
-        re.search(r"^MemAvailable:\s*(\d+) kB", info.read_text(encoding="ascii"), re.MULTILINE)
-        if info.is_file()
-        else None
-    )
+    match = re.search(r"^MemAvailable:\s*(\d+) kB", _proc("meminfo"), re.MULTILINE)
     return int(match[1]) * 1024 if match else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
 
 
 def _installed(names: Iterable[str]) -> dict[str, str]:
-    found = {}
+    versions = {}
     for name in names:
         try:
-            found[name] = version(name)
+            versions[name] = version(name)
         except PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 def library_versions(kind: str) -> dict[str, str]:
@@ -148,55 +139,53 @@ def library_versions(kind: str) -> dict[str, str]:
         import torch
     except ImportError:
         return _installed(["mpi4py"])
-    found = {"torch": str(torch.__version__)}
+    versions = {"torch": str(torch.__version__)}
     if kind == "cpu":
-        return found
-    found["cuda"] = str(torch.version.cuda or torch.version.hip)
+        return versions
+    versions["cuda"] = str(torch.version.cuda or torch.version.hip)
     if (cudnn := torch.backends.cudnn.version()) is not None:
-        found["cudnn"] = str(cudnn)
+        versions["cudnn"] = str(cudnn)
     cublas = _installed(f"nvidia-cublas{suffix}" for suffix in ("", "-cu13", "-cu12"))
-    if cublas:  # else it is the one of the CUDA release
-        found["cublas"] = next(iter(cublas.values()))
-    return found | _installed(["flash-attn"])
+    if cublas:  # else the CUDA release's own
+        versions["cublas"] = next(iter(cublas.values()))
+    return versions | _installed(["flash-attn"])
 
 
 def environment() -> dict[str, str]:
-    """Return what else may matter and may change between two runs into one table."""
+    """Return versions that may change between two runs into one table."""
     system = {"python": platform.python_version(), "kernel": f"{platform.system()} {platform.release()}"}
     return system | _installed(RECORDED)
 
 
 def device_state(kind: str) -> dict[str, str]:
-    """Return clocks, power, temperature and load, as far as the machine tells."""
+    """Return clocks, power, temperature and load, as far as the machine reports them."""
     state = {"load": " ".join(f"{load:.2f}" for load in os.getloadavg())}
     if kind == "cuda":
         return state | gpu_session()
-    info = Path("/proc/cpuinfo")
-    if info.is_file():
-        clocks = re.findall(r"^cpu MHz\s*:\s*(\S+)", info.read_text(encoding="utf-8", errors="replace"), re.MULTILINE)
-        state["clock_mhz"] = " ".join(clocks) or "not told"
+    if cpuinfo := _proc("cpuinfo"):
+        state["clock_mhz"] = " ".join(re.findall(r"^cpu MHz\s*:\s*(\S+)", cpuinfo, re.MULTILINE)) or "not reported"
     governor = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
-    state["governor"] = governor.read_text(encoding="ascii").strip() if governor.is_file() else "not told"
+    state["governor"] = governor.read_text(encoding="ascii").strip() if governor.is_file() else "not reported"
     return state
 
 
 def commit() -> str:
-    """Return the project's commit; of a copy what was noted of it, without its history its version and a digest.
+    """Return the project's commit: from COMMIT_FILE, else from git, else the version and a digest of the code.
 
-    The digest is of microbench's own files, so that two runs of the same code say the same wherever it was copied.
+    The digest covers microbench's own files, so that the same code has the same digest wherever it was copied.
     """
     if COMMIT_FILE.is_file():
         return COMMIT_FILE.read_text(encoding="utf-8").strip()
     folder = Path(__file__).resolve().parent
-    git = ["git", "-C", str(folder)]
+
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(folder), *words]
+        return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.strip()
+
     try:
-        head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, timeout=20, check=True)
-        changed = subprocess.run(
-            [*git, "status", "--porcelain", "--", str(folder)], capture_output=True, text=True, timeout=20, check=True
-        )
+        return git("rev-parse", "HEAD") + ("-dirty" if git("status", "--porcelain", "--", str(folder)) else "")
     except (OSError, subprocess.SubprocessError):
         return _digest(folder)
-    return head.stdout.strip() + ("-dirty" if changed.stdout.strip() else "")
 
 
 def _digest(folder: Path) -> str:

@@ -1,4 +1,4 @@
-"""Errors of a measurement. Each message is one line: what, where, and the way out."""
+"""Errors of a measurement. Each message is one line: the problem, its place and the remedy."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ takes no other layout. So activations, weights and gradients exist as they are a
 
 from __future__ import annotations
 
+from itertools import compress
 from typing import Any, NamedTuple
 
 from microbench.call import Call, Maker, Tensor
@@ -198,16 +199,16 @@ def fp8_linear_call(shape: Shape, make: Maker) -> Call:
 def fp8_precisions(capability: tuple[int, int]) -> tuple[str, ...]:
     """Return the fp8 precisions whose products this torch has for a GPU of a compute capability.
 
-    Whether its cuBLAS has them as well shows when one is asked for. AMD's GPUs have other formats (fnuz): none here.
+    Whether its cuBLAS has them shows when a product is run. AMD's GPUs have other formats (fnuz), not measured here.
     """
     import torch
     from torch.nn import functional
 
     # torch refuses blocks on other GPUs than Hopper: later ones have scales of 1 × 32 instead.
-    there = (
+    is_supported = (
         capability >= (8, 9) and hasattr(torch, "_scaled_mm"),
         capability[0] == 9 and hasattr(functional, "scaled_mm"),
     )
     if torch.version.hip is not None or not hasattr(torch, "float8_e4m3fn"):
         return ()
-    return tuple(name for name, found in zip(FP8_PRECISIONS, there, strict=True) if found)
+    return tuple(compress(FP8_PRECISIONS, is_supported))

@@ -1,7 +1,7 @@
 """State of the measured GPU from NVML: clocks, power, temperature, and the reasons for throttling.
 
 Every field is queried separately: a field that a driver, a virtual machine or a permission refuses is left out, and the
-others stay. nvidia-ml-py answers in microseconds; without it nvidia-smi is asked, once per session and not per call.
+others stay. nvidia-ml-py answers in microseconds; without it nvidia-smi is queried, once per session and not per call.
 Source: NVIDIA, "NVML API Reference Guide", device queries.
 """
 
@@ -10,13 +10,14 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from microbench.rows import DeviceState
 
-QUERY_SECONDS = 20
+QUERY_S = 20.0
 MILLI = 1e-3
 # Field of a session: nvidia-smi's names for it, the newest first.
 SMI_FIELDS = {
@@ -30,11 +31,11 @@ SMI_FIELDS = {
     "clocks_event_reasons": ("clocks_event_reasons.active", "clocks_throttle_reasons.active"),
     "utilization_percent": ("utilization.gpu",),
 }
-UNSAID = ("n/a", "not supported", "unknown error", "insufficient permissions")
+NOT_REPORTED = ("n/a", "not supported", "unknown error", "insufficient permissions")
 
 
 def driver_branch(release: str | None) -> str | None:
-    """Return what of a driver's release identifies it, the number before the first dot.
+    """Return a driver's branch, the number before the first dot of its release.
 
     >>> driver_branch("580.159.04"), driver_branch(None)
     ('580', None)
@@ -43,7 +44,7 @@ def driver_branch(release: str | None) -> str | None:
 
 
 def which_gpu() -> str | None:
-    """Return the GPU that torch calls 0 as the driver tells GPUs apart; without torch the first visible one."""
+    """Return the driver's identifier of torch's GPU 0; without torch, of the first visible GPU."""
     try:
         import torch
 
@@ -55,18 +56,18 @@ def which_gpu() -> str | None:
     return os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip() or None
 
 
+@dataclass(frozen=True, slots=True)
 class Nvml:
-    """One GPU, asked through nvidia-ml-py."""
+    """A GPU behind nvidia-ml-py: the initialised library and the device's handle."""
 
-    def __init__(self, library: Any, handle: Any) -> None:
-        """Keep an initialised library and a device's handle."""
-        self._library, self._handle = library, handle
+    library: Any
+    handle: Any
 
-    def field(self, ask: Callable[[Any, Any], Any]) -> Any:
-        """Return one answer, None where it is refused or this version of the library has no such question."""
+    def field(self, query: Callable[[Any, Any], Any]) -> Any:
+        """Return the answer to a query; None where it is refused or this version of the library does not have it."""
         try:
-            return ask(self._library, self._handle)
-        except (self._library.NVMLError, AttributeError):
+            return query(self.library, self.handle)
+        except (self.library.NVMLError, AttributeError):
             return None
 
     def state(self) -> DeviceState:
@@ -85,7 +86,7 @@ class Nvml:
         reasons = self.field(lambda nvml, gpu: nvml.nvmlDeviceGetCurrentClocksEventReasons(gpu))
         if reasons is None:  # the name before driver 535
             reasons = self.field(lambda nvml, gpu: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu))
-        said = {
+        values = {
             "driver": self.field(lambda nvml, gpu: nvml.nvmlSystemGetDriverVersion()),
             "sm_clock_mhz": clock,
             "memory_clock_mhz": self.field(lambda nvml, gpu: nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_MEM)),
@@ -96,7 +97,9 @@ class Nvml:
             "clocks_event_reasons": None if reasons is None else f"{reasons:#x}",
             "utilization_percent": self.field(lambda nvml, gpu: nvml.nvmlDeviceGetUtilizationRates(gpu).gpu),
         }
-        return {name: f"{value:g}" if isinstance(value, float) else str(value) for name, value in said.items() if value}
+        return {
+            name: f"{value:g}" if isinstance(value, float) else str(value) for name, value in values.items() if value
+        }
 
 
 @cache
@@ -116,21 +119,30 @@ def nvml() -> Nvml | None:
     return Nvml(pynvml, handle)
 
 
-def _smi(field: str) -> str | None:
-    """Ask nvidia-smi for one field; None where it cannot be asked or does not say."""
+def nvidia_smi(*words: str, timeout_s: float = QUERY_S) -> str | None:
+    """Return what nvidia-smi prints; None where it is missing, fails or does not answer."""
     command = shutil.which("nvidia-smi")
     if command is None:
         return None
-    gpu = which_gpu()
-    words = [command, *(["-i", gpu] if gpu else []), f"--query-gpu={field}", "--format=csv,noheader,nounits"]
     try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=QUERY_SECONDS, check=False)
+        done = subprocess.run([command, *words], capture_output=True, text=True, timeout=timeout_s, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    lines = done.stdout.strip().splitlines()
-    if done.returncode or not lines or any(text in lines[0].lower() for text in UNSAID):
-        return None
-    return lines[0].strip()
+    return None if done.returncode else done.stdout.strip()
+
+
+def query_gpu(fields: Sequence[str], gpu: str | None, timeout_s: float = QUERY_S) -> list[str] | None:
+    """Return nvidia-smi's value of each field of a GPU, by default the first; None where it knows not all of them."""
+    which = ("-i", gpu) if gpu else ()
+    query = (f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits")
+    answer = nvidia_smi(*which, *query, timeout_s=timeout_s)
+    return [value.strip() for value in answer.splitlines()[0].split(",")] if answer else None
+
+
+def _field(name: str) -> str | None:
+    """Return one field of the measured GPU; None where the driver does not report it."""
+    values = query_gpu((name,), which_gpu())
+    return None if values is None or any(text in values[0].lower() for text in NOT_REPORTED) else values[0]
 
 
 def gpu_session() -> dict[str, str]:
@@ -138,11 +150,11 @@ def gpu_session() -> dict[str, str]:
     opened = nvml()
     if opened is not None:
         return opened.session()
-    said = {name: next(filter(None, map(_smi, fields)), None) for name, fields in SMI_FIELDS.items()}
-    return {name: value for name, value in said.items() if value is not None}
+    values = {name: next(filter(None, map(_field, fields)), None) for name, fields in SMI_FIELDS.items()}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def gpu_state() -> DeviceState:
-    """Return clock, power and temperature of the GPU at this moment; nothing where only nvidia-smi could tell."""
+    """Return the GPU's clock, power and temperature at this moment; none without nvidia-ml-py."""
     opened = nvml()
     return DeviceState() if opened is None else opened.state()

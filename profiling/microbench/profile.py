@@ -35,13 +35,13 @@ MEMORY_SHARE = 0.25  # of the free memory, for a batch of more than one
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What one run measures.
+    """Shapes, device and results folder of a run.
 
     Attributes:
         results: folder of one system's tables.
         shard: (i, n): every n-th shape, starting with the i-th.
-        deadline: reading of ``time.monotonic`` after which no new shape is begun; until then every operator has an
-            equal share of what the ones before it left.
+        deadline: of ``time.monotonic``, after which no shape is begun; each operator gets an equal share of the time
+            that the operators before it left.
         threads: that torch uses.
     """
 
@@ -53,9 +53,19 @@ class Job:
     deadline: float = float("inf")
     threads: int = 1
 
+    def __post_init__(self) -> None:
+        """Check the precision.
+
+        Raises:
+            MeasureError: the device does not compute in it.
+        """
+        if self.precision not in self.device.precisions:
+            known = ", ".join(self.device.precisions)
+            raise MeasureError(f"precision is {self.precision}; {self.device.name} is measured in {known}")
+
     @property
     def worker(self) -> str:
-        """Return the shard as file names spell it."""
+        """Return the shard as in file names, e.g. 0of4."""
         return f"{self.shard[0]}of{self.shard[1]}"
 
     def path(self, operator: str) -> Path:
@@ -63,7 +73,7 @@ class Job:
         return table_path(self.results, "operator", operator, self.precision, self.worker)
 
     def identity(self, operator: Operator) -> Identity:
-        """Return what an operator's table is of."""
+        """Return the identity of an operator's table."""
         return Identity(
             kind="operator",
             name=operator.name,
@@ -82,7 +92,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a run did for one operator."""
+    """Counts of an operator's calls in a run: measured now, earlier, without a time, left over, with a time."""
 
     operator: str
     path: Path
@@ -100,18 +110,18 @@ class Outcome:
 
 
 class DeviceLostError(MeasureError):
-    """The GPU answers nothing any more in this process."""
+    """The GPU fails every later call of this process."""
 
 
 def memory_bytes(operator: Operator, shape: Shape, precision: str) -> float:
-    """Return about how much memory a call takes."""
+    """Estimate the memory of a call."""
     works = [operator.work(shape, direction, 1) for direction in operator.directions]
     times = LIST_OVER_WORK if operator.dimensions == PARAMETER_LIST else MEMORY_OVER_WORK
     return times * operator.byte_scale(precision) * max(work.size_bytes for work in works)
 
 
 def timed(job: Job, operator: Operator, shape: Shape, clock: Clock) -> Timed:
-    """Return a call that is built and warm; one that cannot fit fails before it takes memory that others need."""
+    """Build a call and warm it up; a call larger than the free memory fails before it allocates."""
 
     def build() -> Call:
         needed = memory_bytes(operator, shape, job.precision)
@@ -138,17 +148,13 @@ def batches(job: Job, operator: Operator, shapes: Iterable[Shape]) -> Iterator[l
 
 
 def profile(job: Job, names: Iterable[str], progress: Callable[[str], None]) -> list[Outcome]:
-    """Measure operators one after the other; return what was done.
+    """Measure operators one after the other; return the outcome of each.
 
     Raises:
-        MeasureError: an operator is unknown, or a table cannot be written.
+        MeasureError: a table cannot be written, or no shape of the sweep is small enough.
         DeviceLostError: the GPU is lost; what was measured before is kept.
     """
     operators = [catalogue()[name] for name in names]
-    if job.precision not in job.device.precisions:
-        raise MeasureError(
-            f"precision is {job.precision}; {job.device.name} is measured in {', '.join(job.device.precisions)}"
-        )
     wanted = {operator.name: shapes_of(operator.name, job.sweep, job.precision) for operator in operators}
     operators.sort(key=lambda operator: _lost_the_device(job.path(operator.name)))
     clock = clock_for(job.device, job.sweep.timing)

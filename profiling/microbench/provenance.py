@@ -21,14 +21,14 @@ from predictor.costs.operator import Direction
 SUFFIX = ".provenance.json"
 
 
-class Record(BaseModel):
-    """Base of everything stored beside a table: closed and immutable."""
+class Closed(BaseModel):
+    """Base of everything that is read from disk: no unknown key, no infinite number, immutable."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
-class Identity(Record):
-    """What a table is of; a run whose identity differs in anything may not add to it."""
+class Identity(Closed):
+    """Operator or collective, device, libraries and settings of a table; only a run of equal identity may add rows."""
 
     kind: Literal["operator", "collective"]
     name: str = Field(description="as the catalogue has it")
@@ -44,7 +44,7 @@ class Identity(Record):
     config_hash: str = Field(description="SHA-256 of the sweep and the timing policy")
 
 
-class Session(Record):
+class Session(Closed):
     """One run that added rows; times in UTC, ISO 8601."""
 
     started: str
@@ -61,7 +61,7 @@ class Session(Record):
     )
 
 
-class Provenance(Record):
+class Provenance(Closed):
     """The whole file."""
 
     format: Literal["estimate-train-time/measurement/2"] = "estimate-train-time/measurement/2"
@@ -97,7 +97,7 @@ def read_provenance(table: Path) -> Provenance:
 
 
 def write_provenance(table: Path, provenance: Provenance) -> None:
-    """Put a table's provenance in place, whole."""
+    """Write a table's provenance atomically."""
     write_whole(provenance_path(table), provenance.model_dump_json(indent=1) + "\n")
 
 

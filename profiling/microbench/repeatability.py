@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from itertools import cycle, islice
+from itertools import islice, zip_longest
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -23,12 +23,12 @@ ROUNDS = 2
 
 
 def relative_gap(first: float, second: float) -> float:
-    """Return |a − b| over their mean."""
+    """Return |first − second| ÷ their mean."""
     return abs(first - second) / ((first + second) / 2.0)
 
 
 def pick_calls(sweep: Sweep, precision: str, count: int) -> list[tuple[Operator, Shape]]:
-    """Return so many calls, taken from the operators in turn.
+    """Return so many calls, a shape of each operator in turn.
 
     Raises:
         MeasureError: the number is not positive.
@@ -36,15 +36,10 @@ def pick_calls(sweep: Sweep, precision: str, count: int) -> list[tuple[Operator,
     if count < 1:
         raise MeasureError(f"--shapes is {count}; expected at least 1")
     names = [name for name in kernel_names() if precision in catalogue()[name].precisions]
-    shapes = {name: iter(shapes_of(name, sweep, precision)) for name in names[:count]}
-    found = []
-    for name in islice(cycle(list(shapes)), count * len(names)):
-        shape = next(shapes[name], None)
-        if shape is not None:
-            found.append((catalogue()[name], shape))
-        if len(found) == count:
-            break
-    return found
+    operators = [catalogue()[name] for name in names[:count]]
+    calls = [[(operator, shape) for shape in shapes_of(operator.name, sweep, precision)] for operator in operators]
+    turns = (call for turn in zip_longest(*calls) for call in turn if call is not None)
+    return list(islice(turns, count))
 
 
 def repeatability(device: Device, sweep: Sweep, count: int, progress: Callable[[str], None]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ DIGITS = 3
 
 
 class Status(StrEnum):
-    """What became of a call."""
+    """Outcome of a call."""
 
     OK = "ok"
     HOST_BOUND = "host_bound"  # timed from an idle GPU only: the host could not launch ahead of it
@@ -36,14 +36,14 @@ class Status(StrEnum):
 
 
 class DeviceState(NamedTuple):
-    """What the GPU said of itself right after a call; None where it does not say."""
+    """State of the GPU right after a call; None where it is not reported."""
 
     sm_clock_mhz: float | None = None
     power_w: float | None = None
     temperature_c: float | None = None
 
 
-UNSAID = DeviceState()
+NO_STATE = DeviceState()
 
 
 def interquartile_range(samples: Sequence[float]) -> float:
@@ -60,11 +60,11 @@ class Measurement:
 
     Attributes:
         shape: sizes in the order of the catalogue's dimensions.
-        samples_us: every timed repetition by the clock on the wall, in the order of measurement; empty unless timed.
-        kernel: which kernel, library or backend really ran; the reason where ``status`` is an error.
-        kernel_samples_us: other repetitions, or on a CPU the same ones, without what is not the kernels': gaps between
-            launches on a GPU, moments in which the host ran another process on a CPU; empty where they are not known.
-        host_us: what the host took to launch the pass on a GPU that was busy; None on a CPU.
+        samples_us: wall time of every timed repetition, in the order of measurement; empty unless timed.
+        kernel: kernel, library or backend that ran; the reason where ``status`` is an error.
+        kernel_samples_us: kernel time alone. On a GPU of other repetitions, without gaps between launches; on a CPU of
+            the same ones, without time in which the host ran another process; empty where not known.
+        host_us: the host's time to launch the pass on a busy GPU; None on a CPU.
         state: of the GPU after the last repetition.
     """
 
@@ -75,7 +75,7 @@ class Measurement:
     status: Status = Status.OK
     kernel_samples_us: tuple[float, ...] = ()
     host_us: float | None = None
-    state: DeviceState = UNSAID
+    state: DeviceState = NO_STATE
 
     @property
     def median_us(self) -> float:
@@ -142,8 +142,10 @@ def from_line(line: str, dimensions: Sequence[str]) -> Measurement:
     shape = tuple(int(value) for value in values[: len(dimensions)])
     direction, median_us, _, count, _, _, host_us, kernel, status, *state, raw, raw_kernel = values[len(dimensions) :]
     samples, kernels = (tuple(float(us) for us in json.loads(text)) for text in (raw, raw_kernel))
-    host, *said = (float(text) if text else None for text in (host_us, *state))
-    row = Measurement(shape, Direction(direction), samples, kernel, Status(status), kernels, host, DeviceState(*said))
+    host, *reported = (float(text) if text else None for text in (host_us, *state))
+    row = Measurement(
+        shape, Direction(direction), samples, kernel, Status(status), kernels, host, DeviceState(*reported)
+    )
     if len(samples) != int(count) or bool(samples) != row.status.is_timed:
         raise ValueError(f"{len(samples)} samples, but the row says {count} and {status}")
     if samples and abs(row.median_us - float(median_us)) > 2 * 10.0**-DIGITS:

@@ -8,18 +8,17 @@ with the system. Inputs are random: zeros draw less power and run faster.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
 
 from microbench.call import DTYPES
+from microbench.clocks import device_us
 from microbench.device import Device
 from microbench.nvml import gpu_state
 from microbench.rows import DeviceState
 
 SIZE = 8192
-BURSTS, PAUSE_S = 12, 0.05
+WARM_UP, BURSTS, PAUSE_S = 3, 12, 0.05
 BLOCK_S = 0.25  # a block of products without a look at the clock
 SETTLED_SHARE = 0.5  # of the time, at its end: by then power and temperature have settled
 
@@ -46,41 +45,28 @@ class Sustained:
         return self.sustained_tflop_per_s / self.burst_tflop_per_s
 
 
-def _seconds(run: Callable[[], Any], times: int, events: tuple[Any, Any]) -> float:
-    """Return the GPU's time for so many runs in a row."""
-    start, end = events
-    start.record()
-    for _ in range(times):
-        run()
-    end.record()
-    end.synchronize()
-    return float(start.elapsed_time(end)) / 1e3
-
-
 def measure_sustained(device: Device, precision: str, seconds: float) -> Sustained:
     """Run one product in bursts, then without a pause for so long."""
     import torch
 
-    cuda: Any = torch.cuda
     a, b = (torch.randn(SIZE, SIZE, device=device.kind, dtype=getattr(torch, DTYPES[precision])) for _ in range(2))
     out = torch.empty_like(a)
-    events = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
 
-    def run() -> Any:
+    def product() -> object:
         return torch.mm(a, b, out=out)
 
-    _seconds(run, 3, events)
-    bursts = []
+    device_us(product, WARM_UP)
+    bursts_us = []
     for _ in range(BURSTS):
         time.sleep(PAUSE_S)
-        bursts.append(_seconds(run, 1, events))
-    block = max(1, int(BLOCK_S / median(bursts)))
-    blocks: list[float] = []
+        bursts_us.append(device_us(product, 1))
+    block = max(1, int(BLOCK_S * 1e6 / median(bursts_us)))
+    blocks_us: list[float] = []
     state = DeviceState()
     start = time.perf_counter()
-    while time.perf_counter() - start < seconds or not blocks:
-        blocks.append(_seconds(run, block, events) / block)
+    while time.perf_counter() - start < seconds or not blocks_us:
+        blocks_us.append(device_us(product, block) / block)
         state = gpu_state()
-    settled = blocks[int(len(blocks) * (1.0 - SETTLED_SHARE)) :]
-    tflop = 2.0 * SIZE**3 / 1e12
-    return Sustained(tflop / median(bursts), tflop / median(settled), time.perf_counter() - start, state)
+    settled_us = blocks_us[int(len(blocks_us) * (1.0 - SETTLED_SHARE)) :]
+    mflop = 2.0 * SIZE**3 / 1e6  # per µs: TFLOP/s
+    return Sustained(mflop / median(bursts_us), mflop / median(settled_us), time.perf_counter() - start, state)

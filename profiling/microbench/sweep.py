@@ -7,16 +7,17 @@ logarithms, from all that are chosen. The others follow the sequence.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from hashlib import sha256
 from math import gcd, log
 from pathlib import Path
 from random import Random
 from typing import Annotated, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from microbench.errors import MeasureError
+from microbench.provenance import Closed
 from microbench.timing import Policy
 from predictor.base.errors import nearest
 from predictor.base.read_yaml import read_valid
@@ -36,10 +37,8 @@ SEED = 20240611
 Choice = TypeVar("Choice")
 
 
-class Range(BaseModel):
+class Range(Closed):
     """A range of sizes, both ends included."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     low: int = Field(gt=0)
     high: int = Field(gt=0)
@@ -56,10 +55,8 @@ class Range(BaseModel):
         return max(self.low, min(self.high, round(size / multiple) * multiple))
 
 
-class Models(BaseModel):
+class Models(Closed):
     """Ranges of the models whose operators are measured, and of what one rank holds of them."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     hidden_size: Range
     head_dim: tuple[int, ...]
@@ -80,10 +77,8 @@ class Models(BaseModel):
     tensors: Range = Field(description="how many tensors that list has")
 
 
-class Sweep(BaseModel):
+class Sweep(Closed):
     """One file of ``profiling/sweeps``."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     description: str
     shapes_per_operator: int = Field(gt=0, le=100_000)
@@ -149,7 +144,7 @@ def _layer_call(models: Models, index: int, random: Random) -> LayerCall:
     head_dim = _pick(models.head_dim, random.random())
     tp = _pick(models.tensor_parallel_size, random.random())
     queries = _pick(models.queries_per_key_value_head, at[4])
-    # Every rank has two heads at least, and whole groups of queries where the model is wide enough for one.
+    # Every rank has two heads at least, and whole groups of queries where the model is wide enough.
     step = head_dim * tp * (max(queries, 2) if head_dim * tp * queries <= models.hidden_size.at(at[0]) else 2)
     hidden = max(step, models.hidden_size.at(at[0], step) // step * step)
     ffn = round(hidden * _pick(models.ffn_multiple, random.random()) / (ROUND_TO * tp)) * ROUND_TO * tp
@@ -219,12 +214,10 @@ def _squared(a: tuple[float, ...], b: tuple[float, ...]) -> float:
     return sum((x - y) ** 2 for x, y in zip(a, b, strict=True))
 
 
-def _work_coordinates(operator: Operator) -> Callable[[Shape], tuple[float, ...]]:
-    def coordinates(shape: Shape) -> tuple[float, ...]:
-        work = operator.work(shape, BOTH[0], 1)
-        return (*(log(size + 1.0) for size in shape), log((work.flops or work.size_bytes) + 1.0))
-
-    return coordinates
+def _coordinates(operator: Operator, shape: Shape) -> tuple[float, ...]:
+    """Return the logarithms of a shape's sizes and of its work."""
+    work = operator.work(shape, BOTH[0], 1)
+    return (*(log(size + 1.0) for size in shape), log((work.flops or work.size_bytes) + 1.0))
 
 
 def shapes_of(name: str, sweep: Sweep, precision: str) -> list[Shape]:
@@ -234,18 +227,12 @@ def shapes_of(name: str, sweep: Sweep, precision: str) -> list[Shape]:
         MeasureError: no candidate is small enough for the sweep's limits.
     """
     operator = catalogue()[name]
-    found = dict.fromkeys(s for s in _candidates(operator, sweep) if _fits(operator, s, sweep, precision))
-    pool = list(found)
+    pool = list(dict.fromkeys(s for s in _candidates(operator, sweep) if _fits(operator, s, sweep, precision)))
     if not pool:
         raise MeasureError(f"{name}: no shape of the sweep is below largest_call_gflop and largest_call_mb")
     count = sweep.shapes_per_linear if operator.family == "linear" else sweep.shapes_per_operator
-    coordinates = _work_coordinates(operator)
-    corners = farthest_first([coordinates(shape) for shape in pool], max(2, count // CORNER_SHARE))
-    chosen = dict.fromkeys(pool[i] for i in corners)
-    for shape in pool:
-        if len(chosen) >= count:
-            break
-        chosen[shape] = None
-    result = list(chosen)
-    Random(SEED).shuffle(result)
-    return result
+    corners = farthest_first([_coordinates(operator, shape) for shape in pool], max(2, count // CORNER_SHARE))
+    ordered = dict.fromkeys([*(pool[i] for i in corners), *pool])
+    chosen = list(ordered)[: max(count, len(corners))]
+    Random(SEED).shuffle(chosen)
+    return chosen

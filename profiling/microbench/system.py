@@ -64,18 +64,18 @@ def peak_tflop_per_s(device: Device, precision: str) -> float:
 
 
 def measured_peaks(device: Device, say: Callable[[str], None]) -> dict[str, dict[str, Any]]:
-    """Return the peak of every precision; an fp8 one that torch refuses is left out, and said."""
+    """Return the peak of every precision; fp8 that torch refuses is left out, with a line of progress."""
     what = f"best of {REPETITIONS} matrix products"
-    found = {}
+    peaks = {}
     for precision in device.precisions:
         try:
-            found[precision] = _measured(peak_tflop_per_s(device, precision), what)
+            peaks[precision] = _measured(peak_tflop_per_s(device, precision), what)
         except (RuntimeError, ValueError) as error:
             if precision not in FP8_PRECISIONS:
                 raise
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             say(f"{precision} has no peak here and is left out: {reason}")
-    return found
+    return peaks
 
 
 def memory_bandwidth_gb_per_s(device: Device) -> float:
@@ -93,7 +93,7 @@ def _measured(value: float, what: str) -> dict[str, Any]:
 
 
 def network_gb_per_s() -> tuple[float, str] | None:
-    """Return the fastest network interface's rate as the kernel has it; None where it does not say."""
+    """Return the rate of the fastest network interface and its source; None where the kernel reports none."""
     speeds = []
     for path in Path("/sys/class/net").glob("*/speed"):
         try:
@@ -133,10 +133,10 @@ def read_datasheet(path: Path) -> dict[str, Any]:
 
 
 def with_datasheet(document: dict[str, Any], sheet: dict[str, Any], device: Device) -> dict[str, Any]:
-    """Return a described system with a data sheet's numbers and its links; what was measured is noted as known.
+    """Return a described system with a data sheet's peaks and links; measured peaks are kept as notes.
 
-    The sheet also names the donors of what cannot be measured here: the efficiency of the links. A processor takes
-    the links only, so that the way of a GPU can be tried without one.
+    The sheet also names the donors of the links' efficiency, which one GPU cannot measure. A processor takes the links
+    only, so that a GPU's workflow can be tried without a GPU.
 
     Raises:
         MeasureError: the sheet is of another GPU.
@@ -166,24 +166,24 @@ def sheet_of(device: Device, folder: Path) -> Path | None:
 
 
 def _sustained(device: Device, seconds: float) -> dict[str, Any]:
-    """Return what a product without a pause showed, as the GPU's section of a system file has it."""
-    found = measure_sustained(device, device.precisions[0], seconds)
-    state = found.state
+    """Return the sustained rate of a matrix product over its rate in bursts, as a key of a system file's GPU."""
+    result = measure_sustained(device, device.precisions[0], seconds)
+    state = result.state
     seen = f"{state.sm_clock_mhz or '?'} MHz, {state.power_w or '?'} W, {state.temperature_c or '?'} °C at its end"
     source = (
-        f"{MEASURED}: {device.precisions[0]} product of {SIZE}³, {found.sustained_tflop_per_s:.0f} TFLOP/s over "
-        f"{found.seconds:.0f} s without a pause, {found.burst_tflop_per_s:.0f} in bursts; {seen}"
+        f"{MEASURED}: {device.precisions[0]} product of {SIZE}³, {result.sustained_tflop_per_s:.0f} TFLOP/s over "
+        f"{result.seconds:.0f} s without a pause, {result.burst_tflop_per_s:.0f} in bursts; {seen}"
     )
-    return {"sustained_product_ratio": {"value": round(found.ratio, 4), "source": source}}
+    return {"sustained_product_ratio": {"value": round(result.ratio, 4), "source": source}}
 
 
 def describe(device: Device, name: str, say: Callable[[str], None], sustained_s: float = 0.0) -> dict[str, Any]:
     """Return a system file as ``python -m fitting fit --system`` reads it.
 
     Args:
-        device: the one at hand.
-        name: the system's.
-        say: takes a line about what is left out.
+        device: the measured device.
+        name: of the system.
+        say: takes a line of progress.
         sustained_s: how long a GPU runs a product without a pause, to see the clocks that it keeps up; 0: not at all.
     """
     counted = (

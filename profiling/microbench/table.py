@@ -14,7 +14,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from types import TracebackType
 from typing import BinaryIO
 
 from microbench.errors import TableError
@@ -56,8 +55,8 @@ def _parse_all(path: Path, content: bytes, identity: Identity) -> list[Measureme
     """
     first = header(identity.dimensions)
     if not content.startswith(first):
-        found = content.split(b"\n", 1)[0].decode(errors="replace")
-        raise TableError(f"{path}: columns are {found[:120]!r}; expected {first.decode().strip()!r}")
+        columns = content.split(b"\n", 1)[0].decode(errors="replace")
+        raise TableError(f"{path}: columns are {columns[:120]!r}; expected {first.decode().strip()!r}")
     rows: list[Measurement] = []
     for number, line in enumerate(content[len(first) :].decode(errors="replace").splitlines(), start=2):
         try:
@@ -137,7 +136,7 @@ class Writer:
     """
 
     def __init__(self, path: Path, identity: Identity, session: Session) -> None:
-        """Say which table; nothing is touched before ``__enter__``."""
+        """Keep the table's path, identity and session; no file is touched before ``__enter__``."""
         self.path = path
         self._identity = identity
         self._session = session
@@ -165,9 +164,7 @@ class Writer:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Release the lock; a session that was not ``finish``ed stays without an end."""
         self._close()
 

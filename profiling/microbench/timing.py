@@ -28,11 +28,12 @@ from math import sqrt
 from statistics import median
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from microbench.call import Call
 from microbench.clocks import Clock, CpuClock, CudaClock, Samples
 from microbench.device import Device
+from microbench.provenance import Closed
 from microbench.rows import DeviceState, Measurement, Status, interquartile_range
 from predictor.costs.operator import Direction, Shape
 
@@ -42,11 +43,11 @@ NOTCH = 1.57
 FLUSH_TIMES_CACHE = 1.25
 LEAST_GPU_FLUSH_BYTES = 256_000_000
 LONGEST_REASON = 200
-# What a kernel raises for a shape that it refuses or has no room for, and for an interface of another version.
+# Errors of a kernel for a shape that it does not support or has no memory for, and of another version's interface.
 KERNEL_ERRORS = (RuntimeError, ValueError, TypeError, AttributeError, ImportError, LookupError, AssertionError)
 NO_MEMORY = ("out of memory", "can't allocate memory", "not enough memory", "alloc_failed")
-# What CUDA says when nothing will run on the device any more in this process. Source: CUDA Runtime API, cudaError_t,
-# the errors of which it says that the process must be terminated and relaunched.
+# Errors after which every later CUDA call of the process fails. Source: CUDA Runtime API, cudaError_t: those for which
+# the process must be terminated and relaunched.
 LOST_DEVICE = (
     "illegal memory access", "illegal instruction", "device-side assert", "misaligned address", "context is destroyed",
     "unspecified launch failure", "hardware stack error", "invalid program counter", "invalid address space",
@@ -61,10 +62,8 @@ NCCL_TESTS_ITERATIONS = 20
 NCCL_TESTS_WARM_UP = 5
 
 
-class Policy(BaseModel):
-    """How much effort a row is worth; part of a sweep."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
+class Policy(Closed):
+    """Repetitions and time budget per row; part of a sweep."""
 
     precision: float = Field(gt=0, lt=1, description="wanted half-width of the median's 95 % interval, relative")
     fewest_samples: int = Field(ge=3, description="repetitions in any case, unless one takes longer than the budget")
@@ -81,7 +80,7 @@ class Policy(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """How a collective is timed: so many blocks of calls, each about so long."""
+    """Timing of a collective: number and length of its blocks of calls."""
 
     samples: int
     block_us: float
@@ -90,11 +89,11 @@ class Blocks:
     def take(
         self, time_us: Callable[[int], float], slowest: Callable[[Sequence[float]], Sequence[float]]
     ) -> list[float]:
-        """Return samples in µs per call; every rank gets the same.
+        """Return samples in µs per call, the same on every rank.
 
         Args:
             time_us: runs so many calls in a row on this rank and returns their time.
-            slowest: turns this rank's times into the longest of all ranks', one by one.
+            slowest: returns the element-wise maximum of all ranks' times.
         """
         pilots = slowest([time_us(PILOT_CALLS) / PILOT_CALLS for _ in range(PILOTS)])
         calls = max(1, min(int(self.block_us / max(min(pilots), SHORTEST_US)), self.most_calls))
@@ -116,11 +115,11 @@ def clock_for(device: Device, policy: Policy) -> Clock:
 
 
 def failure_of(error: Exception, is_lost: Callable[[], bool]) -> tuple[Status, str]:
-    """Return what an error means, no memory, a device that is lost or a call that cannot be made, and its first line.
+    """Return the status that an error stands for (out of memory, device lost, error) and its first line.
 
     Args:
         error: one of ``KERNEL_ERRORS``, or MemoryError.
-        is_lost: says whether the device answers nothing any more, where the text alone does not tell.
+        is_lost: returns whether the device is lost, where the error's text does not tell.
     """
     reason = (str(error).strip() or type(error).__name__).splitlines()[0][:LONGEST_REASON]
     text = str(error).lower()
@@ -131,7 +130,7 @@ def failure_of(error: Exception, is_lost: Callable[[], bool]) -> tuple[Status, s
 
 
 class Timed:
-    """A call that is being timed: its tensors, its samples, and what went wrong if something did.
+    """A call that is being timed: its tensors, its samples and its failure.
 
     Attributes:
         shape: of the call.
@@ -140,7 +139,7 @@ class Timed:
     def __init__(
         self, build: Callable[[], Call], shape: Shape, directions: tuple[Direction, ...], clock: Clock, policy: Policy
     ) -> None:
-        """Build the call and warm it up; a shape that does not fit, or that no kernel takes, fails here."""
+        """Build the call and warm it up; an error of either becomes the rows' status."""
         self.shape = shape
         self._directions = directions
         self._clock = clock
@@ -155,7 +154,7 @@ class Timed:
 
     @property
     def is_known(self) -> bool:
-        """Return whether no further repetition is wanted."""
+        """Return whether the medians are known well enough, or the budget is spent."""
         taken = list(self._samples.values())
         count = min(samples.count for samples in taken)
         known = count >= self._policy.fewest_samples and all(known_to(s, self._policy.precision) for s in taken)
@@ -167,7 +166,7 @@ class Timed:
         self._guarded(self._repeat)
 
     def finish(self) -> list[Measurement]:
-        """Return one row per direction, and let go of every tensor: the next call may need all memory."""
+        """Return a row per direction and free every tensor: the next call may need all memory."""
         state, kernel = self._clock.state(), self._call.kernel if self._call else ""
         self._call, self._gradients = None, ()
         if self._failure is not None:
@@ -257,7 +256,7 @@ class StepTime:
 
 
 def time_step(run: Callable[[Callable[[str], None]], None], device_kind: str) -> StepTime:
-    """Run a training step once and time it; the device is waited for before and behind it, and nowhere between.
+    """Run a training step once and time it, with synchronisation before and after it only.
 
     Args:
         run: the step; it calls its argument with a part's name after each launch of that part.

@@ -7,17 +7,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from microbench.errors import MeasureError
+from microbench.provenance import Closed
 
 BACKENDS = {"cpu": "mpi", "auto": "mpi", "cuda": "nccl"}
 
 
-class Settings(BaseModel):
+class Settings(Closed):
     """The workflow's configuration; every key has a default that works on a laptop."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     system: str = Field(default="here", pattern=r"^[A-Za-z0-9-]+$", description="name of the machine: results/NAME")
     measurements: Path = Field(
@@ -48,7 +47,7 @@ class Settings(BaseModel):
         return self.collective_sweep or self.sweep
 
     def ranks(self, resources: Mapping[str, Any]) -> str:
-        """Return the options that say how many ranks a job has: as asked of the scheduler, else as configured.
+        """Return the options that say how many ranks a job has: as the scheduler was requested, else as configured.
 
         >>> Settings().ranks({"nodes": 4, "tasks": 8}), Settings().ranks({})
         ('--nodes 4 --ranks-per-node 2', '--nodes 1 --ranks-per-node 2')

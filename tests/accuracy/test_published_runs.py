@@ -1,4 +1,4 @@
-"""Step times that others published, on a cluster that nobody here measured: A100 operators, links from a data sheet."""
+"""Step times that others published, on clusters without measurements here: A100 operators, links from a data sheet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How wrong an answer is that another GPU lends, and what a few rows are worth: GH200 from A100 and back."""
+"""Error of a transfer, and of fits to a few rows: GH200 from A100 and the reverse."""
 
 from __future__ import annotations
 
@@ -70,12 +70,14 @@ def test_reported_bandwidths_lie_in_the_interval_of_a_collective_by_its_links() 
         assert abs(log(reported / 322.0)) <= transfer_errors().collectives["alike"]
 
 
-def test_a_few_rows_of_its_own_beat_what_another_gpu_lends(measurements: Path) -> None:
+def test_a_fit_to_a_few_rows_beats_a_transfer(measurements: Path) -> None:
     entries = few_rows(FOLDERS, measurements)["entries"]
     mape = {(e["to"], e["rows"], e["way"]): e["mape"] for e in entries}
     for target in ("Perlmutter", "Vista"):
         for count, most in MOST_OWN_MAPE.items():
             own = mape[target, count, "own fit"]
             assert own <= most
-            others = [mape[target, count, way] for way in ("own physics alone", "lent, at their level", "lent")]
+            others = [
+                mape[target, count, way] for way in ("own physics alone", "transfer, scaled to the rows", "transfer")
+            ]
             assert own < others[0] < others[1] < others[2]

@@ -18,7 +18,7 @@ STEP: Sections = {
 }
 
 
-def test_predictions_are_the_stored_ones() -> None:
+def test_predictions_equal_the_stored_predictions() -> None:
     stored = golden.stored()
     now, refused = golden.predictions(configurations())
     assert not refused, "\n".join(f"{name}: {reason}" for name, reason in refused.items())
@@ -46,7 +46,7 @@ def test_stored_text_reads_back() -> None:
         ("trace streams", "compute", [4, 100.0]),
     ],
 )
-def test_a_difference_is_found(section: str, key: str, value: object) -> None:
+def test_a_difference_is_reported(section: str, key: str, value: object) -> None:
     new = STEP | {section: STEP[section] | {key: value}}
     ((path, before, after),) = changes(STEP, new)
     assert path.startswith(f"{section} › {key}")

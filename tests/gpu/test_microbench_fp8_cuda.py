@@ -87,7 +87,7 @@ def test_every_fp8_operator_is_measured(precision: str, tmp_path: Path) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("precision", FP8_PRECISIONS)
-def test_the_peak_is_found(precision: str) -> None:
+def test_the_peak_is_measured(precision: str) -> None:
     device_with(precision)
     said: list[str] = []
     assert measured_peaks(replace(find_device("cuda"), precisions=(precision,)), said.append).keys() == {precision}

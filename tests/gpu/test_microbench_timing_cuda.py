@@ -84,7 +84,7 @@ def test_a_step_of_more_launches_than_the_queue_holds_is_host_bound(torch: Any) 
     assert len(samples.whole_us) == PASSES
 
 
-def test_the_driver_says_what_it_is_asked(torch: Any) -> None:
+def test_the_driver_answers_every_query(torch: Any) -> None:
     said = gpu_session()
     assert said["driver"].partition(".")[0].isdigit()
     assert len(said) >= 4, f"the driver says only {said}"

@@ -49,7 +49,7 @@ def loop(low: int, high: int) -> list[int]:
 
 @pytest.mark.parametrize("collective", COLLECTIVES)
 @given(sweep=SWEEPS, ranks=RANKS, width=WIDTHS, cut=CUTS, data=st.data())
-def test_asked_sizes_are_printed_sizes(
+def test_requested_sizes_are_printed_sizes(
     collective: str, sweep: Sweep, ranks: int, width: int, cut: int, data: st.DataObject
 ) -> None:
     sizes = sweep.sizes(size_multiple(collective, ranks))

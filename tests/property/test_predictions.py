@@ -15,7 +15,7 @@ from predictor.configuration.short_config import expand
 from predictor.configuration.to_run import to_run
 from predictor.costs.published import PublishedSystem, open_system
 from predictor.step.breakdown import stage_parts
-from predictor.step.composition import Prediction, predict
+from predictor.step.prediction import Prediction, predict
 from predictor.workloads.run import TrainingRun
 from tests.unit.examples import full_form, short_form
 

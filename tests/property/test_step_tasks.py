@@ -6,23 +6,39 @@ import ast
 from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from predictor.step.breakdown import answers
-from predictor.step.composition import predict
+from predictor.step import breakdown, composition, memory, stages
+from predictor.step.breakdown import answers, stage_parts
+from predictor.step.composition import time_step
+from predictor.step.memory import step_memory
+from predictor.step.prediction import predict
+from predictor.step.spans import step_graph
 from predictor.step.stages import time_stages
+from predictor.timeline.graph import replay_graph
 from predictor.workloads import step_tasks
-from predictor.workloads.expand import edge_passes, layer_passes, message_tasks, step_end, tied_embedding_reduction
+from predictor.workloads.edges import edge_block, message_tasks
 from predictor.workloads.layout import Layout
 from predictor.workloads.partition import uniform
 from predictor.workloads.run import Recompute, TrainingRun
-from predictor.workloads.step_tasks import BlockTasks, ChunkTasks, EndTasks, HostWork, StageTasks, StepTasks
+from predictor.workloads.stage_end import stage_end
+from predictor.workloads.step_tasks import (
+    BlockMemory,
+    BlockTasks,
+    ChunkTasks,
+    EndTasks,
+    HostWork,
+    StageStates,
+    StageTasks,
+    StepTasks,
+)
 from predictor.workloads.tasks import FORWARD, PassTasks, Task, shaped_task, stream_task
 from predictor.workloads.transformer import Activation, Attention, MixtureOfExperts
-from predictor.workloads.transformer_step import transformer_step
+from predictor.workloads.transformer_step import layer_block, transformer_step
 from tests.unit.test_step_time import unit_system
 from tests.unit.test_workloads import GPT, RUN
 
@@ -76,18 +92,16 @@ def expanded(run: TrainingRun, stage: int) -> Calls:
     """Count a stage's calls layer by layer, without sharing."""
     calls: Calls = {}
     count, num_chunks = run.num_micro_batches, run.virtual_pipeline_parallel_size
-    for chunk in range(num_chunks):
-        passes = [edge_passes(run, stage, chunk)]
-        passes += [layer_passes(run, kind) for kind in run.layer_kinds(stage, chunk).elements()]
-        for one in passes:
-            add(calls, [*one.forward.calls(), *one.recompute.calls(), *one.backward.calls()], count)
     last = run.layout.pipeline_parallel_size - 1
+    for chunk in range(num_chunks):
+        blocks = [edge_block(run, (stage, chunk) == (0, 0), (stage, chunk) == (last, num_chunks - 1))]
+        blocks += [layer_block(run, kind) for kind in run.layer_kinds(stage, chunk).elements()]
+        for block in blocks:
+            add(calls, block.calls(), count)
     for chunk in range(num_chunks):
         links = [stage > 0 or chunk > 0, stage < last or chunk < num_chunks - 1]
         add(calls, message_tasks(run), 2 * count * sum(links))
-    end = step_end(run, stage)
-    add(calls, end.reduction + end.optimizer + end.gather, 1)
-    add(calls, tied_embedding_reduction(run) if stage in (0, last) else [], 1)
+    add(calls, stage_end(run, stage, run.rank_parameters(stage)).calls(), 1)
     return calls
 
 
@@ -98,8 +112,8 @@ def counted(step: StepTasks, stage: int) -> Calls:
     return calls
 
 
-def same(one: Calls, other: Calls) -> bool:
-    return one.keys() == other.keys() and all(abs(one[key] - other[key]) <= 1e-9 * abs(one[key]) for key in one)
+def same(first: Calls, second: Calls) -> bool:
+    return first == pytest.approx(second, rel=1e-9, abs=0.0)
 
 
 @given(runs())
@@ -124,8 +138,9 @@ def test_a_breakdown_counts_the_calls_of_the_step(run: TrainingRun) -> None:
     system = unit_system()
     system.outside = lambda *_: None  # type: ignore[method-assign]
     prediction = predict(run, system)  # every call takes 10 µs
-    found = {
-        (one.operator.removesuffix(" (by bytes)"), one.direction): one.step_us for one in answers(prediction, system)
+    answered = {
+        (answer.operator.removesuffix(" (by bytes)"), answer.direction): answer.step_us
+        for answer in answers(prediction, system)
     }
     most: dict[tuple[str, str], float] = defaultdict(float)
     for stage in range(len(prediction.stages)):
@@ -134,22 +149,22 @@ def test_a_breakdown_counts_the_calls_of_the_step(run: TrainingRun) -> None:
             calls[name, direction] += times
         for key, times in calls.items():
             most[key] = max(most[key], times)
-    assert found.keys() == most.keys()
-    assert all(abs(found[key] - 10 * most[key]) <= 1e-6 for key in most)
+    assert answered.keys() == most.keys()
+    assert all(abs(answered[key] - 10 * most[key]) <= 1e-6 for key in most)
 
 
 @given(runs())
 @settings(max_examples=40, deadline=None)
-def test_what_is_alike_is_one_object(run: TrainingRun) -> None:
+def test_equal_layers_share_an_object(run: TrainingRun) -> None:
     step = transformer_step(run)
     kinds = {run.model.kind(layer) for layer in range(run.model.num_layers)}
     blocks = {block for stage in step.stages for chunk in stage.chunks for block, _ in chunk.blocks}
     assert len([block for block in blocks if block.host is not None]) == len(kinds)
     assert len([block for block in blocks if block.host is None]) <= 4
     times = time_stages(unit_system(), step)
-    for one, its in zip(step.stages, times, strict=True):
-        for other, theirs in zip(step.stages, times, strict=True):
-            assert (one is other) == (its is theirs)
+    for first, first_time in zip(step.stages, times, strict=True):
+        for second, second_time in zip(step.stages, times, strict=True):
+            assert (first is second) == (first_time is second_time)
 
 
 def test_a_pipeline_of_128_equal_stages_holds_three() -> None:
@@ -164,18 +179,36 @@ def test_a_pipeline_of_128_equal_stages_holds_three() -> None:
 def test_any_workload_can_be_a_step() -> None:
     product, sum_ = shaped_task("ffn_up", (64, 128, 256), FORWARD), stream_task("sum", 1e6, RUN.call())
     one_pass = PassTasks([product, sum_], [])
-    block = BlockTasks(one_pass, PassTasks([], []), PassTasks([product], []), [], HostWork(3.0, 0.0, 2.0, False))
+    block = BlockTasks(
+        one_pass,
+        PassTasks([], []),
+        PassTasks([product], []),
+        [],
+        HostWork(3.0, 0.0, 2.0, False),
+        BlockMemory(7.0, 100.0),
+    )
     end = EndTasks([], [], [product], [], buckets=1)
-    stage = StageTasks(1, 1000, (ChunkTasks(((block, 5),)),), 0, end)
-    step = StepTasks((stage,), [], 4, "1f1b", False, False, False)
+    stage = StageTasks(1, 1000, (ChunkTasks(((block, 5),)),), 0, end, StageStates(2e3, 2e3, 12e3, 500.0))
+    step = StepTasks((stage,), [], 4, "all_forward_all_backward", False, False, False)
     (time,) = time_stages(unit_system(), step)
     assert time.whole.forward.cost.us == pytest.approx(5 * 10 * (1 + sum_.times))
     assert time.whole.backward.cost.us == pytest.approx(5 * 10)
     assert time.optimizer.us == 10
+    timed = time_step(step, unit_system())
+    (parts,) = stage_parts(timed)
+    assert timed.step.us == pytest.approx(4 * (time.whole.forward.cost.us + time.whole.backward.cost.us) + 10)
+    assert parts.step_us == pytest.approx(timed.step.us)
+    assert replay_graph(step_graph(timed)).makespan_us == pytest.approx(timed.step.us)
+    (memory,) = step_memory(step)
+    assert (memory.states, memory.activations, memory.working, memory.buffers) == (16e3, 4 * 5 * 7, 100, 500)
     assert sum(times for task, times in step.calls(stage) if task is product) == 4 * 5 * 2 + 1
 
 
-def test_step_tasks_import_no_workload() -> None:
-    tree = ast.parse(Path(step_tasks.__file__).read_text(encoding="utf-8"))
-    modules = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    assert {module for module in modules if module and module.startswith("predictor")} == {"predictor.workloads.tasks"}
+@pytest.mark.parametrize(
+    "reader", [step_tasks, stages, composition, breakdown, memory], ids=lambda module: module.__name__
+)
+def test_step_tasks_timing_and_memory_import_no_workload(reader: ModuleType) -> None:
+    tree = ast.parse(Path(reader.__file__ or "").read_text(encoding="utf-8"))
+    modules = {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    workloads = {module for module in modules if module.startswith("predictor.workloads")}
+    assert workloads <= {"predictor.workloads.tasks", "predictor.workloads.step_tasks"}

@@ -9,6 +9,9 @@ import yaml
 
 from predictor.base.bundled import EXAMPLES_FOLDER
 from predictor.base.read_yaml import read_mapping
+from predictor.configuration.sections import ModelSection
+from predictor.configuration.to_run import transformer
+from predictor.workloads.transformer import Transformer
 
 EXAMPLE = EXAMPLES_FOLDER / "llemma_7b_4_2_2_P.yml"
 NUMBERS = ("pp", "mp", "dp", "b", "h", "l", "dim", "steps_per_update", "gpus_per_node")
@@ -35,6 +38,11 @@ def full_form(**sections: dict[str, Any] | str) -> dict[str, Any]:
     for name, section in sections.items():
         content[name] = {**content[name], **section} if isinstance(section, dict) else section
     return content
+
+
+def model_of(content: dict[str, Any]) -> Transformer:
+    """Return the model that the keys of a configuration's ``model`` section describe."""
+    return transformer(ModelSection.model_validate(content))
 
 
 def write(content: object, path: Path) -> Path:

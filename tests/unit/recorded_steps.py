@@ -12,7 +12,7 @@ from microbench.rows import Status
 from microbench.steps.configuration import StepConfig, read_step
 from microbench.steps.record import Kernels, Measured, Memory, StepRecord, StepSample, read_record
 from predictor.configuration.loading import load
-from predictor.step.composition import predict
+from predictor.step.prediction import predict
 
 NO_TORCH = "torch is not installed: pip install -e .[profile]"
 GPT = {"normalization": "layer_norm", "rotary_fraction": 0.0, "biases": True, "tied_embeddings": True}

@@ -10,10 +10,12 @@ from predictor.costs.catalogue import catalogue
 from predictor.costs.collectives import Topology
 from predictor.costs.operator import Direction
 from predictor.step.stages import time_pass
-from predictor.workloads.expand import edge_passes, layer_passes, message_tasks, step_end
-from predictor.workloads.layer import backward_pass, forward_pass, gradient_accumulation, weight_gradients
+from predictor.workloads.edges import edge_block, message_tasks
+from predictor.workloads.layer import backward_pass, forward_pass, gradient_accumulation
 from predictor.workloads.layout import Layout
 from predictor.workloads.run import Recompute, TrainingRun
+from predictor.workloads.stage_end import stage_end
+from predictor.workloads.step_tasks import EndTasks
 from predictor.workloads.tasks import TRAFFIC, Overlap, Part, PassTasks, Task
 from predictor.workloads.transformer import (
     Activation,
@@ -23,6 +25,7 @@ from predictor.workloads.transformer import (
     Normalization,
     Transformer,
 )
+from predictor.workloads.transformer_step import layer_block
 from tests.unit.test_step_time import unit_system
 
 DENSE = LayerKind(has_experts=False, is_windowed=False)
@@ -52,6 +55,11 @@ RUN = TrainingRun(
     zero_stage=1,
     gradient_bucket_elements=10_000_000,
 )
+
+
+def end_of(run: TrainingRun) -> EndTasks:
+    """What the first stage runs after its last micro-batch."""
+    return stage_end(run, 0, run.rank_parameters(0))
 
 
 def sizes(tasks: list[Task], part: Part) -> dict[str, float]:
@@ -150,7 +158,7 @@ def test_sequence_parallelism_moves_the_same_bytes_and_halves_the_norms() -> Non
     assert sizes(backward_pass(split, DENSE).tasks, Part.TENSOR_PARALLEL)["all_gather"] == 4 * shard
     assert shape(forward_pass(split, DENSE), "rms_norm") == (1024, 1024)
     assert shape(forward_pass(split, DENSE), "qkv_projection")[0] == 2048
-    assert not sizes(edge_passes(split, 1).forward.tasks, Part.PIPELINE_PARALLEL)
+    assert not sizes(edge_block(split, is_first=False, is_last=True).forward.tasks, Part.PIPELINE_PARALLEL)
 
 
 def test_overlapped_tensor_parallel_traffic_is_the_same_traffic() -> None:
@@ -206,22 +214,23 @@ def test_dense_layers_come_before_those_with_experts() -> None:
 def test_experts_are_summed_over_the_ranks_that_hold_them() -> None:
     layout = Layout(1, 1, 8, 4, expert_parallel_size=4)
     run = replace(RUN, model=replace(LLAMA, experts=EXPERTS), layout=layout, layers_per_stage=(8,), zero_stage=0)
-    reduced = [task for task in step_end(run, 0).reduction if task.name == "all_reduce"]
+    reduced = [task for task in end_of(run).reduction if task.name == "all_reduce"]
     elements: dict[tuple[int, ...], float] = {}
     for task in reduced:
         elements[task.shape[1:]] = elements.get(task.shape[1:], 0.0) + task.shape[0] / 2 * task.times
-    assert elements == {(2, 4): run.dense_parameters(0), (2, 1): run.expert_parameters(0)}
-    assert run.expert_parameters(0) == 8 * 2 * 3 * 1024 * 512
+    parameters = run.rank_parameters(0)
+    assert elements == {(2, 4): parameters.dense, (2, 1): parameters.routed}
+    assert parameters.routed == 8 * 2 * 3 * 1024 * 512
 
 
 @pytest.mark.parametrize("zero_stage", [0, 1, 2, 3])
 def test_sharing_out_more_moves_more_often(zero_stage: int) -> None:
     run = replace(RUN, layout=Layout(1, 1, 8, 4), layers_per_stage=(8,), zero_stage=zero_stage)
     run = replace(run, scatters_gradients=zero_stage >= 2)
-    passes, end = layer_passes(run, DENSE), step_end(run, 0)
+    block, end = layer_block(run, DENSE), end_of(run)
     per_rank = LLAMA.layer_parameters() * 2 // 8
-    assert sizes(passes.forward.tasks, Part.DATA_PARALLEL) == ({"all_gather": per_rank} if zero_stage == 3 else {})
-    backward = sizes(passes.backward.tasks, Part.DATA_PARALLEL)
+    assert sizes(block.forward.tasks, Part.DATA_PARALLEL) == ({"all_gather": per_rank} if zero_stage == 3 else {})
+    backward = sizes(block.backward.tasks, Part.DATA_PARALLEL)
     assert backward.get("reduce_scatter", 0) == (per_rank if zero_stage >= 2 else 0)
     assert bool(end.reduction) == (zero_stage < 2)
     assert bool(end.gather) == (zero_stage in (1, 2))
@@ -230,17 +239,17 @@ def test_sharing_out_more_moves_more_often(zero_stage: int) -> None:
 
 def test_fp32_gradients_double_the_reduction() -> None:
     def moved(run: TrainingRun) -> float:
-        return sizes(step_end(run, 0).reduction, Part.DATA_PARALLEL)["all_reduce"]
+        return sizes(end_of(run).reduction, Part.DATA_PARALLEL)["all_reduce"]
 
     assert moved(replace(RUN, fp32_gradients=True)) == 2 * moved(RUN)
 
 
 def test_weight_gradients_are_part_of_the_backward_pass() -> None:
-    tasks = backward_pass(RUN, DENSE).tasks
-    split = weight_gradients(tasks)
-    linear = sum(task.times for task in tasks if task.operator.family == "linear")
-    assert sum(task.times for task in split if task.operator.family == "linear") == linear / 2
-    assert {task.name for task in split} >= {"ffn_up", "gradient_accumulation"}
+    block = layer_block(replace(RUN, schedule="zero_bubble_h1"), DENSE)
+    linear = sum(task.times for task in block.backward.tasks if task.operator.family == "linear")
+    assert sum(task.times for task in block.weight if task.operator.family == "linear") == linear / 2
+    assert {task.name for task in block.weight} >= {"ffn_up", "gradient_accumulation"}
+    assert layer_block(RUN, DENSE).weight == []
 
 
 def test_rank_order_decides_what_a_group_spans() -> None:
@@ -277,7 +286,7 @@ def test_traffic_hides_once_and_behind_no_other_traffic() -> None:
         overlap_parameter_gather=True,
     )
     system = unit_system()
-    for passes in (layer_passes(run, DENSE).forward, layer_passes(run, DENSE).backward):
+    for passes in (layer_block(run, DENSE).forward, layer_block(run, DENSE).backward):
         timed = time_pass(system, passes.tasks, passes.overlaps)
         computing = sum(10.0 * task.times for task in passes.tasks if task.part not in TRAFFIC)
         traffic = sum(10.0 * task.times for task in passes.calls() if task.part is Part.DATA_PARALLEL)
@@ -289,7 +298,7 @@ def test_traffic_hides_once_and_behind_no_other_traffic() -> None:
 
 def test_hidden_traffic_leaves_less_to_hide_behind() -> None:
     tasks = [task for task in forward_pass(RUN, DENSE).tasks if task.name == "ffn_up"]
-    gather = step_end(RUN, 0).gather
+    gather = end_of(RUN).gather
     one, both = (
         time_pass(unit_system(), tasks, [Overlap(gather, tasks)] * count).traffic.get(Part.DATA_PARALLEL)
         for count in (1, 2)

@@ -293,7 +293,7 @@ def test_bad_input_in_a_new_process(root: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_bug_says_that_it_is_one(root: Path) -> None:
+def test_an_unexpected_error_is_called_a_bug(root: Path) -> None:
     script = (
         "import sys, predictor.__main__ as program\n"
         "program._answer = lambda arguments: 1 // 0\n"

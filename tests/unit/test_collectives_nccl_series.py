@@ -10,7 +10,7 @@ import pytest
 
 from microbench.cli import main
 from microbench.collectives.errors import CollectiveError
-from microbench.collectives.gpu import Gpu, ask_nvidia_smi, find_gpu
+from microbench.collectives.gpu import Gpu, find_gpu, gpu_of_nvidia_smi
 from microbench.collectives.measure import Request, measure
 from microbench.collectives.nccl_tests import BINARIES, writes_json
 from microbench.collectives.sweep import Sweep
@@ -71,7 +71,7 @@ def statuses(folder: Path, ranks: int) -> dict[int, Status]:
 
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize(("ranks", "first"), [(6, 960), (128, 2048)])
-def test_what_is_asked_is_printed_and_nothing_is_left_to_do(
+def test_requested_sizes_are_printed_and_none_remains(
     folder: Path, monkeypatch: pytest.MonkeyPatch, ranks: int, first: int, style: str
 ) -> None:
     monkeypatch.setenv("STYLE", style)
@@ -107,7 +107,7 @@ def test_what_the_binary_says_that_memory_forbids_is_stored_as_such(
 
 
 @pytest.mark.parametrize("style", STYLES)
-def test_a_size_whose_buffers_found_no_room_costs_no_other_size(
+def test_a_size_whose_buffers_do_not_fit_costs_no_other_size(
     folder: Path, monkeypatch: pytest.MonkeyPatch, style: str
 ) -> None:
     monkeypatch.setenv("STYLE", style)
@@ -180,8 +180,8 @@ def test_the_driver_tells_of_the_gpu(
 ) -> None:
     nvidia_smi(tmp_path, answer, refused)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    assert ask_nvidia_smi({}) == gpu
-    assert ask_nvidia_smi({"CUDA_VISIBLE_DEVICES": ""}) is None
+    assert gpu_of_nvidia_smi({}) == gpu
+    assert gpu_of_nvidia_smi({"CUDA_VISIBLE_DEVICES": ""}) is None
 
 
 def test_the_command_needs_no_torch_and_measures_in_bf16(

@@ -115,14 +115,14 @@ def test_a_binary_without_mpi_or_on_the_wrong_nodes_is_refused() -> None:
         output.take(
             "  1310720000     327680000     float     sum    12.0  109.0    0.00  0e+00     12.0  109.0    0.00  0e+00"
         )
-    gpus = [(0, "a", 0, "GPU"), (1, "a", 1, "GPU")]
+    gpus = [(0, "a"), (1, "a")]
     check_layout(gpus, Topology(1, 2))
     check_layout([], Topology(1, 2))
-    with pytest.raises(CollectiveError, match=r"ranks lie on 1 nodes \(a: 2\); asked for 2 nodes × 1 ranks"):
+    with pytest.raises(CollectiveError, match=r"ranks lie on 1 nodes \(a: 2\); requested were 2 nodes × 1 ranks"):
         check_layout(gpus, Topology(2, 1))
 
 
-def test_sizes_and_type_are_what_the_binary_is_asked_for(tmp_path: Path) -> None:
+def test_the_binary_gets_the_requested_sizes_and_type(tmp_path: Path) -> None:
     for name in BINARIES.values():
         fake(tmp_path, TEXT, name=name)
     words = " ".join(runner(tmp_path).command("all_gather", Topology(2, 1), [2048, 8192], tmp_path / "x.json"))
@@ -146,7 +146,7 @@ def test_a_size_that_merely_did_not_come_back_is_an_error_and_no_row(tmp_path: P
         silence_s=5.0,
         nccl_tests=tmp_path,
     )
-    with pytest.raises(CollectiveError, match="printed no row of 2048, 8192 bytes, which it was asked for"):
+    with pytest.raises(CollectiveError, match="printed no row of 2048, 8192 bytes, which was requested"):
         measure(request, lambda part, row: None)
     (table,) = read_tables(tmp_path / "results", "collective")
     assert {row.shape[0]: row.status for row in table.rows} == {1024: Status.OK, 4096: Status.OK}
@@ -167,7 +167,7 @@ def test_a_missing_binary_says_how_to_build_it(tmp_path: Path, monkeypatch: pyte
         binary("all_to_all", None)
 
 
-def test_the_wrapper_asks_nccl_for_its_version_and_warnings(tmp_path: Path) -> None:
+def test_the_wrapper_requests_the_version_and_warnings_of_nccl(tmp_path: Path) -> None:
     (tmp_path / "all_reduce_perf").write_text('#!/bin/sh\necho "$NCCL_DEBUG $CUDA_VISIBLE_DEVICES"\n')
     (tmp_path / "all_reduce_perf").chmod(0o755)
     tests = runner(tmp_path)

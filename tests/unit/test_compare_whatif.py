@@ -12,7 +12,7 @@ from predictor.__main__ import main
 from predictor.base.errors import ConfigError
 from predictor.configuration.loading import load, prepare, read_config
 from predictor.costs.hardware_change import CHANGES, changed, current, parse_change
-from predictor.step.composition import predict
+from predictor.step.prediction import predict
 from tests.unit.examples import full_form, short_form, write
 
 

@@ -23,7 +23,7 @@ from predictor.configuration.sections import (
     validate,
 )
 from predictor.configuration.to_run import to_run
-from predictor.step.composition import predict
+from predictor.step.prediction import predict
 from predictor.workloads.run import Recompute
 from tests.unit.examples import full_form, short_form, write
 

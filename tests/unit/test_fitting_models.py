@@ -84,10 +84,10 @@ def test_features_of_many_rows_are_those_of_each() -> None:
     whole = full_features(samples, fitted.physics)
     for i in (0, 17, len(measured) - 1):
         row = measured[i]
-        one = residual_features(
+        features = residual_features(
             row.operator, row.shape, samples.terms[i].tolist(), fitted.physics.coefficients.tolist(), ["gelu"]
         )
-        assert whole[i].tolist() == pytest.approx(one)
+        assert whole[i].tolist() == pytest.approx(features)
 
 
 def test_no_shape_lies_on_both_sides_of_a_split() -> None:

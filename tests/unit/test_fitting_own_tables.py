@@ -1,23 +1,26 @@
-"""Tables of microbench become a published system like anybody's, in fp32 too."""
+"""Tables of microbench become a published system as imported ones do, in fp32 too."""
 
 from __future__ import annotations
 
+import json
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from fitting.cli import main
 from fitting.gate import BEATS_MEMORY, gate
-from fitting.own_tables import HOST_BOUND, find_own
-from fitting.tables import Row, TableError, Tables
+from fitting.own_tables import HOST_BOUND, find_tables
+from fitting.tables import Row, Tables
+from microbench.errors import TableError
 from microbench.provenance import Identity, Session, provenance_path
 from microbench.table import Measurement, Status, Writer, table_path
 from predictor.costs.catalogue import catalogue
 from predictor.costs.collectives import COLLECTIVES
 from predictor.costs.operator import BOTH, Direction
-from predictor.costs.published import PublishedSystem
+from predictor.costs.published import PublishedSystem, measured_precisions
 from tests.unit.fitting_tables import GPU, SYSTEM, gelu_us
 from tests.unit.fitting_tables import source as half_source
 
@@ -99,14 +102,14 @@ def test_own_tables_are_fitted_published_and_answer(tmp_path: Path, capsys: pyte
 
 def test_a_row_without_a_time_is_no_row(tmp_path: Path) -> None:
     write(tmp_path)
-    (tables,) = find_own(tmp_path, GPU, ["fp32"])
+    (tables,) = find_tables(tmp_path, GPU, ["fp32"])
     assert len(tables.rows("gelu")) == 2 * len(SHAPES)
 
 
 @pytest.mark.parametrize(("kind", "launches"), [("cpu", 0), ("cuda", 2)])
 def test_launches_cost_a_host_only_where_there_are_any(tmp_path: Path, kind: str, launches: int) -> None:
     write(tmp_path, "rope", kind, gap_us=10_000.0)
-    (tables,) = find_own(tmp_path, GPU, ["fp32"])
+    (tables,) = find_tables(tmp_path, GPU, ["fp32"])
     found = tables.launch_quantities()
     assert found is not None
     assert len(found) == launches
@@ -121,7 +124,7 @@ def test_a_gpus_row_without_the_kernels_own_time_is_refused_and_counted(tmp_path
     values = [line.rsplit(',"[', 1)[0] for line in lines[1:3]]
     lines[1:3] = [f"{value},[]".replace(",ok,", ",host_bound,") for value in values]
     path.write_text("\n".join(lines) + "\n")
-    (tables,) = find_own(tmp_path, GPU, ["fp32"])
+    (tables,) = find_tables(tmp_path, GPU, ["fp32"])
     rows = tables.rows("rope")
     assert [row.unusable for row in rows[:3]] == [HOST_BOUND, HOST_BOUND, None]
     forward = [row for row in rows if row.direction is Direction.FORWARD]
@@ -176,11 +179,11 @@ def test_collectives_of_another_half_precision_serve_and_that_is_said(tmp_path: 
     write_collective(tmp_path, "fp16", topology=(2, 4))
     write_collective(tmp_path, "bf16", topology=(2, 4))
     said: list[str] = []
-    (tables,) = find_own(tmp_path, GPU, ["fp16", "bf16"], said.append)
+    (tables,) = find_tables(tmp_path, GPU, ["fp16", "bf16"], said.append)
     assert tables.precision == "bf16"
     assert used(tables) == {"gelu_bf16.0of1.csv", "all_reduce_fp16.1x4.csv", "all_reduce_bf16.2x4.csv"}
     assert said == [
-        "collective/all_reduce_fp16.1x4.csv stands in for bf16: measured in fp16, since the time follows the bytes",
+        "collective/all_reduce_fp16.1x4.csv is used for bf16: measured in fp16, since the time follows the bytes",
         "collective/all_reduce_fp16.2x4.csv is not used: closer tables of all_reduce over 2x4 serve bf16",
     ]
 
@@ -190,7 +193,7 @@ def test_each_precision_takes_its_own_collectives_and_nothing_is_said(tmp_path: 
     for precision in ("fp16", "bf16"):
         write(tmp_path, precision=precision)
         write_collective(tmp_path, precision)
-    for tables in find_own(tmp_path, GPU, ["fp16", "bf16"], said.append):
+    for tables in find_tables(tmp_path, GPU, ["fp16", "bf16"], said.append):
         assert used(tables) == {f"gelu_{tables.precision}.0of1.csv", f"all_reduce_{tables.precision}.1x4.csv"}
     assert not said
 
@@ -202,34 +205,33 @@ def test_wider_elements_serve_only_from_a_backend_that_has_no_others(tmp_path: P
     write_collective(tmp_path, "fp32", "all_reduce", backend="mpi")
     write_collective(tmp_path, "fp16", "all_reduce")
     said: list[str] = []
-    (tables,) = find_own(tmp_path, GPU, ["bf16"], said.append)
+    (tables,) = find_tables(tmp_path, GPU, ["bf16"], said.append)
     assert used(tables) == {"gelu_bf16.0of1.csv", "broadcast_fp32.1x4.csv", "all_reduce_fp16.1x4.csv"}
-    wide = (
-        "collective/all_gather_fp32.1x4.csv is not used: elements of fp32 are not as wide as those of bf16, in which "
-        "operators were measured; measure it with --precision bf16"
-    )
     assert said == [
-        wide,
-        "collective/all_reduce_fp16.1x4.csv stands in for bf16: measured in fp16, since the time follows the bytes",
+        "collective/all_gather_fp32.1x4.csv is not used: measure it with --precision bf16, as the operators were",
+        "collective/all_reduce_fp16.1x4.csv is used for bf16: measured in fp16, since the time follows the bytes",
         "collective/all_reduce_fp32.1x4.csv is not used: closer tables of all_reduce over 1x4 serve bf16",
-        "collective/broadcast_fp32.1x4.csv stands in for bf16: measured in fp32, since the time follows the bytes",
+        "collective/broadcast_fp32.1x4.csv is used for bf16: measured in fp32, since the time follows the bytes",
     ]
 
 
-def test_every_table_that_nothing_uses_is_named_with_its_reason(tmp_path: Path) -> None:
+def test_tables_that_are_not_used_are_named_with_the_reason(tmp_path: Path) -> None:
     write(tmp_path)
     write(tmp_path, precision="fp16")
+    write(tmp_path, "rope", precision="fp16")
     write_collective(tmp_path, "fp32", device="OTHER")
     said: list[str] = []
-    (tables,) = find_own(tmp_path, GPU, ["fp32"], said.append)
+    (tables,) = find_tables(tmp_path, GPU, ["fp32"], said.append)
     assert used(tables) == {"gelu_fp32.0of1.csv"}
     assert said == [
         f"collective/all_reduce_fp32.1x4.csv is not used: it is of OTHER, the system has {GPU}",
-        f"operator/gelu_fp16.0of1.csv is not used: the system names no peak of {GPU} in fp16",
+        f"tables in fp16 are not used: the data sheet has no peak of {GPU} in fp16 (gpu.peak_tflop_per_s)",
     ]
 
 
-def test_lent_collectives_are_published_and_the_card_tells(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_collectives_of_another_precision_are_published_and_named_on_the_card(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write(tmp_path, precision="fp16")
     write_collective(tmp_path, "bf16")
     write_collective(tmp_path, "fp32")
@@ -239,8 +241,8 @@ def test_lent_collectives_are_published_and_the_card_tells(tmp_path: Path, capsy
     said = capsys.readouterr().err
     card = (tmp_path / "out" / "card.md").read_text()
     for text in (said, card):
-        assert "all_reduce_bf16.1x4.csv stands in for fp16" in text
-        assert "all_reduce_fp32.1x4.csv is not used: elements of fp32 are not as wide as those of fp16" in text
+        assert "all_reduce_bf16.1x4.csv is used for fp16" in text
+        assert "all_reduce_fp32.1x4.csv is not used: measure it with --precision fp16, as the operators were" in text
     system = PublishedSystem(tmp_path / "out", "fp16")
     assert system.cost(COLLECTIVES["all_reduce"], Direction.FORWARD, (2**20, 1, 4)).us == pytest.approx(40.97, rel=0.1)
 
@@ -248,4 +250,27 @@ def test_lent_collectives_are_published_and_the_card_tells(tmp_path: Path, capsy
 def test_tables_of_another_device_are_said(tmp_path: Path) -> None:
     write(tmp_path)
     with pytest.raises(TableError, match=f"no table of OTHER in fp32; tables there are of {GPU} in fp32"):
-        find_own(tmp_path, "OTHER", ["fp32"])
+        find_tables(tmp_path, "OTHER", ["fp32"])
+
+
+def test_a_donor_in_another_precision_does_not_hinder_an_evaluation(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path, precision="bf16")
+    hardware: dict[str, Any] = dict(SYSTEM["hardware"])  # type: ignore[call-overload]
+    peak = {"value": 300, "source": "test"}
+    hardware["gpu"] = hardware["gpu"] | {"peak_tflop_per_s": {"fp16": peak, "bf16": peak}}
+    hardware["transfer"] = {"operators": "Vista", "intra_node": "Perlmutter", "inter_node": "Vista"}
+    (tmp_path / "system.yaml").write_text(yaml.safe_dump(SYSTEM | {"hardware": hardware}))
+    out = tmp_path / "published"
+    words = ["--system", str(tmp_path / "system.yaml"), "--measurements", str(tmp_path), "--out", str(out)]
+    assert main(["fit", *words]) == 0
+    assert measured_precisions(out) == ["bf16", "fp16"]
+    capsys.readouterr()
+    assert main(["evaluate", str(out), str(tmp_path), "--json"]) == 0
+    columns = json.loads(capsys.readouterr().out)["columns"]
+    assert [(column["column"], column["precision"]) for column in columns] == [
+        ("gelu forward", "bf16"),
+        ("gelu backward", "bf16"),
+    ]
+    assert all(column["mape"] < 10.0 for column in columns)

@@ -11,7 +11,8 @@ from fitting.cli import main
 from fitting.derive import rescaled, slowdown, slowed
 from fitting.pipeline import Example, Job, run_job
 from fitting.publish import HELD_OUT, publish, seal
-from fitting.system_fit import find_tables, fit_system
+from fitting.system_fit import fit_system
+from fitting.tables import Tables
 from predictor.base.errors import PublishedError
 from predictor.costs.catalogue import catalogue
 from predictor.costs.collectives import Topology
@@ -41,7 +42,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def test_published_answers_are_those_of_the_fit(measured: Path, published: Path) -> None:
-    table = find_tables(measured, source())[0]
+    table = Tables.find(measured, GPU, "fp16")
     fitted = run_job(Job(source().hardware, table, "gelu", Direction.BACKWARD))
     assert fitted.model is not None
     memory = DirectionRegressor(fitted.model, ("gelu",), SMS)
@@ -124,7 +125,7 @@ def test_derived_models_follow_the_ratios(published: Path) -> None:
 
 
 def test_rescaling_takes_each_terms_own_peak(measured: Path) -> None:
-    table = find_tables(measured, source())[0]
+    table = Tables.find(measured, GPU, "fp16")
     model = run_job(Job(source().hardware, table, "gelu", Direction.FORWARD)).model
     assert model is not None
     donor = source().hardware.gpu
@@ -164,8 +165,8 @@ def test_command_line_fits_evaluates_and_reports(
     [
         (["evaluate", "{out}", "{tmp}/absent"], "no such folder of measurements"),
         (["evaluate", "{tmp}", "{measured}"], "is not a published system"),
-        (["evaluate", "{out}", "{tmp}/other"], "no folder holds tables"),
-        (["evaluate", "{out}", "{tmp}/more"], "has no fp16 regressor for rope; it has all_gather, gelu"),
+        (["evaluate", "{out}", "{tmp}/other"], "no table operator/TESTGPU_*_{fp16}.csv"),
+        (["evaluate", "{out}", "{tmp}/more"], "has no fp16 regressor for rope; it has gelu"),
         (["evaluate", "{out}", "{tmp}/strange"], "unknown operator 'conv2d'; known: RMSlayernorm"),
         (["held-out", "{tmp}/absent.yaml", "{measured}"], "no such system file"),
         (["held-out", "{tmp}/broken.yaml", "{measured}"], "hardware: Field required"),
@@ -190,3 +191,16 @@ def test_bad_input_is_one_line_and_exit_code_2(
     error = capsys.readouterr().err.strip().splitlines()[-1]
     assert error.startswith("error: ")
     assert message in error
+
+
+def test_tables_in_a_precision_without_a_peak_are_named_once_on_the_card_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    measured, out = write_cluster(tmp_path / "measured"), tmp_path / "out"
+    write_gelu(measured / "operator", precision="bf16")
+    (tmp_path / "system.yaml").write_text(yaml.safe_dump(SYSTEM))
+    words = ["--system", str(tmp_path / "system.yaml"), "--measurements", str(measured), "--out", str(out)]
+    assert main(["fit", *words]) == 0
+    note = f"tables in bf16 are not used: the data sheet has no peak of {GPU} in bf16 (gpu.peak_tflop_per_s)"
+    assert capsys.readouterr().err.count(note) == 1
+    assert (out / "card.md").read_text(encoding="utf-8").count(f"- {note}.") == 1

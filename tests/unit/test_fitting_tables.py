@@ -5,7 +5,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from fitting.tables import TableError, Tables, read_collective_table, read_table, stage_parameters
+from fitting.tables import Tables, read_table, stage_parameters
+from microbench.errors import TableError
 from predictor.costs.operator import Direction, Shape
 from tests.unit.fitting_tables import GPU, write_cluster
 
@@ -54,7 +55,7 @@ def test_collective_elements_are_two_bytes_and_repeated_rows_count_once(tmp_path
     header = "shape,nodes,GPUsPerNode,dur(us)"
     write(tmp_path / "nccl" / f"{GPU}_allreduce_fp16_2_4.csv", header, "1000,2,4,30.0", "2000,2,4,40.0")
     whole = write(tmp_path / "nccl" / f"{GPU}_allreduce_fp16.csv", header, "1000,2,4,30.0", "1000,1,4,9.0")
-    assert read_collective_table(whole, GPU, "fp16")[0].shape == (2000, 2, 4)
+    assert read_table(whole, GPU, "fp16")[0].shape == (2000, 2, 4)
     rows = Tables(tmp_path, GPU, "fp16").rows("all_reduce")
     assert sorted((row.column, row.us) for row in rows) == [
         ("allreduce 1x4", 9.0),
@@ -73,7 +74,7 @@ def test_tables_are_found_in_the_folder_or_one_below(tmp_path: Path) -> None:
     ("name", "header", "message"),
     [
         ("conv2d", "mp,b,l,dim,F_dur(us),B_dur(us)", "unknown operator 'conv2d'; known: RMSlayernorm, RoPE"),
-        ("gelu", "mp,b,l,dim,F_dur(us)", "no column 'B_dur(us)'; found mp, b, l, dim"),
+        ("gelu", "mp,b,l,dim,F_dur(us)", "no column 'B_dur(us)'; there are mp, b, l, dim"),
         ("gelu", "mp,b,dim,F_dur(us),B_dur(us)", "not a measurement table of gelu: 'l'"),
     ],
 )
@@ -96,10 +97,11 @@ def test_unreadable_table_is_one_clear_line(tmp_path: Path) -> None:
 
 
 def test_unknown_collective_lists_the_known(tmp_path: Path) -> None:
-    path = tmp_path / f"{GPU}_gossip_fp16.csv"
+    path = tmp_path / "nccl" / f"{GPU}_gossip_fp16.csv"
+    path.parent.mkdir()
     pd.DataFrame({"shape": [1]}).to_csv(path)
-    with pytest.raises(TableError, match=r"unknown collective 'gossip'; known: allreduce, .*p2p"):
-        read_collective_table(path, GPU, "fp16")
+    with pytest.raises(TableError, match=r"unknown collective 'gossip'; known: allgather, .*p2p"):
+        read_table(path, GPU, "fp16")
 
 
 def test_folder_without_tables_of_this_gpu_says_so(tmp_path: Path) -> None:

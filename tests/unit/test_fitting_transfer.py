@@ -1,4 +1,4 @@
-"""A new GPU with few tables, or with none of its collectives, is published from them and from what others lend."""
+"""A new GPU with few tables, or without collectives, is published from its rows and those of a donor."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import yaml
 
 from fitting.cli import main
 from fitting.datasheet import read_errors
-from fitting.system_fit import find_tables
 from fitting.systems import SystemFileError, measured_sources
+from fitting.tables import Tables
 from fitting.transfer_error import column, transfer_error
 from predictor.base.bundled import REGRESSORS_FOLDER
 from predictor.costs.catalogue import catalogue
@@ -23,7 +23,7 @@ from predictor.costs.cost import Source
 from predictor.costs.operator import BOTH, Direction
 from predictor.costs.published import PublishedSystem
 from predictor.costs.transfer_errors import TRANSFER_ERRORS
-from tests.unit.fitting_tables import GPU, SYSTEM, gelu_us, source, write_cluster, write_gelu
+from tests.unit.fitting_tables import GPU, SYSTEM, gelu_us, write_cluster, write_gelu
 
 GELU, FFN_UP = catalogue()["gelu"], catalogue()["ffn_up"]
 PERLMUTTER = REGRESSORS_FOLDER / "Perlmutter"
@@ -54,7 +54,7 @@ def fitted(tmp_path: Path, rows: int, *words: str, **hardware: Any) -> Published
 
 
 @pytest.mark.parametrize("rows", [25, 50])
-def test_a_few_rows_of_a_new_gpu_are_fitted_and_the_rest_is_lent(tmp_path: Path, rows: int) -> None:
+def test_a_few_rows_of_a_new_gpu_are_fitted_and_the_rest_is_transferred(tmp_path: Path, rows: int) -> None:
     system = fitted(tmp_path, rows, "--donor", str(PERLMUTTER))
     for direction in BOTH:
         cost = system.cost(GELU, direction, (3072, 8192))
@@ -68,7 +68,7 @@ def test_a_few_rows_of_a_new_gpu_are_fitted_and_the_rest_is_lent(tmp_path: Path,
     assert "all_reduce, all_gather, reduce_scatter, broadcast, all_to_all, point_to_point: analytic" in card
 
 
-def test_rows_too_few_to_fit_set_the_level_of_what_is_lent(tmp_path: Path) -> None:
+def test_rows_too_few_to_fit_set_the_level_of_a_transferred_regressor(tmp_path: Path) -> None:
     system = fitted(tmp_path, 10, "--donor", str(PERLMUTTER))
     cost = system.cost(GELU, Direction.FORWARD, (8192, 16384))
     assert cost.source is Source.ANALYTIC
@@ -98,7 +98,7 @@ def test_measured_operators_take_the_place_of_a_data_sheets(tmp_path: Path) -> N
     assert system.collective("all_gather", 1e8, Topology(2, 4)).source is Source.ANALYTIC
 
 
-def test_a_published_file_mentions_a_borrowed_residual_only_where_there_is_one(tmp_path: Path) -> None:
+def test_a_regressor_fitted_here_has_no_basis_of_a_donor(tmp_path: Path) -> None:
     system = fitted(tmp_path, 50, "--donor", str(PERLMUTTER))
     text = system.regressor_path(GELU).read_text(encoding="utf-8")
     assert '"basis"' not in text
@@ -198,7 +198,7 @@ def test_a_system_predicts_itself_without_error_of_transfer(tmp_path: Path) -> N
 
 
 def test_a_column_counts_every_shape_once(tmp_path: Path) -> None:
-    table = find_tables(write_few(tmp_path / "few", 50), source())[0]
+    table = Tables.find(write_few(tmp_path / "few", 50), GPU, "fp16")
     rows = [row for row in table.rows("gelu") if row.direction is Direction.FORWARD]
     regressor = fitted(tmp_path, 50).regressor(GELU, Direction.FORWARD)
     once, twice = column(regressor, Direction.FORWARD, rows), column(regressor, Direction.FORWARD, [*rows, *rows])
@@ -206,9 +206,9 @@ def test_a_column_counts_every_shape_once(tmp_path: Path) -> None:
 
 
 def test_systems_with_tables_of_their_own_are_told_from_data_sheets(tmp_path: Path) -> None:
-    lent = {"operators": "Perlmutter", "intra_node": "Perlmutter", "inter_node": "Vista"}
+    donors = {"operators": "Perlmutter", "intra_node": "Perlmutter", "inter_node": "Vista"}
     write_system(tmp_path / "Own.yaml")
-    write_system(tmp_path / "Sheet.yaml", transfer=lent)
+    write_system(tmp_path / "Sheet.yaml", transfer=donors)
     assert list(measured_sources(tmp_path)) == ["Own"]
 
 

@@ -51,7 +51,7 @@ def test_buckets_grow_with_replicas_where_the_framework_says_so() -> None:
         FSDP2.bucket_elements()
 
 
-def test_only_an_rms_norm_is_replaced_by_a_fused_one() -> None:
+def test_only_an_rms_norm_is_replaced_by_its_fused_kernel() -> None:
     assert MEGATRON_LM_BF16.section("model", normalization="rms_norm")["normalization"] == "fused_rms_norm"
     assert "normalization" not in MEGATRON_LM_BF16.section("model", normalization="layer_norm")
     assert "normalization" not in MEGATRON_LM.section("model", normalization="rms_norm")

@@ -78,7 +78,7 @@ def test_hardware_and_system_change_as_whatif_does(tmp_path: Path, capsys: pytes
     assert changed.step.source is Source.ANALYTIC
 
 
-def test_a_system_is_a_name_a_folder_or_a_loaded_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_system_is_a_name_a_folder_or_a_loaded_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     vista = load_system("Vista")
     (tmp_path / "published").symlink_to(vista.folder)
     monkeypatch.chdir(tmp_path)

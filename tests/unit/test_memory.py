@@ -6,12 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from predictor.step.activations import head_bytes, kept_bytes
-from predictor.step.memory import GIB, held_bytes, run_memory, stage_memory, state_bytes
+from predictor.step.memory import GIB, StageMemory, activation_bytes, end_bytes, step_memory, together
 from predictor.timeline.schedules import SCHEDULES, peak_in_flight
 from predictor.workloads.layout import Layout
 from predictor.workloads.run import Recompute, TrainingRun
+from predictor.workloads.step_tasks import BlockMemory
 from predictor.workloads.transformer import Attention, Biases, LayerKind, Normalization, Transformer
+from predictor.workloads.transformer_memory import edge_memory, layer_memory
+from predictor.workloads.transformer_step import transformer_step
 
 DENSE = LayerKind(has_experts=False, is_windowed=False)
 # Korthikanti et al. 2022, table 3: heads, hidden, layers, tensor-, pipeline-parallel, chunks; s = 2048, v = 51200.
@@ -59,6 +61,14 @@ def published(name: str, recompute: Recompute, sequence_parallel: bool) -> Train
     )
 
 
+def run_memory(run: TrainingRun) -> list[StageMemory]:
+    return step_memory(transformer_step(run))
+
+
+def kept_bytes(run: TrainingRun) -> float:
+    return layer_memory(run, DENSE).kept
+
+
 def sbh(run: TrainingRun) -> float:
     return float(run.model.sequence_length * run.micro_batch_size * run.model.hidden_size)
 
@@ -76,14 +86,14 @@ def test_activations_of_a_layer_equal_the_published_formulas(name: str) -> None:
         (Recompute.FULL, False, 2),
     ):
         run = published(name, recompute, parallel)
-        assert kept_bytes(run, DENSE) == pytest.approx(expected * sbh(run), rel=1e-9)
+        assert kept_bytes(run) == pytest.approx(expected * sbh(run), rel=1e-9)
 
 
 @pytest.mark.parametrize(("name", "saved"), [("175B", 0.70), ("530B", 0.65)])
 def test_selective_recomputation_saves_the_published_share(name: str, saved: float) -> None:
     # Korthikanti et al. 2022, section 5: 70 % and 65 % of the activations of GPT-3 and MT-NLG.
     run, selective = (published(name, mode, True) for mode in (Recompute.NONE, Recompute.SELECTIVE))
-    assert 1 - kept_bytes(selective, DENSE) / kept_bytes(run, DENSE) == pytest.approx(saved, abs=0.01)
+    assert 1 - kept_bytes(selective) / kept_bytes(run) == pytest.approx(saved, abs=0.01)
 
 
 @pytest.mark.parametrize(
@@ -98,10 +108,10 @@ def test_selective_recomputation_saves_the_published_share(name: str, saved: flo
 def test_activations_shrink_as_published(name: str, shares: tuple[float, ...]) -> None:
     # Korthikanti et al. 2022, figure 7, read off the plot by Isaev et al. 2023 (calculon, doi:10.1145/3581784.3607102):
     # sequence parallelism, selective recomputation, both, full recomputation, each over none of them.
-    whole = kept_bytes(published(name, Recompute.NONE, False), DENSE)
+    whole = kept_bytes(published(name, Recompute.NONE, False))
     modes = ((Recompute.NONE, True), (Recompute.SELECTIVE, False), (Recompute.SELECTIVE, True), (Recompute.FULL, False))
     for (recompute, parallel), expected in zip(modes, shares, strict=True):
-        assert kept_bytes(published(name, recompute, parallel), DENSE) / whole == pytest.approx(expected, rel=0.05)
+        assert kept_bytes(published(name, recompute, parallel)) / whole == pytest.approx(expected, rel=0.05)
 
 
 @pytest.mark.parametrize(
@@ -130,8 +140,8 @@ def test_interleaving_keeps_the_published_share_more(name: str, expected: float)
     run = published(name, Recompute.NONE, True)
     stages, num_chunks = run.layout.pipeline_parallel_size, run.virtual_pipeline_parallel_size
     in_flight = peak_in_flight(SCHEDULES[run.schedule], 0, stages, run.num_micro_batches, num_chunks)
-    kept = kept_bytes(run, DENSE)
-    held = held_bytes(in_flight, num_chunks, kept * run.layers_per_stage[0], 0.0)
+    kept = kept_bytes(run)
+    held = activation_bytes(BlockMemory(kept * run.layers_per_stage[0]), in_flight, num_chunks)
     assert held == pytest.approx(run.model.num_layers * expected * kept, rel=0.05)
 
 
@@ -141,7 +151,7 @@ def test_the_end_of_the_model_keeps_its_inputs_and_the_logits() -> None:
     run = published("22B", Recompute.NONE, True)
     per_rank = 4 * sbh(run) / 8 * (1 + 51200 / 6144)
     logits = sbh(run) / 6144 * 51200 / 8
-    assert head_bytes(run) == pytest.approx(per_rank + 2 * logits, rel=1e-9)
+    assert edge_memory(run, is_first=False, is_last=True).kept_last == pytest.approx(per_rank + 2 * logits, rel=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -169,13 +179,13 @@ def test_states_of_a_7_5b_model_equal_the_published_table(ranks: int, gigabytes:
             micro_batch_size=1,
             num_micro_batches=1,
         )
-        assert sum(state_bytes(run, 0)) / 1e9 == pytest.approx(expected, rel=0.05)
+        assert run_memory(run)[0].states / 1e9 == pytest.approx(expected, rel=0.05)
 
 
 def test_megatron_states_are_18_bytes_a_parameter() -> None:
     # Narayanan et al. 2021 and Megatron-LM without its distributed optimizer: 2 + 4 + 12.
     run = published("175B", Recompute.NONE, True)
-    assert sum(state_bytes(run, 3)) == 18 * run.stage_parameters(3)
+    assert run_memory(run)[3].states == 18 * run.stage_parameters(3)
 
 
 def test_the_first_stage_is_the_fullest_and_recomputation_empties_it() -> None:
@@ -192,7 +202,24 @@ def test_published_runs_fit_the_gpu_they_ran_on() -> None:
 
 
 def test_parts_add_up() -> None:
-    memory = stage_memory(published("22B", Recompute.FULL, False), 0)
+    memory = run_memory(published("22B", Recompute.FULL, False))[0]
     parts = memory.states + memory.activations + memory.working + memory.buffers + memory.allowance
     assert memory.total == pytest.approx(parts)
     assert memory.states == pytest.approx(memory.weights + memory.gradients + memory.optimizer)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [("1f1b", 10), ("interleaved_1f1b", 10), ("all_forward_all_backward", 8 * 10), ("zero_bubble_h1", 10 + 3 * 4)],
+)
+def test_the_schedule_decides_how_many_logits_the_last_stage_holds(schedule: str, expected: float) -> None:
+    # 8 micro-batches on 4 stages. 1F1B goes back at once, AFAB holds all, ZB-H1 holds what weight gradients need of 3.
+    held = BlockMemory(kept_last=10.0, deferred=4.0)
+    assert end_bytes(SCHEDULES[schedule], held, num_stages=4, num_micro_batches=8) == expected
+
+
+def test_the_first_chunk_holds_the_embedding_for_most_micro_batches() -> None:
+    # 7 chunks' micro-batches in flight on 2 chunks: 3.5 on average, 4 in the first.
+    held = together([(BlockMemory(kept=2.0, working=5.0), 6), (BlockMemory(kept_first=1.0, gathered=3.0), 1)])
+    assert activation_bytes(held, in_flight=7, num_chunks=2) == 3.5 * 6 * 2 + 4
+    assert held.working == 5 + 3

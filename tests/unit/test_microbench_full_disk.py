@@ -22,7 +22,7 @@ CALLS = 2000
 
 
 def mount(*words: str) -> None:
-    """Run mount; skip the test where nobody may."""
+    """Run mount; skip the test without the permission to."""
     done = subprocess.run(["mount", *words], capture_output=True, text=True, check=False)
     if done.returncode:
         pytest.skip(f"mount {' '.join(words[:2])} is not permitted here: {done.stderr.strip()}")

@@ -96,7 +96,7 @@ esac
 """
 
 
-def test_without_the_library_the_drivers_program_is_asked_field_by_field(
+def test_without_the_library_every_field_is_queried_from_nvidia_smi(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = tmp_path / "nvidia-smi"

@@ -17,8 +17,8 @@ from microbench.steps import compare, kernels
 from microbench.steps.configuration import CONFIGS, read_step, read_steps
 from microbench.steps.record import write_record
 from predictor.configuration.loading import load
-from predictor.step.composition import predict
-from predictor.step.memory import GIB, run_memory
+from predictor.step.memory import GIB, step_memory
+from predictor.step.prediction import predict
 from tests.unit.recorded_steps import GPT, content, measured, predicted_us, record_of, written
 
 
@@ -43,9 +43,10 @@ def test_the_predictor_reads_the_same_file_as_it_is(path: Path) -> None:
     ours = read_step(path).run
     assert replace(ours, layout=run.layout) == run
     assert run.layout.num_gpus == 1
-    assert predict(run, system).step.us > 0
+    prediction = predict(run, system)
+    assert prediction.step.us > 0
     # 80 GB hold it, the smaller of the GPUs that it is meant for.
-    assert run_memory(run)[0].total < 79 * GIB
+    assert step_memory(prediction.tasks)[0].total < 79 * GIB
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from microbench import cli
 from microbench.device import Device
 from microbench.rows import Status
 from tests.unit.recorded_steps import GPT, LLAMA, NO_TORCH, content, recorded, written
+from tests.unit.virtual_gpu import on_processor
 
 
 class Event:
@@ -60,18 +61,7 @@ def test_the_command_for_a_gpu_runs_to_its_end_in_virtual_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, virtual_gpu: list[str]
 ) -> None:
     torch = pytest.importorskip("torch", reason=NO_TORCH)
-    from torch.overrides import TorchFunctionMode
-
     from microbench.steps import check
-
-    class OnTheProcessor(TorchFunctionMode):  # type: ignore[misc]
-        """Makes the tensors of a GPU on the processor."""
-
-        def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            kwargs = dict(kwargs or {})
-            if kwargs.get("device") == "cuda":
-                kwargs["device"] = "cpu"
-            return function(*args, **kwargs)
 
     gpu = Device("cuda", "VirtualGPU", "1.2", 2**20, 132, 2**30, ("bf16", "fp16", "fp32"))
     monkeypatch.setattr("microbench.steps.cli.find_device", lambda kind, threads: gpu)
@@ -80,7 +70,7 @@ def test_the_command_for_a_gpu_runs_to_its_end_in_virtual_time(
         monkeypatch.setattr(torch.cuda, name, lambda value=value: value)
     written(tmp_path / "configs", "llama", content(LLAMA))
     words = ["--configs", str(tmp_path / "configs"), "--out", str(tmp_path / "out"), "--device", "cuda"]
-    with OnTheProcessor():
+    with on_processor():
         assert cli.main(["steps", *words]) == 0
     check.agreement.cache_clear()
     record = recorded(tmp_path / "out")["llama"]

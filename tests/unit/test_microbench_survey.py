@@ -24,7 +24,7 @@ from microbench.kernels import build_function
 from microbench.survey import kit, measure
 from microbench.survey import stages as planning
 from microbench.survey.archive import ARCHIVE, SUMMARY, Saver, pack, unpack
-from microbench.survey.probe import Probe, why_anew
+from microbench.survey.probe import Probe, why_not_continued
 from microbench.survey.stages import Ended, Stage, operator_order, run_command, stages, survey
 from microbench.sweep import SWEEPS
 from microbench.table import Writer, read_table, read_tables, table_path
@@ -40,7 +40,7 @@ def table(folder: Path) -> Path:
     return table_path(folder, "operator", "gelu", "fp32", "0of1")
 
 
-def test_what_is_packed_comes_back_and_a_later_archive_goes_over_an_earlier_one(tmp_path: Path) -> None:
+def test_an_archive_is_unpacked_over_an_earlier_archive(tmp_path: Path) -> None:
     there, back = tmp_path / "there", tmp_path / "back"
     write(table(there), SHAPES[:1])
     (there / "system.yaml").write_text("a: 1\n")
@@ -119,7 +119,7 @@ def test_earlier_results_go_on_where_the_gpu_and_its_libraries_are_the_same(
     of = identity(device="NVIDIAH200", device_kind="cuda", driver="580", versions={"torch": "2"})
     with Writer(table(tmp_path), of, SESSION) as writer:
         writer.append(pair(SHAPES[0]))
-    found = why_anew(tmp_path, HERE.model_copy(update=change))
+    found = why_not_continued(tmp_path, HERE.model_copy(update=change))
     assert found is None if why is None else why in str(found)
 
 
@@ -215,7 +215,7 @@ def test_a_kit_holds_the_code_its_commit_and_what_was_measured_before(made: Path
     assert done.stdout.split() == [f"{made}/code/profiling/microbench/device.py", *commit.split()]
 
 
-def test_a_kit_that_fails_leaves_the_old_one_and_no_folder_that_is_none_is_touched(
+def test_a_failed_kit_leaves_the_old_kit_and_touches_no_other_folder(
     made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import yaml
 
 from microbench import cli, profile
 from microbench.clocks import LONGEST_DELAY_US
-from microbench.device import Device
+from microbench.device import Device, find_device
 from microbench.kernels import build_function
 from microbench.profile import memory_bytes
 from microbench.provenance import provenance_path
@@ -92,6 +93,18 @@ def test_every_operator_has_good_rows_both_ways_and_a_second_run_measures_nothin
     launched = gpu.launches
     assert measure(tmp_path, "all") == 0
     assert gpu.launches - launched < 3 * len(tables), "clocks are set up, nothing is measured"
+
+
+@pytest.mark.parametrize(
+    ("major", "precisions"), [(7, ("fp16", "fp32")), (8, ("bf16", "fp16", "fp32"))], ids=["Volta", "Ampere"]
+)
+def test_bf16_that_a_gpu_emulates_is_not_measured(
+    gpu: VirtualGpu, monkeypatch: pytest.MonkeyPatch, major: int, precisions: tuple[str, ...]
+) -> None:
+    properties = SimpleNamespace(multi_processor_count=80, major=major, minor=0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda *_: properties)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda *_, **__: True)  # counts emulation, as torch does
+    assert find_device("cuda").precisions == precisions
 
 
 def test_kernel_times_are_those_of_the_kernels(

@@ -15,7 +15,7 @@ from predictor.base.drawing import ticks
 from predictor.configuration.loading import prepare, read_config
 from predictor.report.page.charts import Bar, Point, bars, scatter
 from predictor.step.breakdown import answers, stage_parts
-from predictor.step.composition import predict
+from predictor.step.prediction import predict
 from predictor.step.spans import step_trace
 from tests.unit.examples import full_form, short_form, write
 

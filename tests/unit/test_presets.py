@@ -10,7 +10,7 @@ import pytest
 from predictor.base.errors import ConfigError
 from predictor.base.read_yaml import read_mapping
 from predictor.configuration.presets import FOLDER, find_preset, preset, preset_names
-from predictor.configuration.to_run import model_of
+from tests.unit.examples import model_of
 
 ALL = preset_names()
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "presets.md"
@@ -79,7 +79,7 @@ def test_tensors_of_a_preset_add_up_to_its_count(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_count_is_the_published_one(name: str) -> None:
+def test_count_equals_the_published_count(name: str) -> None:
     assert find_preset(name).parameters == PUBLISHED[name]
 
 
@@ -94,11 +94,11 @@ def test_preset_says_its_sources(name: str) -> None:
     assert source.startswith("Count: ")
     assert " Shape: " in source
     assert " Sequence length: " in source
-    assert ("computed" in source) == (not find_preset(name).is_published)
+    assert ("computed" in source) == (not find_preset(name).published)
 
 
 def test_only_these_counts_are_computed() -> None:
-    assert {name for name in ALL if not find_preset(name).is_published} == COMPUTED
+    assert {name for name in ALL if not find_preset(name).published} == COMPUTED
 
 
 def test_active_parameters_of_a_mixture_are_what_its_name_says() -> None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from fitting.publish import seal
 from predictor.__main__ import main
-from predictor.base.bundled import systems
+from predictor.base.bundled import REGRESSORS_FOLDER, systems
 from predictor.configuration.loading import prepare
+from predictor.costs.published import PublishedSystem
 from predictor.step.published_groups import Group, published_runs
 from predictor.step.published_runs import published_runs_note
 from tests.unit.examples import full_form, write
@@ -58,6 +62,18 @@ def test_sharding_decides_on_a_system_known_from_a_data_sheet() -> None:
     assert "FSDP" not in other
 
 
+def test_a_gpu_with_operators_of_its_own_is_not_said_to_be_known_from_a_data_sheet(tmp_path: Path) -> None:
+    shutil.copytree(REGRESSORS_FOLDER / "Perlmutter", tmp_path / "Own")
+    hardware = tmp_path / "Own" / "system.yaml"
+    donors = {"operators": "Vista", "intra_node": "Perlmutter", "inter_node": "Vista"}
+    content = yaml.safe_load(hardware.read_text(encoding="utf-8")) | {"transfer": donors}
+    hardware.write_text(yaml.safe_dump(content), encoding="utf-8")
+    seal(tmp_path / "Own")
+    run = prepare(full_form(parallelism={"data_parallel_size": 4}), Path.cwd()).run
+    assert published_runs_note(run, PublishedSystem(tmp_path / "Own", "fp16")) is None
+    assert published_runs_note(run, PublishedSystem(REGRESSORS_FOLDER / "Selene", "fp16")) is not None
+
+
 def test_a_chip_without_rows_gets_all_groups_of_the_kind_and_says_so() -> None:
     said = note("MI300X", gpus_per_node=4)
     assert said is not None
@@ -65,7 +81,7 @@ def test_a_chip_without_rows_gets_all_groups_of_the_kind_and_says_so() -> None:
     assert said.count("rows,") == len(published_runs().data_sheet)
 
 
-def test_an_error_without_a_width_is_said_without_one() -> None:
+def test_an_error_without_a_spread_is_printed_without() -> None:
     group = Group(name="A", gpus=("B",), rows=3, mean_error_percent=1.5, inside_interval_percent=50, source="C")
     assert group.summary == "1.5 % too long for A (3 rows, 50 % inside their 90 % interval)"
 
@@ -98,7 +114,7 @@ def test_a_search_says_it_once_of_the_winners_that_it_is_about(
     assert main([*command, *narrowed, "--top", "40", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     said = [text for text in document["notes"] if "Published runs" in text]
-    numbers = [i for i, one in enumerate(document["layouts"], start=1) if one["layout"]["zero_stage"] >= 2]
+    numbers = [i for i, layout in enumerate(document["layouts"], start=1) if layout["layout"]["zero_stage"] >= 2]
     assert bool(numbers) == ("2" in stages)
     if not numbers:
         assert not said

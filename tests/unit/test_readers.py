@@ -23,8 +23,9 @@ from predictor.configuration.readers import (
 )
 from predictor.configuration.readers.known_keys import FOLDER, known_keys
 from predictor.configuration.sections import ModelSection, ParallelismSection, TrainingSection, validate
-from predictor.configuration.to_run import model_of, to_run
+from predictor.configuration.to_run import to_run
 from predictor.workloads.run import TrainingRun
+from tests.unit.examples import model_of
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "readers"
 FILES = {
@@ -75,7 +76,7 @@ def test_only_keys_of_a_configuration_come_back(name: str) -> None:
     "text",
     ["", "{}", '{"hello": 1}', "[1, 2]", "system: Perlmutter\nmodel:\n  num_layers: 3\n", "x = 1\n", "just words\n"],
 )
-def test_unknown_format_is_refused_with_the_known_ones(text: str, tmp_path: Path) -> None:
+def test_the_error_about_an_unknown_format_lists_the_known_formats(text: str, tmp_path: Path) -> None:
     path = tmp_path / "what.cfg"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(ConfigError, match="unknown config format; known: ") as caught:
@@ -110,7 +111,7 @@ def test_a_model_and_a_deepspeed_file_make_a_run() -> None:
     assert run.model == model_of(preset("llama3.1-8b") | {"sequence_length": 4096})
 
 
-def test_what_a_file_leaves_open_is_asked_for_until_somebody_says_it() -> None:
+def test_keys_that_a_file_leaves_open_are_required_until_given() -> None:
     read = read_any(DATA / "deepspeed/zero3.json")
     content: dict[str, Any] = {"parallelism": {"data_parallel_size": 64}, "training": {"recompute": "full"}}
     assert [sentence.rpartition(": set ")[2] for sentence in read.still_unsaid({})] == list(read.unsaid)

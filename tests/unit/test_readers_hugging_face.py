@@ -11,8 +11,8 @@ import pytest
 from predictor.base.errors import ConfigError
 from predictor.configuration.presets import find_preset, preset
 from predictor.configuration.readers.hugging_face import read
-from predictor.configuration.readers.hugging_face_families import FAMILIES
-from predictor.configuration.to_run import model_of
+from predictor.configuration.readers.hugging_face_families import families
+from tests.unit.examples import model_of
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "readers" / "hugging_face"
 NAMES = sorted(path.stem for path in DATA.glob("*.json"))
@@ -48,7 +48,7 @@ def test_published_file_is_the_preset_of_its_name(name: str) -> None:
 
 def test_every_family_has_a_published_file() -> None:
     files = {json.loads((DATA / f"{name}.json").read_text(encoding="utf-8"))["model_type"] for name in NAMES}
-    assert files == FAMILIES.keys()
+    assert files == families().keys()
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -135,7 +135,7 @@ def test_biases_of_llama(attention: bool, ffn: bool, biases: object, tmp_path: P
     assert bool(found.notes) == (biases == "qkv")  # the output projection's bias is not counted
 
 
-def test_unknown_key_is_noted_and_an_empty_one_is_not(tmp_path: Path) -> None:
+def test_an_unknown_key_is_noted_unless_it_is_empty(tmp_path: Path) -> None:
     found = whole(tmp_path, model_type="llama", frobnicate=3, nothing=None, off=False, none=[], **SMALL)
     assert found.notes == ("not used, as unknown for llama: frobnicate",)
 

@@ -11,7 +11,7 @@ from predictor.base.errors import ConfigError
 from predictor.configuration.presets import find_preset
 from predictor.configuration.readers.megatron import read
 from predictor.configuration.readers.result import Read
-from predictor.configuration.to_run import model_of
+from tests.unit.examples import model_of
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "readers" / "megatron"
 SMALL = "--num-layers 8 --hidden-size 1024 --num-attention-heads 16 --seq-length 2048 --micro-batch-size 2 "

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from predictor.base.encoding import fit_encoding
-from predictor.configuration.loading import load
+from predictor.configuration.loading import Loaded, load, prepare, read_config
 from predictor.costs.cost import Cost
 from predictor.costs.operator import Direction, Operator, Shape
 from predictor.costs.published import PublishedSystem
 from predictor.report.json_document import FORMAT, to_json
 from predictor.report.text import duration, render
 from predictor.step.breakdown import answers, stage_parts
-from predictor.step.composition import Prediction, predict
+from predictor.step.prediction import Prediction, predict
 from tests.unit.examples import full_form, short_form, write
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -40,12 +40,11 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(params=CASES)
-def case(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Prediction, PublishedSystem]:
-    run, system = load(write(CASES[request.param], tmp_path / "config.yml"))
-    return predict(run, system), system
+def case(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Prediction, Loaded]:
+    return _predicted(CASES[request.param], tmp_path)
 
 
-def test_parts_of_every_stage_add_up_to_the_step(case: tuple[Prediction, PublishedSystem]) -> None:
+def test_parts_of_every_stage_add_up_to_the_step(case: tuple[Prediction, Loaded]) -> None:
     prediction, _ = case
     for index, parts in enumerate(stage_parts(prediction)):
         assert math.isclose(parts.step_us, prediction.step.us, rel_tol=1e-9), f"stage {index}"
@@ -56,9 +55,9 @@ def test_parts_of_every_stage_add_up_to_the_step(case: tuple[Prediction, Publish
     )
 
 
-def test_json_is_plain_and_agrees_with_the_prediction(case: tuple[Prediction, PublishedSystem]) -> None:
-    prediction, system = case
-    content = to_json(prediction, system)
+def test_json_is_plain_and_agrees_with_the_prediction(case: tuple[Prediction, Loaded]) -> None:
+    prediction, loaded = case
+    content = to_json(prediction, loaded)
     assert json.loads(json.dumps(content, allow_nan=False)) == content, "plain lists, dictionaries and numbers"
     assert content["format"] == FORMAT
     assert content["step"]["low_us"] <= content["step"]["time_us"] <= content["step"]["high_us"]
@@ -69,9 +68,9 @@ def test_json_is_plain_and_agrees_with_the_prediction(case: tuple[Prediction, Pu
     assert math.isclose(tokens, content["run"]["tokens_per_step"], rel_tol=1e-9)
 
 
-def test_answers_account_for_what_a_stage_does(case: tuple[Prediction, PublishedSystem]) -> None:
-    prediction, system = case
-    largest = answers(prediction, system)
+def test_answers_account_for_what_a_stage_does(case: tuple[Prediction, Loaded]) -> None:
+    prediction, loaded = case
+    largest = answers(prediction, loaded.system)
     assert largest == sorted(largest, key=lambda answer: -answer.step_us)
     parts = stage_parts(prediction)
     hidden = max(part.data_parallel_hidden_us for part in parts)
@@ -80,9 +79,9 @@ def test_answers_account_for_what_a_stage_does(case: tuple[Prediction, Published
 
 
 @pytest.mark.parametrize("width", [40, 80, 100, 200])
-def test_table_fits_its_width(case: tuple[Prediction, PublishedSystem], width: int) -> None:
-    prediction, system = case
-    text = render(prediction, system, width)
+def test_table_fits_its_width(case: tuple[Prediction, Loaded], width: int) -> None:
+    prediction, loaded = case
+    text = render(prediction, loaded, width)
     table = text.partition("Where the step goes\n")[2].partition("\n* the critical")[0].partition("\nData-par")[0]
     table = table.partition("\nNot inter")[0].partition("\nEvery answer")[0]
     assert max(map(len, table.splitlines())) <= max(width, 45)
@@ -107,30 +106,30 @@ def test_report_says_what_it_must(tmp_path: Path) -> None:
 
 
 def test_extrapolation_is_named(tmp_path: Path) -> None:
-    prediction, system = _predicted(short_form(l=262144, b=1), tmp_path)
-    assert "outside the measured range" in render(prediction, system)
-    far = [one for one in to_json(prediction, system)["answers"] if one["outside"]]
+    prediction, loaded = _predicted(short_form(l=262144, b=1), tmp_path)
+    assert "outside the measured range" in render(prediction, loaded)
+    far = [one for one in to_json(prediction, loaded)["answers"] if one["outside"]]
     assert any((one["outside"]["factor"] or 0) > 2 for one in far)
 
 
 def test_brain_float_is_noted(tmp_path: Path) -> None:
-    prediction, system = _predicted(short_form(precision="bf16"), tmp_path)
-    assert any("bf16 was not measured" in note for note in to_json(prediction, system)["notes"])
-    assert "bf16 was not measured" in render(prediction, system)
+    prediction, loaded = _predicted(short_form(precision="bf16"), tmp_path)
+    assert any("bf16 was not measured" in note for note in to_json(prediction, loaded)["notes"])
+    assert "bf16 was not measured" in render(prediction, loaded)
 
 
-def _wide_notes(prediction: Prediction, system: PublishedSystem) -> list[str]:
-    noted = [note for note in to_json(prediction, system)["notes"] if note.startswith("The 90 % interval is wide")]
-    text = " ".join(render(prediction, system).split())
+def _wide_notes(prediction: Prediction, loaded: Loaded) -> list[str]:
+    noted = [note for note in to_json(prediction, loaded)["notes"] if note.startswith("The 90 % interval is wide")]
+    text = " ".join(render(prediction, loaded).split())
     assert ("Note: The 90 % interval is wide" in text) is bool(noted)
     assert all(f"Note: {note}" in text for note in noted)
     return noted
 
 
 def test_narrow_interval_needs_no_note(tmp_path: Path) -> None:
-    prediction, system = _predicted(short_form(), tmp_path)
+    prediction, loaded = _predicted(short_form(), tmp_path)
     assert prediction.step.high_us < 2 * prediction.step.low_us
-    assert not _wide_notes(prediction, system)
+    assert not _wide_notes(prediction, loaded)
 
 
 @pytest.mark.parametrize(
@@ -148,8 +147,8 @@ def test_wide_interval_names_what_makes_it_wide(
         return Cost(cost.us, cost.us / 20, cost.us * 20, cost.source)
 
     monkeypatch.setattr(PublishedSystem, "cost", doubtful)
-    prediction, system = _predicted(short_form(mp=4), tmp_path)
-    (note,) = _wide_notes(prediction, system)
+    prediction, loaded = _predicted(short_form(mp=4), tmp_path)
+    (note,) = _wide_notes(prediction, loaded)
     factor = prediction.step.high_us / prediction.step.low_us
     assert f"a factor of {factor:.2g} apart: {shown} contributes most to its width." in note
 
@@ -158,8 +157,8 @@ def test_hidden_reduction_does_not_widen_the_interval(tmp_path: Path) -> None:
     shown = short_form(pp=1, mp=1, dp=2, comm_bucket=10_000_000)
     widths = []
     for overlaps in (False, True):
-        prediction, system = _predicted({**shown, "overlap_gradient_reduction": overlaps}, tmp_path)
-        widths.append(next(one.width_us for one in answers(prediction, system) if one.operator == "all_reduce"))
+        prediction, loaded = _predicted({**shown, "overlap_gradient_reduction": overlaps}, tmp_path)
+        widths.append(next(one.width_us for one in answers(prediction, loaded.system) if one.operator == "all_reduce"))
     assert widths[1] < widths[0]
 
 
@@ -194,9 +193,9 @@ def test_text_for_any_encoding(encoding: str | None) -> None:
     fit_encoding("4 × 2 – « 3 µs » 漢", encoding).encode(encoding or "ascii")
 
 
-def _predicted(content: dict[str, Any], folder: Path) -> tuple[Prediction, PublishedSystem]:
-    run, system = load(write(content, folder / "config.yml"))
-    return predict(run, system), system
+def _predicted(content: dict[str, Any], folder: Path) -> tuple[Prediction, Loaded]:
+    loaded = prepare(*read_config(write(content, folder / "config.yml")))
+    return predict(loaded.run, loaded.system), loaded
 
 
 def test_narrow_output_is_wrapped(tmp_path: Path) -> None:

@@ -21,8 +21,8 @@ from predictor.search.rank import Ranked, plans, rank
 from predictor.search.space import Plan, Space
 from predictor.search.stages import Pipelines
 from predictor.search.timer import Timer
-from predictor.step.composition import predict
-from predictor.step.memory import GIB, run_memory
+from predictor.step.memory import GIB, step_memory
+from predictor.step.prediction import predict
 
 SMALL: dict[str, Any] = {
     "num_layers": 4,
@@ -84,8 +84,10 @@ def test_every_candidate_has_the_time_and_memory_of_a_prediction(tmp_path: Path)
         assert len(candidates) > 100
         for plan in candidates[:: max(1, len(candidates) // 120)]:
             run = space.run(plan)
-            assert timer.step_us(plan) == pytest.approx(predict(run, system).step.us, rel=1e-9), plan
-            assert footprints.memory_bytes(plan) == pytest.approx(max(m.total for m in run_memory(run))), plan
+            prediction = predict(run, system)
+            assert timer.step_us(plan) == pytest.approx(prediction.step.us, rel=1e-9), plan
+            fullest = max(memory.total for memory in step_memory(prediction.tasks))
+            assert footprints.memory_bytes(plan) == pytest.approx(fullest), plan
             assert timer.bound_us(plan) <= timer.step_us(plan) * (1 + 1e-9), plan
 
 

@@ -11,11 +11,10 @@ import pytest
 from predictor.costs.cost import Cost, Source
 from predictor.costs.hardware import Quantity
 from predictor.costs.published import PublishedSystem
-from predictor.step.composition import predict
 from predictor.step.host import launch_us, waiting_us
-from predictor.step.overlap import exposed_reduction
+from predictor.step.overlap import exposed
+from predictor.step.prediction import predict
 from predictor.step.stages import time_block
-from predictor.workloads.expand import layer_passes
 from predictor.workloads.layout import Layout
 from predictor.workloads.run import Recompute
 from predictor.workloads.tasks import Part
@@ -38,7 +37,7 @@ def unit_system(**host: float) -> PublishedSystem:
 
 def test_a_pass_is_the_sum_of_its_calls() -> None:
     forward = time_block(unit_system(), layer_block(RUN, DENSE)).forward
-    calls = sum(task.times for task in layer_passes(RUN, DENSE).forward.tasks)
+    calls = sum(task.times for task in layer_block(RUN, DENSE).forward.tasks)
     assert forward.cost.us == pytest.approx(10 * calls)
     assert forward.cost.low_us == pytest.approx(8 * calls)
     assert forward.traffic[Part.TENSOR_PARALLEL].us == 20
@@ -76,9 +75,9 @@ def test_recomputation_costs_a_forward_pass() -> None:
 def test_overlap_hides_a_reduction_behind_the_backward_pass() -> None:
     reduction = Cost(100.0, 90.0, 110.0, Source.INTERPOLATED)
     window = Cost(1000.0, 900.0, 1100.0, Source.INTERPOLATED)
-    assert exposed_reduction(reduction, window, buckets=1).us == 100
-    assert exposed_reduction(reduction, window, buckets=4).us == 25
-    assert exposed_reduction(reduction, window * 0.05, buckets=4).us == pytest.approx(62.5)
+    assert exposed(reduction, window, buckets=1).us == 100
+    assert exposed(reduction, window, buckets=4).us == 25
+    assert exposed(reduction, window * 0.05, buckets=4).us == pytest.approx(62.5)
 
 
 def test_host_decides_when_kernels_are_short() -> None:
@@ -89,7 +88,7 @@ def test_host_decides_when_kernels_are_short() -> None:
 
 def test_host_time_is_launches_times_their_cost() -> None:
     system = unit_system(launch_forward_us=20.0, launch_backward_us=30.0).hardware
-    forward = layer_passes(RUN, DENSE).forward
+    forward = layer_block(RUN, DENSE).forward
     launches = LAYER_OVERHEAD + sum(task.launches for task in forward.calls())
     assert layer_launches(forward) == pytest.approx(launches)
     assert layer_launches(forward, records_graph=False) == pytest.approx(launches * WITHOUT_GRAPH)

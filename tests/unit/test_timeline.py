@@ -40,12 +40,12 @@ def test_afab_runs_its_backwards_in_reverse() -> None:
     assert AFAB.order(0, 4, 3, 1) == written("F0 F1 F2 B2 B1 B0")
 
 
-def test_1f1b_is_the_one_of_its_paper() -> None:
+def test_1f1b_equals_its_paper() -> None:
     """Narayanan et al. 2021, figure 4 top: the second of four devices."""
     assert one_forward_one_backward(1, 4, 5) == written("F0 F1 F2 B0 F3 B1 F4 B2 B3 B4")
 
 
-def test_interleaved_1f1b_is_the_one_of_megatron() -> None:
+def test_interleaved_1f1b_equals_that_of_megatron() -> None:
     """Two stages of two chunks: warm-ups of (p − s − 1)·2 + (v − 1)·p, the last chunk's backwards first."""
     first = "F0.0 F1.0 F0.1 F1.1 F2.0 B0.1 F3.0 B1.1 F2.1 B0.0 F3.1 B1.0 B2.1 B3.1 B2.0 B3.0"
     last = "F0.0 F1.0 F0.1 B0.1 F1.1 B1.1 F2.0 B0.0 F3.0 B1.0 F2.1 B2.1 F3.1 B3.1 B2.0 B3.0"
@@ -53,7 +53,7 @@ def test_interleaved_1f1b_is_the_one_of_megatron() -> None:
     assert interleaved_1f1b(1, 2, 4, 2) == written(last)
 
 
-def test_zero_bubble_h1_is_the_one_of_its_paper() -> None:
+def test_zero_bubble_h1_equals_its_paper() -> None:
     """Qi et al. 2023, figure 3: the first and the last of four devices."""
     first = zero_bubble_h1(0, 4, 6)
     assert first == written("F0 F1 F2 F3 B0 W0 F4 B1 W1 F5 B2 W2 B3 W3 B4 W4 B5 W5")
@@ -159,7 +159,7 @@ def broken(order: SlotOrder) -> Schedule:
     return Schedule("broken", "broken", order, source="none")
 
 
-def test_a_schedule_that_deadlocks_is_found() -> None:
+def test_a_deadlock_of_a_schedule_is_an_error() -> None:
     def crossed(stage: int, num_stages: int, num_micro_batches: int, num_chunks: int) -> list[Slot]:
         return written("F0 B0 F1 B1" if stage == 0 else "F1 B1 F0 B0")
 
@@ -179,7 +179,7 @@ def test_a_schedule_that_deadlocks_is_found() -> None:
         ("F0 F1.1 B0 B1.1", "no such micro-batch"),
     ],
 )
-def test_a_schedule_that_leaves_out_or_repeats_a_slot_is_found(slots: str, message: str) -> None:
+def test_a_schedule_with_a_missing_or_repeated_slot_is_an_error(slots: str, message: str) -> None:
     schedule = broken(lambda stage, num_stages, num_micro_batches, num_chunks: written(slots))
     with pytest.raises(AssertionError, match=message):
         waiting_order(schedule, 1, 2, 1)

@@ -12,10 +12,9 @@ from hypothesis import given, settings
 from predictor.timeline.graph import replay_graph
 from predictor.timeline.picture import COLOURS, picture, shade
 from predictor.timeline.pipeline import pipeline_tasks
-from predictor.timeline.replay import replay
 from predictor.timeline.schedules import SCHEDULES
 from predictor.timeline.spans import parts_of
-from predictor.timeline.step_end import ending_spans
+from predictor.timeline.step_end import StageEnd, ending_tasks
 from predictor.timeline.trace import RECOMPUTE, StepTrace
 from tests.property.test_schedules import Case, cases
 from tests.unit.test_timeline_trace import traced
@@ -38,10 +37,10 @@ def step(name: str, stages: int, micro_batches: int, chunks: int = 1, blocking: 
     schedule = SCHEDULES[name]
     one, two = [[1000.0] * chunks] * stages, [[2000.0] * chunks] * stages
     case = (schedule, micro_batches, one, two, one if schedule.splits_backward else [], 50.0, blocking)
-    finished = replay(*case).finished
-    ends = ending_spans(finished, [900.0] * stages, [300.0] * stages, [400.0] * stages, [200.0] * stages)
-    spans = [*replay_graph(pipeline_tasks(*case)).spans, *ends]
-    return StepTrace("a run", max(end.end_us for end in ends), spans, blocking)
+    tasks = pipeline_tasks(*case)
+    ends = [StageEnd(900.0, 3, 600.0, 0.0, 400.0, 200.0, 0.0)] * stages
+    graph = replay_graph(tasks + ending_tasks(tasks, ends, blocking))
+    return StepTrace("a run", graph.makespan_us, graph.spans, blocking)
 
 
 @settings(max_examples=50)

@@ -19,7 +19,7 @@ from predictor.timeline.graph import replay_graph
 from predictor.timeline.pipeline import Stream, pipeline_tasks
 from predictor.timeline.schedules import SCHEDULES
 from predictor.timeline.spans import Span, parts_of
-from predictor.timeline.step_end import ending_spans
+from predictor.timeline.step_end import StageEnd, ending_tasks
 from predictor.timeline.trace import RECOMPUTE, StepTrace, TraceError, read_spans, trace_events
 from tests.property.test_schedules import Case, cases
 
@@ -30,9 +30,10 @@ TRACES = Path(os.environ.get("TRACES", Path(__file__).resolve().parents[3] / "sh
 def traced(case: Case, parts: bool = False) -> StepTrace:
     """Return a case as a step with an end."""
     name, stages, micro_batches, _, blocking = case.sizes
-    spans = replay_graph(pipeline_tasks(SCHEDULES[name], micro_batches, *case[1:], blocking)).spans
-    finished = case.replayed().finished
-    ends = ending_spans(finished, [30.0] * stages, [10.0] * stages, [5.0] * stages, [0.0] * stages)
+    tasks = pipeline_tasks(SCHEDULES[name], micro_batches, *case[1:], blocking)
+    ends = [StageEnd(30.0, 3, 0.0, 0.0, 5.0, 0.0, 0.0)] * stages
+    replayed = replay_graph(tasks + ending_tasks(tasks, ends, blocking))
+    spans = replayed.spans
     slots = [
         span for span in spans if span.stream == Stream.COMPUTE and span.details["pass"] in ("forward", "backward")
     ]
@@ -41,7 +42,7 @@ def traced(case: Case, parts: bool = False) -> StepTrace:
         for slot in slots
         for part in parts_of(slot, [("kernels", slot.duration_us / 2), ("traffic", slot.duration_us / 3)])
     ]
-    return StepTrace("a run", max(end.end_us for end in ends), [*spans, *ends, *(inside if parts else [])], blocking)
+    return StepTrace("a run", replayed.makespan_us, [*spans, *(inside if parts else [])], blocking)
 
 
 def rows(events: list[Event]) -> dict[tuple[int, int], list[Event]]:
@@ -93,18 +94,16 @@ def test_every_slot_and_message_is_in_the_trace(case: Case) -> None:
 
 
 def small() -> StepTrace:
-    replayed = replay_graph(
-        pipeline_tasks(SCHEDULES["interleaved_1f1b"], 2, [[1, 1]] * 2, [[2, 2]] * 2, [], 0.5, blocking=False)
-    )
-    finished = [max(span.end_us for span in replayed.spans if span.rank == stage) for stage in range(2)]
-    ends = ending_spans(finished, [3.0, 3.0], [1.0, 1.0], [2.0, 1.0], [1.0, 1.0])
+    tasks = pipeline_tasks(SCHEDULES["interleaved_1f1b"], 2, [[1, 1]] * 2, [[2, 2]] * 2, [], 0.5, blocking=False)
+    tasks += ending_tasks(tasks, [StageEnd(3.0, 4, 2.0, 0.0, stage + 1.0, 1.0, 0.0) for stage in (1, 0)], False)
+    replayed = replay_graph(tasks)
     inside = [
         part
         for span in replayed.spans
-        if (span.rank, span.details.get("pass"), span.details["chunk"]) == (0, "backward", 1)
+        if (span.rank, span.details.get("pass"), span.details.get("chunk")) == (0, "backward", 1)
         for part in parts_of(span, [(RECOMPUTE, 0.75), ("kernels", 1.0)])
     ]
-    return StepTrace("two stages", 25.0, [*replayed.spans, *ends, *inside])
+    return StepTrace("two stages", 25.0, [*replayed.spans, *inside])
 
 
 def test_every_event_has_the_fields_of_its_kind() -> None:
@@ -114,11 +113,13 @@ def test_every_event_has_the_fields_of_its_kind() -> None:
     assert document["displayTimeUnit"] == "ms"
     assert document["otherData"] == {"title": "two stages", "step_us": 25.0}
     for event in document["traceEvents"]:
-        assert {"ph", "pid", "tid", "ts", "name", "args"} <= set(event)
+        assert {"ph", "pid", "tid", "ts", "name", "id" if event["ph"] in "sf" else "args"} <= set(event)
         if event["ph"] == "X":
             assert event["dur"] >= 0
             assert event["ts"] >= 0
             assert event["cat"] in set(Stream)
+        elif event["ph"] in ("s", "f"):
+            assert (event["cat"], event.get("bp")) == ("dependency", "e" if event["ph"] == "f" else None)
         else:
             assert event["ph"] == "M"
             values = {"process_name": "name", "thread_name": "name"}
@@ -146,6 +147,31 @@ def test_a_slot_says_what_it_is() -> None:
     assert [event["ts"] - slot["ts"] for event in inside] == [0.0, 0.75]
 
 
+@given(cases())
+def test_every_dependency_is_an_arrow_between_its_spans(case: Case) -> None:
+    trace = traced(case, parts=True)
+    events: list[Event] = trace_events(trace)["traceEvents"]  # type: ignore[assignment]
+    starts, ends = ([event for event in events if event["ph"] == kind] for kind in "sf")
+    assert [event["id"] for event in starts] == [event["id"] for event in ends] == list(range(len(starts)))
+    spans = rows(events)
+    for start, end in zip(starts, ends, strict=True):
+        waits = [span for span in spans[end["pid"], end["tid"]] if span["ts"] == end["ts"]]
+        at = round(start["ts"] * 1000)
+        holds = [
+            span for span in spans[start["pid"], start["tid"]] if nanoseconds(span)[0] <= at == nanoseconds(span)[1] - 1
+        ]
+        assert waits
+        assert holds
+        assert at < round(end["ts"] * 1000)
+
+    def is_written(span: Span) -> bool:
+        return span.stream == Stream.COMPUTE or span.end_us > span.start_us
+
+    dependencies = [(trace.spans[before], span) for span in trace.spans if is_written(span) for before in span.after]
+    longer = [before for before, _ in dependencies if round(before.end_us * 1000) > round(before.start_us * 1000)]
+    assert len(starts) == len(longer)
+
+
 def test_messages_that_overlap_get_rows_of_their_own() -> None:
     tasks = pipeline_tasks(SCHEDULES["all_forward_all_backward"], 3, [[1], [1]], [[1], [1]], [], 10.0, blocking=False)
     events: list[Event] = trace_events(StepTrace("slow", 40.0, replay_graph(tasks).spans))["traceEvents"]  # type: ignore[assignment]
@@ -159,24 +185,6 @@ def test_stages_sort_by_name() -> None:
     names = [event["args"]["name"] for event in events if event["name"] == "process_name"]
     assert names == sorted(names)
     assert names[0] == "stage 00"
-
-
-def test_optimizers_wait_for_the_last_reduction() -> None:
-    spans = ending_spans([10.0, 6.0], [4.0, 3.0], [1.0, 3.0], [2.0, 1.0], [0.0, 0.5])
-    assert [span[:5] for span in spans] == [
-        ("gradient reduction", 0, Stream.REDUCTION, 7.0, 11.0),
-        ("optimizer", 0, Stream.OPTIMIZER, 11.0, 13.0),
-        ("gradient reduction", 1, Stream.REDUCTION, 6.0, 9.0),
-        ("optimizer", 1, Stream.OPTIMIZER, 11.0, 12.0),
-        ("parameter gather", 1, Stream.REDUCTION, 12.0, 12.5),
-    ]
-
-
-@given(st.lists(st.floats(0.0, 1e7), min_size=1, max_size=5))
-def test_a_reduction_never_starts_before_the_step(exposed: list[float]) -> None:
-    finished = [1.0] * len(exposed)
-    for span in ending_spans(finished, [2e7] * len(exposed), exposed, finished, finished):
-        assert 0.0 <= span.start_us < span.end_us
 
 
 def test_parts_longer_than_their_slot_are_an_error() -> None:

@@ -176,7 +176,9 @@ def test_a_collective_that_was_not_measured_is_analytic_and_grows_with_its_bytes
 
 
 def test_links_that_were_not_measured_are_one_line() -> None:
-    with pytest.raises(PublishedError, match="Vista lends Vista links inside a node: none were measured"):
+    with pytest.raises(
+        PublishedError, match="Vista: no measurement of links inside a node; their efficiency is taken from Vista"
+    ):
         opened("Vista").collective("broadcast", 1e6, Topology(1, 4))
 
 
@@ -287,7 +289,7 @@ def test_a_donor_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     path = folder / "system.yaml"
     path.write_text(path.read_text(encoding="utf-8").replace("operators: Vista", "operators: Frontier"))
     seal(folder)
-    with pytest.raises(PublishedError, match="borrows from Frontier, which is published neither in"):
+    with pytest.raises(PublishedError, match="names the donor Frontier, which is published neither in"):
         PublishedSystem(folder, "fp16")
 
 
@@ -298,7 +300,7 @@ def test_a_folder_elsewhere_finds_donors_among_the_bundled_systems(tmp_path: Pat
     assert cost == opened("H100").cost(FFN_UP, FORWARD, SHAPES[FFN_UP])
 
 
-def test_what_was_measured_here_goes_before_what_is_lent(tmp_path: Path) -> None:
+def test_own_regressors_precede_those_of_a_donor(tmp_path: Path) -> None:
     folder = tmp_path / "Mine"
     shutil.copytree(REGRESSORS_FOLDER / "Vista", folder)
     for path in (*folder.glob("nccl/*.json"), *folder.glob("operator/*gelu*.json")):
@@ -341,9 +343,9 @@ def test_a_partly_measured_system_takes_the_rest_from_a_donor_in_the_other_half_
     system = PublishedSystem(folder, "bf16")
     forward = Direction.FORWARD
     assert system.cost(catalogue()["gelu"], forward, (4096, 8192)).source is not Source.ANALYTIC
-    lent = system.cost(catalogue()["cross_entropy"], forward, (4096, 32000, 4))
+    transferred = system.cost(catalogue()["cross_entropy"], forward, (4096, 32000, 4))
     whole = PublishedSystem(REGRESSORS_FOLDER / "H200", "fp16").cost(
         catalogue()["cross_entropy"], forward, (4096, 32000, 4)
     )
-    assert (lent.us, lent.source) == (whole.us, Source.ANALYTIC)
+    assert (transferred.us, transferred.source) == (whole.us, Source.ANALYTIC)
     assert system.operator_donor() is None, "it was measured, if not whole"

@@ -105,5 +105,7 @@ def test_a_configuration_of_other_gpus_is_refused() -> None:
 
 def test_a_published_throughput_becomes_a_time() -> None:
     # 96 B s l h² × (1 + s/6h + V/16lh) FLOP at 1 TFLOP/s on one GPU.
+    model = {"hidden_size": 1024, "num_layers": 2, "sequence_length": 2048, "vocab_size": 51200}
+    config = {"model": model, "training": {"global_batch_size": 4}}
     expected = 96 * 4 * 2048 * 2 * 1024**2 * (1 + 2048 / 6144 + 51200 / 32768) / 1e12
-    assert iteration_seconds(1024, 2, 4, 1, 1.0) == pytest.approx(expected)
+    assert iteration_seconds(config, 1, 1.0) == pytest.approx(expected)

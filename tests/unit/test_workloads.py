@@ -9,12 +9,14 @@ import pytest
 from predictor.costs.catalogue import catalogue
 from predictor.costs.collectives import COLLECTIVES, Topology, collective_shape, topology_of
 from predictor.costs.operator import Direction
-from predictor.workloads.expand import edge_passes, layer_passes, message_tasks, step_end, tied_embedding_reduction
+from predictor.workloads.edges import edge_block, message_tasks
 from predictor.workloads.layer_shapes import LAYER_SHAPES
 from predictor.workloads.layout import Layout
 from predictor.workloads.run import Recompute, TrainingRun
+from predictor.workloads.stage_end import stage_end
 from predictor.workloads.tasks import Part, PassTasks
 from predictor.workloads.transformer import Attention, Biases, LayerKind, Normalization, Transformer
+from predictor.workloads.transformer_step import layer_block
 
 GPT = Transformer(
     num_layers=4,
@@ -67,45 +69,45 @@ def test_parameters_of_gpt2_medium_equal_the_published_count() -> None:
 
 
 def test_layer_runs_every_operator_forward_and_backward() -> None:
-    passes = layer_passes(RUN, DENSE)
-    for tasks in (passes.forward, passes.recompute, passes.backward):
+    block = layer_block(RUN, DENSE)
+    for tasks in (block.forward, block.recompute, block.backward):
         assert {"layer_norm", "qkv_projection", "causal_softmax", "ffn_up", "gelu", "ffn_down"} <= set(names(tasks))
-    assert "gradient_accumulation" in names(passes.backward)
-    assert "gradient_accumulation" not in names(passes.forward)
+    assert "gradient_accumulation" in names(block.backward)
+    assert "gradient_accumulation" not in names(block.forward)
 
 
 def test_selective_recomputation_repeats_only_attention() -> None:
-    passes = layer_passes(replace(RUN, recompute=Recompute.SELECTIVE), DENSE)
-    assert names(passes.recompute) == ["attention_scores", "causal_softmax", "attention_values"]
-    assert layer_passes(replace(RUN, recompute=Recompute.NONE), DENSE).recompute.tasks == []
+    block = layer_block(replace(RUN, recompute=Recompute.SELECTIVE), DENSE)
+    assert names(block.recompute) == ["attention_scores", "causal_softmax", "attention_values"]
+    assert layer_block(replace(RUN, recompute=Recompute.NONE), DENSE).recompute.tasks == []
 
 
 def test_parallel_residual_needs_one_all_reduce_a_layer() -> None:
     def syncs(run: TrainingRun) -> float:
-        return sum(task.times for task in layer_passes(run, DENSE).forward.tasks if task.part is Part.TENSOR_PARALLEL)
+        return sum(task.times for task in layer_block(run, DENSE).forward.tasks if task.part is Part.TENSOR_PARALLEL)
 
     assert syncs(RUN) == 2
     assert syncs(replace(RUN, model=replace(GPT, parallel_residual=True))) == 1
 
 
-def test_listed_operators_replace_the_usual_ones() -> None:
+def test_listed_operators_replace_the_default_operators() -> None:
     listed = replace(RUN, model=replace(GPT, layer_operators=("layer_norm", "gelu", "gelu")))
-    counts = {
-        task.name: task.times for task in layer_passes(listed, DENSE).forward.tasks if task.part is Part.OPERATORS
-    }
+    counts = {task.name: task.times for task in layer_block(listed, DENSE).forward.tasks if task.part is Part.OPERATORS}
     assert counts == {"layer_norm": 1, "gelu": 2}
 
 
 def test_edges_hold_embedding_and_loss() -> None:
-    assert "embedding" in names(edge_passes(RUN, 0).forward)
-    assert {"lm_head", "cross_entropy", "logits_to_fp32"} <= set(names(edge_passes(RUN, 1).backward))
-    alone = edge_passes(replace(RUN, layout=Layout(1, 1, 1, 4), layers_per_stage=(4,)), 0)
+    assert "embedding" in names(edge_block(RUN, is_first=True, is_last=False).forward)
+    assert {"lm_head", "cross_entropy", "logits_to_fp32"} <= set(
+        names(edge_block(RUN, is_first=False, is_last=True).backward)
+    )
+    alone = edge_block(replace(RUN, layout=Layout(1, 1, 1, 4), layers_per_stage=(4,)), is_first=True, is_last=True)
     assert {"embedding", "lm_head"} <= set(names(alone.forward))
 
 
 @pytest.mark.parametrize("precision", ["fp16", "fp32"])
 def test_a_loss_is_one_call_on_fp32_logits(precision: str) -> None:
-    end = edge_passes(replace(RUN, precision=precision), 1)
+    end = edge_block(replace(RUN, precision=precision), is_first=False, is_last=True)
     for tasks in (end.forward.tasks, end.backward.tasks):
         (loss,) = [task for task in tasks if task.name == "cross_entropy"]
         assert (loss.shape, loss.times) == ((512, 25216, 4), 1.0)
@@ -115,14 +117,13 @@ def test_a_loss_is_one_call_on_fp32_logits(precision: str) -> None:
 def test_one_of_each_group_sends_nothing() -> None:
     alone = replace(RUN, layout=Layout(1, 1, 1, 4), layers_per_stage=(4,))
     assert message_tasks(alone) == []
-    assert step_end(alone, 0).reduction == []
-    assert step_end(alone, 0).gather == []
-    assert tied_embedding_reduction(alone) == []
-    assert all(task.part is not Part.TENSOR_PARALLEL for task in layer_passes(alone, DENSE).forward.tasks)
+    end = stage_end(alone, 0, alone.rank_parameters(0))
+    assert end.reduction == end.gather == end.tied == []
+    assert all(task.part is not Part.TENSOR_PARALLEL for task in layer_block(alone, DENSE).forward.tasks)
 
 
 def test_gradients_are_reduced_in_buckets_that_add_up() -> None:
-    tasks = [task for task in step_end(RUN, 0).reduction if task.name == "all_reduce"]
+    tasks = [task for task in stage_end(RUN, 0, RUN.rank_parameters(0)).reduction if task.name == "all_reduce"]
     elements = sum(task.shape[0] // 2 * task.times for task in tasks)
     assert elements == RUN.stage_parameters(0)
     assert max(task.shape[0] // 2 for task in tasks) == RUN.gradient_bucket_elements
@@ -130,11 +131,11 @@ def test_gradients_are_reduced_in_buckets_that_add_up() -> None:
 
 def test_zero_shards_the_optimizer() -> None:
     def owned(zero_stage: int) -> int:
-        return step_end(replace(RUN, zero_stage=zero_stage), 0).optimizer[0].shape[0]
+        return stage_end(replace(RUN, zero_stage=zero_stage), 0, RUN.rank_parameters(0)).optimizer[0].shape[0]
 
     assert owned(0) == RUN.stage_parameters(0)
     assert owned(1) == -(-RUN.stage_parameters(0) // 2)
-    assert step_end(replace(RUN, zero_stage=0), 0).gather == []
+    assert stage_end(replace(RUN, zero_stage=0), 0, RUN.rank_parameters(0)).gather == []
 
 
 @pytest.mark.parametrize(

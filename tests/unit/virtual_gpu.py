@@ -186,21 +186,27 @@ def scaled_build(gpu: VirtualGpu, build: Callable[[str], Callable[[Shape, Maker]
     return build_function
 
 
-@contextmanager
-def installed(monkeypatch: pytest.MonkeyPatch, gpu: VirtualGpu, name: str = "NVIDIA H100 80GB HBM3") -> Iterator[None]:
-    """Make torch and microbench see the virtual GPU, and its host's clock."""
-    import torch
+def on_processor() -> Any:
+    """Return a context in which tensors of a GPU are made on the processor."""
     from torch.overrides import TorchFunctionMode
-    from torch.utils._python_dispatch import TorchDispatchMode
 
     class OnProcessor(TorchFunctionMode):  # type: ignore[misc]
-        """Puts what is asked for on a GPU on the processor."""
+        """Makes the tensors of a GPU on the processor."""
 
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             kwargs = dict(kwargs or {})
             if str(kwargs.get("device", "")).startswith("cuda"):
                 kwargs["device"] = "cpu"
             return func(*args, **kwargs)
+
+    return OnProcessor()
+
+
+@contextmanager
+def installed(monkeypatch: pytest.MonkeyPatch, gpu: VirtualGpu, name: str = "NVIDIA H100 80GB HBM3") -> Iterator[None]:
+    """Make torch and microbench see the virtual GPU, and its host's clock."""
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
 
     class Counted(TorchDispatchMode):  # type: ignore[misc]
         """Queues a kernel for every operation that torch runs."""
@@ -240,5 +246,5 @@ def installed(monkeypatch: pytest.MonkeyPatch, gpu: VirtualGpu, name: str = "NVI
     monkeypatch.setattr("microbench.timing.FLUSH_TIMES_CACHE", 0.0)
     monkeypatch.setattr("microbench.nvml.nvml", lambda: None)
     monkeypatch.setattr("microbench.device.gpu_session", lambda: {"driver": "580.159.04"})
-    with OnProcessor(), Counted():
+    with on_processor(), Counted():
         yield

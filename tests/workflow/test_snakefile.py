@@ -81,7 +81,7 @@ def test_format_is_snakefmts() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_ranks_are_what_the_scheduler_was_asked_for() -> None:
+def test_ranks_equal_the_request_to_the_scheduler() -> None:
     settings = Settings(ranks_per_node=4)
     assert settings.ranks({}) == "--nodes 1 --ranks-per-node 4"
     assert settings.ranks({"nodes": 2, "tasks_per_node": 8}) == "--nodes 2 --ranks-per-node 8"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+from fitting.print_tables import markdown, number
 from fitting.systems import SystemSource
 from predictor.costs.collectives import COLLECTIVES
 from predictor.costs.hardware import System
@@ -14,34 +15,29 @@ from predictor.costs.transfer_errors import transfer_errors
 
 INTRODUCTION = """\
 Fitted regressors, physics × residual, with 90 % intervals. No measured row is stored here. All errors are percent of
-the measured time on rows that the answering fit had not seen: *MAPE* and *median* from five folds grouped by kernel
-shape, *largest* from holding out the largest 20 % by work (of all tables of the regressor together; of each table for
-a collective), *physics* without the residual. *Coverage* is the share of rows in their 90 % interval, calibrated on
-other folds, and for the largest rows on smaller ones only. *Noise* is the gap between a row and the median of the
-others of its shape: nothing can predict better. *Unseen topology* is physics fitted to all other topologies; inside a
-node (1×n) that asks the links between nodes about NVLink.
+the measured time on rows that the fit did not see: *MAPE* and *median* from five folds grouped by kernel shape,
+*largest* from holding out the largest 20 % of rows by work (of all tables of a regressor; of each table of a
+collective), *physics* without the residual. *Coverage* is the share of rows in their 90 % interval, calibrated on the
+other folds, and for the largest rows on smaller rows only. *Noise* is the distance of a row from the median of the
+other rows of its shape, the least error possible. *Unseen topology*, between nodes only, is the error of physics
+fitted to all other topologies.
 """
 
 
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.2f}"
+COLUMNS = {
+    "MAPE": "mape", "median": "median", "physics": "physics_mape", "largest": "largest_mape",
+    "coverage": "coverage", "coverage, largest": "largest_coverage", "noise": "noise_floor",
+}  # fmt: skip
 
 
-def _table(columns: Sequence[dict[str, Any]], collective: bool) -> list[str]:
-    keys = ["mape", "median", "physics_mape", "largest_mape", "coverage", "largest_coverage", "noise_floor"]
-    names = ["MAPE", "median", "physics", "largest", "coverage", "coverage, largest", "noise"]
-    if collective:
-        keys, names = [*keys, "unseen_topology_mape"], [*names, "unseen topology"]
-    lines = [
-        f"| column | regressor | rows | kept | {' | '.join(names)} |",
-        "|---|---|" + "---:|" * (len(names) + 2),
-    ]
-    for column in columns:
-        numbers = " | ".join(_number(column.get(key)) for key in keys)
-        lines.append(
-            f"| {column['column']} | {column['regressor']} | {column['rows']} | {column['kept']} | {numbers} |"
-        )
-    return lines
+def _numbers(entry: dict[str, Any], keys: Iterable[str]) -> list[str]:
+    return [number(entry.get(key), "–") for key in keys]
+
+
+def _table(columns: Sequence[dict[str, Any]], more: dict[str, str]) -> list[str]:
+    shown = COLUMNS | more
+    lines = [[c["column"], c["regressor"], c["rows"], c["kept"], *_numbers(c, shown.values())] for c in columns]
+    return markdown(["column", "regressor", "rows", "kept", *shown], lines, words=2)
 
 
 def _dropped(columns: Sequence[dict[str, Any]]) -> list[str]:
@@ -54,44 +50,44 @@ def _dropped(columns: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def _equal_times(columns: Sequence[dict[str, Any]]) -> list[str]:
-    """Say why an imported residual addition keeps its rows although both directions repeat one number."""
+    """Say why an imported residual addition keeps its rows although both directions have the same time."""
     if not any(column["column"].startswith("res_add ") for column in columns):
         return []
-    return ["", "`res_add` takes the same time both ways in every row and is kept: both ways sum two tensors."]
+    return ["", "`res_add` has the same time in both directions of every row and is kept: both sum two tensors."]
 
 
 def _host(system: System) -> list[str]:
-    return [f"- `{name}`: {quantity.value} – {quantity.source}" for name, quantity in system.host.items()] or [
-        "Nothing."
-    ]
+    lines = [f"- `{name}`: {quantity.value} – {quantity.source}" for name, quantity in system.host.items()]
+    return lines or ["Nothing."]
 
 
 def _summary(document: dict[str, Any]) -> list[str]:
-    lines = ["| | columns | MAPE | physics | largest | coverage | coverage, largest |", "|---|" + "---:|" * 6]
-    for kind in ("operators", "collectives"):
-        s = document[kind]
-        numbers = [s[k] for k in ("mape", "physics_mape", "largest_mape", "coverage", "largest_coverage")]
-        lines.append(f"| {kind} | {s['columns']} | {' | '.join(_number(n) for n in numbers)} |")
-    return lines
+    shown = {name: key for name, key in COLUMNS.items() if name not in ("median", "noise")}
+    kinds = ("operators", "collectives")
+    lines = [[kind, document[kind]["columns"], *_numbers(document[kind], shown.values())] for kind in kinds]
+    return markdown(["", "columns", *shown], lines, words=1)
 
 
 def _not_measured(system: System, files: Sequence[RegressorFile]) -> list[str]:
-    """List the collectives that are timed by their bytes over links, and the donors of this system."""
+    """Return the collectives that are timed by their bytes over links, and the donors of this system."""
     published = {file.name for file in files}
     missing = [name for name in COLLECTIVES if name not in published]
     donors = system.transfer
     if not missing or (donors is None and RING not in published):
         return ["Nothing."]
-    lent = f"{donors.intra_node} inside a node, {donors.inter_node} between nodes" if donors else "this system's own"
+    measured = f"{donors.intra_node} inside a node, {donors.inter_node} between nodes" if donors else "of this system"
     errors = transfer_errors().collectives
     links = (
         f"- {', '.join(missing)}: analytic, the time of their bytes over the links at the efficiency of measured "
-        f"collectives ({lent}); interval ±{100 * errors['alike']:.0f} % (logarithmic), all_to_all "
+        f"collectives ({measured}); interval ±{100 * errors['alike']:.0f} % (logarithmic), all_to_all "
         f"±{100 * errors['unlike']:.0f} %"
     )
     if donors is None:
         return [links]
-    return [links, f"- operators without a table: analytic, {donors.operators}'s, scaled by the ratio of the peaks"]
+    return [
+        links,
+        f"- operators without a table: analytic, transferred from {donors.operators}, scaled by the ratio of the peaks",
+    ]
 
 
 def card(
@@ -101,8 +97,7 @@ def card(
     files: Sequence[RegressorFile] = (),
     notes: Sequence[str] = (),
 ) -> str:
-    """Return the card's text; ``notes`` name tables that are not used, or for another precision than their own."""
-    provenance = source.provenance
+    """Return the card's text; ``notes`` name tables that are not used, or used for another precision."""
     analytic = [
         f"- {entry['regressor']} {' '.join(entry[key] for key in ('direction', 'precision') if key in entry)}: "
         f"{entry['why']}; interval {entry['interval_percent'][0]:+.0f} to {entry['interval_percent'][1]:+.0f} % "
@@ -114,30 +109,31 @@ def card(
         f"# {system.name}: {system.gpu.name}, {', '.join(document['precisions'])}",
         "",
         INTRODUCTION,
-        "## Who measured it",
-        f"- Measured by {provenance.measured_by}.",
-        f"- Source and licence: {provenance.attribution}.",
-        *(f"- Known: {line}." for line in provenance.known),
-        *(f"- Not stated by the source: {line}." for line in provenance.not_stated),
+        "## Measurements",
+        *source.provenance.lines(),
         "",
-        "## In short",
+        "## Summary",
         *_summary(document),
         "",
         "## Operators",
-        *_table(document["operator_columns"], collective=False),
+        *_table(document["operator_columns"], {}),
         "",
         "## Collectives",
-        *_table(document["collective_columns"], collective=True),
+        *_table(document["collective_columns"], {"unseen topology": "unseen_topology_mape"}),
         "",
         "## Dropped rows",
         *_dropped(columns),
         *_equal_times(columns),
         "",
-        *(["## Tables that are not used, or stand in", *(f"- {note}." for note in notes), ""] if notes else []),
-        "## Analytic, because no row was usable",
+        *(
+            ["## Tables not used, or used for another precision", *(f"- {note}." for note in notes), ""]
+            if notes
+            else []
+        ),
+        "## Analytic: no usable row",
         *(analytic or ["Nothing."]),
         "",
-        "## Timed by the links, because not measured",
+        "## Not measured: timed by the links",
         *_not_measured(system, files),
         "",
         "## Host",

@@ -1,4 +1,4 @@
-"""Fit, judge and publish systems from measurement tables; stdout is the result, stderr progress."""
+"""Fit, evaluate and publish systems from measurement tables; stdout is the result, stderr progress."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from fitting.print_tables import evaluation_text, few_rows_text, held_out_text, 
 from fitting.publish import seal
 from fitting.system_fit import fit_system, judge
 from fitting.systems import SystemFileError, read_system
-from fitting.tables import TableError
 from fitting.transfer_error import transfer_error
+from microbench.errors import TableError
 from predictor.base.command_line import Parser, progress
 from predictor.base.errors import ConfigError, PublishedError
 from predictor.base.files import write_whole
@@ -89,50 +89,40 @@ def parser() -> argparse.ArgumentParser:
     """Return the command line's parser."""
     result = Parser(prog="python -m fitting", description=__doc__)
     commands = result.add_subparsers(required=True, metavar="COMMAND")
-    fit = commands.add_parser("fit", help="fit a system's measurement tables and publish it")
+
+    def command(name: str, run: Callable[[argparse.Namespace], int], description: str) -> argparse.ArgumentParser:
+        added: argparse.ArgumentParser = commands.add_parser(name, help=description)
+        added.set_defaults(run=run)
+        return added
+
+    fit = command("fit", _fit, "fit a system's measurement tables and publish it")
     fit.add_argument("--system", type=Path, required=True, help="training/systems/NAME.yaml")
     fit.add_argument("--measurements", type=Path, required=True, help="the cluster's folder of tables, or its parent")
     fit.add_argument("--out", type=Path, required=True, help="folder to publish, e.g. regressors/NAME")
     fit.add_argument(
-        "--donor", type=Path, help="published system that stands in for missing rows (default: beside --out)"
+        "--donor", type=Path, help="published system that answers for missing rows (default: beside --out)"
     )
-    fit.set_defaults(run=_fit)
-    evaluation = commands.add_parser("evaluate", help="judge a published system against measurement tables")
+    evaluation = command("evaluate", _evaluate, "errors of a published system on measurement tables")
     evaluation.add_argument("folder", type=Path, metavar="SYSTEM_FOLDER", help="e.g. regressors/NAME")
-    evaluation.add_argument("measurements", type=Path, metavar="MEASUREMENTS_DIR")
-    evaluation.add_argument("--json", action="store_true", help="for machines")
-    evaluation.set_defaults(run=_evaluate)
-    held_out = commands.add_parser("held-out", help="refit on splits of the tables and report the errors on the rest")
+    held_out = command("held-out", _held_out, "refit on splits of the tables and report the held-out errors")
     held_out.add_argument("system", type=Path, metavar="SYSTEM_YAML", help="training/systems/NAME.yaml")
-    held_out.add_argument("measurements", type=Path, metavar="MEASUREMENTS_DIR")
-    held_out.add_argument("--json", action="store_true", help="for machines")
-    held_out.set_defaults(run=_held_out)
-    transfer = commands.add_parser("transfer-error", help="predict measured systems from each other and compare")
-    transfer.add_argument(
-        "folders", type=Path, nargs="+", metavar="SYSTEM_FOLDER", help="two published systems or more"
-    )
-    transfer.add_argument("measurements", type=Path, metavar="MEASUREMENTS_DIR")
+    transfer = command("transfer-error", _transfer_error, "predict measured systems from each other and compare")
     transfer.add_argument("--out", type=Path, help="write the numbers, for the cards of systems from data sheets")
-    transfer.add_argument("--json", action="store_true", help="for machines")
-    transfer.set_defaults(run=_transfer_error)
-    few = commands.add_parser("few-rows", help="error of a fit to 25 and 50 rows of a GPU, and of a transfer")
-    few.add_argument("folders", type=Path, nargs="+", metavar="SYSTEM_FOLDER", help="two published systems or more")
-    few.add_argument("measurements", type=Path, metavar="MEASUREMENTS_DIR")
-    few.add_argument("--json", action="store_true", help="for machines")
-    few.set_defaults(run=_few_rows)
-    datasheet = commands.add_parser("datasheet", help="publish a system without measurements from its data sheet")
-    datasheet.add_argument(
-        "--system", type=Path, required=True, help="training/systems/NAME.yaml with a transfer section"
-    )
-    datasheet.add_argument(
-        "--errors", type=Path, default=TRANSFER_ERRORS, help="what transfer-error wrote (default: as published)"
-    )
-    datasheet.add_argument("--out", type=Path, required=True, help="folder to publish, e.g. regressors/NAME")
-    datasheet.add_argument("--replace", action="store_true", help="even where measured operators are published")
-    datasheet.set_defaults(run=_datasheet)
-    sealing = commands.add_parser("seal", help="rewrite the manifest of a published folder after a deliberate change")
+    few = command("few-rows", _few_rows, "error of a fit to 25 and 50 rows of a GPU, and of a transfer")
+    for added in (transfer, few):
+        added.add_argument(
+            "folders", type=Path, nargs="+", metavar="SYSTEM_FOLDER", help="two or more published systems"
+        )
+    for added in (evaluation, held_out, transfer, few):
+        added.add_argument("measurements", type=Path, metavar="MEASUREMENTS_DIR")
+        added.add_argument("--json", action="store_true", help="for machines")
+    sheet = command("datasheet", _datasheet, "publish a system without measurements from its data sheet")
+    sheet.add_argument("--system", type=Path, required=True, help="training/systems/NAME.yaml with a transfer section")
+    sheet.add_argument("--errors", type=Path, default=TRANSFER_ERRORS, help="of transfer-error (default: as published)")
+    sheet.add_argument("--out", type=Path, required=True, help="folder to publish, e.g. regressors/NAME")
+    sheet.add_argument("--replace", action="store_true", help="even where measured operators are published")
+    sealing = command("seal", _seal, "rewrite the manifest of a published folder after a deliberate change")
     sealing.add_argument("folder", type=Path)
-    sealing.set_defaults(run=_seal)
     return result
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from fitting.print_tables import markdown
 from fitting.publish import hardware_yaml, publish
 from fitting.systems import SystemFileError, SystemSource
 from predictor.costs.folder import CARD, HARDWARE, MANIFEST, donor_folder, own_precisions
@@ -15,20 +16,20 @@ from predictor.costs.published import read_hardware, read_manifest
 from predictor.costs.transfer_errors import TRANSFER_ERROR_FORMAT
 
 INTRODUCTION = """\
-This system is not measured. {name} answers with the regressors of donors, which are measured systems, each term of
-their physics scaled by the ratio of the peaks that bound it; collectives take the time of their bytes over its links.
-On the donor's GPU an answer keeps its source; every other answer is marked analytic, and its 90 % interval is widened
-by the error below. The terms and their scaling: docs/adr/0013-transfer.md.
+This system was not measured. Its operators are transferred from a donor, a measured system: each term of the donor's
+physics is scaled by the ratio of the peaks that bound it. Collectives take the time of their bytes over the links of
+this system. On the donor's GPU an answer keeps its source; every other answer is analytic, and its 90 % interval is
+widened by the error below. The terms and their scaling: docs/adr/0013-transfer.md.
 """
 ERRORS = """\
-Each measured system was predicted from the other's fit, and compared with its rows; every kernel shape counts once.
-*MAPE* and *median* are percent of the measured time, *bias* is the median of log(measured / predicted), *interval*
-the 90 % quantile of its absolute value. The interval of a transferred answer is widened by the larger quantile over
-both GPUs and directions, and never less than {compute} for matrix products and {stream} for streams. There are two
-measured GPUs, so this is one example of a transfer, and between neighbouring generations of one vendor.
+Each measured system was predicted from the fit of the other and compared with its rows; every kernel shape counts
+once. *MAPE* and *median* are percent of the measured time, *bias* is the median of log(measured / predicted),
+*interval* the 90 % quantile of its absolute value. The interval of a transferred answer is widened by the larger
+quantile over both GPUs and directions, by at least {compute} for matrix products and {stream} for streams. Two GPUs of
+the same vendor, a generation apart, were measured; other transfers may err more.
 """
 LINKS = """\
-Every measured collective was timed over the links at the efficiency of another collective of the same system.
+Every measured collective was timed by its bytes over the links, at the efficiency of another collective of the system.
 """
 
 
@@ -51,38 +52,40 @@ def read_errors(path: Path) -> dict[str, Any]:
 
 
 def quantities(system: System) -> Iterator[tuple[str, Quantity]]:
-    """Yield every number of a system with its name."""
+    """Yield the name and the quantity of every number of a system."""
     for section in (system.gpu, system.links):
         for name in type(section).model_fields:
             value = getattr(section, name)
             if isinstance(value, Quantity):
                 yield name, value
             elif isinstance(value, dict):
-                yield from ((f"{name} {key}", one) for key, one in value.items())
+                yield from ((f"{name} {key}", quantity) for key, quantity in value.items())
     yield from system.host.items()
 
 
-def _operators(errors: dict[str, Any]) -> Iterator[str]:
-    yield "| regressor | from → to | kind | shapes | MAPE | median | bias | interval |"
-    yield "|---|---|---|---:|---:|---:|---:|---:|"
-    for entry in sorted(errors["operator_columns"], key=lambda e: (e["kind"], e["regressor"], e["direction"])):
-        yield (
-            f"| {entry['regressor']} {entry['direction']} | {entry['from']} → {entry['to']} | {entry['kind']} | "
-            f"{entry['shapes']} | {entry['mape']:.1f} | {entry['median']:.1f} | {entry['bias']:+.2f} | "
-            f"{entry['log_error']:.2f} |"
-        )
-    for kind, means in errors["mean"].items():
-        yield (f"| mean of {kind} | | | | {means['mape']:.1f} | {means['median']:.1f} | | {means['log_error']:.2f} |")
+FORMATS = {"mape": ".1f", "median": ".1f", "bias": "+.2f", "log_error": ".2f"}
 
 
-def _collectives(errors: dict[str, Any]) -> Iterator[str]:
-    yield "| system | from → to | nodes × GPUs | MAPE | bias | interval |"
-    yield "|---|---|---|---:|---:|---:|"
-    for entry in errors["collective_columns"]:
-        yield (
-            f"| {entry['system']} | {entry['from']} → {entry['to']} | {entry['topology']} | {entry['mape']:.1f} | "
-            f"{entry['bias']:+.2f} | {entry['log_error']:.2f} |"
-        )
+def _errors(entry: dict[str, Any], keys: Iterable[str] = FORMATS) -> list[str]:
+    return [format(entry[key], FORMATS[key]) if key in entry else "" for key in keys]
+
+
+def _operators(errors: dict[str, Any]) -> list[str]:
+    entries = sorted(errors["operator_columns"], key=lambda e: (e["kind"], e["regressor"], e["direction"]))
+    lines = [
+        [f"{e['regressor']} {e['direction']}", f"{e['from']} → {e['to']}", e["kind"], e["shapes"], *_errors(e)]
+        for e in entries
+    ]
+    lines += [[f"mean of {kind}", "", "", "", *_errors(means)] for kind, means in errors["mean"].items()]
+    return markdown(("regressor", "from → to", "kind", "shapes", "MAPE", "median", "bias", "interval"), lines, words=3)
+
+
+def _collectives(errors: dict[str, Any]) -> list[str]:
+    lines = [
+        [e["system"], f"{e['from']} → {e['to']}", e["topology"], *_errors(e, ("mape", "bias", "log_error"))]
+        for e in errors["collective_columns"]
+    ]
+    return markdown(("system", "from → to", "nodes × GPUs", "MAPE", "bias", "interval"), lines, words=3)
 
 
 def datasheet_card(source: SystemSource, system: System, errors: dict[str, Any]) -> str:
@@ -92,15 +95,12 @@ def datasheet_card(source: SystemSource, system: System, errors: dict[str, Any])
     lines = [
         f"# {system.name}: {system.gpu.name}, from its data sheet",
         "",
-        INTRODUCTION.format(name=system.name),
+        INTRODUCTION,
         "## Donors",
-        f"- Operators and the host's cost of a launch: {donors.operators}.",
+        f"- Operators and host time of a launch: {donors.operators}.",
         f"- Efficiency of the links inside a node: {donors.intra_node}.",
         f"- Efficiency of the network between nodes: {donors.inter_node}.",
-        f"- Measured by {provenance.measured_by}.",
-        f"- Source and licence: {provenance.attribution}.",
-        *(f"- Known: {line}." for line in provenance.known),
-        *(f"- Not stated by the source: {line}." for line in provenance.not_stated),
+        *provenance.lines(),
         "",
         "## Numbers",
         f"- `gpus_per_node`: {system.gpus_per_node}, wired {system.links.wiring}",
@@ -117,26 +117,28 @@ def datasheet_card(source: SystemSource, system: System, errors: dict[str, Any])
     return "\n".join(lines) + "\n"
 
 
-def with_lent_host(hardware: System, out: Path) -> System:
-    """Return a system with the launch costs of the donor of its operators, where its own are not known.
+def with_donor_host(hardware: System, out: Path) -> System:
+    """Return a system with the launch times of the donor of its operators, where its own are not known.
 
     Raises:
         SystemFileError: the system's file names no donor.
         PublishedError: the donor is not published.
     """
     if hardware.transfer is None:
-        raise SystemFileError(f"{hardware.name} has no transfer section; it names the donors of what is not measured")
+        raise SystemFileError(
+            f"{hardware.name} has no transfer section, which names the donors of a system without measurements"
+        )
     folder = donor_folder(out, hardware.transfer.operators)
-    lent = read_hardware(folder, read_manifest(folder))
+    donor = read_hardware(folder, read_manifest(folder))
     host = {
-        name: Quantity(value=quantity.value, source=f"as on {lent.name}: {quantity.source}")
-        for name, quantity in lent.host.items()
+        name: Quantity(value=quantity.value, source=f"as on {donor.name}: {quantity.source}")
+        for name, quantity in donor.host.items()
     }
     return hardware.model_copy(update={"host": host | hardware.host})
 
 
 def is_measured(folder: Path) -> bool:
-    """Return whether a folder is a published system with operators of its own, which no data sheet has.
+    """Return whether a folder is a published system with measured operators.
 
     Raises:
         PublishedError: it is published, but its manifest is damaged.
@@ -151,7 +153,7 @@ def publish_datasheet(source: SystemSource, errors: dict[str, Any], out: Path) -
         SystemFileError: the system's file names no donor.
         PublishedError: a donor is not published.
     """
-    system = with_lent_host(source.hardware, out)
+    system = with_donor_host(source.hardware, out)
     assert system.transfer is not None
     for donor in (system.transfer.intra_node, system.transfer.inter_node):
         donor_folder(out, donor)

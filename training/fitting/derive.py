@@ -1,21 +1,20 @@
-"""Derive regressors without usable rows; their answers are marked analytic, with the interval of the method.
+"""Derive regressors without usable rows; their answers are analytic, with the interval of the method.
 
-- A direction takes the other direction's regressor on its own work, slowed by how much slower the donor system runs
-  that
-  direction: the median over shapes of its backward/forward time over the backward/forward work.
+- A direction takes the regressor of the other direction on its own work, slowed by the median over shapes of the
+  donor's ratio of time per work between the two directions.
 - A regressor takes the donor's physics, its FLOP terms scaled by the peak FLOP/s and its byte terms by the memory
   bandwidth; the median of rows that are too few to fit sets its level.
 - A reduce-scatter takes the all-gather: the same bytes, the other way round the ring.
 
-The first two are also done for every regressor of the same kind (matrix products, or streamed bytes) that *was*
-measured; the 90 % quantile of their errors there is the interval.
+The first two are repeated for every measured regressor of the same kind (matrix products or streams); the 90 %
+quantile of their errors is the interval.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log
-from pathlib import Path
 
 import numpy as np
 
@@ -26,19 +25,19 @@ from predictor.costs.catalogue import catalogue
 from predictor.costs.collectives import COLLECTIVES, INTERFACE_TERM, SHARED_HOST_TERM, STANDS_IN_FOR
 from predictor.costs.hardware import Gpu, System
 from predictor.costs.operator import BOTH, Direction, Operator, Shape
-from predictor.costs.published import OPERATOR_FOLDER, REGRESSOR_FILE, PublishedSystem, read_manifest, read_verified
-from predictor.costs.regressors import DirectionModel, DirectionRegressor, Interval, RegressorFile
-from predictor.costs.transfer import measured_log_error, scaled_physics
+from predictor.costs.published import PublishedSystem
+from predictor.costs.regressors import DirectionModel, DirectionRegressor, Interval
+from predictor.costs.transfer import computes, measured_log_error, scaled_physics
 
-MEASURED = "measured"
 Models = dict[tuple[str, Direction], DirectionModel]
 FAR_LOG_DISTANCE = 0.7  # a factor of two beyond the measured sizes
 FEWEST_EXAMPLES = 5  # shapes whose median scales a donor's regressor
+NOT_FITTED = {"intervals": {}, "origin": "analytic", "rows": 0}
 
 
 @dataclass(frozen=True, slots=True)
 class Derived:
-    """A regressor's direction that no row of this system supports, and the sentence that says where it comes from."""
+    """One direction of a regressor without usable rows, and the sentence on the card that says how it was derived."""
 
     regressor: str
     direction: Direction
@@ -46,12 +45,9 @@ class Derived:
     why: str
 
 
-def _interval(errors: list[float], regressor: str) -> Interval:
-    """Return the interval of errors made elsewhere in the same way; where nothing alike was measured, of two GPUs'."""
-    if errors:
-        half = round(upper_quantile(np.abs(np.array(errors)), COVERAGE), 5)
-    else:
-        half = measured_log_error(operators_of(regressor)[0])
+def _interval(errors: Sequence[float], operator: Operator) -> Interval:
+    """Return the interval of the method's log errors; without any, that of a transfer between the measured GPUs."""
+    half = round(upper_quantile(np.abs(errors), COVERAGE), 5) if errors else measured_log_error(operator)
     return Interval(inside=(-half, half), outside=half, outside_distance=FAR_LOG_DISTANCE)
 
 
@@ -60,43 +56,33 @@ def _amount(operator: Operator, shape: Shape, direction: Direction, sms: int) ->
     return work.flops or work.size_bytes
 
 
-def _computes(regressor: str) -> bool:
-    """Return whether an operator is made of matrix products, which have FLOP terms, rather than of streamed bytes."""
-    return "flops" in operators_of(regressor)[0].extra_kinds
+def _opposite(direction: Direction) -> Direction:
+    return BOTH[1 - BOTH.index(direction)]
 
 
 def slowdown(examples: tuple[Example, ...], direction: Direction, donor: PublishedSystem) -> float:
-    """Return how much slower per work the donor runs ``direction`` than the other one: the median over shapes."""
-    other = BOTH[1 - BOTH.index(direction)]
+    """Return the donor's time per work in ``direction`` over that in the other direction: the median over shapes."""
     sms = int(donor.hardware.gpu.num_multiprocessors.value)
     ratios = []
+    both = (direction, _opposite(direction))
     for example in examples:
         operator = catalogue()[example.operator]
-        times = [donor.cost(operator, d, example.shape).us for d in (direction, other)]
-        amounts = [_amount(operator, example.shape, d, sms) for d in (direction, other)]
+        times = [donor.cost(operator, d, example.shape).us for d in both]
+        amounts = [_amount(operator, example.shape, d, sms) for d in both]
         ratios.append(times[0] / times[1] * amounts[1] / amounts[0])
     return float(np.median(ratios))
 
 
 def slowed(model: DirectionModel, factor: float, interval: Interval | None = None) -> DirectionModel:
     """Return the model with all device terms ``factor`` times slower; launching takes as long as before."""
-    return model.model_copy(
-        update={
-            "physics": (model.physics[0], *rounded([c * factor for c in model.physics[1:]])),
-            "interval": interval or model.interval,
-            "intervals": {},
-            "origin": "analytic",
-            "rows": 0,
-        }
-    )
+    physics = (model.physics[0], *rounded([c * factor for c in model.physics[1:]]))
+    return model.model_copy(update={**NOT_FITTED, "physics": physics, "interval": interval or model.interval})
 
 
 def rescaled(model: DirectionModel, operator: Operator, donor: Gpu, own: Gpu, precision: str) -> DirectionModel:
     """Return the physics of a model on another GPU: each term scaled by the ratio of the peaks that bound it."""
     physics = scaled_physics(model.physics, operator, donor, own, precision)
-    return model.model_copy(
-        update={"physics": physics, "baseline": 0.0, "trees": (), "intervals": {}, "origin": "analytic", "rows": 0}
-    )
+    return model.model_copy(update={**NOT_FITTED, "physics": physics, "baseline": 0.0, "trees": ()})
 
 
 def _log_errors(
@@ -108,102 +94,76 @@ def _log_errors(
 
 
 @dataclass(frozen=True, slots=True)
-class Donor:
-    """A published system and its operators' regressors."""
-
-    system: PublishedSystem
-    files: dict[str, RegressorFile]
-
-
-@dataclass(frozen=True, slots=True)
 class Deriver:
-    """Derives for one system from its own fits and its donor."""
+    """Derives the operators of one system from its own fits and a donor."""
 
     system: System
     fits: dict[tuple[str, Direction], Fit]
     donor: PublishedSystem
-    donor_files: dict[str, RegressorFile]
 
-    def _pairs(self) -> list[tuple[Fit, Fit]]:
-        """Return (forward, backward) of the operators that both systems measured in both directions."""
+    def _donated(self, name: str) -> dict[Direction, DirectionModel]:
+        """Return the donor's models of a regressor; none where it has no file."""
+        return {d: regressor.model for d, regressor in self.donor.files.read(operators_of(name)[0]).items()}
+
+    def _pairs(self, like: Operator) -> list[tuple[Fit, Fit]]:
+        """Return (forward, backward) of the operators of a kind that both systems measured in both directions."""
         result = []
         for (name, direction), forward in self.fits.items():
             backward = self.fits.get((name, Direction.BACKWARD))
-            donor = self.donor_files.get(name)
-            if direction is not Direction.FORWARD or donor is None or backward is None:
+            if direction is not Direction.FORWARD or computes(operators_of(name)[0]) != computes(like):
                 continue
-            both = forward.model and backward.model and Direction.BACKWARD in donor.directions
-            if both and all(model.origin == MEASURED for model in donor.directions.values()):
+            donated = self._donated(name)
+            measured = Direction.BACKWARD in donated and all(model.origin == "measured" for model in donated.values())
+            if measured and forward.model and backward is not None and backward.model:
                 result.append((forward, backward))
         return result
 
-    def direction(self, missing: Fit) -> Derived | None:
-        """Derive a direction from the other one of the same regressor."""
-        other = BOTH[1 - BOTH.index(missing.direction)]
-        known = self.fits.get((missing.regressor, other))
-        if known is None or known.model is None or missing.regressor not in self.donor_files:
+    def direction(self, name: str, direction: Direction) -> Derived | None:
+        """Derive a direction from the other direction of the same regressor."""
+        other, operator = _opposite(direction), operators_of(name)[0]
+        known = self.fits.get((name, other))
+        if known is None or known.model is None or not self._donated(name):
             return None
         errors: list[float] = []
-        computes = _computes(missing.regressor)
-        for pair in self._pairs():
-            if _computes(pair[0].regressor) != computes:
-                continue
+        for pair in self._pairs(operator):
             have, want = pair if other is Direction.FORWARD else pair[::-1]
             assert have.model is not None
-            factor = slowdown(have.examples, missing.direction, self.donor)
-            model = slowed(have.model, factor)
-            errors += _log_errors(model, want.examples, missing.direction, self.system, want.regressor)
-        factor = slowdown(known.examples, missing.direction, self.donor)
+            model = slowed(have.model, slowdown(have.examples, direction, self.donor))
+            errors += _log_errors(model, want.examples, direction, self.system, want.regressor)
+        factor = slowdown(known.examples, direction, self.donor)
         why = (
-            f"no usable row: the {other} regressor on the {missing.direction} work, {factor:.3f} times slower per unit "
-            f"of work, as the regressors of {self.donor.name} have it"
+            f"no usable row: the {other} regressor on the {direction} work, {factor:.3f} times slower per work, "
+            f"a ratio measured on {self.donor.name}"
         )
-        return Derived(
-            missing.regressor, missing.direction, slowed(known.model, factor, _interval(errors, missing.regressor)), why
-        )
+        return Derived(name, direction, slowed(known.model, factor, _interval(errors, operator)), why)
 
     def regressor(self, name: str) -> list[Derived]:
-        """Derive a whole regressor from the donor's physics."""
-        own, donor, precision = self.system.gpu, self.donor.hardware.gpu, self.donor.precision
+        """Derive a whole regressor from the donor's physics; nothing where the donor has none."""
+        operator = operators_of(name)[0]
         errors: list[float] = []
         for (measured, direction), fit in self.fits.items():
-            file = self.donor_files.get(measured)
-            alike = _computes(measured) == _computes(name)
-            if alike and fit.model and file and direction in file.directions:
-                model = rescaled(file.directions[direction], operators_of(measured)[0], donor, own, precision)
-                errors += _log_errors(model, fit.examples, direction, self.system, measured)
-        found = []
-        for direction, lent in self.donor_files[name].directions.items():
-            model = rescaled(lent, operators_of(name)[0], donor, own, precision)
-            model, why = self._levelled(model.model_copy(update={"interval": _interval(errors, name)}), name, direction)
-            found.append(Derived(name, direction, model, why))
-        return found
+            like = operators_of(measured)[0]
+            donated = self._donated(measured).get(direction)
+            if computes(like) == computes(operator) and fit.model and donated:
+                errors += _log_errors(self._rescaled(donated, like), fit.examples, direction, self.system, measured)
+        interval = {"interval": _interval(errors, operator)}
+        return [
+            self._levelled(self._rescaled(model, operator).model_copy(update=interval), name, direction)
+            for direction, model in self._donated(name).items()
+        ]
 
-    def _levelled(self, model: DirectionModel, name: str, direction: Direction) -> tuple[DirectionModel, str]:
-        """Return a donor's model scaled to this system's few rows, and the sentence that says so."""
+    def _rescaled(self, model: DirectionModel, operator: Operator) -> DirectionModel:
+        return rescaled(model, operator, self.donor.hardware.gpu, self.system.gpu, self.donor.precision)
+
+    def _levelled(self, model: DirectionModel, name: str, direction: Direction) -> Derived:
+        """Scale a donor's model to the median of this system's few rows, where there are any."""
         scaled = f"the physics of {self.donor.name}, scaled by the ratio of the GPUs' peaks"
         fit = self.fits.get((name, direction))
         if fit is None or len(fit.examples) < FEWEST_EXAMPLES:
-            return model, f"no usable row: {scaled}"
+            return Derived(name, direction, model, f"no usable row: {scaled}")
         level = float(np.median(_log_errors(model, fit.examples, direction, self.system, name)))
         why = f"too few rows to fit: {scaled}, then by {np.exp(level):.3f}, the median of {len(fit.examples)} shapes"
-        return model.model_copy(update={"baseline": round(level, 6)}), why
-
-
-def read_donor(folder: Path, precision: str) -> Donor:
-    """Open a published system as a donor.
-
-    Raises:
-        FileNotFoundError: the folder is not a published system.
-        PublishedError: a file is damaged, or this precision is not measured.
-    """
-    system = PublishedSystem(folder, precision)
-    manifest = read_manifest(folder)
-    files = {}
-    for name in system.regressor_names(OPERATOR_FOLDER):
-        path = f"{OPERATOR_FOLDER}/" + REGRESSOR_FILE.format(gpu=system.gpu, regressor=name, precision=precision)
-        files[name] = RegressorFile.model_validate_json(read_verified(folder, path, manifest))
-    return Donor(system, files)
+        return Derived(name, direction, model.model_copy(update={"baseline": round(level, 6)}), why)
 
 
 def derive_collectives(models: Models) -> list[Derived]:
@@ -222,11 +182,10 @@ def derive_collectives(models: Models) -> list[Derived]:
 
 
 def with_shared_host(models: Models) -> Models:
-    """Return the collectives' models with the host's part of a message told apart from the network interface's.
+    """Return the collectives' models, a message's time per byte split between network interface and host.
 
-    Messages were measured from one GPU of a node only, where the two look alike. All-reduce ran on one to four of
-    them, so it knows what the GPUs of a node share on the way out; that part of a message's time per byte is the
-    host's.
+    Messages were measured from a single GPU per node, where the two terms are the same. All-reduce was measured on one
+    to four GPUs per node and has a term of the bytes that all GPUs of a node send: that is the host's share.
     """
     key, teacher = ("point_to_point", Direction.FORWARD), ("all_reduce", Direction.FORWARD)
     if key not in models or teacher not in models:
@@ -241,25 +200,16 @@ def with_shared_host(models: Models) -> Models:
     return {**models, key: message.model_copy(update={"physics": rounded(physics)})}
 
 
-def derive_operators(fits: list[Fit], system: System, donor: Donor) -> list[Derived]:
-    """Return the operators that the donor can answer for."""
-    deriver = Deriver(
-        system,
-        {(f.regressor, f.direction): f for f in fits if f.regressor not in COLLECTIVES},
-        donor.system,
-        donor.files,
-    )
-    found: list[Derived] = []
-    catalogued = sorted({operator.regressor_name for operator in catalogue().values()})
-    for name in catalogued:
-        absent = [d for d in operators_of(name)[0].directions if not _measured(deriver, name, d)]
-        if absent and len(absent) == len(operators_of(name)[0].directions):
-            found += deriver.regressor(name) if name in donor.files else []
+def derive_operators(fits: list[Fit], system: System, donor: PublishedSystem) -> list[Derived]:
+    """Return the operators without usable rows that the donor can answer for."""
+    own = {(f.regressor, f.direction): f for f in fits if f.regressor not in COLLECTIVES}
+    deriver = Deriver(system, own, donor)
+    derived: list[Derived] = []
+    for name in sorted({operator.regressor_name for operator in catalogue().values()}):
+        directions = operators_of(name)[0].directions
+        absent = [d for d in directions if (name, d) not in own or own[name, d].model is None]
+        if len(absent) == len(directions):
+            derived += deriver.regressor(name)
         else:
-            found += [d for d in (deriver.direction(deriver.fits[name, direction]) for direction in absent) if d]
-    return found
-
-
-def _measured(deriver: Deriver, name: str, direction: Direction) -> bool:
-    fit = deriver.fits.get((name, direction))
-    return fit is not None and fit.model is not None
+            derived += filter(None, (deriver.direction(name, direction) for direction in absent))
+    return derived

@@ -1,4 +1,4 @@
-"""Judge a published system against any tables, through the same code that predicts."""
+"""Errors of a published system on measurement tables, through the code that predicts."""
 
 from __future__ import annotations
 
@@ -10,23 +10,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fitting.gate import ColumnCount, gate
-from fitting.own_tables import find_own, is_own
-from fitting.pipeline import operators_of
+from fitting.gate import ColumnCount
+from fitting.heldout import LARGEST_SHARE
+from fitting.own_tables import find_tables
+from fitting.pipeline import gated_rows, operators_of
 from fitting.report import mean
 from fitting.scores import percent, relative_error
-from fitting.tables import Row, TableError, Tables
-from predictor.base.errors import PublishedError
+from fitting.tables import Row, Tables
+from microbench.errors import TableError
 from predictor.costs.collectives import COLLECTIVES
 from predictor.costs.cost import Cost
-from predictor.costs.operator import Operator, Shape
-from predictor.costs.published import COLLECTIVE_FOLDER, OPERATOR_FOLDER, PublishedSystem, measured_precisions
+from predictor.costs.published import PublishedSystem, measured_precisions, read_hardware, read_manifest
 
 EVALUATION_FORMAT = "estimate-train-time/evaluation/1"
-LARGEST_SHARE = 0.2
-Vector = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +36,7 @@ class Job:
 
 
 def _column(name: str, rows: Sequence[Row], costs: Sequence[Cost], count: ColumnCount, sms: int) -> dict[str, Any]:
-    entry: dict[str, Any] = {
-        "column": name,
-        "rows": count.rows,
-        "kept": count.kept,
-        "dropped": dict(sorted(count.dropped.items())),
-    }
+    entry = {"column": name, **count.to_dict()}
     if not rows:
         return entry
     us = np.array([row.us for row in rows])
@@ -66,32 +58,14 @@ def run_job(job: Job) -> list[dict[str, Any]]:
     """Return one entry per column of a regressor's tables."""
     system = PublishedSystem(job.folder, job.tables.precision)
     sms = int(system.hardware.gpu.num_multiprocessors.value)
-    rows = job.tables.rows(job.regressor)
     result = []
-    for direction in operators_of(job.regressor)[0].directions:
-        gated = gate([row for row in rows if row.direction is direction], system.hardware, job.tables.precision)
-        answers: dict[tuple[Operator, Shape], Cost] = {}
-        for row in gated.kept:
-            key = (row.operator, row.shape)
-            if key not in answers:
-                answers[key] = system.cost(row.operator, direction, row.shape)
+    for direction, gated in gated_rows(job.tables, job.regressor, system.hardware):
         for name, count in gated.columns.items():
             members = [row for row in gated.kept if row.column == name]
-            costs = [answers[row.operator, row.shape] for row in members]
+            costs = [system.cost(row.operator, direction, row.shape) for row in members]
             entry = _column(name, members, costs, count, sms)
             result.append({"regressor": job.regressor, "precision": job.tables.precision, **entry})
     return result
-
-
-def _missing(system: PublishedSystem, tables: Tables) -> None:
-    """Raise if the tables hold a regressor that the system does not answer for."""
-    unknown = [name for name in tables.regressors() if not system.measured(operators_of(name)[0])]
-    known = {*system.regressor_names(OPERATOR_FOLDER), *system.regressor_names(COLLECTIVE_FOLDER)}
-    if unknown:
-        raise PublishedError(
-            f"{system.folder} has no {tables.precision} regressor for {', '.join(unknown)}; it has "
-            f"{', '.join(sorted(known))}"
-        )
 
 
 def _summary(columns: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -108,30 +82,28 @@ def evaluate(folder: Path, measurements: Path) -> dict[str, Any]:
         PublishedError: the system is damaged, or lacks an operator that was measured.
         TableError: a table cannot be read, or there is none of this GPU.
     """
+    hardware = read_hardware(folder, read_manifest(folder))
     jobs = []
-    name = folder.name
-    for precision in measured_precisions(folder):
-        system = PublishedSystem(folder, precision)
-        name = system.name
-        if is_own(measurements):
-            tables = find_own(measurements, system.gpu, [precision])[0]
-        else:
-            tables = Tables.find(measurements, system.gpu, precision)
-        _missing(system, tables)
+    # A donor may answer in more precisions than there are tables of.
+    for tables in find_tables(measurements, hardware.gpu.name, measured_precisions(folder)):
+        system = PublishedSystem(folder, tables.precision)
+        for operator in (operators_of(regressor)[0] for regressor in tables.regressors()):
+            for direction in operator.directions:
+                system.regressor(operator, direction)  # or an error, before the first second of work
         jobs += [Job(folder, tables, regressor) for regressor in tables.regressors()]
     jobs.sort(key=lambda job: -job.tables.size_bytes(job.regressor))
     with ProcessPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
-        found = [column for columns in pool.map(run_job, jobs) for column in columns]
-    found.sort(key=lambda column: (column["regressor"] in COLLECTIVES, column["regressor"]))
-    if not found:
+        columns = [column for job_columns in pool.map(run_job, jobs) for column in job_columns]
+    columns.sort(key=lambda column: (column["regressor"] in COLLECTIVES, column["regressor"]))
+    if not columns:
         raise TableError(f"{measurements}: its tables have no rows")
-    operators = [column for column in found if column["regressor"] not in COLLECTIVES]
-    collectives = [column for column in found if column["regressor"] in COLLECTIVES]
+    operators = [column for column in columns if column["regressor"] not in COLLECTIVES]
+    collectives = [column for column in columns if column["regressor"] in COLLECTIVES]
     return {
         "format": EVALUATION_FORMAT,
-        "system": name,
+        "system": hardware.name,
         "unit": "percent of the measured time",
         "operators": _summary(operators),
         "collectives": _summary(collectives),
-        "columns": found,
+        "columns": columns,
     }

@@ -1,14 +1,14 @@
 """Drop rows that the hardware cannot have produced, and outliers; report which and why.
 
-A row is dropped when it beats a peak of the GPU or of the links, when both directions repeat one number though their
-work differs, when another kernel ran than for most of its operator's rows, when it holds one part of a call that was
-launched in several, or when it disagrees with the rows around it. A column (a table in one direction, a collective over
-one topology) is dropped whole when too much of it beats a peak, or when neighbouring message sizes scatter more than
-any transfer does. Nothing is dropped for being hard to predict: the limits are the hardware's, and neighbours are
-judged relative to their own scatter.
+A row is dropped if it beats a peak of the GPU or of the links, if both directions have the same time though their work
+differs, if its kernel is not that of most rows of its operator, if it holds a single launch of a call that takes
+several, or if it disagrees with its neighbours. A whole column (a table in one direction, a collective over one
+topology) is dropped if more than a quarter of it beats a peak, or if neighbouring message sizes scatter by more than
+10 %. Nothing is dropped for being hard to predict: the limits are the hardware's, and neighbours are compared with
+their own scatter.
 
-``residual_add`` has the same duration both ways in every row, and keeps it: the backward pass sums the gradients of
-the two branches with the same kernel, so its work is equal and nothing forbids equal times.
+``residual_add`` has the same duration in both directions of every row, and is kept: the backward pass sums the
+gradients of both branches with the same kernel, so the work is equal.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -31,24 +32,24 @@ NOT_POSITIVE = "not a positive duration"
 BEATS_FLOPS = "faster than the peak FLOP/s"
 BEATS_MEMORY = "faster than the memory bandwidth"
 BEATS_LINK = "faster than the links"
-REPEATED = "forward and backward repeat one number"
+REPEATED = "same time forward and backward, with different work"
 OTHER_KERNEL = "another kernel than most rows of the operator: {kernel}"
-PART = "one launch of a call that takes several"
+PART = "a single launch of a call of several"
 OUTLIER = "disagrees with its neighbours"
-NOT_A_MEASUREMENT = "in a column of which more than 25 % beats a peak: not a measurement"
-NOISE = "in a column whose neighbouring sizes scatter by more than 10 %: noise, not a transfer"
+NOT_A_MEASUREMENT = "in a column of which more than 25 % beats a peak"
+NOISE = "in a column whose neighbouring sizes scatter by more than 10 %"
 
 IMPOSSIBLE = (NOT_POSITIVE, BEATS_FLOPS, BEATS_MEMORY, BEATS_LINK)
 IMPOSSIBLE_SHARE = 0.25
 NOISE_LOG_SCATTER = 0.10
 NOISE_WINDOW = 15
-# Below this many times the L2 cache a kernel may never touch device memory, so bandwidth says nothing about it.
+# Below this multiple of the L2 cache a kernel may run without device memory, so its bandwidth is no bound.
 CACHE_MULTIPLE = 2.0
 REPEATED_TOLERANCE = 0.005
 REPEATED_WORK_RATIO = 1.25
-# Of streams of fewer kernels one way than the other: the second pass of a few is the first and a µs more.
+# For streams with fewer kernels in one direction: tables hold the time of that direction plus a µs for the other.
 REPEATED_STREAM_TOLERANCE = 0.02
-# PyTorch launches an element-wise kernel again for every so many bytes of a tensor, whose offsets are 32-bit numbers.
+# PyTorch launches an element-wise kernel once per this many bytes of a tensor, as offsets are 32-bit numbers.
 # Source: aten/src/ATen/native/cuda/CUDALoops.cuh, gpu_kernel: can_use_32bit_indexing, with_32bit_indexing.
 LAUNCHED_AT_ONCE_BYTES = 2.0**31
 PART_LOG_RATIO = float(np.log(1.5))  # two launches each take half
@@ -62,23 +63,27 @@ FAR_LOG_RATIO = float(np.log(10.0))
 
 @dataclass(slots=True)
 class ColumnCount:
-    """How many rows of a column there were, how many are kept, and why the others are not."""
+    """Numbers of measured and kept rows of a column, and of dropped rows by reason."""
 
     rows: int = 0
     kept: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the counts as a document has them, with the reasons sorted."""
+        return {"rows": self.rows, "kept": self.kept, "dropped": dict(sorted(self.dropped.items()))}
+
 
 @dataclass(slots=True)
 class Gated:
-    """What the gate kept of one regressor's rows in one direction, with the count of every column."""
+    """Kept rows of a regressor in one direction, and the counts of every column."""
 
     kept: list[Row] = field(default_factory=list)
     columns: dict[str, ColumnCount] = field(default_factory=dict)
 
 
 def link_floor_us(row: Row, links: Links, gpus_per_node: int) -> float:
-    """Return the time below which no transfer over these links can be, in microseconds.
+    """Return the least time of a transfer over these links, in microseconds.
 
     Inside a node the links of one GPU are shared evenly among its peers; between nodes each GPU has one network
     interface.
@@ -89,7 +94,7 @@ def link_floor_us(row: Row, links: Links, gpus_per_node: int) -> float:
 
 
 def _repeats(row: Row, other_us: float, num_multiprocessors: int) -> bool:
-    """Return whether both directions have one time though they move other bytes, or stream in so many other kernels."""
+    """Return whether both directions have the same time though their bytes, or a stream's kernels, differ."""
     apart = abs(row.us / other_us - 1.0)
     forward, backward = (row.operator.work(row.shape, direction, num_multiprocessors) for direction in BOTH)
     few, many = sorted((forward.size_bytes, backward.size_bytes))
@@ -130,7 +135,7 @@ def usual_kernels(rows: Sequence[Row]) -> dict[str, str]:
 
 
 def _reason(row: Row, system: System, precision: str, usual: dict[str, str]) -> str | None:
-    """Return why a row is dropped before it is compared with others."""
+    """Return why a row is dropped without a comparison with others; None if it is not."""
     if row.unusable is not None:
         return row.unusable
     if not row.is_collective and row.kernel != usual[row.operator.name]:
@@ -149,25 +154,25 @@ def _deviations(rows: Sequence[Row], residual: NDArray[np.float64]) -> NDArray[n
 
 
 def fastest_us(rows: Sequence[Row], system: System, precision: str) -> NDArray[np.float64]:
-    """Return how fast each call of an operator can be: what the peaks allow, and no kernel is shorter than some."""
+    """Return the least time of each call of an operator: by the peaks, and that of an empty kernel."""
     if any(row.is_collective for row in rows):
         return np.zeros(len(rows))
     gpu = system.gpu
     flop_per_us = gpu.peak_tflop_per_s[precision].value * 1e6
     bytes_per_us = gpu.memory_bandwidth_gb_per_s.value * 1e3
-    found = []
+    least = []
     for row in rows:
         work = row.operator.work(row.shape, row.direction, int(gpu.num_multiprocessors.value))
         size_bytes = work.size_bytes * row.operator.byte_scale(precision)
-        found.append(max(work.flops / flop_per_us, size_bytes / bytes_per_us, SHORTEST_KERNEL_US))
-    return np.array(found)
+        least.append(max(work.flops / flop_per_us, size_bytes / bytes_per_us, SHORTEST_KERNEL_US))
+    return np.array(least)
 
 
 def outliers(rows: Sequence[Row], system: System, precision: str) -> NDArray[np.bool_]:
-    """Return which rows lie far from the median of their nearest shapes, after physics has taken the trend away.
+    """Return which rows lie far from the median of their nearest shapes, after division by physics.
 
-    Where FLOPs bound most rows, physics is short of the few that memory or a launch bounds. So what a row exceeds it by
-    counts neither against that row nor against its neighbours if the row is nearly as fast as hardware can be.
+    Where FLOPs bound most rows, physics is too short for the few that memory or a launch bounds. So a row close to its
+    least time may exceed physics: the excess counts neither against the row nor against its neighbours.
     """
     if len(rows) <= 2 * NEIGHBOURS:
         return np.zeros(len(rows), dtype=bool)
@@ -182,8 +187,7 @@ def outliers(rows: Sequence[Row], system: System, precision: str) -> NDArray[np.
 def _far(rows: Sequence[Row], residual: NDArray[np.float64]) -> NDArray[np.bool_]:
     """Return the rows whose log residual is far from those of their nearest shapes, or from all."""
     flags: NDArray[np.bool_] = np.abs(residual - np.median(residual)) > FAR_LOG_RATIO
-    # One collective's topologies have one trend each; an operator's tables of different parts of one model share
-    # theirs.
+    # Each topology of a collective has its own trend; all tables of an operator share a trend.
     names = np.array([row.column if row.is_collective else row.operator.name for row in rows])
     for name in sorted(set(names)):
         index = np.flatnonzero(names == name).tolist()
@@ -196,10 +200,10 @@ def _far(rows: Sequence[Row], residual: NDArray[np.float64]) -> NDArray[np.bool_
 
 
 def parts_of_calls(rows: Sequence[Row], num_multiprocessors: int) -> NDArray[np.bool_]:
-    """Return which streams are larger than one launch and far faster than physics makes of those that are not.
+    """Return which streams exceed the bytes of a launch and are far faster than physics fitted to smaller streams.
 
-    A table made from a profile may hold the time of one launch, and a call of several then takes a half or a quarter of
-    what its bytes take in smaller calls.
+    A table made from a profile may hold the time of a single launch; a call of several launches then seems to take a
+    half or a quarter of the time of its bytes.
     """
     flags = np.zeros(len(rows), dtype=bool)
     works = [row.operator.work(row.shape, row.direction, num_multiprocessors) for row in rows]
@@ -222,19 +226,11 @@ def scatter(rows: Sequence[Row]) -> float:
     return float((series - running).abs().median())
 
 
-def _drop_columns(rows: Sequence[Row], bad: set[str], reason: str, columns: dict[str, ColumnCount]) -> list[Row]:
-    for row in rows:
-        if row.column in bad:
-            columns[row.column].dropped[reason] += 1
-    return [row for row in rows if row.column not in bad]
-
-
-def _drop_flagged(
-    rows: Sequence[Row], flags: NDArray[np.bool_], reason: str, columns: dict[str, ColumnCount]
-) -> list[Row]:
+def _drop(rows: Sequence[Row], flags: Sequence[bool] | NDArray[np.bool_], reason: str, gated: Gated) -> list[Row]:
+    """Return the rows without a flag, and count the others."""
     for row, flagged in zip(rows, flags, strict=True):
         if flagged:
-            columns[row.column].dropped[reason] += 1
+            gated.columns[row.column].dropped[reason] += 1
     return [row for row, flagged in zip(rows, flags, strict=True) if not flagged]
 
 
@@ -256,16 +252,16 @@ def gate(rows: Sequence[Row], system: System, precision: str) -> Gated:
         for name, column in result.columns.items()
         if sum(column.dropped[reason] for reason in IMPOSSIBLE) > IMPOSSIBLE_SHARE * column.rows
     }
-    possible = _drop_columns(possible, impossible, NOT_A_MEASUREMENT, result.columns)
-    sms = int(system.gpu.num_multiprocessors.value)
-    whole = _drop_flagged(possible, parts_of_calls(possible, sms), PART, result.columns)
-    agreeing = _drop_flagged(whole, outliers(whole, system, precision), OUTLIER, result.columns)
+    kept = _drop(possible, [row.column in impossible for row in possible], NOT_A_MEASUREMENT, result)
+    kept = _drop(kept, parts_of_calls(kept, int(system.gpu.num_multiprocessors.value)), PART, result)
+    kept = _drop(kept, outliers(kept, system, precision), OUTLIER, result)
     by_column: dict[str, list[Row]] = {}
-    for row in agreeing:
-        if row.is_collective:
-            by_column.setdefault(row.column, []).append(row)
-    noisy = {name for name, members in by_column.items() if scatter(members) > NOISE_LOG_SCATTER}
-    result.kept = _drop_columns(agreeing, noisy, NOISE, result.columns)
+    for row in kept:
+        by_column.setdefault(row.column, []).append(row)
+    noisy = {
+        name for name, members in by_column.items() if members[0].is_collective and scatter(members) > NOISE_LOG_SCATTER
+    }
+    result.kept = _drop(kept, [row.column in noisy for row in kept], NOISE, result)
     for row in result.kept:
         result.columns[row.column].kept += 1
     return result

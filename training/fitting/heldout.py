@@ -1,10 +1,10 @@
-"""Judge a regressor on held-out rows: by shape, beyond its largest work, and over a topology never fitted.
+"""Held-out errors of a regressor: inside the measured range, beyond its largest work, and on an unseen topology.
 
-Three splits, each of which keeps all rows of one kernel shape on one side:
+Three splits; all rows of a kernel shape are on the same side of each:
 
-- five folds of the shapes: what an answer inside the measured region is worth;
-- the largest 20 % of rows by work, with a second such split nested in the rest: what an answer beyond it is worth;
-- a collective's topologies one by one, answered by physics alone, as prediction does.
+- five folds of the shapes: the error of interpolation;
+- the largest 20 % of rows by work, and a second such split nested in the rest: the error of extrapolation;
+- each topology of a collective, answered by physics alone, as a prediction does.
 """
 
 from __future__ import annotations
@@ -17,17 +17,15 @@ from numpy.typing import NDArray
 
 from fitting.intervals import calibrate, covered
 from fitting.physics import fit_physics
-from fitting.regress import Fitted, fit
+from fitting.regress import fit
 from fitting.samples import Samples
+from predictor.costs.collectives import INTERFACE_TERM
 from predictor.costs.regressors import Interval
 
 Vector = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 FOLDS = 5
 LARGEST_SHARE = 0.2
-# Position of « bytes over one network interface » among a collective's physics terms: launch, FLOPs, bytes, then
-# extras.
-BETWEEN_NODES_TERM = 4
 FEWEST_PER_PART = 60
 Untouched = tuple[Mask, Mask]
 Errors = tuple[Vector, Vector]
@@ -45,8 +43,8 @@ class HeldOut:
         largest_us: answers to those rows from a fit to the others.
         largest_in_interval: whether they lay in the interval calibrated on the others.
         unseen_topology_us: answers of physics fitted to all other topologies; empty for operators.
-        intervals: to publish, of all rows together under None and by part.
-        use_residual: the residual beat physics alone on held-out shapes.
+        intervals: to publish, by part, and of all rows under None.
+        use_residual: the held-out error with the residual is below that of physics alone.
     """
 
     us: Vector
@@ -64,8 +62,7 @@ def folds(samples: Samples, count: int = FOLDS) -> NDArray[np.int64]:
     """Return a fold number per row; all rows of one shape share it."""
     shapes = np.unique(samples.group)
     numbers = np.random.default_rng(0).permutation(len(shapes)) % count
-    result: NDArray[np.int64] = numbers[np.searchsorted(shapes, samples.group)]
-    return result
+    return np.asarray(numbers[np.searchsorted(shapes, samples.group)])
 
 
 def largest_rows(samples: Samples, per_table: bool) -> Mask:
@@ -93,7 +90,7 @@ def cross_validate(samples: Samples) -> tuple[Vector, Vector, NDArray[np.int64]]
 
 @dataclass(frozen=True, slots=True)
 class Extrapolation:
-    """One split by size: which rows were held out, what was answered, and how far outside the hull they lay."""
+    """A split by size: the rows held out, the answers to them, µs, and their log distances from the hull."""
 
     held: Mask
     us: Vector
@@ -104,20 +101,18 @@ def extrapolate(samples: Samples, per_table: bool, use_residual: bool) -> Extrap
     """Hold out the largest rows and answer them from a fit to the others."""
     held = largest_rows(samples, per_table)
     rest = samples.take(~held)
-    fitted: Fitted = fit(rest)
-    if not use_residual:
-        fitted = fitted.without_residual(rest)
+    fitted = fit(rest, use_residual)
     largest = samples.take(held)
     return Extrapolation(held, fitted.us(largest), fitted.distance(largest))
 
 
 def unseen_topologies(samples: Samples) -> Vector:
-    """Return what physics, fitted to all other topologies, answers for each row; NaN where none of them is of its kind.
+    """Return the answer to each row of physics fitted to all other topologies; NaN inside a node.
 
-    Links inside a node say nothing about those between nodes, nor the other way round.
+    NaN also where no other topology spans nodes: links inside a node tell nothing of those between nodes.
     """
     result = np.full(len(samples), np.nan)
-    between = samples.terms[:, BETWEEN_NODES_TERM] > 0.0
+    between = samples.terms[:, INTERFACE_TERM] > 0.0
     for number in np.unique(samples.part):
         held = samples.part == number
         if (between[~held] & between[held].all()).any():
@@ -129,9 +124,9 @@ def unseen_topologies(samples: Samples) -> Vector:
 
 
 def _outside(samples: Samples, splits: Sequence[Extrapolation], part: int | None) -> list[Errors]:
-    """Return (log errors, distances) of each split, of all rows and of one part on its own.
+    """Return (log errors, distances) of each split, of a part and of all rows; the interval takes the widest.
 
-    An interval takes the widest: a part's own few largest rows say little about how it continues.
+    A part alone has too few largest rows to calibrate an extrapolation.
     """
     result: list[Errors] = []
     for split in splits:
@@ -145,14 +140,14 @@ def _outside(samples: Samples, splits: Sequence[Extrapolation], part: int | None
 def calibrate_parts(
     samples: Samples, log_error: Vector, known: Mask, splits: Sequence[Extrapolation], unseen: Sequence[Errors] = ()
 ) -> dict[int | None, Interval]:
-    """Return the interval of all rows together under None, and of each part that has rows enough of its own.
+    """Return the interval of all rows under None, and of each part with at least FEWEST_PER_PART rows.
 
     Args:
         samples: all rows.
         log_error: held-out log(measured / predicted), (rows,).
         known: rows that may be calibrated on.
         splits: extrapolations to calibrate the outside on.
-        unseen: errors on topologies never fitted, which the interval of all together must cover too.
+        unseen: errors on unseen topologies, which the interval of all rows must cover too.
     """
     result: dict[int | None, Interval] = {
         None: calibrate(log_error[known], [*_outside(samples, splits, None), *unseen]),
@@ -177,7 +172,7 @@ def covered_parts(
 
 
 def _widened(split: Extrapolation, outer: Mask) -> Extrapolation:
-    """Return a split of the rows outside ``outer`` as one of all rows."""
+    """Return a split of the rows outside ``outer`` as a split of all rows."""
     held = np.zeros(len(outer), dtype=bool)
     held[~outer] = split.held
     return Extrapolation(held, split.us, split.distance)
@@ -188,12 +183,12 @@ def hold_out(samples: Samples, per_table: bool) -> HeldOut:
 
     Args:
         samples: rows that the gate kept.
-        per_table: take the largest rows of each table rather than of all together; for collectives, whose topologies
-        differ in work by construction.
+        per_table: take the largest rows of each table, not of all tables; for collectives, whose topologies differ in
+            work by construction.
     """
     us, physics_us, fold = cross_validate(samples)
-    error, physics_error = np.abs(us / samples.us - 1.0), np.abs(physics_us / samples.us - 1.0)
-    use_residual = bool(error.mean() < physics_error.mean())
+    error, physics_error = (np.abs(answer / samples.us - 1.0).mean() for answer in (us, physics_us))
+    use_residual = bool(error < physics_error)
     if not use_residual:
         us = physics_us
     log_error = np.log(samples.us / us)
@@ -208,7 +203,7 @@ def hold_out(samples: Samples, per_table: bool) -> HeldOut:
     honest = calibrate_parts(samples, log_error, ~outer.held, [nested])
     largest = samples.take(outer.held)
     unseen_us = unseen_topologies(samples) if per_table else np.empty(0)
-    unseen = np.log(samples.us / unseen_us) if per_table else unseen_us
+    unseen = np.log(samples.us[: len(unseen_us)] / unseen_us)
     unseen = unseen[np.isfinite(unseen)]
     return HeldOut(
         us=us,
@@ -226,16 +221,14 @@ def hold_out(samples: Samples, per_table: bool) -> HeldOut:
 
 
 def untouched_coverage(samples: Samples, per_table: bool) -> Untouched:
-    """Hold out a fifth of the shapes, fit and calibrate on the others only; return which rows, and which were covered.
+    """Fit and calibrate on four fifths of the shapes; return the masks of the other rows and of those covered.
 
-    Rows outside the hull of what was fitted are left to the split by size.
+    Rows outside the hull of the fitted rows are left out: the split by size judges those.
     """
     held = folds(samples) == 0
     rest, test = samples.take(~held), samples.take(held)
     inner = hold_out(rest, per_table)
-    fitted = fit(rest)
-    if not inner.use_residual:
-        fitted = fitted.without_residual(rest)
+    fitted = fit(rest, inner.use_residual)
     distance = fitted.distance(test)
     chosen, inside = held.copy(), np.zeros(len(samples), dtype=bool)
     chosen[held] = distance == 0.0

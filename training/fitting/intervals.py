@@ -1,6 +1,6 @@
 """Calibrate 90 % intervals on held-out errors (split conformal prediction).
 
-Source: Lei et al. 2018, arXiv:1604.04173; the quantile's level is corrected for the number of errors it is read from.
+Source: Lei et al. 2018, arXiv:1604.04173; the quantile's level is corrected for the number of errors.
 """
 
 from __future__ import annotations
@@ -15,15 +15,14 @@ from predictor.costs.regressors import Interval
 
 Vector = NDArray[np.float64]
 COVERAGE = 0.90
-# Outside, errors of one extrapolation calibrate another that goes farther, so the quantile leaves a margin for the
-# shift.
+# Outside the hull the calibration extrapolates less far than the answer, so the quantile is larger.
 OUTSIDE_COVERAGE = 0.95
 SMALLEST_LOG_WIDTH = 1e-4
 SMALLEST_DISTANCE = 0.05
 
 
 def upper_quantile(values: Vector, level: float) -> float:
-    """Return the smallest value that at least ``level`` of new values stay below, counting the new one among them."""
+    """Return the conformal quantile: a new value is below it with probability ``level``."""
     rank = min(ceil((len(values) + 1) * level), len(values))
     return float(np.sort(values)[rank - 1])
 
@@ -51,5 +50,4 @@ def calibrate(inside: Vector, outside: Sequence[tuple[Vector, Vector]]) -> Inter
 def covered(interval: Interval, log_error: Vector, distance: Vector) -> NDArray[np.bool_]:
     """Return which errors lie in the interval at their distance from the hull."""
     low, high = np.array([interval.bounds(d) for d in distance.tolist()]).reshape(-1, 2).T
-    result: NDArray[np.bool_] = (log_error >= low) & (log_error <= high)
-    return result
+    return np.asarray((log_error >= low) & (log_error <= high))

@@ -1,8 +1,8 @@
-"""Read the tables that ``python -m microbench`` writes; after this module they are rows like those of any table.
+"""Read the tables of ``python -m microbench``, and find the tables of a system in either layout.
 
-What is fitted is the time of the kernels alone, as a prediction adds the host's part itself. A row of a GPU that has
-only the time from an idle device (host-bound) is handed on as unusable, so that the card counts it. A row without a
-time (out of memory, refused by the kernel) says what fits, not how long it takes, and is no row here.
+Fitted is the time of the kernels alone, because a prediction adds host time itself. A row of a GPU with only the time
+from an idle device (host-bound) is kept as unusable, so that the card counts it. A row without a time (out of memory,
+refused by the kernel) is left out.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from fitting.tables import Row, TableError, Tables
-from microbench.errors import TableError as MicrobenchTableError
+from fitting.tables import NO_PEAK, Row, Tables, find_imported
+from microbench.errors import TableError
 from microbench.provenance import SUFFIX, Identity, read_provenance
 from microbench.table import Measurement, read_table
 from predictor.costs.catalogue import catalogue
@@ -24,10 +24,10 @@ from predictor.costs.work import PRECISION_BYTES
 
 Named = tuple[Path, Identity]
 KINDS = ("operator", "collective")
-# An operator of many short kernels: what its shortest calls take from an idle device is launching.
+# An operator of many short kernels: the time of its shortest calls from an idle device is host time.
 HOST_OPERATOR = "rope"
 FEWEST_CALLS = 5
-HOST_BOUND = "host-bound: launching took longer than the kernels, whose own time is not known"
+HOST_BOUND = "host-bound: launching took longer than the kernels, whose time is not known"
 
 
 def is_own(folder: Path) -> bool:
@@ -35,15 +35,8 @@ def is_own(folder: Path) -> bool:
     return any(any((folder / kind).glob(f"*{SUFFIX}")) for kind in KINDS)
 
 
-def _identity(path: Path) -> Identity:
-    try:
-        return read_provenance(path).identity
-    except MicrobenchTableError as error:
-        raise TableError(str(error)) from None
-
-
 def _operator(identity: Identity, path: Path) -> Operator:
-    """Return what a table is of, and check that the catalogue still means the same by it."""
+    """Return the operator or collective of a table, after a check of its dimensions."""
     known = catalogue() if identity.kind == "operator" else COLLECTIVES
     operator = known.get(identity.name)
     if operator is None or operator.dimensions != identity.dimensions:
@@ -91,71 +84,75 @@ class OwnTables(Tables):
         return result
 
     def launch_quantities(self) -> dict[str, Quantity] | None:
-        """Return the host's cost of one kernel launch, forward and backward: nothing on a CPU, which launches none."""
-        found = {}
+        """Return the host time of a kernel launch, forward and backward; none on a CPU, which launches no kernels."""
+        quantities: dict[str, Quantity] = {}
         rows = [
             row
             for path, identity in self.identities
             if identity.name == HOST_OPERATOR and identity.device_kind == "cuda"
             for row in _measurements(path)
         ]
-        for direction, kernels in zip(Direction, catalogue()[HOST_OPERATOR].launches, strict=True):
+        for direction in Direction:
             host = [row.host_us for row in rows if row.direction is direction and row.host_us is not None]
             if len(host) >= FEWEST_CALLS:
-                source = (
-                    f"host time to launch a RoPE {direction} pass, {median(host):.1f} µs, over its {kernels} kernels"
-                )
-                found[f"launch_{direction}_us"] = Quantity(value=round(median(host) / kernels, 3), source=source)
-        return found
+                quantities |= launch_quantity(direction, median(host), f"host time to launch a RoPE {direction} pass")
+        return quantities
+
+
+def launch_quantity(direction: Direction, host_us: float, source: str) -> dict[str, Quantity]:
+    """Return the host time of a launch in one direction, given that of all kernels of ``HOST_OPERATOR``."""
+    kernels = catalogue()[HOST_OPERATOR].launches[direction is Direction.BACKWARD]
+    source = f"{source}, {host_us:.1f} µs, over its {kernels} kernels"
+    return {f"launch_{direction}_us": Quantity(value=round(host_us / kernels, 3), source=source)}
 
 
 def _measurements(path: Path) -> Sequence[Measurement]:
-    """Return the rows that have a time.
-
-    Raises:
-        TableError: the table cannot be read.
-    """
-    try:
-        return [row for row in read_table(path).rows if row.status.is_timed]
-    except MicrobenchTableError as error:
-        raise TableError(str(error)) from None
+    """Return the rows that have a time."""
+    return [row for row in read_table(path).rows if row.status.is_timed]
 
 
-def find_own(
-    folder: Path, gpu: str, precisions: Sequence[str], say: Callable[[str], None] = lambda text: None
+def find_tables(
+    path: Path, gpu: str, precisions: Sequence[str], say: Callable[[str], None] = lambda text: None
 ) -> list[Tables]:
-    """Return the tables of a device in a results folder, one per precision that has operators.
-
-    A collective's time follows its bytes, so a precision takes a table of another one with elements as wide where it
-    has none of its own, and failing that one of MPI, which has no half precision.
+    """Return the tables of a GPU per measured precision, in the layout of microbench or in the imported layout.
 
     Args:
-        folder: of results.
+        path: a results folder, or a cluster's folder of tables or its parent.
         gpu: the device.
-        precisions: those that may be fitted.
-        say: takes a line for every table of another precision that serves, and for every one that nothing uses.
+        precisions: those that may be fitted, because the data sheet has their peaks.
+        say: takes a line for tables that are not used, and for each that serves another precision than its own.
 
     Raises:
+        FileNotFoundError: there is no such folder.
         TableError: a table's provenance is damaged, or none is of this device and one of these precisions.
     """
+    return (find_own if is_own(path) else find_imported)(path, gpu, precisions, say)
+
+
+def find_own(folder: Path, gpu: str, precisions: Sequence[str], say: Callable[[str], None]) -> list[Tables]:
+    """Return the tables that microbench wrote of a device, per precision that has operators; see ``find_tables``.
+
+    The time of a collective follows its bytes. So a precision without a table of its own takes that of another
+    precision with elements as wide, or else that of MPI, which has no half precision.
+    """
     paths = sorted(path for kind in KINDS for path in (folder / kind).glob("*.csv"))
-    known = [(path, _identity(path)) for path in paths]
+    known = [(path, read_provenance(path).identity) for path in paths]
     here = [(path, identity) for path, identity in known if identity.device == gpu]
-    found: list[OwnTables] = []
+    fitted: list[OwnTables] = []
     for precision in precisions:
         operators = [(path, i) for path, i in here if i.kind == "operator" and i.precision == precision]
         if operators:
-            found.append(OwnTables(folder, gpu, precision, (*operators, *_collectives(here, precision))))
-    if not found:
+            fitted.append(OwnTables(folder, gpu, precision, (*operators, *_collectives(here, precision))))
+    if not fitted:
         there = ", ".join(sorted({f"{identity.device} in {identity.precision}" for _, identity in known}))
         raise TableError(f"{folder}: no table of {gpu} in {' or '.join(precisions)}; tables there are of {there}")
-    for line in _notes(known, found):
+    for line in dict.fromkeys(line for path, identity in known for line in _notes(path, identity, fitted)):
         say(line)
-    return list(found)
+    return list(fitted)
 
 
 def _collectives(here: Sequence[Named], precision: str) -> list[Named]:
-    """Return the best table of every collective over every topology for a precision, where one may serve."""
+    """Return the best table for a precision of every collective over every topology, where any serves."""
     usable = [named for named in here if named[1].kind == "collective" and _likeness(named[1], precision)]
     usable.sort(key=lambda named: _likeness(named[1], precision))
     return list({(identity.name, identity.worker): (path, identity) for path, identity in usable}.values())
@@ -171,33 +168,19 @@ def _likeness(identity: Identity, precision: str) -> int:
     return int(identity.settings.get("backend") == "mpi")
 
 
-def _notes(known: Sequence[Named], found: Sequence[OwnTables]) -> list[str]:
-    """Say which tables serve another precision than their own, and which serve none, and why."""
-    notes = []
-    for path, identity in known:
-        where = f"{path.parent.name}/{path.name}"
-        users = [tables.precision for tables in found if path in dict(tables.identities)]
-        lent = [precision for precision in users if precision != identity.precision]
-        if lent:
-            notes.append(
-                f"{where} stands in for {', '.join(lent)}: measured in {identity.precision}, "
-                "since the time follows the bytes"
-            )
-        if not users:
-            notes.append(f"{where} is not used: {_why_unused(identity, found)}")
-    return notes
-
-
-def _why_unused(identity: Identity, found: Sequence[OwnTables]) -> str:
-    """Return why no precision uses a table."""
-    gpu, fitted = found[0].gpu, [tables.precision for tables in found]
+def _notes(path: Path, identity: Identity, fitted: Sequence[OwnTables]) -> list[str]:
+    """Return which other precisions a table serves, or why it serves none."""
+    where = f"{path.parent.name}/{path.name}"
+    users = [tables.precision for tables in fitted if path in dict(tables.identities)]
+    if users:
+        others = ", ".join(precision for precision in users if precision != identity.precision)
+        measured = f"measured in {identity.precision}, since the time follows the bytes"
+        return [f"{where} is used for {others}: {measured}"] if others else []
+    gpu, precisions = fitted[0].gpu, ", ".join(tables.precision for tables in fitted)
     if identity.device != gpu:
-        return f"it is of {identity.device}, the system has {gpu}"
+        return [f"{where} is not used: it is of {identity.device}, the system has {gpu}"]
     if identity.kind == "operator":
-        return f"the system names no peak of {gpu} in {identity.precision}"
-    if any(_likeness(identity, precision) for precision in fitted):
-        return f"closer tables of {identity.name} over {identity.worker} serve {', '.join(fitted)}"
-    return (
-        f"elements of {identity.precision} are not as wide as those of {', '.join(fitted)}, in which operators were "
-        f"measured; measure it with --precision {fitted[0]}"
-    )
+        return [NO_PEAK.format(precision=identity.precision, gpu=gpu)]
+    if any(_likeness(identity, tables.precision) for tables in fitted):
+        return [f"{where} is not used: closer tables of {identity.name} over {identity.worker} serve {precisions}"]
+    return [f"{where} is not used: measure it with --precision {fitted[0].precision}, as the operators were"]

@@ -1,4 +1,4 @@
-"""The physics half of a regressor: a non-negative sum of interpretable terms with least relative error."""
+"""The physics of a regressor: a non-negative sum of interpretable terms with least relative error."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FEWEST_CLEAR_ROWS = 20
 
 
 def terms_matrix(rows: Sequence[Row], num_multiprocessors: int) -> Vector:
-    """Return one line of physics terms per row."""
+    """Return the physics terms of each row, (rows, terms)."""
     return np.array(
         [physics_terms(row.operator.work(row.shape, row.direction, num_multiprocessors)) for row in rows], dtype=float
     )
@@ -36,7 +36,7 @@ class Physics:
     overlapped: bool
 
     def predict(self, matrix: Vector) -> Vector:
-        """Return microseconds per line of terms."""
+        """Return microseconds per row of terms."""
         launch = self.coefficients[0] * matrix[:, 0]
         device = matrix[:, 1:] @ self.coefficients[1:]
         result: Vector = np.maximum(launch, device) if self.overlapped else launch + device
@@ -61,7 +61,7 @@ def _non_negative(matrix: Vector, us: Vector, least: Vector, known_us: float = 0
 
 
 def _overlapped(matrix: Vector, us: Vector, least: Vector) -> Physics | None:
-    """Fit the longer of launching and running: device terms on the rows well above the shortest one."""
+    """Fit the maximum of launch and device time: device terms on the rows well above the shortest row."""
     floor = float(np.quantile(us, FLOOR_QUANTILE))
     clear = us > CLEAR_OF_FLOOR * floor
     if clear.sum() < FEWEST_CLEAR_ROWS:
@@ -73,17 +73,16 @@ def _overlapped(matrix: Vector, us: Vector, least: Vector) -> Physics | None:
 
 
 def fit_physics(matrix: Vector, us: Vector, least: Vector | None = None, most_launch_us: float = np.inf) -> Physics:
-    """Fit launch + running, and the longer of the two; return the one with the smaller mean relative error.
+    """Fit launch + device time, and the maximum of both; return the fit with the smaller mean relative error.
 
     Args:
         matrix: (rows, terms), the launch first.
         us: measured microseconds, (rows,).
         least: smallest allowed coefficient per term, where a peak bounds one; zero if None.
-        most_launch_us: largest allowed launch; rows that are all long say little about it.
+        most_launch_us: largest allowed launch; long rows alone do not determine it.
     """
     least = np.zeros(matrix.shape[1]) if least is None else least
-    # A term that is the same in every row is the launch by another name; the fit would share the launch out between
-    # them.
+    # A term that is constant over the rows cannot be told from the launch; it is left out.
     constant = np.ptp(matrix, axis=0) == 0.0
     constant[0] = False
     matrix = np.where(constant, 0.0, matrix)

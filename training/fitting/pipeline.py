@@ -1,28 +1,28 @@
-"""Fit every regressor of a system: one job per regressor and direction, side by side in processes."""
+"""Fit every regressor of a system: one job per regressor and direction, in parallel processes."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
 
-from fitting.gate import ColumnCount, gate
+from fitting.gate import ColumnCount, Gated, gate
 from fitting.heldout import hold_out, untouched_coverage
 from fitting.regress import fit
+from fitting.residual import FEWEST_ROWS
 from fitting.samples import columns, parts, to_samples, topologies
 from fitting.scores import Score, score
-from fitting.tables import Row, Tables
+from fitting.tables import Row, Tables, shape_times
 from predictor.costs.catalogue import families
 from predictor.costs.collectives import COLLECTIVES
 from predictor.costs.hardware import System
 from predictor.costs.operator import Direction, Operator, Shape
 from predictor.costs.regressors import DirectionModel
 
-FEWEST_ROWS = 20
 EXAMPLES = 40
-LAUNCH_QUANTILE = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One measured shape that a derivation can be checked on; lives in memory only."""
+    """A measured shape and its time, to check a derivation on; never published."""
 
     operator: str
     shape: Shape
@@ -48,7 +48,7 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """What one job found."""
+    """Result of one job: model, kept and dropped rows, held-out errors."""
 
     regressor: str
     direction: Direction
@@ -56,7 +56,6 @@ class Fit:
     columns: dict[str, ColumnCount]
     scores: dict[str, Score]
     examples: tuple[Example, ...]
-    launch_floor_us: float
 
 
 def operators_of(regressor: str) -> list[Operator]:
@@ -66,12 +65,15 @@ def operators_of(regressor: str) -> list[Operator]:
 
 def _examples(rows: list[Row]) -> tuple[Example, ...]:
     """Return the median times of shapes picked evenly over the sorted list of them."""
-    times: dict[tuple[str, Shape], list[float]] = {}
-    for row in rows:
-        times.setdefault((row.operator.name, row.shape), []).append(row.us)
-    keys = sorted(times)
-    picked = keys[:: max(1, len(keys) // EXAMPLES)]
-    return tuple(Example(name, shape, float(np.median(times[name, shape]))) for name, shape in picked)
+    times = sorted((operator.name, shape, us) for (operator, shape), us in shape_times(rows).items())
+    return tuple(Example(*time) for time in times[:: max(1, len(times) // EXAMPLES)])
+
+
+def gated_rows(tables: Tables, regressor: str, system: System) -> Iterator[tuple[Direction, Gated]]:
+    """Yield each direction of a regressor with its gated rows."""
+    rows = tables.rows(regressor)
+    for direction in operators_of(regressor)[0].directions:
+        yield direction, gate([row for row in rows if row.direction is direction], system, tables.precision)
 
 
 def run_job(job: Job) -> Fit:
@@ -81,13 +83,11 @@ def run_job(job: Job) -> Fit:
     counted = len(gated.kept)
     if counted < FEWEST_ROWS:
         # Too few to fit a model to; they still give the error of a donor's model.
-        return Fit(job.regressor, job.direction, None, gated.columns, {}, _examples(gated.kept), 0.0)
+        return Fit(job.regressor, job.direction, None, gated.columns, {}, _examples(gated.kept))
     members = [operator.name for operator in operators_of(job.regressor)]
     samples = to_samples(gated.kept, int(job.system.gpu.num_multiprocessors.value), members, job.most_launch_us)
     held_out = hold_out(samples, per_table=gated.kept[0].is_collective)
-    fitted = fit(samples)
-    if not held_out.use_residual:
-        fitted = fitted.without_residual(samples)
+    fitted = fit(samples, held_out.use_residual)
     names = parts(gated.kept)
     by_part = {
         names[number]: interval.model_copy(update={"measured": fitted.ranges.get(number)})
@@ -97,14 +97,13 @@ def run_job(job: Job) -> Fit:
     model = fitted.publish(held_out.intervals[None], by_part, counted, topologies(gated.kept))
     untouched = untouched_coverage(samples, gated.kept[0].is_collective) if job.untouched else None
     scores = score(samples, held_out, columns(gated.kept), untouched)
-    floor = float(np.quantile(samples.us, LAUNCH_QUANTILE))
-    return Fit(job.regressor, job.direction, model, gated.columns, scores, _examples(gated.kept), floor)
+    return Fit(job.regressor, job.direction, model, gated.columns, scores, _examples(gated.kept))
 
 
 def shortest_message_us(system: System, tables: Tables) -> float:
-    """Return the shortest point-to-point message's time: no collective takes longer than that to merely start.
+    """Return the time of the shortest point-to-point message, the upper bound of a collective's launch term.
 
-    Large-message tables alone leave the launch open, and what the fit makes of it is wrong by milliseconds for small
+    Tables of large messages alone do not determine the launch; a fit without the bound errs by milliseconds on small
     ones.
     """
     if "point_to_point" not in tables.regressors():
@@ -114,7 +113,7 @@ def shortest_message_us(system: System, tables: Tables) -> float:
 
 
 def fit_all(system: System, tables: Tables, untouched: bool = False) -> list[Fit]:
-    """Fit every regressor that has a table, in a fixed order whatever finishes first.
+    """Fit every regressor that has a table; the result is in the same order every time.
 
     Args:
         system: the hardware that bounds the rows.
@@ -130,6 +129,4 @@ def fit_all(system: System, tables: Tables, untouched: bool = False) -> list[Fit
     slowest_first = sorted(jobs, key=lambda job: -tables.size_bytes(job.regressor))
     with ProcessPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
         fits = list(pool.map(run_job, slowest_first))
-    return sorted(
-        fits, key=lambda found: (found.regressor in COLLECTIVES, found.regressor, found.direction != "forward")
-    )
+    return sorted(fits, key=lambda fit: (fit.regressor in COLLECTIVES, fit.regressor, fit.direction != "forward"))

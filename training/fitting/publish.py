@@ -53,31 +53,31 @@ def contents(system: System, files: list[RegressorFile], card: str, held_out: ob
 
 
 def hardware_yaml(system: System) -> bytes:
-    """Return ``system.yaml``: what is known of the hardware, and nothing for what is not."""
+    """Return ``system.yaml``: the known fields of the hardware."""
     content = system.model_dump(mode="json", exclude_none=True)
     return yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=120).encode()
 
 
 def regressor_document(file: RegressorFile) -> dict[str, Any]:
-    """Return the content of a regressor's file; a model without a donor does not mention one."""
+    """Return the content of a regressor's file, without the fields of a transfer where there was none."""
     document = file.model_dump(mode="json")
     for model in document["directions"].values():
         if model["basis"] is None:
             del model["basis"]
         for interval in (model["interval"], *model["intervals"].values()):
-            if not interval["borrowed"]:
-                del interval["borrowed"]
+            if not interval["transfer_error"]:
+                del interval["transfer_error"]
     return document
 
 
 def manifest_bytes(files: dict[str, bytes]) -> bytes:
-    """Return the manifest that vouches for ``files``."""
+    """Return the manifest: the SHA-256 of each file."""
     digests = {name: sha256(content).hexdigest() for name, content in sorted(files.items())}
     return (json.dumps({"format": MANIFEST_FORMAT, "files": digests}, indent=1) + "\n").encode()
 
 
 def publish(folder: Path, files: dict[str, bytes]) -> None:
-    """Write the folder beside its place, then put it there, replacing what was published before."""
+    """Write a new folder beside ``folder``, then replace that by it."""
     folder = folder.resolve()
     folder.parent.mkdir(parents=True, exist_ok=True)
     building = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))

@@ -1,4 +1,4 @@
-"""One regressor of one direction: physics × residual, fitted to samples and written as a published model."""
+"""Regressor of one direction: physics × residual, fitted to samples and published as a model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fitting.physics import Physics, fit_physics
-from fitting.residual import DIGITS, Residual, fit_residual, rounded_up
+from fitting.residual import DIGITS, Residual, fit_residual, median_residual, rounded_up
 from fitting.samples import Samples
 from predictor.costs.regressors import DirectionModel, Interval
 
@@ -36,15 +36,13 @@ class Fitted:
     ranges: dict[int, tuple[float, float]] = field(default_factory=dict)  # per part, of the first hull coordinate
 
     def physics_us(self, samples: Samples) -> Vector:
-        """Return what physics alone answers, in microseconds."""
-        result: Vector = self.physics.predict(samples.terms)
-        return result
+        """Return the answers of physics alone, in microseconds."""
+        return self.physics.predict(samples.terms)
 
     def us(self, samples: Samples) -> Vector:
         """Return the answers in microseconds."""
         features = np.clip(full_features(samples, self.physics), self.feature_low, self.feature_high)
-        result: Vector = self.physics_us(samples) * np.exp(self.residual.predict(features))
-        return result
+        return np.asarray(self.physics_us(samples) * np.exp(self.residual.predict(features)))
 
     def distance(self, samples: Samples) -> Vector:
         """Return the distance of each row from the measured range, as the largest log ratio; 0 inside."""
@@ -52,14 +50,11 @@ class Fitted:
         for part, (low, high) in self.ranges.items():
             rows, size = samples.part == part, samples.hull[:, 0]
             beyond = np.where(rows, np.maximum(beyond, np.maximum(low - size, size - high)), beyond)
-        result: Vector = np.maximum(beyond, 0.0)
-        return result
+        return np.asarray(np.maximum(beyond, 0.0))
 
     def without_residual(self, samples: Samples) -> Fitted:
         """Return the same physics with only its median correction."""
-        median = float(np.median(np.log(samples.us / self.physics_us(samples))))
-        residual = Residual(round(median, 6), [])
-        return replace(self, residual=residual)
+        return replace(self, residual=median_residual(np.log(samples.us / self.physics_us(samples))))
 
     def publish(
         self,
@@ -87,7 +82,7 @@ class Fitted:
 
 
 def full_features(samples: Samples, physics: Physics) -> Vector:
-    """Return what ``predictor.costs.features.residual_features`` returns, for all rows at once."""
+    """Return the residual's features of all rows, as ``predictor.costs.features.residual_features`` of each."""
     parts = samples.terms * physics.coefficients
     total = parts.sum(axis=1, keepdims=True)
     return np.hstack([samples.features, parts / np.where(total > 0.0, total, 1.0)])
@@ -106,14 +101,15 @@ def part_ranges(samples: Samples) -> dict[int, tuple[float, float]]:
     return result
 
 
-def fit(samples: Samples) -> Fitted:
-    """Fit physics, then the residual of what it leaves."""
+def fit(samples: Samples, use_residual: bool = True) -> Fitted:
+    """Fit physics, then the residual of log(time / physics), or only its median."""
     unrounded = fit_physics(samples.terms, samples.us, most_launch_us=samples.most_launch_us)
     physics = Physics(np.array(rounded(unrounded.coefficients)), unrounded.overlapped)
     features = full_features(samples, physics)
+    log_ratio = np.log(samples.us / physics.predict(samples.terms))
     return Fitted(
         physics=physics,
-        residual=fit_residual(features, np.log(samples.us / physics.predict(samples.terms))),
+        residual=fit_residual(features, log_ratio) if use_residual else median_residual(log_ratio),
         # Rounded outwards, so that every measured row is inside.
         feature_low=-np.array([rounded_up(-value) for value in features.min(axis=0)]),
         feature_high=np.array([rounded_up(value) for value in features.max(axis=0)]),

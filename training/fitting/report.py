@@ -10,8 +10,8 @@ from fitting.pipeline import Fit
 from predictor.costs.collectives import COLLECTIVES
 
 HELD_OUT_FORMAT = "estimate-train-time/held-out/1"
-# The reference's own held-out errors on the same tables, for comparison: random forests and boosted trees on raw
-# shapes. On a topology never fitted it missed by 15 % and 61 % (8 x 1 and 2 x 4 all-reduce).
+# Held-out errors of the reference on the same tables: random forests and boosted trees on raw shapes. On unseen
+# topologies (8 x 1 and 2 x 4 all-reduce) its error was 15 % and 61 %.
 REFERENCE = {
     "operators": {"mape": "6.98", "largest_mape": "35.0", "unseen_topology_mape": ""},
     "collectives": {"mape": "2.13", "largest_mape": "10.3", "unseen_topology_mape": "15, 61"},
@@ -19,7 +19,7 @@ REFERENCE = {
 
 
 class Fitted(NamedTuple):
-    """What one precision's tables gave."""
+    """Fitted and derived regressors of a precision."""
 
     precision: str
     fits: Sequence[Fit]
@@ -27,7 +27,7 @@ class Fitted(NamedTuple):
 
 
 def mean(values: Iterable[float | None]) -> float | None:
-    """Return the mean of the values that are there, with two decimals; None if none is."""
+    """Return the mean of the values that are not None, with two decimals; None if there are none."""
     known = [value for value in values if value is not None]
     return round(sum(known) / len(known), 2) if known else None
 
@@ -44,33 +44,20 @@ def summary(columns: Sequence[dict[str, Any]]) -> dict[str, float | None]:
     judged = [column for column in columns if column.get("mape") is not None]
     return {
         "columns": len(judged),
-        "mape": mean(c["mape"] for c in judged),
-        "physics_mape": mean(c["physics_mape"] for c in judged),
-        "largest_mape": mean(c["largest_mape"] for c in judged),
-        "coverage": _pooled(judged, "coverage"),
-        "untouched_coverage": _pooled(judged, "untouched_coverage"),
-        "largest_coverage": _pooled(judged, "largest_coverage"),
+        **{key: mean(c[key] for c in judged) for key in ("mape", "physics_mape", "largest_mape")},
+        **{key: _pooled(judged, key) for key in ("coverage", "untouched_coverage", "largest_coverage")},
         "unseen_topology_mape": mean(c["unseen_topology_mape"] for c in judged),
     }
 
 
 def _columns(fit: Fit, precision: str) -> list[dict[str, Any]]:
-    """Return an entry per column; ``precision`` is in its name, or empty where all have the same."""
+    """Return an entry per column, its name followed by ``precision``, which is empty for a single precision."""
     result = []
     for name, count in fit.columns.items():
-        entry: dict[str, Any] = {
-            "column": f"{name} {precision}".rstrip(),
-            "regressor": fit.regressor,
-            "direction": fit.direction.value,
-            "rows": count.rows,
-            "kept": count.kept if fit.model else 0,
-            "dropped": dict(sorted(count.dropped.items())),
-        }
-        score = fit.scores.get(name)
-        if score is not None:
-            scored = score.model_dump()
-            entry["rows_scored"] = scored.pop("rows")
-            entry.update(scored)
+        entry = {"column": f"{name} {precision}".rstrip(), "regressor": fit.regressor, "direction": fit.direction.value}
+        entry |= count.to_dict() if fit.model else count.to_dict() | {"kept": 0}
+        if name in fit.scores:
+            entry |= fit.scores[name].model_dump()
         result.append(entry)
     return result
 
@@ -87,11 +74,11 @@ def _analytic(derived: Derived, precision: str) -> dict[str, Any]:
 
 
 def held_out_document(name: str, parts: Sequence[Fitted]) -> dict[str, Any]:
-    """Return all numbers of a system; where it has several precisions, each column says its own."""
-    said = [part.precision if len(parts) > 1 else "" for part in parts]
+    """Return all numbers of a system; with several precisions, column names have theirs."""
+    suffixes = [part.precision if len(parts) > 1 else "" for part in parts]
     columns = [
         column
-        for part, precision in zip(parts, said, strict=True)
+        for part, precision in zip(parts, suffixes, strict=True)
         for f in part.fits
         for column in _columns(f, precision)
     ]
@@ -107,6 +94,6 @@ def held_out_document(name: str, parts: Sequence[Fitted]) -> dict[str, Any]:
         "operator_columns": operators,
         "collective_columns": collectives,
         "analytic": [
-            _analytic(d, precision) for part, precision in zip(parts, said, strict=True) for d in part.derived
+            _analytic(d, precision) for part, precision in zip(parts, suffixes, strict=True) for d in part.derived
         ],
     }

@@ -1,6 +1,6 @@
-"""The residual half of a regressor: a small gradient-boosted correction of log(time / physics).
+"""The residual of a regressor: a small gradient-boosted correction of log(time / physics).
 
-Trees are at most three deep, so that one is 22 numbers and any reader can evaluate it without scikit-learn.
+A tree is at most three deep, hence 22 numbers that any reader can evaluate without scikit-learn.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ NUM_TREES = 120
 DEPTH = 3
 LEARNING_RATE = 0.18
 MIN_ROWS_PER_LEAF = 6
-# Of 25 rows the trees already explain more than they make up: docs/adr/0013-transfer.md.
+# From 25 rows on trees lower the held-out error: docs/adr/0013-transfer.md.
 FEWEST_ROWS = 20
 DIGITS = 7
-# numpy and plain Python may add up a feature in another order.
+# numpy and plain Python may sum the parts of a feature in different orders.
 LAST_BITS = 1e-12
 
 
@@ -49,9 +49,9 @@ class Residual:
 
 
 def rounded_up(value: float) -> float:
-    """Return the smallest number of seven digits that is clearly not below ``value``.
+    """Return the smallest number of seven digits that is not below ``value``, rounding errors included.
 
-    A threshold may be a feature's own value, and a row that it sends left must go left wherever it is computed.
+    A threshold may equal a row's feature; the row must go left in every implementation.
     """
     if value == 0.0:
         return 0.0
@@ -81,10 +81,15 @@ def _flatten(nodes: NDArray[np.void]) -> tuple[float, ...]:
     return (*index, *threshold, *leaves)
 
 
+def median_residual(log_ratio: Vector) -> Residual:
+    """Return the residual without trees: the median of log(time / physics)."""
+    return Residual(round(float(np.median(log_ratio)), 6), [])
+
+
 def fit_residual(features: Vector, log_ratio: Vector) -> Residual:
-    """Fit log(time / physics); with too few rows to learn from, only its median."""
+    """Fit log(time / physics); with fewer than FEWEST_ROWS rows, only its median."""
     if len(log_ratio) < FEWEST_ROWS:
-        return Residual(round(float(np.median(log_ratio)), 6), [])
+        return median_residual(log_ratio)
     model = HistGradientBoostingRegressor(
         loss="absolute_error",
         max_iter=NUM_TREES,

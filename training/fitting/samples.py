@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,12 +24,12 @@ class Samples:
         terms: physics terms, (rows, terms), the launch first.
         features: ``shape_features``, (rows, features).
         hull: hull coordinates, (rows, coordinates).
-        work: what orders rows by size: FLOPs, or bytes where there are none.
-        group: number of the distinct shape; rows of one group never lie on both sides of a split.
-        table: number of the column that a row comes from, see ``columns``.
-        part: number of the operator in a pool, or of the collective's topology, see ``parts``.
-        most_launch_us: the largest launch term that the fit may find.
-        own_ranges: every part has its own range of sizes, as a collective's topologies have.
+        work: FLOPs, or bytes of operators without any; orders rows by size.
+        group: number of the distinct shape; all rows of a group are on the same side of a split.
+        table: number of the row's column, see ``columns``.
+        part: number of the row's operator in a pool, or of its topology, see ``parts``.
+        most_launch_us: upper bound of the launch term.
+        own_ranges: every part has its own range of sizes, as the topologies of a collective do.
     """
 
     us: Vector
@@ -44,9 +45,10 @@ class Samples:
 
     def take(self, chosen: NDArray[np.bool_]) -> Samples:
         """Return the chosen rows."""
-        settings = {"most_launch_us": self.most_launch_us, "own_ranges": self.own_ranges}
-        arrays = {name: getattr(self, name)[chosen] for name in self.__slots__ if name not in settings}
-        return Samples(**arrays, most_launch_us=self.most_launch_us, own_ranges=self.own_ranges)
+        arrays: dict[str, Any] = {
+            name: value[chosen] for name in self.__slots__ if isinstance(value := getattr(self, name), np.ndarray)
+        }
+        return replace(self, **arrays)
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -54,7 +56,7 @@ class Samples:
 
 
 def columns(rows: Sequence[Row]) -> list[str]:
-    """Return the names of the columns that rows come from, sorted; ``Samples.table`` counts them."""
+    """Return the names of the rows' columns, sorted; ``Samples.table`` is an index into them."""
     return sorted({row.column for row in rows})
 
 
@@ -64,46 +66,41 @@ def topologies(rows: Sequence[Row]) -> list[tuple[int, int]]:
 
 
 def part_of(row: Row) -> str:
-    """Return what a row's interval goes by: its operator, or its topology as a published model spells it."""
+    """Return the key of a row's interval in a published model: its operator, or its topology."""
     return f"{row.shape[1]}x{row.shape[2]}" if row.is_collective else row.operator.name
 
 
 def parts(rows: Sequence[Row]) -> list[str]:
-    """Return the names of the parts that rows belong to, sorted; ``Samples.part`` counts them."""
+    """Return the names of the rows' parts, sorted; ``Samples.part`` is an index into them."""
     return sorted({part_of(row) for row in rows})
+
+
+def _numbers(keys: Sequence[Any]) -> NDArray[np.int64]:
+    """Return the position of each key among the distinct keys, sorted."""
+    position = {key: number for number, key in enumerate(sorted(set(keys)))}
+    return np.array([position[key] for key in keys], dtype=np.int64)
 
 
 def to_samples(
     rows: Sequence[Row], num_multiprocessors: int, members: Sequence[str], most_launch_us: float = np.inf
 ) -> Samples:
     """Compute the fit's inputs of every row; rows of one shape share them."""
-    numbers: dict[tuple[str, tuple[int, ...]], int] = {}
-    groups: dict[tuple[int, ...], int] = {}
-    distinct: list[Row] = []
-    index = np.empty(len(rows), dtype=np.int64)
-    for i, row in enumerate(rows):
-        key = (row.operator.name, row.shape)
-        if key not in numbers:
-            numbers[key] = len(distinct)
-            distinct.append(row)
-        index[i] = numbers[key]
-    for shape in sorted({row.shape for row in rows}):
-        groups[shape] = len(groups)
+    distinct = list({(row.operator.name, row.shape): row for row in rows}.values())
+    numbers = {(row.operator.name, row.shape): number for number, row in enumerate(distinct)}
+    index = np.array([numbers[row.operator.name, row.shape] for row in rows], dtype=np.int64)
     works = [row.operator.work(row.shape, row.direction, num_multiprocessors) for row in distinct]
     terms = [physics_terms(work) for work in works]
     features = [shape_features(r.operator, r.shape, t, members) for r, t in zip(distinct, terms, strict=True)]
     hull = [hull_coordinates(r.shape, work) for r, work in zip(distinct, works, strict=True)]
-    column_number = {name: i for i, name in enumerate(columns(rows))}
-    part_number = {name: i for i, name in enumerate(parts(rows))}
     return Samples(
         us=np.array([row.us for row in rows]),
         terms=np.array(terms, dtype=float)[index],
         features=np.array(features, dtype=float)[index],
         hull=np.array(hull, dtype=float)[index],
         work=np.array([work.flops or work.size_bytes for work in works])[index],
-        group=np.array([groups[row.shape] for row in rows], dtype=np.int64),
-        table=np.array([column_number[row.column] for row in rows], dtype=np.int64),
-        part=np.array([part_number[part_of(row)] for row in rows], dtype=np.int64),
+        group=_numbers([row.shape for row in rows]),
+        table=_numbers([row.column for row in rows]),
+        part=_numbers([part_of(row) for row in rows]),
         most_launch_us=most_launch_us,
         own_ranges=any(row.is_collective for row in rows),
     )

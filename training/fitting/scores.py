@@ -19,7 +19,7 @@ class Score(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    rows: int = Field(description="rows kept")
+    rows_scored: int = Field(description="rows kept")
     mape: float = Field(description="mean absolute error, five folds grouped by shape")
     median: float = Field(description="median of the same")
     physics_mape: float = Field(description="the same from physics alone")
@@ -27,9 +27,11 @@ class Score(BaseModel):
         description="mean absolute error on the largest 20 % by work, none of them fitted"
     )
     coverage: float = Field(description="percent of rows inside their 90 % interval, calibrated on other folds")
-    untouched_coverage: float | None = Field(description="the same on a fifth of the shapes that nothing was fitted to")
+    untouched_coverage: float | None = Field(
+        description="the same on a fifth of the shapes, used neither to fit nor to calibrate"
+    )
     largest_coverage: float | None = Field(description="the same on the largest 20 %, calibrated on smaller rows only")
-    unseen_topology_mape: float | None = Field(description="mean absolute error when the topology was never fitted")
+    unseen_topology_mape: float | None = Field(description="mean absolute error of a fit to all other topologies")
     noise_floor: float | None = Field(description="mean gap between a row and the median of the others of its shape")
 
 
@@ -40,8 +42,7 @@ def percent(value: float) -> float:
 
 def relative_error(predicted: Vector, measured: Vector) -> Vector:
     """Return |predicted / measured − 1|."""
-    result: Vector = np.abs(predicted / measured - 1.0)
-    return result
+    return np.asarray(np.abs(predicted / measured - 1.0))
 
 
 def noise_floor(us: Vector, group: NDArray[np.int64]) -> float | None:
@@ -60,7 +61,7 @@ def noise_floor(us: Vector, group: NDArray[np.int64]) -> float | None:
 def score(
     samples: Samples, held_out: HeldOut, columns: Sequence[str], untouched: Untouched | None = None
 ) -> dict[str, Score]:
-    """Return the score of every column; ``untouched`` where the second split was run too."""
+    """Return the score of every column; ``untouched`` if that split was run too."""
     chosen, in_interval = untouched or (np.zeros(len(samples), dtype=bool), np.zeros(len(samples), dtype=bool))
     error = relative_error(held_out.us, samples.us)
     physics = relative_error(held_out.physics_us, samples.us)
@@ -72,7 +73,7 @@ def score(
         known = chosen[rows]
         unseen = held_out.unseen_topology_us[rows] if len(held_out.unseen_topology_us) else np.full(1, np.nan)
         result[name] = Score(
-            rows=int(rows.sum()),
+            rows_scored=int(rows.sum()),
             mape=percent(error[rows].mean()),
             median=percent(float(np.median(error[rows]))),
             physics_mape=percent(physics[rows].mean()),

@@ -1,49 +1,39 @@
-"""Fit a whole system and publish it: regressors, derived regressors, host, card."""
+"""Fit all regressors of a system, derive the missing ones, and publish them with host times and card."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from fitting.card import card
-from fitting.datasheet import with_lent_host
-from fitting.derive import Derived, derive_collectives, derive_operators, read_donor, with_shared_host
-from fitting.own_tables import find_own, is_own
+from fitting.datasheet import with_donor_host
+from fitting.derive import Derived, derive_collectives, derive_operators, with_shared_host
+from fitting.own_tables import HOST_OPERATOR, find_tables, is_own, launch_quantity
 from fitting.pipeline import Fit, fit_all, operators_of
 from fitting.publish import contents, publish
 from fitting.report import REFERENCE, Fitted, held_out_document
 from fitting.systems import SystemSource
-from fitting.tables import TableError, Tables
-from predictor.costs.catalogue import catalogue
 from predictor.costs.collectives import COLLECTIVES
 from predictor.costs.hardware import Quantity, System, Transfer
 from predictor.costs.operator import Direction
-from predictor.costs.published import measured_precisions, read_hardware, read_manifest
+from predictor.costs.published import PublishedSystem, measured_precisions, read_hardware, read_manifest
 from predictor.costs.regressors import DirectionModel, RegressorFile
 from predictor.costs.work import FP8_PRECISIONS
 
-HOST_OPERATOR = "rope"
-
 
 def host_quantities(fits: Sequence[Fit]) -> dict[str, Quantity]:
-    """Return the host's cost of one kernel launch, forward and backward.
+    """Return the host time of a kernel launch, forward and backward.
 
-    RoPE is many short kernels: below some size its duration stops shrinking, because the host cannot launch them
-    faster. The launch term of its physics is that duration; over its number of kernels it is the cost of one launch.
+    RoPE is many short kernels: below some size the host cannot launch them any faster, and the duration is constant.
+    It is the launch term of the physics; divided by the number of kernels, it is the host time of a launch.
     """
-    launches = catalogue()[HOST_OPERATOR].launches
-    found = {}
+    quantities: dict[str, Quantity] = {}
     for fit in fits:
-        if fit.regressor != HOST_OPERATOR or fit.model is None or not fit.model.overlapped:
-            continue
-        floor_us, kernels = fit.model.physics[0], launches[fit.direction is Direction.BACKWARD]
-        source = (
-            f"launch floor of the measured RoPE {fit.direction} times, {floor_us:.1f} µs, over its {kernels} kernels"
-        )
-        found[f"launch_{fit.direction}_us"] = Quantity(value=round(floor_us / kernels, 3), source=source)
-    return found
+        if fit.regressor == HOST_OPERATOR and fit.model is not None and fit.model.overlapped:
+            floor = f"launch floor of the measured RoPE {fit.direction} times"
+            quantities |= launch_quantity(fit.direction, fit.model.physics[0], floor)
+    return quantities
 
 
 def regressor_files(
@@ -51,11 +41,10 @@ def regressor_files(
 ) -> list[RegressorFile]:
     """Return one published file per regressor."""
     directions: dict[str, dict[Direction, DirectionModel]] = {}
-    for fit in fits:
-        if fit.model is not None:
-            directions.setdefault(fit.regressor, {})[fit.direction] = fit.model
-    for stand_in in derived:
-        directions.setdefault(stand_in.regressor, {})[stand_in.direction] = stand_in.model
+    parts: list[Fit | Derived] = [*fits, *derived]
+    for part in parts:
+        if part.model is not None:
+            directions.setdefault(part.regressor, {})[part.direction] = part.model
     return [
         RegressorFile(
             format="estimate-train-time/regressor/1",
@@ -70,36 +59,6 @@ def regressor_files(
     ]
 
 
-def find_tables(path: Path, source: SystemSource, say: Callable[[str], None] = lambda text: None) -> list[Tables]:
-    """Return the tables of every measured precision.
-
-    Args:
-        path: a results folder, or a cluster's folder of tables or its parent.
-        source: of the system.
-        say: takes a line for every table that is not used, or for another precision than its own.
-
-    Raises:
-        FileNotFoundError: there is no such folder.
-        TableError: it holds no table of this GPU.
-    """
-    gpu = source.hardware.gpu
-    if is_own(path):
-        return find_own(path, gpu.name, list(gpu.peak_tflop_per_s), say)
-    found: list[Tables] = []
-    for precision in gpu.peak_tflop_per_s:
-        try:
-            found.append(Tables.find(path, gpu.name, precision))
-        except TableError:
-            continue
-    if not found:
-        known = sorted({re.split(r"_", p.name)[0] for p in path.glob("**/operator/*.csv")})
-        raise TableError(
-            f"{path}: no table operator/{gpu.name}_*_{{{','.join(gpu.peak_tflop_per_s)}}}.csv; tables there are of "
-            f"{', '.join(known) or 'no GPU'}"
-        )
-    return found
-
-
 def fit_system(
     source: SystemSource,
     measurements: Path,
@@ -109,8 +68,8 @@ def fit_system(
 ) -> dict[str, object]:
     """Fit, publish to ``out`` and return the content of ``held_out.json``; ``say`` and the card name unused tables.
 
-    A regressor without usable rows is derived from a measured donor. A system that names donors, or whose donor is a
-    data sheet, uses the donor's at prediction time instead, collectives included.
+    A regressor without usable rows is derived from a measured donor. A system with a transfer section, or whose donor
+    has one, is published with it instead: its predictions use the donors' regressors, those of collectives too.
 
     Raises:
         FileNotFoundError: a folder is missing.
@@ -121,7 +80,8 @@ def fit_system(
     parts: list[Fitted] = []
     launches: dict[str, Quantity] = {}
     notes: list[str] = []
-    tables = find_tables(measurements, source, notes.append)
+    gpu = source.hardware.gpu
+    tables = find_tables(measurements, gpu.name, list(gpu.peak_tflop_per_s), notes.append)
     for note in notes:
         say(note)
     donors = source.hardware.transfer or donors_of(donor)
@@ -130,31 +90,31 @@ def fit_system(
         models = with_shared_host({(f.regressor, f.direction): f.model for f in fits if f.model})
         fits = [replace(f, model=models.get((f.regressor, f.direction))) for f in fits]
         derived = derive_collectives(models)
-        if donor is not None and donors is None and _lends(donor, table.precision):
-            derived += derive_operators(fits, source.hardware, read_donor(donor, table.precision))
+        if donor is not None and donors is None and _has_donor_for(donor, table.precision):
+            derived += derive_operators(fits, source.hardware, PublishedSystem(donor, table.precision))
         files += regressor_files(fits, derived, source.hardware, table.precision)
         parts.append(Fitted(table.precision, fits, derived))
-        told = table.launch_quantities()
-        launches |= host_quantities(fits) if told is None else told
+        measured = table.launch_quantities()
+        launches |= host_quantities(fits) if measured is None else measured
     system = source.hardware.model_copy(update={"host": {**source.hardware.host, **launches}})
     if donors is None and donor is not None and not any(file.name in COLLECTIVES for file in files):
         name = donor.resolve().name
         donors = Transfer(operators=name, intra_node=name, inter_node=name)
     system = system.model_copy(update={"transfer": donors})
     if donors is not None and not system.host:
-        system = with_lent_host(system, out)
+        system = with_donor_host(system, out)
     document = held_out_document(system.name, parts)
     publish(out, contents(system, files, card(source, system, document, files, notes), document))
     return document
 
 
-def _lends(donor: Path, precision: str) -> bool:
-    """Return whether a donor is asked; in fp8 only if it was measured so, since no whole step depends on it."""
+def _has_donor_for(donor: Path, precision: str) -> bool:
+    """Return whether operators are derived from the donor: in fp8 only if measured, as no whole step needs them."""
     return precision not in FP8_PRECISIONS or precision in measured_precisions(donor)
 
 
 def donors_of(donor: Path | None) -> Transfer | None:
-    """Return the donors of a donor that is itself a data sheet; None for a measured donor.
+    """Return the donors of a donor known from its data sheet; None for a measured donor.
 
     Raises:
         FileNotFoundError: the donor is not a published system.
@@ -166,16 +126,16 @@ def donors_of(donor: Path | None) -> Transfer | None:
 def judge(
     source: SystemSource, measurements: Path, say: Callable[[str], None] = lambda text: None
 ) -> dict[str, object]:
-    """Refit on every split without publishing, and return what ``held_out.json`` would hold.
+    """Refit on every split without publishing, and return the content of ``held_out.json``.
 
-    The reference's errors are beside ours where the tables are those that it was judged on. ``say`` as in
-    ``find_tables``.
+    Imported tables get the reference's errors too, which are of the same tables. ``say`` as in ``find_tables``.
 
     Raises:
         FileNotFoundError: a folder is missing.
         TableError: a table cannot be read, or there is none of this GPU.
     """
-    tables = find_tables(measurements, source, say)
+    gpu = source.hardware.gpu
+    tables = find_tables(measurements, gpu.name, list(gpu.peak_tflop_per_s), say)
     parts = [Fitted(table.precision, fit_all(source.hardware, table, untouched=True), []) for table in tables]
     document = held_out_document(source.hardware.name, parts)
     return document if is_own(measurements) else document | {"reference": REFERENCE}

@@ -1,4 +1,4 @@
-"""Read a system's source file: its hardware, the origin of its measurements, and its donors."""
+"""Read the source file of a system: hardware, origin of the measurements, donors."""
 
 from __future__ import annotations
 
@@ -15,14 +15,23 @@ class SystemFileError(ValueError):
 
 
 class Provenance(BaseModel):
-    """Who measured, under which licence, and what is known about the environment."""
+    """Origin of the measurements, their licence, and what is known about the environment."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    measured_by: str = Field(min_length=1)
-    attribution: str = Field(min_length=1, description="source and licence, as the source asks for")
+    measured_by: str = Field(min_length=1, description="who; of a system known from data sheets, that it was not")
+    attribution: str = Field(min_length=1, description="source and licence, in the source's words")
     known: tuple[str, ...]
     not_stated: tuple[str, ...]
+
+    def lines(self) -> list[str]:
+        """Return the provenance as items of a card's list."""
+        return [
+            f"- Measured by: {self.measured_by}.",
+            f"- Source and licence: {self.attribution}.",
+            *(f"- Known: {line}." for line in self.known),
+            *(f"- Not stated by the source: {line}." for line in self.not_stated),
+        ]
 
 
 class SystemSource(BaseModel):
@@ -32,11 +41,13 @@ class SystemSource(BaseModel):
 
     hardware: System
     provenance: Provenance
-    donor: str | None = Field(default=None, description="published system that answers for what is not measured here")
+    donor: str | None = Field(
+        default=None, description="published system whose regressors answer for operators without rows"
+    )
 
 
 def measured_sources(folder: Path) -> dict[str, SystemSource]:
-    """Return a folder's systems that have tables of their own, by name; the others are known from data sheets.
+    """Return the systems of a folder that are measured, not known from data sheets, by name.
 
     Raises:
         SystemFileError: one of them cannot be read.

@@ -4,24 +4,28 @@
 (of one rank's shard for an all-gather), ``nodes``, ``GPUsPerNode`` and ``dur(us)``. A file without the last two
 numbers may repeat the rows of those with them. ``<cluster>/operator/<gpu>_<name>_<precision>.csv`` holds the sizes of
 the short form (mp, b, h, l, dim) and the durations ``F_dur(us)``, ``B_dur(us)`` or ``dur(us)``; rows become the
-kernel shapes of the operator catalogue. Different (mp, dim, …) give the same kernel shape, so everything after this
-file groups by shape.
+kernel shapes of the operator catalogue. Different (mp, dim, …) may give the same kernel shape; later modules group by
+shape.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 import pandas as pd
 
+from microbench.errors import TableError
 from predictor.configuration.short_names import OPERATORS_BY_SHORT_NAME
 from predictor.costs.catalogue import catalogue
 from predictor.costs.collectives import COLLECTIVES
+from predictor.costs.folder import COLLECTIVE_FOLDER, OPERATOR_FOLDER
 from predictor.costs.hardware import Quantity
 from predictor.costs.operator import Direction, Operator, Shape
-from predictor.costs.work import ELEMENT_BYTES, element_bytes
+from predictor.costs.work import ELEMENT_BYTES, PRECISION_BYTES, element_bytes
 from predictor.workloads.layer_call import LayerCall, padded_vocab_size
 from predictor.workloads.layer_shapes import LAYER_SHAPES
 
@@ -34,12 +38,13 @@ COLLECTIVES_BY_SHORT_NAME = {
     "reducescatter_large": "reduce_scatter",
     "p2p": "point_to_point",
 }
+FOLDERS = (OPERATOR_FOLDER, COLLECTIVE_FOLDER)
+PRECISION_SUFFIX = re.compile(rf"_({'|'.join(PRECISION_BYTES)})(_\d+_\d+)?$")
+NO_PEAK = (
+    "tables in {precision} are not used: the data sheet has no peak of {gpu} in {precision} (gpu.peak_tflop_per_s)"
+)
 TABLE_VOCAB_SIZE = 50257
 TENSORS_PER_LAYER = 12
-
-
-class TableError(ValueError):
-    """A measurement table that cannot be read; the message names the file and the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +52,9 @@ class Row:
     """One measured call in one direction.
 
     Attributes:
-        other_us: the same call's duration in the other direction.
-        kernel: which kernel ran, where the table says so.
-        unusable: why the reader takes it for no measurement of the kernels; the gate drops it with this reason.
+        other_us: duration of the same call in the other direction.
+        kernel: name of the kernel that ran, where the table has it.
+        unusable: why this is no time of the kernels, known on reading; the gate drops the row with this reason.
     """
 
     operator: Operator
@@ -68,18 +73,26 @@ class Row:
 
     @property
     def column(self) -> str:
-        """Return what was measured in one go: a table in one direction, or a collective over one topology."""
+        """Return the name of the row's column: a table in one direction, or a collective over one topology."""
         if self.is_collective:
             return f"{self.table} {self.shape[1]}x{self.shape[2]}"
         return f"{self.table} {self.direction}"
 
 
-def _layer_shape(operator: Operator, row: dict[str, float], precision: str) -> Shape:
-    """Return the kernel shape of a row of a layer operator's table; sizes the table lacks do not matter to it.
+def shape_times(rows: Sequence[Row]) -> dict[tuple[Operator, Shape], float]:
+    """Return the median time of every distinct shape."""
+    times: dict[tuple[Operator, Shape], list[float]] = {}
+    for row in rows:
+        times.setdefault((row.operator, row.shape), []).append(row.us)
+    return {key: median(values) for key, values in times.items()}
 
-    The loss was measured on logits in the table's precision (docs/adr/0018-least-bytes.md says what shows it).
+
+def _layer_shape(operator: Operator, row: dict[str, float], precision: str) -> Shape:
+    """Return the kernel shape of a row of a layer operator's table; it does not depend on sizes that the table lacks.
+
+    The loss was measured on logits in the table's precision; evidence: docs/adr/0018-least-bytes.md.
     """
-    heads = int(row.get("h", row.get("mp", 1)))  # one per rank where the table does not say: no shape depends on it
+    heads = int(row.get("h", row.get("mp", 1)))  # without heads in the table no shape depends on them
     hidden = int(row.get("dim", heads))
     call = LayerCall(
         micro_batch_size=int(row["b"]),
@@ -115,19 +128,22 @@ def _shapes(operator: Operator, table: str, frame: pd.DataFrame, precision: str)
 
 
 def operator_of(path: Path, gpu: str, precision: str) -> tuple[str, Operator]:
-    """Return the short name in a table's file name and the operator that it stands for.
+    """Return the short name in a table's file name and the operator or collective that it stands for.
 
     Raises:
-        TableError: no operator has this name.
+        TableError: there is no such operator, or no such collective in a folder of collectives.
     """
-    table = path.stem.removeprefix(f"{gpu}_").removesuffix(f"_{precision}")
-    if table not in OPERATORS_BY_SHORT_NAME:
-        raise TableError(f"{path}: unknown operator {table!r}; known: {', '.join(sorted(OPERATORS_BY_SHORT_NAME))}")
-    return table, catalogue()[OPERATORS_BY_SHORT_NAME[table]]
+    table = re.sub(rf"^{re.escape(gpu)}_|_{precision}(_\d+_\d+)?$", "", path.stem)
+    is_collective = path.parent.name == COLLECTIVE_FOLDER
+    names = COLLECTIVES_BY_SHORT_NAME if is_collective else OPERATORS_BY_SHORT_NAME
+    if table not in names:
+        kind = "collective" if is_collective else "operator"
+        raise TableError(f"{path}: unknown {kind} {table!r}; known: {', '.join(sorted(names))}")
+    return table, (COLLECTIVES if is_collective else catalogue())[names[table]]
 
 
 def read_table(path: Path, gpu: str, precision: str) -> list[Row]:
-    """Read one operator table.
+    """Read the table of an operator, or of a collective in a folder of collectives.
 
     Raises:
         TableError: the file name, a column or a value is not of the layout.
@@ -135,6 +151,8 @@ def read_table(path: Path, gpu: str, precision: str) -> list[Row]:
     table, operator = operator_of(path, gpu, precision)
     try:
         frame = pd.read_csv(path, dtype=float)
+        if operator.name in COLLECTIVES:
+            return _collective_rows(operator, table, frame)
         shapes = _shapes(operator, table, frame, precision)
     except (ValueError, KeyError, pd.errors.ParserError) as error:
         raise TableError(f"{path}: not a measurement table of {table}: {error}") from error
@@ -143,7 +161,7 @@ def read_table(path: Path, gpu: str, precision: str) -> list[Row]:
         columns = {("dur" if "dur" in frame else "dur(us)"): Direction.FORWARD}
     for column in columns:
         if column not in frame:
-            raise TableError(f"{path}: no column {column!r}; found {', '.join(frame.columns)}")
+            raise TableError(f"{path}: no column {column!r}; there are {', '.join(frame.columns)}")
     rows = []
     for column, direction in columns.items():
         others = [frame[c] for c in columns if c != column] or [pd.Series([None] * len(frame), dtype=object)]
@@ -154,35 +172,47 @@ def read_table(path: Path, gpu: str, precision: str) -> list[Row]:
     return rows
 
 
-def collective_of(path: Path, gpu: str, precision: str) -> tuple[str, Operator]:
-    """Return the short name in a table's file name and the collective that it stands for.
+def _collective_rows(collective: Operator, table: str, frame: pd.DataFrame) -> list[Row]:
+    values = frame[["shape", "nodes", "GPUsPerNode", "dur(us)"]].to_numpy()
+    return [
+        Row(collective, table, Direction.FORWARD, (int(size) * ELEMENT_BYTES, int(nodes), int(gpus)), float(us))
+        for size, nodes, gpus, us in values
+    ]
+
+
+def tables_of(path: Path, gpu: str) -> dict[str, list[Path]]:
+    """Return the tables of a GPU by precision, in ``path`` itself and in the folders directly below it.
 
     Raises:
-        TableError: no collective has this name.
+        FileNotFoundError: there is no such folder.
     """
-    match = re.fullmatch(rf"{re.escape(gpu)}_(\w+?)_{precision}(_\d+_\d+)?", path.stem)
-    table = match[1] if match else path.stem
-    if table not in COLLECTIVES_BY_SHORT_NAME:
-        raise TableError(f"{path}: unknown collective {table!r}; known: {', '.join(COLLECTIVES_BY_SHORT_NAME)}")
-    return table, COLLECTIVES[COLLECTIVES_BY_SHORT_NAME[table]]
+    if not path.is_dir():
+        raise FileNotFoundError(f"{path}: no such folder of measurements")
+    result: dict[str, list[Path]] = {}
+    for file in sorted(file for kind in FOLDERS for below in ("", "*/") for file in path.glob(f"{below}{kind}/*.csv")):
+        match = PRECISION_SUFFIX.search(file.stem)
+        if match and file.name.startswith(f"{gpu}_"):
+            result.setdefault(match[1], []).append(file)
+    return result
 
 
-def read_collective_table(path: Path, gpu: str, precision: str) -> list[Row]:
-    """Read one collective table.
+def find_imported(path: Path, gpu: str, precisions: Sequence[str], say: Callable[[str], None]) -> list[Tables]:
+    """Return the tables of every measured precision; ``say`` takes a line for each one that is not in ``precisions``.
 
     Raises:
-        TableError: the file name, a column or a value is not of the layout.
+        FileNotFoundError: there is no such folder.
+        TableError: no folder, or more than one, has tables of this GPU in one of these precisions.
     """
-    table, operator = collective_of(path, gpu, precision)
-    try:
-        frame = pd.read_csv(path, dtype=float)
-        values = frame[["shape", "nodes", "GPUsPerNode", "dur(us)"]].to_numpy()
-        return [
-            Row(operator, table, Direction.FORWARD, (int(size) * ELEMENT_BYTES, int(nodes), int(gpus)), float(us))
-            for size, nodes, gpus, us in values
-        ]
-    except (ValueError, KeyError, pd.errors.ParserError) as error:
-        raise TableError(f"{path}: not a measurement table of {table}: {error}") from error
+    files = tables_of(path, gpu)
+    if not files.keys() & set(precisions):
+        known = sorted({file.name.split("_")[0] for file in path.glob("**/operator/*.csv")})
+        raise TableError(
+            f"{path}: no table operator/{gpu}_*_{{{','.join(precisions)}}}.csv; tables there are of "
+            f"{', '.join(known) or 'no GPU'}"
+        )
+    for precision in sorted(files.keys() - set(precisions)):
+        say(NO_PEAK.format(precision=precision, gpu=gpu))
+    return [Tables.find(path, gpu, precision) for precision in precisions if precision in files]
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,21 +225,17 @@ class Tables:
 
     @classmethod
     def find(cls, path: Path, gpu: str, precision: str) -> Tables:
-        """Return the tables of ``path`` itself, or of the one cluster folder below it that has this GPU.
+        """Return the tables of ``path`` itself, or of the cluster folder below it that has this GPU.
 
         Raises:
             FileNotFoundError: there is no such folder.
             TableError: no folder, or more than one, has tables of this GPU.
         """
-        if not path.is_dir():
-            raise FileNotFoundError(f"{path}: no such folder of measurements")
-        folders = [path, *sorted(child for child in path.iterdir() if child.is_dir())]
-        patterns = (f"operator/{gpu}_*_{precision}.csv", f"nccl/{gpu}_*_{precision}*.csv")
-        found = [folder for folder in folders if any(any(folder.glob(pattern)) for pattern in patterns)]
-        if len(found) != 1:
-            where = ", ".join(str(folder) for folder in found) or "no folder"
-            raise TableError(f"{path}: {where} holds tables {' or '.join(patterns)}; expected exactly one folder")
-        return cls(found[0], gpu, precision)
+        folders = sorted({file.parent.parent for file in tables_of(path, gpu).get(precision, ())})
+        if len(folders) != 1:
+            where = ", ".join(str(folder) for folder in folders) or "no folder"
+            raise TableError(f"{path}: {where} holds tables of {gpu} in {precision}; expected exactly one folder")
+        return cls(folders[0], gpu, precision)
 
     def paths(self) -> dict[str, list[Path]]:
         """Return the files of each regressor.
@@ -218,10 +244,10 @@ class Tables:
             TableError: a file is of no operator or collective that the catalogue knows.
         """
         result: dict[str, list[Path]] = {}
-        for path in sorted((self.folder / "operator").glob(f"{self.gpu}_*_{self.precision}.csv")):
-            result.setdefault(operator_of(path, self.gpu, self.precision)[1].regressor_name, []).append(path)
-        for path in sorted((self.folder / "nccl").glob(f"{self.gpu}_*_{self.precision}*.csv")):
-            result.setdefault(collective_of(path, self.gpu, self.precision)[1].name, []).append(path)
+        for path in tables_of(self.folder, self.gpu).get(self.precision, ()):
+            if path.parent.parent == self.folder:
+                operator = operator_of(path, self.gpu, self.precision)[1]
+                result.setdefault(operator.regressor_name, []).append(path)
         return result
 
     def regressors(self) -> list[str]:
@@ -229,7 +255,7 @@ class Tables:
         return sorted(self.paths())
 
     def launch_quantities(self) -> dict[str, Quantity] | None:
-        """Return the host's cost of a launch, or None where only the fits give it."""
+        """Return the host time of a launch; None where only the fits determine it."""
         return None
 
     def size_bytes(self, regressor: str) -> int:
@@ -242,8 +268,7 @@ class Tables:
         Raises:
             TableError: a table cannot be read.
         """
-        paths = self.paths()[regressor]
+        rows = [row for path in self.paths()[regressor] for row in read_table(path, self.gpu, self.precision)]
         if regressor not in COLLECTIVES:
-            return [row for path in paths for row in read_table(path, self.gpu, self.precision)]
-        rows = [row for path in paths for row in read_collective_table(path, self.gpu, self.precision)]
+            return rows
         return list({(row.table, row.shape, row.us): row for row in rows}.values())

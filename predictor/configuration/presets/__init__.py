@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from copy import deepcopy
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from predictor.base.read_yaml import first_problem, read_mapping
 
 FOLDER = Path(__file__).resolve().parent
 
-# Families that no preset can describe, by how their names begin, and why.
+# Families that no preset can describe, by the beginning of their names, and why.
 UNSUPPORTED = {
     "deepseek": "its multi-head latent attention is not modelled",
     "kimi": "its multi-head latent attention is not modelled",
@@ -25,35 +24,17 @@ UNSUPPORTED = {
 }
 
 
-class _Entry(BaseModel):
-    """One preset as its file says it."""
+class Preset(BaseModel):
+    """A published model."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    name: str
+    family: str = Field(description="the file that it is in")
     parameters: int = Field(gt=0, description="parameters of the model, its vocabulary not padded")
-    published: bool = Field(description="somebody else states this number; otherwise it follows from the shape")
+    published: bool = Field(description="``parameters`` was published; otherwise it was computed from the shape")
     source: str = Field(min_length=1, description="where the count, the shape and the sequence length come from")
     model: dict[str, Any] = Field(description="keys of the section model of a configuration")
-
-
-@dataclass(frozen=True, slots=True)
-class Preset:
-    """A published model.
-
-    Attributes:
-        family: the file that it is in.
-        model: keys of the section ``model`` of a configuration.
-        parameters: number of parameters, the vocabulary not padded for tensor parallelism.
-        is_published: others state ``parameters``; otherwise they were computed from the shape.
-        source: where the count, the shape and the sequence length come from.
-    """
-
-    name: str
-    family: str
-    model: dict[str, Any]
-    parameters: int
-    is_published: bool
-    source: str
 
 
 @cache
@@ -62,10 +43,9 @@ def _family(path: Path) -> dict[str, Preset]:
     presets = {}
     for name, content in read_mapping(path).items():
         try:
-            entry = _Entry.model_validate(content)
+            presets[name] = Preset.model_validate({"name": name, "family": path.stem, **content})
         except ValidationError as error:
             raise ConfigError(f"{path}: {name}.{first_problem(error)}") from None
-        presets[name] = Preset(name, path.stem, entry.model, entry.parameters, entry.published, entry.source)
     return presets
 
 
@@ -87,7 +67,7 @@ def find_preset(name: str) -> Preset:
     """Return a preset with its count and its sources.
 
     Raises:
-        ConfigError: there is none of that name; the message says the nearest, or why the family is not supported.
+        ConfigError: there is none of that name; the message has the nearest name, or why the family is not supported.
     """
     known = _files()
     if name in known:
@@ -100,7 +80,7 @@ def find_preset(name: str) -> Preset:
 
 
 def preset(name: str) -> dict[str, Any]:
-    """Return the keys of the section ``model`` that a preset stands for, to be overridden at will.
+    """Return a copy of a preset's keys of the section ``model``.
 
     Raises:
         ConfigError: there is no preset of that name.

@@ -1,4 +1,4 @@
-"""Read configurations of other tools and convert them to ours."""
+"""Read configurations of other tools and convert them to the full form."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from predictor.configuration.readers.result import Read
 __all__ = ["FORMATS", "Read", "detect", "read_any"]
 
 FORMATS = (hugging_face.FORMAT, megatron.FORMAT, deepspeed.FORMAT, torchtitan.FORMAT, experiment.FORMAT)
-# Top-level keys, one of which every such file has.
+# Top-level keys, of which every such file has at least one.
 DEEPSPEED_KEYS = frozenset({*deepspeed.BATCH, "zero_optimization", "fp16", "bf16", "zero_allow_untested_optimizer"})
 TORCHTITAN_SECTIONS = frozenset({"job", "model", "training", "parallelism", "activation_checkpoint"})
-LARGEST_BYTES = 10_000_000  # a checkpoint's index at most; nobody writes so much by hand
+LARGEST_BYTES = 10_000_000  # more is no hand-written configuration, perhaps a checkpoint's index
 
 
 def _text(path: Path) -> str:
-    """Return the text of a file that a person wrote.
+    """Return the text of a file.
 
     Raises:
         FileNotFoundError: there is none.

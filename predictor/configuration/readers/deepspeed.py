@@ -42,14 +42,16 @@ def read(path: Path, data_parallel_size: int | None = None) -> Read:
     training, replicas, unsaid = _batch(fields, data_parallel_size)
     parallelism = replicas | _zero(fields, sections["zero_optimization"])
     training |= _precision(fields, sections, unsaid) | _activations(sections, unsaid)
-    if _gradients_in_fp32(fields):
+    types = Fields(fields.values.get("data_types") or {}, fields.where, "data_types.")
+    gradients = (fields.get("communication_data_type"), types.get("grad_accum_dtype"))
+    if any(str(name).lower() in FP32 for name in gradients):
         parallelism["fp32_gradients"] = True
     _rest(fields, sections, notes)
     return Read({"parallelism": parallelism, "training": training}, tuple(notes), FORMAT, unsaid)
 
 
 def _refuse_auto(fields: Fields) -> None:
-    """Refuse « auto », which a trainer replaces when it starts, where the value matters."""
+    """Refuse « auto », which a trainer replaces when it starts, for keys that affect the cost."""
     known = known_keys(KEYS)
 
     def search(values: dict[str, Any], prefix: str) -> None:
@@ -67,7 +69,7 @@ def _refuse_auto(fields: Fields) -> None:
 
 
 def _is_on(value: Any) -> bool:
-    """Return whether a value switches something on: a section does unless it says that it is not enabled."""
+    """Return whether a value is true; a section is, unless its key enabled is false."""
     if isinstance(value, dict):
         return bool(value.get("enabled", bool(value)))
     return bool(value)
@@ -92,7 +94,7 @@ def _refuse(fields: Fields, sections: dict[str, Fields]) -> None:
 
 
 def _batch(fields: Fields, given: int | None) -> tuple[dict[str, int], dict[str, int], dict[str, str]]:
-    """Return keys of training and of parallelism, and what stays open.
+    """Return keys of training and of parallelism, and the keys that the file leaves open.
 
     Raises:
         ConfigError: no batch size at all, or three that contradict each other.
@@ -104,9 +106,8 @@ def _batch(fields: Fields, given: int | None) -> tuple[dict[str, int], dict[str,
     if total is not None and micro is not None and rounds is not None:
         dp, rest = divmod(total, micro * rounds)
         if rest or dp < 1 or given not in (None, dp):
-            raise fields.error(
-                BATCH[0], f"it must be {BATCH[1]} × {BATCH[2]} × data_parallel_size{_product(fields, given)}"
-            )
+            product = f"{fields.values[BATCH[1]]} × {fields.values[BATCH[2]]} × {given or 'a whole number'}"
+            raise fields.error(BATCH[0], f"it must be {BATCH[1]} × {BATCH[2]} × data_parallel_size, {product}")
     elif total is not None and given is not None:
         each, rest = divmod(total, given * (micro or rounds or 1))
         if rest or not each:
@@ -124,25 +125,19 @@ def _batch(fields: Fields, given: int | None) -> tuple[dict[str, int], dict[str,
     return training, {} if dp is None else {"data_parallel_size": dp}, unsaid
 
 
-def _product(fields: Fields, given: int | None) -> str:
-    """Return the factors as numbers, for a message."""
-    micro, rounds = fields.values[BATCH[1]], fields.values[BATCH[2]]
-    return f", {micro} × {rounds} × {given or 'a whole number'}"
-
-
 def _zero(fields: Fields, zero: Fields) -> dict[str, Any]:
     stage = zero.whole("stage", 0, least=0)
     if stage > 3:
         raise zero.error("stage", "expected 0, 1, 2 or 3")
-    found: dict[str, Any] = {"zero_stage": stage}
+    parallelism: dict[str, Any] = {"zero_stage": stage}
     defaults = DEEPSPEED_ZERO_3 if stage == 3 else DEEPSPEED
     scatters = zero.switch("reduce_scatter", defaults.gradient_reduction == "reduce_scatter")
     overlaps = zero.switch("overlap_comm", bool(defaults.overlap_gradient_reduction))
     bucket = zero.whole("reduce_bucket_size", defaults.bucket_elements())
-    fields.asked.add("zero_optimization")
+    fields.used.add("zero_optimization")
     if stage == 0:
-        return found | {"gradient_reduction": "all_reduce"}
-    return found | {
+        return parallelism | {"gradient_reduction": "all_reduce"}
+    return parallelism | {
         "gradient_reduction": "reduce_scatter" if scatters or stage == 3 else "all_reduce",
         "gradient_bucket_elements": bucket,
         "overlap_gradient_reduction": overlaps,
@@ -163,30 +158,24 @@ def _precision(fields: Fields, sections: dict[str, Fields], unsaid: dict[str, st
 
 def _activations(sections: dict[str, Fields], unsaid: dict[str, str]) -> dict[str, Any]:
     section = sections["activation_checkpointing"]
-    found: dict[str, Any] = {}
+    training: dict[str, Any] = {}
     if section.switch("partition_activations"):
-        found["partition_activations"] = True
+        training["partition_activations"] = True
     if section.switch("synchronize_checkpoint_boundary"):
-        found["synchronize_each_layer"] = True
+        training["synchronize_each_layer"] = True
     interval = sections["pipeline"].whole("activation_checkpoint_interval", 0, least=0)
     if interval > 1:
         raise sections["pipeline"].error(
             "activation_checkpoint_interval", "recomputing several layers from one checkpoint is not modelled; write 1"
         )
     if interval:
-        return found | {"recompute": "full"}
+        return training | {"recompute": "full"}
     unsaid["training.recompute"] = f"{section.where}: whether activations are recomputed is the model's code's choice"
-    return found
-
-
-def _gradients_in_fp32(fields: Fields) -> bool:
-    types = Fields(fields.values.get("data_types") or {}, fields.where, "data_types.")
-    named = (fields.get("communication_data_type"), types.get("grad_accum_dtype"))
-    return any(str(name).lower() in FP32 for name in named)
+    return training
 
 
 def _rest(fields: Fields, sections: dict[str, Fields], notes: list[str]) -> None:
-    """Check the optimizer, note what deserves it, and refuse what is unknown."""
+    """Check the optimizer, note keys left out of a prediction, and refuse unknown keys."""
     optimizer = sections["optimizer"]
     name = optimizer.text("type", "AdamW").lower()
     if name in COMPRESSED:
@@ -195,7 +184,7 @@ def _rest(fields: Fields, sections: dict[str, Fields], notes: list[str]) -> None
         raise optimizer.error("type", "only Adam and AdamW are modelled")
     known = known_keys(KEYS)
     for holder in (fields, *sections.values()):
-        for key in holder.unasked():
+        for key in holder.unused():
             full = f"{holder.prefix}{key}"
             if full in known.noted:
                 notes += [known.noted[full]] if _is_on(holder.values[key]) else []

@@ -17,13 +17,13 @@ class Fields:
         values: keys as the file has them; null counts as absent.
         where: the file, for messages.
         prefix: the section with its separator, for messages.
-        asked: keys that were read.
+        used: keys that were read.
     """
 
     values: Mapping[str, Any]
     where: str
     prefix: str = ""
-    asked: set[str] = field(default_factory=set)
+    used: set[str] = field(default_factory=set)
 
     def error(self, key: str, rule: str) -> ConfigError:
         """Return the error that a value breaks a rule; the rule carries the way out."""
@@ -38,15 +38,15 @@ class Fields:
 
     def get(self, key: str) -> Any:
         """Return a value as the file has it, None where it is absent."""
-        self.asked.add(key)
+        self.used.add(key)
         return self.values.get(key)
 
     def has(self, key: str) -> bool:
-        """Return whether a key has a value, without asking for it."""
+        """Return whether a key has a value; it does not count as read."""
         return self.values.get(key) is not None
 
     def whole(self, key: str, default: int | None = None, least: int = 1) -> int:
-        """Return a whole number of at least ``least``; 5e8 is one.
+        """Return a whole number of at least ``least``, such as 5e8.
 
         Raises:
             ConfigError: it is something else, or absent without a default.
@@ -66,7 +66,7 @@ class Fields:
 
     def optional_whole(self, key: str, least: int = 1) -> int | None:
         """Return a whole number, or None where the key is absent."""
-        self.asked.add(key)
+        self.used.add(key)
         return self.whole(key, least=least) if self.has(key) else None
 
     def real(self, key: str, default: float) -> float:
@@ -97,7 +97,7 @@ class Fields:
         return value
 
     def text(self, key: str, default: str, known: Iterable[str] = ()) -> str:
-        """Return a word, one of the known ones if there are any.
+        """Return a word, which must be in ``known`` if that has any.
 
         Raises:
             ConfigError: it is something else.
@@ -111,7 +111,7 @@ class Fields:
         return value
 
     def section(self, key: str) -> Fields:
-        """Return the keys below a key, none where it is absent.
+        """Return the section under a key, empty where it is absent.
 
         Raises:
             ConfigError: it holds no keys.
@@ -121,6 +121,6 @@ class Fields:
             raise self.error(key, "expected keys and values")
         return Fields(value or {}, self.where, f"{self.prefix}{key}.")
 
-    def unasked(self) -> list[str]:
-        """Return the keys with a value that was not read."""
-        return [key for key, value in self.values.items() if key not in self.asked and value is not None]
+    def unused(self) -> list[str]:
+        """Return the keys with a value that were not read."""
+        return [key for key, value in self.values.items() if key not in self.used and value is not None]

@@ -8,7 +8,7 @@ from typing import Any
 
 from predictor.base.errors import ConfigError, nearest
 from predictor.configuration.readers.fields import Fields
-from predictor.configuration.readers.hugging_face_families import FAMILIES, Family, Windows
+from predictor.configuration.readers.hugging_face_families import Family, Windows, families
 from predictor.configuration.readers.known_keys import known_keys
 from predictor.configuration.readers.result import Read
 
@@ -16,7 +16,7 @@ FORMAT = "Hugging Face config.json"
 KEYS = "hugging_face"
 GELUS = frozenset({"gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "gelu_python", "quick_gelu"})
 SILUS = frozenset({"silu", "swish"})
-# Keys without which a file describes no model; a class default for one of them deserves a note.
+# Keys without which a file describes no model; a class default for any of them is noted.
 SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
 LANGUAGE_MODELS = ("ForCausalLM", "LMHeadModel")
 
@@ -58,7 +58,8 @@ class _Reader:
         model = {**self._sizes(), **self.family.fixed, **self._switches(), **self._dropouts(), **self._windows()}
         if self.family.has_experts:
             model |= self._experts(model["num_layers"])
-        self._note_defaults()
+        if absent := [self._name(key) for key in SIZES if not self.fields.has(self._name(key))]:
+            self.notes.append(f"not in the file, so as in transformers' class: {', '.join(absent)}")
         self._note_the_rest()
         unsaid = {"model.sequence_length": f"{self.fields.where} says no sequence length"}
         return Read({"model": model}, tuple(self.notes), FORMAT, unsaid)
@@ -77,7 +78,7 @@ class _Reader:
 
     def _note_the_rest(self) -> None:
         known = known_keys(KEYS)
-        rest = [key for key in self.fields.unasked() if self.fields.values[key] and not known.is_irrelevant(key)]
+        rest = [key for key in self.fields.unused() if self.fields.values[key] and not known.is_irrelevant(key)]
         self.notes += [known.noted[key] for key in rest if key in known.noted]
         if unknown := [key for key in rest if key not in known.noted]:
             self.notes.append(f"not used, as unknown for {self.fields.values['model_type']}: {', '.join(unknown)}")
@@ -92,15 +93,10 @@ class _Reader:
                 "architectures", "only language models (…ForCausalLM) are predicted; remove it to predict one"
             )
 
-    def _note_defaults(self) -> None:
-        absent = [self._name(key) for key in SIZES if not self.fields.has(self._name(key))]
-        if absent:
-            self.notes.append(f"not in the file, so as in transformers' class: {', '.join(absent)}")
-
     def _sizes(self) -> dict[str, Any]:
         hidden, heads = self._whole("hidden_size"), self._whole("num_attention_heads")
         name = self._name("intermediate_size")
-        ffn = self.fields.whole(name, self.family.defaults["intermediate_size"] or 4 * hidden)
+        ffn = self.fields.whole(name, self.family.defaults.get("intermediate_size", 4 * hidden))
         sizes: dict[str, Any] = {
             "num_layers": self._whole("num_hidden_layers"),
             "hidden_size": hidden,
@@ -113,7 +109,7 @@ class _Reader:
         # null means as many as there are query heads; an absent key means the class's default.
         key_value = self.fields.optional_whole("num_key_value_heads")
         if key_value is None and "num_key_value_heads" not in self.fields.values:
-            key_value = self.family.defaults["num_key_value_heads"]
+            key_value = self.family.defaults.get("num_key_value_heads")
         if key_value not in (None, heads):
             sizes["num_key_value_heads"] = key_value
         head_dim = self.fields.optional_whole("head_dim") or self.family.defaults.get("head_dim")
@@ -124,7 +120,10 @@ class _Reader:
         return sizes
 
     def _switches(self) -> dict[str, Any]:
-        switches: dict[str, Any] = {"activation": self._activation(), "tied_embeddings": self._tied()}
+        switches: dict[str, Any] = {
+            "activation": self._activation(),
+            "tied_embeddings": self._switch("tie_word_embeddings"),
+        }
         if "rotary_fraction" not in self.family.fixed:
             switches["rotary_fraction"] = self._rotary_fraction()
         if "biases" not in self.family.fixed:
@@ -133,13 +132,10 @@ class _Reader:
             switches["parallel_residual"] = True
         return switches
 
-    def _tied(self) -> bool:
-        return self._switch("tie_word_embeddings")
-
     def _activation(self) -> str:
-        # Gemma's files say hidden_activation, and older ones hidden_act beside it.
+        # Gemma's files have hidden_activation, older files hidden_act as well.
         key = "hidden_activation" if self.fields.has("hidden_activation") else self._name("hidden_act")
-        self.fields.asked |= {"hidden_activation", self._name("hidden_act")}
+        self.fields.used |= {"hidden_activation", self._name("hidden_act")}
         default = self.family.defaults.get("hidden_act", "silu")
         name = self.fields.text(key, default)
         if name in GELUS:
@@ -154,7 +150,7 @@ class _Reader:
         parameters = self.fields.values.get("rope_parameters")
         if isinstance(parameters, dict) and "partial_rotary_factor" in parameters:
             default = Fields(parameters, self.fields.where, "rope_parameters.").real("partial_rotary_factor", default)
-        self.fields.asked.add("rope_parameters")
+        self.fields.used.add("rope_parameters")
         fraction = self.fields.real("rotary_pct", self.fields.real("partial_rotary_factor", default))
         if not 0.0 < fraction <= 1.0:
             raise ConfigError(f"{self.fields.where}: rotary_pct is {fraction}; expected a share above 0 and up to 1")
@@ -184,8 +180,8 @@ class _Reader:
             attention = self._real("attention_dropout")
         if self.fields.real("embd_pdrop", 0.0) and not hidden:
             self.notes.append("embd_pdrop: dropout of the embedding alone is not modelled")
-        found = {"attention_dropout": attention, "hidden_dropout": hidden}
-        return {key: value for key, value in found.items() if value}
+        dropouts = {"attention_dropout": attention, "hidden_dropout": hidden}
+        return {key: value for key, value in dropouts.items() if value}
 
     def _windows(self) -> dict[str, int]:
         layers = self._whole("num_hidden_layers")
@@ -211,7 +207,7 @@ class _Reader:
         return is_on
 
     def _windowed_layers(self, layers: int) -> int:
-        """Return how many layers have a window, where there is one."""
+        """Return the number of layers with a window, where ``sliding_window`` is set."""
         first_upper = self.fields.whole("max_window_layers", self.family.defaults.get("max_window_layers", 0), 0)
         period = self.fields.whole("sliding_window_pattern", self.fields.whole("_sliding_window_pattern", 6))
         types = self.fields.get("layer_types")
@@ -251,7 +247,7 @@ class _Reader:
         return {"moe": experts} if experts.get("num_dense_layers", 0) < layers else {}
 
     def _dense_layers(self, layers: int) -> int:
-        """Return how many layers at the start are dense; dense ones elsewhere are not modelled."""
+        """Return the number of dense layers at the start; dense layers elsewhere are not modelled."""
         listed = self.fields.get("mlp_only_layers") or []
         step = self.fields.whole("decoder_sparse_step", 1)
         if not isinstance(listed, list):
@@ -268,11 +264,10 @@ class _Reader:
 def _family(fields: Fields) -> Family:
     model_type = fields.get("model_type")
     if not isinstance(model_type, str):
-        raise ConfigError(f"{fields.where}: model_type is missing; known: {', '.join(FAMILIES)}")
+        raise ConfigError(f"{fields.where}: model_type is missing; known: {', '.join(families())}")
     if reason := known_keys(KEYS).unsupported.get(model_type):
         raise fields.error("model_type", reason)
-    if model_type not in FAMILIES:
-        raise fields.error(
-            "model_type", f"it is not known.{nearest(model_type, FAMILIES)} Known: {', '.join(FAMILIES)}"
-        )
-    return FAMILIES[model_type]
+    known = families()
+    if model_type not in known:
+        raise fields.error("model_type", f"it is not known.{nearest(model_type, known)} Known: {', '.join(known)}")
+    return known[model_type]

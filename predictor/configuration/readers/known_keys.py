@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from predictor.base.errors import ConfigError
-from predictor.base.read_yaml import first_problem, read_mapping
+from predictor.base.read_yaml import read_valid
 
 FOLDER = Path(__file__).resolve().parent / "keys"
 
@@ -18,12 +18,12 @@ class KnownKeys(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    irrelevant: frozenset[str] = Field(default=frozenset(), description="they change no cost of a training step")
-    irrelevant_prefixes: tuple[str, ...] = Field(default=(), description="what begins so changes no cost either")
-    refused: dict[str, str] = Field(default={}, description="not modelled, by key with the reason and the way out")
-    noted: dict[str, str] = Field(default={}, description="left out of a prediction, by key with the sentence for it")
-    noted_off: dict[str, str] = Field(default={}, description="the same, where the value is false")
-    unsupported: dict[str, str] = Field(default={}, description="models that cannot be predicted, with the reason")
+    irrelevant: frozenset[str] = Field(default=frozenset(), description="without effect on the cost of a step")
+    irrelevant_prefixes: tuple[str, ...] = Field(default=(), description="beginnings of further such keys")
+    refused: dict[str, str] = Field(default={}, description="not modelled: reason and remedy by key")
+    noted: dict[str, str] = Field(default={}, description="left out of a prediction: note by key")
+    noted_off: dict[str, str] = Field(default={}, description="left out where the value is false: note by key")
+    unsupported: dict[str, str] = Field(default={}, description="models that cannot be predicted: reason by name")
 
     def is_irrelevant(self, key: str) -> bool:
         """Return whether a key changes no cost."""
@@ -32,9 +32,5 @@ class KnownKeys(BaseModel):
 
 @cache
 def known_keys(name: str) -> KnownKeys:
-    """Return what is known of a format's keys."""
-    path = FOLDER / f"{name}.yaml"
-    try:
-        return KnownKeys.model_validate(read_mapping(path))
-    except ValidationError as error:
-        raise ConfigError(f"{path}: {first_problem(error)}") from None
+    """Return the known keys of a format."""
+    return read_valid(FOLDER / f"{name}.yaml", KnownKeys, ConfigError)

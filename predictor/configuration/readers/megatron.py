@@ -15,7 +15,7 @@ from predictor.configuration.readers.megatron_options import Options, load
 from predictor.configuration.readers.result import Read
 
 FORMAT = "Megatron-LM arguments"
-# Tokens of tokenizers whose vocabulary is always the same one.
+# Vocabulary sizes of tokenizers with a fixed vocabulary.
 TOKENIZERS = {"GPT2BPETokenizer": 50257, "Llama2Tokenizer": 32000}
 
 
@@ -46,7 +46,7 @@ def read(path: Path, num_gpus: int | None = None) -> Read:
         )
     gpus = num_gpus or world_size
     if gpus is None or gpus % model_ranks:
-        # Examples say one node for the user to change.
+        # Example scripts have one node, for the user to change.
         reason = "says no number of GPUs" if gpus is None else f"says {gpus} GPUs for a model that takes {model_ranks}"
         unsaid["parallelism.data_parallel_size"] = f"{path.name} {reason}"
     else:
@@ -85,23 +85,23 @@ def _biases(options: Options) -> bool | str:
 
 
 def _attention(options: Options, notes: list[str]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    attention: dict[str, Any] = {}
     groups = options.whole("num-query-groups", 1)
     if options.switch("group-query-attention"):
-        found["num_key_value_heads"] = groups
+        attention["num_key_value_heads"] = groups
     if (channels := options.optional_whole("kv-channels")) is not None:
-        found["head_dim"] = channels
+        attention["head_dim"] = channels
     if options.switch("qk-layernorm"):
-        found["qk_norm"] = True
+        attention["qk_norm"] = True
     window = options.get("window-size")
     if window is not None:
         left = re.match(r"\(?\s*(\d+)", str(window))
         if left is None:
             raise options.error("window-size", "expected the tokens to the left and right, such as 4096,0")
-        found["sliding_window"] = int(left[1]) + 1  # the token itself is not among those to its left
+        attention["sliding_window"] = int(left[1]) + 1  # the token itself comes on top
     if options.text("cp-comm-type", "p2p") != "p2p":
         notes.append("--cp-comm-type: context parallelism is predicted as a ring (p2p)")
-    return found
+    return attention
 
 
 def _positions(options: Options) -> dict[str, Any]:
@@ -133,7 +133,7 @@ def _vocabulary(options: Options) -> dict[str, int]:
 
 
 def _kernels(options: Options, notes: list[str]) -> dict[str, Any]:
-    """Return which kernels run; Transformer Engine is the default from core release 0.6 on."""
+    """Return the keys that name kernels; Transformer Engine is the default from core release 0.6 on."""
     if not any(options.has(key) for key in ("transformer-impl", "use-flash-attn", "attention-backend")):
         notes.append("--transformer-impl is not in the file: predicted with transformer_engine and flash attention")
     is_local = options.text("transformer-impl", "transformer_engine", ("local", "transformer_engine")) == "local"
@@ -162,7 +162,7 @@ def _fuses_side_kernels(options: Options, notes: list[str]) -> bool:
     dropout = not options.switch("no-bias-dropout-fusion")
     name = "no-bias-swiglu-fusion" if options.switch("swiglu") else "no-bias-gelu-fusion"
     activation = not options.switch(name)
-    options.asked |= {"no-bias-swiglu-fusion", "no-bias-gelu-fusion"}
+    options.used |= {"no-bias-swiglu-fusion", "no-bias-gelu-fusion"}
     if dropout != activation:
         notes.append(f"--{name} and --no-bias-dropout-fusion differ: side kernels are predicted unfused")
     return dropout and activation
@@ -192,7 +192,7 @@ def _experts(options: Options, model: dict[str, Any], notes: list[str]) -> dict[
 
 
 def _dense_layers(options: Options, frequency: Any, layers: int) -> int:
-    """Return how many layers at the start have no experts, from a period or a list such as ([0]*1+[1]*26).
+    """Return the number of layers without experts at the start, from a period or a list such as ([0]*1+[1]*26).
 
     Raises:
         ConfigError: layers without experts stand elsewhere.
@@ -202,10 +202,10 @@ def _dense_layers(options: Options, frequency: Any, layers: int) -> int:
     text = str(frequency).strip("'\"() ").replace(" ", "")
     pattern: list[int] = []
     for part in text.split("+"):
-        found = re.fullmatch(r"\(?\[([01](?:,[01])*)\]\)?(?:\*(\d+))?", part)
-        if found is None:
+        run = re.fullmatch(r"\(?\[([01](?:,[01])*)\]\)?(?:\*(\d+))?", part)
+        if run is None:
             raise options.error("moe-layer-freq", "expected 1, or a list such as [0]*1+[1]*31")
-        pattern += [int(one) for one in found[1].split(",")] * int(found[2] or 1)
+        pattern += [int(layer) for layer in run[1].split(",")] * int(run[2] or 1)
     dense = pattern.index(1) if 1 in pattern else len(pattern)
     if len(pattern) != layers or 0 in pattern[dense:] or dense == layers:
         raise options.error(
@@ -238,7 +238,7 @@ def _recompute(options: Options, notes: list[str]) -> str:
         granularity = "full"
     method = options.text("recompute-method", "", ("uniform", "block"))
     count = options.optional_whole("recompute-num-layers")
-    modules = [one for one in str(options.get("recompute-modules") or "").split() if one != "core_attn"]
+    modules = [name for name in str(options.get("recompute-modules") or "").split() if name != "core_attn"]
     if granularity == "selective" and modules:
         notes.append(f"--recompute-modules {' '.join(modules)}: predicted is the recomputation of attention alone")
     if granularity == "full" and method == "block" and count is not None:

@@ -19,22 +19,22 @@ def ranks_of_a_model(options: Options) -> int:
 
 
 def replicas(options: Options, data_parallel_size: int) -> dict[str, int]:
-    """Return what follows from the number of replicas."""
-    found = {"data_parallel_size": data_parallel_size}
+    """Return the keys of ``parallelism`` that follow from the number of replicas."""
+    keys = {"data_parallel_size": data_parallel_size}
     if options.switch("overlap-grad-reduce") and options.optional_whole("ddp-bucket-size") is None:
-        found["gradient_bucket_elements"] = MEGATRON_LM.bucket_elements(data_parallel_size)
-    return found
+        keys["gradient_bucket_elements"] = MEGATRON_LM.bucket_elements(data_parallel_size)
+    return keys
 
 
 def parallelism(options: Options, notes: list[str]) -> dict[str, Any]:
-    """Return the section ``parallelism``, without what follows from the number of GPUs.
+    """Return the section ``parallelism``, without the keys that follow from the number of GPUs.
 
     Raises:
         ConfigError: degrees do not divide the layers.
     """
     tp = options.whole("tensor-model-parallel-size", 1)
     pp = options.whole("pipeline-model-parallel-size", 1)
-    found: dict[str, Any] = {
+    keys: dict[str, Any] = {
         "tensor_parallel_size": tp,
         # With one rank Megatron-LM switches it off.
         "sequence_parallel": options.switch("sequence-parallel") and tp > 1,
@@ -44,8 +44,8 @@ def parallelism(options: Options, notes: list[str]) -> dict[str, Any]:
         **_schedule(options, pp, notes),
     }
     if options.switch("use-tp-pp-dp-mapping"):
-        found["rank_order"] = ["tp", "cp", "pp", "dp"]
-    return found | _gradients(options, notes)
+        keys["rank_order"] = ["tp", "cp", "pp", "dp"]
+    return keys | _gradients(options, notes)
 
 
 def _experts(options: Options, tp: int) -> dict[str, int]:
@@ -69,17 +69,17 @@ def _schedule(options: Options, pp: int, notes: list[str]) -> dict[str, Any]:
             )
     if options.switch("no-overlap-p2p-communication") and num_chunks > 1:
         notes.append("--no-overlap-p2p-communication: messages of an interleaved schedule are predicted to overlap")
-    found: dict[str, Any] = {}
+    keys: dict[str, Any] = {}
     if pp > 1:
-        found["schedule"] = "interleaved_1f1b" if num_chunks > 1 else "1f1b"
+        keys["schedule"] = "interleaved_1f1b" if num_chunks > 1 else "1f1b"
     if num_chunks > 1:
-        found["virtual_pipeline_parallel_size"] = num_chunks
+        keys["virtual_pipeline_parallel_size"] = num_chunks
     split = _split(options, layers, pp)
-    return found | ({"layers_per_stage": split} if split else {})
+    return keys | ({"layers_per_stage": split} if split else {})
 
 
 def _split(options: Options, layers: int, pp: int) -> list[int]:
-    """Return layers per stage where the first and the last stage differ, nothing where all are alike."""
+    """Return layers per stage if the first or the last stage differs from the others, else an empty list."""
     first = options.optional_whole("decoder-first-pipeline-num-layers")
     last = options.optional_whole("decoder-last-pipeline-num-layers")
     embedding = options.switch("account-for-embedding-in-pipeline-split")
@@ -102,7 +102,7 @@ def _split(options: Options, layers: int, pp: int) -> list[int]:
 
 def _gradients(options: Options, notes: list[str]) -> dict[str, Any]:
     stage = _zero_stage(options)
-    found: dict[str, Any] = {
+    keys: dict[str, Any] = {
         "zero_stage": stage,
         "gradient_reduction": "reduce_scatter" if stage else "all_reduce",
         "overlap_gradient_reduction": options.switch("overlap-grad-reduce"),
@@ -110,17 +110,17 @@ def _gradients(options: Options, notes: list[str]) -> dict[str, Any]:
         "overlap_tensor_parallel": options.switch("tp-comm-overlap"),
     }
     if options.switch("use-torch-fsdp2"):
-        found |= FSDP2.section("parallelism")
+        keys |= FSDP2.section("parallelism")
     in_half = options.switch("grad-reduce-in-bf16")
     accumulates = options.switch("accumulate-allreduce-grads-in-fp32")
-    found["fp32_gradients"] = accumulates or (options.switch("bf16") and not in_half)
+    keys["fp32_gradients"] = accumulates or (options.switch("bf16") and not in_half)
     bucket = options.optional_whole("ddp-bucket-size")
     if bucket is not None:
-        found["gradient_bucket_elements"] = bucket
+        keys["gradient_bucket_elements"] = bucket
     # Releases of 2021: « local » reduces after the backward pass, « torch » is PyTorch's own.
     if options.text("DDP-impl", "local") != "local":
         notes.append("--DDP-impl: predicted as Megatron-LM's own reduction of gradients")
-    return found
+    return keys
 
 
 def _zero_stage(options: Options) -> int:

@@ -14,7 +14,7 @@ from predictor.configuration.readers.known_keys import known_keys
 from predictor.configuration.readers.shell_script import Script, is_unknown, parse, shown
 
 KEYS = "megatron"
-# What tells a command line of Megatron-LM from any other text.
+# Recognises a command line of Megatron-LM.
 TELLING = re.compile(r"--(?:num-layers|tensor-model-parallel-size|micro-batch-size|num-attention-heads)\b")
 LAUNCHER = ("nproc-per-node", "nnodes")
 AS_IT_RUNS = "print the command that runs (echo in front of it) and read that"
@@ -24,10 +24,10 @@ class Options(Fields):
     """Arguments by name, dashes between words; True where no value follows."""
 
     def get(self, key: str) -> Any:
-        """Return a value; one that only a run would tell is an error.
+        """Return a value.
 
         Raises:
-            ConfigError: the script does not say the value.
+            ConfigError: the value is known only when the script runs.
         """
         value = Fields.get(self, key)
         if isinstance(value, str) and is_unknown(value):
@@ -41,10 +41,10 @@ class Options(Fields):
         return shown(str(self.values.get(key))) if self.values.get(key) is not True else "given"
 
     def refuse(self) -> None:
-        """Raise where an argument changes the cost in a way that is not modelled.
+        """Refuse arguments that change the cost in a way that is not modelled.
 
         Raises:
-            ConfigError: with the reason and the way out.
+            ConfigError: there is one; the message has reason and remedy.
         """
         for name, reason in known_keys(KEYS).refused.items():
             key = name.replace("_", "-")
@@ -52,19 +52,19 @@ class Options(Fields):
                 raise self.error(key, reason)
 
     def rest(self) -> list[str]:
-        """Return notes on options that were not read, after everything has been read.
+        """Return notes on the arguments that the reader did not use.
 
         Raises:
-            ConfigError: an argument is unknown, so that it could matter.
+            ConfigError: an argument is unknown, and could affect the cost.
         """
         known = known_keys(KEYS)
         notes = []
-        for key in self.unasked():
+        for key in self.unused():
             name = key.replace("-", "_")
             if name in known.noted:
                 notes.append(known.noted[name])
             elif name not in known.refused and not known.is_irrelevant(name):
-                usual = [one.replace("-", "_") for one in self.asked] + list(known.irrelevant)
+                usual = [used.replace("-", "_") for used in self.used] + list(known.irrelevant)
                 raise ConfigError(
                     f"{self.where}: --{key} is not an argument of Megatron-LM that is known here."
                     f"{nearest(name, usual).replace('_', '-')} Remove it from the file if it changes no cost of a step"
@@ -121,21 +121,17 @@ def _from_mapping(content: dict[Any, Any]) -> list[str]:
 
 
 def _words(script: Script) -> list[str]:
-    """Return the words of the command that trains; of a file that only lists arguments, all of them."""
+    """Return the words of the training command with the launcher's sizes; of a plain list of arguments, all words."""
     if script.commands and script.commands[0][0].startswith("--"):
         return [word for words in script.commands for word in words]  # a value may stand on a line of its own
     training = [words for words in script.commands if TELLING.search(" ".join(words))]
     if training:
         words = training[-1]
         program = next((i for i, word in enumerate(words) if word.strip("\"'").endswith(".py")), 0)
-        return _launcher(words[:program]) + words[program + 1 :]
+        launcher = _values(words[:program])
+        sizes = [word for key in LAUNCHER if key in launcher for word in (f"--{key}", str(launcher[key]))]
+        return sizes + words[program + 1 :]
     return [word for value in script.values.values() if "--" in value for word in value.split()]
-
-
-def _launcher(words: list[str]) -> list[str]:
-    """Return what a launcher's own options say about the number of GPUs."""
-    values = _values(words)
-    return [word for key in LAUNCHER if key in values for word in (f"--{key}", str(values[key]))]
 
 
 def _values(words: list[str]) -> dict[str, Any]:

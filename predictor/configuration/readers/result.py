@@ -1,4 +1,4 @@
-"""The result of a reader: part of a full-form configuration, and notes for the user."""
+"""The result of a reader: part of a full-form configuration, and notes."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ class Read:
     """A part of a configuration.
 
     Attributes:
-        content: sections of the full form and their keys, only those that the file decides.
-        notes: sentences about what a prediction of it leaves out.
-        format: the name of the format that it was read from.
-        unsaid: keys of the full form that the file leaves open although a run needs them, each with why.
+        content: sections of the full form with the keys that the file determines.
+        notes: sentences about keys that a prediction leaves out.
+        format: name of the file's format.
+        unsaid: required keys of the full form that the file leaves open, each with the reason.
     """
 
     content: dict[str, Any]
@@ -23,10 +23,10 @@ class Read:
     unsaid: dict[str, str] = field(default_factory=dict)
 
     def still_unsaid(self, content: dict[str, Any]) -> list[str]:
-        """Return a sentence for every key that the file leaves open and a configuration does not say either.
+        """Return a sentence for every required key that neither the file nor the configuration has.
 
         Args:
-            content: the configuration that the file became a part of, presets spelt out.
+            content: the whole configuration, presets expanded.
         """
         sentences = []
         for key, reason in self.unsaid.items():

@@ -1,7 +1,7 @@
 """Read the words of a shell script without running it: assignments, arrays and ${variables}, nothing that executes.
 
-What only a run would tell (positional arguments, command substitution, the environment) is marked as unknown in the
-word that contains it, so that a reader can refuse it where it matters.
+Expansions whose value is known only when the script runs (positional arguments, command substitution, environment) are
+marked as unknown in their word, so that a reader can refuse them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-UNKNOWN = "\x00"  # brackets the text of an expansion that nobody here can know
+UNKNOWN = "\x00"  # encloses the text of an expansion of unknown value
 
 _VARIABLE = re.compile(r"\$(?:\{([^{}]*(?:\{[^{}]*\}[^{}]*)*)\}|([A-Za-z_]\w*)|([0-9@*#?$!]))")
 _NAME = re.compile(r"([A-Za-z_]\w*)(?:\[[@*0]\])?(?:(:?[-=])(.*))?", re.DOTALL)
@@ -31,12 +31,12 @@ _ARITHMETIC: dict[type, Callable[[int, int], int]] = {
 
 @dataclass(slots=True)
 class Script:
-    """What a script says.
+    """Variables and commands of a script.
 
     Attributes:
-        values: its variables, arrays joined with spaces.
+        values: of variables, arrays joined with spaces.
         conditional: words of assignments that stand in a condition or a loop, by variable.
-        used: variables that something expands.
+        used: variables that are expanded.
         commands: the words of every command, expanded.
     """
 
@@ -47,7 +47,7 @@ class Script:
 
 
 def is_unknown(word: str) -> bool:
-    """Return whether a word contains what only a run would tell."""
+    """Return whether a word contains an expansion of unknown value."""
     return UNKNOWN in word
 
 
@@ -84,11 +84,11 @@ def parse(text: str) -> Script:
 
 
 def _assign(script: Script, word: str, is_conditional: bool) -> None:
-    found = _ASSIGNMENT.match(word)
-    if found is None:
+    assignment = _ASSIGNMENT.match(word)
+    if assignment is None:
         return
-    name, appends = found[1], bool(found[2])
-    value = _expand(word[found.end() :], script)
+    name, appends = assignment[1], bool(assignment[2])
+    value = _expand(word[assignment.end() :], script)
     if is_conditional:
         script.conditional.setdefault(name, []).extend(value.split())
         return
@@ -98,22 +98,22 @@ def _assign(script: Script, word: str, is_conditional: bool) -> None:
 def _expand(word: str, script: Script) -> str:
     """Return a word with its variables replaced; quotes have been removed by now."""
 
-    def replace(found: re.Match[str]) -> str:
-        inner = found[1] if found[1] is not None else found[2]
+    def replace(variable: re.Match[str]) -> str:
+        inner = variable[1] if variable[1] is not None else variable[2]
         parts = _NAME.fullmatch(inner) if inner is not None else None
         if parts is None:  # ${1:-x} has a default even so
             default = re.fullmatch(r"[0-9]+:?-(.*)", inner or "", re.DOTALL)
-            return _expand(default[1].strip("\"'"), script) if default else _unknown(found[0])
+            return _expand(default[1].strip("\"'"), script) if default else _unknown(variable[0])
         name, default_kind, default_text = parts.groups()
         script.used.add(name)
         if name in script.conditional and name not in script.values:
-            return _unknown(found[0])
+            return _unknown(variable[0])
         value = script.values.get(name)
         if value:
             return value
         if default_kind:
             return _expand(default_text.strip("\"'"), script)
-        return value if value is not None else _unknown(found[0])
+        return value if value is not None else _unknown(variable[0])
 
     word = _replace_arithmetic(word, script)
     return _VARIABLE.sub(replace, word)
@@ -184,12 +184,12 @@ def _word(text: str, position: int) -> tuple[str, int]:
             return f"{word}{inside}", position
         if character in " \t\r\n;|&()":
             break
-        piece, position = _piece(text, position)
-        word += piece
+        part, position = _part(text, position)
+        word += part
     return word, position
 
 
-def _piece(text: str, position: int) -> tuple[str, int]:
+def _part(text: str, position: int) -> tuple[str, int]:
     """Return a quoted string, an expansion or one character, and where it ends."""
     character = text[position]
     if character == "\\":
@@ -214,10 +214,10 @@ def _double_quoted(text: str, position: int) -> tuple[str, int]:
     word = ""
     while position < len(text) and text[position] != '"':
         if text[position] == "'":
-            piece, position = "'", position + 1
+            part, position = "'", position + 1
         else:
-            piece, position = _piece(text, position)
-        word += piece
+            part, position = _part(text, position)
+        word += part
     return word, position + 1
 
 

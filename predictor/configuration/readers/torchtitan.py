@@ -21,24 +21,13 @@ from predictor.workloads.frameworks import TORCHTITAN_DDP, TORCHTITAN_FSDP2
 FORMAT = "torchtitan TOML"
 KEYS = "torchtitan"
 SECTIONS = ("activation_checkpoint", "compile", "model", "optimizer", "parallelism", "training")
-# Presets by torchtitan's name and flavor; its Llama 3 is today's 3.1, of the same shapes.
+# Flavors by torchtitan's model name; a preset has torchtitan's name in lower case, but Llama 3 its release.
+LLAMA_3 = {flavor: f"llama3.1-{flavor.lower()}" for flavor in ("8B", "70B", "405B")}
 PRESETS = {
-    "llama3": {
-        "1B": "llama3.2-1b",
-        "3B": "llama3.2-3b",
-        "8B": "llama3.1-8b",
-        "70B": "llama3.1-70b",
-        "405B": "llama3.1-405b",
-    },
+    "llama3": {"1B": "llama3.2-1b", "3B": "llama3.2-3b", **LLAMA_3},
     "qwen3": {
-        "0.6B": "qwen3-0.6b",
-        "1.7B": "qwen3-1.7b",
-        "4B": "qwen3-4b",
-        "8B": "qwen3-8b",
-        "14B": "qwen3-14b",
-        "32B": "qwen3-32b",
-        "30B-A3B": "qwen3-30b-a3b",
-        "235B-A22B": "qwen3-235b-a22b",
+        flavor: f"qwen3-{flavor.lower()}"
+        for flavor in ("0.6B", "1.7B", "4B", "8B", "14B", "32B", "30B-A3B", "235B-A22B")
     },
 }
 SCHEDULES = {"1f1b": "1f1b", "gpipe": "all_forward_all_backward", "interleaved1f1b": "interleaved_1f1b"}
@@ -125,13 +114,13 @@ def _degrees(layout: Fields, num_gpus: int | None, unsaid: dict[str, str]) -> di
         )
     if layout.whole("expert_tensor_parallel_degree", tp) not in (1, tp):
         raise layout.error("expert_tensor_parallel_degree", f"experts are modelled split as all else is; write {tp}")
-    found: dict[str, Any] = {
+    keys: dict[str, Any] = {
         "tensor_parallel_size": tp,
         "sequence_parallel": tp > 1,
         "pipeline_parallel_size": pp,
         "context_parallel_size": cp,
     }
-    found |= {"expert_parallel_size": ep} if ep > 1 else {}
+    keys |= {"expert_parallel_size": ep} if ep > 1 else {}
     dp = replicate * shard
     if num_gpus is not None:
         rest = num_gpus % (tp * pp * cp)
@@ -141,11 +130,11 @@ def _degrees(layout: Fields, num_gpus: int | None, unsaid: dict[str, str]) -> di
             )
         dp = num_gpus // (tp * pp * cp)
     if dp > 0:
-        return found | {"data_parallel_size": dp}
+        return keys | {"data_parallel_size": dp}
     unsaid["parallelism.data_parallel_size"] = (
         f"{layout.where}: data_parallel_shard_degree -1 takes the rest of the GPUs"
     )
-    return found
+    return keys
 
 
 def _replicas(layout: Fields, notes: list[str]) -> dict[str, Any]:
@@ -156,11 +145,11 @@ def _replicas(layout: Fields, notes: list[str]) -> dict[str, Any]:
     rotation = layout.text("context_parallel_rotate_method", "allgather", ("allgather", "alltoall"))
     if rotation == "allgather" and layout.whole("context_parallel_degree", 1) > 1:
         notes.append("context_parallel_rotate_method allgather: keys and values are predicted to travel around a ring")
-    found: dict[str, Any] = {"overlap_tensor_parallel": overlaps}
+    keys: dict[str, Any] = {"overlap_tensor_parallel": overlaps}
     if layout.whole("data_parallel_shard_degree", -1, least=-1) == 1:
-        return found | TORCHTITAN_DDP.section("parallelism")
+        return keys | TORCHTITAN_DDP.section("parallelism")
     # Weights that stay gathered after the forward pass are sharded like ZeRO-2.
-    return found | TORCHTITAN_FSDP2.section("parallelism") | ({} if is_whole else {"zero_stage": 2})
+    return keys | TORCHTITAN_FSDP2.section("parallelism") | ({} if is_whole else {"zero_stage": 2})
 
 
 def _pipeline(layout: Fields, layers: int, notes: list[str]) -> dict[str, Any]:
@@ -184,12 +173,11 @@ def _pipeline(layout: Fields, layers: int, notes: list[str]) -> dict[str, Any]:
     split = _split(layers, stages, first, last)
     if min(split) < 1:
         raise layout.error("pipeline_parallel_degree", f"{layers} layers do not fill its {stages} stages")
-    found: dict[str, Any] = {"schedule": schedule}
     if not is_looped:
-        return found | {"layers_per_stage": split}
+        return {"schedule": schedule, "layers_per_stage": split}
     if len(set(split)) > 1:
         notes.append(f"stages of {min(split)} to {max(split)} layers are predicted as evenly as the layers divide")
-    return found | {"virtual_pipeline_parallel_size": stages // pp}
+    return {"schedule": schedule, "virtual_pipeline_parallel_size": stages // pp}
 
 
 def _split(layers: int, stages: int, first: int, last: int) -> list[int]:
@@ -243,14 +231,14 @@ def _rest(job: Fields, sections: dict[str, Fields], notes: list[str]) -> None:
     known = known_keys(KEYS)
     for name, values in job.values.items():
         holder = sections.get(name) or job.section(name)
-        for key in holder.unasked():
+        for key in holder.unused():
             full = f"{name}.{key}"
             if full in known.noted:
                 notes += [known.noted[full]] if values[key] else []
             elif full in known.refused or known.is_irrelevant(full) or not values[key]:
                 continue
             elif name in SECTIONS:
-                usual = sorted(holder.asked | {one.partition(".")[2] for one in known.irrelevant})
+                usual = sorted(holder.used | {name.partition(".")[2] for name in known.irrelevant})
                 raise holder.error(key, f"it is not known here.{nearest(key, usual)} Remove it if it changes no cost")
             else:
                 notes.append(f"{full}: not used, as unknown")

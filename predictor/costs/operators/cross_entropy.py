@@ -1,17 +1,18 @@
 """Vocabulary-parallel cross entropy on the logits of one rank, which most frameworks widen to fp32 first."""
 
 from predictor.costs.operator import Direction, Operator, Shape
-from predictor.costs.work import Work, elementwise_work
+from predictor.costs.work import Work
 
-# Forward, any implementation reads the logits; backward it reads them again, or the softmax kept instead, and writes
-# their gradient. Megatron-LM's steps read and write four times as much forward, which the fit finds out by itself.
+# Least passes over the logits: read forward; read again (or the softmax kept instead) and their gradient written
+# backward. Megatron-LM reads and writes four times as much forward, which the fitted time per byte includes.
 PASSES = (1, 2)
 
 
 def _work(shape: Shape, direction: Direction, num_multiprocessors: int) -> Work:
-    """PASSES over the logits, and a little of its own for each token."""
+    """PASSES over the logits; ``extras``: tokens."""
     tokens, vocab, logit_bytes = shape
-    return elementwise_work(tokens * vocab, PASSES[direction is Direction.BACKWARD] * logit_bytes, (float(tokens),))
+    passes = PASSES[direction is Direction.BACKWARD]
+    return Work(0.0, float(tokens * vocab * passes * logit_bytes), (float(tokens),))
 
 
 OPERATOR = Operator(

@@ -1,13 +1,12 @@
-"""Copy of fp32 numbers in 16 bits, as mixed-precision weights are made; backward copies the gradients back."""
+"""Cast of fp32 weights to 16 bits for mixed precision; backward casts the gradients back."""
 
 from predictor.costs.operator import Direction, Operator, Shape
 from predictor.costs.work import Work
 
-BYTES_PER_ELEMENT = 6
+BYTES_PER_ELEMENT = 6  # fp32 on one side, 16 bits on the other
 
 
 def _work(shape: Shape, direction: Direction, num_multiprocessors: int) -> Work:
-    """Four bytes on one side, two on the other."""
     return Work(0.0, float(shape[0]) * BYTES_PER_ELEMENT)
 
 

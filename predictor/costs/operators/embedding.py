@@ -7,18 +7,17 @@ from predictor.costs.work import ELEMENT_BYTES, Work
 
 
 def distinct_rows(tokens: int, vocab: int) -> float:
-    """Return how many different rows tokens ask for, expected of uniform ids: vocab · (1 − (1 − 1 / vocab)^tokens).
+    """Return the expected number of distinct rows looked up by uniform ids: vocab · (1 − (1 − 1 / vocab)^tokens).
 
-    A language repeats its words more often, and a rank of several sees only its own, so there are fewer then.
+    An upper bound: natural language repeats its tokens more often, and a vocabulary-parallel rank sees only its share.
     """
     return -vocab * expm1(tokens * log1p(-1.0 / vocab)) if vocab > 1 else 1.0
 
 
 def _work(shape: Shape, direction: Direction, num_multiprocessors: int) -> Work:
-    """One row per token is written, or its gradient read; forward a row that repeats comes from the cache.
+    """Forward reads each distinct row once and writes one row per token; backward writes a dense gradient.
 
-    Backward writes a dense gradient of the whole table. ``extras``: the rows that a copy reads and writes, wherever
-    they come from; tokens.
+    ``extras``: bytes of one read and one write per token, cached or not; tokens.
     """
     tokens, vocab, hidden = shape
     row_bytes = float(hidden * ELEMENT_BYTES)

@@ -1,4 +1,4 @@
-"""FFN up-projection: (tokens, hidden) @ (hidden, ffn / tensor_parallel), twice as wide where it makes a gate too."""
+"""FFN up-projection: (tokens, hidden) @ (hidden, ffn / tensor_parallel); twice the width with a gate."""
 
 from predictor.costs.operator import linear
 

@@ -1,7 +1,7 @@
-"""Activation or gradient to fp8 before its matrix products: amax, scale, cast, and a transposed copy.
+"""Quantisation to fp8 before a matrix product: amax, scale, cast, and a transposed copy.
 
-Forward is the activation's, backward the gradient's. The weight gradient sums over tokens, and Hopper's tensor cores
-take fp8 operands only with the summed size last, so each exists as it is and transposed.
+Forward of the activation, backward of the gradient. The weight gradient reduces over tokens, and Hopper's tensor cores
+take fp8 operands only with the reduced dimension last, so both layouts are needed.
 """
 
 from predictor.costs.operator import Direction, Operator, Shape
@@ -11,7 +11,7 @@ BYTES_PER_ELEMENT = 4
 
 
 def _work(shape: Shape, direction: Direction, num_multiprocessors: int) -> Work:
-    """Two bytes read, and one written twice; scales are a hundredth of that at most, and are not counted."""
+    """Two bytes read, one byte written twice; scales, at most a hundredth of that, are not counted."""
     rows, columns = shape
     return Work(0.0, float(rows * columns * BYTES_PER_ELEMENT))
 

@@ -1,13 +1,9 @@
-"""FlashAttention-2 where several query heads share a key-value head, or where a query sees a window of keys only."""
+"""FlashAttention-2 with key-value heads shared by several query heads, or with a sliding window."""
 
 from math import ceil
 
 from predictor.costs.operator import Direction, Operator, Shape, StandIn
-from predictor.costs.operators.flash_attention import (
-    BACKWARD_TO_FORWARD_FLOPS,
-    BLOCK_ROWS,
-    padded_head_dim,
-)
+from predictor.costs.operators.flash_attention import BACKWARD_TO_FORWARD_FLOPS, BLOCK_ROWS, padded_head_dim
 from predictor.costs.work import ELEMENT_BYTES, Work, whole_waves
 
 
@@ -45,7 +41,7 @@ def _work(shape: Shape, direction: Direction, num_multiprocessors: int) -> Work:
 
 
 def _stand_in(shape: Shape, direction: Direction, num_multiprocessors: int) -> StandIn:
-    """Attention over as many query heads: the kernel computes per query head; a window skips blocks."""
+    """FlashAttention over as many query heads, times the share of blocks that the window leaves."""
     batch, length, heads, _, head_dim, causal, window = shape
     whole = computed_share(length, bool(causal), 0)
     times = computed_share(length, bool(causal), window) / whole

@@ -1,18 +1,12 @@
 """Fused LayerNorm over the hidden dimension."""
 
-from predictor.costs.operator import Shape
 from predictor.costs.streams import over_elements
-
-
-def _rows(shape: Shape) -> int:
-    return shape[0]
-
 
 OPERATOR = over_elements(
     name="layer_norm",
     dimensions=("tokens", "hidden"),
     passes=(2, 3),  # read and written once; backward reads input and gradient and writes one
-    rows=_rows,
+    rows=lambda shape: shape[0],
     launches=(1, 3),
     source="Ba et al. 2016, arXiv:1607.06450; one fused kernel per direction and one for the weight gradients",
 )

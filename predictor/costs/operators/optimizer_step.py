@@ -1,12 +1,7 @@
 """Fused Adam step over a list of fp32 tensors (parameters, gradients, two moments)."""
 
-from predictor.costs.streams import over_parameters
-
-# fp32 parameter, gradient and two moments read; parameter and moments written.
-BYTES_PER_PARAMETER = 28
+from predictor.costs.streams import ADAM_BYTES, over_parameters
 
 OPERATOR = over_parameters(
-    "optimizer_step",
-    BYTES_PER_PARAMETER,
-    source="Kingma and Ba 2014, arXiv:1412.6980; fused multi-tensor kernel in fp32",
+    "optimizer_step", ADAM_BYTES, source="Kingma and Ba 2014, arXiv:1412.6980; fused multi-tensor kernel in fp32"
 )

@@ -5,13 +5,13 @@ from dataclasses import replace
 from predictor.costs.operator import Direction, Shape, StandIn
 from predictor.costs.streams import over_elements
 
-# What two kernels of their own, SiLU and product, read and write per element: 2 and 3 forward, 3 and 5 backward.
+# Reads and writes per element of separate SiLU and product kernels: 2 and 3 forward, 3 and 5 backward.
 UNFUSED_PASSES = (5, 8)
 RESIDUAL_ADD_PASSES = 3
 
 
 def _stand_in(shape: Shape, direction: Direction, num_multiprocessors: int) -> StandIn:
-    """A residual addition of the same size, as many times over as the bytes of both kernels ask for."""
+    """A residual addition of the same size, in proportion to the bytes."""
     passes = UNFUSED_PASSES[direction is Direction.BACKWARD]
     return StandIn("residual_add", shape, passes / RESIDUAL_ADD_PASSES)
 

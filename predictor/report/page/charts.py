@@ -1,4 +1,4 @@
-"""The page's charts as SVG: stacked bars and a scatter, axes with units, in colours that everybody can tell apart."""
+"""The page's charts as SVG: stacked bars and a scatter, axes with units, in a colour-blind safe palette."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from predictor.base.drawing import BLUE, GREEN, ORANGE, PURPLE, SKY_BLUE, VERMILION, element, text, ticks
 
-# Greys for what is idle, and lighter or darker shades for what belongs together.
+# Grey for idle time, shades of a colour for related parts.
 COLOURS = {
     "forward": SKY_BLUE,
     "recompute": "#a9dcf7",
@@ -93,7 +93,7 @@ def bars(rows: Sequence[Bar], unit: str, label: str, limit: float | None = None)
 
 
 def legend(rows: Sequence[Bar]) -> str:
-    """Return the names of all parts that occur, with their colours."""
+    """Return the names of all parts, with their colours."""
     names = dict.fromkeys(name for row in rows for name, size in row.parts.items() if size > 0)
     entries = (f'<li><i style="background:{COLOURS[name]}"></i>{escape(name)}</li>' for name in names)
     return f'<ul class="legend">{"".join(entries)}</ul>'
@@ -114,7 +114,7 @@ def interval(us: float, low_us: float, high_us: float) -> str:
 
 
 def scatter(points: Sequence[Point], x_label: str, y_label: str) -> str:
-    """Return a scatter, both axes from 0; marked points stand out, every point says what it is."""
+    """Return a scatter, both axes from 0; marked points stand out, every point has a tooltip."""
     bottom = 320
     x_marks, y_marks = ticks(max(p.x for p in points)), ticks(max(p.y for p in points))
     x_scale, y_scale = (WIDTH - LEFT - RIGHT) / x_marks[-1], bottom / y_marks[-1]
@@ -125,7 +125,7 @@ def scatter(points: Sequence[Point], x_label: str, y_label: str) -> str:
         shapes.append(text(LEFT - 8, y + 4, f"{mark:,g}", text_anchor="end"))
     turned = f"translate(18 {bottom / 2}) rotate(-90)"
     shapes.append(text(0, 0, y_label, transform=turned, text_anchor="middle"))
-    for point in sorted(points, key=lambda one: one.is_marked):
+    for point in sorted(points, key=lambda point: point.is_marked):
         x, y = LEFT + point.x * x_scale, bottom - point.y * y_scale
         kind, radius = ("marked", 6) if point.is_marked else ("point", 4)
         shapes.append(element("circle", class_=kind, cx=x, cy=y, r=radius, title=point.label))

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from html import escape
 
 from predictor.configuration.loading import Loaded
 from predictor.costs.cost import Source
-from predictor.costs.published import PublishedSystem
 from predictor.report.budget import prediction_bill
 from predictor.report.json_document import notes
 from predictor.report.page.charts import Bar, Point, bars, interval, legend, scatter
@@ -17,8 +15,8 @@ from predictor.report.text import LABELS, duration, header_rows, span
 from predictor.search.answer import SearchAnswer, Winner
 from predictor.search.rank import described
 from predictor.step.breakdown import BY_BYTES, Answer, StageParts, answers, stage_parts
-from predictor.step.composition import Prediction
-from predictor.step.memory import GIB, StageMemory, run_memory
+from predictor.step.memory import GIB, StageMemory, step_memory
+from predictor.step.prediction import Prediction
 
 LISTED = 40
 STRENGTHS = {
@@ -30,9 +28,8 @@ STRENGTHS = {
 
 
 def _time_bars(parts: list[StageParts]) -> list[Bar]:
-    names = [field.name for field in fields(StageParts) if field.name in LABELS]
     return [
-        Bar(f"stage {i}", {LABELS[name]: getattr(stage, name) / 1e3 for name in names if getattr(stage, name) > 50.0})
+        Bar(f"stage {i}", {LABELS[name]: getattr(stage, name) / 1e3 for name in LABELS if getattr(stage, name) > 50.0})
         for i, stage in enumerate(parts)
     ]
 
@@ -61,7 +58,7 @@ def _outside(answer: Answer) -> str:
     if answer.source is Source.ANALYTIC or answer.outside is None:
         return ""
     if answer.outside == "operator":
-        return "transferred from another operator"
+        return f"transferred from {answer.donor}"
     return answer.outside if answer.factor is None else f"{answer.outside} {answer.factor:.3g} ×"
 
 
@@ -127,13 +124,13 @@ def _search_section(answer: SearchAnswer) -> str:
     )
 
 
-def _headline(prediction: Prediction, system: PublishedSystem, loaded: Loaded) -> str:
+def _headline(prediction: Prediction, loaded: Loaded) -> str:
     step = prediction.step
-    rows = header_rows(prediction, system, loaded.budget)
+    rows = header_rows(prediction, loaded)
     listed = "".join(
         f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in rows.items() if name != "Step time"
     )
-    bill = prediction_bill(prediction, system, loaded.budget)
+    bill = prediction_bill(prediction, loaded)
     whole = ""
     if loaded.budget.train_tokens is not None:
         tokens = f"{loaded.budget.train_tokens:.3g} tokens"
@@ -150,17 +147,17 @@ def page(prediction: Prediction, loaded: Loaded, picture: str, search_answer: Se
     """Return the page.
 
     Args:
-        prediction: what it is about.
-        loaded: the configuration behind it.
+        prediction: of a step.
+        loaded: its configuration.
         picture: of the pipeline, as SVG.
-        search_answer: a search over the same GPUs, where one was asked for.
+        search_answer: a search over the same GPUs; None without one.
     """
     system = loaded.system
-    parts, memory = stage_parts(prediction), run_memory(prediction.run)
+    parts, memory = stage_parts(prediction), step_memory(prediction.tasks)
     listed = answers(prediction, system)
     limit = system.hardware.gpu.memory_gib
-    time_bars, memory_bars = _time_bars(parts), [_memory_bar(i, one) for i, one in enumerate(memory)]
-    said = "".join(f"<li>{escape(note)}</li>" for note in notes(prediction, system, listed, loaded.notes))
+    time_bars, memory_bars = _time_bars(parts), [_memory_bar(i, needed) for i, needed in enumerate(memory)]
+    said = "".join(f"<li>{escape(note)}</li>" for note in notes(prediction, loaded, listed))
     sections = [
         _section("Where the step goes", legend(time_bars), bars(time_bars, "ms", "time of every stage by part")),
         _section("When: the pipeline", f'<div class="scroll">{picture}</div>'),
@@ -180,5 +177,5 @@ def page(prediction: Prediction, loaded: Loaded, picture: str, search_answer: Se
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" '
         f'content="width=device-width, initial-scale=1"><title>{escape(title)}</title><style>{STYLE}</style></head>'
-        f"<body><main>{_headline(prediction, system, loaded)}{''.join(sections)}</main></body></html>\n"
+        f"<body><main>{_headline(prediction, loaded)}{''.join(sections)}</main></body></html>\n"
     )

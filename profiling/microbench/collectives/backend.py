@@ -12,7 +12,7 @@ class Group(Protocol):
     """Some of the ranks, ready to communicate."""
 
     def call(self, collective: str, size_bytes: int) -> Callable[[], None]:
-        """Return one call on buffers that are allocated here."""
+        """Allocate the buffers of a call and return the call."""
         ...
 
     def time_us(self, call: Callable[[], None], calls: int) -> float:
@@ -21,7 +21,7 @@ class Group(Protocol):
 
 
 class Backend(Protocol):
-    """How this rank reaches the others."""
+    """Connection of this rank to the others."""
 
     kernel: str
     device: str
@@ -51,7 +51,7 @@ def elements(size_bytes: int, precision: str) -> int:
 
 
 def buffer_bytes(collective: str, size_bytes: int, num_ranks: int) -> int:
-    """Return what one rank allocates for a call: the sent and the received buffer together.
+    """Return the bytes that one rank allocates for a call, sent and received buffer together.
 
     >>> buffer_bytes("all_gather", 1024, 4), buffer_bytes("broadcast", 1024, 4)
     (5120, 1024)

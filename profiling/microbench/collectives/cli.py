@@ -25,10 +25,10 @@ COLUMNS = ("collective", "topology", "size_bytes", "median_us", "spread_us", "al
 
 
 def _names(given: list[str]) -> tuple[str, ...]:
-    """Return the collectives; ``all`` stands for every one.
+    """Return the collectives; ``all`` stands for every collective.
 
     Raises:
-        MeasureError: one is unknown.
+        MeasureError: a name is unknown.
     """
     for name in given:
         if name not in COLLECTIVES and name != ALL:
@@ -44,10 +44,10 @@ def _at_least_one(text: str) -> int:
 
 
 def _request(arguments: argparse.Namespace) -> Request:
-    """Check everything that can be checked before ranks start.
+    """Check the command line before ranks start.
 
     Raises:
-        MeasureError: see the message.
+        MeasureError: an option is bad, or there is no GPU.
     """
     topology = Topology(arguments.nodes, arguments.ranks_per_node)
     if topology.ranks < 2:
@@ -117,7 +117,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def register(commands: Any) -> None:
-    """Add the sub-command ``collective`` to ``commands``, what ``add_subparsers`` returned."""
+    """Add the sub-command ``collective`` to a parser's sub-commands."""
     command = commands.add_parser("collective", help="measure collectives over every topology of the allocation")
     command.add_argument("names", nargs="+", metavar="NAME", help=f"{', '.join(COLLECTIVES)}, or {ALL}")
     command.add_argument("--backend", choices=sorted(BACKENDS), default="gloo", help="default: gloo")
@@ -131,8 +131,6 @@ def register(commands: Any) -> None:
     command.add_argument(
         "--launcher", help='e.g. "srun --mpi=pmi2"; sizes are added (default: srun in a job, else mpiexec)'
     )
-    command.add_argument(
-        "--silence-s", type=float, default=300.0, help="ranks that say nothing for so long hang (default: 300)"
-    )
+    command.add_argument("--silence-s", type=float, default=300.0, help="ranks silent for longer hang (default: 300)")
     command.add_argument("--nccl-tests", type=Path, metavar="FOLDER", help="where all_reduce_perf and its sisters are")
     command.set_defaults(run=run)

@@ -6,17 +6,14 @@ nccl-tests needs no torch, and a process that opened the GPU would hold memory w
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
 from dataclasses import dataclass
 
 from microbench.collectives.errors import CollectiveError
-from microbench.device import find_device, printable
+from microbench.device import CAPABILITY_WITH_BF16, find_device, printable
 from microbench.errors import MeasureError
-from microbench.nvml import driver_branch
+from microbench.nvml import driver_branch, nvidia_smi, query_gpu
 
 FIELDS = ("name", "driver_version", "memory.total", "compute_cap")
-CAPABILITY_WITH_BF16 = 8.0
 QUERY_S = 60.0
 MIB = 2**20
 
@@ -53,36 +50,23 @@ def visible_gpus(environment: dict[str, str]) -> list[str]:
     listed = listed_gpus(environment)
     if listed is not None:
         return listed
-    words = ["nvidia-smi", "--list-gpus"]
-    try:
-        done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=QUERY_S)
-    except (OSError, subprocess.TimeoutExpired):
-        raise CollectiveError("no GPU here: nvidia-smi does not run; on a CPU use --backend gloo or mpi") from None
-    return [str(index) for index, line in enumerate(done.stdout.splitlines()) if line.startswith("GPU")]
+    lines = nvidia_smi("--list-gpus", timeout_s=QUERY_S)
+    if lines is None:
+        raise CollectiveError("no GPU here: nvidia-smi does not answer; on a CPU use --backend gloo or mpi")
+    return [str(index) for index, line in enumerate(lines.splitlines()) if line.startswith("GPU")]
 
 
-def ask_nvidia_smi(environment: dict[str, str]) -> Gpu | None:
-    """Return the first visible GPU; None where the driver's program is missing or does not answer."""
-    command, visible = shutil.which("nvidia-smi"), listed_gpus(environment)
-    if command is None or visible == []:
+def gpu_of_nvidia_smi(environment: dict[str, str]) -> Gpu | None:
+    """Return the first visible GPU; None where nvidia-smi is missing or does not answer."""
+    visible = listed_gpus(environment)
+    if visible == []:
         return None
-    which = ["-i", visible[0]] if visible else []
-    for fields in (FIELDS, FIELDS[:-1]):  # drivers before 510 do not know the compute capability
-        words = [command, *which, f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"]
-        try:
-            done = subprocess.run(words, capture_output=True, text=True, timeout=QUERY_S, check=False)
-        except (OSError, subprocess.TimeoutExpired):
-            return None
-        if done.returncode == 0 and done.stdout.strip():
-            return _gpu([value.strip() for value in done.stdout.splitlines()[0].split(",")])
-    return None
-
-
-def _gpu(values: list[str]) -> Gpu | None:
-    """Parse one line of nvidia-smi's output; a refused field reads "[N/A]"."""
-    if len(values) < len(FIELDS) - 1:
+    which = visible[0] if visible else None
+    # Drivers before 510 do not know the compute capability.
+    values = query_gpu(FIELDS, which, QUERY_S) or query_gpu(FIELDS[:-1], which, QUERY_S)
+    if values is None or len(values) < len(FIELDS) - 1:
         return None
-    name, driver, memory_mib, *capability = values
+    name, driver, memory_mib, *capability = values  # a field that is refused reads "[N/A]"
     half = None
     if capability and capability[0].replace(".", "", 1).isdigit():
         half = "bf16" if float(capability[0]) >= CAPABILITY_WITH_BF16 else "fp16"
@@ -95,9 +79,9 @@ def find_gpu(backend: str) -> Gpu:
     Raises:
         MeasureError: there is no GPU, or no tool to find it.
     """
-    found = ask_nvidia_smi(dict(os.environ)) if backend == "nccl-tests" else None
-    if found is not None:
-        return found
+    gpu = gpu_of_nvidia_smi(dict(os.environ)) if backend == "nccl-tests" else None
+    if gpu is not None:
+        return gpu
     try:
         device = find_device("cuda")
     except MeasureError as error:

@@ -23,7 +23,7 @@ SLURM_LAUNCHER = "srun --mpi=pmi2 --cpu-bind=none --kill-on-bad-exit=1"
 
 
 def _program(name: str) -> str | None:
-    """Return a program's path; one that pip put beside this interpreter counts even where PATH lacks it."""
+    """Return a program's path, on PATH or where pip installed it beside this interpreter."""
     return shutil.which(name) or shutil.which(name, path=str(Path(executable).parent))
 
 
@@ -38,21 +38,21 @@ def launch_command(topology: Topology, launcher: str | None = None) -> list[str]
         CollectiveError: the launcher is missing, or mpiexec is to start ranks on other nodes.
     """
     words = shlex.split(launcher or (SLURM_LAUNCHER if "SLURM_JOB_ID" in os.environ else "mpiexec"))
-    found = _program(words[0])
-    if found is None:
+    program = _program(words[0])
+    if program is None:
         raise CollectiveError(
-            f"{words[0]} is not on PATH; pip install mpich, load the site's MPI, or name one with --launcher"
+            f"{words[0]} is not on PATH; pip install mpich, load the site's MPI, or name a launcher with --launcher"
         )
-    if Path(found).name == "srun":
+    if Path(program).name == "srun":
         sizes = [
             f"--nodes={topology.nodes}",
             f"--ntasks-per-node={topology.gpus_per_node}",
             f"--ntasks={topology.ranks}",
         ]
-        return [found, *words[1:], *sizes]
+        return [program, *words[1:], *sizes]
     if topology.nodes > 1 and launcher is None:
         raise CollectiveError(f"{topology.nodes} nodes outside a Slurm job; name the site's launcher with --launcher")
-    return [found, *words[1:], "-n", str(topology.ranks)]
+    return [program, *words[1:], "-n", str(topology.ranks)]
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -13,16 +13,17 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Literal
 
 from microbench.collectives.bandwidth import size_multiple
 from microbench.collectives.errors import CollectiveError
 from microbench.collectives.gpu import Gpu
 from microbench.collectives.launch import launch_command, run_lines
-from microbench.collectives.nccl_series import answers, doubling_series
+from microbench.collectives.nccl_series import doubling_series, results
 from microbench.collectives.nccl_tests import NcclTests
 from microbench.collectives.ranks import MARK
 from microbench.collectives.sweep import Sweep
-from microbench.collectives.topologies import offered, takes_part
+from microbench.collectives.topologies import offered
 from microbench.device import device_state, library_versions, new_session, processor_name
 from microbench.provenance import Identity
 from microbench.table import Measurement, Status, Writer, table_path
@@ -34,7 +35,7 @@ BACKENDS = {"gloo": "cpu", "mpi": "cpu", "nccl": "cuda", "nccl-tests": "cuda"}
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What to measure, with what, on how many ranks, and where to put it; ``gpu`` is None where processors do it."""
+    """Collectives, backend, sizes, ranks and results folder of a run; ``gpu`` is None on a CPU."""
 
     names: tuple[str, ...]
     backend: str
@@ -48,10 +49,15 @@ class Request:
     gpu: Gpu | None = None
     say: Callable[[str], None] = lambda text: None
 
+    @property
+    def device_kind(self) -> Literal["cpu", "cuda"]:
+        """Return the kind of device that the buffers are on."""
+        return "cuda" if self.gpu else "cpu"
+
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One collective over one topology: its table, and the sizes that are not in it yet."""
+    """A collective over a topology: its table, and the sizes that are missing from it."""
 
     name: str
     topology: Topology
@@ -72,7 +78,7 @@ Progress = Callable[[Part, Measurement], None]
 
 
 def identity(request: Request, name: str, topology: Topology) -> Identity:
-    """Return what a table is of."""
+    """Return the identity of a collective's table."""
     gpu = request.gpu
     return Identity(
         kind="collective",
@@ -82,11 +88,11 @@ def identity(request: Request, name: str, topology: Topology) -> Identity:
         dimensions=COLLECTIVES[name].dimensions,
         directions=(Direction.FORWARD,),
         device=gpu.name if gpu else processor_name(),
-        device_kind="cuda" if gpu else "cpu",
+        device_kind=request.device_kind,
         driver=gpu.driver if gpu else None,
-        versions=library_versions("cuda" if gpu else "cpu"),
+        versions=library_versions(request.device_kind),
         settings={"backend": request.backend},
-        config_hash=request.sweep.hash(),
+        config_hash=request.sweep.config_hash,
     )
 
 
@@ -96,11 +102,11 @@ def open_parts(request: Request, stack: ExitStack) -> list[Part]:
     Raises:
         TableError: another run holds one, or one is of another device or sweep.
     """
-    session = new_session("cuda" if request.gpu else "cpu")
+    session = new_session(request.device_kind)
     parts = []
     for topology in offered(request.topology.nodes, request.topology.gpus_per_node):
         for name in request.names:
-            if not takes_part(name, topology):
+            if name == "point_to_point" and topology.ranks != 2:
                 continue
             multiple = size_multiple(name, topology.ranks)
             runnable = request.sweep.sizes(multiple)
@@ -110,11 +116,10 @@ def open_parts(request: Request, stack: ExitStack) -> list[Part]:
                     f"of {multiple} bytes, and max_bytes of the sweep is {request.sweep.max_bytes}"
                 )
                 continue
-            of = identity(request, name, topology)
-            path = table_path(request.results, of.kind, name, request.precision, of.worker)
-            table = stack.enter_context(Writer(path, of, session))
-            shape = (topology.nodes, topology.gpus_per_node)
-            sizes = [size for size in runnable if not table.has((size, *shape))]
+            own = identity(request, name, topology)
+            path = table_path(request.results, own.kind, name, request.precision, own.worker)
+            table = stack.enter_context(Writer(path, own, session))
+            sizes = [size for size in runnable if not table.has((size, topology.nodes, topology.gpus_per_node))]
             parts.append(Part(name, topology, table, sizes))
     return parts
 
@@ -134,7 +139,7 @@ def _plan(request: Request, parts: list[Part]) -> tuple[list[tuple[Part, int]], 
         "nodes": request.topology.nodes,
         "ranks_per_node": request.topology.gpus_per_node,
         "blocks": asdict(request.sweep.blocks),
-        "parts": [{"topology": key, "calls": found} for key, found in by_topology.items()],
+        "parts": [{"topology": key, "calls": part_calls} for key, part_calls in by_topology.items()],
     }
     return calls, plan
 
@@ -146,14 +151,9 @@ def run_ranks(request: Request, parts: list[Part]) -> Iterator[tuple[Part, Measu
         CollectiveError: a rank failed or hung, or ranks are on other nodes than requested.
     """
     calls, plan = _plan(request, parts)
-    command = [
-        *launch_command(request.topology, request.launcher),
-        sys.executable,
-        "-m",
-        "microbench.collectives.ranks",
-    ]
+    program = [sys.executable, "-m", "microbench.collectives.ranks", json.dumps(plan)]
     done = 0
-    for line in run_lines([*command, json.dumps(plan)], request.silence_s):
+    for line in run_lines([*launch_command(request.topology, request.launcher), *program], request.silence_s):
         if not line.startswith(MARK):
             continue
         report = json.loads(line.removeprefix(MARK))
@@ -162,9 +162,8 @@ def run_ranks(request: Request, parts: list[Part]) -> Iterator[tuple[Part, Measu
         if "index" not in report:
             continue
         part, size = calls[report["index"]]
-        too_big = report.get("out_of_memory")
         done += 1
-        if too_big:
+        if too_big := report.get("out_of_memory"):
             yield part, part.append(size, (), f"{request.backend}: {too_big}", Status.OUT_OF_MEMORY)
         else:
             yield part, part.append(size, tuple(report["samples_us"]), report["kernel"])
@@ -182,12 +181,12 @@ def run_nccl_tests(request: Request, parts: list[Part]) -> Iterator[tuple[Part, 
     runner = NcclTests(request.nccl_tests, request.launcher, request.precision, request.silence_s, scratch, request.say)
     for part in parts:
         for series in doubling_series(part.sizes):
-            for found in answers(runner, part.name, part.topology, series, gpu_bytes):
-                yield part, part.append(found.size_bytes, found.samples_us, found.kernel, found.status)
+            for result in results(runner, part.name, part.topology, series, gpu_bytes):
+                yield part, part.append(*result)
 
 
 def measure(request: Request, progress: Progress) -> tuple[int, int]:
-    """Measure what the tables lack; return how many calls were measured and how many were there.
+    """Measure the calls that are missing from the tables; return their number and that of the calls measured before.
 
     Raises:
         MeasureError: see ``open_parts``, ``run_ranks`` and ``run_nccl_tests``; every row that was reported is stored.
@@ -201,7 +200,7 @@ def measure(request: Request, progress: Progress) -> tuple[int, int]:
             for part, row in run(request, parts):
                 measured += 1
                 progress(part, row)
-        state = device_state("cuda" if request.gpu else "cpu")
+        state = device_state(request.device_kind)
         for part in parts:
             part.table.finish(state)
     return measured, there

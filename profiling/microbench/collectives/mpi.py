@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from time import perf_counter_ns
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from microbench.clocks import host_us
 from microbench.collectives.backend import elements
 from microbench.device import free_memory_bytes
 
@@ -13,18 +14,17 @@ if TYPE_CHECKING:
     from mpi4py.MPI import Comm, Intracomm
 
 
+@dataclass(frozen=True, slots=True)
 class MpiGroup:
-    """A communicator and the calls on it."""
+    """The calls on a communicator."""
 
-    def __init__(self, comm: Comm) -> None:
-        """Keep the communicator."""
-        self._comm = comm
+    comm: Comm
 
     def call(self, collective: str, size_bytes: int) -> Callable[[], None]:
         """Return one call; buffers are made by MPI itself and touched once, so their pages exist."""
         from mpi4py import MPI
 
-        comm, ranks = self._comm, self._comm.Get_size()
+        comm, ranks = self.comm, self.comm.Get_size()
 
         def buffer(count: int) -> list[object]:
             memory = bytearray(4 * count)
@@ -47,18 +47,15 @@ class MpiGroup:
 
     def time_us(self, call: Callable[[], None], calls: int) -> float:
         """Return the time of so many calls in a row, from a barrier on."""
-        self._comm.Barrier()
-        start = perf_counter_ns()
-        for _ in range(calls):
-            call()
-        return (perf_counter_ns() - start) / 1e3
+        self.comm.Barrier()
+        return host_us(call, calls)
 
 
 class MpiBackend:
     """The ranks of COMM_WORLD."""
 
     def __init__(self, world: Intracomm) -> None:
-        """Say which library this is."""
+        """Name the MPI library."""
         from mpi4py import MPI
 
         name, version = MPI.get_vendor()

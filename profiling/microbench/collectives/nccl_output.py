@@ -18,13 +18,13 @@ from typing import Any
 from microbench.collectives.errors import CollectiveError, last_lines
 
 NOT_CHECKED = "N/A"
-COUNTED, NOT_COUNTED = "#wrong", "error"
+COUNTED, NOT_COUNTED = "#wrong", "error"  # with the second, only the summary judges the values
 TIMESTAMP = "timestamp"  # -S: one column, two words
 FAILURE = re.compile(
     r"Test (NCCL|CUDA) failure|(NCCL|Cuda) failure \S+\.cu:\d+|Test failure|Test timeout|Invalid number of GPUs"
     r"|# error: \S|^ABORT: "
 )
-DEVICE = re.compile(r"#\s+Rank\s+(\d+) .*? on\s+(\S+)\s+device\s+(\d+) \[([^\]]+)\] (.+)")
+DEVICE = re.compile(r"#\s+Rank\s+(\d+) .*? on\s+(\S+)\s+device\s+\d+ \[[^\]]+\] .")
 VERSION = re.compile(r"# nccl-tests version (\S+) .*nccl-library=(\d+)")
 LIBRARY = re.compile(r"NCCL version (\S+)")  # NCCL's own line, which tells it where nccl-tests does not
 UNKNOWN_TYPE = re.compile(r"invalid type (\S+), defaulting to (\S+)")
@@ -42,7 +42,6 @@ class NcclRow:
     Attributes:
         total_bytes: S of nccl-tests.
         time_us: mean of one call over iterations and ranks.
-        algorithm_gb_per_s: as printed.
         bus_gb_per_s: as printed.
         wrong: elements with a wrong value, out of place and in place together; None where neither was checked.
         samples_us: every iteration, where -I was given with -J.
@@ -50,27 +49,9 @@ class NcclRow:
 
     total_bytes: int
     time_us: float
-    algorithm_gb_per_s: float
     bus_gb_per_s: float
     wrong: int | None
     samples_us: tuple[float, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class NcclRun:
-    """One run of one binary.
-
-    Attributes:
-        rows: one per size.
-        devices: (rank, host, device index on it, GPU) of each rank that the binary lists.
-        version: of nccl-tests; empty before 2.17, which did not print it.
-        nccl: number of the NCCL library, e.g. 22706, or where only NCCL tells, its version.
-    """
-
-    rows: tuple[NcclRow, ...]
-    devices: tuple[tuple[int, str, int, str], ...]
-    version: str = ""
-    nccl: str = ""
 
 
 def unmarked(line: str) -> str:
@@ -80,16 +61,6 @@ def unmarked(line: str) -> str:
     ('#  size', '   1024  256', '   1024   256')
     """
     return LAUNCHER_MARK.sub("", line, count=1)
-
-
-def failure_in(line: str) -> bool:
-    """Return whether a line says that the run failed."""
-    return FAILURE.search(line) is not None
-
-
-def out_of_memory_in(line: str) -> bool:
-    """Return whether a line says that the GPU has no memory left."""
-    return OUT_OF_MEMORY.search(line) is not None
 
 
 def most_bytes_in(line: str) -> int | None:
@@ -118,18 +89,13 @@ def columns_of(line: str) -> list[str] | None:
     return words if line.startswith("#") and words[:2] == ["size", "count"] and "time" in " ".join(words) else None
 
 
-def counts_wrong(columns: Sequence[str]) -> bool:
-    """Return whether a table of these columns says how many elements were wrong; else only its summary does."""
-    return COUNTED in columns
-
-
 def _count_wrong(judged: Iterable[float | None]) -> int | None:
     counts = [round(value) for value in judged if value is not None]
     return sum(counts) if counts else None
 
 
 def _values(words: Sequence[str], columns: Sequence[str]) -> dict[str, list[str]]:
-    """Return what a row says in the columns from the first time on, by name.
+    """Return the values of a row by column name, from the first time on.
 
     Raises:
         ValueError: a word is missing.
@@ -142,10 +108,10 @@ def _values(words: Sequence[str], columns: Sequence[str]) -> dict[str, list[str]
     expected = begin + len(names) + 2 * (TIMESTAMP in columns)
     if len(words) < expected:
         raise ValueError(f"{len(words)} values for {expected} columns")
-    found: dict[str, list[str]] = {}
+    values: dict[str, list[str]] = {}
     for name, word in zip(names, words[begin:], strict=False):
-        found.setdefault(name, []).append(word)
-    return found
+        values.setdefault(name, []).append(word)
+    return values
 
 
 def _is_number(words: Sequence[str]) -> bool:
@@ -169,17 +135,15 @@ def row_of(line: str, columns: Sequence[str]) -> NcclRow | None:
     if not _begins_row(line, words):
         return None
     try:
-        found = _values(words, columns)
-        time_us, algorithm, bus = (
-            float(found[name][0]) for name in ("time" if "time" in found else "cputime", "algbw", "busbw")
-        )
-        wrong = _count_wrong(None if word == NOT_CHECKED else float(word) for word in found.get(COUNTED, ()))
-        for word in found.get(NOT_COUNTED, ()):
+        values = _values(words, columns)
+        time_us, bus = (float(values[name][0]) for name in ("time" if "time" in values else "cputime", "busbw"))
+        wrong = _count_wrong(None if word == NOT_CHECKED else float(word) for word in values.get(COUNTED, ()))
+        for word in values.get(NOT_COUNTED, ()):
             if word != NOT_CHECKED:
                 float(word)
     except (ValueError, KeyError) as error:
         raise CollectiveError(f"nccl-tests printed a row that cannot be read ({error}): {line.strip()}") from None
-    return NcclRow(int(words[0]), time_us, algorithm, bus, wrong)
+    return NcclRow(int(words[0]), time_us, bus, wrong)
 
 
 def concluded_in(line: str) -> bool:
@@ -202,7 +166,7 @@ def check(row: NcclRow) -> NcclRow:
     """Return the row if its values were right.
 
     Raises:
-        CollectiveError: an element was wrong, or the time is not one.
+        CollectiveError: an element was wrong, or the time is not positive.
     """
     if row.wrong:
         raise CollectiveError(
@@ -215,45 +179,10 @@ def check(row: NcclRow) -> NcclRow:
     return row
 
 
-def parse_text(text: str) -> NcclRun:
-    """Read a whole run's standard output.
-
-    Raises:
-        CollectiveError: empty, truncated, failed, or with wrong elements; the message ends with the last lines.
-    """
-    lines = [unmarked(line) for line in text.splitlines()]
-    columns: list[str] | None = None
-    rows: list[NcclRow] = []
-    for line in lines:
-        if failure_in(line):
-            raise CollectiveError(f"nccl-tests failed: {last_lines(lines)}")
-        columns = columns_of(line) or columns
-        row = row_of(line, columns) if columns else None
-        if row:
-            rows.append(check(row))
-    if not rows:
-        raise CollectiveError(f"nccl-tests printed no row: {last_lines(lines)}")
-    if not any(concluded_in(line) for line in lines):
-        raise CollectiveError(f"nccl-tests ended before its summary: {last_lines(lines, 1)}")
-    version = next((match for line in lines if (match := VERSION.match(line))), None)
-    library = next((match for line in lines if (match := LIBRARY.match(line))), None)
-    return NcclRun(
-        tuple(rows),
-        tuple(found for line in lines if (found := device_in(line))),
-        version[1] if version else "",
-        version[2] if version else library[1] if library else "",
-    )
-
-
-def device_in(line: str) -> tuple[int, str, int, str] | None:
-    """Return (rank, host, device index on it, GPU) of a line that lists one."""
+def device_in(line: str) -> tuple[int, str] | None:
+    """Return (rank, host) of a line that lists one."""
     match = DEVICE.match(line)
-    return (int(match[1]), match[2], int(match[3]), match[5].strip()) if match else None
-
-
-def without_environment(document: dict[str, Any]) -> dict[str, Any]:
-    """Return the JSON of -J without ``env``, which holds the whole environment, tokens and passwords with it."""
-    return {key: value for key, value in document.items() if key != "env"}
+    return (int(match[1]), match[2]) if match else None
 
 
 def _json_row(result: dict[str, Any]) -> NcclRow:
@@ -262,37 +191,34 @@ def _json_row(result: dict[str, Any]) -> NcclRow:
     return NcclRow(
         int(result["size"]),
         float(timed["time"] if "time" in timed else timed["cpu_time"]),
-        float(timed["alg_bw"]),
         float(timed["bus_bw"]),
         _count_wrong([part["nwrong"] for part in (timed, result.get("in_place")) if part]),
         tuple(float(us) for us in samples),
     )
 
 
-def parse_json(text: str) -> NcclRun:
-    """Read what -J wrote.
+def parse_json(text: str) -> list[NcclRow]:
+    """Return the rows of a document that -J wrote.
 
     Raises:
         CollectiveError: not JSON, truncated, without results, failed, or with wrong elements.
     """
     try:
-        document = without_environment(json.loads(text))
+        document = json.loads(text)
         if not document.get("results"):
-            said = document.get("errors") or ["it holds no results; without a GPU it never has any"]
-            raise CollectiveError(f"nccl-tests failed: {last_lines([str(line) for line in said])}")
-        rows = tuple(check(_json_row(result)) for result in document["results"])
+            errors = document.get("errors") or ["it holds no results; without a GPU it never has any"]
+            raise CollectiveError(f"nccl-tests failed: {last_lines(map(str, errors))}")
+        rows = [check(_json_row(result)) for result in document["results"]]
         if "out_of_bounds" not in document:
             raise CollectiveError(f"nccl-tests ended before its summary, after {len(rows)} rows")
         if document["out_of_bounds"]["okay"] == "false":
             raise _wrong_results(document["out_of_bounds"]["count"])
-        listed = document.get("config", {}).get("devices", ())
-        devices = tuple((int(d["rank"]), str(d["hostname"]), int(d["device"]), str(d["device_info"])) for d in listed)
+    except CollectiveError:
+        raise
     except (json.JSONDecodeError, AttributeError) as error:
         raise CollectiveError(f"nccl-tests wrote no whole JSON document ({error}); the run was cut off") from None
     except (KeyError, TypeError, ValueError) as error:
-        if isinstance(error, CollectiveError):
-            raise
         raise CollectiveError(
             f"nccl-tests wrote JSON of another format: {error!r} is missing or of the wrong kind"
         ) from None
-    return NcclRun(rows, devices, nccl=str(document.get("nccl_version", "")))
+    return rows

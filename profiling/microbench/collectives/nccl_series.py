@@ -8,7 +8,7 @@ in older versions, up to 5 GiB in today's. Source: nccl-tests, src/common.cu, ru
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from microbench.collectives.bandwidth import total_bytes
 from microbench.collectives.errors import CollectiveError, OutOfMemoryError
@@ -20,9 +20,8 @@ BUFFERS = 3
 LEAST_RESERVED_BYTES = 2**30
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What became of one size of one rank; without samples, ``kernel`` says why."""
+class Result(NamedTuple):
+    """Outcome of a size of one rank; without samples, ``kernel`` gives the reason."""
 
     size_bytes: int
     samples_us: tuple[float, ...]
@@ -51,20 +50,20 @@ def most_total_bytes(gpu_bytes: int) -> int:
     return (gpu_bytes - LEAST_RESERVED_BYTES) // BUFFERS
 
 
-def answers(
+def results(
     runner: NcclTests, collective: str, topology: Topology, sizes: list[int], gpu_bytes: int | None
-) -> Iterator[Answer]:
-    """Run one series and yield what became of every size, as it is known.
+) -> Iterator[Result]:
+    """Run a series and yield the outcome of every size as soon as it is known.
 
-    A size is out of memory where its buffers cannot fit, or where the binary says so itself: then the run goes again
-    without the largest size, whose buffers every size of a run has to live beside.
+    A size is out of memory where its buffers cannot fit, or where the binary reports it. The run is then repeated
+    without the largest size, since a run allocates the buffers of its largest size for all.
 
     Args:
         runner: of the binaries.
-        collective: what to measure.
-        topology: on which ranks.
-        sizes: of one rank, each larger one a double, quadruple … of the first.
-        gpu_bytes: memory of the GPU; None: only the binary knows.
+        collective: to measure.
+        topology: of the ranks.
+        sizes: of one rank, each the first times a power of two, ascending.
+        gpu_bytes: memory of the GPU; None where unknown.
 
     Raises:
         CollectiveError: see ``NcclTests.rows``; or memory ran out although the buffers are small.
@@ -75,13 +74,13 @@ def answers(
 
     left = [size for size in sizes if gpu_bytes is None or total(size) <= most_total_bytes(gpu_bytes)]
     for size in sizes[len(left) :]:
-        why = f"nccl-tests needs {BUFFERS} buffers of {total(size)} bytes and 1 GiB; the GPU has {gpu_bytes} bytes"
-        yield Answer(size, (), why, Status.OUT_OF_MEMORY)
+        reason = f"nccl-tests needs {BUFFERS} buffers of {total(size)} bytes and 1 GiB; the GPU has {gpu_bytes} bytes"
+        yield Result(size, (), reason, Status.OUT_OF_MEMORY)
     while left:
         try:
             for size, row, kernel in runner.rows(collective, topology, list(left)):
                 left.remove(size)
-                yield Answer(size, row.samples_us or (row.time_us,), kernel)
+                yield Result(size, row.samples_us or (row.time_us,), kernel)
         except OutOfMemoryError as error:
             if not left:
                 raise
@@ -95,4 +94,4 @@ def answers(
                 ) from None
             runner.say(f"{collective} over {topology.nodes}x{topology.gpus_per_node}: {error}")
             left = left[: -len(refused)]
-            yield from (Answer(size, (), f"nccl-tests: {error}", Status.OUT_OF_MEMORY) for size in refused)
+            yield from (Result(size, (), f"nccl-tests: {error}", Status.OUT_OF_MEMORY) for size in refused)

@@ -26,18 +26,18 @@ from microbench.collectives.errors import CollectiveError, OutOfMemoryError, las
 from microbench.collectives.gpu import visible_gpus
 from microbench.collectives.launch import KEPT_LINES, launch_command, local_rank, run_lines
 from microbench.collectives.nccl_output import (
+    COUNTED,
+    FAILURE,
     LIBRARY,
+    OUT_OF_MEMORY,
     VERSION,
     NcclRow,
     check,
     check_type,
     columns_of,
     concluded_in,
-    counts_wrong,
     device_in,
-    failure_in,
     most_bytes_in,
-    out_of_memory_in,
     parse_json,
     row_of,
     unmarked,
@@ -71,14 +71,14 @@ def binary(collective: str, folder: Path | None) -> str:
     for place in places:
         if os.access(place / name, os.X_OK):
             return str(place / name)
-    found = None if folder else shutil.which(name)
-    if found is None:
+    path = None if folder else shutil.which(name)
+    if path is None:
         where = ", ".join(map(str, places)) or "PATH"
         raise CollectiveError(
             f"no {name} in {where}; build nccl-tests with MPI=1 and set {FOLDER_VARIABLE}, "
             "or name its folder with --nccl-tests"
         )
-    return found
+    return path
 
 
 def pinned(environment: dict[str, str]) -> dict[str, str]:
@@ -105,27 +105,27 @@ def writes_json(path: str) -> bool:
     return b"-J,--output_file" in done.stdout
 
 
-def check_layout(devices: list[tuple[int, str, int, str]], topology: Topology) -> None:
+def check_layout(devices: list[tuple[int, str]], topology: Topology) -> None:
     """Check that the ranks listed by a run are those started, one GPU each, on the requested nodes.
 
     Raises:
         CollectiveError: they are not; without MPI every process would measure itself alone.
     """
-    ranks = sorted(rank for rank, *_ in devices)
-    if devices and ranks != list(range(topology.ranks)):
+    ranks = sorted(rank for rank, _ in devices)
+    if not devices:
+        return
+    if ranks != list(range(topology.ranks)):
         raise CollectiveError(
             f"nccl-tests lists the ranks {', '.join(map(str, ranks))}, and {topology.ranks} were started: "
             "build it with MPI=1 against the launcher's own MPI"
         )
-    if devices:
-        check_seats(
-            [Seat(rank, len(devices), host) for rank, host, *_ in devices], topology.nodes, topology.gpus_per_node
-        )
+    seats = [Seat(rank, len(devices), host) for rank, host in devices]
+    check_seats(seats, topology.nodes, topology.gpus_per_node)
 
 
 @dataclass(slots=True)
 class Output:
-    """What a binary has printed so far.
+    """Output of a binary, as far as it is printed.
 
     Attributes:
         name: of the binary.
@@ -137,7 +137,7 @@ class Output:
     name: str
     topology: Topology
     columns: list[str] | None = None
-    devices: list[tuple[int, str, int, str]] = field(default_factory=list)
+    devices: list[tuple[int, str]] = field(default_factory=list)
     said: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
     version: str = ""
     library: str = ""
@@ -151,15 +151,15 @@ class Output:
         return f"nccl-tests {self.version}".strip() + (f", nccl {self.library}" if self.library else "")
 
     def take(self, line: str) -> NcclRow | None:
-        """Take in a line; return the row that it is, if it is one.
+        """Read a line; return its row, None for any other line.
 
         Raises:
-            CollectiveError: it says that the run failed or computed wrong values, or the ranks are not as asked.
+            CollectiveError: it says that the run failed or computed wrong values, or the ranks are not those requested.
         """
         line = unmarked(line)
         self.said.append(line)
-        self.out_of_memory |= out_of_memory_in(line)
-        if failure_in(line):
+        self.out_of_memory |= OUT_OF_MEMORY.search(line) is not None
+        if FAILURE.search(line):
             raise CollectiveError(f"{self.name} failed: {last_lines(self.said)}")
         check_type(line)
         self.most_bytes = self.most_bytes or most_bytes_in(line)
@@ -174,7 +174,7 @@ class Output:
         row = row_of(line, self.columns) if self.columns else None
         if row is not None:
             check_layout(self.devices, self.topology)
-            self.out_of_memory = False  # what NCCL warned of before, it got over
+            self.out_of_memory = False  # NCCL recovered from its warning
         return row and check(row)
 
     def check_memory(self, totals: Collection[int]) -> None:
@@ -206,7 +206,7 @@ class NcclTests:
     say: Callable[[str], None] = lambda text: None
 
     def command(self, collective: str, topology: Topology, sizes: list[int], document: Path | None) -> list[str]:
-        """Return the command line that measures sizes of one rank, each the double of the one before."""
+        """Return the command line that measures sizes of one rank that double."""
         low, high = (total_bytes(collective, size, topology.ranks) for size in (sizes[0], sizes[-1]))
         options = f"-b {low} -e {high} -f 2 -g 1 -t 1 -n {NCCL_TESTS_ITERATIONS} -w {NCCL_TESTS_WARM_UP} -c 1"
         wrapper = [sys.executable, "-m", "microbench.collectives.nccl_tests", binary(collective, self.folder)]
@@ -236,7 +236,7 @@ class NcclTests:
                 for line in run_lines(self.command(collective, topology, sizes, document), self.silence_s):
                     row = output.take(line)
                     output.check_memory([least])  # going on, it would crash, or print a size of its own
-                    if row is not None and document is None and counts_wrong(output.columns or ()):
+                    if row is not None and document is None and COUNTED in (output.columns or ()):
                         yield from results([row])
                     elif row is not None:
                         held.append(row)
@@ -254,7 +254,7 @@ class NcclTests:
         output.check_memory(absent)
         if absent:
             raise CollectiveError(
-                f"{output.name} printed no row of {', '.join(map(str, absent))} bytes, which it was asked for, and "
+                f"{output.name} printed no row of {', '.join(map(str, absent))} bytes, which was requested, and "
                 f"did not say why; it last said: {last_lines(output.said)}"
             )
 
@@ -272,9 +272,9 @@ class NcclTests:
             raise CollectiveError(f"{self.scratch}: {error.strerror}; nccl-tests writes its JSON there") from None
 
     def _read(self, document: Path, printed: list[NcclRow]) -> list[NcclRow]:
-        """Return what -J wrote, or where that is not to be had, what was printed."""
+        """Return the rows that -J wrote; the printed rows where the document is missing or torn."""
         try:
-            rows = list(parse_json(document.read_text(encoding="utf-8", errors="replace")).rows)
+            rows = parse_json(document.read_text(encoding="utf-8", errors="replace"))
         except (OSError, CollectiveError) as error:
             self.say(f"no JSON ({error}): using the printed rows, which have fewer digits")
             return printed

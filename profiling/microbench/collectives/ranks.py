@@ -32,7 +32,7 @@ POLL_S = 0.0002
 
 
 def node_name() -> str:
-    """Return which node this is: Slurm's name where it gives one, as several of its nodes may share a host in tests."""
+    """Return this node's name: Slurm's in a job, since several of its nodes share a host in tests, else the host's."""
     return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
 
 
@@ -60,7 +60,7 @@ def connect(world: Intracomm, plan: dict[str, Any], nodes: dict[str, list[int]])
 
 
 class Agreement:
-    """How the ranks of one topology settle on a number, without spinning while a slower one still works."""
+    """Reductions over the ranks of a topology that sleep, not spin, while a slower rank still works."""
 
     def __init__(self, world: Intracomm, ranks: Sequence[int]) -> None:
         """Form a communicator; collective over these ranks only."""
@@ -69,7 +69,7 @@ class Agreement:
         group.Free()
 
     def slowest(self, us: Sequence[float]) -> list[float]:
-        """Return the longest of the ranks' times, one by one: a collective is over when the last rank is through."""
+        """Return the element-wise maximum of the ranks' times: a collective ends when its last rank does."""
         from mpi4py import MPI
 
         mine, longest = array("d", us), array("d", us)

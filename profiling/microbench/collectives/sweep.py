@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
+from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from microbench.errors import MeasureError
+from microbench.provenance import Closed
 from microbench.timing import Blocks
 from predictor.base.read_yaml import read_mapping, read_valid
 
@@ -17,10 +18,8 @@ SMALLEST_BYTES = 1024
 LARGEST_BYTES = 2**40
 
 
-class Sweep(BaseModel):
+class Sweep(Closed):
     """Sizes and repetitions of one sweep."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     min_bytes: Annotated[int, Field(ge=SMALLEST_BYTES, description="smallest message of one rank, bytes")]
     max_bytes: Annotated[int, Field(le=LARGEST_BYTES, description="largest message of one rank, bytes")]
@@ -41,29 +40,30 @@ class Sweep(BaseModel):
         They are series of doubles, one per step of an octave, so that rounding a series' first size keeps all others
         exact. It begins at its first size that loses less than a quarter of a step; what is below is left out.
         """
-        found, steps = set[int](), self.sizes_per_octave
+        sizes, steps = set[int](), self.sizes_per_octave
         for step in range(steps):
             size = self.min_bytes * (steps + step) // steps
             while size <= self.max_bytes and 4 * steps * (size % multiple_of) > size:
                 size *= 2
-            found |= {size - size % multiple_of << octave for octave in range((self.max_bytes // size).bit_length())}
-        return sorted(found)
+            sizes |= {size - size % multiple_of << octave for octave in range((self.max_bytes // size).bit_length())}
+        return sorted(sizes)
 
     @property
     def blocks(self) -> Blocks:
         """Return how each size is timed."""
         return Blocks(self.samples, self.block_us, self.most_calls)
 
-    def hash(self) -> str:
+    @property
+    def config_hash(self) -> str:
         """Return the SHA-256 of the sweep's content."""
-        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()
+        return sha256(self.model_dump_json().encode()).hexdigest()
 
 
 def read_sweep(name: str) -> Sweep:
-    """Return a sweep by name, or from a YAML file that holds one.
+    """Return a sweep by name, or from a YAML file.
 
     Raises:
-        MeasureError: there is none of that name, or the file is not one.
+        MeasureError: the name is unknown, or the file is not a sweep.
     """
     named = read_mapping(SWEEPS)
     path = Path(name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from microbench.collectives.errors import CollectiveError
@@ -37,41 +37,30 @@ def offered(nodes: int, ranks_per_node: int) -> list[Topology]:
     return [Topology(n, g) for n, g in pairs]
 
 
-def takes_part(collective: str, topology: Topology) -> bool:
-    """Return whether a collective is measured over a topology: point to point has two ranks, all others any number."""
-    return collective != "point_to_point" or topology.ranks == 2
-
-
-def by_node(seats: Iterable[Seat]) -> dict[str, list[int]]:
-    """Return the ranks of each node, nodes in the order of their first rank."""
-    found: dict[str, list[int]] = {}
-    for seat in sorted(seats, key=lambda seat: seat.rank):
-        found.setdefault(seat.node, []).append(seat.rank)
-    return found
-
-
 def check_seats(seats: Sequence[Seat], nodes: int, ranks_per_node: int) -> dict[str, list[int]]:
-    """Return the ranks of each node after checking their number and placement.
+    """Return the ranks of each node, in the order of their first rank, after checking their number and placement.
 
     Raises:
-        CollectiveError: ranks disagree about their number, or lie otherwise than asked.
+        CollectiveError: ranks disagree about their number, or are placed otherwise than requested.
     """
     sizes = sorted({seat.size for seat in seats})
-    asked = nodes * ranks_per_node
-    if sizes != [asked] or sorted(seat.rank for seat in seats) != list(range(asked)):
+    expected = nodes * ranks_per_node
+    if sizes != [expected] or sorted(seat.rank for seat in seats) != list(range(expected)):
         raise CollectiveError(
-            f"ranks disagree: {asked} were asked for, they count {', '.join(map(str, sizes))}; "
+            f"ranks disagree: {expected} were requested, they count {', '.join(map(str, sizes))}; "
             "the launcher and mpi4py use different MPIs (in Slurm try --launcher with another --mpi)"
         )
-    found = by_node(seats)
-    counts = {node: len(ranks) for node, ranks in found.items()}
+    by_node: dict[str, list[int]] = {}
+    for seat in sorted(seats, key=lambda seat: seat.rank):
+        by_node.setdefault(seat.node, []).append(seat.rank)
+    counts = {node: len(ranks) for node, ranks in by_node.items()}
     if len(counts) != nodes or set(counts.values()) != {ranks_per_node}:
         seen = ", ".join(f"{node}: {count}" for node, count in counts.items())
         raise CollectiveError(
-            f"ranks lie on {len(counts)} nodes ({seen}); asked for {nodes} nodes × {ranks_per_node} ranks. "
+            f"ranks lie on {len(counts)} nodes ({seen}); requested were {nodes} nodes × {ranks_per_node} ranks. "
             "Start it through srun --nodes --ntasks-per-node, or correct --nodes and --ranks-per-node"
         )
-    return found
+    return by_node
 
 
 def members(topology: Topology, nodes: dict[str, list[int]]) -> list[int]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
-from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
+from microbench.call import DTYPES
+from microbench.clocks import device_us, host_us
 from microbench.collectives.backend import elements
 from microbench.collectives.errors import CollectiveError
 from microbench.device import free_memory_bytes
@@ -21,7 +23,7 @@ TIMEOUT = timedelta(minutes=5)
 
 
 def gpu_index(local_rank: int, ranks_here: int, visible: int, node: str) -> int:
-    """Return which visible GPU a rank takes: its own by number, or the only one that its launcher lets it see.
+    """Return the index of a rank's visible GPU: its local rank, or 0 where its launcher shows it a single GPU.
 
     Raises:
         CollectiveError: a rank would share a GPU, which NCCL refuses.
@@ -35,33 +37,36 @@ def gpu_index(local_rank: int, ranks_here: int, visible: int, node: str) -> int:
     )
 
 
+@dataclass(frozen=True, slots=True)
 class TorchGroup:
-    """A process group and the calls on it."""
+    """The calls on a process group, which torch does not type.
 
-    def __init__(self, group: Any, members: Sequence[int], rank: int, device: str, precision: str) -> None:
-        """Keep the process group, which torch does not type."""
-        self._group = group
-        self._members = list(members)
-        self._rank = rank
-        self._device = device
-        self._precision = precision
+    Attributes:
+        members: ranks of the world that form the group.
+        rank: this process's, in the world.
+    """
+
+    group: Any
+    members: Sequence[int]
+    rank: int
+    device: str
+    precision: str
 
     def call(self, collective: str, size_bytes: int) -> Callable[[], None]:
-        """Return one call on tensors of ones."""
+        """Allocate the tensors of a call and return the call."""
         import torch
         import torch.distributed as dist
 
-        group, ranks = self._group, len(self._members)
-        kind = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}[self._precision]
-        count = elements(size_bytes, self._precision)
+        group, ranks = self.group, len(self.members)
+        dtype, count = getattr(torch, DTYPES[self.precision]), elements(size_bytes, self.precision)
 
         def tensor(times: int = 1) -> Tensor:
-            return torch.zeros(count * times, dtype=kind, device=self._device)
+            return torch.zeros(count * times, dtype=dtype, device=self.device)
 
         own = tensor()
         other = tensor(ranks if collective in ("all_gather", "reduce_scatter") else 1)
-        place = self._members.index(self._rank)
-        ahead, behind = self._members[(place + 1) % ranks], self._members[(place - 1) % ranks]
+        place = self.members.index(self.rank)
+        ahead, behind = self.members[(place + 1) % ranks], self.members[(place - 1) % ranks]
 
         def exchange() -> None:
             messages = [dist.P2POp(dist.isend, own, ahead, group), dist.P2POp(dist.irecv, other, behind, group)]
@@ -76,7 +81,7 @@ class TorchGroup:
             "all_gather": lambda: gather(other, own, group=group),
             "reduce_scatter": lambda: scatter(own, other, group=group),
             "all_to_all": lambda: dist.all_to_all_single(other, own, group=group),
-            "broadcast": lambda: dist.broadcast(own, self._members[0], group=group),
+            "broadcast": lambda: dist.broadcast(own, self.members[0], group=group),
             "point_to_point": exchange,
         }
         chosen = calls[collective]
@@ -87,20 +92,11 @@ class TorchGroup:
         import torch
         import torch.distributed as dist
 
-        dist.barrier(group=self._group)
-        if self._device == "cpu":
-            start = perf_counter_ns()
-            for _ in range(calls):
-                call()
-            return (perf_counter_ns() - start) / 1e3
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        dist.barrier(group=self.group)
+        if self.device == "cpu":
+            return host_us(call, calls)
         torch.cuda.synchronize()
-        begin.record()
-        for _ in range(calls):
-            call()
-        end.record()
-        end.synchronize()
-        return float(begin.elapsed_time(end)) * 1e3
+        return device_us(call, calls)
 
 
 class TorchBackend:
@@ -123,8 +119,9 @@ class TorchBackend:
             torch.cuda.set_device(index)
             self.device = f"cuda:{index}"
             self.kernel = f"nccl {'.'.join(map(str, torch.cuda.nccl.version()))}"
-        store = _store(world)
-        dist.init_process_group(kind, store=store, rank=self._rank, world_size=world.Get_size(), timeout=TIMEOUT)
+        dist.init_process_group(
+            kind, store=_store(world), rank=self._rank, world_size=world.Get_size(), timeout=TIMEOUT
+        )
 
     def group(self, members: Sequence[int]) -> TorchGroup | None:
         """Form a group; collective over the world."""
@@ -133,7 +130,7 @@ class TorchBackend:
         group = dist.new_group(list(members))
         if self._rank not in members:
             return None
-        return TorchGroup(group, members, self._rank, self.device, self._precision)
+        return TorchGroup(group, tuple(members), self._rank, self.device, self._precision)
 
     def free_bytes(self) -> int:
         """Return the free memory of the GPU, or of the node."""

@@ -1,4 +1,4 @@
-"""How to run every operator of the catalogue: one file each, found by name."""
+"""Kernels of the catalogue's operators, a file each, discovered by name."""
 
 from __future__ import annotations
 

@@ -1,11 +1,7 @@
 """AdamW step with one kernel per operation over the whole list (torch's foreach)."""
 
-from __future__ import annotations
+from functools import partial
 
-from microbench.call import Call, Maker, optimizer_call
-from predictor.costs.operator import Shape
+from microbench.call import optimizer_call
 
-
-def build(shape: Shape, make: Maker) -> Call:
-    """Return the call of shape (parameters, tensors)."""
-    return optimizer_call(shape, make, "foreach")
+build = partial(optimizer_call, form="foreach")

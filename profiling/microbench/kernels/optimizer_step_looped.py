@@ -1,11 +1,7 @@
 """AdamW step, one loop iteration per tensor."""
 
-from __future__ import annotations
+from functools import partial
 
-from microbench.call import Call, Maker, optimizer_call
-from predictor.costs.operator import Shape
+from microbench.call import optimizer_call
 
-
-def build(shape: Shape, make: Maker) -> Call:
-    """Return the call of shape (parameters, tensors)."""
-    return optimizer_call(shape, make, "looped")
+build = partial(optimizer_call, form="looped")

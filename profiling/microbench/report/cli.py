@@ -30,7 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def register(commands: Any) -> None:
-    """Add the sub-command ``report`` to ``commands``, what ``add_subparsers`` returned."""
+    """Add the sub-command ``report`` to a parser's sub-commands."""
     command = commands.add_parser("report", help="write one HTML page of a results folder")
     command.add_argument("results", type=Path, help="results folder of a system, results/NAME")
     command.add_argument("--published", type=Path, help="what fitting published: adds parity and errors")

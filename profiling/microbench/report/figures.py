@@ -48,36 +48,35 @@ def predicted_us(point: Point, system: PublishedSystem) -> float | None:
 
 
 def parity(name: str, points: Sequence[Point], system: PublishedSystem) -> str:
-    """Return measured against predicted times of one operator or collective."""
+    """Plot predicted against measured times of an operator or a collective."""
     series = []
     ends: list[float] = []
     for index, direction in enumerate(Direction):
-        found = [
+        times = [
             (median(point.row.best_samples_us), us)
             for point in points
             if point.row.direction is direction and (us := predicted_us(point, system)) is not None
         ]
-        ends += [value for pair in found for value in pair]
-        if found:
-            colour, mark = style(index)
-            series.append(Series(direction.value, found, "points", colour, mark))
+        ends += [value for pair in times for value in pair]
+        if times:
+            series.append(Series(direction.value, times, "points", *style(index)))
     if ends:
         series.append(Series("equal", [(min(ends),) * 2, (max(ends),) * 2], "line", "#555555", dashed=True))
     return log_plot(name, ("measured, µs", "predicted, µs"), series, SMALL, equal=True)
 
 
 def roofline(points: Sequence[Point], system: System) -> str:
-    """Return the rate of every call that computes against its intensity, below the device's peaks."""
+    """Plot the rate of every call with FLOPs against its arithmetic intensity, below the device's peaks."""
     multiprocessors = int(system.gpu.num_multiprocessors.value)
-    found: dict[str, list[tuple[float, float]]] = {}
+    rates: dict[str, list[tuple[float, float]]] = {}
     for point in points:
         work = point.operator.work(point.row.shape, point.row.direction, multiprocessors)
         moved = work.size_bytes * point.operator.byte_scale(point.precision)
         if work.flops > 0.0 and moved > 0.0:
             us = median(point.row.best_samples_us)
-            found.setdefault(point.operator.regressor_name, []).append((work.flops / moved, work.flops / us / 1e3))
-    series = [Series(name, pairs, "points", *style(index)) for index, (name, pairs) in enumerate(sorted(found.items()))]
-    intensities = [x for pairs in found.values() for x, _ in pairs]
+            rates.setdefault(point.operator.regressor_name, []).append((work.flops / moved, work.flops / us / 1e3))
+    series = [Series(name, pairs, "points", *style(index)) for index, (name, pairs) in enumerate(sorted(rates.items()))]
+    intensities = [x for pairs in rates.values() for x, _ in pairs]
     measured = {point.precision for point in points} if intensities else set()
     for precision in sorted(measured & system.gpu.peak_tflop_per_s.keys()):
         peak = system.gpu.peak_tflop_per_s[precision].value * 1e3
@@ -90,7 +89,7 @@ def roofline(points: Sequence[Point], system: System) -> str:
 
 
 def bus_bandwidths(name: str, points: Sequence[Point]) -> str:
-    """Return the bus bandwidth of one collective against its message size, a line per topology."""
+    """Plot the bus bandwidth of a collective against its message size, a line per topology."""
     lines: dict[tuple[int, int], list[tuple[float, float]]] = {}
     for point in points:
         size, nodes, per_node = point.row.shape

@@ -9,13 +9,13 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import ValidationError
 
 from microbench.errors import MeasureError
 from microbench.report.figures import Point, bus_bandwidths, parity, points_of, roofline
 from microbench.table import Table, read_tables
 from predictor.base.errors import PublishedError
+from predictor.base.read_yaml import first_problem, read_keys
 from predictor.costs.hardware import System
 from predictor.costs.published import PublishedSystem, measured_precisions
 
@@ -44,48 +44,46 @@ def _text(value: object) -> str:
 
 
 def html_table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return a table; numbers are set to the right."""
+    """Return an HTML table with numbers aligned to the right."""
     lines = ["<tr>" + "".join(f"<th>{escape(name)}</th>" for name in head) + "</tr>"]
     for row in rows:
-        cells = []
-        for value in row:
-            number = isinstance(value, int | float)
-            cells.append(f'<td class="n">{_text(value)}</td>' if number else f"<td>{_text(value)}</td>")
+        classes = (' class="n"' if isinstance(value, int | float) else "" for value in row)
+        cells = (f"<td{kind}>{_text(value)}</td>" for kind, value in zip(classes, row, strict=True))
         lines.append("<tr>" + "".join(cells) + "</tr>")
     return "<table>" + "\n".join(lines) + "</table>" if len(lines) > 1 else "<p>None.</p>"
 
 
 def read_system(results: Path) -> System:
-    """Return what the device is.
+    """Return the hardware in a results folder's system.yaml.
 
     Raises:
-        MeasureError: the results folder does not say.
+        MeasureError: it is missing or damaged.
     """
     path = results / "system.yaml"
+    if not path.is_file():
+        raise MeasureError(f"{path} does not exist; python -m microbench system writes it")
     try:
-        return System.model_validate(yaml.safe_load(path.read_text(encoding="utf-8"))["hardware"])
-    except OSError as error:
-        raise MeasureError(f"{path}: {error.strerror}; python -m microbench system writes it") from None
-    except (yaml.YAMLError, KeyError, TypeError, ValidationError) as error:
-        raise MeasureError(f"{path}: not a description of a system: {' '.join(str(error).split())}") from None
+        return System.model_validate(read_keys(path, MeasureError).get("hardware"))
+    except ValidationError as error:
+        raise MeasureError(f"{path}: not a description of a system: {first_problem(error)}") from None
 
 
 def _measured(tables: Sequence[Table]) -> str:
     rows = []
     for table in tables:
-        of, last = table.provenance.identity, table.provenance.sessions[-1]
-        left_out = Counter(row.status.value for row in table.rows if not row.status.is_timed)
+        own, last = table.provenance.identity, table.provenance.sessions[-1]
+        counts = Counter(row.status.value for row in table.rows if not row.status.is_timed)
+        failed = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
         noise = None if last.relative_spread is None else 100.0 * last.relative_spread
-        said = ", ".join(f"{count} {status}" for status, count in sorted(left_out.items()))
-        rows.append((of.name, of.precision, of.worker, len(table.rows), said, noise, last.host, last.commit[:12]))
+        rows.append((own.name, own.precision, own.worker, len(table.rows), failed, noise, last.host, last.commit[:12]))
     return html_table(("what", "precision", "share", "rows", "not timed", "IQR, % of median", "host", "commit"), rows)
 
 
 def _by_name(points: Sequence[Point]) -> dict[str, list[Point]]:
-    found: dict[str, list[Point]] = {}
+    groups: dict[str, list[Point]] = {}
     for point in points:
-        found.setdefault(point.operator.name, []).append(point)
-    return dict(sorted(found.items()))
+        groups.setdefault(point.operator.name, []).append(point)
+    return dict(sorted(groups.items()))
 
 
 def _parity(points: Sequence[Point], published: Path) -> list[str]:
@@ -97,22 +95,21 @@ def _parity(points: Sequence[Point], published: Path) -> list[str]:
     return figures
 
 
-def _held_out(document: dict[str, Any]) -> str:
-    columns = document["operator_columns"] + document["collective_columns"]
+def _held_out(columns: Sequence[dict[str, Any]]) -> str:
     return html_table(tuple(HELD_OUT.values()), ([column.get(key) for key in HELD_OUT] for column in columns))
 
 
-def _dropped(document: dict[str, Any]) -> str:
-    columns = document["operator_columns"] + document["collective_columns"]
+def _dropped(columns: Sequence[dict[str, Any]]) -> str:
     rows = [(c["column"], c["rows"], c["kept"], why, count) for c in columns for why, count in c["dropped"].items()]
     return html_table(("what", "rows", "kept", "dropped because it", "rows dropped"), rows)
 
 
-def _read_held_out(published: Path) -> dict[str, Any]:
+def _read_held_out(published: Path) -> list[dict[str, Any]]:
     path = published / "held_out.json"
     try:
-        return dict(json.loads(path.read_bytes()))
-    except (OSError, ValueError) as error:
+        document = json.loads(path.read_bytes())
+        return [*document["operator_columns"], *document["collective_columns"]]
+    except (OSError, ValueError, LookupError, TypeError) as error:
         raise PublishedError(f"{path}: {error}") from None
 
 
@@ -135,11 +132,11 @@ def page(results: Path, published: Path | None) -> str:
         ("Bus bandwidth, as nccl-tests defines it", _figures(curves)),
     ]
     if published is not None:
-        document = _read_held_out(published)
+        columns = _read_held_out(published)
         sections += [
             ("Measured and predicted, on the rows that were fitted", _figures(_parity([*calls, *messages], published))),
-            ("Errors on held-out rows", _held_out(document)),
-            ("What was dropped", _dropped(document)),
+            ("Errors on held-out rows", _held_out(columns)),
+            ("What was dropped", _dropped(columns)),
         ]
     title = f"{system.name}: {system.gpu.name}"
     body = "\n".join(f"<h2>{escape(name)}</h2>\n{content}" for name, content in sections)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from math import ceil, floor, log10
 from typing import Literal
@@ -116,11 +116,11 @@ def _draw(series: Series, across: Axis, up: Axis) -> str:
 
 
 def _legend(series: Sequence[Series], x: float) -> Iterator[str]:
-    for index, one in enumerate(one for one in series if one.label):
+    for index, entry in enumerate(entry for entry in series if entry.label):
         y = TOP + 10 + 15 * index
-        line = path(f"M{pixels(x)} {y - 3}h12", stroke=one.colour)
-        yield line if one.kind == "line" else _mark(one.mark, x + 6, y - 3, one.colour)
-        yield text(x + 17, y, one.label, class_="tick")
+        line = path(f"M{pixels(x)} {y - 3}h12", stroke=entry.colour)
+        yield line if entry.kind == "line" else _mark(entry.mark, x + 6, y - 3, entry.colour)
+        yield text(x + 17, y, entry.label, class_="tick")
 
 
 def log_plot(
@@ -135,19 +135,19 @@ def log_plot(
         size: of the axes, pixels.
         equal: both axes from and to the same values.
     """
-    drawn = [Series(s.label, [p for p in s.points if min(p) > 0.0], s.kind, s.colour, s.mark, s.dashed) for s in series]
-    drawn = [one for one in drawn if one.points]
+    drawn = [replace(each, points=[point for point in each.points if min(point) > 0.0]) for each in series]
+    drawn = [each for each in drawn if each.points]
     if not drawn:
         return f"<p>{escape(title)}: nothing to show.</p>"
-    ends = [_decades([point[i] for one in drawn for point in one.points]) for i in (0, 1)]
+    ends = [_decades([point[i] for each in drawn for point in each.points]) for i in (0, 1)]
     if equal:
         ends = [(min(e[0] for e in ends), max(e[1] for e in ends))] * 2
     across, up = (Axis(axes[i], *ends[i], float(size[i])) for i in (0, 1))
-    labels = [one.label for one in drawn if one.label]
+    labels = [each.label for each in drawn if each.label]
     legend = 30 + 6.2 * max(map(len, labels)) if labels else 0.0
     width = LEFT + size[0] + RIGHT + legend
     height = max(TOP + size[1] + BOTTOM, TOP + 10 + 15 * len(labels) if legend else 0)
-    shapes = [*_frame(title, across, up), *(_draw(one, across, up) for one in drawn)]
+    shapes = [*_frame(title, across, up), *(_draw(each, across, up) for each in drawn)]
     if legend:
         shapes += _legend(drawn, LEFT + size[0] + 12)
     size_px = {"width": f"{width:.0f}", "height": f"{height:.0f}"}

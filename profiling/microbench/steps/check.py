@@ -74,13 +74,13 @@ def backend(device: str, precision: str) -> Any:
     return SDPBackend.MATH if device == "cuda" and precision == "fp32" else SDPBackend.FLASH_ATTENTION
 
 
-def relative_error(found: Iterable[Tensor], expected: Iterable[Tensor]) -> float:
-    """Return ‖found − expected‖ ÷ ‖expected‖ over all elements of both."""
-    wrong = whole = 0.0
-    for one, other in zip(found, expected, strict=True):
-        wrong += float((one.detach().double() - other.detach().double()).square().sum())
-        whole += float(other.detach().double().square().sum())
-    return sqrt(wrong / whole) if whole else float(wrong > 0)
+def relative_error(tensors: Iterable[Tensor], references: Iterable[Tensor]) -> float:
+    """Return ‖tensors − references‖ ÷ ‖references‖ over all elements."""
+    error = norm = 0.0
+    for tensor, reference in zip(tensors, references, strict=True):
+        error += float((tensor.detach().double() - reference.detach().double()).square().sum())
+        norm += float(reference.detach().double().square().sum())
+    return sqrt(error / norm) if norm else float(error > 0)
 
 
 @lru_cache(maxsize=16)

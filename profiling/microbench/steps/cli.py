@@ -42,9 +42,9 @@ def run(arguments: argparse.Namespace) -> int:
         print(record_path(arguments.out, name))
     progress(f"{len(outcome.ok)} recorded, {len(outcome.there)} were there already")
     if outcome.not_begun:
-        progress(f"no time left for {', '.join(outcome.not_begun)}; the same command goes on")
+        progress(f"no time left for {', '.join(outcome.not_begun)}; the same command continues")
     if outcome.is_lost:
-        progress("error: the device answers no more after this error; the same command in a new process goes on")
+        progress("error: the device fails every call after this error; the same command in a new process continues")
     return FAILED if outcome.failed or outcome.is_lost else 0
 
 
@@ -57,19 +57,19 @@ def run_comparison(arguments: argparse.Namespace) -> int:
     from microbench.steps.compare import compare_steps, render, to_json
 
     rows, unmeasured = compare_steps(arguments.results, arguments.regressors)
-    document = to_json(rows, unmeasured, arguments.regressors) if arguments.json else None
-    print(render(rows, unmeasured) if document is None else json.dumps(document, indent=1))
+    if arguments.json:
+        print(json.dumps(to_json(rows, unmeasured, arguments.regressors), indent=1))
+    else:
+        print(render(rows, unmeasured))
     return 0
 
 
-def register(commands: Any) -> None:
-    """Add ``steps`` and ``compare-steps`` to ``commands``, what ``add_subparsers`` returned."""
-    steps = commands.add_parser("steps", help="record whole training steps on this device, one file each")
-    steps.add_argument("--device", default="auto", help="cpu, cuda or auto (default): a GPU where there is one")
-    steps.add_argument("--threads", type=int, default=1, help="torch's threads on a CPU (default 1)")
+def register(commands: Any, device: argparse.ArgumentParser) -> None:
+    """Add ``steps`` and ``compare-steps`` to a parser's sub-commands; ``device`` has the options of a device."""
+    steps = commands.add_parser("steps", parents=[device], help="record whole training steps, one file each")
     steps.add_argument("--out", type=Path, required=True, help="results folder of this system, results/NAME")
     steps.add_argument("--only", nargs="+", metavar="NAME", help="steps by name (default: all)")
-    steps.add_argument("--minutes", type=float, help="begin no step that would end later; run again to go on")
+    steps.add_argument("--minutes", type=float, help="begin no step that would end later; run again to continue")
     steps.add_argument(
         "--configs", type=Path, default=CONFIGS, help="folder of configurations (default: the project's)"
     )

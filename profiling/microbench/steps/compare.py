@@ -12,8 +12,8 @@ from microbench.rows import Status
 from microbench.steps.record import Measured, StepRecord, read_records
 from predictor.base.errors import ConfigError, MissingKeyError, PublishedError
 from predictor.configuration.loading import find_folder, prepare
-from predictor.step.composition import Prediction, predict
-from predictor.step.memory import GIB, run_memory
+from predictor.step.memory import GIB, step_memory
+from predictor.step.prediction import Prediction, predict
 
 FORMAT = "estimate-train-time/step-comparison/1"
 COLUMNS = (
@@ -47,7 +47,7 @@ class MemoryComparison:
 
 @dataclass(frozen=True, slots=True)
 class Predicted:
-    """What the predictor says of a recorded step, in microseconds; ``source``: its weakest answer's."""
+    """Prediction of a recorded step, in microseconds; ``source`` is that of its least certain cost."""
 
     step_us: float
     low_us: float
@@ -80,7 +80,7 @@ class Comparison:
 
     @property
     def error(self) -> float | None:
-        """Return predicted over measured, less one."""
+        """Return predicted ÷ measured − 1."""
         return None if self.predicted is None else self.predicted.step_us / self.step_us - 1.0
 
     @property
@@ -92,7 +92,7 @@ class Comparison:
 def _memory(measured: Measured, prediction: Prediction) -> MemoryComparison | None:
     if measured.memory is None:
         return None
-    (needed,) = run_memory(prediction.run)
+    (needed,) = step_memory(prediction.tasks)
     return MemoryComparison(
         allocated_gib=measured.memory.allocated / GIB,
         reserved_gib=measured.memory.reserved / GIB,
@@ -158,26 +158,26 @@ def compare_steps(results: Path, regressors: str) -> tuple[list[Comparison], lis
     except ConfigError as error:
         raise MeasureError(str(error)) from None
     records = read_records(results)
-    found = [comparison for record in records if (comparison := compare_step(record, system)) is not None]
-    return found, [record for record in records if record.status is not Status.OK]
+    rows = [row for record in records if (row := compare_step(record, system)) is not None]
+    return rows, [record for record in records if record.status is not Status.OK]
 
 
 def _cells(row: Comparison) -> tuple[str, ...]:
     measured = (f"{row.step_us / 1e3:.2f}", f"{row.wall_us / 1e3:.2f}", f"{row.relative_spread:.1%}")
-    told = row.predicted
-    if told is None:
+    predicted = row.predicted
+    if predicted is None:
         return (row.name, *measured, f"not predicted: {row.reason}")
     memory = ("", "")
-    if told.memory is not None:
-        memory = (f"{told.memory.allocated_gib:.1f}", f"{told.memory.predicted_tensors_gib:.1f}")
+    if predicted.memory is not None:
+        memory = (f"{predicted.memory.allocated_gib:.1f}", f"{predicted.memory.predicted_tensors_gib:.1f}")
     return (
         row.name,
         *measured,
-        f"{told.step_us / 1e3:.2f}",
-        f"{told.low_us / 1e3:.2f} to {told.high_us / 1e3:.2f}",
+        f"{predicted.step_us / 1e3:.2f}",
+        f"{predicted.low_us / 1e3:.2f} to {predicted.high_us / 1e3:.2f}",
         "yes" if row.is_inside else "no",
         f"{row.error:+.1%}",
-        *(f"{part.ratio:.2f}" for part in (told.forward, told.backward, told.optimizer)),
+        *(f"{part.ratio:.2f}" for part in (predicted.forward, predicted.backward, predicted.optimizer)),
         *memory,
     )
 
@@ -208,5 +208,7 @@ def to_json(rows: Sequence[Comparison], unmeasured: Sequence[StepRecord], regres
         "format": FORMAT,
         "regressors": regressors,
         "steps": [{**asdict(row), "error": row.error, "is_inside": row.is_inside} for row in rows],
-        "not_measured": [{"name": one.name, "status": one.status.value, "reason": one.reason} for one in unmeasured],
+        "not_measured": [
+            {"name": record.name, "status": record.status.value, "reason": record.reason} for record in unmeasured
+        ],
     }

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -40,18 +40,13 @@ class StepConfig:
 
     @property
     def hash(self) -> str:
-        """Return the SHA-256 of the content."""
-        return content_hash(self.content)
+        """Return the SHA-256 of the content, whatever the order of its keys."""
+        return sha256(json.dumps(self.content, sort_keys=True).encode()).hexdigest()
 
     @property
     def flops(self) -> float:
         """Return the FLOPs of one step, forward and backward."""
         return self.run.model.model_flops_per_token() * self.run.tokens_per_step
-
-
-def content_hash(content: dict[str, Any]) -> str:
-    """Return the SHA-256 of a configuration's content, whatever the order of its keys."""
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def unsupported(run: TrainingRun) -> list[str]:

@@ -17,20 +17,13 @@ CATEGORIES = {
     "norms": ("layer_norm", "layernorm", "rms_norm", "rmsnorm", "gammabeta", "gamma_beta"),
     "optimizer": ("fusedadam", "fused_adam", "adam", "multi_tensor_apply", "lpnorm"),
     "embedding": (
-        "embedding",
-        "sort",
-        "cub::",
-        "indexselect",
-        "gather",
-        "krn_partial",
-        "grad_weight",
-        "sum_and_scatter",
+        "embedding", "sort", "cub::", "indexselect", "gather", "krn_partial", "grad_weight", "sum_and_scatter",
     ),
     "reductions": ("reduce_kernel", "softmax"),
     "concatenations": ("catarray",),
     "copies": ("memcpy", "memset", "copy"),
     "element-wise": ("elementwise",),
-}
+}  # fmt: skip
 
 
 class Launch(NamedTuple):
@@ -41,7 +34,7 @@ class Launch(NamedTuple):
 
 
 def category(name: str) -> str:
-    """Return what a kernel is for, by its name.
+    """Return the category of a kernel, by its name.
 
     >>> category("void flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel<...cutlass::bfloat16_t...>")
     'attention'
@@ -54,16 +47,15 @@ def category(name: str) -> str:
 
 def _sums(launches: Iterable[Launch], key: Callable[[Launch], str]) -> list[KernelTime]:
     """Return launches added up by a key, the longest first."""
-    found: dict[str, tuple[int, float]] = {}
+    times_us: dict[str, list[float]] = {}
     for launch in launches:
-        count, time_us = found.get(key(launch), (0, 0.0))
-        found[key(launch)] = count + 1, time_us + launch.time_us
-    sums = [KernelTime(name=name, count=count, time_us=round(us, 3)) for name, (count, us) in found.items()]
-    return sorted(sums, key=lambda one: -one.time_us)
+        times_us.setdefault(key(launch), []).append(launch.time_us)
+    sums = [KernelTime(name=name, count=len(us), time_us=round(sum(us), 3)) for name, us in times_us.items()]
+    return sorted(sums, key=lambda kernel: -kernel.time_us)
 
 
 def summarise(launches: list[Launch]) -> Kernels | None:
-    """Return what ran, by category and by kernel; None where nothing was recorded."""
+    """Return the launches by category and by kernel; None where nothing was recorded."""
     if not launches:
         return None
     return Kernels(
@@ -75,7 +67,7 @@ def summarise(launches: list[Launch]) -> Kernels | None:
 
 
 def record_launches(run: Callable[[], None]) -> list[Launch]:
-    """Run a step under the profiler and return what the GPU ran; nothing where the profiler may not look."""
+    """Run a step under torch's profiler and return its launches; none where CUPTI is not available."""
     import torch
     from torch.autograd import DeviceType
     from torch.profiler import ProfilerActivity, profile, supported_activities

@@ -41,22 +41,17 @@ ALL_STEPS = STEP_WARM_UP + STEP_SAMPLES + 1  # and the profiled one
 
 @dataclass(slots=True)
 class Pace:
-    """How long a step will take here, from the last one that ran; steps come in the order of their work."""
+    """Expected duration of the next step, from the last that ran; steps are recorded in increasing order of work."""
 
-    device_kind: str
-    flop_per_s: float = 0.0
-    setup_s: float = 0.0
-
-    def __post_init__(self) -> None:
-        """Begin with what is assumed."""
-        self.flop_per_s, self.setup_s = ASSUMED_FLOP_PER_S[self.device_kind], ASSUMED_SETUP_S[self.device_kind]
+    flop_per_s: float
+    setup_s: float
 
     def needed_s(self, config: StepConfig) -> float:
-        """Return the seconds that a step needs from its beginning to its file."""
+        """Return the seconds from a step's setup to its file."""
         return self.setup_s + ALL_STEPS * config.flops / self.flop_per_s
 
     def learn(self, config: StepConfig, measured: Measured, spent_s: float) -> None:
-        """Take over what a step took."""
+        """Take rate and setup time from a step that ran."""
         step_s = measured.median_us("wall_us") / 1e6
         self.flop_per_s = config.flops / step_s
         self.setup_s = max(1.0, spent_s - ALL_STEPS * step_s)
@@ -64,7 +59,7 @@ class Pace:
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of a list of steps, by name; ``is_lost``: the device answers nothing but its first error."""
+    """Names of steps by how they ended; ``is_lost``: the device fails every later call of this process."""
 
     ok: list[str] = field(default_factory=list)
     there: list[str] = field(default_factory=list)
@@ -126,7 +121,7 @@ def _time(step: TrainingStep, device: Device, deadline: float) -> Measured | Non
 
 
 def is_lost(device_kind: str) -> bool:
-    """Return whether the device answers no more: after some errors of CUDA every later call of the process fails."""
+    """Return whether the device is lost: after some CUDA errors every later call of the process fails."""
     gc.collect()  # an error's frames hold tensors of the step that failed
     if device_kind != "cuda":
         return False
@@ -140,7 +135,7 @@ def is_lost(device_kind: str) -> bool:
 
 
 def _settings(device: Device) -> dict[str, str]:
-    """Return what else the numbers depend on."""
+    """Return the settings that the numbers depend on."""
     return {
         "attention": "torch scaled_dot_product_attention, flash backend",
         "attention of the check in fp32": str(checking.backend(device.kind, "fp32")).rpartition(".")[2],
@@ -173,7 +168,7 @@ def record_step(config: StepConfig, device: Device, deadline: float = math.inf) 
     try:
         agreements = checking.check(config.run, device.kind)
         # A step that computes something else is timed all the same, and its record says so: nothing compares it.
-        reason = "; ".join(failure for one in agreements for failure in one.failures)
+        reason = "; ".join(failure for agreement in agreements for failure in agreement.failures)
         status = Status.ERROR if reason else Status.OK
         step = TrainingStep(config.run, device.kind)
         measured = _time(step, device, deadline)
@@ -203,7 +198,7 @@ def record_step(config: StepConfig, device: Device, deadline: float = math.inf) 
 
 
 def _with_kernels(recorded: Recorded) -> StepRecord | None:
-    """Return the record with the kernels of one more step; None where they cannot be told."""
+    """Return the record with the kernels of a further, profiled step; None where none are recorded."""
     record, step = recorded
     if step is None or record.measured is None or record.device_kind != "cuda":
         return None
@@ -213,8 +208,8 @@ def _with_kernels(recorded: Recorded) -> StepRecord | None:
     return record.model_copy(update={"measured": record.measured.model_copy(update={"kernels": kernels})})
 
 
-def _told(record: StepRecord) -> str:
-    """Return a record in one line."""
+def _line(record: StepRecord) -> str:
+    """Return a record as a line of progress."""
     if record.measured is None:
         return f"{record.name}: {record.status}: {record.reason}"
     measured = record.measured
@@ -223,7 +218,7 @@ def _told(record: StepRecord) -> str:
 
 
 def measure_steps(configs: list[StepConfig], device: Device, results: Path, deadline: float, say: Say) -> Outcome:
-    """Record every step that is not there yet, as far as time goes; each is stored as soon as it has ended.
+    """Record every step that has no record yet until the deadline; each is stored as soon as it has ended.
 
     Args:
         configs: in the order to run them.
@@ -235,7 +230,7 @@ def measure_steps(configs: list[StepConfig], device: Device, results: Path, dead
     Raises:
         MeasureError: the folder holds records of another device, or a damaged one.
     """
-    outcome, pace = Outcome(), Pace(device.kind)
+    outcome, pace = Outcome(), Pace(ASSUMED_FLOP_PER_S[device.kind], ASSUMED_SETUP_S[device.kind])
     for config in configs:
         if is_recorded(record_path(results, config.name), config, device):
             outcome.there.append(config.name)
@@ -251,7 +246,7 @@ def measure_steps(configs: list[StepConfig], device: Device, results: Path, dead
             continue
         record = recorded.record
         write_record(results, record)  # before the profiler, which is not worth losing a measured step for
-        say(_told(record))
+        say(_line(record))
         profiled = _with_kernels(recorded)
         if profiled is not None:
             write_record(results, profiled)

@@ -137,7 +137,7 @@ class Layer(nn.Module):  # type: ignore[misc]
     """Norm, attention, sum; norm, FFN, sum."""
 
     def __init__(self, model: Transformer, call: LayerCall, make: Weights) -> None:
-        """Make the four."""
+        """Make both norms, attention and FFN."""
         super().__init__()
         self.attention_norm, self.ffn_norm = Norm(model, make), Norm(model, make)
         self.attention = SelfAttention(model, call, make)

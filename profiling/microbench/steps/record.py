@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError
 
 from microbench.errors import TableError
-from microbench.provenance import Record, Session
+from microbench.provenance import Closed, Session
 from microbench.rows import Status, interquartile_range
 from predictor.base.files import write_whole
 from predictor.base.read_yaml import first_problem
@@ -18,8 +18,8 @@ FORMAT = "estimate-train-time/step/1"
 FOLDER = "steps"
 
 
-class Agreement(Record):
-    """How a small copy of the step agrees with the step written out in fp32; errors are ‖a − b‖ ÷ ‖b‖."""
+class Agreement(Closed):
+    """Errors of a small copy of the step against the reference in fp32, each ‖a − b‖ ÷ ‖b‖."""
 
     precision: str
     loss_error: float
@@ -32,7 +32,7 @@ class Agreement(Record):
 
     @property
     def failures(self) -> list[str]:
-        """Return what is off by more than it may be, for a message."""
+        """Return the errors above their tolerances, for a message."""
         errors = {
             "loss": (self.loss_error, self.loss_tolerance),
             f"gradient of {self.worst_parameter}": (self.gradient_error, self.gradient_tolerance),
@@ -45,7 +45,7 @@ class Agreement(Record):
         ]
 
 
-class StepSample(Record):
+class StepSample(Closed):
     """One timed step, in microseconds; the three parts add up to ``device_us``."""
 
     device_us: float = Field(description="from the first to the last event of the step; on a CPU by the wall")
@@ -55,7 +55,7 @@ class StepSample(Record):
     optimizer_us: float
 
 
-class KernelTime(Record):
+class KernelTime(Closed):
     """All launches of one kernel in one step."""
 
     name: str
@@ -63,7 +63,7 @@ class KernelTime(Record):
     time_us: float
 
 
-class Kernels(Record):
+class Kernels(Closed):
     """Kernels of one step on the device, profiled once after the timed steps."""
 
     count: int = Field(description="launches, copies and fills included")
@@ -72,15 +72,15 @@ class Kernels(Record):
     longest: tuple[KernelTime, ...]
 
 
-class Memory(Record):
-    """Peaks over the timed steps, in bytes, as torch's allocator tells them."""
+class Memory(Closed):
+    """Peaks over the timed steps, in bytes, by torch's allocator."""
 
     allocated: int = Field(description="tensors")
     reserved: int = Field(description="held from the device")
 
 
-class Measured(Record):
-    """What a step that ran to its end measured."""
+class Measured(Closed):
+    """Measurements of a step that ran to its end."""
 
     parameters: int
     warm_up: tuple[StepSample, ...]
@@ -99,7 +99,7 @@ class Measured(Record):
         return interquartile_range([sample.device_us for sample in self.samples]) / self.median_us("device_us")
 
 
-class StepRecord(Record):
+class StepRecord(Closed):
     """The whole file."""
 
     format: Literal["estimate-train-time/step/1"] = "estimate-train-time/step/1"
@@ -148,7 +148,7 @@ def read_records(results: Path) -> list[StepRecord]:
 
 
 def write_record(results: Path, record: StepRecord) -> Path:
-    """Put a record in place, whole, and return where."""
+    """Write a record atomically and return its path."""
     path = record_path(results, record.name)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, record.model_dump_json(indent=1) + "\n")

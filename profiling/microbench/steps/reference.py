@@ -103,8 +103,8 @@ class Reference:
         total = {name: torch.zeros_like(weight) for name, weight in self.weights.items()}
         for tokens, wanted in zip(ids, targets, strict=True):
             loss = reference_loss(self._run, self.weights, tokens, wanted)
-            found = torch.autograd.grad(loss / len(ids), list(self.weights.values()))
-            for name, gradient in zip(total, found, strict=True):
+            gradients = torch.autograd.grad(loss / len(ids), list(self.weights.values()))
+            for name, gradient in zip(total, gradients, strict=True):
                 total[name] += gradient
         return float(loss.detach()), total
 

@@ -1,4 +1,4 @@
-"""One training step according to the predictor's task list (predictor/workloads/expand.py).
+"""One training step according to the predictor's task list (predictor/workloads/transformer_step.py).
 
 In bf16: forward and backward on bf16 weights for every micro-batch, its gradients widened into fp32 or added to those
 of earlier ones as soon as they are there, then norm and clipping of the fp32 gradients, AdamW on fp32 weights in one
@@ -30,19 +30,19 @@ Mark = Callable[[str], None]
 
 
 def unmarked(part: str) -> None:
-    """Take no notice of a part's end."""
+    """Ignore the end of a part."""
 
 
 class TrainingStep:
     """A model with everything that training it needs, and one step of it."""
 
     def __init__(self, run: TrainingRun, device: str, backend: Any = SDPBackend.FLASH_ATTENTION) -> None:
-        """Make weights, states and tokens on the device, always the same ones.
+        """Make weights, optimizer states and tokens on the device from a fixed seed.
 
         Args:
-            run: that ``unsupported`` has nothing against.
+            run: one that ``unsupported`` accepts.
             device: cpu or cuda.
-            backend: of scaled_dot_product_attention; one that cannot run the shape is an error, no other is taken.
+            backend: of scaled_dot_product_attention; a shape that it cannot run is an error.
         """
         torch.manual_seed(SEED)
         self._micro_batches = run.num_micro_batches
@@ -69,7 +69,7 @@ class TrainingStep:
         self.loss: Tensor = None
 
     def _widened_into(self, gradient: Tensor) -> Callable[[Tensor], None]:
-        """Return what follows a weight's gradient: it goes into the fp32 one, and its own memory goes back."""
+        """Return the hook that widens a weight's gradient into the fp32 one and frees its memory."""
 
         def widen(weight: Tensor) -> None:
             if self._is_first:
@@ -89,7 +89,7 @@ class TrainingStep:
         return [weight.grad for weight in self.main_weights]
 
     def load(self, values: list[Tensor]) -> None:
-        """Take over fp32 values of ``main_weights``."""
+        """Copy fp32 values into ``main_weights`` and the weights."""
         with torch.no_grad():
             for weight, main, value in zip(self._weights, self.main_weights, values, strict=True):
                 weight.copy_(value)

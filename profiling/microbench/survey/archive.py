@@ -9,7 +9,6 @@ from __future__ import annotations
 import tarfile
 import threading
 from pathlib import Path
-from types import TracebackType
 
 from microbench.errors import MeasureError
 from microbench.table import cut_torn
@@ -21,7 +20,7 @@ GROWING = ".csv"
 
 
 def pack(folder: Path, archive: Path) -> None:
-    """Put a folder into an archive, whole: a reader sees the old one or the new one."""
+    """Pack a folder into an archive atomically: a reader sees the old or the new one."""
     with built_beside(archive) as building, tarfile.open(building, "w:gz", compresslevel=6) as tar:
         for path in sorted(folder.rglob("*")):
             if path.is_file() and not path.name.startswith("."):
@@ -32,7 +31,7 @@ class Saver:
     """Packs a folder again and again in a thread, and once more at the end; use it in a ``with`` statement."""
 
     def __init__(self, folder: Path, archive: Path, every_s: float) -> None:
-        """Say what is packed, where to and how often."""
+        """Keep the folder, the archive and the seconds between two packings."""
         self._folder, self._archive, self._every_s = folder, archive, every_s
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._save, daemon=True)
@@ -44,9 +43,7 @@ class Saver:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Pack what there is at the end."""
         self._end.set()
         self._thread.join()
@@ -58,7 +55,7 @@ class Saver:
 
 
 def unpack(archive: Path, into: Path) -> list[Path]:
-    """Put an archive's files into a folder, over earlier states of the same tables; return what was written.
+    """Unpack an archive into a folder, over earlier states of the same tables; return the written paths.
 
     Raises:
         MeasureError: no archive, a name that leads out of the folder, or a table of which the folder holds other rows.

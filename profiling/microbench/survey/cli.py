@@ -11,7 +11,7 @@ from typing import Any
 from microbench.errors import MeasureError
 from microbench.survey.archive import ARCHIVE, SUMMARY, Saver, unpack
 from microbench.survey.kit import MACHINES, PYTHONS, make_kit
-from microbench.survey.probe import Probe, probe, why_anew
+from microbench.survey.probe import Probe, probe, why_not_continued
 from microbench.survey.stages import run_command, stages, survey
 from predictor.base.command_line import progress
 from predictor.base.read_yaml import read_keys
@@ -23,12 +23,12 @@ LEAST_MINUTES = 1.0
 
 
 def _earlier(folder: Path | None, here: Probe) -> Path | None:
-    """Return an earlier survey's results of this GPU below a folder; None where none can be gone on with."""
+    """Return an earlier survey's results of this GPU below a folder; None where there are none to continue."""
     for path in sorted(folder.glob("*/system.yaml")) if folder else ():
         if read_keys(path, MeasureError)["hardware"]["gpu"]["name"] == here.device:
-            why = why_anew(path.parent, here)
-            progress(f"going on from {path.parent}" if why is None else f"starting anew: {why}")
-            return path.parent if why is None else None
+            reason = why_not_continued(path.parent, here)
+            progress(f"continuing {path.parent}" if reason is None else f"starting anew: {reason}")
+            return path.parent if reason is None else None
     return None
 
 
@@ -55,7 +55,7 @@ def _survey(arguments: argparse.Namespace) -> int:
             )
         shutil.copy(work / SUMMARY, out / SUMMARY)
     print(out / ARCHIVE)
-    return int(any(stage.status not in (0, None) for stage in ended))
+    return int(any(stage.status for stage in ended))
 
 
 def _unpack(arguments: argparse.Namespace) -> int:
@@ -77,12 +77,12 @@ def _kit(arguments: argparse.Namespace) -> int:
 
 
 def register(commands: Any) -> None:
-    """Add ``kit``, ``survey`` and ``unpack`` to ``commands``, what ``add_subparsers`` returned."""
-    kit = commands.add_parser("kit", help="prepare what travels to a bare GPU machine without a network")
+    """Add ``kit``, ``survey`` and ``unpack`` to a parser's sub-commands."""
+    kit = commands.add_parser("kit", help="build the folder for a GPU machine without a network")
     kit.add_argument("--out", type=Path, required=True, help="folder to make, e.g. gpu-kit")
     kit.add_argument("--python", nargs="+", default=list(PYTHONS), help=f"versions there (default {' '.join(PYTHONS)})")
     kit.add_argument("--machine", nargs="+", default=["x86_64"], choices=MACHINES, help="processors there")
-    kit.add_argument("--earlier", type=Path, help="results/gpu: what earlier surveys measured, to go on from")
+    kit.add_argument("--earlier", type=Path, help="results/gpu: what earlier surveys measured, to continue")
     kit.set_defaults(run=_kit)
     here = commands.add_parser("survey", help="measure this GPU within a stated number of minutes")
     here.add_argument("--out", type=Path, required=True, help=f"folder for {ARCHIVE}, {SUMMARY} and {LOG}")
@@ -91,7 +91,7 @@ def register(commands: Any) -> None:
     here.add_argument("--precision", default="bf16", help="of the operators; fp8 follows where there is time")
     here.add_argument("--earlier", type=Path, help="folder of earlier surveys' results, a folder a GPU")
     here.set_defaults(run=_survey)
-    back = commands.add_parser("unpack", help="take in what a survey brought back; prints the GPU's results folder")
+    back = commands.add_parser("unpack", help="import a survey's results; prints the GPU's results folder")
     back.add_argument("archive", type=Path, help=f"OUT/{ARCHIVE}")
     back.add_argument("--into", type=Path, default=Path("results/gpu"), help="default: results/gpu, a folder a GPU")
     back.set_defaults(run=_unpack)

@@ -15,7 +15,7 @@ from microbench.errors import MeasureError
 
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 MACHINES = ("x86_64", "aarch64")
-GLIBCS = ("2_39", "2_34", "2_31", "2_28", "2_27", "2_17")
+MANYLINUX = ("_2_39", "_2_34", "_2_31", "_2_28", "_2_27", "_2_17", "2014")
 # Imports of the measuring code and of its GPU tests; the GPU machine has torch.
 PACKAGES = (
     "pydantic", "pydantic-core", "annotated-types", "typing-extensions", "typing-inspection", "PyYAML", "pytest",
@@ -43,18 +43,9 @@ def download(packages: Sequence[str], python: str, machine: str, folder: Path) -
     Raises:
         MeasureError: pip finds none.
     """
-    platforms = [f"--platform=manylinux_{glibc}_{machine}" for glibc in GLIBCS] + [
-        f"--platform=manylinux2014_{machine}"
-    ]
     words = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
-    words += [
-        "--only-binary=:all:",
-        f"--python-version={python}",
-        "--implementation=cp",
-        *platforms,
-        "--dest",
-        str(folder),
-    ]
+    words += ["--only-binary=:all:", "--implementation=cp", f"--python-version={python}", "--dest", str(folder)]
+    words += [f"--platform=manylinux{tag}_{machine}" for tag in MANYLINUX]
     done = subprocess.run([*words, *packages], capture_output=True, text=True, check=False)
     if done.returncode:
         last = (done.stderr.strip() or done.stdout.strip()).splitlines()[-1]
@@ -76,8 +67,8 @@ def make_kit(
         out: the folder, e.g. gpu-kit.
         pythons: versions that may be there.
         machines: processors that may be there.
-        earlier: what earlier surveys brought back, a folder a GPU.
-        say: takes a line about what is done.
+        earlier: results of earlier surveys, a folder per GPU.
+        say: takes a line of progress.
 
     Raises:
         MeasureError: a folder that is no kit would be overwritten, a wheel is missing, or the kit is too large.

@@ -42,10 +42,10 @@ def unpack(site: Path) -> list[str]:
         if find_spec(module) is not None:
             continue
         for name in names:
-            found = [path for path in wheels if path.name.lower().startswith(f"{name}-")]
-            if not found and module not in OPTIONAL:
+            matching = [path for path in wheels if path.name.lower().startswith(f"{name}-")]
+            if not matching and module not in OPTIONAL:
                 missing.append(name)
-            for path in found:
+            for path in matching:
                 with zipfile.ZipFile(path) as archive:
                     archive.extractall(site)
     return missing

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from microbench.device import find_device, library_versions
 from microbench.errors import MeasureError, TableError
-from microbench.provenance import read_provenance
+from microbench.provenance import Closed, read_provenance
 
 PROBE_S = 120.0
 
 
-class Probe(BaseModel):
+class Probe(Closed):
     """Inputs of a survey's plan: the GPU, its precisions, and the identity of its tables."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     device: str
     driver: str | None
@@ -27,8 +24,8 @@ class Probe(BaseModel):
     precisions: tuple[str, ...]
 
 
-def look() -> Probe:
-    """Return what is here; opens the GPU.
+def find_here() -> Probe:
+    """Return this machine's GPU; opens it.
 
     Raises:
         MeasureError: there is no torch, or no GPU.
@@ -40,7 +37,7 @@ def look() -> Probe:
 
 
 def probe() -> Probe:
-    """Return what a process of its own sees.
+    """Return this machine's GPU as a separate process sees it.
 
     Raises:
         MeasureError: it sees no GPU, or does not answer.
@@ -52,25 +49,26 @@ def probe() -> Probe:
     except subprocess.TimeoutExpired:
         raise MeasureError(f"the GPU did not answer within {PROBE_S:.0f} s") from None
     except ValidationError:
-        said = (done.stderr.strip() or "nothing").splitlines()[-1].removeprefix("error: ")
-        raise MeasureError(said) from None
+        reason = (done.stderr.strip() or "nothing").splitlines()[-1].removeprefix("error: ")
+        raise MeasureError(reason) from None
 
 
-def why_anew(earlier: Path, here: Probe) -> str | None:
-    """Return why an earlier survey's tables cannot go on here; None where they can."""
+def why_not_continued(earlier: Path, here: Probe) -> str | None:
+    """Return the difference that keeps an earlier survey's tables from being continued here; None without one."""
     for table in sorted((earlier / "operator").glob("*.csv")):
         try:
             identity = read_provenance(table).identity
         except TableError as error:
             return str(error)
-        for field, was in (("device", identity.device), ("driver", identity.driver), ("versions", identity.versions)):
-            if was != getattr(here, field):
-                return f"{earlier}: {field} was {was}, is {getattr(here, field)}"
+        for field in ("device", "driver", "versions"):
+            was, is_now = getattr(identity, field), getattr(here, field)
+            if was != is_now:
+                return f"{earlier}: {field} was {was}, is {is_now}"
     return None
 
 
 if __name__ == "__main__":
     try:
-        sys.stdout.write(json.dumps(look().model_dump(mode="json")))
+        sys.stdout.write(find_here().model_dump_json())
     except MeasureError as error:
         sys.exit(f"error: {error}")

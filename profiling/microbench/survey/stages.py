@@ -51,7 +51,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a stage ended: its exit status, None where its time was up or it was not begun."""
+    """Exit status of a stage; None where its time was up or it was not begun."""
 
     stage: str
     status: int | None
@@ -59,7 +59,7 @@ class Ended:
 
 
 def operator_order(precision: str) -> list[str]:
-    """Return every operator that exists in a precision, those first that a step spends its time in."""
+    """Return every operator that exists in a precision, in order of their share of a training step."""
     known = [name for name, operator in catalogue().items() if precision in operator.precisions]
     linear = [name for name in known if catalogue()[name].family == "linear"]
     middle = [name for name in known if name not in (*linear, *FIRST, *LAST)]
@@ -81,7 +81,7 @@ def stages(results: Path, code: Path, sweep: str, precision: str, offered: Seque
     options = (*cuda, "--sweep", sweep, "--budget-minutes", "{minutes}", *out)
     tests = ("-m", "pytest", "-q", "--tb=short", "-p", "no:cacheprovider", "--rootdir", str(code), str(code / TESTS))
     system = ("-m", "microbench", "system", *cuda, "--datasheet", str(code / "training" / "systems"))
-    found = [
+    planned = [
         Stage("GPU tests", tests, 0.14),
         Stage("system and sustained clock", (*system, "--sustained-seconds", f"{SUSTAINED_S:g}", *out), 0.21),
         Stage(
@@ -92,12 +92,12 @@ def stages(results: Path, code: Path, sweep: str, precision: str, offered: Seque
         Stage("steps", ("-m", "microbench", "steps", *cuda, "--minutes", "{minutes}", *out), 0.90),
     ]
     shares = (0.94, 0.98)
-    found += [
+    planned += [
         Stage(f"operators in {fp8}", (*measured, *operator_order(fp8), "--precision", fp8, *options), until)
         for fp8, until in zip(FP8, shares, strict=True)
         if fp8 in offered
     ]
-    return found
+    return planned
 
 
 Run = Callable[[Sequence[str], float], int | None]
@@ -147,6 +147,6 @@ def survey(
         say(
             f"{stage.name}: {how} after {ended[-1].seconds:.0f} s, {(time.monotonic() - started) / 60.0:.1f} min in all"
         )
-        document = {"ended": now(), "minutes": minutes, "stages": [asdict(one) for one in ended]}
+        document = {"ended": now(), "minutes": minutes, "stages": list(map(asdict, ended))}
         write_whole(summary.with_name(SUMMARY), json.dumps(document, indent=1) + "\n")
     return ended
