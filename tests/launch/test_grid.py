@@ -117,7 +117,7 @@ def changeable(value: Any) -> list[Any]:
         return [value, *(part for inner in value.values() for part in changeable(inner))]
     if isinstance(value, list):
         return [value, *(part for inner in value for part in changeable(inner))]
-    return [part for key in getattr(value, "keys", ()) for part in changeable(getattr(value, key))]
+    return [part for key in getattr(value, "key_names", ()) for part in changeable(getattr(value, key))]
 
 
 def test_no_two_experiments_share_a_part_that_can_be_changed() -> None:
@@ -179,6 +179,13 @@ def test_a_combination_that_is_not_allowed_is_named_before_any_experiment_is_giv
     )
     with pytest.raises(ValidationError, match=line):
         search.generate_experiments()
+
+
+def test_a_slip_in_the_base_is_not_put_down_to_the_grid() -> None:
+    with pytest.raises(ValidationError) as caught:
+        built({"seed": [1, 2]}, base=small(model={"nme": "x"}))
+    assert str(caught.value).startswith("model.nme is not a known key. Did you mean model.name?")
+    assert "grid" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

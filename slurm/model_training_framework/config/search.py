@@ -140,25 +140,32 @@ class ParameterGridSearch:
             try:
                 config = ExperimentConfig.from_dict(content)
             except ValidationError as error:
-                first, *rest = error.problems
-                raise ValidationError(f"{first} (with {point})", *rest) from None
+                raise _in_grid(error, point) from None
             built.append(config)
             for version in versions.items():
                 found = getattr(config, version[0])
                 if isinstance(found, Section):
                     checked.setdefault(version, found)
             if len(built) == 1:
-                fixed = {key: getattr(config, key) for key in config.keys if key not in touched}
+                fixed = {key: getattr(config, key) for key in config.key_names if key not in touched}
                 sections = {key: value for key, value in fixed.items() if isinstance(value, Section)}
                 common = {**common, **sections}
                 to_copy = {key: value for key, value in sections.items() if value.changeable}
         return built
 
 
+def _in_grid(error: ValidationError, point: _Point) -> ValidationError:
+    """Return an error with the combination that made it, where the error is in a section that its grid touches."""
+    first, *rest = error.problems
+    touched = {key.partition(".")[0] for key in point.parameters}
+    is_of_the_grid = first.split(" ", 1)[0].partition(".")[0] in touched
+    return ValidationError(f"{first} (with {point})" if is_of_the_grid else first, *rest)
+
+
 def _identity(value: Any) -> Any:
     """Return what two equal values of one key have in common and unequal ones do not."""
     if isinstance(value, Section):
-        values = attrgetter(*value.keys)(value)
+        values = attrgetter(*value.key_names)(value)
         return tuple(_identity(inner) for inner in values) if value.changeable else values
     return json.dumps(value, sort_keys=True) if isinstance(value, list | dict) else value
 
