@@ -191,6 +191,6 @@ class PredictionConfig(Section):
 
     system: Word | None = Field(default=None, description="published system, by name or folder")
     config: Word | Free | None = Field(
-        default=None, description="configuration of the predictor (a file or its keys), instead of the own sections"
+        default=None, description="configuration of the predictor, on top of what the own sections say"
     )
     price_per_gpu_hour: NotNegative | None = Field(default=None, description="in any currency")
