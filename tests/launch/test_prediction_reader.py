@@ -60,6 +60,12 @@ def test_sizes_layout_and_batch_are_translated() -> None:
     assert content["budget"] == {"price_per_gpu_hour": 2.0, "train_tokens": 1000 * 4 * 8 * 6 * 1024}
 
 
+@pytest.mark.parametrize("stage", range(4))
+def test_every_zero_stage_can_be_predicted_and_more_sharding_takes_less_memory(stage: int) -> None:
+    memory = [predict(transformer(training={"zero_stage": each})).memory_gib for each in (stage, min(stage + 1, 3))]
+    assert memory[1] <= memory[0]
+
+
 def test_without_slurm_one_gpu_is_predicted() -> None:
     content = transformer()
     del content["slurm"]

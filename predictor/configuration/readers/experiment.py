@@ -2,7 +2,7 @@
 
 An experiment says what is trained, not how the training script does it. Assumed: one process per GPU, and replicas that
 reduce gradients in fp32 beside the backward pass as PyTorch's DistributedDataParallel does, or shard them as FSDP2 does
-where zero_stage is 3. Assumed and said in a note: the usual decoder, where only its sizes are given.
+from zero_stage 2 on. Assumed and said in a note: the usual decoder, where only its sizes are given.
 ``prediction.config`` holds keys of a full-form configuration that are on top of all that, or a whole configuration in
 the short form that takes its place.
 
@@ -195,7 +195,7 @@ def _layout(sections: dict[str, Fields], notes: list[str]) -> dict[str, Any]:
             f"slurm.gres asks for {allocated} GPUs per node and ntasks_per_node for {per_node} processes: "
             f"predicted are {per_node}, one for each process"
         )
-    replicas = TORCHTITAN_FSDP2 if zero_stage == 3 else DDP
+    replicas = TORCHTITAN_FSDP2 if zero_stage >= 2 else DDP
     return {
         **replicas.section("parallelism"),
         "tensor_parallel_size": tp,
