@@ -189,7 +189,7 @@ class PerformanceConfig(Section):
 class PredictionConfig(Section):
     """What a prediction needs beyond the experiment's own sections."""
 
-    system: Word | None = Field(default=None, description="published system, by name or folder")
+    system: Word | None = Field(default=None, description="published system, by name, or by folder in the project")
     config: Word | Free | None = Field(
         default=None, description="configuration of the predictor, on top of what the own sections say"
     )
