@@ -170,11 +170,15 @@ def test_a_missing_section_is_named(key: str) -> None:
         ("experiment_name", "..", "experiment_name is '..': a folder and a job are called so"),
         ("experiment_name", "x" * 200, "experiment_name is 'xxx"),
         ("custom_params", {"a": [1, {1, 2}]}, "custom_params.a[1] is {1, 2}: expected text, a number"),
+        ("prediction", {"config": 3}, "prediction.config is 3: expected the path of a file, or keys and values"),
+        ("prediction", {"config": {"a": {1}}}, "prediction.config.a is {1}: expected text, a number"),
         ("preemption.max_preemptions", -1, "preemption.max_preemptions is -1: expected at least 0"),
     ],
 )
 def test_a_wrong_value_is_one_line_with_its_dotted_key(key: str, value: Any, line: str) -> None:
-    assert slip(key, value).startswith(line)
+    found = slip(key, value)
+    assert found.startswith(line)
+    assert "more problem" not in found
 
 
 def test_training_must_end() -> None:

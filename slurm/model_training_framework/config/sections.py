@@ -15,6 +15,7 @@ from model_training_framework.config.fields import (
     AtLeastMinusOne,
     Count,
     Environment,
+    FileOrKeys,
     Free,
     Line,
     Memory,
@@ -190,7 +191,7 @@ class PredictionConfig(Section):
     """What a prediction needs beyond the experiment's own sections."""
 
     system: Word | None = Field(default=None, description="published system, by name, or by folder in the project")
-    config: Word | Free | None = Field(
+    config: FileOrKeys | None = Field(
         default=None, description="configuration of the predictor, on top of what the own sections say"
     )
     price_per_gpu_hour: NotNegative | None = Field(default=None, description="in any currency")
