@@ -23,12 +23,16 @@ from tests.workflow.conftest import until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.filterwarnings("default")]
 
-COUNT = f"{shlex.quote(sys.executable)} {shlex.quote(str(Path(__file__).with_name('count_steps.py')))} {{experiment_dir}}"
+COUNT = (
+    f"{shlex.quote(sys.executable)} {shlex.quote(str(Path(__file__).with_name('count_steps.py')))} {{experiment_dir}}"
+)
 START_S, END_S = 30.0, 60.0
 Launch = Callable[..., SLURMLauncher]
 
 
-def experiment(name: str, command: str, max_preemptions: int = 3, grace_s: float = 20, **slurm: Any) -> ExperimentConfig:
+def experiment(
+    name: str, command: str, max_preemptions: int = 3, grace_s: float = 20, **slurm: Any
+) -> ExperimentConfig:
     """Return an experiment that asks for little."""
     return ExperimentConfig.from_dict(
         {
@@ -162,7 +166,15 @@ def test_gives_up_after_max_preemptions(launcher: SLURMLauncher, slurm: Cluster)
 def test_time_limit(launcher: SLURMLauncher, slurm: Cluster) -> None:
     saves = experiment("saves", f"{COUNT} 420", time_limit="1")
     ignores = experiment("ignores", "trap '' USR1 TERM; exec sleep 200", time_limit="1")
-    both = launcher.submit_experiment(experiment("both", f"{COUNT}/$SLURM_PROCID 420", time_limit="1", ntasks_per_node=2, setup=["mkdir -p $experiment_dir/{0,1}"]))
+    both = launcher.submit_experiment(
+        experiment(
+            "both",
+            f"{COUNT}/$SLURM_PROCID 420",
+            time_limit="1",
+            ntasks_per_node=2,
+            setup=["mkdir -p $experiment_dir/{0,1}"],
+        )
+    )
     jobs = launcher.submit_experiment_batch([saves, ignores]).job_ids
     wait_for(launcher, jobs["ignores"], JobStatus.TIMEOUT, 120)
     for job in (jobs["saves"], both):
@@ -239,7 +251,9 @@ def test_forty_jobs_and_a_controller_restart(launcher: SLURMLauncher, slurm: Clu
     assert len(found) == 40, "each once"
     assert len(list(launcher.output_dir.glob("*/span"))) == 40, "all of them"
     assert 1 < at_once(found) <= 4
-    print(f"40 jobs of 1 s, 4 at once, controller away for 5 s: {max(e for _, e in found) - min(s for s, _ in found):.0f} s")
+    print(
+        f"40 jobs of 1 s, 4 at once, controller away for 5 s: {max(e for _, e in found) - min(s for s, _ in found):.0f} s"
+    )
 
 
 def test_lanes_of_unlike_jobs(launcher: SLURMLauncher, slurm: Cluster) -> None:
@@ -274,7 +288,7 @@ def test_launcher_killed_between_sbatch_and_its_record(launcher: SLURMLauncher, 
 
 
 def test_values_reach_the_job_as_they_are(launcher: SLURMLauncher, slurm: Cluster) -> None:
-    odd = "it's $HOME \"quoted\" `date` # \\ end"
+    odd = 'it\'s $HOME "quoted" `date` # \\ end'
     found = experiment(
         "odd",
         'printf "%s" "$ODD" > {experiment_dir}/value; printf "%s" "$SLURM_JOB_NAME" > {experiment_dir}/name',
@@ -289,7 +303,11 @@ def test_values_reach_the_job_as_they_are(launcher: SLURMLauncher, slurm: Cluste
 
 def test_editing_the_checkout_does_not_change_a_queued_job(slurm: Cluster, tmp_path: Path) -> None:
     checkout = tmp_path / "checkout"
-    for words in (["init", "-q", str(checkout)], ["-C", str(checkout), "config", "user.email", "a@b"], ["-C", str(checkout), "config", "user.name", "a"]):
+    for words in (
+        ["init", "-q", str(checkout)],
+        ["-C", str(checkout), "config", "user.email", "a@b"],
+        ["-C", str(checkout), "config", "user.name", "a"],
+    ):
         subprocess.run(["git", *words], check=True)
     (checkout / "train.sh").write_text("echo before\n")
     git = GitManager(checkout)
