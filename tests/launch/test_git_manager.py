@@ -15,6 +15,13 @@ def git(folder: Path, *words: str) -> str:
     return subprocess.run(["git", *words], cwd=folder, check=True, capture_output=True, text=True).stdout.strip()
 
 
+def fail(unfinished: Path | None = None) -> None:
+    """Fail, with work in a file that is not committed yet."""
+    if unfinished:
+        unfinished.write_text("unfinished\n")
+    raise RuntimeError("boom")
+
+
 @pytest.fixture
 def manager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> GitManager:
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", "/dev/null")
@@ -46,8 +53,7 @@ def test_branch_context_returns_after_an_exception(manager: GitManager, is_detac
     if is_detached:
         git(manager.root, "switch", "--detach", "-q", commit)
     with pytest.raises(RuntimeError, match="boom"), manager.branch_context("experiment"):
-        manager.commit_changes("nothing")
-        raise RuntimeError("boom")
+        fail()
     assert manager.current_branch() == (None if is_detached else "main")
     assert manager.current_commit() == commit
 
@@ -55,11 +61,10 @@ def test_branch_context_returns_after_an_exception(manager: GitManager, is_detac
 def test_branch_context_keeps_what_it_leaves_uncommitted(manager: GitManager, caplog: pytest.LogCaptureFixture) -> None:
     with (
         caplog.at_level(logging.WARNING),
-        pytest.raises(RuntimeError),
+        pytest.raises(RuntimeError, match="boom"),
         manager.branch_context("experiment"),
     ):
-        (manager.root / "train.py").write_text("unfinished\n")
-        raise RuntimeError
+        fail(manager.root / "train.py")
     assert (manager.root / "train.py").read_text() == "one\n"
     assert "unfinished" in git(manager.root, "stash", "show", "-p")
     assert "left uncommitted on experiment" in git(manager.root, "stash", "list")

@@ -1,4 +1,4 @@
-"""The shipped job script, run by bash beside stand-ins of srun and scontrol: which ends it records, and when it requeues."""
+"""The shipped job script, run by bash beside stand-ins of srun and scontrol: what it records, and when it requeues."""
 
 from __future__ import annotations
 
@@ -258,7 +258,7 @@ def test_options(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("word", ["--array=0-3", "-a", "--wrap=x", "--dependency=afterok:1", "--output=x", "-Jx"])
 def test_options_that_are_the_launchers(tmp_path: Path, word: str) -> None:
-    with pytest.raises(JobSubmissionError, match="the launcher sets .* itself; leave it out"):
+    with pytest.raises(JobSubmissionError, match=r"the launcher sets .* itself; leave it out"):
         options(experiment(slurm={"additional_args": [word]}), Place(tmp_path, tmp_path), None)
 
 
@@ -274,9 +274,11 @@ def test_time_limits() -> None:
         "the prediction and the grace period"
     )
     assert seconds_text(1.0) == "00:01:00"
-    with pytest.raises(JobSubmissionError, match="slurm.time_limit is auto, and nothing was predicted"):
+    with pytest.raises(JobSubmissionError, match=r"slurm.time_limit is auto, and nothing was predicted"):
         time_limit(experiment(slurm={"time_limit": "auto"}), None)
-    with pytest.raises(JobSubmissionError, match="is 0:30; it must be longer than preemption.grace_period_seconds, 60"):
+    with pytest.raises(
+        JobSubmissionError, match=r"is 0:30; it must be longer than preemption.grace_period_seconds, 60"
+    ):
         time_limit(experiment(slurm={"time_limit": "0:30"}), None)
 
 

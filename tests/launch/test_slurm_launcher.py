@@ -131,14 +131,14 @@ def test_controller_stays_away(launcher: SLURMLauncher, slurm: FakeSlurm) -> Non
     for call in range(1, 10):
         slurm.answer("sbatch", f"{500 + call}\n", call=call)
     (slurm.folder / "squeue").write_text(
-        f"#!/bin/sh\nls -d {launcher.output_dir}/.submissions/2*/submit.sbatch | sed 's/^/90|RUNNING|None|/' | head -n 1\n"
+        f"#!/bin/sh\nls {launcher.output_dir}/.submissions/2*/submit.sbatch | sed 's/^/90|RUNNING|None|/;q'\n"
     )
     assert launcher.submit_experiment(different[0]) == "90", "a job of the call that got no answer is found"
 
 
 def test_sbatch_refuses(launcher: SLURMLauncher, slurm: FakeSlurm) -> None:
     slurm.answer("sbatch", error="sbatch: error: invalid partition specified: nope", status=1, call=1)
-    with pytest.raises(JobSubmissionError, match="one: sbatch refused .*invalid partition specified: nope$"):
+    with pytest.raises(JobSubmissionError, match=r"one: sbatch refused .*invalid partition specified: nope$"):
         launcher.submit_experiment(experiment(slurm={"partition": "nope"}))
     assert launcher.submit_experiment(experiment()) == "101"
 
@@ -159,7 +159,7 @@ def test_same_name_with_another_configuration(launcher: SLURMLauncher) -> None:
     launcher.submit_experiment(experiment())
     ended(launcher, "one", 0)
     other = experiment(training={"batch_size": 2, "learning_rate": 0.1, "max_steps": 1})
-    with pytest.raises(JobSubmissionError, match="COMPLETED as job 100 with another training.batch_size; give it"):
+    with pytest.raises(JobSubmissionError, match=r"COMPLETED as job 100 with another training.batch_size; give it"):
         launcher.submit_experiment(other)
     more_time = experiment(slurm={"time_limit": "10:00:00"}, description="again")
     assert launcher.submit_experiment(more_time) == "100", "what concerns the job only makes no other experiment"

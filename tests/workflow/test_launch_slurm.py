@@ -110,6 +110,7 @@ def test_states_and_second_submission(launcher: SLURMLauncher, slurm: Cluster) -
     jobs = result.job_ids
     assert launcher.get_job_status(jobs["later"]) is JobStatus.PENDING
     wait_for(launcher, jobs["good"], JobStatus.RUNNING)
+    until(lambda: history(launcher, "good") == [0], START_S, "its start")  # no step starts in a suspended job
     slurm.run("scontrol", "suspend", jobs["good"])
     wait_for(launcher, jobs["good"], JobStatus.SUSPENDED)
     again = launcher.submit_experiment_batch([good, later])
