@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from pydantic import ValidationError as PydanticError
-from pydantic_core import ArgsKwargs
 
 from model_training_framework.config.errors import ValidationError
-from model_training_framework.config.schema import joined, keys_of, unknown_key
+from model_training_framework.config.schema import is_section, joined, keys_of, unknown_key
 
 EXPECTED = {
     "string_type": "expected text; put it in quotes",
@@ -73,7 +72,8 @@ def _line(first: Any, at: str) -> str:
     if kind in {"dataclass_type", "dataclass_exact_type"}:
         return f"{where or 'the configuration'} is {shown(first['input'])}; it needs keys: {', '.join(keys_of(where))}"
     reason = first["msg"].removeprefix("Value error, ")
-    if kind == "value_error" and isinstance(first["input"], dict | ArgsKwargs):  # it names the key within
+    if kind == "value_error" and (is_section(where) or not where or isinstance(first["input"], dict)):
+        # What keys say together, or one within; the reason names it
         return joined(where, reason)
     if kind == "literal_error":
         reason = f"expected {str(context['expected']).replace(chr(39), '')}"

@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
+from model_training_framework.config.errors import ConfigurationError
+
 LONGEST_NAME = 128  # of an experiment: a folder's name has 255 bytes, and files beside it take a suffix
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=,-]*")
 NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9._+=,-]+")
@@ -25,7 +27,7 @@ def plain(value: Any, where: str = "") -> Any:
     """Return a value as YAML and JSON hold it, in new containers: tuples become lists.
 
     Raises:
-        ValueError: it, or something in it, is neither text, number, true, false nor null.
+        ConfigurationError: it, or something in it, is neither text, number, true, false nor null.
     """
     if value is None or isinstance(value, str | bool | int | float):
         return value
@@ -34,7 +36,9 @@ def plain(value: Any, where: str = "") -> Any:
     if isinstance(value, list | tuple):
         return [plain(inner, f"{where}[{index}]") for index, inner in enumerate(value)]
     there = f"{where.lstrip('.')} is {value!r}: " if where else ""
-    raise ValueError(f"{there}expected text, a number, true, false, null, a list or a mapping; put dates in quotes")
+    raise ConfigurationError(
+        f"{there}expected text, a number, true, false, null, a list or a mapping; put dates in quotes"
+    )
 
 
 def _not_a_switch(value: object) -> object:
@@ -60,6 +64,15 @@ def _environment(value: object) -> object:
             raise ValueError(f"{name} is no name of an environment variable; expected letters, digits and _")
     is_number = {name: isinstance(inner, int | float) and not isinstance(inner, bool) for name, inner in value.items()}
     return {name: str(inner) if is_number[name] else inner for name, inner in value.items()}
+
+
+def _file_or_keys(value: object) -> object:
+    """Refuse what is neither the path of a file nor a mapping, before pydantic explains both."""
+    if isinstance(value, Mapping):
+        return plain(value)
+    if not isinstance(value, str) or not value:
+        raise ValueError("expected the path of a file, or keys and values")
+    return value
 
 
 def safe_name(text: str) -> str:
@@ -123,6 +136,7 @@ def _memory(value: object) -> object:
     return text
 
 
+FileOrKeys = Annotated[str | dict[str, Any], BeforeValidator(_file_or_keys)]
 Free = Annotated[dict[str, Any], BeforeValidator(plain)]
 Text = Annotated[str, Field(strict=True)]
 Word = Annotated[str, Field(strict=True, min_length=1)]

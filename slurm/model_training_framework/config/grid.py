@@ -54,7 +54,7 @@ class ParameterGrid:
             raise ConfigurationError(f"{key} has {shown(values)} in grid {self.name}; expected a list of values")
         try:
             copied = tuple(plain(value) for value in values)
-        except ValueError as error:
+        except ConfigurationError as error:
             raise ConfigurationError(f"{key} of grid {self.name}: {error}") from None
         if not copied:
             raise ConfigurationError(f"{key} has no values in grid {self.name}; expected one at least")

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, TypeVar, dataclass_transform, get_args, get_origin
 
-from pydantic import ConfigDict, Field, TypeAdapter
+from pydantic import ConfigDict, Field
 from pydantic import ValidationError as PydanticError
 from pydantic.dataclasses import dataclass
-from pydantic_core import ArgsKwargs, SchemaValidator
 
 from model_training_framework.config.explain import explained
 from model_training_framework.config.fields import plain
@@ -32,20 +31,20 @@ class Section:
 
     Attributes:
         dotted: where in a configuration it is; empty for the whole.
-        keys: names of its keys, in the order of their definition.
+        key_names: names of its keys, in the order of their definition.
         changeable: those of them that may hold a list or a mapping, which can be changed in place.
     """
 
     __slots__ = ()
     dotted: ClassVar[str] = ""
-    keys: ClassVar[tuple[str, ...]] = ()
+    key_names: ClassVar[tuple[str, ...]] = ()
     changeable: ClassVar[tuple[str, ...]] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return keys and values as YAML and JSON hold them; nothing in it belongs to the section."""
         return {
             key: value.to_dict() if isinstance(value, Section) else plain(value)
-            for key, value in ((key, getattr(self, key)) for key in self.keys)
+            for key, value in ((key, getattr(self, key)) for key in self.key_names)
         }
 
     def copied(self: AnySection) -> AnySection:
@@ -53,7 +52,7 @@ class Section:
         if not self.changeable:
             return self
         twin = object.__new__(type(self))
-        for key in self.keys:
+        for key in self.key_names:
             value = getattr(self, key)
             object.__setattr__(twin, key, plain(value) if key in self.changeable else value)
         return twin
@@ -65,7 +64,7 @@ class Section:
         Raises:
             ValidationError: a key is unknown or missing, or a value is not allowed; a ValueError.
         """
-        validator: SchemaValidator = cls.__pydantic_validator__  # type: ignore[attr-defined]
+        validator: Any = cls.__pydantic_validator__  # type: ignore[attr-defined]
         try:
             section: AnySection = validator.validate_python(content if type(content) is dict else _keys(content))
         except PydanticError as error:
@@ -83,14 +82,14 @@ def section(at: str) -> Callable[[type[AnySection]], type[AnySection]]:
 
     def made(cls: type[AnySection]) -> type[AnySection]:
         finished: Any = dataclass(frozen=True, slots=True, config=ConfigDict(extra="forbid"))(cls)
-        finished.dotted, finished.keys = at, register(at, finished)
+        finished.dotted, finished.key_names = at, register(at, finished)
         types = {key: field.annotation for key, field in finished.__pydantic_fields__.items()}
         finished.changeable = tuple(key for key, annotation in types.items() if _is_container(annotation))
-        validator = TypeAdapter(finished).validator
+        checked: Callable[..., None] = finished.__init__
 
         def __init__(self: AnySection, *args: Any, **kwargs: Any) -> None:  # noqa: N807
             try:
-                validator.validate_python(ArgsKwargs(args, kwargs), self_instance=self)
+                checked(self, *args, **kwargs)
             except PydanticError as error:
                 raise explained(error, at) from None
 
