@@ -36,7 +36,7 @@ SCONTROL = """\
 echo "$*" >> scontrol.calls
 case $1 in
 show) cat controller ;;
-requeue) echo "JobId=$2 JobState=COMPLETING Reason=None Restarts=9" > controller ;;
+requeue) [ ! -e no_requeue ] || exit 1; echo "JobId=$2 JobState=COMPLETING Reason=None Restarts=9" > controller ;;
 esac
 """
 
@@ -165,6 +165,12 @@ def test_max_preemptions(script: Script) -> None:
     script.says(restarts=3)
     assert script.run("touch never", restarts=3, preemption=preemption) == 75, "Slurm itself requeued it once more"
     assert not (script.folder / "never").exists()
+
+
+def test_slurm_refuses_to_requeue(script: Script) -> None:
+    (script.folder / "no_requeue").touch()
+    assert script.run("exit 75") == 75
+    assert script.end is JobStatus.PREEMPTED
 
 
 def test_requeue_is_off(script: Script) -> None:

@@ -84,7 +84,6 @@ def run_once(*words: str) -> Answer:
             capture_output=True,
             text=True,
             errors="replace",
-            # The format of squeue, sacct and sbatch is ours, not that of the user's settings.
             env=_environment(),
             timeout=ANSWER_S,
             check=False,
@@ -101,8 +100,13 @@ def run_once(*words: str) -> Answer:
 
 
 def _environment() -> dict[str, str]:
-    settings = ("SQUEUE_", "SACCT_", "SLURM_TIME_FORMAT", "SLURM_BITSTR_LEN", "SCONTROL_", "SCANCEL_")
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(settings)}
+    """Return our environment without the user's formats, and without the job that we may run in.
+
+    sbatch hands the environment on: a job that is submitted from within a task of an array would take its own index
+    and restarts for those of that task.
+    """
+    settings = ("SQUEUE_", "SACCT_", "SCONTROL_", "SCANCEL_", "SLURM_")
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(settings) or key == "SLURM_CONF"}
     return kept | {"LC_ALL": "C", "SLURM_BITSTR_LEN": "0"}
 
 
