@@ -149,15 +149,16 @@ def _model(sections: dict[str, Fields], over: dict[str, Any], notes: list[str]) 
         raise training.error("sequence_length", f"data.sequence_length is {lengths[1]}; give one of them")
     length = lengths[0] or lengths[1]
     told = over.get("model")
+    keys = told if isinstance(told, dict) else {}
     is_preset = not any(sizes.values()) and name in preset_names()
-    is_told = "from" in over or isinstance(told, str) or (isinstance(told, dict) and "preset" in told)
+    is_told = "from" in over or isinstance(told, str) or "preset" in keys
     if is_preset:
         found["preset"] = name
     elif not is_told:
-        _check_sizes(section, sizes, told or {})
+        _check_sizes(section, sizes, keys)
         vocabulary = "" if sizes["vocab_size"] else ", a vocabulary of 50,257"
         notes.append(f"{USUAL_DECODER}{vocabulary}; keys of prediction.config.model say otherwise")
-    if length is None and not is_told and "sequence_length" not in (told or {}):
+    if length is None and not is_told and "sequence_length" not in keys:
         raise ConfigError(f"{section.where}: training.sequence_length is missing; a prediction needs tokens per sample")
     found |= {"attention_dropout": dropout, "hidden_dropout": dropout} if dropout else {}
     return found | ({} if length is None else {"sequence_length": length})
