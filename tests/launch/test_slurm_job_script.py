@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -324,8 +323,3 @@ def test_template_that_cannot_be_used(tmp_path: Path, text: str, message: str) -
 def test_template_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(JobSubmissionError, match="No such file"):
         read_template(tmp_path / "nowhere.sbatch")
-
-
-def test_configuration_is_yaml_that_reads_back() -> None:
-    found = experiment(optimizer={"name": "adamw", "eps": 1e-8})
-    assert yaml.safe_load(yaml.safe_dump(found.to_dict()))["optimizer"]["eps"] == 1e-8
