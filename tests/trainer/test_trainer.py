@@ -198,7 +198,7 @@ def test_settings_are_checked(tmp_path: Path, changes: dict[str, Any], message: 
 
 def test_wandb_that_is_missing_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(TrainerError, match="wandb is asked for, but .*pip install wandb"):
+    with pytest.raises(TrainerError, match=r"wandb is asked for, but .*pip install wandb"):
         fit(GenericTrainer(config_for(SCENARIO, tmp_path, wandb={"mode": "offline"})))
 
 
@@ -269,7 +269,8 @@ class Slow(GenericTrainer):
 
 torch.manual_seed(0)
 model = nn.Linear(2, 1)
-data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.ones(40, 2), torch.ones(40, 1)), 1, num_workers=1)
+samples = torch.utils.data.TensorDataset(torch.ones(40, 2), torch.ones(40, 1))
+data = torch.utils.data.DataLoader(samples, 1, num_workers=1)
 config = GenericTrainerConfig(max_epochs=1, accelerator="cpu", devices=1, experiment_dir=sys.argv[1])
 Slow(config).fit(model, torch.optim.SGD(model.parameters(), 0.01), data)
 """
