@@ -13,6 +13,7 @@ from model_training_framework.config.search import Experiment
 from model_training_framework.core import ModelTrainingFramework
 from model_training_framework.slurm import JobStatus, SLURMLauncher
 from model_training_framework.slurm.records import exit_status, preemptions
+from model_training_framework.utils.tables import aligned
 
 COLUMNS = ("experiment", "state", "job", "preempted", "exit")
 
@@ -56,9 +57,9 @@ def status(arguments: argparse.Namespace) -> Answer:
     if arguments.json:
         content = [{**row._asdict(), "state": str(row.state)} for row in rows]
         return Answer(f"{json.dumps(content, indent=2)}\n")
-    cells = [COLUMNS, *((row.name, str(row.state), *_numbers(row)) for row in rows)]
-    widths = [max(len(line[column]) for line in cells) for column in range(len(COLUMNS))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells]
+    if not rows:
+        return Answer(f"no experiments in {_launcher(arguments).output_dir}\n")
+    lines = aligned([dict(zip(COLUMNS, _cells(row), strict=True)) for row in rows], COLUMNS)
     return Answer("\n".join([*lines, ""]))
 
 
@@ -135,5 +136,6 @@ def _rows(launcher: SLURMLauncher, names: Sequence[str]) -> list[Row]:
     return rows
 
 
-def _numbers(row: Row) -> tuple[str, str, str]:
-    return row.job_id or "-", str(row.preemptions), "-" if row.exit_status is None else str(row.exit_status)
+def _cells(row: Row) -> tuple[str, ...]:
+    exit_status = "-" if row.exit_status is None else str(row.exit_status)
+    return row.name, str(row.state), row.job_id or "-", str(row.preemptions), exit_status

@@ -186,7 +186,9 @@ def launch(experiment: ExperimentConfig, place: Place) -> str:
     words = f"bash -c {shlex.quote(chr(10).join([*inner, command(experiment, place)]))}"
     if slurm.container:
         folders = f"--bind {shlex.quote(str(place.folder))} --bind {shlex.quote(str(place.project))}"
-        words = f"apptainer exec {folders} --pwd {shlex.quote(str(place.project))} {shlex.quote(slurm.container)} {words}"
+        words = (
+            f"apptainer exec {folders} --pwd {shlex.quote(str(place.project))} {shlex.quote(slurm.container)} {words}"
+        )
     # srun takes CPUs per task from its own option only (since Slurm 22.05). The first task that ends leaves the
     # others the grace period to save.
     cpus = f" --cpus-per-task={slurm.cpus_per_task}" if slurm.cpus_per_task else ""
