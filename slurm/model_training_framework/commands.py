@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -15,6 +16,7 @@ from model_training_framework.slurm import JobStatus, SLURMLauncher
 from model_training_framework.slurm.records import exit_status, preemptions
 from model_training_framework.utils.tables import aligned
 
+JOB_ID = re.compile(r"[0-9]+(_[0-9]+)?|local-.+")
 COLUMNS = ("experiment", "state", "job", "preempted", "exit")
 
 
@@ -73,6 +75,9 @@ def cancel(arguments: argparse.Namespace) -> Answer:
     names = [name for name in arguments.names if name in known]
     if arguments.all or names:
         jobs = {row.name: row.job_id for row in _rows(launcher, names) if row.job_id is not None}
+    strange = next((name for name in arguments.names if name not in known and not JOB_ID.fullmatch(name)), None)
+    if strange is not None:
+        raise ConfigurationError(f"{strange} is no submitted experiment of {launcher.output_dir}, and no id of a job")
     jobs |= {job_id: job_id for job_id in arguments.names if job_id not in known}
     cancelled = [name for name, job_id in jobs.items() if launcher.cancel_job(job_id)]
     lines = [f"{name}: {'cancelled' if name in cancelled else 'had ended'}" for name in jobs]

@@ -30,6 +30,11 @@ def table(experiments: Sequence[GridExperiment]) -> str:
         own = {title: cell for title, cell in cells.items() if title not in common}
         rows.append({NAME: experiment.name, **differs, **_state(experiment), **own})
     left = (NAME, *titles.values(), STATE, JOB)
+    if len(rows) == 1:
+        width = max(map(len, (*left, *predicted))) + 2
+        return "\n".join(
+            [*(f"{title:<{width}}{cell}" for title, cell in rows[0].items() if cell), *_reasons(experiments)]
+        )
     lines = aligned(rows, (*left, *predicted), right=predicted)
     if common:
         lines.append(f"all: {'; '.join(f'{title} {cell}' for title, cell in common.items())}")

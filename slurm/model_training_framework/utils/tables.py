@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 UNITS_S = (("days", 86_400.0), ("h", 3_600.0), ("min", 60.0), ("s", 1.0), ("ms", 1e-3), ("µs", 1e-6))
-FROM = {"days": 2.0}  # hours read better until then
+LEAST = {"days": 2.0}  # hours read better until then
 
 
 def duration(seconds: float) -> str:
@@ -14,25 +14,24 @@ def duration(seconds: float) -> str:
     >>> [duration(seconds) for seconds in (0.00748, 0.15, 90.0, 86_400.0, 1_000_000.0)]
     ['7.48 ms', '150 ms', '1.5 min', '24 h', '11.6 days']
     """
-    for unit, size in UNITS_S:
-        # What would be rounded up to a whole unit is said in it.
-        if seconds >= 0.9995 * size * FROM.get(unit, 1.0):
-            return f"{_digits(seconds / size)} {unit}"
-    return f"{_digits(seconds * 1e6)} µs"
+    unit, size = _unit(seconds)
+    return f"{_digits(seconds / size)} {unit}"
 
 
 def interval(value_s: float, low_s: float, high_s: float) -> str:
-    """Return a duration and the interval that it lies in.
+    """Return a duration and the interval that it lies in, in the same unit.
 
     >>> interval(0.00748, 0.00611, 0.0104)
     '7.48 ms (6.11 – 10.4)'
-    >>> interval(59.0, 50.0, 70.0)
-    '59 s (50 s – 1.17 min)'
     """
-    (value, unit), (low, low_unit), (high, high_unit) = (duration(s).split() for s in (value_s, low_s, high_s))
-    if unit == low_unit == high_unit:
-        return f"{value} {unit} ({low} – {high})"
-    return f"{value} {unit} ({low} {low_unit} – {high} {high_unit})"
+    unit, size = _unit(value_s)
+    return f"{_digits(value_s / size)} {unit} ({_digits(low_s / size)} – {_digits(high_s / size)})"
+
+
+def _unit(seconds: float) -> tuple[str, float]:
+    """Return name and seconds of the largest unit of which there is one at least, as rounded to three digits."""
+    large = (unit for unit in UNITS_S if seconds >= 0.9995 * unit[1] * LEAST.get(unit[0], 1.0))
+    return next(large, UNITS_S[-1])
 
 
 def amount(value: float) -> str:
