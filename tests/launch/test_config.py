@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import copy
 import json
+from contextlib import suppress
 from dataclasses import FrozenInstanceError, replace
 from typing import Any
 
 import pytest
 import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from model_training_framework.config import (
     ConfigurationError,
@@ -23,6 +26,7 @@ from model_training_framework.config import (
 )
 from model_training_framework.config.fields import duration_s
 from model_training_framework.config.nested import with_value
+from model_training_framework.config.schema import dotted_keys
 from tests.launch.examples import COMPLETE, small
 
 
@@ -170,11 +174,15 @@ def test_a_missing_section_is_named(key: str) -> None:
         ("experiment_name", "..", "experiment_name is '..': a folder and a job are called so"),
         ("experiment_name", "x" * 200, "experiment_name is 'xxx"),
         ("custom_params", {"a": [1, {1, 2}]}, "custom_params.a[1] is {1, 2}: expected text, a number"),
+        ("prediction", {"config": 3}, "prediction.config is 3: expected the path of a file, or keys and values"),
+        ("prediction", {"config": {"a": {1}}}, "prediction.config.a is {1}: expected text, a number"),
         ("preemption.max_preemptions", -1, "preemption.max_preemptions is -1: expected at least 0"),
     ],
 )
 def test_a_wrong_value_is_one_line_with_its_dotted_key(key: str, value: Any, line: str) -> None:
-    assert slip(key, value).startswith(line)
+    found = slip(key, value)
+    assert found.startswith(line)
+    assert "more problem" not in found
 
 
 def test_training_must_end() -> None:
@@ -225,3 +233,24 @@ def test_durations_are_read_as_sbatch_reads_them(text: str, seconds: int) -> Non
 @pytest.mark.parametrize("text", ["auto", "UNLIMITED", "infinite"])
 def test_a_time_limit_may_be_a_word(text: str) -> None:
     assert SLURMConfig(time_limit=text).time_limit == text
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.dates() | st.binary(max_size=2),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3) | st.integers(), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from(sorted({*dotted_keys(), *complete(), "", "model.x y", "zz"})), ANYTHING)
+def test_whatever_a_file_says_is_a_configuration_or_one_line(key: str, value: Any) -> None:
+    content = with_value(complete(), key, value) if key else value
+    with suppress(ValidationError):
+        config = ExperimentConfig.from_dict(content)
+        assert ExperimentConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config or "nan" in repr(config)
+        return
+    with pytest.raises(ValidationError) as caught:
+        ExperimentConfig.from_dict(content)
+    assert caught.value.problems
+    assert all(line and line.isprintable() for line in caught.value.problems)

@@ -21,9 +21,10 @@ from model_training_framework.config import (
     ParameterGrid,
     ParameterGridSearch,
     ValidationError,
+    naming,
 )
 from model_training_framework.config.fields import LONGEST_NAME
-from model_training_framework.config.naming import parameter_hash, short_keys
+from model_training_framework.config.naming import canonical, parameter_hash, short_keys
 from tests.launch.examples import small, transformer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -117,7 +118,7 @@ def changeable(value: Any) -> list[Any]:
         return [value, *(part for inner in value.values() for part in changeable(inner))]
     if isinstance(value, list):
         return [value, *(part for inner in value for part in changeable(inner))]
-    return [part for key in getattr(value, "keys", ()) for part in changeable(getattr(value, key))]
+    return [part for key in getattr(value, "key_names", ()) for part in changeable(getattr(value, key))]
 
 
 def test_no_two_experiments_share_a_part_that_can_be_changed() -> None:
@@ -181,6 +182,13 @@ def test_a_combination_that_is_not_allowed_is_named_before_any_experiment_is_giv
         search.generate_experiments()
 
 
+def test_a_slip_in_the_base_is_not_put_down_to_the_grid() -> None:
+    with pytest.raises(ValidationError) as caught:
+        built({"seed": [1, 2]}, base=small(model={"nme": "x"}))
+    assert str(caught.value).startswith("model.nme is not a known key. Did you mean model.name?")
+    assert "grid" not in str(caught.value)
+
+
 @pytest.mark.parametrize(
     "grids",
     [
@@ -189,6 +197,8 @@ def test_a_combination_that_is_not_allowed_is_named_before_any_experiment_is_giv
         ({"training.learning_rate": [1, 1.0]},),
         ({"seed": [5]}, {"seed": [5], "training.batch_size": [8]}),  # 8 is the base's
         ({"custom_params.a": [{"x": 1, "y": 2}, {"y": 2, "x": 1}]},),
+        ({"custom_params.a": [1, 1.0]},),
+        ({"custom_params.a": [[{"x": 1}], [{"x": 1.0}]]},),
     ],
 )
 @pytest.mark.parametrize("strategy", NamingStrategy)
@@ -201,6 +211,14 @@ def test_two_equal_experiments_are_both_named(grids: tuple[dict[str, list[Any]],
 
 def test_free_values_of_different_types_are_different() -> None:
     assert len(set(names({"custom_params.a": [1, True, "1", None, "None", [1], "[1]"]}))) == 7
+
+
+def test_two_names_that_are_one_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(naming, "digest", lambda texts, digits=12: "0" * digits)
+    with pytest.raises(
+        ConfigurationError, match=r"experiments 1 and 2 would both be called small_0{12}: seed=1 of grid"
+    ):
+        built({"seed": [1, 2]})
 
 
 def test_a_slip_of_too_many_experiments_is_refused() -> None:
@@ -301,7 +319,9 @@ NUMBERS = {
     "training.batch_size": st.integers(1, 10**6),
     "training.learning_rate": st.floats(1e-9, 1e3),
     "model.hidden_size": st.integers(1, 10**6),
-    "custom_params.a.b": st.one_of(st.text(max_size=5), st.booleans(), st.integers(), st.none()),
+    "custom_params.a.b": st.one_of(
+        st.text(max_size=5), st.booleans(), st.integers(), st.floats(allow_nan=False), st.none()
+    ),
     "optimizer.name": st.text("abcAB /%é", min_size=1, max_size=4),
     "slurm.nodes": st.integers(1, 100),
 }
@@ -310,7 +330,7 @@ NUMBERS = {
 @st.composite
 def parameters(draw: st.DrawFn) -> dict[str, list[Any]]:
     keys = draw(st.lists(st.sampled_from(sorted(NUMBERS)), unique=True, max_size=4))
-    return {key: draw(st.lists(NUMBERS[key], min_size=1, max_size=3, unique_by=repr)) for key in keys}
+    return {key: draw(st.lists(NUMBERS[key], min_size=1, max_size=3, unique_by=canonical)) for key in keys}
 
 
 @settings(max_examples=150, deadline=None)

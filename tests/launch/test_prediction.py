@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from model_training_framework.prediction import (
 from model_training_framework.prediction import question as question_module
 from model_training_framework.utils import Error, Success
 from predictor import predict
+from predictor.base.bundled import REGRESSORS_FOLDER
 from tests.launch.examples import small, transformer
 
 
@@ -151,6 +153,13 @@ def test_a_file_of_the_prediction_is_relative_to_the_project_and_read_again(tmp_
     assert predict_experiment(config, tmp_path).step_s > first.step_s
     assert isinstance(try_predict(config, tmp_path / "elsewhere"), Error)
     assert isinstance(try_predict(config, str(tmp_path)), Success)
+
+
+def test_a_system_of_the_project_s_own_is_a_folder_in_it(tmp_path: Path) -> None:
+    shutil.copytree(REGRESSORS_FOLDER / "H100", tmp_path / "systems" / "mine")
+    own, published = ({"prediction": {"system": system}} for system in ("systems/mine", "H100"))
+    assert predict_experiment(config_of(**own), tmp_path).step_s == predicted(**published).step_s
+    assert isinstance(try_predict(config_of(**own), tmp_path / "systems"), Error)
 
 
 def test_a_time_limit_is_the_upper_bound_and_margins_with_their_reasons() -> None:

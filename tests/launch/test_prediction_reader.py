@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from model_training_framework.config import ExperimentConfig
 from model_training_framework.config.nested import with_value
@@ -58,6 +60,12 @@ def test_sizes_layout_and_batch_are_translated() -> None:
     assert (sizes, layout["zero_stage"], layout["gpus_per_node"]) == ([2, 1, 6], 3, 4)
     assert content["training"] == {"micro_batch_size": 4, "num_micro_batches": 8, "precision": "bf16"}
     assert content["budget"] == {"price_per_gpu_hour": 2.0, "train_tokens": 1000 * 4 * 8 * 6 * 1024}
+
+
+@pytest.mark.parametrize("stage", range(4))
+def test_every_zero_stage_can_be_predicted_and_more_sharding_takes_less_memory(stage: int) -> None:
+    memory = [predict(transformer(training={"zero_stage": each})).memory_gib for each in (stage, min(stage + 1, 3))]
+    assert memory[1] <= memory[0]
 
 
 def test_without_slurm_one_gpu_is_predicted() -> None:
@@ -254,3 +262,29 @@ def test_the_complete_configuration_of_the_specification_lacks_only_a_length_and
     path.write_text(path.read_text().replace("  epochs: 100", "  epochs: 100\n  precision: bf16"))
     path.write_text(path.read_text() + "prediction: {system: Perlmutter}\n")
     assert predict(path).step.us > 0
+
+
+ANYTHING = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-2, 2**70),
+    st.floats(),
+    st.text(max_size=4),
+    st.lists(st.integers(), max_size=2),
+    st.dictionaries(st.sampled_from(["model", "from", "training", "system", "x"]), st.integers() | st.text(max_size=2)),
+)
+KEYS = sorted({*dotted_keys(), "model", "training", "slurm", "data", "prediction", "zz", "model.zz"})
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.sampled_from(KEYS), ANYTHING)
+def test_whatever_an_unchecked_experiment_says_is_predicted_or_one_line(key: str, value: Any) -> None:
+    content = with_value(transformer(), key, value)
+    try:
+        step = predict(content).step
+    except (ConfigError, MissingKeyError, FileNotFoundError) as error:
+        line = str(error)
+    else:
+        line = f"{step.us}"
+        assert step.us > 0
+    assert len(line.splitlines()) == 1

@@ -2,7 +2,7 @@
 
 An experiment says what is trained, not how the training script does it. Assumed: one process per GPU, and replicas that
 reduce gradients in fp32 beside the backward pass as PyTorch's DistributedDataParallel does, or shard them as FSDP2 does
-where zero_stage is 3. Assumed and said in a note: the usual decoder, where only its sizes are given.
+from zero_stage 2 on. Assumed and said in a note: the usual decoder, where only its sizes are given.
 ``prediction.config`` holds keys of a full-form configuration that are on top of all that, or a whole configuration in
 the short form that takes its place.
 
@@ -149,15 +149,16 @@ def _model(sections: dict[str, Fields], over: dict[str, Any], notes: list[str]) 
         raise training.error("sequence_length", f"data.sequence_length is {lengths[1]}; give one of them")
     length = lengths[0] or lengths[1]
     told = over.get("model")
+    keys = told if isinstance(told, dict) else {}
     is_preset = not any(sizes.values()) and name in preset_names()
-    is_told = "from" in over or isinstance(told, str) or (isinstance(told, dict) and "preset" in told)
+    is_told = "from" in over or isinstance(told, str) or "preset" in keys
     if is_preset:
         found["preset"] = name
     elif not is_told:
-        _check_sizes(section, sizes, told or {})
+        _check_sizes(section, sizes, keys)
         vocabulary = "" if sizes["vocab_size"] else ", a vocabulary of 50,257"
         notes.append(f"{USUAL_DECODER}{vocabulary}; keys of prediction.config.model say otherwise")
-    if length is None and not is_told and "sequence_length" not in (told or {}):
+    if length is None and not is_told and "sequence_length" not in keys:
         raise ConfigError(f"{section.where}: training.sequence_length is missing; a prediction needs tokens per sample")
     found |= {"attention_dropout": dropout, "hidden_dropout": dropout} if dropout else {}
     return found | ({} if length is None else {"sequence_length": length})
@@ -195,7 +196,7 @@ def _layout(sections: dict[str, Fields], notes: list[str]) -> dict[str, Any]:
             f"slurm.gres asks for {allocated} GPUs per node and ntasks_per_node for {per_node} processes: "
             f"predicted are {per_node}, one for each process"
         )
-    replicas = TORCHTITAN_FSDP2 if zero_stage == 3 else DDP
+    replicas = TORCHTITAN_FSDP2 if zero_stage >= 2 else DDP
     return {
         **replicas.section("parallelism"),
         "tensor_parallel_size": tp,

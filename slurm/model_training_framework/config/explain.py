@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import ValidationError as PydanticError
 
 from model_training_framework.config.errors import ValidationError
-from model_training_framework.config.schema import is_section, joined, keys_of, unknown_key
+from model_training_framework.config.schema import is_section, joined, keys_of, printable, unknown_key
 
 EXPECTED = {
     "string_type": "expected text; put it in quotes",
@@ -56,6 +56,9 @@ def _range(kind: str, context: dict[str, Any]) -> str | None:
 def _line(first: Any, at: str) -> str:
     """Return the line of one complaint."""
     location = [part for part in first["loc"] if not _is_branch(part)]
+    if first["type"] == "invalid_key":
+        *names, key = map(str, location)
+        return unknown_key(".".join(names), key)
     if location and isinstance(location[0], int):  # a section was built with values in order
         location[0] = keys_of(at)[location[0]] if location[0] < len(keys_of(at)) else str(location[0])
     names = [str(part) for part in location if isinstance(part, str)]
@@ -94,4 +97,4 @@ def explained(error: PydanticError, at: str = "") -> ValidationError:
         at: the section that was being built, where it was not a whole configuration.
     """
     found = sorted(error.errors(include_url=False), key=lambda one: one["type"] == "missing")
-    return ValidationError(*dict.fromkeys(_line(one, at) for one in found))
+    return ValidationError(*dict.fromkeys(printable(_line(one, at)) for one in found))

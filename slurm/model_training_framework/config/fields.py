@@ -66,6 +66,15 @@ def _environment(value: object) -> object:
     return {name: str(inner) if is_number[name] else inner for name, inner in value.items()}
 
 
+def _file_or_keys(value: object) -> object:
+    """Refuse what is neither the path of a file nor a mapping, before pydantic explains both."""
+    if isinstance(value, Mapping):
+        return plain(value)
+    if not isinstance(value, str) or not value:
+        raise ValueError("expected the path of a file, or keys and values")
+    return value
+
+
 def safe_name(text: str) -> str:
     """Return a text as a name that a folder and a Slurm job can bear."""
     return NOT_IN_A_NAME.sub("_", text).lstrip("._+=,-")[:LONGEST_NAME] or "experiment"
@@ -127,6 +136,7 @@ def _memory(value: object) -> object:
     return text
 
 
+FileOrKeys = Annotated[str | dict[str, Any], BeforeValidator(_file_or_keys)]
 Free = Annotated[dict[str, Any], BeforeValidator(plain)]
 Text = Annotated[str, Field(strict=True)]
 Word = Annotated[str, Field(strict=True, min_length=1)]

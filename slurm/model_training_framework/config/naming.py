@@ -18,8 +18,8 @@ class NamingStrategy(StrEnum):
     """How experiments of a grid are named, after the base configuration's own name.
 
     HASH_BASED: a hash of the parameters; a grid that grows keeps the names of the experiments that it had.
-    DESCRIPTIVE: parameter names and values; those keep, too. SEQUENTIAL: the position in the order, which a grid that
-    grows may change.
+    DESCRIPTIVE: parameters by the shortest end of their keys that no other has, and values. SEQUENTIAL: the position in
+    the order, which a grid that grows may change.
     """
 
     HASH_BASED = "hash_based"
@@ -27,11 +27,18 @@ class NamingStrategy(StrEnum):
     SEQUENTIAL = "sequential"
 
 
+def _whole_as_int(value: Any) -> Any:
+    """Return a value in which whole numbers are no floats."""
+    if isinstance(value, list):
+        return [_whole_as_int(inner) for inner in value]
+    if isinstance(value, dict):
+        return {key: _whole_as_int(inner) for key, inner in value.items()}
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 def canonical(value: Any) -> str:
-    """Return one text for equal values: 1.0 is 1, and the order of a mapping's keys does not count."""
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    return json.dumps(value, sort_keys=True)
+    """Return one text for equal values: 1.0 is 1, true is not, and the order of a mapping's keys does not count."""
+    return json.dumps(_whole_as_int(value), sort_keys=True)
 
 
 def digest(texts: Iterable[str], digits: int = HASH_DIGITS) -> str:

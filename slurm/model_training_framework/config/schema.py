@@ -67,6 +67,11 @@ def dotted_keys() -> tuple[str, ...]:
     )
 
 
+def printable(text: str) -> str:
+    """Return a text as one line: line ends and control characters are escaped."""
+    return text if text.isprintable() else "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
+
+
 def _closest(key: str, known: Iterable[str]) -> str | None:
     close = get_close_matches(key, list(known), n=1)
     return close[0] if close else None
@@ -91,6 +96,6 @@ def nearest_key(at: str, key: str) -> str:
 def unknown_key(at: str, key: str) -> str:
     """Return the line that says that a section has no such key."""
     return (
-        f"{joined(at, key)} is not a known key.{nearest_key(at, key)} Known here: {', '.join(keys_of(at))}. "
+        f"{printable(joined(at, key))} is not a known key.{nearest_key(at, key)} Known here: {', '.join(keys_of(at))}. "
         "Keys of your own go into custom_params"
     )

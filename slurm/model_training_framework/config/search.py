@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -12,7 +11,7 @@ from model_training_framework.config.experiment import ExperimentConfig
 from model_training_framework.config.explain import shown
 from model_training_framework.config.fields import plain, safe_name
 from model_training_framework.config.grid import NAMED_BY_THE_SEARCH, ParameterGrid
-from model_training_framework.config.naming import NamingStrategy, names
+from model_training_framework.config.naming import NamingStrategy, canonical, names
 from model_training_framework.config.nested import with_value
 from model_training_framework.config.section import Section
 
@@ -140,37 +139,45 @@ class ParameterGridSearch:
             try:
                 config = ExperimentConfig.from_dict(content)
             except ValidationError as error:
-                first, *rest = error.problems
-                raise ValidationError(f"{first} (with {point})", *rest) from None
+                raise _in_grid(error, point) from None
             built.append(config)
             for version in versions.items():
                 found = getattr(config, version[0])
                 if isinstance(found, Section):
                     checked.setdefault(version, found)
             if len(built) == 1:
-                fixed = {key: getattr(config, key) for key in config.keys if key not in touched}
+                fixed = {key: getattr(config, key) for key in config.key_names if key not in touched}
                 sections = {key: value for key, value in fixed.items() if isinstance(value, Section)}
                 common = {**common, **sections}
                 to_copy = {key: value for key, value in sections.items() if value.changeable}
         return built
 
 
+def _in_grid(error: ValidationError, point: _Point) -> ValidationError:
+    """Return an error with the combination that made it, where the error is in a section that its grid touches."""
+    first, *rest = error.problems
+    touched = {key.partition(".")[0] for key in point.parameters}
+    is_of_the_grid = first.split(" ", 1)[0].partition(".")[0] in touched
+    return ValidationError(f"{first} (with {point})" if is_of_the_grid else first, *rest)
+
+
 def _identity(value: Any) -> Any:
     """Return what two equal values of one key have in common and unequal ones do not."""
     if isinstance(value, Section):
-        values = attrgetter(*value.keys)(value)
+        values = attrgetter(*value.key_names)(value)
         return tuple(_identity(inner) for inner in values) if value.changeable else values
-    return json.dumps(value, sort_keys=True) if isinstance(value, list | dict) else value
+    return canonical(value) if isinstance(value, list | dict) else value
 
 
 def _check_distinct(built: Sequence[ExperimentConfig], points: Sequence[_Point]) -> None:
-    """Refuse two experiments that differ in nothing but their names.
+    """Refuse two experiments that differ in nothing but their names, or in all but those.
 
     Raises:
         ConfigurationError: there are two; the message says which.
     """
     touched = sorted({key.partition(".")[0] for point in points for key in point.parameters})
     seen: dict[Any, int] = {}
+    names_seen: dict[str, int] = {}
     known: dict[int, Any] = {}  # experiments share sections
     for index, config in enumerate(built):
         values = [getattr(config, key) for key in touched]
@@ -182,4 +189,10 @@ def _check_distinct(built: Sequence[ExperimentConfig], points: Sequence[_Point])
             raise ConfigurationError(
                 f"experiments {first + 1} and {index + 1} are the same: {points[first]} and {points[index]}; "
                 "remove one of them"
+            )
+        first = names_seen.setdefault(config.experiment_name.casefold(), index)
+        if first != index:
+            raise ConfigurationError(
+                f"experiments {first + 1} and {index + 1} would both be called {config.experiment_name}: "
+                f"{points[first]} and {points[index]}; choose another naming strategy"
             )

@@ -31,20 +31,20 @@ class Section:
 
     Attributes:
         dotted: where in a configuration it is; empty for the whole.
-        keys: names of its keys, in the order of their definition.
+        key_names: names of its keys, in the order of their definition.
         changeable: those of them that may hold a list or a mapping, which can be changed in place.
     """
 
     __slots__ = ()
     dotted: ClassVar[str] = ""
-    keys: ClassVar[tuple[str, ...]] = ()
+    key_names: ClassVar[tuple[str, ...]] = ()
     changeable: ClassVar[tuple[str, ...]] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return keys and values as YAML and JSON hold them; nothing in it belongs to the section."""
         return {
             key: value.to_dict() if isinstance(value, Section) else plain(value)
-            for key, value in ((key, getattr(self, key)) for key in self.keys)
+            for key, value in ((key, getattr(self, key)) for key in self.key_names)
         }
 
     def copied(self: AnySection) -> AnySection:
@@ -52,7 +52,7 @@ class Section:
         if not self.changeable:
             return self
         twin = object.__new__(type(self))
-        for key in self.keys:
+        for key in self.key_names:
             value = getattr(self, key)
             object.__setattr__(twin, key, plain(value) if key in self.changeable else value)
         return twin
@@ -82,7 +82,7 @@ def section(at: str) -> Callable[[type[AnySection]], type[AnySection]]:
 
     def made(cls: type[AnySection]) -> type[AnySection]:
         finished: Any = dataclass(frozen=True, slots=True, config=ConfigDict(extra="forbid"))(cls)
-        finished.dotted, finished.keys = at, register(at, finished)
+        finished.dotted, finished.key_names = at, register(at, finished)
         types = {key: field.annotation for key, field in finished.__pydantic_fields__.items()}
         finished.changeable = tuple(key for key, annotation in types.items() if _is_container(annotation))
         checked: Callable[..., None] = finished.__init__

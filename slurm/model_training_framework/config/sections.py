@@ -15,6 +15,7 @@ from model_training_framework.config.fields import (
     AtLeastMinusOne,
     Count,
     Environment,
+    FileOrKeys,
     Free,
     Line,
     Memory,
@@ -189,8 +190,8 @@ class PerformanceConfig(Section):
 class PredictionConfig(Section):
     """What a prediction needs beyond the experiment's own sections."""
 
-    system: Word | None = Field(default=None, description="published system, by name or folder")
-    config: Word | Free | None = Field(
-        default=None, description="configuration of the predictor (a file or its keys), instead of the own sections"
+    system: Word | None = Field(default=None, description="published system, by name, or by folder in the project")
+    config: FileOrKeys | None = Field(
+        default=None, description="configuration of the predictor, on top of what the own sections say"
     )
     price_per_gpu_hour: NotNegative | None = Field(default=None, description="in any currency")

@@ -13,6 +13,7 @@ import yaml
 from model_training_framework.config import ExperimentConfig
 from model_training_framework.utils import Error, Result, Success
 from predictor import predict
+from predictor.base.bundled import systems
 from predictor.base.errors import ConfigError, PublishedError
 from predictor.configuration.readers.experiment import num_steps
 
@@ -83,9 +84,12 @@ def question_of(config: ExperimentConfig, base: Path) -> str:
         values = getattr(config, section)
         if values is not None:
             content[section] = {key: getattr(values, key) for key in keys}
-    path = content.get("prediction", {}).get("config")
+    asked = content.get("prediction", {})
+    path, system = asked.get("config"), asked.get("system")
     if isinstance(path, str):
-        content["prediction"]["config"] = str(base / path)
+        asked["config"] = str(base / path)
+    if system is not None and system not in systems() and (base / system).is_dir():
+        asked["system"] = str(base / system)
     return json.dumps(content, sort_keys=True)
 
 
