@@ -1,6 +1,6 @@
 """A command that can be preempted, without any trainer: it counts steps, and saves the count when it is told to leave.
 
-python count_steps.py FOLDER STEPS [SECONDS_PER_STEP]. It appends a line « start from N » to FOLDER/history for each start.
+python count_steps.py FOLDER STEPS [SECONDS_PER_STEP]. Each start appends « start from N » to FOLDER/history.
 """
 
 from __future__ import annotations

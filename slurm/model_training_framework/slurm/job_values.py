@@ -180,7 +180,7 @@ def launch(experiment: ExperimentConfig, place: Place) -> str:
     slurm = experiment.slurm or SLURMConfig()
     is_parallel = slurm.nodes * slurm.ntasks_per_node > 1
     # A signal reaches the whole process group: the trap keeps this shell, so that it can return the command's status.
-    inner = ["trap : USR1 TERM"]
+    inner = ["trap : USR1 TERM", f": >{shlex.quote(str(place.folder / '.started'))}"]
     if is_parallel:
         inner.append("export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS")
     words = f"bash -c {shlex.quote(chr(10).join([*inner, command(experiment, place)]))}"
