@@ -1,7 +1,7 @@
 """Kill runs at random points, resume them until they are done, and compare them with undisturbed ones.
 
 ``python -m tests.trainer.faults --kills 50`` prints how many of them ended equal bit by bit: losses, learning rates,
-metrics, weights, and what callbacks counted. A kill point is the nth call or return within the trainer's own code, drawn
+metrics, weights, and what callbacks counted. A kill point is the nth call or return in the trainer's code, drawn
 evenly over a whole run, so it may lie anywhere: in a step, a validation, or half-way through a checkpoint.
 """
 

@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +43,7 @@ class Scenario:
     save_every_n_steps: int | None = 3
     max_grad_norm: float | None = 1.0
     seed: int | None = 7
+    late_s: float = 0.0  # how long rank 1 is late at a checkpoint; the others wait for 2 s
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +92,13 @@ class Net(nn.Module):  # type: ignore[misc]
 class Counter(TrainingCallback):
     """Counts its calls and keeps the count in checkpoints."""
 
-    def __init__(self) -> None:
+    def __init__(self, late_s: float = 0.0) -> None:
         self.batches = self.epochs = 0
+        self.late_s = late_s
+
+    def on_checkpoint(self, trainer: Any, global_step: int) -> None:
+        if trainer.fabric.global_rank == 1:
+            time.sleep(self.late_s)
 
     def on_batch_end(self, trainer: Any, batch_idx: int, logs: dict[str, Any]) -> None:
         assert isinstance(logs["loss"], float)
@@ -152,7 +159,7 @@ def config_for(scenario: Scenario, folder: Path, **changes: Any) -> GenericTrain
         "save_every_n_steps": scenario.save_every_n_steps,
         "validate_every_n_steps": scenario.validate_every_n_steps,
         "log_every_n_steps": 3,
-        "checkpoint_timeout_seconds": 60.0,
+        "checkpoint_timeout_seconds": 2.0 if scenario.late_s else 60.0,
         "progress_bar": False,
     }
     return GenericTrainerConfig(**{**settings, **changes})
@@ -163,7 +170,7 @@ def train(scenario: Scenario, folder: Path, kill: Kill | None = None, rank: int 
     torch.set_num_threads(1)
     torch.manual_seed(0)
     trainer = GenericTrainer(config_for(scenario, folder))
-    counter = Counter()
+    counter = Counter(scenario.late_s)
     trainer.add_callback(counter)
     model = Net(has_statistics=scenario.strategy != "fsdp")
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)

@@ -83,11 +83,13 @@ class GenericTrainerConfig:
     description: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Check ranges.
+        """Check ranges, and take folders that are given as text.
 
         Raises:
             TrainerError: a value is out of its range, or nothing says when training ends.
         """
+        for name in ("experiment_dir", "checkpoint_dir"):
+            object.__setattr__(self, name, Path(getattr(self, name)))
         for names, least, rule in ((AT_LEAST_ONE, 1, "at least 1"), (ABOVE_ZERO, 1e-300, "greater than 0")):
             for name in names:
                 value = getattr(self, name)

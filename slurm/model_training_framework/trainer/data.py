@@ -167,7 +167,8 @@ class EpochData:
         self._moves = fabric.device.type != "cpu"
         is_plain = type(loader) is DataLoader
         loader = _shared_out(loader, fabric, seed) if isinstance(loader, DataLoader) else loader
-        sampler = getattr(loader, "batch_sampler", None) or getattr(loader, "sampler", None)
+        sampler = getattr(loader, "batch_sampler", None)
+        sampler = getattr(loader, "sampler", None) if sampler is None else sampler
         self._order = Order(sampler, _generators(loader, sampler), seed, fabric.global_rank)
         self._is_seekable = is_plain and not isinstance(loader.dataset, IterableDataset)
         self._has_workers = getattr(loader, "num_workers", 0) > 0
