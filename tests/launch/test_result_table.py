@@ -53,11 +53,12 @@ def test_keys_become_columns_by_their_shortest_distinct_names() -> None:
 
 
 def test_a_key_that_is_called_like_a_column_keeps_its_section() -> None:
-    assert "custom_params.state" in text(row("a", differs={"custom_params.state": 1}))[0]
+    assert "custom_params.state" in text(row("a", differs={"custom_params.state": 1}))[1]
 
 
 def test_long_values_are_cut() -> None:
-    line = text(row("a", differs={"scheduler": {"name": "cosine", "warmup_steps": 1000, "min_lr": 1e-6}}))[1]
+    values = {"name": "cosine", "warmup_steps": 1000, "min_lr": 1e-6}
+    line = text(row("a", differs={"scheduler": values}), row("b"))[1]
     assert "…" in line
     assert len(line) < 60
 
@@ -79,9 +80,14 @@ def test_what_all_predictions_share_is_said_once() -> None:
     assert "system Perlmutter" in common
     assert "tokens/s" in lines[0]
     assert "GPU-hours" in lines[0]
-    assert "all: " not in "\n".join(text(first))
-    assert "Perlmutter" in text(first)[1]
     assert not any("e-" in line for line in lines)
+
+
+def test_a_single_experiment_is_said_line_by_line() -> None:
+    lines = text(predicted(training={"batch_size": 1}))
+    assert ["system", "Perlmutter"] in [line.split() for line in lines]
+    assert max(map(len, lines)) < 60
+    assert text(row("a", ExperimentState.REFUSED, reason="too large"))[-1] == "a: too large"
 
 
 def test_an_earlier_submission_is_told_from_a_new_one() -> None:

@@ -65,6 +65,8 @@ class ConfigurationManager:
         The ending may be left out.
         """
         path = Path(config_path)
+        if not path.name:  # a folder, such as .
+            return path
         folders = [Path(), self.config_dir, self.project_root]
         endings = ["", *FORMATS] if path.suffix not in FORMATS else [""]
         candidates = [(folder / path).with_name(path.name + ending) for folder in folders for ending in endings]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -140,6 +141,8 @@ class SLURMLauncher:
             jobs, outcome = self._jobs(experiments, before, force, is_dry=True)
             outcome |= planned(self._requests(jobs, max_concurrent_jobs, before, is_dry=True), self.output_dir)
             return in_order(mode, experiments, outcome)
+        if mode is ExecutionMode.SLURM and shutil.which("sbatch") is None:
+            raise SLURMError("sbatch is not on PATH: this is no machine of a Slurm cluster; use LOCAL or DRY_RUN")
         with ExitStack() as running_here:
             with locked(self.output_dir):
                 before = earlier([one.experiment_name for one in experiments], self.output_dir, self.patience)
