@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -13,7 +14,9 @@ from model_training_framework.config.search import Experiment
 from model_training_framework.core import ModelTrainingFramework
 from model_training_framework.slurm import JobStatus, SLURMLauncher
 from model_training_framework.slurm.records import exit_status, preemptions
+from model_training_framework.utils.tables import aligned
 
+JOB_ID = re.compile(r"[0-9]+(_[0-9]+)?|local-.+")
 COLUMNS = ("experiment", "state", "job", "preempted", "exit")
 
 
@@ -56,9 +59,9 @@ def status(arguments: argparse.Namespace) -> Answer:
     if arguments.json:
         content = [{**row._asdict(), "state": str(row.state)} for row in rows]
         return Answer(f"{json.dumps(content, indent=2)}\n")
-    cells = [COLUMNS, *((row.name, str(row.state), *_numbers(row)) for row in rows)]
-    widths = [max(len(line[column]) for line in cells) for column in range(len(COLUMNS))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells]
+    if not rows:
+        return Answer(f"no experiments in {_launcher(arguments).output_dir}\n")
+    lines = aligned([dict(zip(COLUMNS, _cells(row), strict=True)) for row in rows], COLUMNS)
     return Answer("\n".join([*lines, ""]))
 
 
@@ -72,6 +75,9 @@ def cancel(arguments: argparse.Namespace) -> Answer:
     names = [name for name in arguments.names if name in known]
     if arguments.all or names:
         jobs = {row.name: row.job_id for row in _rows(launcher, names) if row.job_id is not None}
+    strange = next((name for name in arguments.names if name not in known and not JOB_ID.fullmatch(name)), None)
+    if strange is not None:
+        raise ConfigurationError(f"{strange} is no submitted experiment of {launcher.output_dir}, and no id of a job")
     jobs |= {job_id: job_id for job_id in arguments.names if job_id not in known}
     cancelled = [name for name, job_id in jobs.items() if launcher.cancel_job(job_id)]
     lines = [f"{name}: {'cancelled' if name in cancelled else 'had ended'}" for name in jobs]
@@ -135,5 +141,6 @@ def _rows(launcher: SLURMLauncher, names: Sequence[str]) -> list[Row]:
     return rows
 
 
-def _numbers(row: Row) -> tuple[str, str, str]:
-    return row.job_id or "-", str(row.preemptions), "-" if row.exit_status is None else str(row.exit_status)
+def _cells(row: Row) -> tuple[str, ...]:
+    exit_status = "-" if row.exit_status is None else str(row.exit_status)
+    return row.name, str(row.state), row.job_id or "-", str(row.preemptions), exit_status

@@ -141,12 +141,9 @@ class ModelTrainingFramework:
         ]
         outlooks = Outlooks(self.project_root, refuses=mode is not ExecutionMode.LOCAL)
         launcher = self._launcher(output_dir, outlooks)
-        if mode is ExecutionMode.DRY_RUN:
-            rows = _planned(own, launcher, outlooks, force)
-        else:
-            configs = [experiment.config for experiment in own]
-            batch = launcher.submit_experiment_batch(configs, mode, max_concurrent_jobs, force=force)
-            rows = _became(own, batch, outlooks)
+        configs = [experiment.config for experiment in own]
+        batch = launcher.submit_experiment_batch(configs, mode, max_concurrent_jobs, force=force)
+        rows = _became(own, batch, outlooks)
         return GridSearchResult(mode, tuple(rows), launcher.output_dir, time.monotonic() - begin)
 
     def grid_experiments(
@@ -187,41 +184,6 @@ class ModelTrainingFramework:
         return manager
 
 
-def _planned(
-    experiments: Sequence[Experiment], launcher: SLURMLauncher, outlooks: Outlooks, force: bool
-) -> list[GridExperiment]:
-    """Return what a submission would do, without Slurm where nothing was submitted yet."""
-    before = launcher.get_experiment_states([experiment.config for experiment in experiments])
-    rows = []
-    for config, differs, _ in experiments:
-        earlier = before.get(config.experiment_name)
-        state, job_id, reason = ExperimentState.PLANNED, None, None
-        if earlier is not None and earlier.stands:
-            state, job_id = _state(earlier.status), earlier.record.job_id
-        outlook = outlooks(config)
-        if state is ExperimentState.PLANNED and outlook.refusal and not force:
-            state, reason = ExperimentState.REFUSED, outlook.refusal
-        rows.append(
-            GridExperiment(
-                config,
-                differs,
-                state,
-                is_new=state in (ExperimentState.PLANNED, ExperimentState.REFUSED),
-                folder=launcher.output_dir / config.experiment_name,
-                job_id=job_id,
-                forecast=outlooks.forecast(config),
-                reason=reason or outlooks.why_not(config),
-            )
-        )
-    return rows
-
-
-def _state(status: JobStatus) -> ExperimentState:
-    if status.is_success:
-        return ExperimentState.COMPLETED
-    return ExperimentState.SUBMITTED if status.is_active else ExperimentState.FAILED
-
-
 def _became(
     experiments: Sequence[Experiment], batch: BatchSubmissionResult, outlooks: Outlooks
 ) -> list[GridExperiment]:
@@ -233,12 +195,20 @@ def _became(
     for config, differs, _ in experiments:
         outcome = outcomes[config.experiment_name]
         if isinstance(outcome, Submission):
-            is_done = batch.mode is ExecutionMode.LOCAL if outcome.is_new else outcome.status is JobStatus.COMPLETED
-            state = ExperimentState.COMPLETED if is_done else ExperimentState.SUBMITTED
-            is_new, folder, reason = outcome.is_new, outcome.folder, None
+            state, reason = _state(outcome, batch.mode), None
+            is_new, folder = outcome.is_new, outcome.folder
         else:
             state = ExperimentState.FAILED if outcome.job_id else ExperimentState.REFUSED
             is_new, folder, reason = True, None, outcome.reason
         forecast = outlooks.forecast(config) if is_new else None
+        if is_new and reason is None and batch.mode is not ExecutionMode.LOCAL:
+            reason = outlooks.why_not(config)
         rows.append(GridExperiment(config, differs, state, is_new, folder, outcome.job_id, forecast, reason))
     return rows
+
+
+def _state(outcome: Submission, mode: ExecutionMode) -> ExperimentState:
+    if not outcome.is_new:
+        return ExperimentState.COMPLETED if outcome.status is JobStatus.COMPLETED else ExperimentState.SUBMITTED
+    new = {ExecutionMode.DRY_RUN: ExperimentState.PLANNED, ExecutionMode.LOCAL: ExperimentState.COMPLETED}
+    return new.get(mode, ExperimentState.SUBMITTED)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from model_training_framework.config import ExperimentConfig
+from model_training_framework.config import ConfigurationError, ExperimentConfig
+from model_training_framework.config.fields import AUTO
 from model_training_framework.prediction import ExperimentPrediction, time_limit_s, try_predict
-from model_training_framework.slurm import Outlook
+from model_training_framework.slurm import JobSubmissionError, Outlook
 from model_training_framework.utils import Error
 
 
@@ -25,12 +26,22 @@ class Outlooks:
         self._refuses = refuses
 
     def __call__(self, config: ExperimentConfig) -> Outlook:
-        """Return time limit, refusal and prediction of an experiment; nothing of one that cannot be predicted."""
-        forecast = self.forecast(config)
-        if forecast is None:
+        """Return time limit, refusal and prediction of an experiment; nothing of one that cannot be predicted.
+
+        Raises:
+            JobSubmissionError: its time limit is to be predicted and cannot be; the message says why.
+        """
+        is_limit_predicted = config.slurm is not None and config.slurm.time_limit == AUTO
+        found = try_predict(config, self._project_root)
+        if isinstance(found, Error):
+            if is_limit_predicted:
+                raise JobSubmissionError(f'slurm.time_limit is auto: {found.error} Or give a limit, such as "24:00:00"')
             return Outlook()
-        limit_s = None if forecast.steps is None else float(time_limit_s(config, forecast))
-        return Outlook(limit_s, forecast.refusal if self._refuses else None, forecast.to_dict())
+        try:
+            limit_s = float(time_limit_s(config, found.value)) if is_limit_predicted else None
+        except ConfigurationError as error:
+            raise JobSubmissionError(f"slurm.time_limit is auto: {error}") from error
+        return Outlook(limit_s, found.value.refusal if self._refuses else None, found.value.to_dict())
 
     def forecast(self, config: ExperimentConfig) -> ExperimentPrediction | None:
         """Return the prediction of an experiment; None where there is none."""

@@ -17,8 +17,8 @@ from tests.launch.examples import small
 
 
 class Foreseen:
-    def text(self) -> str:
-        return "2 h"
+    def cells(self) -> dict[str, str]:
+        return {"duration": "2 h"}
 
     def to_dict(self) -> dict[str, Any]:
         return {"hours": 2}
@@ -50,12 +50,14 @@ def test_a_result_counts_what_this_call_submitted_and_what_went_wrong() -> None:
     assert GridSearchResult(ExecutionMode.LOCAL).success_rate == 1.0
 
 
-def test_a_line_says_name_state_job_differences_prediction_and_reason() -> None:
+def test_a_row_says_name_differences_state_job_and_prediction_and_reasons_follow() -> None:
     assert str(RESULT).splitlines() == [
-        "new: submitted as job 12_0; seed=1, model.name=x; 2 h",
-        "old: submitted as job 7; seed=1, model.name=x",
-        "big: refused; seed=1, model.name=x; it needs 90 GiB",
-        "done: completed; seed=1, model.name=x",
+        "experiment  seed  name  state               job   duration",
+        "new         1     x     submitted           12_0       2 h",
+        "old         1     x     submitted, earlier  7",
+        "big         1     x     refused",
+        "done        1     x     completed, earlier",
+        "big: it needs 90 GiB",
         "1 completed, 1 refused, 2 submitted",
     ]
     assert GridSearchResult(ExecutionMode.LOCAL).text() == "no experiments"

@@ -65,10 +65,13 @@ class ConfigurationManager:
         The ending may be left out.
         """
         path = Path(config_path)
+        if not path.name:  # a folder, such as .
+            return path
         folders = [Path(), self.config_dir, self.project_root]
         endings = ["", *FORMATS] if path.suffix not in FORMATS else [""]
         candidates = [(folder / path).with_name(path.name + ending) for folder in folders for ending in endings]
-        return next((candidate for candidate in candidates if candidate.is_file()), self.config_dir / path)
+        missing = self.config_dir / path if self.config_dir.is_dir() else path
+        return next((candidate for candidate in candidates if candidate.is_file()), missing)
 
     def load_config(self, config_path: str | Path, validate: bool = True, use_cache: bool = True) -> dict[str, Any]:
         """Return what a file says; it belongs to the caller.

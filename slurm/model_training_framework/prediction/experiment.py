@@ -9,10 +9,12 @@ from typing import Any
 from model_training_framework.config import ConfigurationError, ExperimentConfig
 from model_training_framework.prediction.question import Answer, answer, changes_with, question_of, steps_of
 from model_training_framework.utils import Error, Result, Success
+from model_training_framework.utils.tables import amount, interval
 from predictor.configuration.readers.experiment import gpus_per_node
 
 US_PER_HOUR = 3.6e9
 US_PER_S = 1e6
+SECONDS_PER_HOUR = 3600.0
 
 
 class PredictionError(ConfigurationError):
@@ -93,6 +95,25 @@ class ExperimentPrediction:
             parts.append(f"{self.gpu_hours:,.3g} GPU-hours")
         parts += [] if self.cost is None else [f"cost {self.cost:,.2f}"]
         return f"{', '.join(parts)}; {self.num_gpus} GPUs of {self.system}, {self.source}"
+
+    def cells(self) -> dict[str, str]:
+        """Return it as the cells of a row, by the titles of their columns."""
+        memory = f"{self.memory_gib:.1f}"
+        if self.gpu_memory_gib is not None:
+            memory += f" of {self.gpu_memory_gib:.1f}, {'fits' if self.fits else 'too much'}"
+        cells = {
+            "step (90 %)": interval(self.step_s, self.low_step_s, self.high_step_s),
+            "tokens/s": f"{self.tokens_per_second:,.0f}",
+            "GiB per GPU": memory,
+            "GPUs": f"{self.num_gpus:,}",
+            "steps": "unknown" if self.steps is None else f"{self.steps:,}",
+        }
+        if self.hours is not None and self.low_hours is not None and self.high_hours is not None:
+            hours = (self.hours, self.low_hours, self.high_hours)
+            cells["duration (90 %)"] = interval(*(hour * SECONDS_PER_HOUR for hour in hours))
+        cells["GPU-hours"] = "" if self.gpu_hours is None else amount(self.gpu_hours)
+        cells["cost"] = "" if self.cost is None else amount(self.cost)
+        return cells | {"system": self.system, "source": self.source}
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON holds it."""

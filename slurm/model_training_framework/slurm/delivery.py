@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fcntl
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from model_training_framework.config import ExecutionMode, ExperimentConfig
@@ -12,7 +12,7 @@ from model_training_framework.slurm.commands import Patience
 from model_training_framework.slurm.errors import JobSubmissionError, SLURMError
 from model_training_framework.slurm.local import PREFIX, LocalRun, Pool, held
 from model_training_framework.slurm.prepare import write
-from model_training_framework.slurm.records import write_record
+from model_training_framework.slurm.records import RECORD, write_record
 from model_training_framework.slurm.results import BatchSubmissionResult, FailedSubmission, Submission
 from model_training_framework.slurm.states import JobStatus
 from model_training_framework.slurm.submission import (
@@ -84,6 +84,7 @@ def deliver(requests: Sequence[Request], output_dir: Path, patience: Patience) -
     for request in requests:
         place = new_place(output_dir)
         jobs = [at_place(job, place) for job in request.jobs]
+        job_ids: list[str] = []
         try:
             if away is not None:
                 raise away
@@ -97,8 +98,17 @@ def deliver(requests: Sequence[Request], output_dir: Path, patience: Patience) -
                 )
         except SLURMError as error:
             away = away or (None if isinstance(error, JobSubmissionError) else error)
+            if isinstance(error, JobSubmissionError) and not job_ids:
+                _forget(jobs)
             outcome |= {job.name: FailedSubmission(job.name, str(error)) for job in jobs if job.name not in outcome}
     return outcome
+
+
+def _forget(jobs: Sequence[Job]) -> None:
+    """Remove the records of jobs that Slurm refused, so that nobody asks it what became of them."""
+    for job in jobs:
+        with suppress(OSError):
+            (job.folder / RECORD).unlink()
 
 
 def placed_here(jobs: Sequence[Job], output_dir: Path, running: ExitStack) -> list[Job]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -138,14 +139,16 @@ class SLURMLauncher:
         if mode is ExecutionMode.DRY_RUN:
             before = self.get_experiment_states(experiments)
             jobs, outcome = self._jobs(experiments, before, force, is_dry=True)
-            outcome |= planned(self._requests(jobs, max_concurrent_jobs, before), self.output_dir)
+            outcome |= planned(self._requests(jobs, max_concurrent_jobs, before, is_dry=True), self.output_dir)
             return in_order(mode, experiments, outcome)
+        if mode is ExecutionMode.SLURM and shutil.which("sbatch") is None:
+            raise SLURMError("sbatch is not on PATH: this is no machine of a Slurm cluster; use LOCAL or DRY_RUN")
         with ExitStack() as running_here:
             with locked(self.output_dir):
                 before = earlier([one.experiment_name for one in experiments], self.output_dir, self.patience)
                 jobs, outcome = self._jobs(experiments, before, force, is_dry=False)
                 if mode is ExecutionMode.SLURM:
-                    asked = self._requests(jobs, max_concurrent_jobs, before)
+                    asked = self._requests(jobs, max_concurrent_jobs, before, is_dry=False)
                     outcome |= deliver(asked, self.output_dir, self.patience)
                 elif jobs:
                     jobs = placed_here(jobs, self.output_dir, running_here)
@@ -261,7 +264,9 @@ class SLURMLauncher:
                 outcome[name] = FailedSubmission(name, str(error))
         return jobs, outcome
 
-    def _requests(self, jobs: Sequence[Job], limit: int | None, before: Mapping[str, Earlier]) -> list[Request]:
+    def _requests(
+        self, jobs: Sequence[Job], limit: int | None, before: Mapping[str, Earlier], is_dry: bool
+    ) -> list[Request]:
         if not jobs:
             return []
         active = sorted(
@@ -269,6 +274,7 @@ class SLURMLauncher:
             for found in before.values()
             if found.status.is_active and not is_local(str(found.record.job_id))
         )
-        size = setting("MaxArraySize", self.patience) if len(jobs) > 1 else None
+        # A plan needs no cluster; only how a very large array is cut into several can then differ.
+        size = setting("MaxArraySize", self.patience) if len(jobs) > 1 and not is_dry else None
         largest = int(size) if size and size.isdigit() and int(size) > 1 else DEFAULT_LARGEST_ARRAY
         return requests(jobs, limit, active, largest, lane_name(self.output_dir, jobs[0].record.submitted_at))

@@ -29,6 +29,7 @@ from model_training_framework.slurm.states import JobStatus, parse_state, status
 from predictor.base.files import write_whole
 
 SUBMISSIONS = ".submissions"
+RECORD = "submission.json"
 # Changing these does not make another experiment: the same training in another place, or said in other words.
 ABOUT_THE_JOB = frozenset(
     {
@@ -88,7 +89,7 @@ def read_record(folder: Path) -> SubmissionRecord | None:
     Raises:
         SLURMError: submission.json is damaged. Taking it for absent could start a job twice.
     """
-    path = folder / "submission.json"
+    path = folder / RECORD
     try:
         return SubmissionRecord.model_validate_json(path.read_bytes())
     except FileNotFoundError:
@@ -106,7 +107,7 @@ def write_record(folder: Path, record: SubmissionRecord) -> None:
     Raises:
         JobSubmissionError: it cannot be written.
     """
-    put(folder / "submission.json", record.model_dump_json(indent=2) + "\n")
+    put(folder / RECORD, record.model_dump_json(indent=2) + "\n")
 
 
 def put(path: Path, text: str) -> None:

@@ -30,7 +30,8 @@ def read_template(path: str | Path | None) -> tuple[str, str]:
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise JobSubmissionError(f"slurm_template_path is {path}: {error}") from error
+        why = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
+        raise JobSubmissionError(f"slurm_template_path is {path}: {why}") from error
     if not text.startswith("#!"):
         raise JobSubmissionError(f"{path} starts with {text[:20]!r}; sbatch wants a shell there, such as #!/bin/bash")
     return str(path), text
