@@ -1,6 +1,6 @@
 """Experiments through a real Slurm of four nodes: every fault that a job can meet, and what the launcher says of it.
 
-``make test-slurm`` runs this. The command counts steps (count_steps.py): no trainer is involved.
+``make test-launch`` runs this. The command counts steps (count_steps.py): no trainer is involved.
 """
 
 from __future__ import annotations
