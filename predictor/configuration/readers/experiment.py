@@ -239,12 +239,12 @@ def _rest(fields: Fields, sections: dict[str, Fields]) -> None:
         ConfigError: one is not; the message names the nearest.
     """
     known = known_keys(KEYS)
-    for name in fields.unasked():
+    for name in fields.unused():
         if name not in SECTIONS and not known.is_irrelevant(name):
             top = {*SECTIONS, *known.irrelevant_prefixes, *(key for key in known.irrelevant if "." not in key)}
             raise ConfigError(f"{fields.where}: {name} is not a key of an experiment.{nearest(name, sorted(top))}")
     for name, holder in sections.items():
-        for key in holder.unasked():
+        for key in holder.unused():
             if not known.is_irrelevant(f"{name}.{key}"):
-                usual = {*holder.asked, *(one.partition(".")[2] for one in known.irrelevant if one.startswith(name))}
+                usual = {*holder.used, *(path.partition(".")[2] for path in known.irrelevant if path.startswith(name))}
                 raise holder.error(key, f"it is not a key of an experiment.{nearest(key, sorted(usual))}")
