@@ -180,7 +180,12 @@ def test_requeue_is_off(script: Script) -> None:
 
 @pytest.mark.parametrize(
     ("reason", "restarts", "end"),
-    [("None", 0, JobStatus.CANCELLED), ("TimeLimit", 0, JobStatus.TIMEOUT), ("None", 1, None)],
+    [
+        ("None", 0, JobStatus.CANCELLED),
+        ("TimeLimit", 0, JobStatus.TIMEOUT),
+        ("NodeDown", 0, JobStatus.NODE_FAIL),
+        ("None", 1, None),
+    ],
 )
 @pytest.mark.parametrize("line", [SAVES, "exec sleep 20"])
 def test_ended_by_slurm(script: Script, reason: str, restarts: int, end: JobStatus | None, line: str) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from model_training_framework.config import ExperimentConfig
+from model_training_framework.config import ExecutionMode, ExperimentConfig
 from model_training_framework.slurm import GitManager, JobStatus, SLURMError, SLURMLauncher
 from tests.workflow.cluster import Cluster
 from tests.workflow.conftest import until
@@ -211,6 +211,23 @@ def test_node_down(launcher: SLURMLauncher, slurm: Cluster) -> None:
     wait_for(launcher, job, JobStatus.COMPLETED)
     assert len(history(launcher, "moved")) == 2
     assert text(launcher, "moved", "preemptions") == "1"
+
+
+def test_node_down_without_requeue_and_held_job(launcher: SLURMLauncher, slurm: Cluster) -> None:
+    lost = launcher.submit_experiment(experiment("lost", f"{COUNT} 600", requeue=False))
+    held = launcher.submit_experiment(experiment("held", f"{COUNT} 600"))
+    until(lambda: history(launcher, "lost") == history(launcher, "held") == [0], START_S, "their starts")
+    slurm.run("scontrol", "requeuehold", held)
+    wait_for(launcher, held, JobStatus.PENDING)
+    node = launcher.get_job_details(lost)["NodeList"]
+    slurm.run("scontrol", "update", f"nodename={node}", "state=down", "reason=test")
+    wait_for(launcher, lost, JobStatus.NODE_FAIL)
+    until(lambda: (launcher.output_dir / "lost" / "exit_code").exists(), START_S, "the end of its script")
+    assert text(launcher, "lost", "final_state") == "NODE_FAIL"
+    again = launcher.submit_experiment_batch(
+        [experiment("lost", f"{COUNT} 600", requeue=False), experiment("held", f"{COUNT} 600")], ExecutionMode.DRY_RUN
+    )
+    assert [found.experiment_name for found in again.submitted] == ["lost"], "a held job is not lost"
 
 
 def spans(folder: Path) -> list[tuple[float, float]]:

@@ -150,11 +150,6 @@ def preemptions(folder: Path) -> int:
         return 0
 
 
-def job_logs(folder: Path) -> list[Path]:
-    """Return what the jobs of an experiment printed, a file each, the newest last."""
-    return sorted((folder / "logs").glob("*.out"), key=lambda path: path.stat().st_mtime)
-
-
 def folder_of_job(output_dir: Path, job_id: str) -> Path | None:
     """Return the folder of the experiment that was submitted as a job; None for a job of somebody else.
 
