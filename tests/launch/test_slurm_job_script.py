@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -36,7 +35,7 @@ SCONTROL = """\
 echo "$*" >> scontrol.calls
 case $1 in
 show) cat controller ;;
-requeue) echo "JobId=$2 JobState=COMPLETING Reason=None Restarts=9" > controller ;;
+requeue) [ ! -e no_requeue ] || exit 1; echo "JobId=$2 JobState=COMPLETING Reason=None Restarts=9" > controller ;;
 esac
 """
 
@@ -167,6 +166,12 @@ def test_max_preemptions(script: Script) -> None:
     assert not (script.folder / "never").exists()
 
 
+def test_slurm_refuses_to_requeue(script: Script) -> None:
+    (script.folder / "no_requeue").touch()
+    assert script.run("exit 75") == 75
+    assert script.end is JobStatus.PREEMPTED
+
+
 def test_requeue_is_off(script: Script) -> None:
     assert script.run("exit 75", slurm={"requeue": False}) == 75
     assert script.end is JobStatus.PREEMPTED
@@ -175,7 +180,12 @@ def test_requeue_is_off(script: Script) -> None:
 
 @pytest.mark.parametrize(
     ("reason", "restarts", "end"),
-    [("None", 0, JobStatus.CANCELLED), ("TimeLimit", 0, JobStatus.TIMEOUT), ("None", 1, None)],
+    [
+        ("None", 0, JobStatus.CANCELLED),
+        ("TimeLimit", 0, JobStatus.TIMEOUT),
+        ("NodeDown", 0, JobStatus.NODE_FAIL),
+        ("None", 1, None),
+    ],
 )
 @pytest.mark.parametrize("line", [SAVES, "exec sleep 20"])
 def test_ended_by_slurm(script: Script, reason: str, restarts: int, end: JobStatus | None, line: str) -> None:
@@ -318,8 +328,3 @@ def test_template_that_cannot_be_used(tmp_path: Path, text: str, message: str) -
 def test_template_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(JobSubmissionError, match="No such file"):
         read_template(tmp_path / "nowhere.sbatch")
-
-
-def test_configuration_is_yaml_that_reads_back() -> None:
-    found = experiment(optimizer={"name": "adamw", "eps": 1e-8})
-    assert yaml.safe_load(yaml.safe_dump(found.to_dict()))["optimizer"]["eps"] == 1e-8

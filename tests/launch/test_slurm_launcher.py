@@ -7,9 +7,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-import yaml
 
 from model_training_framework.config import ExecutionMode, ExperimentConfig
+from model_training_framework.config.files import read_file
 from model_training_framework.slurm import (
     GitManager,
     GitOperationError,
@@ -53,10 +53,11 @@ def ended(launcher: SLURMLauncher, name: str, status: int, state: str | None = N
 
 
 def test_one_experiment(launcher: SLURMLauncher, slurm: FakeSlurm) -> None:
-    assert launcher.submit_experiment(experiment("one", "echo {config}")) == "100"
+    odd = {"text": "1e-8", "number": 1e-8}
+    assert launcher.submit_experiment(experiment("one", "echo {config}", custom_params=odd)) == "100"
     folder = launcher.output_dir / "one"
-    assert ExperimentConfig.from_dict(yaml.safe_load((folder / "config.yaml").read_text())) == experiment(
-        "one", "echo {config}"
+    assert ExperimentConfig.from_dict(read_file(folder / "config.yaml")) == experiment(
+        "one", "echo {config}", custom_params=odd
     )
     record = json.loads((folder / "submission.json").read_text())
     assert (record["job_id"], record["array_index"], record["commit"]) == ("100", None, None)

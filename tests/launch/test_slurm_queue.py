@@ -153,3 +153,10 @@ def test_settings_of_the_user_do_not_change_the_format(slurm: FakeSlurm, monkeyp
     (slurm.folder / "squeue").write_text("#!/bin/sh\nprintf '%s' \"$SQUEUE_STATES$SQUEUE_FORMAT$SQUEUE_SORT\"\n")
     monkeypatch.setenv("SQUEUE_STATES", "RUNNING")
     assert ask("squeue", patience=SHORT).output == ""
+
+
+def test_job_that_we_run_in_is_not_handed_on(slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch) -> None:
+    (slurm.folder / "sbatch").write_text("#!/bin/sh\nenv | grep ^SLURM_ | sort\n")
+    for name in ("SLURM_ARRAY_JOB_ID", "SLURM_RESTART_COUNT", "SLURM_NTASKS", "SLURM_CONF"):
+        monkeypatch.setenv(name, "1")
+    assert ask("sbatch", patience=SHORT).output == "SLURM_CONF=1\n"

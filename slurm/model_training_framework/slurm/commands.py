@@ -84,8 +84,7 @@ def run_once(*words: str) -> Answer:
             capture_output=True,
             text=True,
             errors="replace",
-            # The format of squeue, sacct and sbatch is ours, not that of the user's settings.
-            env=_environment(),
+            env=_environment(words[0]),
             timeout=ANSWER_S,
             check=False,
         )
@@ -100,10 +99,17 @@ def run_once(*words: str) -> Answer:
     return Answer(done.returncode, done.stdout, " ".join(done.stderr.split()))
 
 
-def _environment() -> dict[str, str]:
-    settings = ("SQUEUE_", "SACCT_", "SLURM_TIME_FORMAT", "SLURM_BITSTR_LEN", "SCONTROL_", "SCANCEL_")
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(settings)}
-    return kept | {"LC_ALL": "C", "SLURM_BITSTR_LEN": "0"}
+def _environment(command: str) -> dict[str, str]:
+    """Return our environment without the user's formats, and without the job that we may run in.
+
+    sbatch hands the environment on: a job that is submitted from within a task of an array would take its own index
+    and restarts for those of that task.
+    """
+    settings = ("SQUEUE_", "SACCT_", "SCONTROL_", "SCANCEL_", "SLURM_")
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(settings) or key == "SLURM_CONF"}
+    if command == "sbatch":
+        return kept
+    return kept | {"LC_ALL": "C", "SLURM_BITSTR_LEN": "0"}  # 0: lists of array tasks are not cut short
 
 
 def ask(*words: str, patience: Patience, settled: tuple[str, ...] = ()) -> Answer:

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
-
 from model_training_framework.config import ExperimentConfig
 from model_training_framework.config.fields import UNLIMITED, duration_s
+from model_training_framework.config.files import dumped
 from model_training_framework.slurm.commands import Patience
 from model_training_framework.slurm.errors import JobSubmissionError
 from model_training_framework.slurm.job_values import Place, local_script, time_limit, values
@@ -116,7 +115,7 @@ def write(job: Job) -> None:
             (job.folder / name).unlink(missing_ok=True)
     except OSError as error:
         raise JobSubmissionError(f"{job.folder} cannot be written: {error.strerror or error}") from error
-    put(job.folder / "config.yaml", yaml.safe_dump(job.experiment.to_dict(), sort_keys=False, allow_unicode=True))
+    put(job.folder / "config.yaml", dumped(job.experiment.to_dict(), "yaml"))
     put(job.folder / "job.sbatch", job.script)
 
 

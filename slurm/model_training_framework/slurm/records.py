@@ -20,10 +20,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from model_training_framework.config import ExperimentConfig
+from model_training_framework.config import ConfigurationError, ExperimentConfig
+from model_training_framework.config.files import read_file
 from model_training_framework.slurm.errors import JobSubmissionError, SLURMError
 from model_training_framework.slurm.states import JobStatus, parse_state, status_of_exit
 from predictor.base.files import write_whole
@@ -67,8 +67,8 @@ def fingerprint(experiment: ExperimentConfig) -> str:
 def differing_keys(experiment: ExperimentConfig, folder: Path) -> list[str]:
     """Return the dotted keys in which an experiment differs from the configuration in its folder."""
     try:
-        stored = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8")) or {}
-    except (OSError, yaml.YAMLError):
+        stored = read_file(folder / "config.yaml")
+    except (OSError, ConfigurationError):
         return []
     ours, theirs = dict(_flat(_science(experiment))), dict(_flat(stored))
     keys = {key for key in ours.keys() | theirs.keys() if key.partition(".")[0] not in ABOUT_THE_JOB}
