@@ -1,6 +1,7 @@
 """A batch of jobs: submitted, followed to their end; submitted again, only what is missing or failed runs.
 
 python slurm/examples/slurm_batch.py FOLDER        # where sbatch is; FOLDER is one that all nodes see
+python slurm/examples/slurm_batch.py FOLDER local  # here, without Slurm
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def experiments() -> list[ExperimentConfig]:
     ]
 
 
-def main(folder: Path, mode: ExecutionMode = ExecutionMode.SLURM) -> BatchSubmissionResult:
+def main(folder: Path, mode: ExecutionMode) -> BatchSubmissionResult:
     """Submit them, at most two at a time, and wait until all have ended."""
     launcher = SLURMLauncher(output_dir=folder, git_manager=GitManager(HERE.parents[1]), project_root=HERE.parents[1])
     batch = launcher.submit_experiment_batch(experiments(), mode, max_concurrent_jobs=2)
@@ -47,4 +48,5 @@ def main(folder: Path, mode: ExecutionMode = ExecutionMode.SLURM) -> BatchSubmis
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1] if len(sys.argv) > 1 else "experiments"))
+    mode = ExecutionMode(sys.argv[2] if len(sys.argv) > 2 else "slurm")
+    main(Path(sys.argv[1] if len(sys.argv) > 1 else "experiments"), mode)

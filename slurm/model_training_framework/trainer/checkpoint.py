@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import platform
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -14,13 +16,20 @@ import torch
 from torch.distributed.checkpoint.api import CheckpointException
 
 from model_training_framework.trainer import sharded
-from model_training_framework.trainer.checkpoint_files import FileEntry, check_plain, read_part, write_part
-from model_training_framework.trainer.checkpoint_store import CheckpointStore, Manifest, Stored, read_manifest
+from model_training_framework.trainer.checkpoint_files import (
+    FileEntry,
+    check_plain,
+    make_durable,
+    read_part,
+    write_part,
+)
+from model_training_framework.trainer.checkpoint_store import MANIFEST, CheckpointStore, Manifest, Stored, read_manifest
 from model_training_framework.trainer.errors import CheckpointError, TrainerError
 from model_training_framework.trainer.ranks import Ranks
 from model_training_framework.trainer.state import ResumeState
 
 SHARED = "shared.pt"
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +59,38 @@ def rank_part(rank: int) -> str:
     return f"rank-{rank:05d}.pt"
 
 
+class Durability:
+    """Files on their way to the disk, which training does not wait for."""
+
+    def __init__(self, paths: list[Path]) -> None:
+        """Begin in a thread; the kernel does the work."""
+        self._paths = paths
+        self._problem = ""
+        self._thread = threading.Thread(target=self._run, name="checkpoint to disk")
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            for path in self._paths:
+                make_durable(path)
+        except FileNotFoundError:
+            pass  # pruned by now
+        except OSError as error:
+            self._problem = error.strerror or str(error)
+
+    def wait(self) -> None:
+        """Wait for the end.
+
+        Raises:
+            CheckpointError: the disk failed.
+        """
+        self._thread.join()
+        if self._problem:
+            raise CheckpointError(
+                f"the last checkpoint did not reach the disk: {self._problem}; the one before is kept"
+            )
+
+
 class Checkpointer:
     """Checkpoints of one run; every method that all ranks must call together says so."""
 
@@ -57,6 +98,7 @@ class Checkpointer:
         """Take a folder and the ranks that share it."""
         self.store = store
         self._ranks = ranks
+        self._durability: Durability | None = None
 
     def save(self, snapshot: Snapshot, state: ResumeState, metrics: Mapping[str, float], is_emergency: bool) -> Path:
         """Write a checkpoint; all ranks together.
@@ -68,6 +110,10 @@ class Checkpointer:
         check_plain(dict(snapshot.own), "state")
         plain, shards = sharded.split(snapshot.shared)
         check_plain(plain, "state")
+        try:
+            self.wait_until_durable()
+        except CheckpointError as error:  # the other ranks do not know of it, and go on to the next one
+            log.warning("%s", error)
         building, sequence, problem = self._ranks.from_first(self._begin(), "begin a checkpoint")
         files: dict[str, FileEntry] = {}
         if not problem:
@@ -100,7 +146,26 @@ class Checkpointer:
             )
         if self._ranks.is_first:
             self.store.prune()
+        mine = [Path(place) / name for name in files]
+        if self._ranks.is_first:
+            mine += [Path(place) / MANIFEST, Path(place), self.store.folder]
+        self._durability = Durability(mine)
+        if is_emergency:
+            self.wait_until_durable()
         return Path(place)
+
+    def wait_until_durable(self) -> None:
+        """Wait until this rank's files of the last checkpoint are on the disk.
+
+        A crash of the machine before that costs the last checkpoint alone: its checksums tell, and the one before,
+        which was waited for, is kept. A crash of the process costs nothing.
+
+        Raises:
+            CheckpointError: the disk failed.
+        """
+        durability, self._durability = self._durability, None
+        if durability is not None:
+            durability.wait()
 
     def _begin(self) -> tuple[str, int, str]:
         if not self._ranks.is_first:

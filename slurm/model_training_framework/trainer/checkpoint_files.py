@@ -57,7 +57,7 @@ class _Summing:
 
 
 def write_part(path: Path, content: Mapping[str, Any]) -> FileEntry:
-    """Write a part, down to the disk.
+    """Write a part; ``make_durable`` brings it down to the disk.
 
     Raises:
         OSError: it cannot be written.
@@ -72,7 +72,6 @@ def write_part(path: Path, content: Mapping[str, Any]) -> FileEntry:
             except RuntimeError as error:  # torch's archive writer hides the reason
                 raise summing.error or error from None
             stream.flush()
-            os.fsync(stream.fileno())
     finally:
         torch.serialization.set_crc32_options(has_crc)
     return FileEntry(size_bytes=summing.size_bytes, crc32=f"{summing.crc:08x}")
@@ -131,8 +130,12 @@ def check_plain(value: Any, where: str) -> None:
             check_plain(item, f"{where}[{key!r}]")
 
 
-def sync_folder(path: Path) -> None:
-    """Make a folder's entries durable."""
+def make_durable(path: Path) -> None:
+    """Bring a file's content, or a folder's entries, down to the disk.
+
+    Raises:
+        OSError: the disk failed.
+    """
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -15,7 +15,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from model_training_framework.trainer.checkpoint_files import FileEntry, difference, sync_folder
+from model_training_framework.trainer.checkpoint_files import FileEntry, difference
 from model_training_framework.trainer.errors import CheckpointError
 
 MANIFEST = "manifest.json"
@@ -165,15 +165,10 @@ class CheckpointStore:
         return building
 
     def commit(self, building: Path, manifest: Manifest) -> Path:
-        """Put a checkpoint in place, whole; on disk when this returns."""
-        with (building / MANIFEST).open("w", encoding="utf-8") as stream:
-            stream.write(manifest.to_text())
-            stream.flush()
-            os.fsync(stream.fileno())
-        sync_folder(building)
+        """Put a checkpoint in place, whole."""
+        (building / MANIFEST).write_text(manifest.to_text(), encoding="utf-8")
         place = self.folder / f"step-{manifest.global_step:08d}-{manifest.sequence:04d}"
         building.rename(place)
-        sync_folder(self.folder)
         return place
 
     def discard(self, building: Path) -> None:

@@ -19,13 +19,7 @@ from lightning_fabric import Fabric
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, get_worker_info
 
 from model_training_framework.trainer.errors import TrainerError
-from model_training_framework.trainer.rng import (
-    capture_rng,
-    derive_seed,
-    preserved_rng,
-    restore_rng,
-    seed_host,
-)
+from model_training_framework.trainer.rng import RandomStream, derive_seed, preserved_rng, seed_host
 
 DRAWN_AT_ONCE = 1024  # batches of indices; saving and restoring generators costs as much as some of them
 KEPT = ("num_workers", "collate_fn", "pin_memory", "timeout", "multiprocessing_context", "prefetch_factor",
@@ -126,15 +120,13 @@ class Order:
     def __iter__(self) -> Iterator[Draw]:
         """Yield the batches from ``start`` on."""
         epoch, start, number = self.epoch, self.start, 0
-        with preserved_rng():
+        stream = RandomStream()
+        with stream:
             self.seed_epoch()
             indices = iter(self._sampler)
-            state = capture_rng()
         while True:
-            with preserved_rng():
-                restore_rng(state)
+            with stream:
                 drawn = list(islice(indices, DRAWN_AT_ONCE))
-                state = capture_rng()
             if not drawn:
                 return
             for batch in drawn:
@@ -188,18 +180,16 @@ class EpochData:
 
     def _replayed(self, epoch: int, start: int) -> Iterator[Any]:
         self._order.epoch = epoch
-        with preserved_rng():
+        stream = RandomStream()
+        with stream:
             self._order.seed_epoch()
             seed_host(derive_seed(self._seed, "stream", epoch, self._fabric.global_rank))
             batches = iter(self._loader)
-            state = capture_rng()
         end = object()
         number = 0
         while True:
-            with preserved_rng():
-                restore_rng(state)
+            with stream:
                 batch = next(batches, end)
-                state = capture_rng()
             if batch is end:
                 return
             if number >= start:

@@ -168,7 +168,8 @@ class TrainingLoop(ABC):
             result = self.forward_backward(batch, train.batch_idx, 1.0 / window)
         loss = result["loss"].detach()
         train.loss_sum = loss if train.loss_sum is None else train.loss_sum + loss
-        train.logs = {name: value for name, value in result.items() if _is_scalar(value)} | {"loss": loss}
+        if self.callbacks.overriding("on_batch_end"):
+            train.logs = {name: value for name, value in result.items() if _is_scalar(value)} | {"loss": loss}
         train.batch_idx += 1
         train.micro_step += 1
         if is_last:
@@ -212,7 +213,7 @@ class TrainingLoop(ABC):
         ):
             self.scheduler.step()
         state.global_step += 1
-        loss = train.loss_sum / train.micro_step
+        loss = train.loss_sum if train.micro_step == 1 else train.loss_sum / train.micro_step
         train.micro_step, train.loss_sum = 0, None
         self.reporter.step(state, loss, lr, time.perf_counter() - self._started)
         for hook in self.callbacks.overriding("on_step_end"):
@@ -229,7 +230,7 @@ class TrainingLoop(ABC):
             state.phase = TrainerPhase.VAL_START_EPOCH
             state.val = ValMicroState(ends_epoch=False)
         values, train.logs = train.logs, {}
-        if values and self.callbacks.overriding("on_batch_end"):  # not again where a loader's end left a step to do
+        if values:  # not again where a loader's end left a step to do
             logs = {name: value.item() if isinstance(value, torch.Tensor) else value for name, value in values.items()}
             logs |= {"global_step": state.global_step, "epoch": state.epoch, "is_step": is_step}
             self._hook("on_batch_end", train.batch_idx - 1, logs)

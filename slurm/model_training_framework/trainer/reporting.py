@@ -66,6 +66,11 @@ class Reporter:
             self._bar.show(state.global_step, self._config.max_steps, f"epoch {state.epoch} loss {float(loss):.4g}")
 
     @property
+    def is_waiting(self) -> bool:
+        """Return whether steps are noted that should be written now."""
+        return self.is_full or self.is_late
+
+    @property
     def is_full(self) -> bool:
         """Return whether enough steps are noted to write them."""
         return len(self._steps) >= self._config.log_every_n_steps
@@ -78,8 +83,9 @@ class Reporter:
     def flush(self, train: TrainMicroState | None) -> None:
         """Write the steps noted, and add their losses to the epoch's; all ranks together."""
         if self._steps:
-            losses = torch.stack([step.loss.detach().reshape(()) for step in self._steps]).to("cpu", torch.float64)
-            losses = self._ranks.sum(losses) / self._ranks.world_size
+            losses = torch.stack([step.loss.reshape(()) for step in self._steps]).to("cpu", torch.float64)
+            if self._ranks.world_size > 1:
+                losses = self._ranks.sum(losses) / self._ranks.world_size
             for step, loss in zip(self._steps, losses.tolist(), strict=True):
                 self._write(step._replace(loss=loss))
                 if train is not None:

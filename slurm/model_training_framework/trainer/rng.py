@@ -7,12 +7,14 @@ import random
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import TracebackType
 from typing import Any
 
 import numpy as np
 import torch
 
 SEED_BITS = 63
+_SCRATCH = np.random.MT19937()
 
 
 @dataclass(slots=True)
@@ -84,13 +86,45 @@ def seed_all(seed: int) -> None:
         torch.cuda.manual_seed(seed)
 
 
+class RandomStream:
+    """Random numbers of its own: inside a ``with`` block the CPU's generators are this stream's, outside as before.
+
+    NumPy's generator is exchanged as an object, since copying its state takes longer than all else together.
+    """
+
+    def __init__(self) -> None:
+        """Begin with numbers that are nobody else's; seed within the block."""
+        self._numpy = np.random.MT19937()
+        self._mine: tuple[Any, Any] | None = None
+        self._outer: list[tuple[Any, Any, Any]] = []
+
+    def __enter__(self) -> RandomStream:
+        """Take the generators over."""
+        self._outer.append((random.getstate(), np.random.get_bit_generator(), torch.get_rng_state()))
+        np.random.set_bit_generator(self._numpy)
+        if self._mine is not None:
+            random.setstate(self._mine[0])
+            torch.set_rng_state(self._mine[1])
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Give them back as they were, and keep this stream's place."""
+        self._mine = (random.getstate(), torch.get_rng_state())
+        _give_back(self._outer.pop())
+
+
 @contextmanager
 def preserved_rng() -> Iterator[None]:
     """Keep what happens inside from drawing random numbers that others would draw (CPU generators)."""
-    python, numpy, cpu = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    outer = (random.getstate(), np.random.get_bit_generator(), torch.get_rng_state())
+    np.random.set_bit_generator(_SCRATCH)
     try:
         yield
     finally:
-        random.setstate(python)
-        np.random.set_state(numpy)
-        torch.set_rng_state(cpu)
+        _give_back(outer)
+
+
+def _give_back(outer: tuple[Any, Any, Any]) -> None:
+    random.setstate(outer[0])
+    np.random.set_bit_generator(outer[1])
+    torch.set_rng_state(outer[2])

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+import torch.utils.deterministic
 from lightning_fabric import Fabric
 from lightning_fabric.strategies import DDPStrategy, ModelParallelStrategy
 from torch import nn
@@ -100,13 +101,16 @@ def reproducible(is_deterministic: bool, benchmark: bool) -> Iterator[None]:
         torch.are_deterministic_algorithms_enabled(),
         torch.is_deterministic_algorithms_warn_only_enabled(),
         torch.backends.cudnn.benchmark,
+        torch.utils.deterministic.fill_uninitialized_memory,
     )
     if is_deterministic:  # cuBLAS reads it when it starts
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True, warn_only=True)
+        torch.utils.deterministic.fill_uninitialized_memory = False  # a help in debugging that every step would pay for
     torch.backends.cudnn.benchmark = benchmark and not is_deterministic
     try:
         yield
     finally:
         torch.use_deterministic_algorithms(before[0], warn_only=before[1])
         torch.backends.cudnn.benchmark = before[2]
+        torch.utils.deterministic.fill_uninitialized_memory = before[3]

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 log = logging.getLogger(__name__)
+_ENCODER = json.JSONEncoder(allow_nan=False)  # json.dumps would make one for every line
 
 
 class StepLog:
@@ -48,7 +49,7 @@ class StepLog:
     def add(self, values: Mapping[str, Any]) -> None:
         """Take a line; ``write`` writes it. Numbers that JSON cannot say are null."""
         finite = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in values.items()}
-        self._pending.append(json.dumps(finite, allow_nan=False).encode() + b"\n")
+        self._pending.append(_ENCODER.encode(finite).encode() + b"\n")
 
     def write(self) -> None:
         """Append what was taken; a full disk is said once, and the lines are kept."""

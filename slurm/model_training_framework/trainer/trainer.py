@@ -217,6 +217,8 @@ class GenericTrainer(TrainingLoop):
     def at_safe_point(self) -> None:
         """Leave where a signal came to any rank, and write steps that have waited."""
         due = self.config.save_every_n_minutes
+        if self.ranks.world_size == 1 and due is None and not self._guard.signal_name and not self.reporter.is_waiting:
+            return
         is_save_due = due is not None and time.monotonic() - self._saved_at > 60.0 * due
         is_asked, is_late, is_save_due = self.ranks.any_of(self._guard.is_requested, self.reporter.is_late, is_save_due)
         self._is_save_due = self._is_save_due or is_save_due
@@ -384,5 +386,7 @@ class GenericTrainer(TrainingLoop):
         if self._last_saved != (self.state.global_step, TrainerPhase.TRAINING_COMPLETE):
             self._is_safe = True
             self.save_checkpoint()
+        if self._checkpointer is not None:
+            self._checkpointer.wait_until_durable()
         logs = {**self.metrics, "epoch": self.state.epoch, "global_step": self.state.global_step}
         self.callbacks.call("on_training_end", self, logs)
