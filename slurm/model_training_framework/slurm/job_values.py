@@ -196,10 +196,13 @@ def launch(experiment: ExperimentConfig, place: Place) -> str:
     step = f"srun --kill-on-bad-exit=0 --wait={wait_s}{cpus} {words}"
     if not is_parallel:
         return step
-    return (
-        'env MASTER_ADDR="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)" '
-        f"MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000)) {step}"
-    )
+    # A site whose nodes' names lead to the wrong network sets its own address in slurm.environment.
+    settings = {
+        "MASTER_ADDR": '"$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)"',
+        "MASTER_PORT": "$((20000 + SLURM_JOB_ID % 20000))",
+    }
+    own = [f"{name}={value}" for name, value in settings.items() if name not in slurm.environment]
+    return " ".join([*(["env", *own] if own else []), step])
 
 
 def local_script(experiment: ExperimentConfig, place: Place) -> str:
