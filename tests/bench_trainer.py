@@ -1,8 +1,8 @@
 """Measure what the trainer costs: ``python -m tests.bench_trainer``. Prints; timing decides no test.
 
 A step beside a bare PyTorch loop that does the same work on the same data (goal: at most 3 % more at 5 ms), and
-a checkpoint beside ``torch.save`` of the same state to the same disk (goal: at most 1.3 times). Both sides alternate in
-one process, so that what else the machine does touches both; medians and interquartile ranges are printed. Before either
+a checkpoint beside ``torch.save`` of the same state (goal: at most 1.3 times). Both sides alternate in
+one process, so that what else the machine does touches both; medians and interquartile ranges are printed. Before a
 side writes, everything written earlier is on the disk. Neither side waits for the disk: a checkpoint gets there in a
 thread, while the one before is kept.
 """
