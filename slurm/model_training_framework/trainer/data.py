@@ -2,9 +2,9 @@
 
 Samplers draw from a seed of the epoch. Every batch has a seed of its own, from which the process that fetches it draws
 (a worker or the main process), so augmentation is the same whichever worker has the batch, whatever came before it and
-however many workers there are; what fetching draws with torch or NumPy is not missing in training. Batches already seen
-are skipped as indices; nothing of them is read. A data set that can only be iterated, or a loader of a class of its own,
-is read again up to the place instead.
+however many workers there are; what fetching draws with torch or NumPy is not missing in training. Batches already
+seen are skipped as indices; nothing of them is read. A data set that can only be iterated, or a loader of a class of
+its own, is read again up to the place instead.
 """
 
 from __future__ import annotations
