@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from lightning_fabric import Fabric
+from numpy.random import mtrand
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, get_worker_info
 
 from model_training_framework.trainer.errors import TrainerError
@@ -206,12 +207,12 @@ def _apart(batches: Iterator[Any]) -> Iterator[Any]:
     end = object()
     numpy = np.random.MT19937()
     while True:
-        outer = np.random.get_bit_generator(), torch.get_rng_state()
-        np.random.set_bit_generator(numpy)
+        outer = mtrand.get_bit_generator(), torch.get_rng_state()
+        mtrand.set_bit_generator(numpy)
         try:
             batch = next(batches, end)
         finally:
-            np.random.set_bit_generator(outer[0])
+            mtrand.set_bit_generator(outer[0])
             torch.set_rng_state(outer[1])
         if batch is end:
             return
