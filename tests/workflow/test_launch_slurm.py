@@ -1,10 +1,11 @@
 """Experiments through a real Slurm of four nodes: every fault that a job can meet, and what the launcher says of it.
 
-``make test-launch`` runs this. The command counts steps (count_steps.py): no trainer is involved.
+``make test-launch`` runs this. The command counts steps (count_steps.py), and in the last test is a training.
 """
 
 from __future__ import annotations
 
+import json
 import shlex
 import subprocess
 import sys
@@ -16,10 +17,10 @@ from typing import Any
 
 import pytest
 
-from model_training_framework.config import ExecutionMode, ExperimentConfig
+from model_training_framework.config import ConfigurationManager, ExecutionMode, ExperimentConfig
 from model_training_framework.slurm import GitManager, JobStatus, SLURMError, SLURMLauncher
 from tests.workflow.cluster import Cluster
-from tests.workflow.conftest import until
+from tests.workflow.conftest import ROOT, until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.filterwarnings("default")]
 
@@ -27,6 +28,8 @@ COUNT = (
     f"{shlex.quote(sys.executable)} {shlex.quote(str(Path(__file__).with_name('count_steps.py')))} {{experiment_dir}}"
 )
 START_S, END_S = 30.0, 60.0
+EXAMPLES = ROOT / "slurm" / "examples"
+STEPS = 400
 Launch = Callable[..., SLURMLauncher]
 
 
@@ -343,3 +346,44 @@ def test_editing_the_checkout_does_not_change_a_queued_job(slurm: Cluster, tmp_p
     assert "after" not in log(launcher, "queued")
     assert launcher.prune_worktrees() == [tmp_path / "experiments" / ".worktrees" / commit[:12]]
     assert (checkout / "train.sh").read_text() == "echo after\n"
+
+
+def training(name: str, **slurm: Any) -> ExperimentConfig:
+    """Return the examples' small language model, with dropout, for so many steps."""
+    overrides = {
+        "experiment_name": name,
+        "model.dropout": 0.1,
+        "training.max_steps": STEPS,
+        "training.epochs": None,
+        "command": f"{shlex.quote(sys.executable)} {shlex.quote(str(EXAMPLES / 'train.py'))} --config {{config}}",
+        "slurm": {"time_limit": "10", "cpus_per_task": 1, "mem": "2G"} | slurm,
+        "preemption.grace_period_seconds": 20,
+    }
+    manager = ConfigurationManager(EXAMPLES)
+    return ExperimentConfig.from_dict(
+        manager.compose_configs(EXAMPLES / "experiment.yaml", parameter_overrides=overrides)
+    )
+
+
+def losses(launcher: SLURMLauncher, name: str) -> list[float]:
+    """Return the training loss of every step so far."""
+    path = launcher.output_dir / name / "steps.jsonl"
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
+    rows = [json.loads(line) for line in lines if line.endswith("\n")]
+    return [row["loss"] for row in rows if row["phase"] == "train"]
+
+
+@pytest.mark.parametrize("partition", ["low", "ungraceful"])
+def test_preempted_training_is_the_undisturbed_one(launcher: SLURMLauncher, slurm: Cluster, partition: str) -> None:
+    on_one_node = ["--nodelist=n1", "--exclusive"]
+    undisturbed = launcher.submit_experiment(training("undisturbed", additional_args=["--nodelist=n2"]))
+    job = launcher.submit_experiment(training("preempted", partition=partition, additional_args=on_one_node))
+    until(lambda: len(losses(launcher, "preempted")) > 20, 90, "some steps")
+    high = launcher.submit_experiment(experiment("high", "sleep 1", partition="high", additional_args=on_one_node))
+    wait_for(launcher, high, JobStatus.COMPLETED)
+    start_again(launcher, slurm, job)
+    for found in (job, undisturbed):
+        wait_for(launcher, found, JobStatus.COMPLETED, 120)
+    assert text(launcher, "preempted", "preemptions") == "1", log(launcher, "preempted")
+    assert len(losses(launcher, "preempted")) == STEPS
+    assert losses(launcher, "preempted") == losses(launcher, "undisturbed")
