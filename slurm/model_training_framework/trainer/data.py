@@ -2,9 +2,9 @@
 
 Samplers draw from a seed of the epoch. Every batch has a seed of its own, from which the process that fetches it draws
 (a worker or the main process), so augmentation is the same whichever worker has the batch, whatever came before it and
-however many workers there are; nothing that fetching draws is missing in training. Batches already seen are skipped as
-indices; nothing of them is read. A data set that can only be iterated, or a loader of a class of its own, is read again
-up to the place instead.
+however many workers there are; what fetching draws with torch or NumPy is not missing in training. Batches already
+seen are skipped as indices; nothing of them is read. A data set that can only be iterated, or a loader of a class of
+its own, is read again up to the place instead.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from lightning_fabric import Fabric
+from numpy.random import mtrand
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, get_worker_info
 
 from model_training_framework.trainer.errors import TrainerError
@@ -198,11 +200,20 @@ class EpochData:
 
 
 def _apart(batches: Iterator[Any]) -> Iterator[Any]:
-    """Fetch in this process without a trace in training's random numbers."""
+    """Fetch in this process without a trace in the random numbers of torch and NumPy that training draws.
+
+    Python's own are seeded by every batch and left as they are then: copying them would be the dearest part of a fetch.
+    """
     end = object()
+    numpy = np.random.MT19937()
     while True:
-        with preserved_rng():
+        outer = mtrand.get_bit_generator(), torch.get_rng_state()
+        mtrand.set_bit_generator(numpy)
+        try:
             batch = next(batches, end)
+        finally:
+            mtrand.set_bit_generator(outer[0])
+            torch.set_rng_state(outer[1])
         if batch is end:
             return
         yield batch

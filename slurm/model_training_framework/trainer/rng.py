@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.random import mtrand
 
 SEED_BITS = 63
 _SCRATCH = np.random.MT19937()
@@ -100,8 +101,8 @@ class RandomStream:
 
     def __enter__(self) -> RandomStream:
         """Take the generators over."""
-        self._outer.append((random.getstate(), np.random.get_bit_generator(), torch.get_rng_state()))
-        np.random.set_bit_generator(self._numpy)
+        self._outer.append((random.getstate(), mtrand.get_bit_generator(), torch.get_rng_state()))
+        mtrand.set_bit_generator(self._numpy)
         if self._mine is not None:
             random.setstate(self._mine[0])
             torch.set_rng_state(self._mine[1])
@@ -116,8 +117,8 @@ class RandomStream:
 @contextmanager
 def preserved_rng() -> Iterator[None]:
     """Keep what happens inside from drawing random numbers that others would draw (CPU generators)."""
-    outer = (random.getstate(), np.random.get_bit_generator(), torch.get_rng_state())
-    np.random.set_bit_generator(_SCRATCH)
+    outer = (random.getstate(), mtrand.get_bit_generator(), torch.get_rng_state())
+    mtrand.set_bit_generator(_SCRATCH)
     try:
         yield
     finally:
@@ -126,5 +127,5 @@ def preserved_rng() -> Iterator[None]:
 
 def _give_back(outer: tuple[Any, Any, Any]) -> None:
     random.setstate(outer[0])
-    np.random.set_bit_generator(outer[1])
+    mtrand.set_bit_generator(outer[1])
     torch.set_rng_state(outer[2])
