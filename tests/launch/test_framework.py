@@ -238,6 +238,26 @@ def test_jobs_run_the_commit_and_uncommitted_changes_are_refused(
     assert framework.run_grid_search([seeds(2)], base()).submitted_jobs == ["101"]
 
 
+def test_the_folder_of_experiments_is_none_of_the_project_s_files(
+    project: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    git(project, "init", "-q")
+    git(project, "commit", "-qm", "Begin", "--allow-empty")
+    for seed in (1, 2):
+        assert states(search(project, LOCAL, seed)) == [COMPLETED]
+    assert caplog.text == ""
+    assert git(project, "status", "--porcelain") == ""
+
+
+def test_a_folder_that_is_not_in_the_commit_is_named(project: Path) -> None:
+    git(project, "init", "-q")
+    git(project, "commit", "-qm", "Begin", "--allow-empty")
+    new = project / "new"
+    new.mkdir()
+    with pytest.raises(GitOperationError, match=r"new is not in commit .* commit its files"):
+        search(new, LOCAL, 1)
+
+
 def test_a_repository_without_a_commit_runs_as_it_is(project: Path, slurm: FakeSlurm) -> None:
     git(project, "init", "-q")
     assert states(search(project, LOCAL, 1)) == [COMPLETED]

@@ -193,7 +193,7 @@ def test_what_does_not_fit_is_refused_unless_forced(slurm: FakeSlurm, tmp_path: 
     found = [experiment("large", slurm={"time_limit": "auto"}), experiment("small", slurm={"time_limit": "auto"})]
     result = launcher.submit_experiment_batch(found)
     assert [failure.reason for failure in result.failed] == [
-        "needs 95 GiB of 80 GiB; force=True submits it all the same"
+        "needs 95 GiB of 80 GiB; force=True (--force) submits it all the same"
     ]
     record = json.loads((tmp_path / "out" / "small" / "submission.json").read_text())
     assert record["predicted"] == {"step_us": 5.0}

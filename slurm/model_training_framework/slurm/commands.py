@@ -90,7 +90,8 @@ def run_once(*words: str) -> Answer:
         )
     except FileNotFoundError as error:
         raise SLURMError(
-            f"{words[0]} is not on PATH: this is no machine of a Slurm cluster; use LOCAL or DRY_RUN"
+            f"{words[0]} is not on PATH: this is no machine of a Slurm cluster, and only there is known what became of "
+            "jobs that were submitted; ask there, or name another output_dir"
         ) from error
     except OSError as error:
         raise SLURMError(f"{words[0]}: {error}") from error

@@ -37,7 +37,11 @@ def locked(output_dir: Path) -> Iterator[None]:
         JobSubmissionError: the folder cannot be written.
     """
     try:
+        is_new = not output_dir.exists()
         output_dir.mkdir(parents=True, exist_ok=True)
+        if is_new:
+            # What is written here is no part of the project: nobody is to commit it, or to miss it in a job's worktree.
+            (output_dir / ".gitignore").write_text("*\n", encoding="ascii")
         stream = (output_dir / ".lock").open("ab")
     except OSError as error:
         raise JobSubmissionError(f"output_dir {output_dir} cannot be written: {error.strerror or error}") from error

@@ -171,7 +171,7 @@ class GitManager:
         commit, changed = self.current_commit(), self.changed_files()
         left_out = f"jobs run commit {commit[:ABBREVIATED]}, without uncommitted changes of {_few(changed)}"
         if changed and not allow_dirty:
-            raise GitOperationError(f"{left_out}; commit them, or allow that with allow_dirty=True")
+            raise GitOperationError(f"{left_out}; commit them, or allow that with allow_dirty=True (--allow-dirty)")
         if changed:
             logger.warning("%s", left_out)
         new = [path for path in self.untracked_files() if path.endswith((".py", ".sh", ".yaml", ".yml"))]

@@ -20,7 +20,7 @@ from model_training_framework.slurm.delivery import (
     refused_names,
     run_here,
 )
-from model_training_framework.slurm.errors import JobSubmissionError, SLURMError
+from model_training_framework.slurm.errors import GitOperationError, JobSubmissionError, SLURMError
 from model_training_framework.slurm.git_manager import GitManager
 from model_training_framework.slurm.local import cancel_local, is_local
 from model_training_framework.slurm.prepare import Earlier, Source, check_same, earlier, prepare
@@ -234,6 +234,8 @@ class SLURMLauncher:
         if is_dry:
             return Source(git.worktree_place(commit, folder), commit)
         worktree = git.worktree(commit, folder)
+        if not worktree.is_dir():
+            raise GitOperationError(f"{git.repo_path} is not in commit {commit[:12]}, which jobs run; commit its files")
         return Source(worktree, commit, worktree)
 
     def _jobs(
@@ -257,7 +259,7 @@ class SLURMLauncher:
                     continue
                 outlook = self.outlook(experiment) if self.outlook else None
                 if outlook is not None and outlook.refusal and not force:
-                    raise JobSubmissionError(f"{outlook.refusal}; force=True submits it all the same")
+                    raise JobSubmissionError(f"{outlook.refusal}; force=True (--force) submits it all the same")
                 source = source or self._source(is_dry)
                 jobs.append(prepare(experiment, self.output_dir, self.template, source, outlook))
             except JobSubmissionError as error:
