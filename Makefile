@@ -33,7 +33,7 @@ DATA_SHEETS := $(filter $(notdir $(wildcard regressors/*)), $(DATA_SHEET_SOURCES
 
 .DEFAULT_GOAL := help
 .PHONY: help predict test check check-profile format bench accuracy fit profile-smoke
-.PHONY: gpu-kit profile-gpu publish-gpu survey-emulated test-slurm clean
+.PHONY: gpu-kit profile-gpu publish-gpu survey-emulated slurm-installed test-slurm test-launch clean
 .SUFFIXES:
 
 help: ## list the targets
@@ -53,16 +53,19 @@ check: $(TEST_READY) ## the Snakefile's formatting, then test; CI runs this and 
 	@$(MAKE) --no-print-directory test
 
 check-profile: $(WORKFLOW_READY) ## tests that need torch, MPI or Snakemake
-	$(WORKFLOW) -m pytest tests/unit/test_microbench_*.py tests/unit/test_collectives_*.py tests/workflow
+	$(WORKFLOW) -m pytest tests/unit/test_microbench_*.py tests/unit/test_collectives_*.py tests/workflow \
+		tests/trainer tests/launch/test_examples.py tests/launch/test_launch_document.py
 
 format: $(TEST_READY) ## rewrite the code in the project's format
 	$(TEST) -m ruff format .
 	$(TEST) -m ruff check --fix .
 	.venv/test/bin/snakefmt Snakefile
 
-bench: $(TEST_READY) $(WORKFLOW_READY) ## how fast predicting and fitting are; how fast and exact this CPU is measured
+bench: $(TEST_READY) $(WORKFLOW_READY) ## how fast predicting, fitting and grids are, how exact measuring is; what the trainer costs
 	$(TEST) -m tests.bench
+	$(TEST) -m tests.launch.bench_grids
 	$(WORKFLOW) -m tests.bench_profile
+	$(WORKFLOW) -m tests.bench_trainer
 
 accuracy: $(TEST_READY) ## errors on held-out measurements and on whole steps: MEASUREMENTS=folder
 	$(TEST) -m fitting held-out training/systems/Perlmutter.yaml "$(MEASUREMENTS)"
@@ -102,12 +105,18 @@ publish-gpu: $(TEST_READY) ## fit and publish the results in GPU_OUT, and compar
 survey-emulated: $(WORKFLOW_READY) ## a whole survey with the standard sweep's shapes on a GPU in virtual time
 	SURVEY_SHAPES=120 $(WORKFLOW) -m pytest tests/unit/test_microbench_survey.py -k virtual -s
 
-test-slurm: $(WORKFLOW_READY) ## profile through a temporary Slurm cluster, with and without faults; as root installs slurm-wlm
+slurm-installed:
 	@PATH="$$PATH:/usr/sbin"; \
 	if ! { command -v sbatch && command -v slurmctld && command -v munged; } >/dev/null && [ "$$(id -u)" = 0 ]; then \
 		apt-get update && apt-get install --yes --no-install-recommends slurm-wlm munge; \
 	fi
-	SLURM_TESTS=1 $(WORKFLOW) -m pytest tests/workflow --durations=0 --durations-min=1 -s
+
+test-slurm: $(WORKFLOW_READY) slurm-installed ## profile through a temporary Slurm cluster, with and without faults; as root installs slurm-wlm
+	SLURM_TESTS=1 $(WORKFLOW) -m pytest tests/workflow --ignore tests/workflow/test_launch_slurm.py --durations=0 --durations-min=1 -s
+
+test-launch: $(WORKFLOW_READY) slurm-installed ## jobs on a temporary Slurm cluster, preempted and lost; training killed at random points
+	SLURM_TESTS=1 $(WORKFLOW) -m pytest tests/workflow/test_launch_slurm.py --durations=0 --durations-min=1 -s
+	TRAINER_FAULTS=1 $(WORKFLOW) -m pytest tests/trainer --durations=0 --durations-min=10 -s
 
 clean: ## remove environments, caches and builds
 	rm -rf .venv build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
@@ -116,7 +125,7 @@ clean: ## remove environments, caches and builds
 $(PREDICT_READY): EXTRAS :=
 $(TEST_READY): EXTRAS := [fit,test]
 $(PROFILE_READY): EXTRAS := [fit,profile]
-$(WORKFLOW_READY): EXTRAS := [fit,profile,test,workflow]
+$(WORKFLOW_READY): EXTRAS := [fit,launch,profile,test,workflow]
 .venv/%/$(READY): pyproject.toml
 	@rm -rf "$(@D)"
 	@for python in $(or $(PYTHON),$(PYTHONS)); do \

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from predictor.base.bundled import DATA_FOLDER, REGRESSORS_FOLDER, systems
-from predictor.base.errors import ConfigError, PublishedError, nearest
+from predictor.base.errors import ConfigError, MissingKeyError, PublishedError, nearest
 from predictor.base.read_yaml import read_mapping
 from predictor.configuration import short_config
+from predictor.configuration.merging import clashing, merged
 from predictor.configuration.presets import preset
 from predictor.configuration.sections import BudgetSection, RunConfig, validate
 from predictor.configuration.short_names import OPERATORS_BY_SHORT_NAME
@@ -30,6 +31,7 @@ from predictor.workloads.run import TrainingRun
 
 # Files of other tools, which a configuration takes in by ``from``.
 OTHER_TOOLS = (".json", ".toml", ".sh")
+EXPERIMENT = "experiment_name"  # a key that every experiment has, and no configuration
 # Precisions with the same element size and matrix peak, in which kernels run at the same rate.
 SAME_RATE = {"bf16": "fp16"}
 
@@ -147,27 +149,6 @@ def check_gpu(key: str, gpu: object, system: PublishedSystem) -> None:
         raise ConfigError(f"{key} is {gpu}; {system.name} was measured on {system.gpu}. Published: {published()}")
 
 
-def merged(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    """Return two nested mappings as one; where both have a value, ``over`` wins."""
-    both = dict(under)
-    for key, value in over.items():
-        below = both.get(key)
-        both[key] = merged(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
-    return both
-
-
-def clashing(under: dict[str, Any], over: dict[str, Any], path: str = "") -> list[tuple[str, Any, Any]]:
-    """Return key, value and new value of the keys in which two nested mappings differ."""
-    clashes: list[tuple[str, Any, Any]] = []
-    for key in under.keys() & over.keys():
-        old, new = under[key], over[key]
-        if isinstance(old, dict) and isinstance(new, dict):
-            clashes += clashing(old, new, f"{path}{key}.")
-        elif old != new:
-            clashes.append((f"{path}{key}", old, new))
-    return sorted(clashes, key=lambda clash: clash[0])
-
-
 def _with_preset(content: dict[str, Any]) -> dict[str, Any]:
     """Return a configuration with its model's preset expanded under its own keys."""
     model = content.get("model")
@@ -235,16 +216,38 @@ class Loaded(NamedTuple):
     notes: tuple[str, ...]
 
 
+def of_experiment(content: dict[str, Any], base: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return the configuration that an experiment of model_training_framework stands for, and what its reader says.
+
+    Any other configuration is returned as it is.
+
+    Raises:
+        ConfigError: the experiment cannot be predicted.
+        MissingKeyError: it names no system.
+    """
+    if EXPERIMENT not in content:
+        return content, ()
+    from predictor.configuration.readers import experiment  # costs a start that has none
+
+    read = experiment.translate(content, f"experiment {content[EXPERIMENT]}", base)
+    if "system" not in read.content and not short_config.is_short(read.content):
+        raise MissingKeyError(
+            f"experiment {content[EXPERIMENT]}: prediction.system is missing; name a published system: {published()}"
+        )
+    return read.content, read.notes
+
+
 def _read(content: dict[str, Any], base: Path) -> Content:
-    """Return the checked content of a configuration file in either form."""
+    """Return the checked content of a configuration file in either form, or of an experiment."""
+    content, told = of_experiment(content, base)
     if not short_config.is_short(content):
         content, notes = completed(content, base)
         config = validate(content)
         if not config.system.strip():
             raise ConfigError(f"system is {config.system!r}; expected a published system: {published()}")
-        return Content(config, find_folder(config.system, base), (), notes)
+        return Content(config, find_folder(config.system, base), (), (*told, *notes))
     config = validate(short_config.expand(content), is_short=True)
-    return Content(config, _short_form_system(content, base), short_config.listed_operators(content), ())
+    return Content(config, _short_form_system(content, base), short_config.listed_operators(content), told)
 
 
 def read_config(path: str | Path) -> tuple[dict[str, Any], Path]:
@@ -257,10 +260,13 @@ def read_config(path: str | Path) -> tuple[dict[str, Any], Path]:
         raise ConfigError(f"config_path is {path!r}; expected the path of a configuration file")
     path = Path(path)
     if path.suffix in OTHER_TOOLS and path.is_file():
-        from predictor.configuration.readers import detect
+        from predictor.configuration.readers import detect, experiment
 
+        found = detect(path)
+        if found == experiment.FORMAT:
+            return read_mapping(path), path.resolve().parent
         raise ConfigError(
-            f"{path} is a {detect(path)}; a configuration takes from it with from: {path.name}, beside its own "
+            f"{path} is a {found}; a configuration takes from it with from: {path.name}, beside its own "
             "system and whatever the file does not say"
         )
     return read_mapping(path), path.resolve().parent if path.is_file() else Path.cwd()
@@ -282,6 +288,7 @@ def on_nodes_of(content: dict[str, Any], system: str | None = None, base: Path |
             has as many.
         base: folder that paths are relative to.
     """
+    content, _ = of_experiment(content, base or Path.cwd())
     full = short_config.expand(content) if short_config.is_short(content) else content
     layout = dict(full.get("parallelism") or {})
     used = layout.pop("gpus_per_node", None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from predictor.configuration.loading import merged
+from predictor.configuration.merging import merged
 from predictor.costs.published import PublishedSystem
 from predictor.search.question import SearchProblem
 from predictor.search.rank import Ranked, Ranking, rank

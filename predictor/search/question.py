@@ -9,7 +9,8 @@ from typing import Any
 
 from predictor.base.errors import ConfigError, nearest
 from predictor.base.sizes import LARGEST, LARGEST_RUN_GPUS, whole
-from predictor.configuration.loading import Loaded, completed, merged, on_nodes_of, prepare, published, read_config
+from predictor.configuration.loading import Loaded, completed, on_nodes_of, prepare, published, read_config
+from predictor.configuration.merging import merged
 from predictor.configuration.presets import preset_names
 from predictor.costs.published import PublishedSystem
 from predictor.search.space import ZERO_ALONE, Space

@@ -1,4 +1,4 @@
-"""What `pip install` puts on a machine: four packages, the examples and the published systems, each once."""
+"""What `pip install` puts on a machine: five packages, the examples and the published systems, each once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from zipfile import ZipFile
 
 import pytest
 
-INSTALLED = {"predictor", "estimate_train_time", "fitting", "microbench"}
+INSTALLED = {"predictor", "estimate_train_time", "fitting", "microbench", "model_training_framework"}
 DATA = "estimate_train_time/data"
 
 
@@ -52,3 +52,7 @@ def test_wheel_carries_every_example(wheel: list[str], root: Path) -> None:
     examples = {path.relative_to(root).as_posix() for path in (root / DATA / "examples").glob("*.yml")}
     assert examples
     assert examples <= set(wheel)
+
+
+def test_wheel_carries_the_job_script(wheel: list[str]) -> None:
+    assert "model_training_framework/slurm/default.sbatch" in wheel

@@ -9,7 +9,7 @@ import pytest
 from pydantic import BaseModel
 
 from predictor.base.errors import ConfigError
-from predictor.configuration.loading import merged
+from predictor.configuration.merging import merged
 from predictor.configuration.presets import preset
 from predictor.configuration.readers import (
     FORMATS,

@@ -22,6 +22,7 @@ PACKAGES = {
     "estimate_train_time": ROOT / "estimate_train_time",
     "fitting": ROOT / "training" / "fitting",
     "microbench": ROOT / "profiling" / "microbench",
+    "model_training_framework": ROOT / "slurm" / "model_training_framework",
 }
 # What each package may import besides the standard library and itself. `predictor` is the ground floor.
 RUNTIME = {"pydantic", "yaml"}
@@ -30,6 +31,7 @@ ALLOWED_IMPORTS = {
     "estimate_train_time": RUNTIME | {"predictor"},
     "fitting": RUNTIME | {"predictor", "microbench", "numpy", "pandas", "scipy", "sklearn", "threadpoolctl"},
     "microbench": RUNTIME | {"predictor", "torch", "mpi4py", "flash_attn", "pynvml"},
+    "model_training_framework": RUNTIME | {"predictor", "torch", "lightning_fabric", "numpy", "tensorboard", "wandb"},
 }
 # The rooms of `predictor`, from the ground up, and the rooms that each may import. A file beside the rooms is a door.
 TO_WORKLOADS = {"base", "timeline", "costs", "workloads"}

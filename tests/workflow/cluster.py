@@ -54,7 +54,13 @@ OverTimeLimit=0
 SlurmctldTimeout=30
 SlurmdTimeout=60
 NodeName=n[1-{nodes}] NodeHostname={host} NodeAddr=127.0.0.1 Port=[{first}-{last}] CPUs=4 RealMemory=16000 State=UNKNOWN
-PartitionName=debug Nodes=ALL Default=YES MaxTime=01:00:00 DefaultTime=00:10:00 State=UP
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+PartitionName=DEFAULT Nodes=ALL MaxTime=01:00:00 DefaultTime=00:10:00 State=UP
+PartitionName=debug Default=YES PreemptMode=OFF
+PartitionName=low PriorityTier=1 PreemptMode=REQUEUE GraceTime=10
+PartitionName=ungraceful PriorityTier=1 PreemptMode=REQUEUE
+PartitionName=high PriorityTier=10 PreemptMode=OFF
 """
 
 
@@ -167,7 +173,8 @@ class Cluster:
     def jobs(self, *states: str) -> list[str]:
         """Return the jobs that are in the queue, all or those in some states."""
         wanted = ["-t", ",".join(states)] if states else []
-        return self.run("squeue", "-h", "-o", "%A", *wanted, check=False).split()
+        # A task of an array that was requeued is known by the array's id and its index only.
+        return self.run("squeue", "-h", "-r", "-o", "%i", *wanted, check=False).split()
 
     def start_controller(self) -> None:
         """Start slurmctld, with the state that an earlier one saved."""

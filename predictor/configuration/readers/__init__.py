@@ -7,13 +7,13 @@ import tomllib
 from pathlib import Path
 
 from predictor.base.errors import ConfigError
-from predictor.configuration.readers import deepspeed, hugging_face, megatron, torchtitan
+from predictor.configuration.readers import deepspeed, experiment, hugging_face, megatron, torchtitan
 from predictor.configuration.readers.megatron_options import TELLING
 from predictor.configuration.readers.result import Read
 
 __all__ = ["FORMATS", "Read", "detect", "read_any"]
 
-FORMATS = (hugging_face.FORMAT, megatron.FORMAT, deepspeed.FORMAT, torchtitan.FORMAT)
+FORMATS = (hugging_face.FORMAT, megatron.FORMAT, deepspeed.FORMAT, torchtitan.FORMAT, experiment.FORMAT)
 # Top-level keys, of which every such file has at least one.
 DEEPSPEED_KEYS = frozenset({*deepspeed.BATCH, "zero_optimization", "fp16", "bf16", "zero_allow_untested_optimizer"})
 TORCHTITAN_SECTIONS = frozenset({"job", "model", "training", "parallelism", "activation_checkpoint"})
@@ -54,10 +54,14 @@ def detect(path: Path) -> str:
     except (ValueError, RecursionError):
         content = None
     if isinstance(content, dict):
+        if experiment.NAME in content:
+            return experiment.FORMAT
         if "model_type" in content or "architectures" in content:
             return hugging_face.FORMAT
         if DEEPSPEED_KEYS & content.keys():
             return deepspeed.FORMAT
+    if experiment.TELLING.search(text):
+        return experiment.FORMAT
     if TELLING.search(text):
         return megatron.FORMAT
     try:
@@ -86,4 +90,6 @@ def read_any(path: Path, num_gpus: int | None = None, data_parallel_size: int | 
         return hugging_face.read(path)
     if name == deepspeed.FORMAT:
         return deepspeed.read(path, data_parallel_size)
+    if name == experiment.FORMAT:
+        return experiment.read(path)
     return megatron.read(path, num_gpus) if name == megatron.FORMAT else torchtitan.read(path, num_gpus)

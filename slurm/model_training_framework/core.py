@@ -1,0 +1,214 @@
+"""The framework's front door: grids of experiments, predicted, run here or submitted to Slurm."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from model_training_framework.config import (
+    ConfigurationError,
+    ConfigurationManager,
+    ExecutionMode,
+    ExperimentConfig,
+    ExperimentState,
+    GridExperiment,
+    GridSearchResult,
+    NamingStrategy,
+    ParameterGrid,
+    ParameterGridSearch,
+)
+from model_training_framework.config.search import Experiment
+from model_training_framework.outlooks import Outlooks
+from model_training_framework.slurm import (
+    BatchSubmissionResult,
+    FailedSubmission,
+    GitManager,
+    GitOperationError,
+    JobStatus,
+    SLURMLauncher,
+    Submission,
+)
+
+EXPERIMENTS = "experiments"
+
+
+class ModelTrainingFramework:
+    """A project whose experiments are predicted, then run here or submitted to Slurm.
+
+    Jobs run the project at the commit that is checked out when they are submitted, or the folder as it is where the
+    project is not in a git repository.
+
+    Attributes:
+        project_root: folder of the project.
+        config_dir: folder of its configurations.
+        slurm_template_path: template of the job script; None for the one that comes with the framework.
+        allow_dirty: submit although the repository has uncommitted changes, which no job will run.
+    """
+
+    def __init__(
+        self,
+        project_root: str | Path,
+        config_dir: str | Path | None = None,
+        slurm_template_path: str | Path | None = None,
+        *,
+        allow_dirty: bool = False,
+    ) -> None:
+        """Nothing is read or started before it is needed.
+
+        Raises:
+            ConfigurationError: project_root is not a folder.
+        """
+        self.project_root = Path(project_root).resolve()
+        if not self.project_root.is_dir():
+            raise ConfigurationError(f"project_root is {project_root}: no such folder")
+        self.slurm_template_path = slurm_template_path
+        self.allow_dirty = allow_dirty
+        self._config_manager = ConfigurationManager(self.project_root, config_dir)
+        self.config_dir = self._config_manager.config_dir
+
+    def get_config_manager(self) -> ConfigurationManager:
+        """Return the manager of the project's configurations."""
+        return self._config_manager
+
+    def get_slurm_launcher(self, *, output_dir: str | Path | None = None) -> SLURMLauncher:
+        """Return a launcher of the project's experiments.
+
+        Args:
+            output_dir: folder of all experiments; ``experiments`` in the project if absent.
+
+        Raises:
+            JobSubmissionError: the template cannot be read.
+        """
+        return self._launcher(output_dir, Outlooks(self.project_root, refuses=True))
+
+    def run_grid_search(
+        self,
+        parameter_grids: Sequence[ParameterGrid],
+        base_config: Mapping[str, Any] | str | Path | None = None,
+        base_config_path: str | Path | None = None,
+        execution_mode: ExecutionMode = ExecutionMode.SLURM,
+        output_dir: str | Path | None = None,
+        max_concurrent_jobs: int | None = None,
+        *,
+        naming_strategy: NamingStrategy = NamingStrategy.HASH_BASED,
+        force: bool = False,
+    ) -> GridSearchResult:
+        """Predict, run or submit every experiment of some grids.
+
+        The same call again takes up only what is missing or failed.
+
+        Args:
+            parameter_grids: their experiments follow one another.
+            base_config: what experiments have in common: keys and values, or a file. Either this or
+                ``base_config_path``.
+            base_config_path: the file.
+            execution_mode: DRY_RUN prints what differs and what is predicted, and writes nothing; LOCAL runs the
+                experiments here and waits for them; SLURM submits them.
+            output_dir: folder of all experiments; ``experiments`` in the project if absent.
+            max_concurrent_jobs: how many run at once. Slurm itself holds it; without it all do, in LOCAL one.
+            naming_strategy: how experiments are named; a second call must use the same.
+            force: submit also what is predicted not to fit into the GPU's memory.
+
+        Raises:
+            ConfigurationError: grids and base configuration do not make experiments; a ValueError.
+            GitOperationError: there are uncommitted changes, which no job would run.
+            SLURMError: Slurm did not answer.
+        """
+        experiments = self.grid_experiments(parameter_grids, base_config, base_config_path, naming_strategy)
+        result = self.run_experiments(experiments, execution_mode, output_dir, max_concurrent_jobs, force=force)
+        if result.mode is ExecutionMode.DRY_RUN:
+            sys.stdout.write(f"{result.text()}\n")
+        return result
+
+    def run_experiments(
+        self,
+        experiments: Sequence[Experiment | ExperimentConfig],
+        execution_mode: ExecutionMode = ExecutionMode.SLURM,
+        output_dir: str | Path | None = None,
+        max_concurrent_jobs: int | None = None,
+        *,
+        force: bool = False,
+    ) -> GridSearchResult:
+        """Predict, run or submit experiments; arguments and errors as ``run_grid_search``, but nothing is printed."""
+        begin = time.monotonic()
+        mode = ExecutionMode(execution_mode)
+        own = [
+            experiment if isinstance(experiment, Experiment) else Experiment(experiment, {}, "")
+            for experiment in experiments
+        ]
+        outlooks = Outlooks(self.project_root, refuses=mode is not ExecutionMode.LOCAL)
+        launcher = self._launcher(output_dir, outlooks)
+        configs = [experiment.config for experiment in own]
+        batch = launcher.submit_experiment_batch(configs, mode, max_concurrent_jobs, force=force)
+        rows = _became(own, batch, outlooks)
+        return GridSearchResult(mode, tuple(rows), launcher.output_dir, time.monotonic() - begin)
+
+    def grid_experiments(
+        self,
+        parameter_grids: Sequence[ParameterGrid],
+        base_config: Mapping[str, Any] | str | Path | None = None,
+        base_config_path: str | Path | None = None,
+        naming_strategy: NamingStrategy = NamingStrategy.HASH_BASED,
+    ) -> list[Experiment]:
+        """Return the experiments of some grids; arguments and errors as ``run_grid_search``."""
+        if (base_config is None) == (base_config_path is None):
+            raise ConfigurationError("give base_config or base_config_path: one of them, and not both")
+        base = base_config_path if base_config is None else base_config
+        assert base is not None
+        search = ParameterGridSearch(self._config_manager.compose_configs(base))
+        search.set_naming_strategy(naming_strategy)
+        for grid in [parameter_grids] if isinstance(parameter_grids, ParameterGrid) else parameter_grids:
+            search.add_grid(grid)
+        return search.experiments()
+
+    def _launcher(self, output_dir: str | Path | None, outlooks: Outlooks) -> SLURMLauncher:
+        return SLURMLauncher(
+            self.slurm_template_path,
+            self.project_root / EXPERIMENTS if output_dir is None else output_dir,
+            self._git(),
+            project_root=self.project_root,
+            outlook=outlooks,
+            allow_dirty=self.allow_dirty,
+        )
+
+    def _git(self) -> GitManager | None:
+        """Return the git manager of the project's repository; None where it is in none."""
+        try:
+            manager = GitManager(self.project_root)
+            manager.current_commit()
+        except GitOperationError:
+            return None
+        return manager
+
+
+def _became(
+    experiments: Sequence[Experiment], batch: BatchSubmissionResult, outlooks: Outlooks
+) -> list[GridExperiment]:
+    """Return what became of every experiment of a batch."""
+    outcomes: dict[str, Submission | FailedSubmission] = {}
+    outcomes.update({outcome.experiment_name: outcome for outcome in batch.successful})
+    outcomes.update({outcome.experiment_name: outcome for outcome in batch.failed})
+    rows = []
+    for config, differs, _ in experiments:
+        outcome = outcomes[config.experiment_name]
+        if isinstance(outcome, Submission):
+            state, reason = _state(outcome, batch.mode), None
+            is_new, folder = outcome.is_new, outcome.folder
+        else:
+            state = ExperimentState.FAILED if outcome.job_id else ExperimentState.REFUSED
+            is_new, folder, reason = True, None, outcome.reason
+        forecast = outlooks.forecast(config) if is_new else None
+        if is_new and reason is None and batch.mode is not ExecutionMode.LOCAL:
+            reason = outlooks.why_not(config)
+        rows.append(GridExperiment(config, differs, state, is_new, folder, outcome.job_id, forecast, reason))
+    return rows
+
+
+def _state(outcome: Submission, mode: ExecutionMode) -> ExperimentState:
+    if not outcome.is_new:
+        return ExperimentState.COMPLETED if outcome.status is JobStatus.COMPLETED else ExperimentState.SUBMITTED
+    new = {ExecutionMode.DRY_RUN: ExperimentState.PLANNED, ExecutionMode.LOCAL: ExperimentState.COMPLETED}
+    return new.get(mode, ExperimentState.SUBMITTED)

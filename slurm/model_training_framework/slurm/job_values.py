@@ -1,0 +1,278 @@
+"""What a job script is filled in with: an experiment's configuration as options of sbatch and as shell code."""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+from model_training_framework.config import ExperimentConfig, SLURMConfig
+from model_training_framework.config.fields import AUTO, UNLIMITED, duration_s
+from model_training_framework.slurm.errors import JobSubmissionError
+from predictor.base.errors import nearest
+
+FILLED_IN = re.compile(r"(?<![$\{])\{([A-Za-z_]\w*)\}")
+# The launcher decides these for all jobs of a batch.
+OURS = (
+    "--array", "-a", "--wrap", "--parsable", "--test-only", "--wait", "-W", "--clusters", "-M", "--dependency", "-d",
+    "--output", "-o", "--open-mode", "--requeue", "--no-requeue", "--signal", "--job-name", "-J",
+)  # fmt: skip
+HEADER_CHARACTERS = re.compile(r"[A-Za-z0-9_@%+=:,./^~\[\]*&|!<>-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a job runs and writes.
+
+    Attributes:
+        folder: of the experiment.
+        project: folder that the command starts in.
+        log: output of the job, with sbatch's ``%j``.
+    """
+
+    folder: Path
+    project: Path
+
+    @property
+    def config(self) -> Path:
+        """Return the file with the whole configuration."""
+        return self.folder / "config.yaml"
+
+    @property
+    def log(self) -> str:
+        """Return the job's output as sbatch --output takes it, where %j is the job's id."""
+        return str(self.folder).replace("%", "%%") + "/logs/slurm-%j.out"
+
+
+def seconds_text(seconds: float) -> str:
+    """Return a duration as sbatch --time takes it, rounded up to whole minutes, which is Slurm's resolution.
+
+    >>> seconds_text(90_061)
+    '1-01:02:00'
+    """
+    minutes = max(1, math.ceil(seconds / 60.0))
+    days, rest = divmod(minutes, 24 * 60)
+    return (f"{days}-" if days else "") + f"{rest // 60:02}:{rest % 60:02}:00"
+
+
+def time_limit(experiment: ExperimentConfig, predicted_s: float | None) -> str | None:
+    """Return the time limit of a job as sbatch --time takes it; None leaves it to the partition.
+
+    Args:
+        experiment: its ``slurm.time_limit`` may be ``auto``.
+        predicted_s: upper bound of the run's predicted duration, in seconds; None where nothing was predicted.
+
+    Raises:
+        JobSubmissionError: ``auto`` without a prediction, or a limit that leaves no time before the signal.
+    """
+    slurm, grace_s = experiment.slurm or SLURMConfig(), experiment.preemption.grace_period_seconds
+    limit = slurm.time_limit
+    if limit == AUTO:
+        if predicted_s is None:
+            raise JobSubmissionError(
+                "slurm.time_limit is auto, and nothing was predicted; "
+                'give prediction.system, or a limit such as "24:00:00"'
+            )
+        return seconds_text(predicted_s + grace_s)
+    if limit is not None and limit.upper() not in UNLIMITED and duration_s(limit) <= grace_s:
+        raise JobSubmissionError(
+            f"slurm.time_limit is {limit}; it must be longer than "
+            f"preemption.grace_period_seconds, {grace_s:g}: the job is told to save that long before its end"
+        )
+    return limit
+
+
+def _extra_options(slurm: SLURMConfig) -> list[list[str]]:
+    """Return the additional arguments, an option with its value each."""
+    found: list[list[str]] = []
+    for word in slurm.additional_args:
+        if word.startswith("-"):
+            found.append([word])
+        elif found:
+            found[-1].append(word)
+        else:
+            raise JobSubmissionError(
+                f"slurm.additional_args starts with {word!r}; expected an option such as --exclusive"
+            )
+    for option, *_ in found:
+        name = option.partition("=")[0] if option.startswith("--") else option[:2]
+        if name in OURS:
+            raise JobSubmissionError(
+                f"slurm.additional_args has {option}: the launcher sets {name} itself; leave it out"
+            )
+    return found
+
+
+def _header_word(word: str) -> str:
+    """Return a word quoted for a #SBATCH line, which sbatch splits as a shell does."""
+    if HEADER_CHARACTERS.fullmatch(word):
+        return word
+    escaped = word.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def options(experiment: ExperimentConfig, place: Place, limit: str | None) -> list[str]:
+    """Return the options of sbatch that an experiment asks for, in a stable order."""
+    slurm = experiment.slurm or SLURMConfig()
+    pairs: list[tuple[str, object | None]] = [
+        ("job-name", slurm.job_name or experiment.experiment_name),
+        ("output", place.log),
+        ("open-mode", "append"),
+        ("signal", f"B:USR1@{math.ceil(experiment.preemption.grace_period_seconds)}"),
+        ("nodes", slurm.nodes),
+        ("ntasks-per-node", slurm.ntasks_per_node),
+        ("cpus-per-task", slurm.cpus_per_task),
+        ("mem", slurm.mem),
+        ("gres", slurm.gres),
+        ("time", limit),
+        ("partition", slurm.partition),
+        ("account", slurm.account),
+        ("qos", slurm.qos),
+        ("constraint", slurm.constraint),
+    ]
+    words = [f"--{key}={_header_word(str(value))}" for key, value in pairs if value is not None]
+    words.append("--requeue" if slurm.requeue else "--no-requeue")
+    return words + [" ".join(map(_header_word, option)) for option in _extra_options(slurm)]
+
+
+def command(experiment: ExperimentConfig, place: Place) -> str:
+    """Return the experiment's command with its files filled in, quoted.
+
+    Raises:
+        JobSubmissionError: it names something in braces that is not known.
+    """
+    known = {
+        "config": shlex.quote(str(place.config)),
+        "experiment_dir": shlex.quote(str(place.folder)),
+        "experiment_name": shlex.quote(experiment.experiment_name),
+    }
+
+    def value_of(found: re.Match[str]) -> str:
+        if found[1] not in known:
+            hint = nearest(found[1], known) or f" Known are {', '.join(known)}."
+            raise JobSubmissionError(f"command has {{{found[1]}}}, which is not known.{hint}")
+        return known[found[1]]
+
+    return FILLED_IN.sub(value_of, experiment.command)
+
+
+def setup(slurm: SLURMConfig) -> str:
+    """Return shell code before the command: environment, modules, the setup lines as they are."""
+    lines = [f"export {name}={shlex.quote(value)}" for name, value in slurm.environment.items()]
+    if slurm.modules:
+        lines += [
+            "if ! type module >/dev/null 2>&1; then",
+            '    for file in /etc/profile.d/{modules,lmod,z00_lmod}.sh; do if [ -r "$file" ]; then . "$file"; fi; done',
+            "fi",
+        ]
+    lines += [f"module load {shlex.quote(module)} || exit 1" for module in slurm.modules]
+    return "\n".join([*lines, *slurm.setup])
+
+
+def launch(experiment: ExperimentConfig, place: Place) -> str:
+    """Return shell code that starts the command as a step of its job, in its container if any.
+
+    A step also where there is one task: Slurm tells the steps of a job when its GraceTime begins, and not its script.
+    Source: slurm.conf(5), GraceTime.
+    """
+    slurm = experiment.slurm or SLURMConfig()
+    is_parallel = slurm.nodes * slurm.ntasks_per_node > 1
+    # A signal reaches the whole process group: the trap keeps this shell, so that it can return the command's status.
+    inner = ["trap : USR1 TERM", f": >{shlex.quote(str(place.folder / '.started'))}"]
+    if is_parallel:
+        inner.append("export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS")
+    words = f"bash -c {shlex.quote(chr(10).join([*inner, command(experiment, place)]))}"
+    if slurm.container:
+        folders = f"--bind {shlex.quote(str(place.folder))} --bind {shlex.quote(str(place.project))}"
+        words = (
+            f"apptainer exec {folders} --pwd {shlex.quote(str(place.project))} {shlex.quote(slurm.container)} {words}"
+        )
+    # srun takes CPUs per task from its own option only (since Slurm 22.05). The first task that ends leaves the
+    # others the grace period to save.
+    cpus = f" --cpus-per-task={slurm.cpus_per_task}" if slurm.cpus_per_task else ""
+    wait_s = math.ceil(experiment.preemption.grace_period_seconds)
+    step = f"srun --kill-on-bad-exit=0 --wait={wait_s}{cpus} {words}"
+    if not is_parallel:
+        return step
+    # A site whose nodes' names lead to the wrong network sets its own address in slurm.environment.
+    settings = {
+        "MASTER_ADDR": '"$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)"',
+        "MASTER_PORT": "$((20000 + SLURM_JOB_ID % 20000))",
+    }
+    own = [f"{name}={value}" for name, value in settings.items() if name not in slurm.environment]
+    return " ".join([*(["env", *own] if own else []), step])
+
+
+def local_script(experiment: ExperimentConfig, place: Place) -> str:
+    """Return shell code that runs the command on this machine, in as many processes as srun would start.
+
+    Modules and containers belong to the cluster and are left out.
+    """
+    slurm = experiment.slurm or SLURMConfig()
+    tasks = slurm.nodes * slurm.ntasks_per_node
+    before = setup(SLURMConfig(environment=slurm.environment, setup=slurm.setup))
+    if tasks == 1:
+        return "\n".join([before, "trap : USR1 TERM", command(experiment, place)])
+    inner = shlex.quote(f"trap : USR1 TERM\n{command(experiment, place)}")
+    return f"""\
+{before}
+export MASTER_ADDR=127.0.0.1 MASTER_PORT=$((20000 + $$ % 20000)) WORLD_SIZE={tasks}
+trap again=1 USR1 TERM
+pids=() status=0
+for rank in {{0..{tasks - 1}}}; do
+    RANK=$rank LOCAL_RANK=$rank bash -c {inner} &
+    pids+=($!)
+done
+for pid in "${{pids[@]}}"; do
+    again=1
+    while [ -n "$again" ]; do again= && wait "$pid"; code=$?; done
+    if [ "$code" -gt "$status" ]; then status=$code; fi
+done
+exit "$status"
+"""
+
+
+def values(experiment: ExperimentConfig, place: Place, limit: str | None, commit: str | None) -> dict[str, str | None]:
+    """Return what every placeholder of a template stands for, quoted; None where the configuration says nothing.
+
+    Args:
+        experiment: its configuration.
+        place: where the job runs and writes.
+        limit: its time limit, as sbatch takes it.
+        commit: that the project folder is checked out at.
+    """
+    slurm = experiment.slurm or SLURMConfig()
+    plain: dict[str, object | None] = {
+        "experiment_name": experiment.experiment_name,
+        "experiment_dir": place.folder,
+        "config": place.config,
+        "project_dir": place.project,
+        "job_name": slurm.job_name or experiment.experiment_name,
+        "log_file": place.log,
+        "commit": commit,
+        "nodes": slurm.nodes,
+        "ntasks_per_node": slurm.ntasks_per_node,
+        "cpus_per_task": slurm.cpus_per_task,
+        "mem": slurm.mem,
+        "gres": slurm.gres,
+        "time_limit": limit,
+        "partition": slurm.partition,
+        "account": slurm.account,
+        "qos": slurm.qos,
+        "constraint": slurm.constraint,
+        "container": slurm.container,
+        "requeue": int(slurm.requeue),
+        "max_preemptions": experiment.preemption.max_preemptions,
+        "grace_period_seconds": math.ceil(experiment.preemption.grace_period_seconds),
+    }
+    found: dict[str, str | None] = {
+        key: None if value is None else shlex.quote(str(value)) for key, value in plain.items()
+    }
+    return found | {
+        "sbatch_options": "\n".join(f"#SBATCH {option}" for option in options(experiment, place, limit)),
+        "setup": setup(slurm),
+        "command": command(experiment, place),
+        "launch": launch(experiment, place),
+    }

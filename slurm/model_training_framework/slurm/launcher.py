@@ -1,0 +1,282 @@
+"""Submit experiments to Slurm, or run them here; ask for their states; cancel them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from model_training_framework.config import ExecutionMode, ExperimentConfig
+from model_training_framework.slurm.batch import lane_name, requests
+from model_training_framework.slurm.commands import Patience, ask
+from model_training_framework.slurm.delivery import (
+    Outcome,
+    deliver,
+    in_order,
+    locked,
+    placed_here,
+    planned,
+    refused_names,
+    run_here,
+)
+from model_training_framework.slurm.errors import GitOperationError, JobSubmissionError, SLURMError
+from model_training_framework.slurm.git_manager import GitManager
+from model_training_framework.slurm.local import cancel_local, is_local
+from model_training_framework.slurm.prepare import Earlier, Source, check_same, earlier, prepare
+from model_training_framework.slurm.queue import setting, show_job
+from model_training_framework.slurm.results import BatchSubmissionResult, FailedSubmission, Outlook, Submission
+from model_training_framework.slurm.states import JobStatus
+from model_training_framework.slurm.status import states_of
+from model_training_framework.slurm.submission import Job, Request
+from model_training_framework.slurm.template import read_template
+
+WORKTREES = ".worktrees"
+DEFAULT_LARGEST_ARRAY = 1001  # Slurm's default of MaxArraySize
+NOT_ALLOWED = "Access/permission denied"
+ALREADY_GONE = ("Invalid job id", "already completing")
+
+
+class SLURMLauncher:
+    """Submits experiments; the same call again submits only what is missing or failed.
+
+    Jobs run the project's folder, or with a GitManager a worktree at the commit that is checked out at submission, so
+    that editing the checkout does not change jobs that wait. Uncommitted changes are then refused, since no job would
+    run them; ``allow_dirty`` lets the commit run without them, with a warning.
+    """
+
+    def __init__(
+        self,
+        slurm_template_path: str | Path | None = None,
+        output_dir: str | Path = "experiments",
+        git_manager: GitManager | None = None,
+        *,
+        project_root: str | Path | None = None,
+        outlook: Callable[[ExperimentConfig], Outlook | None] | None = None,
+        allow_dirty: bool = False,
+        patience_s: float = 180.0,
+    ) -> None:
+        """Read the template; nothing is written and Slurm is not asked.
+
+        Args:
+            slurm_template_path: template of the job script; the one that comes with the framework if absent.
+            output_dir: folder that holds the experiments' folders; on a file system that all nodes see.
+            git_manager: of the repository that jobs run; without one they run the project's folder as it is.
+            project_root: folder that commands start in; the git manager's, or the current one, if absent.
+            outlook: what is known of an experiment beforehand: time limit, whether it fits, what was predicted.
+            allow_dirty: submit although the repository has uncommitted changes, which no job will run.
+            patience_s: how long to ask a Slurm that does not answer, in seconds.
+
+        Raises:
+            JobSubmissionError: the template cannot be read.
+        """
+        self.template = read_template(slurm_template_path)
+        self.output_dir = Path(output_dir).resolve()
+        self.git_manager = git_manager
+        self.project_root = Path(project_root or (git_manager.repo_path if git_manager else Path.cwd())).resolve()
+        self.outlook = outlook
+        self.allow_dirty = allow_dirty
+        self.patience = Patience(patience_s)
+
+    def submit_experiment(
+        self,
+        experiment_config: ExperimentConfig,
+        execution_mode: ExecutionMode = ExecutionMode.SLURM,
+        *,
+        force: bool = False,
+    ) -> str:
+        """Submit one experiment, or run it here to its end.
+
+        Args:
+            experiment_config: its configuration.
+            execution_mode: SLURM, LOCAL or DRY_RUN.
+            force: submit although it is known not to fit.
+
+        Returns:
+            The job's id. For an experiment that waits, runs or is done already that job's id, and nothing is
+            submitted; in DRY_RUN the job script that would be submitted.
+
+        Raises:
+            JobSubmissionError: it was not submitted, or (LOCAL) its command failed; the message says why.
+            SLURMError: Slurm did not answer.
+            GitOperationError: there are uncommitted changes, or git failed.
+        """
+        result = self.submit_experiment_batch([experiment_config], execution_mode, force=force)
+        if result.failed:
+            raise JobSubmissionError(f"{result.failed[0].experiment_name}: {result.failed[0].reason}")
+        submission = result.successful[0]
+        return submission.job_id if submission.job_id is not None else submission.script
+
+    def submit_experiment_batch(
+        self,
+        experiments: Sequence[ExperimentConfig],
+        execution_mode: ExecutionMode = ExecutionMode.SLURM,
+        max_concurrent_jobs: int | None = None,
+        *,
+        force: bool = False,
+    ) -> BatchSubmissionResult:
+        """Submit what is missing or failed of a batch.
+
+        Experiments that ask for the same become an array. The limit is held by Slurm itself: the array's own, or lanes
+        of jobs that wait for each other where experiments ask for different things.
+
+        Args:
+            experiments: the batch.
+            execution_mode: SLURM submits; LOCAL runs them here and waits for them; DRY_RUN writes nothing.
+            max_concurrent_jobs: how many may run at once, those of earlier calls counted; without it all, LOCAL one.
+            force: submit also what is known not to fit.
+
+        Raises:
+            SLURMError: Slurm did not answer before anything was submitted.
+            GitOperationError: there are uncommitted changes, or git failed.
+            ValueError: max_concurrent_jobs is less than 1.
+        """
+        if max_concurrent_jobs is not None and max_concurrent_jobs < 1:
+            raise ValueError(
+                f"max_concurrent_jobs is {max_concurrent_jobs}; it must be 1 or more, or None for no limit"
+            )
+        mode = ExecutionMode(execution_mode)
+        if mode is ExecutionMode.DRY_RUN:
+            before = self.get_experiment_states(experiments)
+            jobs, outcome = self._jobs(experiments, before, force, is_dry=True)
+            outcome |= planned(self._requests(jobs, max_concurrent_jobs, before, is_dry=True), self.output_dir)
+            return in_order(mode, experiments, outcome)
+        if mode is ExecutionMode.SLURM and shutil.which("sbatch") is None:
+            raise SLURMError("sbatch is not on PATH: this is no machine of a Slurm cluster; use LOCAL or DRY_RUN")
+        with ExitStack() as running_here:
+            with locked(self.output_dir):
+                before = earlier([one.experiment_name for one in experiments], self.output_dir, self.patience)
+                jobs, outcome = self._jobs(experiments, before, force, is_dry=False)
+                if mode is ExecutionMode.SLURM:
+                    asked = self._requests(jobs, max_concurrent_jobs, before, is_dry=False)
+                    outcome |= deliver(asked, self.output_dir, self.patience)
+                elif jobs:
+                    jobs = placed_here(jobs, self.output_dir, running_here)
+            if mode is ExecutionMode.LOCAL and jobs:
+                outcome |= run_here(jobs, max_concurrent_jobs or 1)
+        return in_order(mode, experiments, outcome)
+
+    def get_job_status(self, job_id: str) -> JobStatus:
+        """Return the state of a job, of a task of an array (``12_3``), or of a whole array.
+
+        Raises:
+            SLURMError: Slurm did not answer for as long as the patience lasted. It does not mean that the job is gone.
+            ValueError: it is not the id of a job.
+        """
+        return self.get_job_statuses([job_id])[job_id]
+
+    def get_job_statuses(self, job_ids: Collection[str]) -> dict[str, JobStatus]:
+        """Return the states of many jobs with few questions to Slurm.
+
+        Raises:
+            SLURMError: Slurm did not answer.
+            ValueError: one is not the id of a job.
+        """
+        return states_of(self.output_dir, job_ids, self.patience)
+
+    def get_job_details(self, job_id: str) -> dict[str, str]:
+        """Return what the controller keeps of a job (Reason, Restarts, NodeList …); nothing once it is forgotten."""
+        return show_job(job_id, self.patience)
+
+    def get_experiment_states(self, experiments: Sequence[ExperimentConfig]) -> dict[str, Earlier]:
+        """Return record and state of every experiment that was ever submitted, by its name.
+
+        Raises:
+            SLURMError: Slurm did not answer, or a record is damaged.
+        """
+        return self.get_states([experiment.experiment_name for experiment in experiments])
+
+    def get_states(self, names: Sequence[str]) -> dict[str, Earlier]:
+        """Return record and state of the experiments of these names that were ever submitted; errors as above."""
+        return earlier(names, self.output_dir, self.patience, is_dry=True)
+
+    def cancel_job(self, job_id: str) -> bool:
+        """Cancel a job, a task of an array or a whole array.
+
+        Returns:
+            Whether there was something to cancel: False for a job that has ended or that nobody knows.
+
+        Raises:
+            SLURMError: Slurm did not answer, or refused (the job of another user).
+            ValueError: it is not the id of a job.
+        """
+        if is_local(job_id):
+            return cancel_local(self.output_dir, job_id)
+        if self.get_job_status(job_id).is_final:
+            return False
+        answer = ask("scancel", job_id, patience=self.patience, settled=(*ALREADY_GONE, NOT_ALLOWED))
+        if NOT_ALLOWED in answer.complaint:
+            raise SLURMError(f"scancel {job_id}: {answer.complaint}")
+        return True
+
+    def prune_worktrees(self) -> list[Path]:
+        """Remove worktrees that no waiting or running job uses; returns what was removed.
+
+        Raises:
+            SLURMError: Slurm did not answer, so that nothing is known about what is still used.
+            GitOperationError: git failed.
+        """
+        if self.git_manager is None or not self.output_dir.is_dir():
+            return []
+        with locked(self.output_dir):
+            names = [path.parent.name for path in self.output_dir.glob("*/submission.json")]
+            found = earlier(names, self.output_dir, self.patience)
+            used = [one.record.worktree for one in found.values() if one.record.worktree and one.status.is_active]
+            return self.git_manager.prune(self.output_dir / WORKTREES, used)
+
+    def _source(self, is_dry: bool) -> Source:
+        """Return what jobs run: the project's folder, or a worktree at the commit that is checked out."""
+        git = self.git_manager
+        if git is None:
+            return Source(self.project_root)
+        commit = git.require_clean(self.allow_dirty or is_dry)
+        folder = self.output_dir / WORKTREES
+        if is_dry:
+            return Source(git.worktree_place(commit, folder), commit)
+        worktree = git.worktree(commit, folder)
+        if not worktree.is_dir():
+            raise GitOperationError(f"{git.repo_path} is not in commit {commit[:12]}, which jobs run; commit its files")
+        return Source(worktree, commit, worktree)
+
+    def _jobs(
+        self, experiments: Sequence[ExperimentConfig], before: Mapping[str, Earlier], force: bool, is_dry: bool
+    ) -> tuple[list[Job], Outcome]:
+        """Return what is to be submitted, and what became of everything else."""
+        outcome: Outcome = dict(refused_names(experiments))
+        jobs: list[Job] = []
+        source: Source | None = None
+        for experiment in experiments:
+            name = experiment.experiment_name
+            if name in outcome:
+                continue
+            found = before.get(name)
+            try:
+                if found is not None and found.stands:
+                    check_same(experiment, found, self.output_dir / name)
+                    outcome[name] = Submission(
+                        name, found.record.job_id, self.output_dir / name, is_new=False, status=found.status
+                    )
+                    continue
+                outlook = self.outlook(experiment) if self.outlook else None
+                if outlook is not None and outlook.refusal and not force:
+                    raise JobSubmissionError(f"{outlook.refusal}; force=True (--force) submits it all the same")
+                source = source or self._source(is_dry)
+                jobs.append(prepare(experiment, self.output_dir, self.template, source, outlook))
+            except JobSubmissionError as error:
+                outcome[name] = FailedSubmission(name, str(error))
+        return jobs, outcome
+
+    def _requests(
+        self, jobs: Sequence[Job], limit: int | None, before: Mapping[str, Earlier], is_dry: bool
+    ) -> list[Request]:
+        if not jobs:
+            return []
+        active = sorted(
+            str(found.record.job_id)
+            for found in before.values()
+            if found.status.is_active and not is_local(str(found.record.job_id))
+        )
+        # A plan needs no cluster; only how a very large array is cut into several can then differ.
+        size = setting("MaxArraySize", self.patience) if len(jobs) > 1 and not is_dry else None
+        largest = int(size) if size and size.isdigit() and int(size) > 1 else DEFAULT_LARGEST_ARRAY
+        return requests(jobs, limit, active, largest, lane_name(self.output_dir, jobs[0].record.submitted_at))

@@ -1,0 +1,36 @@
+"""Training that survives preemption: a trainer on Lightning Fabric whose resume is exact."""
+
+from __future__ import annotations
+
+from model_training_framework.trainer.callbacks import TrainingCallback
+from model_training_framework.trainer.config import GenericTrainerConfig
+from model_training_framework.trainer.errors import (
+    CheckpointError,
+    CheckpointTimeoutError,
+    PreemptionTimeoutError,
+    TrainerError,
+)
+from model_training_framework.trainer.preemption import EXIT_RESUMABLE
+from model_training_framework.trainer.rng import RNGState
+from model_training_framework.trainer.state import ResumeState, TrainerPhase, TrainMicroState, ValMicroState
+from model_training_framework.trainer.step_recorder import MeasuredSteps, StepRecorder, read_measured_steps
+from model_training_framework.trainer.trainer import GenericTrainer
+
+__all__ = [
+    "EXIT_RESUMABLE",
+    "CheckpointError",
+    "CheckpointTimeoutError",
+    "GenericTrainer",
+    "GenericTrainerConfig",
+    "MeasuredSteps",
+    "PreemptionTimeoutError",
+    "RNGState",
+    "ResumeState",
+    "StepRecorder",
+    "TrainMicroState",
+    "TrainerError",
+    "TrainerPhase",
+    "TrainingCallback",
+    "ValMicroState",
+    "read_measured_steps",
+]

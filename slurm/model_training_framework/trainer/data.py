@@ -1,0 +1,253 @@
+"""Data in an order that depends on seed and epoch alone, from any batch on.
+
+Samplers draw from a seed of the epoch. Every batch has a seed of its own, from which the process that fetches it draws
+(a worker or the main process), so augmentation is the same whichever worker has the batch, whatever came before it and
+however many workers there are; what fetching draws with torch or NumPy is not missing in training. Batches already
+seen are skipped as indices; nothing of them is read. A data set that can only be iterated, or a loader of a class of
+its own, is read again up to the place instead.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from lightning_fabric import Fabric
+from numpy.random import mtrand
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, get_worker_info
+
+from model_training_framework.trainer.errors import TrainerError
+from model_training_framework.trainer.rng import RandomStream, derive_seed, preserved_rng, seed_host
+
+DRAWN_AT_ONCE = 1024  # batches of indices; saving and restoring generators costs as much as some of them
+KEPT = ("num_workers", "collate_fn", "pin_memory", "timeout", "multiprocessing_context", "prefetch_factor",
+        "persistent_workers")  # fmt: skip
+
+
+class Draw(NamedTuple):
+    """A batch to be fetched: its seed, and its indices (one index where the loader makes no batches)."""
+
+    seed: int
+    indices: Any
+
+
+class SeededDataset:
+    """A map-style data set whose batches are drawn from seeds of their own; otherwise the data set itself."""
+
+    def __init__(self, dataset: Any) -> None:
+        """Wrap a data set."""
+        self.dataset = dataset
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        return len(self.dataset)
+
+    def __getitem__(self, draw: Draw) -> Any:
+        """Return a sample, of a loader that makes no batches."""
+        seed_host(draw.seed)
+        return self.dataset[draw.indices]
+
+    def __getitems__(self, draw: Draw) -> Any:
+        """Return the samples of a batch."""
+        seed_host(draw.seed)
+        together = getattr(self.dataset, "__getitems__", None)
+        return together(draw.indices) if together else [self.dataset[index] for index in draw.indices]
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute of the data set, for a worker_init_fn that looks at it."""
+        if name.startswith("__") or name == "dataset":
+            raise AttributeError(name)
+        return getattr(self.dataset, name)
+
+
+class WorkerStart:
+    """What a worker does first: outlive signals that end a run by as long as its trainer may need batches."""
+
+    def __init__(self, user: Callable[[int], None] | None, grace_s: float) -> None:
+        """Wrap a user's worker_init_fn."""
+        self._user = user
+        self._grace_s = grace_s
+
+    def __call__(self, worker: int) -> None:
+        """Prepare a worker."""
+
+        def end_later(*_: object) -> None:
+            signal.alarm(max(1, round(self._grace_s)))
+
+        for number in (signal.SIGTERM, signal.SIGUSR1):
+            signal.signal(number, end_later)
+        if self._user is not None:
+            info = get_worker_info()
+            if info is not None and isinstance(info.dataset, SeededDataset):
+                wrapper, info.dataset = info.dataset, info.dataset.dataset
+                try:
+                    self._user(worker)
+                finally:
+                    info.dataset = wrapper
+            else:
+                self._user(worker)
+
+
+class Order:
+    """Batches of indices of one epoch, each with its seed; iterated in the main process only."""
+
+    def __init__(self, sampler: Any, generators: list[torch.Generator], seed: int, rank: int) -> None:
+        """Take over a sampler or batch sampler and the generators that it draws from."""
+        self._sampler = sampler
+        self._generators = [(generator, generator.initial_seed()) for generator in generators]
+        self._seed = seed
+        self._rank = rank
+        self.epoch = 0
+        self.start = 0
+
+    def __len__(self) -> int:
+        """Return the number of batches of a whole epoch."""
+        return len(self._sampler)
+
+    def seed_epoch(self) -> None:
+        """Seed what decides the order of the epoch: alike on all ranks, which share the samples out by it."""
+        seed = derive_seed(self._seed, "order", self.epoch)
+        seed_host(seed)
+        for generator, initial in self._generators:
+            generator.manual_seed(derive_seed(seed, initial))
+        samplers: tuple[Any, ...] = (self._sampler, getattr(self._sampler, "sampler", None))
+        for sampler in samplers:
+            if hasattr(sampler, "set_epoch"):
+                sampler.set_epoch(self.epoch)
+
+    def __iter__(self) -> Iterator[Draw]:
+        """Yield the batches from ``start`` on."""
+        epoch, start, number = self.epoch, self.start, 0
+        stream = RandomStream()
+        with stream:
+            self.seed_epoch()
+            indices = iter(self._sampler)
+        while True:
+            with stream:
+                drawn = list(islice(indices, DRAWN_AT_ONCE))
+            if not drawn:
+                return
+            for batch in drawn:
+                if number >= start:
+                    yield Draw(derive_seed(self._seed, "batch", epoch, self._rank, number), batch)
+                number += 1
+
+
+class EpochData:
+    """A loader that gives the batches of any epoch from any place on."""
+
+    def __init__(self, loader: Any, fabric: Fabric, seed: int, grace_s: float) -> None:
+        """Make a user's loader repeatable.
+
+        Args:
+            loader: a DataLoader, or anything that iterates over batches, the same ones each time.
+            fabric: shares the samples of a DataLoader out over ranks.
+            seed: of everything that is drawn.
+            grace_s: how long workers outlive a signal, in seconds.
+
+        Raises:
+            TrainerError: it cannot be iterated.
+        """
+        if not hasattr(loader, "__iter__"):
+            raise TrainerError(
+                f"loader is a {type(loader).__name__}; it must be a DataLoader or an iterable of batches"
+            )
+        self._fabric = fabric
+        self._seed = seed
+        self._moves = fabric.device.type != "cpu"
+        is_plain = type(loader) is DataLoader
+        loader = _shared_out(loader, fabric, seed) if isinstance(loader, DataLoader) else loader
+        sampler = getattr(loader, "batch_sampler", None)
+        sampler = getattr(loader, "sampler", None) if sampler is None else sampler
+        self._order = Order(sampler, _generators(loader, sampler), seed, fabric.global_rank)
+        self._is_seekable = is_plain and not isinstance(loader.dataset, IterableDataset)
+        self._has_workers = getattr(loader, "num_workers", 0) > 0
+        self._loader = _rebuilt(loader, self._order, grace_s) if self._is_seekable else loader
+        self.num_batches = _length(loader)
+
+    def batches(self, epoch: int, start: int = 0) -> Iterator[Any]:
+        """Yield the batches of an epoch from one on, on this rank's device."""
+        found = self._sought(epoch, start) if self._is_seekable else self._replayed(epoch, start)
+        return map(self._fabric.to_device, found) if self._moves else found
+
+    def _sought(self, epoch: int, start: int) -> Iterator[Any]:
+        self._order.epoch, self._order.start = epoch, start
+        with preserved_rng():  # the loader draws its workers' seeds
+            batches = iter(self._loader)
+        return batches if self._has_workers else _apart(batches)
+
+    def _replayed(self, epoch: int, start: int) -> Iterator[Any]:
+        self._order.epoch = epoch
+        stream = RandomStream()
+        with stream:
+            self._order.seed_epoch()
+            seed_host(derive_seed(self._seed, "stream", epoch, self._fabric.global_rank))
+            batches = iter(self._loader)
+        end = object()
+        number = 0
+        while True:
+            with stream:
+                batch = next(batches, end)
+            if batch is end:
+                return
+            if number >= start:
+                yield batch
+            number += 1
+
+
+def _apart(batches: Iterator[Any]) -> Iterator[Any]:
+    """Fetch in this process without a trace in the random numbers of torch and NumPy that training draws.
+
+    Python's own are seeded by every batch and left as they are then: copying them would be the dearest part of a fetch.
+    """
+    end = object()
+    numpy = np.random.MT19937()
+    while True:
+        outer = mtrand.get_bit_generator(), torch.get_rng_state()
+        mtrand.set_bit_generator(numpy)
+        try:
+            batch = next(batches, end)
+        finally:
+            mtrand.set_bit_generator(outer[0])
+            torch.set_rng_state(outer[1])
+        if batch is end:
+            return
+        yield batch
+
+
+def _length(loader: Any) -> int | None:
+    """Return the number of batches of an epoch, where the loader knows it."""
+    try:
+        return len(loader)
+    except TypeError:
+        return None
+
+
+def _shared_out(loader: Any, fabric: Fabric, seed: int) -> Any:
+    """Return a loader that gives each rank its share, in the order of the seed."""
+    is_distributed = isinstance(getattr(loader, "sampler", None), DistributedSampler)
+    # Fabric's wrapper counts epochs by itself, from 0 in a resumed run too; the loader inside it has the sampler.
+    shared: Any = fabric.setup_dataloaders(loader, move_to_device=False)._dataloader
+    sampler = getattr(shared, "sampler", None)
+    if isinstance(sampler, DistributedSampler) and not is_distributed:
+        sampler.seed = derive_seed(seed, "share") >> 32
+    return shared
+
+
+def _generators(loader: Any, sampler: Any) -> list[torch.Generator]:
+    """Return the different generators that a loader and its samplers draw from."""
+    holders = (loader, sampler, getattr(sampler, "sampler", None))
+    found = (getattr(holder, "generator", None) for holder in holders)
+    return list({id(one): one for one in found if isinstance(one, torch.Generator)}.values())
+
+
+def _rebuilt(loader: Any, order: Order, grace_s: float) -> DataLoader[Any]:
+    """Return a DataLoader like the given one that fetches what ``order`` says."""
+    options = {name: getattr(loader, name) for name in KEPT}
+    sampling = {"batch_sampler": order} if loader.batch_sampler is not None else {"sampler": order, "batch_size": None}
+    start = WorkerStart(loader.worker_init_fn, grace_s)
+    return DataLoader(SeededDataset(loader.dataset), worker_init_fn=start, **sampling, **options)

@@ -1,0 +1,116 @@
+"""Set up devices, ranks, model and optimizer."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.utils.deterministic
+from lightning_fabric import Fabric
+from lightning_fabric.strategies import DDPStrategy, ModelParallelStrategy
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+from model_training_framework.trainer.config import GenericTrainerConfig
+from model_training_framework.trainer.errors import TrainerError
+
+Parallelize = Callable[[Any, Any], Any]
+
+
+def make_fabric(config: GenericTrainerConfig, parallelize: Parallelize) -> Fabric:
+    """Return the engine for a configuration.
+
+    Args:
+        config: its accelerator, devices, num_nodes, precision and strategy count.
+        parallelize: shards a module over a device mesh, where the strategy is fsdp.
+
+    Raises:
+        TrainerError: Fabric does not accept them; the message is its own.
+    """
+    strategy: Any = config.strategy
+    if strategy == "fsdp":
+        strategy = ModelParallelStrategy(parallelize, data_parallel_size=1, tensor_parallel_size=1)
+    try:
+        fabric = Fabric(
+            accelerator=config.accelerator,
+            devices=config.devices,
+            num_nodes=config.num_nodes,
+            precision=config.precision,
+            strategy=strategy,
+        )
+    except (ValueError, RuntimeError, TypeError, ImportError) as error:
+        raise TrainerError(
+            f"accelerator {config.accelerator}, devices {config.devices}, precision {config.precision}, "
+            f"strategy {config.strategy}: {str(error).splitlines()[0]}"
+        ) from error
+    if strategy is not config.strategy:
+        strategy._data_parallel_size = strategy.num_processes * config.num_nodes
+    return fabric
+
+
+def is_sharding(fabric: Any) -> bool:
+    """Return whether weights are sharded tensors."""
+    return isinstance(fabric.strategy, ModelParallelStrategy)
+
+
+def is_replicating(fabric: Any) -> bool:
+    """Return whether several ranks hold the same weights (DDP)."""
+    return isinstance(fabric.strategy, DDPStrategy)
+
+
+def shard_fully(module: nn.Module, mesh: Any) -> nn.Module:
+    """Shard a module over the data-parallel ranks: every block of a ModuleList by itself, and what is left.
+
+    Source: torch.distributed.fsdp.fully_shard, "apply bottom-up".
+    """
+    data_parallel = mesh["data_parallel"]
+    for part in list(module.modules()):
+        if isinstance(part, nn.ModuleList):
+            for block in part:
+                fully_shard(block, mesh=data_parallel)
+    fully_shard(module, mesh=data_parallel)
+    return module
+
+
+def set_up_sharded(fabric: Any, module: nn.Module, optimizer: Any) -> tuple[Any, Any]:
+    """Shard a model, and point its optimizer, which has no state yet, to the sharded weights.
+
+    Raises:
+        TrainerError: the optimizer has a state, or a weight that is not the model's.
+    """
+    if optimizer.state:
+        raise TrainerError("optimizer has a state already; with strategy fsdp give fit() a fresh one")
+    names = {id(weight): name for name, weight in module.named_parameters()}
+    model = fabric.setup_module(module)
+    weights = dict(module.named_parameters())
+    for group in optimizer.param_groups:
+        try:
+            group["params"] = [weights[names[id(weight)]] for weight in group["params"]]
+        except KeyError:
+            raise TrainerError("optimizer has a weight that is not one of the model's parameters") from None
+    return model, fabric.setup_optimizers(optimizer)
+
+
+@contextmanager
+def reproducible(is_deterministic: bool, benchmark: bool) -> Iterator[None]:
+    """Use deterministic algorithms, where torch has them, and put torch's settings back at the end."""
+    before = (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+        torch.backends.cudnn.benchmark,
+        torch.utils.deterministic.fill_uninitialized_memory,
+    )
+    if is_deterministic:  # cuBLAS reads it when it starts
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        torch.utils.deterministic.fill_uninitialized_memory = False  # a help in debugging that every step would pay for
+    torch.backends.cudnn.benchmark = benchmark and not is_deterministic
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+        torch.backends.cudnn.benchmark = before[2]
+        torch.utils.deterministic.fill_uninitialized_memory = before[3]

@@ -1,0 +1,105 @@
+"""Data comes in an order that depends on seed and epoch alone, from any batch on."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from lightning_fabric import Fabric
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, WeightedRandomSampler
+
+from model_training_framework.trainer.data import EpochData
+from model_training_framework.trainer.errors import TrainerError
+from tests.trainer.job import Augmented
+
+DATA = Augmented(22)
+
+
+class Stream(IterableDataset):  # type: ignore[misc]
+    """Shuffled as it goes, by the generators that it finds."""
+
+    def __iter__(self) -> Iterator[Any]:
+        for index in random.sample(range(22), 22):
+            yield DATA[index][0] + torch.rand(1)
+
+
+class OwnLoader(DataLoader):  # type: ignore[misc]
+    """A loader of a class of its own."""
+
+
+def loader(kind: str, workers: int = 0) -> Any:
+    generator = torch.Generator().manual_seed(3)
+    shared: dict[str, Any] = {"num_workers": workers}
+    if kind == "generator":
+        return DataLoader(DATA, 4, shuffle=True, generator=generator, **shared)
+    if kind == "weighted":
+        return DataLoader(DATA, 4, sampler=WeightedRandomSampler([1.0] * 22, 17), drop_last=True, **shared)
+    if kind == "batch sampler":
+        return DataLoader(DATA, batch_sampler=BatchSampler(RandomSampler(DATA), 5, False), **shared)
+    if kind == "no batches":
+        return DataLoader(DATA, batch_size=None, shuffle=True, **shared)
+    if kind == "stream":
+        return DataLoader(Stream(), 4, **shared)
+    if kind == "own class":
+        return OwnLoader(DATA, 4, shuffle=True, **shared)
+    return DataLoader(DATA, 4, shuffle=True, **shared)
+
+
+def batches(kind: str, epoch: int, start: int = 0, seed: int = 1, workers: int = 0) -> list[Any]:
+    found = EpochData(loader(kind, workers), Fabric(accelerator="cpu", devices=1), seed, 5.0).batches(epoch, start)
+    return [batch if isinstance(batch, torch.Tensor) else batch[0] for batch in found]
+
+
+def same(one: list[Any], other: list[Any]) -> bool:
+    return len(one) == len(other) and all(map(torch.equal, one, other))
+
+
+KINDS = ("shuffled", "generator", "weighted", "batch sampler", "no batches", "stream", "own class")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_any_place_of_any_epoch_can_be_sought(kind: str) -> None:
+    whole = [batches(kind, epoch) for epoch in range(3)]
+    assert len(whole[0]) > 3
+    assert not same(whole[0], whole[1])
+    assert not same(whole[0], batches(kind, 0, seed=2))
+    torch.rand(7)  # what else is drawn does not matter
+    random.random()
+    for epoch in (2, 0):
+        for start in (0, 1, 3, len(whole[epoch])):
+            assert same(batches(kind, epoch, start), whole[epoch][start:])
+
+
+@pytest.mark.parametrize("kind", ["shuffled", "no batches"])
+def test_workers_change_nothing(kind: str) -> None:
+    whole = batches(kind, 1)
+    assert same(batches(kind, 1, workers=2), whole)
+    assert same(batches(kind, 1, start=3, workers=1), whole[3:])
+
+
+def test_a_stream_with_workers_is_read_again_up_to_the_place() -> None:
+    whole = batches("stream", 1, workers=2)
+    assert same(batches("stream", 1, start=2, workers=2), whole[2:])
+
+
+def test_fetching_draws_nothing_that_training_draws() -> None:
+    for kind in KINDS:
+        torch.manual_seed(5)
+        np.random.seed(5)
+        batches(kind, 0)
+        drawn = torch.rand(1), np.random.rand()
+        torch.manual_seed(5)
+        np.random.seed(5)
+        assert (torch.rand(1), np.random.rand()) == drawn
+
+
+def test_lists_of_batches_are_loaders_too() -> None:
+    found = EpochData([torch.ones(2), torch.zeros(2)], Fabric(accelerator="cpu", devices=1), 0, 5.0)
+    assert found.num_batches == 2
+    assert same(list(found.batches(0, 1)), [torch.zeros(2)])
+    with pytest.raises(TrainerError, match="loader is a int; it must be a DataLoader"):
+        EpochData(3, Fabric(accelerator="cpu", devices=1), 0, 5.0)
