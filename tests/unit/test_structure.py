@@ -52,6 +52,19 @@ ROOMS: dict[str, set[str]] = {
 }
 DOORS = {"__init__": {"interface"}, "__main__": {"base", "commands"}}
 FROM_THE_FRONT_DOOR = {"__version__"}
+# Those of the launcher: it submits command lines and imports no trainer, and nothing below its core knows a prediction.
+LAUNCHER_ROOMS: dict[str, set[str]] = {
+    "utils": set(),
+    "config": {"utils"},
+    "prediction": {"config", "utils"},
+    "slurm": {"config", "utils"},
+    "trainer": {"config", "utils"},
+    "outlooks": {"config", "prediction", "slurm", "utils"},
+    "core": {"config", "outlooks", "slurm", "utils"},
+    "commands": {"config", "core", "slurm", "utils"},
+    "__main__": {"commands", "config", "slurm", "utils"},
+    "__init__": {"config", "core"},
+}
 NOT_IN_A_PREDICTION = ("torch", "sklearn", "scipy", "numpy", "pandas", "snakemake", "fitting", "microbench")
 NOT_IMPORTABLE = ("profiling", "training", "slurm", "regressors")
 CODE_EXECUTING_FORMATS = {"pickle", "cPickle", "joblib", "cloudpickle", "dill", "marshal", "shelve"}
@@ -126,22 +139,30 @@ def test_package_has_no_import_circle(package: str) -> None:
         pytest.fail(f"modules import each other in a circle: {' ← '.join(error.args[1])}")
 
 
-def room_imports() -> Iterator[tuple[str, str, str]]:
-    """Every import of `predictor` within it: the importing room or door, the imported one, and where."""
-    folder = PACKAGES["predictor"]
-    for path in modules("predictor").values():
+def room_imports(package: str) -> Iterator[tuple[str, str, str]]:
+    """Every import of a package within it: the importing room or door, the imported one, and where."""
+    folder = PACKAGES[package]
+    for path in modules(package).values():
         room = path.relative_to(folder).with_suffix("").parts[0]
         for name, line in imported_names(path):
-            package, _, rest = name.partition(".")
+            imported, _, rest = name.partition(".")
             target = rest.partition(".")[0]
-            if package == "predictor" and target not in {room, *FROM_THE_FRONT_DOOR}:
+            if imported == package and target not in {room, *FROM_THE_FRONT_DOOR}:
                 yield room, target, f"{relative(path)}:{line} imports {name}"
 
 
 def test_rooms_of_the_predictor_import_only_rooms_below() -> None:
     TopologicalSorter(ROOMS).prepare()  # raises CycleError where the table itself has a circle
-    strays = [where for room, target, where in room_imports() if target not in {**ROOMS, **DOORS}.get(room, set())]
+    known = {**ROOMS, **DOORS}
+    strays = [where for room, target, where in room_imports("predictor") if target not in known.get(room, set())]
     assert not strays, "move what both rooms need into a room below both:\n" + "\n".join(strays)
+
+
+def test_rooms_of_the_launcher_import_only_rooms_below() -> None:
+    imports = list(room_imports("model_training_framework"))
+    strays = [where for room, target, where in imports if target not in LAUNCHER_ROOMS[room]]
+    assert not strays, "\n".join(strays)
+    assert len(imports) > 50
 
 
 def test_every_file_of_the_predictor_is_in_a_known_room() -> None:
