@@ -99,7 +99,8 @@ def start_again(launcher: SLURMLauncher, slurm: Cluster, job_id: str) -> None:
         details = launcher.get_job_details(job_id)
         if details["Reason"] == "BeginTime":
             slurm.run("scontrol", "update", f"jobid={job_id}", "StartTime=now", check=False)
-        return details["Restarts"] == "1" and details["JobState"] in ("RUNNING", "COMPLETED", "FAILED")
+        print(f"job {job_id}: {details['JobState']}, {details['Reason']}, {details['Restarts']} restarts")
+        return details["Restarts"] != "0" and details["JobState"] in ("RUNNING", "COMPLETED", "FAILED")
 
     until(is_running_again, END_S, f"job {job_id} running again")
 
@@ -213,7 +214,7 @@ def test_node_down(launcher: SLURMLauncher, slurm: Cluster) -> None:
     start_again(launcher, slurm, job)
     wait_for(launcher, job, JobStatus.COMPLETED)
     assert len(history(launcher, "moved")) == 2
-    assert text(launcher, "moved", "preemptions") == "1"
+    assert int(text(launcher, "moved", "preemptions")) >= 1, "Slurm may requeue it again until the old one has ended"
 
 
 def test_node_down_without_requeue_and_held_job(launcher: SLURMLauncher, slurm: Cluster) -> None:
