@@ -82,7 +82,7 @@ class ModelTrainingFramework:
         Raises:
             JobSubmissionError: the template cannot be read.
         """
-        return self._launcher(output_dir, Outlooks(self.project_root, refuses=True))
+        return self._launcher(output_dir, Outlooks(self.project_root))
 
     def run_grid_search(
         self,
@@ -139,7 +139,7 @@ class ModelTrainingFramework:
             experiment if isinstance(experiment, Experiment) else Experiment(experiment, {}, "")
             for experiment in experiments
         ]
-        outlooks = Outlooks(self.project_root, refuses=mode is not ExecutionMode.LOCAL)
+        outlooks = Outlooks(self.project_root)
         launcher = self._launcher(output_dir, outlooks)
         configs = [experiment.config for experiment in own]
         batch = launcher.submit_experiment_batch(configs, mode, max_concurrent_jobs, force=force)

@@ -315,7 +315,7 @@ def jobs(tmp_path: Path, sizes: list[int]) -> list[Job]:
     """Return jobs that ask for so many nodes each."""
     template, source = read_template(None), Source(tmp_path)
     found = [experiment(f"e{index}", slurm={"nodes": size}) for index, size in enumerate(sizes)]
-    return [prepare(one, tmp_path, template, source, None) for one in found]
+    return [prepare(one, tmp_path, template, source, Outlook()) for one in found]
 
 
 @pytest.mark.parametrize("limit", [1, 3, 7, 50])
@@ -341,7 +341,7 @@ def test_lanes_are_balanced_by_time_limit(tmp_path: Path) -> None:
         experiment(f"e{index}", slurm={"time_limit": limit})
         for index, limit in enumerate(["3:00:00", "60", "61", "59"])
     ]
-    prepared = [prepare(one, tmp_path, template, Source(tmp_path), None) for one in found]
+    prepared = [prepare(one, tmp_path, template, Source(tmp_path), Outlook()) for one in found]
     lanes = [request.job_name for request in requests(prepared, 2, [], 1001, "x")]
     assert lanes == ["x-lane-1", "x-lane-2", "x-lane-2", "x-lane-2"]
 

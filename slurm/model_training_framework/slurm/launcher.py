@@ -138,7 +138,7 @@ class SLURMLauncher:
         mode = ExecutionMode(execution_mode)
         if mode is ExecutionMode.DRY_RUN:
             before = self.get_experiment_states(experiments)
-            jobs, outcome = self._jobs(experiments, before, force, is_dry=True)
+            jobs, outcome = self._jobs(experiments, before, force, mode)
             outcome |= planned(self._requests(jobs, max_concurrent_jobs, before, is_dry=True), self.output_dir)
             return in_order(mode, experiments, outcome)
         if mode is ExecutionMode.SLURM and shutil.which("sbatch") is None:
@@ -146,7 +146,7 @@ class SLURMLauncher:
         with ExitStack() as running_here:
             with locked(self.output_dir):
                 before = earlier([one.experiment_name for one in experiments], self.output_dir, self.patience)
-                jobs, outcome = self._jobs(experiments, before, force, is_dry=False)
+                jobs, outcome = self._jobs(experiments, before, force, mode)
                 if mode is ExecutionMode.SLURM:
                     asked = self._requests(jobs, max_concurrent_jobs, before, is_dry=False)
                     outcome |= deliver(asked, self.output_dir, self.patience)
@@ -239,9 +239,10 @@ class SLURMLauncher:
         return Source(worktree, commit, worktree)
 
     def _jobs(
-        self, experiments: Sequence[ExperimentConfig], before: Mapping[str, Earlier], force: bool, is_dry: bool
+        self, experiments: Sequence[ExperimentConfig], before: Mapping[str, Earlier], force: bool, mode: ExecutionMode
     ) -> tuple[list[Job], Outcome]:
         """Return what is to be submitted, and what became of everything else."""
+        is_here = mode is ExecutionMode.LOCAL  # on another device than the predicted one
         outcome: Outcome = dict(refused_names(experiments))
         jobs: list[Job] = []
         source: Source | None = None
@@ -257,11 +258,11 @@ class SLURMLauncher:
                         name, found.record.job_id, self.output_dir / name, is_new=False, status=found.status
                     )
                     continue
-                outlook = self.outlook(experiment) if self.outlook else None
-                if outlook is not None and outlook.refusal and not force:
+                outlook = (self.outlook(experiment) if self.outlook else None) or Outlook()
+                if outlook.refusal and not force and not is_here:
                     raise JobSubmissionError(f"{outlook.refusal}; force=True (--force) submits it all the same")
-                source = source or self._source(is_dry)
-                jobs.append(prepare(experiment, self.output_dir, self.template, source, outlook))
+                source = source or self._source(mode is ExecutionMode.DRY_RUN)
+                jobs.append(prepare(experiment, self.output_dir, self.template, source, outlook, is_here))
             except JobSubmissionError as error:
                 outcome[name] = FailedSubmission(name, str(error))
         return jobs, outcome
