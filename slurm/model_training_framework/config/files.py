@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +91,13 @@ def dumped(content: Mapping[str, Any], format: str) -> str:  # noqa: A002 — th
     copied = plain(content)
     if format == "json":
         return json.dumps(copied, indent=2, ensure_ascii=False) + "\n"
-    text: str = yaml.dump(copied, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+    return "".join(_yaml(json.dumps({key: value})) for key, value in copied.items()) or "{}\n"
+
+
+@lru_cache(maxsize=1024)
+def _yaml(content: str) -> str:
+    """Return JSON as YAML; the experiments of a grid have most sections in common."""
+    text: str = yaml.dump(json.loads(content), Dumper=_Dumper, sort_keys=False, allow_unicode=True)
     return text
 
 
