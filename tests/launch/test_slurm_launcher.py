@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -372,4 +373,9 @@ def test_jobs_run_a_commit(slurm: FakeSlurm, tmp_path: Path) -> None:
 
 def test_place_of_a_job_with_percent_signs(tmp_path: Path) -> None:
     assert Place(tmp_path / "50%", tmp_path).log == f"{tmp_path}/50%%/logs/slurm-%j.out"
-    assert Patience(1.0).pauses() == [0.5, 1.0]
+
+
+def test_pauses_grow_and_end_with_the_patience() -> None:
+    assert list(islice(Patience(1000.0).pauses(), 7)) == [0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 15.0]
+    assert next(Patience(0.2).pauses()) <= 0.2
+    assert list(Patience(0.0).pauses()) == []

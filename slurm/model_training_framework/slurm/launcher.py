@@ -9,7 +9,7 @@ from pathlib import Path
 
 from model_training_framework.config import ExecutionMode, ExperimentConfig
 from model_training_framework.slurm.batch import lane_name, requests
-from model_training_framework.slurm.commands import Patience, ask
+from model_training_framework.slurm.commands import PATIENCE_S, Patience, ask
 from model_training_framework.slurm.delivery import (
     Outcome,
     deliver,
@@ -54,7 +54,7 @@ class SLURMLauncher:
         project_root: str | Path | None = None,
         outlook: Callable[[ExperimentConfig], Outlook | None] | None = None,
         allow_dirty: bool = False,
-        patience_s: float = 180.0,
+        patience_s: float = PATIENCE_S,
     ) -> None:
         """Read the template; nothing is written and Slurm is not asked.
 
