@@ -68,7 +68,7 @@ def read_file(path: Path) -> dict[str, Any]:
         ConfigurationError: it cannot be read, does not parse, gives a key twice, or holds something else.
     """
     if not path.exists():
-        beside = sorted(one.name for one in path.parent.glob("*") if one.suffix in FORMATS)
+        beside = sorted(file.name for file in path.parent.glob("*") if file.suffix in FORMATS)
         raise ConfigFileNotFoundError(f"{path} does not exist.{nearest(path.name, beside)}")
     content = _read_json(path) if path.suffix == ".json" else read_keys(path, ConfigurationError)
     try:

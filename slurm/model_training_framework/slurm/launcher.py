@@ -145,7 +145,9 @@ class SLURMLauncher:
             raise SLURMError("sbatch is not on PATH: this is no machine of a Slurm cluster; use LOCAL or DRY_RUN")
         with ExitStack() as running_here:
             with locked(self.output_dir):
-                before = earlier([one.experiment_name for one in experiments], self.output_dir, self.patience)
+                before = earlier(
+                    [experiment.experiment_name for experiment in experiments], self.output_dir, self.patience
+                )
                 jobs, outcome = self._jobs(experiments, before, force, mode)
                 if mode is ExecutionMode.SLURM:
                     asked = self._requests(jobs, max_concurrent_jobs, before, is_dry=False)
@@ -220,8 +222,8 @@ class SLURMLauncher:
             return []
         with locked(self.output_dir):
             names = [path.parent.name for path in self.output_dir.glob("*/submission.json")]
-            found = earlier(names, self.output_dir, self.patience)
-            used = [one.record.worktree for one in found.values() if one.record.worktree and one.status.is_active]
+            jobs = earlier(names, self.output_dir, self.patience).values()
+            used = [job.record.worktree for job in jobs if job.record.worktree and job.status.is_active]
             return self.git_manager.prune(self.output_dir / WORKTREES, used)
 
     def _source(self, is_dry: bool) -> Source:
@@ -250,12 +252,12 @@ class SLURMLauncher:
             name = experiment.experiment_name
             if name in outcome:
                 continue
-            found = before.get(name)
+            job = before.get(name)
             try:
-                if found is not None and found.stands:
-                    check_same(experiment, found, self.output_dir / name)
+                if job is not None and job.stands:
+                    check_same(experiment, job, self.output_dir / name)
                     outcome[name] = Submission(
-                        name, found.record.job_id, self.output_dir / name, is_new=False, status=found.status
+                        name, job.record.job_id, self.output_dir / name, is_new=False, status=job.status
                     )
                     continue
                 outlook = (self.outlook(experiment) if self.outlook else None) or Outlook()
@@ -273,9 +275,9 @@ class SLURMLauncher:
         if not jobs:
             return []
         active = sorted(
-            str(found.record.job_id)
-            for found in before.values()
-            if found.status.is_active and not is_local(str(found.record.job_id))
+            str(job.record.job_id)
+            for job in before.values()
+            if job.status.is_active and not is_local(str(job.record.job_id))
         )
         # A plan needs no cluster; only how a very large array is cut into several can then differ.
         size = setting("MaxArraySize", self.patience) if len(jobs) > 1 and not is_dry else None

@@ -175,16 +175,16 @@ def _interrupted(
     return found
 
 
-def check_same(experiment: ExperimentConfig, found: Earlier, folder: Path) -> None:
+def check_same(experiment: ExperimentConfig, job: Earlier, folder: Path) -> None:
     """Check that an experiment that waits, runs or is done is the one that is asked for now.
 
     Raises:
         JobSubmissionError: its configuration was another.
     """
-    if found.record.configuration == fingerprint(experiment):
+    if job.record.configuration == fingerprint(experiment):
         return
     keys = ", ".join(differing_keys(experiment, folder)[:5]) or "its configuration"
     raise JobSubmissionError(
-        f"it is {found.status} as job {found.record.job_id} with another {keys}; "
+        f"it is {job.status} as job {job.record.job_id} with another {keys}; "
         "give it another name, or another output_dir"
     )

@@ -88,7 +88,11 @@ class BatchSubmissionResult:
     @property
     def job_ids(self) -> dict[str, str]:
         """Return the job of every experiment that has one."""
-        return {found.experiment_name: found.job_id for found in self.successful if found.job_id is not None}
+        return {
+            submission.experiment_name: submission.job_id
+            for submission in self.successful
+            if submission.job_id is not None
+        }
 
     def __str__(self) -> str:
         """Return how many were submitted, were there already, and failed with which reasons."""
