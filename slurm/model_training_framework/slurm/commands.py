@@ -131,12 +131,12 @@ def ask(*words: str, patience: Patience, settled: tuple[str, ...] = ()) -> Answe
         answer = run_once(*words)
         if answer.status == 0 or any(text in answer.complaint for text in settled):
             return answer
-        complaint = answer.complaint or f"exit status {answer.status}"
+        complaint = answer.complaint or f"{words[0]}: exit status {answer.status}"
         pause = next(pauses, None)
         if pause is None:
             raise SLURMError(
                 f"{' '.join(words[:2])}: no answer in {patience.seconds:.0f} s: {complaint}; "
                 "the jobs may well be running: ask again later"
             )
-        logger.warning("%s: %s; asked for %.0f s, again in %.1f s", words[0], complaint, patience.seconds, pause)
+        logger.warning("%s; asked again in %.1f s, for %.0f s in all", complaint, pause, patience.seconds)
         time.sleep(pause)
