@@ -17,6 +17,7 @@ from model_training_framework.slurm.records import exit_status, preemptions
 from model_training_framework.utils.tables import aligned
 
 JOB_ID = re.compile(r"[0-9]+(_[0-9]+)?|local-.+")
+AT_A_TERMINAL_S = 20.0  # for questions; submissions wait for a controller that restarts
 COLUMNS = ("experiment", "state", "job", "preempted", "exit")
 
 
@@ -105,7 +106,7 @@ def _framework(arguments: argparse.Namespace) -> ModelTrainingFramework:
 
 
 def _launcher(arguments: argparse.Namespace) -> SLURMLauncher:
-    return _framework(arguments).get_slurm_launcher(output_dir=arguments.output)
+    return _framework(arguments).get_slurm_launcher(output_dir=arguments.output, patience_s=AT_A_TERMINAL_S)
 
 
 def _run(

@@ -23,6 +23,7 @@ from model_training_framework.config import (
 from model_training_framework.config.search import Experiment
 from model_training_framework.outlooks import Outlooks
 from model_training_framework.slurm import (
+    PATIENCE_S,
     BatchSubmissionResult,
     FailedSubmission,
     GitManager,
@@ -73,16 +74,19 @@ class ModelTrainingFramework:
         """Return the manager of the project's configurations."""
         return self._config_manager
 
-    def get_slurm_launcher(self, *, output_dir: str | Path | None = None) -> SLURMLauncher:
+    def get_slurm_launcher(
+        self, *, output_dir: str | Path | None = None, patience_s: float = PATIENCE_S
+    ) -> SLURMLauncher:
         """Return a launcher of the project's experiments.
 
         Args:
             output_dir: folder of all experiments; ``experiments`` in the project if absent.
+            patience_s: how long to ask a Slurm that does not answer, in seconds.
 
         Raises:
             JobSubmissionError: the template cannot be read.
         """
-        return self._launcher(output_dir, Outlooks(self.project_root, refuses=True))
+        return self._launcher(output_dir, Outlooks(self.project_root), patience_s)
 
     def run_grid_search(
         self,
@@ -139,7 +143,7 @@ class ModelTrainingFramework:
             experiment if isinstance(experiment, Experiment) else Experiment(experiment, {}, "")
             for experiment in experiments
         ]
-        outlooks = Outlooks(self.project_root, refuses=mode is not ExecutionMode.LOCAL)
+        outlooks = Outlooks(self.project_root)
         launcher = self._launcher(output_dir, outlooks)
         configs = [experiment.config for experiment in own]
         batch = launcher.submit_experiment_batch(configs, mode, max_concurrent_jobs, force=force)
@@ -164,7 +168,9 @@ class ModelTrainingFramework:
             search.add_grid(grid)
         return search.experiments()
 
-    def _launcher(self, output_dir: str | Path | None, outlooks: Outlooks) -> SLURMLauncher:
+    def _launcher(
+        self, output_dir: str | Path | None, outlooks: Outlooks, patience_s: float = PATIENCE_S
+    ) -> SLURMLauncher:
         return SLURMLauncher(
             self.slurm_template_path,
             self.project_root / EXPERIMENTS if output_dir is None else output_dir,
@@ -172,6 +178,7 @@ class ModelTrainingFramework:
             project_root=self.project_root,
             outlook=outlooks,
             allow_dirty=self.allow_dirty,
+            patience_s=patience_s,
         )
 
     def _git(self) -> GitManager | None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
+from model_training_framework import commands
 from model_training_framework.__main__ import main
 from tests.launch.examples import small, transformer
 from tests.launch.fake_slurm import FakeSlurm, fake_slurm
@@ -110,6 +111,16 @@ def test_a_cluster_that_refuses(capsys: pytest.CaptureFixture[str], slurm: FakeS
     assert main(command("submit base.yaml --mode slurm")) == 1
     assert "invalid partition specified: gpu" in capsys.readouterr().out
     assert main(command("submit base.yaml --mode slurm")) == 0, "nothing of the first is in the way"
+
+
+def test_a_cluster_that_is_away(
+    capsys: pytest.CaptureFixture[str], slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(command("submit base.yaml --mode slurm")) == 0
+    slurm.answer("squeue", error="slurm_load_jobs error: Unable to contact slurm controller", status=1)
+    monkeypatch.setattr(commands, "AT_A_TERMINAL_S", 0.1)
+    assert main(["status"]) == 2
+    assert "no answer in 0 s: slurm_load_jobs error: Unable to contact" in capsys.readouterr().err
 
 
 def test_an_empty_folder(capsys: pytest.CaptureFixture[str]) -> None:

@@ -210,6 +210,7 @@ def test_a_time_limit_that_cannot_be_predicted_says_why(
         assert str(experiment.reason).startswith("slurm.time_limit is auto: ")
         assert reason in str(experiment.reason)
     assert slurm.calls("sbatch") == []
+    assert states(search(project, LOCAL, 1, base_config={**content, "command": COMMAND})) == [COMPLETED]
 
 
 def git(folder: Path, *words: str) -> str:

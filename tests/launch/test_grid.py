@@ -312,6 +312,8 @@ def test_a_grid_survives_a_file() -> None:
     assert (again.name, again.parameters) == (grid.name, grid.parameters)
     with pytest.raises(ConfigurationError, match="parametres is not a known key of a grid"):
         ParameterGrid.from_dict({"name": "x", "parametres": {}})
+    with pytest.raises(ConfigurationError, match=r"the name of a grid is \['x'\]; expected text"):
+        ParameterGrid.from_dict({"name": ["x"], "parameters": {}})
 
 
 NUMBERS = {

@@ -35,12 +35,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return found
 
 
-def python(*words: str) -> str:
+def python(*words: str, status: int = 0) -> str:
     path = os.pathsep.join(str(folder) for folder in (ROOT, ROOT / "slurm"))
     done = subprocess.run(
         [sys.executable, *words], env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == status, done.stderr
     return done.stdout
 
 
@@ -72,9 +72,12 @@ def test_shell_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
         assert module == "model_training_framework"
         if words[0] == "logs":
             Path("experiments", NAME, "logs", "slurm-100.out").write_text("loss 2.5\n")
-        assert main([word.replace("NAME", NAME) for word in words]) == 0, words
+        status = 1 if words[0] == "grid" else 0  # batch size 16 is refused
+        assert main([word.replace("NAME", NAME) for word in words]) == status, words
         said[words[0]] = capsys.readouterr().out
-    assert said["grid"].count(f"{NAME}_") == 6
+    rows = [line for line in said["grid"].splitlines() if line.startswith(f"{NAME}_") and ": " not in line]
+    assert [" planned " in row for row in rows] == 6 * [True] + 2 * [False]
+    assert "6 planned, 2 refused" in said["grid"]
     assert "100" in said["submit"]
     assert "RUNNING" in said["status"]
     assert said["logs"] == "loss 2.5\n"
@@ -83,10 +86,14 @@ def test_shell_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     assert main(["cancel", "--all"]) == 0
 
 
-def test_the_two_grids_are_one() -> None:
+def test_the_two_grids_and_the_front_page_are_one() -> None:
     (block,) = [block for block in PYTHON if "torch" not in block]
     printed = python("-c", block).splitlines()[:-1]
-    assert "\n".join(printed) == python("-m", *SHELL[0]).rstrip("\n")
+    assert "\n".join(printed) == python("-m", *SHELL[0], status=1).rstrip("\n")
+
+    rows = re.search(r"(?s)```\n(experiment .*?)…\n(llama-1b_.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"))
+    assert rows is not None
+    assert set((rows[1] + rows[2]).splitlines()) <= set(printed), "README.md shows rows of this table"
 
 
 def test_the_predictor_reads_the_experiment() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -57,7 +58,7 @@ def test_text_is_one_line_and_the_dictionary_is_json() -> None:
     line = found.text()
     assert "\n" not in line
     for part in (
-        " per step (",
+        ") per step, ",
         " tokens/s",
         " of 80.0 GiB, fits",
         "1,000 steps in",
@@ -68,6 +69,12 @@ def test_text_is_one_line_and_the_dictionary_is_json() -> None:
         assert part in line
     content = json.loads(json.dumps(found.to_dict()))
     assert (content["fits"], content["steps"], content["experiment_name"]) == (True, 1000, "small")
+
+
+def test_text_says_short_and_long_durations_in_units_that_read_well() -> None:
+    assert re.search(r"\b1 steps in [\d.]+ m?s \(", predicted(training={"max_steps": 1}).text())
+    assert re.search(r"10,000,000 steps in [\d.,]+ days \(", predicted(training={"max_steps": 10_000_000}).text())
+    assert not re.search(r"\de[+-]\d", predicted(training={"max_steps": 1}).text())
 
 
 def test_without_a_number_of_steps_there_is_no_duration() -> None:

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model_training_framework.slurm import JobStatus, JobSubmissionError
+from model_training_framework.slurm import JobStatus, JobSubmissionError, Outlook
 from model_training_framework.slurm.job_values import Place, command, launch, options, seconds_text, time_limit, values
 from model_training_framework.slurm.records import preemptions, recorded_end
 from model_training_framework.slurm.template import header, read_template, render
@@ -278,18 +278,19 @@ def test_additional_argument_that_is_no_option(tmp_path: Path) -> None:
 
 
 def test_time_limits() -> None:
-    assert time_limit(experiment(), 10.0) is None
-    assert time_limit(experiment(slurm={"time_limit": "90"}), 1e9) == "90"
-    assert time_limit(experiment(slurm={"time_limit": "auto"}), 7200.0) == "02:01:00", (
+    assert time_limit(experiment(), Outlook(10.0)) is None
+    assert time_limit(experiment(slurm={"time_limit": "90"}), Outlook(1e9)) == "90"
+    assert time_limit(experiment(slurm={"time_limit": "auto"}), Outlook(7200.0)) == "02:01:00", (
         "the prediction and the grace period"
     )
     assert seconds_text(1.0) == "00:01:00"
-    with pytest.raises(JobSubmissionError, match=r"slurm.time_limit is auto, and nothing was predicted"):
-        time_limit(experiment(slurm={"time_limit": "auto"}), None)
+    assert time_limit(experiment(slurm={"time_limit": "auto"}), Outlook(), is_here=True) == "UNLIMITED"
+    with pytest.raises(JobSubmissionError, match=r"slurm.time_limit is auto: nothing was predicted"):
+        time_limit(experiment(slurm={"time_limit": "auto"}), Outlook())
     with pytest.raises(
         JobSubmissionError, match=r"is 0:30; it must be longer than preemption.grace_period_seconds, 60"
     ):
-        time_limit(experiment(slurm={"time_limit": "0:30"}), None)
+        time_limit(experiment(slurm={"time_limit": "0:30"}), Outlook())
 
 
 def written(tmp_path: Path, text: str) -> tuple[str, str]:

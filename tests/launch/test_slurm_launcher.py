@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -315,7 +316,7 @@ def jobs(tmp_path: Path, sizes: list[int]) -> list[Job]:
     """Return jobs that ask for so many nodes each."""
     template, source = read_template(None), Source(tmp_path)
     found = [experiment(f"e{index}", slurm={"nodes": size}) for index, size in enumerate(sizes)]
-    return [prepare(one, tmp_path, template, source, None) for one in found]
+    return [prepare(one, tmp_path, template, source, Outlook()) for one in found]
 
 
 @pytest.mark.parametrize("limit", [1, 3, 7, 50])
@@ -341,7 +342,7 @@ def test_lanes_are_balanced_by_time_limit(tmp_path: Path) -> None:
         experiment(f"e{index}", slurm={"time_limit": limit})
         for index, limit in enumerate(["3:00:00", "60", "61", "59"])
     ]
-    prepared = [prepare(one, tmp_path, template, Source(tmp_path), None) for one in found]
+    prepared = [prepare(one, tmp_path, template, Source(tmp_path), Outlook()) for one in found]
     lanes = [request.job_name for request in requests(prepared, 2, [], 1001, "x")]
     assert lanes == ["x-lane-1", "x-lane-2", "x-lane-2", "x-lane-2"]
 
@@ -372,4 +373,9 @@ def test_jobs_run_a_commit(slurm: FakeSlurm, tmp_path: Path) -> None:
 
 def test_place_of_a_job_with_percent_signs(tmp_path: Path) -> None:
     assert Place(tmp_path / "50%", tmp_path).log == f"{tmp_path}/50%%/logs/slurm-%j.out"
-    assert Patience(1.0).pauses() == [0.5, 1.0]
+
+
+def test_pauses_grow_and_end_with_the_patience() -> None:
+    assert list(islice(Patience(1000.0).pauses(), 7)) == [0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 15.0]
+    assert next(Patience(0.2).pauses()) <= 0.2
+    assert list(Patience(0.0).pauses()) == []

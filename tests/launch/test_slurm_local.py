@@ -136,9 +136,13 @@ def test_runs_of_another_launcher_are_left_alone(launcher: SLURMLauncher, tmp_pa
     assert not launcher.cancel_job(result.job_ids["e0"])
     process.kill()
     process.wait()
-    assert launcher.get_job_status(result.job_ids["e1"]) is JobStatus.UNKNOWN, "nobody holds it any more"
+    assert launcher.get_job_status(result.job_ids["e1"]) is JobStatus.RUNNING, "its command outlives the launcher"
     pid = int((tmp_path / "out" / "e1" / "pid").read_text())
     os.killpg(pid, signal.SIGKILL)
+    deadline = time.monotonic() + 10
+    while launcher.get_job_status(result.job_ids["e1"]).is_active and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert launcher.get_job_status(result.job_ids["e1"]) is JobStatus.UNKNOWN, "nobody holds it any more"
 
 
 def test_in_a_thread(launcher: SLURMLauncher) -> None:

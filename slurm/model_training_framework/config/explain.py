@@ -53,17 +53,17 @@ def _range(kind: str, context: dict[str, Any]) -> str | None:
     return None
 
 
-def _line(first: Any, at: str) -> str:
+def _line(complaint: Any, at: str) -> str:
     """Return the line of one complaint."""
-    location = [part for part in first["loc"] if not _is_branch(part)]
-    if first["type"] == "invalid_key":
+    location = [part for part in complaint["loc"] if not _is_branch(part)]
+    if complaint["type"] == "invalid_key":
         *names, key = map(str, location)
         return unknown_key(".".join(names), key)
     if location and isinstance(location[0], int):  # a section was built with values in order
         location[0] = keys_of(at)[location[0]] if location[0] < len(keys_of(at)) else str(location[0])
     names = [str(part) for part in location if isinstance(part, str)]
     index = "".join(f" [{part}]" for part in location if isinstance(part, int))
-    kind, context = first["type"], first.get("ctx", {})
+    kind, context = complaint["type"], complaint.get("ctx", {})
     where = ".".join([*([at] if at else []), *names])
     section, _, key = where.rpartition(".")
     if kind == "missing":
@@ -73,9 +73,11 @@ def _line(first: Any, at: str) -> str:
     if kind == "unexpected_positional_argument":
         return f"{at or 'an experiment'} takes {len(keys_of(at))} values: {', '.join(keys_of(at))}"
     if kind in {"dataclass_type", "dataclass_exact_type"}:
-        return f"{where or 'the configuration'} is {shown(first['input'])}; it needs keys: {', '.join(keys_of(where))}"
-    reason = first["msg"].removeprefix("Value error, ")
-    if kind == "value_error" and (is_section(where) or not where or isinstance(first["input"], dict)):
+        return (
+            f"{where or 'the configuration'} is {shown(complaint['input'])}; it needs keys: {', '.join(keys_of(where))}"
+        )
+    reason = complaint["msg"].removeprefix("Value error, ")
+    if kind == "value_error" and (is_section(where) or not where or isinstance(complaint["input"], dict)):
         # What keys say together, or one within; the reason names it
         return joined(where, reason)
     if kind == "literal_error":
@@ -84,7 +86,7 @@ def _line(first: Any, at: str) -> str:
         reason = f"expected {context.get('max_length', context.get('min_length'))} values"
     else:
         reason = _range(kind, context) or EXPECTED.get(kind, reason)
-    return f"{where}{index} is {shown(first['input'])}: {reason}"
+    return f"{where}{index} is {shown(complaint['input'])}: {reason}"
 
 
 def explained(error: PydanticError, at: str = "") -> ValidationError:
@@ -96,5 +98,5 @@ def explained(error: PydanticError, at: str = "") -> ValidationError:
         error: of pydantic.
         at: the section that was being built, where it was not a whole configuration.
     """
-    found = sorted(error.errors(include_url=False), key=lambda one: one["type"] == "missing")
-    return ValidationError(*dict.fromkeys(printable(_line(one, at)) for one in found))
+    complaints = sorted(error.errors(include_url=False), key=lambda complaint: complaint["type"] == "missing")
+    return ValidationError(*dict.fromkeys(printable(_line(complaint, at)) for complaint in complaints))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,7 @@ def read_file(path: Path) -> dict[str, Any]:
         ConfigurationError: it cannot be read, does not parse, gives a key twice, or holds something else.
     """
     if not path.exists():
-        beside = sorted(one.name for one in path.parent.glob("*") if one.suffix in FORMATS)
+        beside = sorted(file.name for file in path.parent.glob("*") if file.suffix in FORMATS)
         raise ConfigFileNotFoundError(f"{path} does not exist.{nearest(path.name, beside)}")
     content = _read_json(path) if path.suffix == ".json" else read_keys(path, ConfigurationError)
     try:
@@ -90,7 +91,13 @@ def dumped(content: Mapping[str, Any], format: str) -> str:  # noqa: A002 — th
     copied = plain(content)
     if format == "json":
         return json.dumps(copied, indent=2, ensure_ascii=False) + "\n"
-    text: str = yaml.dump(copied, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+    return "".join(_yaml(json.dumps({key: value})) for key, value in copied.items()) or "{}\n"
+
+
+@lru_cache(maxsize=1024)
+def _yaml(content: str) -> str:
+    """Return JSON as YAML; the experiments of a grid have most sections in common."""
+    text: str = yaml.dump(json.loads(content), Dumper=_Dumper, sort_keys=False, allow_unicode=True)
     return text
 
 

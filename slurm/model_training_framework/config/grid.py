@@ -101,7 +101,9 @@ class ParameterGrid:
         parameters = content.get("parameters")
         if "name" not in content or not isinstance(parameters, Mapping):
             raise ConfigurationError("a grid needs a name, and parameters: dotted keys with lists of values")
-        grid = cls(content["name"], content.get("description") or "")
+        if not isinstance(content["name"], str | int | float):
+            raise ConfigurationError(f"the name of a grid is {shown(content['name'])}; expected text")
+        grid = cls(str(content["name"]), content.get("description") or "")
         for key, values in parameters.items():
             grid.add_parameter(key, values)
         return grid

@@ -69,7 +69,7 @@ def dotted_keys() -> tuple[str, ...]:
 
 def printable(text: str) -> str:
     """Return a text as one line: line ends and control characters are escaped."""
-    return text if text.isprintable() else "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
+    return text if text.isprintable() else "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
 def _closest(key: str, known: Iterable[str]) -> str | None:

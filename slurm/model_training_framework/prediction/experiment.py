@@ -81,19 +81,17 @@ class ExperimentPrediction:
 
     def text(self) -> str:
         """Return step, speed, memory, duration and cost in a line."""
-        low, high = _seconds(self.low_step_s), _seconds(self.high_step_s)
-        parts = [f"{_seconds(self.step_s)} per step ({low} to {high})", f"{self.tokens_per_second:,.0f} tokens/s"]
+        step = interval(self.step_s, self.low_step_s, self.high_step_s)
+        parts = [f"{step} per step", f"{self.tokens_per_second:,.0f} tokens/s"]
         if self.gpu_memory_gib is None:
             parts.append(f"{self.memory_gib:.1f} GiB")
         else:
             fits = "fits" if self.fits else "does not fit"
             parts.append(f"{self.memory_gib:.1f} of {self.gpu_memory_gib:.1f} GiB, {fits}")
-        if self.hours is None or self.low_hours is None or self.high_hours is None or self.gpu_hours is None:
-            parts.append("number of steps unknown")
-        else:
-            parts.append(f"{self.steps:,} steps in {self.hours:.3g} h ({self.low_hours:.3g} to {self.high_hours:.3g})")
-            parts.append(f"{self.gpu_hours:,.3g} GPU-hours")
-        parts += [] if self.cost is None else [f"cost {self.cost:,.2f}"]
+        duration = self._duration()
+        parts.append(f"{self.steps:,} steps in {duration}" if duration else "number of steps unknown")
+        parts += [] if self.gpu_hours is None else [f"{amount(self.gpu_hours)} GPU-hours"]
+        parts += [] if self.cost is None else [f"cost {amount(self.cost)}"]
         return f"{', '.join(parts)}; {self.num_gpus} GPUs of {self.system}, {self.source}"
 
     def cells(self) -> dict[str, str]:
@@ -108,9 +106,7 @@ class ExperimentPrediction:
             "GPUs": f"{self.num_gpus:,}",
             "steps": "unknown" if self.steps is None else f"{self.steps:,}",
         }
-        if self.hours is not None and self.low_hours is not None and self.high_hours is not None:
-            hours = (self.hours, self.low_hours, self.high_hours)
-            cells["duration (90 %)"] = interval(*(hour * SECONDS_PER_HOUR for hour in hours))
+        cells["duration (90 %)"] = self._duration()
         cells["GPU-hours"] = "" if self.gpu_hours is None else amount(self.gpu_hours)
         cells["cost"] = "" if self.cost is None else amount(self.cost)
         return cells | {"system": self.system, "source": self.source}
@@ -119,10 +115,11 @@ class ExperimentPrediction:
         """Return it as JSON holds it."""
         return {**asdict(self), "notes": list(self.notes), "fits": self.fits}
 
-
-def _seconds(seconds: float) -> str:
-    """Return a duration with three digits and a unit."""
-    return f"{seconds:.3g} s" if seconds >= 1.0 else f"{seconds * 1e3:.3g} ms"
+    def _duration(self) -> str:
+        """Return the duration of all steps and its interval; empty without a number of steps."""
+        if self.hours is None or self.low_hours is None or self.high_hours is None:
+            return ""
+        return interval(*(hours * SECONDS_PER_HOUR for hours in (self.hours, self.low_hours, self.high_hours)))
 
 
 def predict_experiment(config: ExperimentConfig, project_root: str | Path | None = None) -> ExperimentPrediction:

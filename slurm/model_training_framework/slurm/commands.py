@@ -6,12 +6,14 @@ import logging
 import os
 import subprocess
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from model_training_framework.slurm.errors import SLURMError
 
 logger = logging.getLogger(__name__)
 
+PATIENCE_S = 180.0
 ANSWER_S = 60.0  # one command may take; slurmctld's own MessageTimeout is 10 s by default
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 15.0
@@ -61,14 +63,14 @@ class Patience:
         seconds: from the first try to the last. A controller that restarts is back within a minute or two.
     """
 
-    seconds: float = 180.0
+    seconds: float = PATIENCE_S
 
-    def pauses(self) -> list[float]:
-        """Return the pauses between tries: doubling up to the longest, for as long as the patience lasts."""
-        pauses: list[float] = []
-        while sum(pauses) < self.seconds:
-            pauses.append(min(FIRST_PAUSE_S * 2 ** len(pauses), LONGEST_PAUSE_S))
-        return pauses
+    def pauses(self) -> Iterator[float]:
+        """Yield the pauses between tries: doubling up to the longest, until so many seconds have gone by."""
+        end, pause = time.monotonic() + self.seconds, FIRST_PAUSE_S
+        while (left := end - time.monotonic()) > 0:
+            yield min(pause, left)
+            pause = min(2 * pause, LONGEST_PAUSE_S)
 
 
 def run_once(*words: str) -> Answer:
@@ -124,16 +126,17 @@ def ask(*words: str, patience: Patience, settled: tuple[str, ...] = ()) -> Answe
     Raises:
         SLURMError: no answer for as long as the patience lasted.
     """
-    answer = run_once(*words)
-    for pause in patience.pauses():
+    pauses = patience.pauses()
+    while True:
+        answer = run_once(*words)
         if answer.status == 0 or any(text in answer.complaint for text in settled):
             return answer
-        logger.warning("%s; asked again in %.1f s", answer.complaint or f"{words[0]} failed", pause)
+        complaint = answer.complaint or f"{words[0]}: exit status {answer.status}"
+        pause = next(pauses, None)
+        if pause is None:
+            raise SLURMError(
+                f"{' '.join(words[:2])}: no answer in {patience.seconds:.0f} s: {complaint}; "
+                "the jobs may well be running: ask again later"
+            )
+        logger.warning("%s; asked again in %.1f s, for %.0f s in all", complaint, pause, patience.seconds)
         time.sleep(pause)
-        answer = run_once(*words)
-    if answer.status == 0 or any(text in answer.complaint for text in settled):
-        return answer
-    raise SLURMError(
-        f"{' '.join(words[:2])}: no answer in {patience.seconds:.0f} s: "
-        f"{answer.complaint or f'exit status {answer.status}'}; the jobs may well be running: ask again later"
-    )

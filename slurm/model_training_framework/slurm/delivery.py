@@ -62,11 +62,11 @@ def refused_names(experiments: Sequence[ExperimentConfig]) -> Iterator[tuple[str
 
 def in_order(mode: ExecutionMode, experiments: Sequence[ExperimentConfig], outcome: Outcome) -> BatchSubmissionResult:
     """Return what became of a batch, in its order."""
-    found = [outcome[name] for name in dict.fromkeys(experiment.experiment_name for experiment in experiments)]
+    outcomes = [outcome[name] for name in dict.fromkeys(experiment.experiment_name for experiment in experiments)]
     return BatchSubmissionResult(
         mode,
-        tuple(one for one in found if isinstance(one, Submission)),
-        tuple(one for one in found if isinstance(one, FailedSubmission)),
+        tuple(result for result in outcomes if isinstance(result, Submission)),
+        tuple(result for result in outcomes if isinstance(result, FailedSubmission)),
     )
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from model_training_framework.config import ExperimentConfig, SLURMConfig
 from model_training_framework.config.fields import AUTO, UNLIMITED, duration_s
 from model_training_framework.slurm.errors import JobSubmissionError
+from model_training_framework.slurm.results import Outlook
 from predictor.base.errors import nearest
 
 FILLED_IN = re.compile(r"(?<![$\{])\{([A-Za-z_]\w*)\}")
@@ -57,12 +58,13 @@ def seconds_text(seconds: float) -> str:
     return (f"{days}-" if days else "") + f"{rest // 60:02}:{rest % 60:02}:00"
 
 
-def time_limit(experiment: ExperimentConfig, predicted_s: float | None) -> str | None:
+def time_limit(experiment: ExperimentConfig, outlook: Outlook, is_here: bool = False) -> str | None:
     """Return the time limit of a job as sbatch --time takes it; None leaves it to the partition.
 
     Args:
         experiment: its ``slurm.time_limit`` may be ``auto``.
-        predicted_s: upper bound of the run's predicted duration, in seconds; None where nothing was predicted.
+        outlook: upper bound of the run's predicted duration, or why there is none.
+        is_here: it runs on this machine, where nothing ends it.
 
     Raises:
         JobSubmissionError: ``auto`` without a prediction, or a limit that leaves no time before the signal.
@@ -70,12 +72,13 @@ def time_limit(experiment: ExperimentConfig, predicted_s: float | None) -> str |
     slurm, grace_s = experiment.slurm or SLURMConfig(), experiment.preemption.grace_period_seconds
     limit = slurm.time_limit
     if limit == AUTO:
-        if predicted_s is None:
-            raise JobSubmissionError(
-                "slurm.time_limit is auto, and nothing was predicted; "
-                'give prediction.system, or a limit such as "24:00:00"'
-            )
-        return seconds_text(predicted_s + grace_s)
+        if outlook.time_limit_s is not None:
+            return seconds_text(outlook.time_limit_s + grace_s)
+        if is_here:
+            return UNLIMITED[0]
+        raise JobSubmissionError(
+            f'slurm.time_limit is auto: {outlook.why_no_limit}; or give a limit, such as "24:00:00"'
+        )
     if limit is not None and limit.upper() not in UNLIMITED and duration_s(limit) <= grace_s:
         raise JobSubmissionError(
             f"slurm.time_limit is {limit}; it must be longer than "

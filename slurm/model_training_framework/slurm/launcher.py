@@ -9,7 +9,7 @@ from pathlib import Path
 
 from model_training_framework.config import ExecutionMode, ExperimentConfig
 from model_training_framework.slurm.batch import lane_name, requests
-from model_training_framework.slurm.commands import Patience, ask
+from model_training_framework.slurm.commands import PATIENCE_S, Patience, ask
 from model_training_framework.slurm.delivery import (
     Outcome,
     deliver,
@@ -54,7 +54,7 @@ class SLURMLauncher:
         project_root: str | Path | None = None,
         outlook: Callable[[ExperimentConfig], Outlook | None] | None = None,
         allow_dirty: bool = False,
-        patience_s: float = 180.0,
+        patience_s: float = PATIENCE_S,
     ) -> None:
         """Read the template; nothing is written and Slurm is not asked.
 
@@ -138,15 +138,17 @@ class SLURMLauncher:
         mode = ExecutionMode(execution_mode)
         if mode is ExecutionMode.DRY_RUN:
             before = self.get_experiment_states(experiments)
-            jobs, outcome = self._jobs(experiments, before, force, is_dry=True)
+            jobs, outcome = self._jobs(experiments, before, force, mode)
             outcome |= planned(self._requests(jobs, max_concurrent_jobs, before, is_dry=True), self.output_dir)
             return in_order(mode, experiments, outcome)
         if mode is ExecutionMode.SLURM and shutil.which("sbatch") is None:
             raise SLURMError("sbatch is not on PATH: this is no machine of a Slurm cluster; use LOCAL or DRY_RUN")
         with ExitStack() as running_here:
             with locked(self.output_dir):
-                before = earlier([one.experiment_name for one in experiments], self.output_dir, self.patience)
-                jobs, outcome = self._jobs(experiments, before, force, is_dry=False)
+                before = earlier(
+                    [experiment.experiment_name for experiment in experiments], self.output_dir, self.patience
+                )
+                jobs, outcome = self._jobs(experiments, before, force, mode)
                 if mode is ExecutionMode.SLURM:
                     asked = self._requests(jobs, max_concurrent_jobs, before, is_dry=False)
                     outcome |= deliver(asked, self.output_dir, self.patience)
@@ -220,8 +222,8 @@ class SLURMLauncher:
             return []
         with locked(self.output_dir):
             names = [path.parent.name for path in self.output_dir.glob("*/submission.json")]
-            found = earlier(names, self.output_dir, self.patience)
-            used = [one.record.worktree for one in found.values() if one.record.worktree and one.status.is_active]
+            jobs = earlier(names, self.output_dir, self.patience).values()
+            used = [job.record.worktree for job in jobs if job.record.worktree and job.status.is_active]
             return self.git_manager.prune(self.output_dir / WORKTREES, used)
 
     def _source(self, is_dry: bool) -> Source:
@@ -239,9 +241,10 @@ class SLURMLauncher:
         return Source(worktree, commit, worktree)
 
     def _jobs(
-        self, experiments: Sequence[ExperimentConfig], before: Mapping[str, Earlier], force: bool, is_dry: bool
+        self, experiments: Sequence[ExperimentConfig], before: Mapping[str, Earlier], force: bool, mode: ExecutionMode
     ) -> tuple[list[Job], Outcome]:
         """Return what is to be submitted, and what became of everything else."""
+        is_here = mode is ExecutionMode.LOCAL  # on another device than the predicted one
         outcome: Outcome = dict(refused_names(experiments))
         jobs: list[Job] = []
         source: Source | None = None
@@ -249,19 +252,19 @@ class SLURMLauncher:
             name = experiment.experiment_name
             if name in outcome:
                 continue
-            found = before.get(name)
+            job = before.get(name)
             try:
-                if found is not None and found.stands:
-                    check_same(experiment, found, self.output_dir / name)
+                if job is not None and job.stands:
+                    check_same(experiment, job, self.output_dir / name)
                     outcome[name] = Submission(
-                        name, found.record.job_id, self.output_dir / name, is_new=False, status=found.status
+                        name, job.record.job_id, self.output_dir / name, is_new=False, status=job.status
                     )
                     continue
-                outlook = self.outlook(experiment) if self.outlook else None
-                if outlook is not None and outlook.refusal and not force:
+                outlook = (self.outlook(experiment) if self.outlook else None) or Outlook()
+                if outlook.refusal and not force and not is_here:
                     raise JobSubmissionError(f"{outlook.refusal}; force=True (--force) submits it all the same")
-                source = source or self._source(is_dry)
-                jobs.append(prepare(experiment, self.output_dir, self.template, source, outlook))
+                source = source or self._source(mode is ExecutionMode.DRY_RUN)
+                jobs.append(prepare(experiment, self.output_dir, self.template, source, outlook, is_here))
             except JobSubmissionError as error:
                 outcome[name] = FailedSubmission(name, str(error))
         return jobs, outcome
@@ -272,9 +275,9 @@ class SLURMLauncher:
         if not jobs:
             return []
         active = sorted(
-            str(found.record.job_id)
-            for found in before.values()
-            if found.status.is_active and not is_local(str(found.record.job_id))
+            str(job.record.job_id)
+            for job in before.values()
+            if job.status.is_active and not is_local(str(job.record.job_id))
         )
         # A plan needs no cluster; only how a very large array is cut into several can then differ.
         size = setting("MaxArraySize", self.patience) if len(jobs) > 1 and not is_dry else None

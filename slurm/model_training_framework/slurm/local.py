@@ -23,7 +23,8 @@ logger = logging.getLogger(__name__)
 PREFIX = "local-"
 POLL_S = 0.05
 HANDLED = (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT)
-LOCK = "running"
+LOCK = "running"  # in a submission's folder, held by the process that runs it
+HELD = ".running"  # in an experiment's folder, held by its command
 CANCELLED = "cancelled"
 
 
@@ -50,12 +51,17 @@ class LocalRun:
     exit_code: int | None = None
 
     def start(self) -> None:
-        """Start the command in a process group of its own; its output is appended to logs/local.out."""
+        """Start the command in a process group of its own; its output is appended to logs/local.out.
+
+        Its processes hold a lock in the folder: where this one is killed, they still run and are still seen to.
+        """
         for name in ("exit_code", "final_state", CANCELLED):
             (self.folder / name).unlink(missing_ok=True)
         if self.restarts:
             put(self.folder / "preemptions", f"{self.restarts}\n")
-        with (self.folder / "logs" / "local.out").open("ab") as log:
+        (self.folder / HELD).unlink(missing_ok=True)
+        with (self.folder / "logs" / "local.out").open("ab") as log, (self.folder / HELD).open("wb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
             self.process = subprocess.Popen(
                 ["bash", "-c", self.script],
                 cwd=self.project,
@@ -63,6 +69,7 @@ class LocalRun:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                pass_fds=[lock.fileno()],
             )
         put(self.folder / "pid", f"{self.process.pid}\n")
 
@@ -163,9 +170,9 @@ def held(place: Path) -> Iterator[None]:
         yield
 
 
-def _is_held(place: Path) -> bool:
+def _is_held(path: Path) -> bool:
     try:
-        with (place / LOCK).open("rb") as stream:
+        with path.open("rb") as stream:
             fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
@@ -185,7 +192,9 @@ def local_status(output_dir: Path, job_id: str) -> JobStatus:
     end = recorded_end(folder)
     if end is not None:
         return end
-    if not _is_held(output_dir / SUBMISSIONS / record.submission):
+    if _is_held(folder / HELD):
+        return JobStatus.RUNNING
+    if not _is_held(output_dir / SUBMISSIONS / record.submission / LOCK):
         return JobStatus.UNKNOWN
     return JobStatus.RUNNING if (folder / "pid").exists() else JobStatus.PENDING
 

@@ -67,7 +67,12 @@ class Earlier:
 
 
 def prepare(
-    experiment: ExperimentConfig, output_dir: Path, template: tuple[str, str], source: Source, outlook: Outlook | None
+    experiment: ExperimentConfig,
+    output_dir: Path,
+    template: tuple[str, str],
+    source: Source,
+    outlook: Outlook,
+    is_here: bool = False,
 ) -> Job:
     """Return an experiment as a job that is ready to be submitted; nothing is written.
 
@@ -77,13 +82,14 @@ def prepare(
         template: name and text of the job script's template.
         source: what it runs.
         outlook: what is known of it beforehand.
+        is_here: it runs on this machine, not through Slurm.
 
     Raises:
         JobSubmissionError: the configuration and the template do not fit together.
     """
     folder = output_dir / experiment.experiment_name
     place = Place(folder, source.project)
-    limit = time_limit(experiment, outlook.time_limit_s if outlook else None)
+    limit = time_limit(experiment, outlook, is_here)
     script = render(*template, values(experiment, place, limit, source.commit))
     record = SubmissionRecord(
         job_id=None,
@@ -93,7 +99,7 @@ def prepare(
         configuration=fingerprint(experiment),
         commit=source.commit,
         worktree=str(source.worktree) if source.worktree else None,
-        predicted=dict(outlook.predicted) if outlook and outlook.predicted else None,
+        predicted=dict(outlook.predicted) if outlook.predicted else None,
     )
     limit_s = 0.0 if limit is None or limit.upper() in UNLIMITED else float(duration_s(limit))
     here = local_script(experiment, place)
@@ -169,16 +175,16 @@ def _interrupted(
     return found
 
 
-def check_same(experiment: ExperimentConfig, found: Earlier, folder: Path) -> None:
+def check_same(experiment: ExperimentConfig, job: Earlier, folder: Path) -> None:
     """Check that an experiment that waits, runs or is done is the one that is asked for now.
 
     Raises:
         JobSubmissionError: its configuration was another.
     """
-    if found.record.configuration == fingerprint(experiment):
+    if job.record.configuration == fingerprint(experiment):
         return
     keys = ", ".join(differing_keys(experiment, folder)[:5]) or "its configuration"
     raise JobSubmissionError(
-        f"it is {found.status} as job {found.record.job_id} with another {keys}; "
+        f"it is {job.status} as job {job.record.job_id} with another {keys}; "
         "give it another name, or another output_dir"
     )

@@ -16,12 +16,14 @@ class Outlook:
     """What is known of an experiment before it is submitted.
 
     Attributes:
-        time_limit_s: upper bound of its predicted duration, in seconds, for ``time_limit: auto``.
-        refusal: why it cannot run (its memory does not fit); None where nothing speaks against it.
+        time_limit_s: upper bound of its predicted duration, in seconds, for ``time_limit: auto``; None where unknown.
+        why_no_limit: why it is unknown.
+        refusal: why it cannot run on the cluster (its memory does not fit); None where nothing speaks against it.
         predicted: what was predicted, as JSON holds it, for submission.json.
     """
 
     time_limit_s: float | None = None
+    why_no_limit: str = "nothing was predicted; give prediction.system"
     refusal: str | None = None
     predicted: Mapping[str, Any] | None = None
 
@@ -86,7 +88,11 @@ class BatchSubmissionResult:
     @property
     def job_ids(self) -> dict[str, str]:
         """Return the job of every experiment that has one."""
-        return {found.experiment_name: found.job_id for found in self.successful if found.job_id is not None}
+        return {
+            submission.experiment_name: submission.job_id
+            for submission in self.successful
+            if submission.job_id is not None
+        }
 
     def __str__(self) -> str:
         """Return how many were submitted, were there already, and failed with which reasons."""

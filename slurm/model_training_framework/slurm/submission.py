@@ -171,7 +171,7 @@ def link_job(output_dir: Path, place: Path, job_id: str) -> None:
 def _sbatch(words: Sequence[str], script: str, patience: Patience) -> str:
     """Call sbatch until the controller has the job, and look in the queue before another try."""
     pauses = patience.pauses()
-    for attempt in range(len(pauses) + 1):
+    while True:
         answer = run_once(*words)
         found = JOB_ID.fullmatch(answer.output.strip())
         if answer.status == 0 and found:
@@ -179,16 +179,16 @@ def _sbatch(words: Sequence[str], script: str, patience: Patience) -> str:
         if not answer.is_away:
             said = answer.complaint or answer.output.strip() or f"exit status {answer.status}"
             raise JobSubmissionError(f"sbatch refused {script}: {said}")
-        if attempt == len(pauses):
-            break
-        logger.warning("%s; tried again in %.1f s", answer.complaint, pauses[attempt])
-        time.sleep(pauses[attempt])
+        pause = next(pauses, None)
+        if pause is None:
+            raise SLURMError(
+                f"sbatch: no answer in {patience.seconds:.0f} s: {answer.complaint}; submit the same batch again later"
+            )
+        logger.warning("%s; tried again in %.1f s", answer.complaint, pause)
+        time.sleep(pause)
         taken = find_command(script, patience)
         if taken:
             return taken
-    raise SLURMError(
-        f"sbatch: no answer in {patience.seconds:.0f} s: {answer.complaint}; submit the same batch again later"
-    )
 
 
 def with_job(job: Job, job_id: str | None, index: int | None) -> Job:
