@@ -78,6 +78,19 @@ def test_submit_experiment_raises_what_failed(launcher: SLURMLauncher) -> None:
     assert launcher.submit_experiment(experiment("one", "true"), LOCAL).startswith("local-")
 
 
+def test_checkpoints_of_another_configuration_are_not_taken_up(launcher: SLURMLauncher) -> None:
+    command = "mkdir -p {experiment_dir}/checkpoints/step-1; exit 3"
+    assert launcher.submit_experiment_batch([experiment("e", command, seed=1)], LOCAL).failed[0].job_id
+    for mode in (LOCAL, ExecutionMode.DRY_RUN):
+        (refused,) = launcher.submit_experiment_batch([experiment("e", command, seed=2)], mode).failed
+        assert "checkpoints of a training with another seed; give it another name" in refused.reason
+        assert refused.job_id is None
+    assert launcher.submit_experiment_batch([experiment("e", command, seed=1)], LOCAL).failed[0].job_id, "it goes on"
+    failed_early = experiment("early", "exit 3", seed=1)
+    launcher.submit_experiment_batch([failed_early], LOCAL)
+    assert launcher.submit_experiment_batch([experiment("early", "exit 0", seed=2)], LOCAL).successful
+
+
 def test_so_many_at_once(launcher: SLURMLauncher) -> None:
     line = "echo + >> ../log; sleep 0.2; echo - >> ../log"
     batch = [experiment(f"e{number}", f"cd {{experiment_dir}}; {line}") for number in range(6)]

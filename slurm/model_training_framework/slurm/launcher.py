@@ -254,8 +254,9 @@ class SLURMLauncher:
                 continue
             job = before.get(name)
             try:
-                if job is not None and job.stands:
+                if job is not None:
                     check_same(experiment, job, self.output_dir / name)
+                if job is not None and job.stands:
                     outcome[name] = Submission(
                         name, job.record.job_id, self.output_dir / name, is_new=False, status=job.status
                     )

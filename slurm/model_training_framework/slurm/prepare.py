@@ -176,15 +176,24 @@ def _interrupted(
 
 
 def check_same(experiment: ExperimentConfig, job: Earlier, folder: Path) -> None:
-    """Check that an experiment that waits, runs or is done is the one that is asked for now.
+    """Check that an experiment is that of its earlier job, where the job waits, runs, is done or left checkpoints.
+
+    Training would otherwise go on from checkpoints of another configuration.
 
     Raises:
         JobSubmissionError: its configuration was another.
     """
-    if job.record.configuration == fingerprint(experiment):
+    checkpoints = folder / experiment.checkpoint.checkpoint_dir
+    has_checkpoints = checkpoints.is_dir() and any(checkpoints.iterdir())
+    if job.record.configuration == fingerprint(experiment) or not (job.stands or has_checkpoints):
         return
     keys = ", ".join(differing_keys(experiment, folder)[:5]) or "its configuration"
+    if job.stands:
+        raise JobSubmissionError(
+            f"it is {job.status} as job {job.record.job_id} with another {keys}; "
+            "give it another name, or another output_dir"
+        )
     raise JobSubmissionError(
-        f"it is {job.status} as job {job.record.job_id} with another {keys}; "
-        "give it another name, or another output_dir"
+        f"{checkpoints} has checkpoints of a training with another {keys}; give it another name or another output_dir, "
+        "or remove them"
     )
