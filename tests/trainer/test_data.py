@@ -90,11 +90,13 @@ def test_fetching_draws_nothing_that_training_draws() -> None:
     for kind in KINDS:
         torch.manual_seed(5)
         np.random.seed(5)
+        random.seed(5)
         batches(kind, 0)
-        drawn = torch.rand(1), np.random.rand()
+        drawn = torch.rand(1), np.random.rand(), random.random()
         torch.manual_seed(5)
         np.random.seed(5)
-        assert (torch.rand(1), np.random.rand()) == drawn
+        random.seed(5)
+        assert (torch.rand(1), np.random.rand(), random.random()) == drawn
 
 
 def test_lists_of_batches_are_loaders_too() -> None:

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -361,3 +362,32 @@ def test_a_progress_bar_is_for_terminals_only(tmp_path: Path) -> None:
         bar.show(6, 10, "loss 0")  # too soon after
         bar.close()
         assert terminal.text == ("\r[" + 12 * "#" + 12 * "." + "] step 5/10 loss 1\x1b[K\n" if is_terminal else "")
+
+
+def test_forward_and_gradients_are_the_bare_models(tmp_path: Path) -> None:
+    trainer = GenericTrainer(config_for(SCENARIO, tmp_path))
+    torch.manual_seed(0)
+    model, x = Net(has_statistics=False).eval(), torch.randn(4, 6)
+    seen: list[Any] = []
+    expected = model(x)
+    expected.sum().backward()
+    gradients = [weight.grad.clone() for weight in model.parameters()]
+    model.zero_grad()
+    wrapped, _ = trainer.set_up_model(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    for module in (model, wrapped):
+        module.register_forward_hook(lambda *_: seen.append(1))
+    found = wrapped(x)
+    trainer.fabric.backward(found.sum())
+    assert torch.equal(found, expected)
+    assert all(torch.equal(weight.grad, grad) for weight, grad in zip(model.parameters(), gradients, strict=True))
+    assert len(seen) == 2
+    assert wrapped.module is model
+
+
+def test_a_run_beside_an_installed_slurm_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "srun").touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        GenericTrainer(config_for(SCENARIO, tmp_path))
+    assert not [str(warning.message) for warning in heard if "srun" in str(warning.message)]

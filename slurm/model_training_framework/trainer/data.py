@@ -9,6 +9,7 @@ its own, is read again up to the place instead.
 
 from __future__ import annotations
 
+import random
 import signal
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -19,6 +20,7 @@ import torch
 from lightning_fabric import Fabric
 from numpy.random import mtrand
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, get_worker_info
+from torch.utils.data._utils.pin_memory import pin_memory
 
 from model_training_framework.trainer.errors import TrainerError
 from model_training_framework.trainer.rng import RandomStream, derive_seed, preserved_rng, seed_host
@@ -54,8 +56,9 @@ class SeededDataset:
     def __getitems__(self, draw: Draw) -> Any:
         """Return the samples of a batch."""
         seed_host(draw.seed)
-        together = getattr(self.dataset, "__getitems__", None)
-        return together(draw.indices) if together else [self.dataset[index] for index in draw.indices]
+        dataset = self.dataset
+        together = getattr(dataset, "__getitems__", None)
+        return together(draw.indices) if together else [dataset[index] for index in draw.indices]
 
     def __getattr__(self, name: str) -> Any:
         """Return an attribute of the data set, for a worker_init_fn that looks at it."""
@@ -131,10 +134,10 @@ class Order:
                 drawn = list(islice(indices, DRAWN_AT_ONCE))
             if not drawn:
                 return
-            for batch in drawn:
-                if number >= start:
-                    yield Draw(derive_seed(self._seed, "batch", epoch, self._rank, number), batch)
-                number += 1
+            numbered = list(enumerate(drawn, number))[max(0, start - number) :]
+            # one seed at a time would cost thirty times as much: the hash is out of the processor's caches then
+            yield from [Draw(derive_seed(self._seed, "batch", epoch, self._rank, n), batch) for n, batch in numbered]
+            number += len(drawn)
 
 
 class EpochData:
@@ -176,9 +179,10 @@ class EpochData:
 
     def _sought(self, epoch: int, start: int) -> Iterator[Any]:
         self._order.epoch, self._order.start = epoch, start
+        if not self._has_workers:
+            return _fetched_here(self._loader, self._order)
         with preserved_rng():  # the loader draws its workers' seeds
-            batches = iter(self._loader)
-        return batches if self._has_workers else _apart(batches)
+            return iter(self._loader)
 
     def _replayed(self, epoch: int, start: int) -> Iterator[Any]:
         self._order.epoch = epoch
@@ -199,24 +203,32 @@ class EpochData:
             number += 1
 
 
-def _apart(batches: Iterator[Any]) -> Iterator[Any]:
-    """Fetch in this process without a trace in the random numbers of torch and NumPy that training draws.
+def _fetched_here(loader: Any, order: Order) -> Iterator[Any]:
+    """Fetch in this process without a trace in the random numbers that training draws.
 
-    Python's own are seeded by every batch and left as they are then: copying them would be the dearest part of a fetch.
+    It does what the loader's own iterator does, and less of what only workers need: that and the exchange of the
+    generators are what a fetch costs beside reading and collating.
     """
-    end = object()
+    dataset, collate, pin = loader.dataset, loader.collate_fn, _pinned if loader.pin_memory else None
+    fetch = dataset.__getitems__ if loader.batch_sampler is not None else dataset.__getitem__
+    generator = torch.default_generator
+    get_bit_generator, set_bit_generator = mtrand.get_bit_generator, mtrand.set_bit_generator
     numpy = np.random.MT19937()
-    while True:
-        outer = mtrand.get_bit_generator(), torch.get_rng_state()
-        mtrand.set_bit_generator(numpy)
+    for draw in order:
+        outer_python, outer_numpy, outer_torch = random.getstate(), get_bit_generator(), generator.get_state()
+        set_bit_generator(numpy)
         try:
-            batch = next(batches, end)
+            batch = collate(fetch(draw))
         finally:
-            mtrand.set_bit_generator(outer[0])
-            torch.set_rng_state(outer[1])
-        if batch is end:
-            return
-        yield batch
+            random.setstate(outer_python)
+            set_bit_generator(outer_numpy)
+            generator.set_state(outer_torch)
+        yield batch if pin is None else pin(batch)
+
+
+def _pinned(batch: Any) -> Any:
+    """Copy a batch to memory that a GPU reads directly, where there is one."""
+    return pin_memory(batch) if torch.accelerator.is_available() else batch
 
 
 def _length(loader: Any) -> int | None:

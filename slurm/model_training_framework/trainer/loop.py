@@ -163,9 +163,11 @@ class TrainingLoop(ABC):
             hook(self, train.batch_idx)
         window = self._window()
         is_last = train.micro_step + 1 >= window
-        apart = nullcontext() if is_last else self.without_sync()
-        with apart:
+        if is_last:
             result = self.forward_backward(batch, train.batch_idx, 1.0 / window)
+        else:
+            with self.without_sync():
+                result = self.forward_backward(batch, train.batch_idx, 1.0 / window)
         loss = result["loss"].detach()
         train.loss_sum = loss if train.loss_sum is None else train.loss_sum + loss
         if self.callbacks.overriding("on_batch_end"):

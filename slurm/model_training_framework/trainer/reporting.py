@@ -68,7 +68,10 @@ class Reporter:
     @property
     def is_waiting(self) -> bool:
         """Return whether steps are noted that should be written now."""
-        return self.is_full or self.is_late
+        steps = self._steps  # twice a step: said here in one piece
+        return bool(steps) and (
+            len(steps) >= self._config.log_every_n_steps or time.monotonic() - self._written_at > LONGEST_SILENCE_S
+        )
 
     @property
     def is_full(self) -> bool:

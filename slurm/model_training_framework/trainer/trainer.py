@@ -33,6 +33,7 @@ from model_training_framework.trainer.setup import (
     is_sharding,
     make_fabric,
     reproducible,
+    set_up_plain,
     set_up_sharded,
     shard_fully,
 )
@@ -93,8 +94,7 @@ class GenericTrainer(TrainingLoop):
         """Return model and optimizer on their devices, with the strategy's parallelism."""
         if is_sharding(self.fabric):
             return set_up_sharded(self.fabric, model, optimizer)
-        both: tuple[Any, Any] = self.fabric.setup(model, optimizer)
-        return both
+        return set_up_plain(self.fabric, model, optimizer)
 
     def forward_backward(self, batch: Any, batch_idx: int, share: float) -> dict[str, Any]:
         """Add the gradients of a batch, times its share of the optimizer step, and return what the step returned."""
