@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -87,22 +87,31 @@ def seed_all(seed: int) -> None:
         torch.cuda.manual_seed(seed)
 
 
+class _Outer(NamedTuple):
+    """The CPU's generators while others draw."""
+
+    python: Any
+    numpy: Any
+    numpy_state: Any
+    torch: Any
+
+
 class RandomStream:
     """Random numbers of its own: inside a ``with`` block the CPU's generators are this stream's, outside as before.
 
-    NumPy's generator is exchanged as an object, since copying its state takes longer than all else together.
+    Its own NumPy generator is another object, so that it needs no copies; what was pending outside comes back with the
+    state.
     """
 
     def __init__(self) -> None:
         """Begin with numbers that are nobody else's; seed within the block."""
         self._numpy = np.random.MT19937()
         self._mine: tuple[Any, Any] | None = None
-        self._outer: list[tuple[Any, Any, Any]] = []
+        self._outer: list[_Outer] = []
 
     def __enter__(self) -> RandomStream:
         """Take the generators over."""
-        self._outer.append((random.getstate(), mtrand.get_bit_generator(), torch.get_rng_state()))
-        mtrand.set_bit_generator(self._numpy)
+        self._outer.append(_take_over(self._numpy))
         if self._mine is not None:
             random.setstate(self._mine[0])
             torch.set_rng_state(self._mine[1])
@@ -117,15 +126,22 @@ class RandomStream:
 @contextmanager
 def preserved_rng() -> Iterator[None]:
     """Keep what happens inside from drawing random numbers that others would draw (CPU generators)."""
-    outer = (random.getstate(), mtrand.get_bit_generator(), torch.get_rng_state())
-    mtrand.set_bit_generator(_SCRATCH)
+    outer = _take_over(_SCRATCH)
     try:
         yield
     finally:
         _give_back(outer)
 
 
-def _give_back(outer: tuple[Any, Any, Any]) -> None:
-    random.setstate(outer[0])
-    mtrand.set_bit_generator(outer[1])
-    torch.set_rng_state(outer[2])
+def _take_over(numpy: Any) -> _Outer:
+    """Return the CPU's generators as they are, and let NumPy draw from another."""
+    outer = _Outer(random.getstate(), mtrand.get_bit_generator(), np.random.get_state(), torch.get_rng_state())
+    mtrand.set_bit_generator(numpy)
+    return outer
+
+
+def _give_back(outer: _Outer) -> None:
+    random.setstate(outer.python)
+    mtrand.set_bit_generator(outer.numpy)
+    np.random.set_state(outer.numpy_state)  # exchanging the generator drops a pending Gaussian
+    torch.set_rng_state(outer.torch)
