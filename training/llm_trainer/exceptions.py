@@ -8,7 +8,7 @@ class LLMTrainerError(Exception):
 
 
 class ModelConfigurationError(LLMTrainerError, AssertionError, ValueError):
-    """A configuration, or a saved model, that cannot be used; an AssertionError as the API documents, and a ValueError."""
+    """A configuration, or a saved model, that cannot be used; the API documents an AssertionError."""
 
 
 class TokenizerNotTrainedException(LLMTrainerError):  # noqa: N818 - the documented name

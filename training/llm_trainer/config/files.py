@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from llm_trainer.config.data_config import DataConfig
 from llm_trainer.config.model_config import ModelConfig
+from llm_trainer.config.section import Section
 from llm_trainer.config.training_config import TrainingConfig
 from llm_trainer.exceptions import ModelConfigurationError
 from predictor.base.errors import nearest
 from predictor.base.read_yaml import read_keys
 
-SECTIONS = {"model": ModelConfig, "training": TrainingConfig, "data": DataConfig}
+SECTIONS: dict[str, type[Section]] = {"model": ModelConfig, "training": TrainingConfig, "data": DataConfig}
 NOT_TRAINED = ("prediction", "from")  # read by predictor/configuration/readers/llm_trainer.py alone
 
 
@@ -35,7 +36,7 @@ def read_config(path: str | Path) -> Configs:
         if name not in SECTIONS and name not in NOT_TRAINED:
             hint = nearest(name, SECTIONS)
             raise ModelConfigurationError(f"{path}: {name} is no section; expected {', '.join(SECTIONS)}.{hint}")
-    sections = {}
+    sections: dict[str, Any] = {}
     for name, section in SECTIONS.items():
         try:
             sections[name] = section.from_dict(content.get(name) or {})

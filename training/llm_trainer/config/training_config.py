@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from llm_trainer.config.section import Section
 
@@ -125,17 +126,17 @@ class TrainingConfig(Section):
 
     def _lists(self) -> None:
         """Check fields of several values; a single reporter is a list of itself."""
-        if isinstance(self.report_to, str):
-            self.report_to = [self.report_to]
-        if not isinstance(self.report_to, list) or not all(name in REPORTERS for name in self.report_to):
+        reporters: Any = [self.report_to] if isinstance(self.report_to, str) else self.report_to
+        if not isinstance(reporters, list | tuple) or not all(name in REPORTERS for name in reporters):
             raise self._refuse("report_to", f"expected a list of {', '.join(REPORTERS)}")
-        betas = self.betas
-        if not isinstance(betas, list | tuple) or len(betas) != 2:
+        betas: Any = self.betas
+        if (
+            not isinstance(betas, list | tuple)
+            or len(betas) != 2
+            or not all(type(beta) in (int, float) and 0 <= beta < 1 for beta in betas)
+        ):
             raise self._refuse("betas", "expected two numbers from 0 to under 1")
-        for beta in betas:
-            if isinstance(beta, bool) or not isinstance(beta, int | float) or not 0 <= beta < 1:
-                raise self._refuse("betas", "expected two numbers from 0 to under 1")
-        self.betas = (betas[0], betas[1])
+        self.report_to, self.betas = list(reporters), (betas[0], betas[1])
 
     def _layout(self) -> None:
         """Check that the axes fill the world and fit each other."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn import functional
 
 from llm_trainer.config import ModelConfig
 from llm_trainer.models.operators import operator
@@ -52,5 +52,5 @@ class Embedding(nn.Module):
                     hidden = hidden * self.scale + self.table[positions].to(hidden.dtype)
         if self.dropout and self.training:
             with operator("hidden_dropout"):
-                hidden = F.dropout(hidden, self.dropout)
+                hidden = functional.dropout(hidden, self.dropout)
         return hidden

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn import functional
 
 from llm_trainer.config import ModelConfig
 from llm_trainer.models.kv_cache import KVCache
@@ -18,7 +18,7 @@ class Context:
     """What every layer's attention needs besides hidden states.
 
     Attributes:
-        mask: True where a query may see a key, broadcast to (batch, heads, queries, keys); None: ``is_causal`` says all.
+        mask: True where a query may see a key, broadcast to (batch, heads, queries, keys); None: as ``is_causal`` says.
         is_causal: a query sees itself and the keys before it.
         cos: of the rotary angles, (batch or 1, sequence, 1, 1, d_head); None without rotary positions.
         sin: as ``cos``.
@@ -74,7 +74,7 @@ class Attention(nn.Module):
         if context.cache is not None:
             key, value = context.cache.update(self.name, key, value)
         with operator("flash_attention"):
-            attended = F.scaled_dot_product_attention(
+            attended = functional.scaled_dot_product_attention(
                 query,
                 key,
                 value,
@@ -107,15 +107,15 @@ class FeedForward(nn.Module):
             gate = self.gate(hidden) if self.gate is not None else up
         with operator(self.activation):
             if self.activation == "swiglu":
-                wide = F.silu(gate) * up
+                wide = functional.silu(gate) * up
             elif self.activation == "geglu":
-                wide = F.gelu(gate) * up
+                wide = functional.gelu(gate) * up
             elif self.activation == "silu":
-                wide = F.silu(up)
+                wide = functional.silu(up)
             elif self.activation == "relu":
-                wide = F.relu(up)
+                wide = functional.relu(up)
             else:
-                wide = F.gelu(up, approximate="tanh" if self.activation == "gelu_tanh" else "none")
+                wide = functional.gelu(up, approximate="tanh" if self.activation == "gelu_tanh" else "none")
         with operator("ffn_down"):
             return self.down(wide)
 
@@ -149,6 +149,6 @@ class TransformerLayer(nn.Module):
     def _add(self, hidden: Tensor, branch: Tensor) -> Tensor:
         if self.dropout and self.training:
             with operator("hidden_dropout"):
-                branch = F.dropout(branch, self.dropout)
+                branch = functional.dropout(branch, self.dropout)
         with operator("residual_add"):
             return hidden + branch

@@ -59,4 +59,5 @@ def load(kind: type[Model], folder: Path) -> Model:
             f"{folder / WEIGHTS} does not fit {CONFIG}: {', '.join(wrong[:3])}{' …' if wrong[3:] else ''}"
         )
     model.load_state_dict(weights)
-    return model.eval()
+    model.eval()
+    return model

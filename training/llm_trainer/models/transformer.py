@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, Self
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from llm_trainer.config import ModelConfig
@@ -67,11 +67,11 @@ class TransformerLM(nn.Module):
         if self.config.tie_word_embeddings and self.embed is not None and self.head is not None:
             self.head.weight = self.embed.tokens.weight
 
-    @torch.no_grad()
     def init_weights(self) -> None:
         """Draw weights, and compute tables of positions, as after moving off the meta device.
 
-        Source: GPT-2 (Radford et al. 2019), section 2.3: residual projections have 1 / sqrt(2 · n_layers) of the deviation.
+        Source: Radford et al. 2019 (GPT-2), section 2.3: residual projections have 1 / sqrt(2 · n_layers) of the
+        deviation.
         """
         std = self.config.init_std
         residual_std = std / math.sqrt(2 * self.config.n_layers)
@@ -170,7 +170,8 @@ class TransformerLM(nn.Module):
         part.head = self.head if part.head is not None else None
         part.layers = nn.ModuleDict({name: self.layers[name] for name in part.layers})
         part.cos, part.sin = self.cos, self.sin
-        return part.train(self.training)
+        part.train(self.training)
+        return part
 
     def get_num_params(self) -> int:
         """Return the number of parameters, tied weights counted once."""
@@ -179,9 +180,9 @@ class TransformerLM(nn.Module):
     def get_model_size_mb(self) -> float:
         """Return the memory of parameters and buffers in MB (1 MB = 1e6 bytes)."""
         tensors = [*self.parameters(), *self.buffers()]
-        return sum(tensor.numel() * tensor.element_size() for tensor in tensors) / 1e6
+        size_bytes = sum(int(tensor.numel() * tensor.element_size()) for tensor in tensors)
+        return size_bytes / 1e6
 
-    @torch.no_grad()
     def generate(self, input_ids: Tensor, max_length: int = 100, **kwargs: Any) -> Tensor:
         """Return the tokens given and the tokens that the model adds to them.
 
@@ -192,7 +193,8 @@ class TransformerLM(nn.Module):
         """
         from llm_trainer.utils.generation import GenerationConfig, generate_ids  # it imports this module
 
-        return generate_ids(self, input_ids, GenerationConfig(max_length=max_length, **kwargs))
+        with torch.no_grad():
+            return generate_ids(self, input_ids, GenerationConfig(max_length=max_length, **kwargs))
 
     def save_pretrained(self, save_directory: str | Path) -> None:
         """Write config.json and model.safetensors to a folder, which is created.
@@ -226,5 +228,5 @@ def next_token_loss(logits: Tensor, labels: Tensor) -> Tensor:
         labels: (batch, sequence) tokens, not shifted; -100 does not count.
     """
     with operator("cross_entropy"):
-        following = F.pad(labels[:, 1:], (0, 1), value=IGNORED)
-        return F.cross_entropy(logits.flatten(0, 1), following.flatten(), ignore_index=IGNORED)
+        following = functional.pad(labels[:, 1:], (0, 1), value=IGNORED)
+        return functional.cross_entropy(logits.flatten(0, 1), following.flatten(), ignore_index=IGNORED)
