@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,7 +17,6 @@ from llm_trainer.exceptions import TrainingError
 from model_training_framework.trainer import GenericTrainerConfig
 
 log = logging.getLogger(__name__)
-NEVER = sys.maxsize
 MIXED = {"float16": "16-mixed", "bfloat16": "bf16-mixed"}
 
 
@@ -117,7 +115,7 @@ def engine_config(config: TrainingConfig, experiment_dir: str | Path, **changes:
         "save_every_n_steps": config.save_steps or None,
         "save_every_n_epochs": None,
         "validate_every_n_steps": config.eval_steps if validates_in_steps else None,
-        "validate_every_n_epochs": NEVER if validates_in_steps else 1,
+        "validate_every_n_epochs": None if validates_in_steps else 1,
         "log_every_n_steps": config.logging_steps,
         "tensorboard": "tensorboard" in config.report_to,
         "description": {"training": config.to_dict()},
