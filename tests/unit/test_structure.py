@@ -36,17 +36,18 @@ ALLOWED_IMPORTS = {
 # The rooms of `predictor`, from the ground up, and the rooms that each may import. A file beside the rooms is a door.
 TO_WORKLOADS = {"base", "timeline", "costs", "workloads"}
 TO_STEP = TO_WORKLOADS | {"configuration", "step"}
-TO_VERIFICATION = TO_STEP | {"search", "report", "verification"}
+TO_VERIFICATION = TO_STEP | {"search", "report", "traces", "verification"}
 ROOMS: dict[str, set[str]] = {
     "base": set(),
     "timeline": {"base"},
+    "traces": {"base", "timeline"},
     "costs": {"base"},
     "workloads": {"base", "timeline", "costs"},
     "configuration": TO_WORKLOADS,
     "step": TO_WORKLOADS,
     "search": TO_STEP,
     "report": TO_STEP | {"search"},
-    "verification": TO_STEP,
+    "verification": TO_STEP | {"report", "traces"},
     "interface": TO_VERIFICATION,
     "commands": TO_VERIFICATION | {"interface"},
 }
