@@ -71,11 +71,11 @@ class _Frame(NamedTuple):
         return TOP + self.stages * self.row
 
 
-def _frame(trace: StepTrace, width: int) -> _Frame:
+def _frame(trace: StepTrace, width: int, until_us: float) -> _Frame:
     stages = trace.num_stages
     row = min(max(HEIGHT / stages, ROW_HEIGHT[0]), ROW_HEIGHT[1])
     ends = [span.end_us for span in trace.spans if span.stream not in MESSAGES]
-    step = max([trace.step_us, *ends]) or 1.0
+    step = max([trace.step_us, until_us, *ends]) or 1.0
     return _Frame(width, row, step, (width - LEFT - RIGHT) / step, stages)
 
 
@@ -222,12 +222,13 @@ HATCH = (
 )
 
 
-def picture(trace: StepTrace, width: int = 1200) -> str:
+def picture(trace: StepTrace, width: int = 1200, until_us: float = 0.0) -> str:
     """Return a step as an SVG document, also fit to stand inside an HTML page.
 
-    Micro-batches carry their number where it fits.
+    Micro-batches carry their number where it fits. The time axis reaches to ``until_us`` at least, so that the pictures
+    of two steps can have one axis.
     """
-    frame = _frame(trace, width)
+    frame = _frame(trace, width, until_us)
     height = frame.bottom + BELOW
     drawn = list(_slots(trace, frame))
     by_fill = itemgetter(0)

@@ -1,0 +1,167 @@
+"""Operators and collectives of a step, predicted and measured: the time of all calls in one pass, stage by stage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import mean, median
+from typing import NamedTuple
+
+from predictor.costs.catalogue import catalogue
+from predictor.costs.collectives import COLLECTIVES
+from predictor.costs.cost import Cost
+from predictor.costs.published import PublishedSystem
+from predictor.step.prediction import Prediction
+from predictor.traces.measured_run import MeasuredRun
+from predictor.traces.measured_step import PassName
+from predictor.traces.verified_run import OperatorOfStep, PredictedTime
+from predictor.workloads.step_tasks import StageTasks, StepTasks
+from predictor.workloads.tasks import Task
+
+# Errors of operators that take less than this share of the measured step are left out of their median.
+SMALLEST_COUNTED = 0.01
+NOT_MEASURED, NOT_PREDICTED = "not measured", "not predicted"
+
+
+class Key(NamedTuple):
+    """What measured and predicted calls are matched by."""
+
+    step_pass: PassName
+    name: str
+    part: str
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """All predicted calls of a key in one step of one rank."""
+
+    cost: Cost
+    count: float
+
+    def __add__(self, other: Calls) -> Calls:
+        """Return both together."""
+        return Calls(self.cost + other.cost, self.count + other.count)
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredCalls:
+    """All measured calls of a key in one step of one rank, in microseconds."""
+
+    us: float
+    count: float
+
+
+def predicted_time(cost: Cost) -> PredictedTime:
+    """Return a cost as records have it."""
+    return PredictedTime(us=cost.us, low_us=cost.low_us, high_us=cost.high_us, source=cost.source.label)
+
+
+def _calls_by_pass(step: StepTasks, stage: StageTasks) -> Iterator[tuple[PassName, Task, float]]:
+    """Yield every task of a stage with its pass and the number of times that one step runs it.
+
+    Half of a stage's messages carry activations, the others gradients.
+    """
+    count = step.num_micro_batches
+    for chunk in stage.chunks:
+        for block, times in chunk.blocks:
+            passes: tuple[tuple[PassName, list[Task]], ...] = (
+                ("forward", block.forward.calls()),
+                ("recompute", block.recompute.calls()),
+                ("backward", block.backward.calls()),
+            )
+            for step_pass, tasks in passes:
+                for task in tasks:
+                    yield step_pass, task, task.times * times * count
+    halves: tuple[PassName, PassName] = ("forward", "backward")
+    for task in step.message if stage.num_messages else ():
+        for half in halves:
+            yield half, task, task.times * stage.num_messages * count / 2
+    for task in stage.end.calls():
+        yield "end", task, task.times
+
+
+def predicted_operators(step: StepTasks, stage: StageTasks, system: PublishedSystem) -> dict[Key, Calls]:
+    """Return all operators and collectives of a stage's step, hidden traffic included."""
+    summed: dict[Key, Calls] = {}
+    for step_pass, task, times in _calls_by_pass(step, stage):
+        part = str(task.part) if task.operator.name in COLLECTIVES else ""
+        key = Key(step_pass, task.name, part)
+        calls = Calls(system.cost(task.operator, task.direction, task.shape) * times, times)
+        summed[key] = summed[key] + calls if key in summed else calls
+    return {key: calls for key, calls in summed.items() if calls.count > 0.0}
+
+
+def measured_operators(launches: Sequence[MeasuredRun], stage: int) -> dict[Key, MeasuredCalls]:
+    """Return what the profiler recorded on a stage: median over the steps, mean over its ranks and the launches.
+
+    A rank that does not run an operator that another rank of its stage runs counts as zero.
+    """
+    times: dict[Key, list[MeasuredCalls]] = {}
+    ranks = [rank for launch in launches for rank in launch.of_stage(stage) if rank.provenance.operators]
+    for rank in ranks:
+        for operator in rank.provenance.operators:
+            key = Key(operator.step_pass, operator.name, operator.part)
+            times.setdefault(key, []).append(MeasuredCalls(median(operator.samples_us), operator.count))
+    return {
+        key: MeasuredCalls(sum(call.us for call in calls) / len(ranks), mean(call.count for call in calls))
+        for key, calls in times.items()
+    }
+
+
+def _with_parts_as_measured(predicted: dict[Key, Calls], measured: dict[Key, MeasuredCalls]) -> dict[Key, Calls]:
+    """Return predicted calls whose parts are merged where the measurement does not tell them apart."""
+    merged: dict[Key, Calls] = {}
+    for key, calls in predicted.items():
+        whole = key._replace(part="")
+        chosen = whole if key.part and whole in measured else key
+        merged[chosen] = merged[chosen] + calls if chosen in merged else calls
+    return merged
+
+
+def _why_not_predicted(key: Key, predicted: dict[Key, Calls]) -> str:
+    """Return why a measured operator has no prediction."""
+    elsewhere = sorted({other.step_pass for other in predicted if other.name == key.name})
+    if elsewhere:
+        return f"{NOT_PREDICTED}: in {' and '.join(elsewhere)} only"
+    if key.name in catalogue() or key.name in COLLECTIVES:
+        return f"{NOT_PREDICTED}: not in this configuration's step"
+    return f"{NOT_PREDICTED}: no such task"
+
+
+def compared_operators(
+    prediction: Prediction, system: PublishedSystem, launches: Sequence[MeasuredRun]
+) -> list[OperatorOfStep]:
+    """Return every operator of every stage, predicted beside measured, the longest first; none if none was recorded."""
+    rows: list[OperatorOfStep] = []
+    for stage, tasks in enumerate(prediction.tasks.stages):
+        measured = measured_operators(launches, stage)
+        if not measured:
+            continue
+        predicted = _with_parts_as_measured(predicted_operators(prediction.tasks, tasks, system), measured)
+        of_stage = []
+        for key in {**predicted, **measured}:
+            calls, ran = predicted.get(key), measured.get(key)
+            missing = NOT_MEASURED if ran is None else "" if calls else _why_not_predicted(key, predicted)
+            row = OperatorOfStep(
+                stage=stage,
+                step_pass=key.step_pass,
+                name=key.name,
+                part=key.part,
+                predicted=None if calls is None else predicted_time(calls.cost),
+                predicted_calls=None if calls is None else calls.count,
+                measured_us=None if ran is None else ran.us,
+                measured_calls=None if ran is None else ran.count,
+                missing=missing,
+            )
+            of_stage.append(row)
+        rows += sorted(of_stage, key=lambda row: -max(row.measured_us or 0.0, row.predicted.us if row.predicted else 0))
+    return rows
+
+
+def counted_errors(rows: Sequence[OperatorOfStep], step_us: float) -> list[float]:
+    """Return the absolute errors of the operators that take their share of the measured step."""
+    return [
+        abs(row.error)
+        for row in rows
+        if row.error is not None and row.measured_us is not None and row.measured_us >= SMALLEST_COUNTED * step_us
+    ]
