@@ -32,6 +32,7 @@ from predictor.workloads.run import TrainingRun
 # Files of other tools, which a configuration takes in by ``from``.
 OTHER_TOOLS = (".json", ".toml", ".sh")
 EXPERIMENT = "experiment_name"  # a key that every experiment has, and no configuration
+OVERLAPS = ("overlap_gradient_reduction", "overlap_parameter_gather", "overlap_tensor_parallel")
 # Precisions with the same element size and matrix peak, in which kernels run at the same rate.
 SAME_RATE = {"bf16": "fp16"}
 
@@ -300,6 +301,17 @@ def on_nodes_of(content: dict[str, Any], system: str | None = None, base: Path |
     return {**full, "parallelism": layout, "system": system, "gpu": None}
 
 
+def _with_exposed_traffic(config: RunConfig) -> tuple[RunConfig, tuple[str, ...]]:
+    """Return a configuration for a system whose processors move the traffic: it hides behind nothing."""
+    layout = config.parallelism
+    hidden = [name for name in OVERLAPS if getattr(layout, name)]
+    if not hidden:
+        return config, ()
+    exposed = layout.model_copy(update=dict.fromkeys(hidden, False))
+    note = f"Nothing hides traffic here, whatever {', '.join(hidden)} says: the processors that compute move it."
+    return config.model_copy(update={"parallelism": exposed}), (note,)
+
+
 def prepare(
     content: dict[str, Any], base: Path, changed: Callable[[PublishedSystem], PublishedSystem] | None = None
 ) -> Loaded:
@@ -322,6 +334,9 @@ def prepare(
     if config.gpu is not None:
         check_gpu("gpu_name" if short_config.is_short(content) else "gpu", config.gpu, system)
     hardware = system.hardware
+    if hardware.links.engine == "processor":
+        config, told = _with_exposed_traffic(config)
+        notes += told
     has_switch = hardware.links.wiring == "switch"
     run = to_run(config.model_copy(update={"system": system.name}), hardware.gpus_per_node, has_switch)
     for name in (*listed, *(run.model.layer_operators or ())):

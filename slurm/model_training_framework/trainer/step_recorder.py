@@ -123,12 +123,12 @@ class StepRecorder(TrainingCallback):
         self._first_step = self._first_step or global_step
         self._timed.append(marks)
         if len(self._timed) == self._steps:
-            self._write(trainer)
+            self.complete(trainer)
 
     def on_training_end(self, trainer: TrainerView, logs: dict[str, Any]) -> None:
         """Write what there is, where training ended early."""
         if self.path is None and self._timed:
-            self._write(trainer)
+            self.complete(trainer)
 
     def _us(self, begin: Any, end: Any) -> float:
         return 1e3 * float(begin.elapsed_time(end)) if self._is_gpu else (end - begin) / 1e3
@@ -145,7 +145,12 @@ class StepRecorder(TrainingCallback):
             spans.append(Span(part, rank, STREAMS[part], *times, category=part, details=details))
         return spans
 
-    def _write(self, trainer: TrainerView) -> None:
+    def complete(self, trainer: TrainerView) -> None:
+        """Write the record, once all steps are timed."""
+        self.write(trainer, *self.record(trainer))
+
+    def record(self, trainer: TrainerView) -> tuple[list[Span], StepProvenance]:
+        """Return the spans of the step nearest the median, and the samples of all."""
         fabric, config = trainer.fabric, trainer.config
         if self._is_gpu:
             torch.cuda.synchronize()
@@ -177,9 +182,18 @@ class StepRecorder(TrainingCallback):
             config_hash=config_hash(text),
             finished=datetime.now(UTC).isoformat(timespec="seconds"),
         )
-        try:
-            self.path = write_measured_steps(config.experiment_dir, steps[nearest], provenance)
-        except OSError as error:
-            raise TrainerError(f"{config.experiment_dir / FOLDER} cannot be written: {error.strerror}") from error
         self._timed.clear()
         self._marks.clear()
+        return steps[nearest], provenance
+
+    def write(self, trainer: TrainerView, spans: list[Span], provenance: StepProvenance) -> None:
+        """Write a record to experiment_dir, and time no further steps.
+
+        Raises:
+            TrainerError: it cannot be written.
+        """
+        folder = trainer.config.experiment_dir
+        try:
+            self.path = write_measured_steps(folder, spans, provenance)
+        except OSError as error:
+            raise TrainerError(f"{folder / FOLDER} cannot be written: {error.strerror}") from error

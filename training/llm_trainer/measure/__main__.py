@@ -1,0 +1,69 @@
+"""Record steps of one configuration: ``python -m llm_trainer.measure CONFIG --out FOLDER``, or so under torchrun."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from llm_trainer.exceptions import LLMTrainerError
+from model_training_framework.trainer import TrainerError
+from predictor.base.command_line import Parser, progress
+
+BAD_INPUT, FAILED = 2, 1
+
+
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
+    """Return the command line's arguments."""
+    parser = Parser(prog="python -m llm_trainer.measure", description="Run some training steps and record them.")
+    parser.add_argument("config", type=Path, help="configuration in the predictor's full form, with or without system")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the record, step_records below it")
+    parser.add_argument("--steps", type=int, default=10, help="timed steps (default 10)")
+    parser.add_argument("--warm-up", type=int, default=3, help="steps before them (default 3)")
+    parser.add_argument("--profiled", type=int, default=3, help="profiled steps behind them (default 3); 0: none")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    parser.add_argument("--threads", type=int, default=1, help="of every rank on a CPU (default 1)")
+    parser.add_argument("--compile", action="store_true", help="run the model through torch.compile")
+    return parser.parse_args(arguments)
+
+
+def measure(arguments: argparse.Namespace) -> None:
+    """Run and record.
+
+    Raises:
+        LLMTrainerError, TrainerError: what the run cannot do.
+    """
+    import torch
+
+    from llm_trainer.measure.configuration import read_measured_config
+    from llm_trainer.measure.recorder import OperatorRecorder
+    from llm_trainer.measure.run import run_and_record
+
+    torch.set_num_threads(arguments.threads)
+    config = read_measured_config(arguments.config, 1, arguments.compile)
+    layout, rank = config.run.layout, int(os.environ.get("RANK", "0"))
+    facts = {
+        "pipeline_stage": rank * layout.pipeline_parallel_size // layout.num_gpus,
+        "threads": arguments.threads,
+    }
+    recorder = OperatorRecorder(arguments.steps, arguments.warm_up, arguments.profiled, facts)
+    config.training.max_steps = recorder.num_steps
+    run_and_record(config, recorder, arguments.out, arguments.device, config.content)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line."""
+    try:
+        measure(parse(arguments))
+    except LLMTrainerError as error:
+        progress(f"error: {error}")
+        return BAD_INPUT
+    except TrainerError as error:
+        progress(f"error: {error}")
+        return FAILED
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
