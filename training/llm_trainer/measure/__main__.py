@@ -43,11 +43,11 @@ def measure(arguments: argparse.Namespace) -> None:
     torch.set_num_threads(arguments.threads)
     config = read_measured_config(arguments.config, 1, arguments.compile)
     layout, rank = config.run.layout, int(os.environ.get("RANK", "0"))
-    facts = {
-        "pipeline_stage": rank * layout.pipeline_parallel_size // layout.num_gpus,
-        "threads": arguments.threads,
-    }
-    recorder = OperatorRecorder(arguments.steps, arguments.warm_up, arguments.profiled, facts)
+    stages = layout.pipeline_parallel_size
+    stage = rank * stages // layout.num_gpus
+    facts = {"pipeline_stage": stage, "threads": arguments.threads}
+    is_last = 0 < stage == stages - 1
+    recorder = OperatorRecorder(arguments.steps, arguments.warm_up, arguments.profiled, facts, is_last)
     config.training.max_steps = recorder.num_steps
     run_and_record(config, recorder, arguments.out, arguments.device, config.content)
 

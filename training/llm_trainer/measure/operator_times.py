@@ -78,7 +78,7 @@ def _outermost(event: Any, is_wanted: Callable[[Any], bool]) -> Iterator[Any]:
 
 
 def _is_traffic(event: Any) -> bool:
-    return event.name.startswith(TRAFFIC_PREFIXES)
+    return bool(event.name.startswith(TRAFFIC_PREFIXES))
 
 
 def _is_backward(event: Any) -> bool:
@@ -91,7 +91,7 @@ def _is_backward(event: Any) -> bool:
 
 
 def _is_scope(event: Any) -> bool:
-    return event.name.startswith(PREFIX)
+    return bool(event.name.startswith(PREFIX))
 
 
 class _Walk:
@@ -151,7 +151,7 @@ def _ancestors(event: Any) -> Iterator[Any]:
         event = event.cpu_parent
 
 
-def _purpose(call: Any, collective: str) -> tuple[PassName, str]:
+def _purpose(call: Any, collective: str, sends: PassName) -> tuple[PassName, str]:
     """Return the pass and the part of the step that a call of torch.distributed belongs to.
 
     DDP reduces a bucket from the accumulation of its last gradient; FSDP's calls are in scopes of its own; what an
@@ -159,7 +159,7 @@ def _purpose(call: Any, collective: str) -> tuple[PassName, str]:
     """
     names = [event.name for event in _ancestors(call)]
     if collective == "point_to_point":
-        return FORWARD, "pipeline_parallel"
+        return sends, "pipeline_parallel"
     if any(name.startswith(OPTIMIZER_PREFIX) or name.removeprefix(PREFIX) in END_SCOPES for name in names):
         return END, "data_parallel"
     if any(name.startswith("FSDP::") for name in names):
@@ -169,7 +169,7 @@ def _purpose(call: Any, collective: str) -> tuple[PassName, str]:
     return END, "data_parallel"
 
 
-def _collectives(events: Sequence[Any]) -> Iterator[Timed]:
+def _collectives(events: Sequence[Any], sends: PassName) -> Iterator[Timed]:
     """Yield the collectives: the call says which it is, the backend's own event how long it took.
 
     Gloo, for one, runs a reduce-scatter as an all-reduce. The n-th call's event is the n-th to start.
@@ -184,16 +184,18 @@ def _collectives(events: Sequence[Any]) -> Iterator[Timed]:
         name = COLLECTIVES.get(call.name)
         if name is not None:
             start, end = float(run.time_range.start), float(run.time_range.end)
-            step_pass, part = _purpose(call, name)
+            step_pass, part = _purpose(call, name, sends)
             yield Timed(step_pass, name, start, end, end - start, part)
 
 
-def operator_calls(events: Iterable[Any], is_gpu: bool) -> list[Timed]:
+def operator_calls(events: Iterable[Any], is_gpu: bool, sends: PassName = FORWARD) -> list[Timed]:
     """Return the calls of named operators and of collectives in one profiled step, by start.
 
     Args:
         events: ``torch.profiler.profile.events()`` of one step.
         is_gpu: times are those of kernels, not of the host.
+        sends: pass of this rank's messages to neighbouring stages: backward on the last stage, whose messages are
+            gradients. A stage in the middle sends both; an event does not say which.
     """
     walk, events = _Walk(is_gpu), list(events)
     roots = [event for event in events if event.cpu_parent is None and not event.is_async]
@@ -204,4 +206,4 @@ def operator_calls(events: Iterable[Any], is_gpu: bool) -> list[Timed]:
             walk.forward(event, None)
     for node in nodes:
         walk.backward(node)
-    return sorted([*walk.calls, *_collectives(events)], key=lambda call: call.start_us)
+    return sorted([*walk.calls, *_collectives(events, sends)], key=lambda call: call.start_us)

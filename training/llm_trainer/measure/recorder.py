@@ -25,7 +25,9 @@ STREAMS = {OPERATOR: f"{Stream.COMPUTE}, profiled", COLLECTIVE: f"{Stream.COMMUN
 class OperatorRecorder(StepRecorder):
     """Records timed steps, and the operators and collectives of profiled steps after them."""
 
-    def __init__(self, steps: int, warm_up: int, profiled: int, facts: dict[str, Any]) -> None:
+    def __init__(
+        self, steps: int, warm_up: int, profiled: int, facts: dict[str, Any], is_last_stage: bool = False
+    ) -> None:
         """Say how many steps are let go, timed and profiled.
 
         Args:
@@ -33,10 +35,12 @@ class OperatorRecorder(StepRecorder):
             warm_up: let go before.
             profiled: behind the timed ones; one more between is let go.
             facts: fields of StepProvenance that the trainer does not know: pipeline_stage, threads, driver.
+            is_last_stage: this rank's messages to its neighbours are gradients.
         """
         super().__init__(steps, warm_up)
         self._profiled = profiled
         self._facts = facts
+        self._sends = BACKWARD if is_last_stage else FORWARD
         self._held: tuple[list[Span], StepProvenance] | None = None
         self._profiling = ExitStack()
         self._profiler: Any = None
@@ -76,7 +80,7 @@ class OperatorRecorder(StepRecorder):
         self._profiling.close()
         events = self._profiler.events()
         self._profiler = None
-        calls = operator_calls(events, is_gpu)
+        calls = operator_calls(events, is_gpu, self._sends)
         self._calls.append(calls)
         ends = [call.end_us for call in calls]
         self._us_of_steps.append(max(ends, default=0.0) - min((call.start_us for call in calls), default=0.0))

@@ -73,7 +73,7 @@ class Attention(nn.Module):
         query, key, value = (part.flatten(2, 3).transpose(1, 2) for part in (query, key, value))
         if context.cache is not None:
             key, value = context.cache.update(self.name, key, value)
-        with operator("flash_attention"):
+        with operator("grouped_query_attention" if self.group > 1 else "flash_attention"):
             attended = functional.scaled_dot_product_attention(
                 query,
                 key,
