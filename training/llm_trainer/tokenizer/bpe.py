@@ -59,7 +59,7 @@ class BPETokenizer:
             )
         if min_frequency < 1:
             raise DataError(f"min_frequency is {min_frequency}; it must be at least 1")
-        parts = (part for number, text in enumerate(texts) for part in pieces(_valid(text, f"texts[{number}]")))
+        parts = (part for number, text in enumerate(texts) for part in pieces(check_text(text, f"texts[{number}]")))
         first = next(parts, None)
         if first is None:
             raise DataError("texts holds no character; a tokenizer is trained on at least one text")
@@ -117,7 +117,9 @@ class BPETokenizer:
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the token ids of texts, without special tokens, on all cores; errors as in :meth:`encode`."""
         engine = self._trained()
-        texts = [_valid(text, f"texts[{number}]" if len(texts) > 1 else "text") for number, text in enumerate(texts)]
+        texts = [
+            check_text(text, f"texts[{number}]" if len(texts) > 1 else "text") for number, text in enumerate(texts)
+        ]
         return [encoding.ids for encoding in engine.encode_batch(texts, add_special_tokens=False)]
 
     def decode(self, token_ids: Iterable[int], skip_special_tokens: bool = True) -> str:
@@ -144,7 +146,7 @@ class BPETokenizer:
             TokenizerNotTrainedException: there is no vocabulary yet.
             DataError: the folder cannot be written.
         """
-        content = self._trained().to_str(pretty=True)
+        content = self.to_json()
         folder = Path(save_directory)
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -169,8 +171,21 @@ class BPETokenizer:
             ) from None
         except UnicodeDecodeError:
             raise DataError(f"{path} is not UTF-8; BPETokenizer.save_pretrained writes it") from None
+        return cls.from_json(content, str(path))
+
+    def to_json(self) -> str:
+        """Return what :meth:`save_pretrained` writes."""
+        return str(self._trained().to_str(pretty=True))
+
+    @classmethod
+    def from_json(cls, content: str, name: str = "content") -> BPETokenizer:
+        """Return the tokenizer of what :meth:`to_json` returned.
+
+        Raises:
+            DataError: it is not that; the message has its name.
+        """
         tokenizer = cls()
-        tokenizer._adopt(read_engine(content, path))
+        tokenizer._adopt(read_engine(content, name))
         return tokenizer
 
     @property
@@ -226,8 +241,12 @@ class BPETokenizer:
         self._engine, self._vocab = engine, None
 
 
-def _valid(text: object, name: str) -> str:
-    """Return a text that has a UTF-8 form."""
+def check_text(text: object, name: str) -> str:
+    """Return a text that has a UTF-8 form.
+
+    Raises:
+        DataError: it is no str, or holds half of a surrogate pair; the message has its name.
+    """
     if not isinstance(text, str):
         raise DataError(f"{name} is {type(text).__name__}; expected str")
     try:

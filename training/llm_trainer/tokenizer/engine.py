@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import tokenizers
@@ -32,8 +31,12 @@ def make_engine(model: models.BPE) -> tokenizers.Tokenizer:
     return engine
 
 
-def read_engine(content: str, path: Path) -> tokenizers.Tokenizer:
+def read_engine(content: str, name: str) -> tokenizers.Tokenizer:
     """Return the tokenizer of a file's content.
+
+    Args:
+        content: JSON.
+        name: of the file, for a message.
 
     Raises:
         DataError: it is not JSON, splits words otherwise than :func:`make_engine`, or its vocabulary has gaps.
@@ -42,7 +45,7 @@ def read_engine(content: str, path: Path) -> tokenizers.Tokenizer:
         saved = json.loads(content)
         vocab, merges = _vocabulary(saved)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"{path} is no byte-level BPE tokenizer ({_reason(error)}); {WAY_OUT}") from None
+        raise DataError(f"{name} is no byte-level BPE tokenizer ({_reason(error)}); {WAY_OUT}") from None
     return make_engine(models.BPE(vocab=vocab, merges=merges))
 
 
