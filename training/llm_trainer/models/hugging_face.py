@@ -1,7 +1,7 @@
 """Names and shapes of transformers' GPT-2 and LLaMA, in both directions.
 
-GPT-2 keeps its projections as (in, out), and query, key and value in one matrix; LLaMA keeps them as (out, in) and apart.
-Here rows of query, key and value are grouped by key and value head.
+GPT-2 keeps its projections as (in, out), and query, key and value in one matrix; LLaMA keeps them as (out, in) and
+apart. Here rows of query, key and value are grouped by key and value head.
 
 Source: transformers, models/gpt2/modeling_gpt2.py and models/llama/modeling_llama.py.
 """
@@ -19,7 +19,13 @@ from llm_trainer.exceptions import ModelConfigurationError
 
 GPT2, LLAMA = "gpt2", "llama"
 HEAD, TOKENS, POSITIONS = "head.weight", "embed.tokens.weight", "embed.positions.weight"
-ACTIVATIONS = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu", "relu": "relu", "silu": "silu"}
+ACTIVATIONS = {
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu": "gelu",
+    "relu": "relu",
+    "silu": "silu",
+}
 GATED = {"silu": "swiglu", "gelu": "geglu"}
 OUTER = {
     GPT2: {"embed.tokens": "transformer.wte", "embed.positions": "transformer.wpe", "norm": "transformer.ln_f"},
@@ -139,7 +145,8 @@ def family_of(config: ModelConfig) -> str:
     if config.pre_norm and config.norm == "layer_norm" and config.positions == "learned" and is_plain:
         return GPT2
     raise ModelConfigurationError(
-        f"the model is neither {GPT2} (layer_norm, learned positions, biases, no gate) nor {LLAMA} (rms_norm, rope, gated)"
+        f"the model is neither {GPT2} (layer_norm, learned positions, biases, no gate) "
+        f"nor {LLAMA} (rms_norm, rope, gated)"
     )
 
 
