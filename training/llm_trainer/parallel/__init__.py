@@ -1,0 +1,1 @@
+"""Layouts of a training run over ranks, one file per axis: data (sharding), tensor and pipeline."""
