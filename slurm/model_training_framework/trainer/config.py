@@ -40,7 +40,7 @@ class GenericTrainerConfig:
         save_top_k: best checkpoints to keep beside the last two; -1: all.
         monitor, mode: metric that tells the best, and whether less (min) or more (max) is better.
         validate_every_n_steps: validate within epochs too.
-        validate_every_n_epochs: validate at the end of every so many epochs.
+        validate_every_n_epochs: validate at the end of every so many epochs; None: at the end of training alone.
         checkpoint_timeout_seconds: how long a rank waits for the others in a checkpoint.
         grace_period_seconds: from a signal to the end of the job.
         log_every_n_steps: steps between two writes to logs; every step has its line all the same.
@@ -73,7 +73,7 @@ class GenericTrainerConfig:
     monitor: str | None = "val_loss"
     mode: Literal["min", "max"] = "min"
     validate_every_n_steps: int | None = None
-    validate_every_n_epochs: int = 1
+    validate_every_n_epochs: int | None = 1
     checkpoint_timeout_seconds: float = 300.0
     grace_period_seconds: float = 60.0
     log_every_n_steps: int = 10

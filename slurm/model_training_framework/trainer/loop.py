@@ -6,6 +6,7 @@ random number generators, so a checkpoint may be taken there and nowhere else.
 
 from __future__ import annotations
 
+import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator
@@ -70,6 +71,10 @@ class TrainingLoop(ABC):
     @abstractmethod
     def validation_step(self, batch: Any, batch_idx: int) -> dict[str, Any]:
         """Return a mapping of metrics of a batch."""
+
+    def validation_weight(self, batch: Any) -> int:
+        """Return how much a batch counts in a validation's means: its samples by default."""
+        return batch_size(batch)
 
     @abstractmethod
     def forward_backward(self, batch: Any, batch_idx: int, share: float) -> dict[str, Any]:
@@ -196,7 +201,9 @@ class TrainingLoop(ABC):
     def _finish_epoch(self) -> None:
         """Go on with a validation where one is due, and with the end of the epoch."""
         every = self.config.validate_every_n_epochs
-        is_due = self.val_data is not None and ((self.state.epoch + 1) % every == 0 or self.is_done)
+        # where only the end is validated, that is the end of the last epoch too, which is_done tells of after it
+        is_due = (self.state.epoch + 1) % (every or self.config.max_epochs or sys.maxsize) == 0 or self.is_done
+        is_due = is_due and self.val_data is not None
         if is_due and self._validated_step != self.state.global_step:
             self.state.val = ValMicroState(ends_epoch=True)
             self.state.phase = TrainerPhase.VAL_START_EPOCH
@@ -279,7 +286,7 @@ class TrainingLoop(ABC):
             return
         with torch.no_grad():
             result = checked_result(self.validation_step(batch, val.batch_idx), "validation_step")
-        samples = batch_size(batch)
+        samples = self.validation_weight(batch)
         for name, value in result.items():
             if _is_scalar(value):
                 summed = torch.as_tensor(value).detach().reshape(()).to("cpu", torch.float64) * samples

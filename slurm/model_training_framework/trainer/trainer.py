@@ -23,6 +23,7 @@ from model_training_framework.trainer.errors import (
     PreemptionTimeoutError,
     TrainerError,
 )
+from model_training_framework.trainer.loggers import ScalarLogger
 from model_training_framework.trainer.loop import TrainingLoop
 from model_training_framework.trainer.preemption import EXIT_RESUMABLE, PreemptionGuard
 from model_training_framework.trainer.ranks import Ranks
@@ -64,6 +65,7 @@ class GenericTrainer(TrainingLoop):
         self.config = config
         self.fabric = make_fabric(config, self.parallelize)
         self.callbacks = CallbackList()
+        self.loggers: list[ScalarLogger] = []
         self.state = ResumeState(TrainerPhase.INIT, epoch=0, global_step=0, train=TrainMicroState())
         self.metrics = {}
         self.model = self.module = self.optimizer = self.scheduler = None
@@ -77,6 +79,10 @@ class GenericTrainer(TrainingLoop):
     def add_callback(self, callback: TrainingCallback) -> None:
         """Add a callback; hooks are called in the order of adding."""
         self.callbacks.add(callback)
+
+    def add_logger(self, logger: ScalarLogger) -> None:
+        """Add a logger of steps' and validations' numbers, which are those of steps.jsonl; rank 0 calls it."""
+        self.loggers.append(logger)
 
     def training_step(self, batch: Any, batch_idx: int) -> dict[str, Any]:
         """Return a mapping with the loss of a batch. Override it where (inputs, targets) have no obvious loss."""
@@ -177,7 +183,7 @@ class GenericTrainer(TrainingLoop):
         if problem := self.ranks.from_first(problem, "make checkpoint_dir"):
             raise CheckpointError(problem)
         self._checkpointer = Checkpointer(store, self.ranks)
-        self.reporter = Reporter(config, self.ranks)
+        self.reporter = Reporter(config, self.ranks, self.loggers)
         self.module, self.scheduler = model, scheduler
         self.model, self.optimizer = self.set_up_model(model, optimizer)
         self._saved_at = time.monotonic()
