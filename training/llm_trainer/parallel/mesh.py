@@ -6,6 +6,8 @@ Needs no torch until a mesh is made.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
+from math import gcd
 from typing import TYPE_CHECKING
 
 from llm_trainer.config import ModelConfig, TrainingConfig
@@ -68,24 +70,25 @@ class ParallelLayout:
         ends = [0]
         for count in uniform(num_layers, self.num_stages):
             ends.append(ends[-1] + count)
-        return [range(start, end) for start, end in zip(ends, ends[1:], strict=False)]
+        return [range(start, end) for start, end in pairwise(ends)]
 
     def describe(self) -> dict[str, int | str]:
         """Return what a checkpoint of this layout says of it."""
-        sizes: dict[str, int | str] = {f"{axis}_parallel_size": size for axis, size in zip(AXES, self.shape, strict=True)}
+        sizes: dict[str, int | str] = {
+            f"{axis}_parallel_size": size for axis, size in zip(AXES, self.shape, strict=True)
+        }
         return {**sizes, "zero_stage": self.zero_stage, "num_chunks": self.num_chunks}
 
 
-def layout_of(model: ModelConfig, training: TrainingConfig, world_size: int) -> ParallelLayout:
+def layout_of(training: TrainingConfig, world_size: int) -> ParallelLayout:
     """Return the layout of a run, before any work.
 
     Args:
-        model: what is trained.
         training: its sizes of the axes, zero_stage, pipeline_schedule, num_chunks and gradient_accumulation_steps.
         world_size: ranks that the launcher started.
 
     Raises:
-        TrainingError: the layout fits neither the ranks nor the model, or torch has no engine for it.
+        TrainingError: the layout does not fit the ranks, or torch has no engine for it.
     """
     tensor, pipeline = training.tensor_parallel_size, training.pipeline_parallel_size
     if world_size % (tensor * pipeline):
@@ -102,10 +105,13 @@ def layout_of(model: ModelConfig, training: TrainingConfig, world_size: int) -> 
         num_chunks=training.num_chunks,
         num_micro_batches=training.gradient_accumulation_steps,
     )
-    if tensor > 1:
-        _check_tensor(layout, model)
+    if tensor > 1 and layout.zero_stage == 1:
+        raise TrainingError(
+            f"zero_stage is 1 with tensor_parallel_size {tensor}; torch's ZeroRedundancyOptimizer takes no sharded "
+            "weights. Try zero_stage 0, 2 or 3"
+        )
     if pipeline > 1:
-        _check_pipeline(layout, model, training)
+        _check_schedule(layout, training)
     if training.use_amp and training.amp_dtype == "float16" and (layout.is_model_split or layout.is_sharded):
         raise TrainingError(
             "amp_dtype is 'float16'; ranks that hold different weights cannot agree on the scale of the loss. "
@@ -114,74 +120,68 @@ def layout_of(model: ModelConfig, training: TrainingConfig, world_size: int) -> 
     return layout
 
 
-def _check_tensor(layout: ParallelLayout, model: ModelConfig) -> None:
-    """Check that tensor ranks get equal shares.
+def _check_schedule(layout: ParallelLayout, training: TrainingConfig) -> None:
+    """Check that torch runs the schedule with these micro-batches.
 
     Raises:
-        TrainingError: they do not, or nothing shards what tensor ranks hold.
+        TrainingError: it does not.
     """
-    size = layout.tensor_parallel_size
-    sizes = {
-        "n_heads": model.n_heads,
-        "n_kv_heads": model.kv_heads,
-        "d_ff": model.d_ff,
-        "vocab_size": model.vocab_size,
-    }
-    for name, value in sizes.items():
-        if value % size:
-            way = f"Try vocab_size {value + -value % size}" if name == "vocab_size" else f"Try {_divisors(value)}"
-            raise TrainingError(f"tensor_parallel_size is {size}; it must divide {name}, {value}. {way}")
-    if layout.zero_stage == 1:
-        raise TrainingError(
-            f"zero_stage is 1 with tensor_parallel_size {size}; torch's ZeroRedundancyOptimizer takes no sharded "
-            "weights. Try zero_stage 0, 2 or 3"
-        )
-
-
-def _check_pipeline(layout: ParallelLayout, model: ModelConfig, training: TrainingConfig) -> None:
-    """Check that every stage has layers and that the schedule takes the micro-batches.
-
-    Raises:
-        TrainingError: they do not, or torch does not run the schedule so.
-    """
-    size, chunks, steps = layout.pipeline_parallel_size, layout.num_chunks, layout.num_micro_batches
-    name = layout.pipeline_schedule
-    if layout.num_stages > model.n_layers:
-        of = f"pipeline_parallel_size is {size}" if chunks == 1 else f"pipeline_parallel_size × num_chunks is {size} × {chunks}"
-        raise TrainingError(f"{of}; every stage needs one of the {model.n_layers} layers (n_layers). Try fewer stages")
+    size, steps, name = layout.pipeline_parallel_size, layout.num_micro_batches, layout.pipeline_schedule
     if steps < size:
         raise TrainingError(
-            f"gradient_accumulation_steps is {steps}; a pipeline of {size} ranks (pipeline_parallel_size) needs as many "
-            f"micro-batches. Try {size} or more"
+            f"gradient_accumulation_steps is {steps}; a pipeline of {size} ranks (pipeline_parallel_size) needs as "
+            f"many micro-batches. Try {size} or more"
         )
-    if rule := schedules.check(name, size, steps, chunks):
-        raise TrainingError(f"pipeline_schedule is {name!r} with {steps} micro-batches, num_chunks {chunks}; it {rule}")
-    if name != "1f1b" and steps % (steps // size):
+    if rule := schedules.check(name, size, steps, layout.num_chunks):
         raise TrainingError(
-            f"gradient_accumulation_steps is {steps}; {name} shares micro-batches out over {steps // size} rounds and "
-            f"needs a multiple. Try {steps // size * size}"
+            f"pipeline_schedule is {name!r} with gradient_accumulation_steps {steps} and num_chunks "
+            f"{layout.num_chunks}; it {rule}"
+        )
+    rounds = steps // size
+    if name != "1f1b" and steps % rounds:
+        raise TrainingError(
+            f"gradient_accumulation_steps is {steps}; {name} runs them in {rounds} equal rounds. Try {rounds * size}"
         )
     if schedules.SCHEDULES[name].splits_backward:
-        _check_split_backward(layout, model, training)
+        for field, is_set, way in (
+            ("compile_model", training.compile_model, "false"),
+            (f"zero_stage {layout.zero_stage}", layout.is_sharded, "0 or 1"),
+        ):
+            if is_set:
+                raise TrainingError(
+                    f"pipeline_schedule is {name!r} with {field}; torch does not split such a backward pass. "
+                    f"Try {way}, or 1f1b"
+                )
 
 
-def _check_split_backward(layout: ParallelLayout, model: ModelConfig, training: TrainingConfig) -> None:
-    """Check what torch cannot do where weight gradients are computed apart from those of inputs.
+def check_model(layout: ParallelLayout, model: ModelConfig) -> None:
+    """Check that the ranks of every axis get equal shares of a model, before any work on it.
 
     Raises:
-        TrainingError: it is asked for.
+        TrainingError: they do not, or torch cannot train it so.
     """
-    name = layout.pipeline_schedule
-    for field, is_set, way in (
-        ("compile_model", training.compile_model, "false"),
-        ("gradient_checkpointing", model.gradient_checkpointing, "false"),
-        (f"zero_stage {layout.zero_stage}", layout.is_sharded, "0 or 1"),
-    ):
-        if is_set:
-            raise TrainingError(
-                f"pipeline_schedule is {name!r} with {field}; torch does not split such a backward pass. "
-                f"Try {way}, or 1f1b"
-            )
+    size, stages = layout.tensor_parallel_size, layout.num_stages
+    heads = {"n_heads": model.n_heads, "n_kv_heads": model.kv_heads, "d_ff": model.d_ff}
+    for name, value in heads.items():
+        if value % size:
+            way = _divisors(gcd(*heads.values()))
+            raise TrainingError(f"tensor_parallel_size is {size}; it must divide {name}, {value}. Try {way}")
+    if model.vocab_size % size:
+        raise TrainingError(
+            f"tensor_parallel_size is {size}; it must divide vocab_size, {model.vocab_size}. "
+            f"Pad the vocabulary to {model.vocab_size + -model.vocab_size % size}"
+        )
+    if stages > model.n_layers:
+        raise TrainingError(
+            f"pipeline_parallel_size × num_chunks is {layout.pipeline_parallel_size} × {layout.num_chunks}; every "
+            f"stage needs one of the layers, n_layers is {model.n_layers}. Try up to {model.n_layers} stages"
+        )
+    is_split = layout.pipeline_parallel_size > 1 and schedules.SCHEDULES[layout.pipeline_schedule].splits_backward
+    if is_split and model.gradient_checkpointing:
+        raise TrainingError(
+            f"pipeline_schedule is {layout.pipeline_schedule!r} with gradient_checkpointing; torch does not split such "
+            "a backward pass. Try gradient_checkpointing false, or 1f1b"
+        )
 
 
 def _divisors(number: int, most: int = 8) -> str:

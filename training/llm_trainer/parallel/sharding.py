@@ -7,6 +7,7 @@ stages 2 and 3 are torch's fully_shard (FSDP2), which gathers the weights of a l
 from __future__ import annotations
 
 from collections.abc import Mapping
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -39,6 +40,13 @@ def shard_weights(model: nn.Module, stage: TransformerLM, mesh: DeviceMesh, zero
 class ShardedOptimizer(ZeroRedundancyOptimizer):  # type: ignore[misc]
     """torch's ZeroRedundancyOptimizer whose state is this rank's share, so that every rank saves its own."""
 
+    def step(self, closure: Any = None, **options: Any) -> Any:
+        """Step the weights of this rank, and exchange weights."""
+        self._opt_called = True  # what torch's schedulers ask of the optimizer that they were made for
+        return super().step(closure, **options)
+
+    step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
+
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the weights that this rank updates."""
         state: dict[str, Any] = self.optim.state_dict()
@@ -58,6 +66,8 @@ def shard_optimizer(optimizer: Optimizer, group: Any = None) -> ShardedOptimizer
         optimizer: gives the class, the weights and the settings of each of their groups.
         group: ranks that hold the same weights; all where None.
     """
-    settings = dict(optimizer.defaults)
-    groups = [{**settings, **group} for group in optimizer.param_groups]
-    return ShardedOptimizer(groups, type(optimizer), process_group=group, **settings)
+    arguments = signature(type(optimizer)).parameters
+    settings = {name: value for name, value in optimizer.defaults.items() if name in arguments}
+    return ShardedOptimizer(
+        [dict(group) for group in optimizer.param_groups], type(optimizer), process_group=group, **settings
+    )

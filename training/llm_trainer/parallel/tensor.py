@@ -29,7 +29,9 @@ def split_tensors(stage: TransformerLM, mesh: DeviceMesh) -> None:
 
     Weights become DTensors; a loss is to be computed within torch's ``loss_parallel()``.
     """
-    plan: dict[str, Any] = {"embed.tokens": RowwiseParallel(input_layouts=Replicate())} if stage.embed is not None else {}
+    plan: dict[str, Any] = (
+        {"embed.tokens": RowwiseParallel(input_layouts=Replicate())} if stage.embed is not None else {}
+    )
     for name in stage.layers:
         prefix = f"layers.{name}."
         plan |= {
