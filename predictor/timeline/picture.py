@@ -71,11 +71,15 @@ class _Frame(NamedTuple):
         return TOP + self.stages * self.row
 
 
+def _end(trace: StepTrace) -> float:
+    """Return where the last of a picture's spans ends."""
+    return max([trace.step_us, *(span.end_us for span in trace.spans if span.stream not in MESSAGES)]) or 1.0
+
+
 def _frame(trace: StepTrace, width: int, until_us: float) -> _Frame:
     stages = trace.num_stages
     row = min(max(HEIGHT / stages, ROW_HEIGHT[0]), ROW_HEIGHT[1])
-    ends = [span.end_us for span in trace.spans if span.stream not in MESSAGES]
-    step = max([trace.step_us, until_us, *ends]) or 1.0
+    step = max(_end(trace), until_us)
     return _Frame(width, row, step, (width - LEFT - RIGHT) / step, stages)
 
 
@@ -238,7 +242,7 @@ def picture(trace: StepTrace, width: int = 1200, until_us: float = 0.0) -> str:
     if len(title) * TITLE_CHARACTER <= width - LEFT - RIGHT:
         heading = [title]
     narrowest = frame.scale * min(slot.duration_us for slot in trace.slots)
-    rows = [frame.box(stage, 0.0, frame.step) for stage in range(frame.stages)]
+    rows = [frame.box(stage, 0.0, _end(trace)) for stage in range(frame.stages)]
     body = [
         f"<style>{STYLE}</style>",
         f"<defs>{HATCH}</defs>",

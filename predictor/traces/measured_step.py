@@ -39,7 +39,7 @@ class OperatorTime(Closed):
     part: str = Field(
         default="", description="of a collective: tensor_parallel, data_parallel, pipeline_parallel; empty: not known"
     )
-    count: float = Field(ge=0, description="calls in one step")
+    count: float = Field(ge=0, description="calls in one step; of a message where it is sent")
     samples_us: tuple[float, ...] = Field(min_length=1, description="all calls of one step together, per profiled step")
 
 

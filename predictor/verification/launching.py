@@ -124,7 +124,7 @@ def last_line(log: str) -> str:
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     own = next((number for number, line in enumerate(lines) if LAUNCHER_LINE.search(line)), len(lines))
     told = lines[:own] or lines
-    return told[-1] if told else "it printed nothing"
+    return told[-1].removeprefix("error: ") if told else "it printed nothing"
 
 
 def launch(runner: Runner, config: Path, folder: Path, ranks: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import mean, median
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from predictor.costs.catalogue import catalogue
 from predictor.costs.collectives import COLLECTIVES
@@ -50,18 +50,31 @@ class MeasuredCalls:
     us: float
     count: float
 
+    def __add__(self, other: MeasuredCalls) -> MeasuredCalls:
+        """Return both together."""
+        return MeasuredCalls(self.us + other.us, self.count + other.count)
+
+
+AnyCalls = TypeVar("AnyCalls", Calls, MeasuredCalls)
+
 
 def predicted_time(cost: Cost) -> PredictedTime:
     """Return a cost as records have it."""
     return PredictedTime(us=cost.us, low_us=cost.low_us, high_us=cost.high_us, source=cost.source.label)
 
 
-def _calls_by_pass(step: StepTasks, stage: StageTasks) -> Iterator[tuple[PassName, Task, float]]:
+def _sends(step: StepTasks, stage: StageTasks, number: int) -> tuple[tuple[PassName, int], tuple[PassName, int]]:
+    """Return the messages that a stage sends per micro-batch forward and backward; every chunk but the ends sends."""
+    chunks = len(stage.chunks)
+    return ("forward", chunks - (number == len(step.stages) - 1)), ("backward", chunks - (number == 0))
+
+
+def _calls_by_pass(step: StepTasks, number: int) -> Iterator[tuple[PassName, Task, float]]:
     """Yield every task of a stage with its pass and the number of times that one step runs it.
 
-    Half of a stage's messages carry activations, the others gradients.
+    A message is counted where it is sent.
     """
-    count = step.num_micro_batches
+    stage, count = step.stages[number], step.num_micro_batches
     for chunk in stage.chunks:
         for block, times in chunk.blocks:
             passes: tuple[tuple[PassName, list[Task]], ...] = (
@@ -72,23 +85,24 @@ def _calls_by_pass(step: StepTasks, stage: StageTasks) -> Iterator[tuple[PassNam
             for step_pass, tasks in passes:
                 for task in tasks:
                     yield step_pass, task, task.times * times * count
-    halves: tuple[PassName, PassName] = ("forward", "backward")
-    for task in step.message if stage.num_messages else ():
-        for half in halves:
-            yield half, task, task.times * stage.num_messages * count / 2
+    for task in step.message:
+        for step_pass, sent in _sends(step, stage, number):
+            yield step_pass, task, task.times * sent * count
     for task in stage.end.calls():
         yield "end", task, task.times
 
 
-def predicted_operators(step: StepTasks, stage: StageTasks, system: PublishedSystem) -> dict[Key, Calls]:
+def predicted_operators(step: StepTasks, stage: int, system: PublishedSystem) -> dict[Key, Calls]:
     """Return all operators and collectives of a stage's step, hidden traffic included."""
     summed: dict[Key, Calls] = {}
     for step_pass, task, times in _calls_by_pass(step, stage):
+        if not times:
+            continue
         part = str(task.part) if task.operator.name in COLLECTIVES else ""
         key = Key(step_pass, task.name, part)
         calls = Calls(system.cost(task.operator, task.direction, task.shape) * times, times)
         summed[key] = summed[key] + calls if key in summed else calls
-    return {key: calls for key, calls in summed.items() if calls.count > 0.0}
+    return summed
 
 
 def measured_operators(launches: Sequence[MeasuredRun], stage: int) -> dict[Key, MeasuredCalls]:
@@ -108,14 +122,33 @@ def measured_operators(launches: Sequence[MeasuredRun], stage: int) -> dict[Key,
     }
 
 
-def _with_parts_as_measured(predicted: dict[Key, Calls], measured: dict[Key, MeasuredCalls]) -> dict[Key, Calls]:
-    """Return predicted calls whose parts are merged where the measurement does not tell them apart."""
-    merged: dict[Key, Calls] = {}
-    for key, calls in predicted.items():
-        whole = key._replace(part="")
-        chosen = whole if key.part and whole in measured else key
-        merged[chosen] = merged[chosen] + calls if chosen in merged else calls
+def _renamed(calls: dict[Key, AnyCalls], names: dict[Key, Key]) -> dict[Key, AnyCalls]:
+    """Return calls under other keys; those that come together are added."""
+    merged: dict[Key, AnyCalls] = {}
+    for key, value in calls.items():
+        new = names.get(key, key)
+        merged[new] = merged[new] + value if new in merged else value
     return merged
+
+
+def matched(
+    predicted: dict[Key, Calls], measured: dict[Key, MeasuredCalls]
+) -> tuple[dict[Key, Calls], dict[Key, MeasuredCalls]]:
+    """Return both sides with the collectives' keys brought together.
+
+    What a recorder does not tell apart is compared together: parts that it does not name, and passes where the two
+    sides see different ones, as of a message or of a reduction that runs beside the backward pass.
+    """
+    whole = {key: key._replace(part="") for key in predicted if key.part and key._replace(part="") in measured}
+    predicted = _renamed(predicted, whole)
+    for name, part in {(key.name, key.part) for key in measured if key.name in COLLECTIVES}:
+        seen = [key for key in measured if (key.name, key.part) == (name, part)]
+        expected = [key for key in predicted if (key.name, key.part) == (name, part)]
+        if expected and set(seen) != set(expected):
+            common = expected[0] if len(expected) == 1 else seen[0]
+            predicted = _renamed(predicted, dict.fromkeys(expected, common))
+            measured = _renamed(measured, dict.fromkeys(seen, common))
+    return predicted, measured
 
 
 def _why_not_predicted(key: Key, predicted: dict[Key, Calls]) -> str:
@@ -133,11 +166,11 @@ def compared_operators(
 ) -> list[OperatorOfStep]:
     """Return every operator of every stage, predicted beside measured, the longest first; none if none was recorded."""
     rows: list[OperatorOfStep] = []
-    for stage, tasks in enumerate(prediction.tasks.stages):
-        measured = measured_operators(launches, stage)
-        if not measured:
+    for stage in range(len(prediction.tasks.stages)):
+        recorded = measured_operators(launches, stage)
+        if not recorded:
             continue
-        predicted = _with_parts_as_measured(predicted_operators(prediction.tasks, tasks, system), measured)
+        predicted, measured = matched(predicted_operators(prediction.tasks, stage, system), recorded)
         of_stage = []
         for key in {**predicted, **measured}:
             calls, ran = predicted.get(key), measured.get(key)

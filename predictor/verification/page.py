@@ -28,6 +28,7 @@ from predictor.verification.run_text import (
     operator_cells,
     part_cells,
     run_cells,
+    together,
 )
 from predictor.verification.runs import Verified
 
@@ -103,6 +104,7 @@ def _run_section(run: Verified) -> str:
             content.append(_html_table(OPERATOR_HEAD, [operator_cells(row, step_us) for row in listed]))
         if more:
             content.append(f"<p>and {more} more, each smaller</p>")
+        content.append(_paragraphs(together(record, stage)))
     return f"<section><h2>{escape(record.name)}</h2>{''.join(content)}</section>"
 
 

@@ -57,7 +57,8 @@ def record(
         try:
             read_measured_run(place)
         except RecordError:
-            progress(f"{configuration.name}: launch {number} of {repeat} on {configuration.num_gpus} {runner.device}")
+            ranks = f"{configuration.num_gpus} rank{'s' * (configuration.num_gpus > 1)}"
+            progress(f"{configuration.name}: launch {number} of {repeat}, {ranks}, {runner.device}")
             launch(runner, folder / CONFIG_FILE, place, configuration.num_gpus)
             read_measured_run(place)
     return [read_measured_run(folder / f"{LAUNCH}{number}") for number in range(1, repeat + 1)]

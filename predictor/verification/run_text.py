@@ -31,7 +31,7 @@ def milliseconds(us: float | None, step_us: float) -> str:
     """Return milliseconds with the digits that suit a step; a dash where there is none."""
     if us is None:
         return NOTHING
-    digits = 3 if step_us < 1e5 else 2 if step_us < 1e6 else 1
+    digits = 4 if step_us < 1e4 else 3 if step_us < 1e5 else 2 if step_us < 1e6 else 1
     return f"{us / 1e3:,.{digits}f}"
 
 
@@ -90,6 +90,21 @@ def listed_operators(run: VerifiedRun, stage: int) -> tuple[list[OperatorOfStep]
     return listed, len(rows) - len(listed)
 
 
+def together(run: VerifiedRun, stage: int) -> list[str]:
+    """Return what all operators, and all collectives, of a stage take beside the step; traffic may be hidden."""
+    lines = []
+    for label, are_collectives in (("operators", False), ("collectives, hidden or not", True)):
+        rows = [row for row in run.operators if row.stage == stage and bool(row.part) is are_collectives]
+        if rows:
+            predicted_us = sum(row.predicted.us for row in rows if row.predicted is not None)
+            measured_us = sum(row.measured_us for row in rows if row.measured_us is not None)
+            lines.append(
+                f"All {label}: predicted {milliseconds(predicted_us, run.measured_us)} ms, measured "
+                f"{milliseconds(measured_us, run.measured_us)} ms, {measured_us / run.measured_us:.0%} of the step."
+            )
+    return lines
+
+
 def headline(run: VerifiedRun) -> str:
     """Return the step in one line."""
     predicted = run.predicted
@@ -117,9 +132,7 @@ def circumstances(run: VerifiedRun) -> list[str]:
     profiled = [us for launch in run.launches for us in launch.profiled_us]
     if profiled:
         slower = median(profiled) / run.measured_us - 1.0
-        lines.append(
-            f"Operators are from {len(profiled)} steps under the profiler, which took {slower:+.1%} of the step."
-        )
+        lines.append(f"Operators: {len(profiled)} steps under the profiler, {slower:+.1%} against the timed ones.")
     return lines
 
 
@@ -138,6 +151,7 @@ def _detailed(run: VerifiedRun) -> list[str]:
             lines += ["", f"Operators and collectives of {title}", *_table(OPERATOR_HEAD, cells, 2)]
             if more:
                 lines.append(f"and {more} more, each below {SMALLEST_LISTED:.1%} of the step; --json lists all")
+            lines += together(run, stage)
     if run.parts and not run.operators:
         lines += ["", "Operators: not recorded in this run."]
     if run.operator_error is not None:

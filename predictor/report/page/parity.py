@@ -71,7 +71,7 @@ def parity(points: Sequence[ParityPoint], what: str) -> str:
     shapes += [
         path(
             f"M{pixels(LEFT)} {pixels(bottom)}L{pixels(LEFT + SIZE)} {pixels(TOP)}",
-            class_="grid",
+            stroke="#7f7f7f",
             stroke_dasharray="5 4",
         ),
         text(LEFT + SIZE / 2, bottom + 40, f"{what} measured, ms", text_anchor="middle"),
