@@ -25,6 +25,7 @@ GPU_PYTHON := python3
 GPU_MINUTES := 9
 GPU_OUT := results/survey
 GPU_RESULTS := results/gpu
+GPU_SYSTEM := H100
 KIT_PYTHONS := 3.11 3.12 3.13 3.14
 KIT_MACHINES := x86_64
 
@@ -34,7 +35,7 @@ DATA_SHEETS := $(filter $(notdir $(wildcard regressors/*)), $(DATA_SHEET_SOURCES
 
 .DEFAULT_GOAL := help
 .PHONY: help predict test check check-profile format bench accuracy fit profile-smoke
-.PHONY: verify gpu-kit profile-gpu publish-gpu survey-emulated slurm-installed test-slurm test-launch clean
+.PHONY: verify verify-gpu gpu-kit profile-gpu publish-gpu survey-emulated slurm-installed test-slurm test-launch clean
 .SUFFIXES:
 
 help: ## list the targets
@@ -95,6 +96,10 @@ verify: $(WORKFLOW_READY) ## measure this CPU, predict 20 small training runs on
 	$(WORKFLOW) -m fitting fit --system $(VERIFY_OUT)/system.yaml --measurements $(VERIFY_OUT) --out $(VERIFY_OUT)/published
 	$(WORKFLOW) -m predictor verify profiling/verify --system $(VERIFY_OUT)/published --out $(VERIFY_OUT)/runs \
 		--device cpu --steps 8 --report $(VERIFY_OUT)/report.html
+
+verify-gpu: $(WORKFLOW_READY) ## predict 8 training runs on this machine's GPU, run them, and compare: GPU_SYSTEM=published system
+	$(WORKFLOW) -m predictor verify profiling/verify_gpu --system "$(GPU_SYSTEM)" --out results/verify_gpu \
+		--device cuda --report results/verify_gpu/report.html
 
 gpu-kit: $(TEST_READY) ## build the kit for a GPU machine without a network: KIT_PYTHONS, KIT_MACHINES
 	$(TEST) -m microbench kit --out $(GPU_KIT) --python $(KIT_PYTHONS) --machine $(KIT_MACHINES) --earlier $(GPU_RESULTS)

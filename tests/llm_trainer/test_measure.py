@@ -14,7 +14,8 @@ from llm_trainer.measure.configuration import read_measured_config  # noqa: E402
 from predictor.traces.measured_run import read_measured_run  # noqa: E402
 from predictor.traces.measured_step import OperatorTime  # noqa: E402
 
-CONFIGS = sorted((Path(__file__).resolve().parents[2] / "profiling" / "verify").glob("*.yaml"))
+PROFILING = Path(__file__).resolve().parents[2] / "profiling"
+CONFIGS = sorted([*PROFILING.glob("verify/*.yaml"), *PROFILING.glob("verify_gpu/*.yaml")])
 MODEL = {
     "num_layers": 2,
     "hidden_size": 128,
@@ -50,7 +51,7 @@ def measured(folder: Path, **training: Any) -> dict[tuple[str, str], OperatorTim
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_trainer_has_the_parameters_that_the_predictor_counts(path: Path) -> None:
-    config = read_measured_config(path, 1, False)
+    config = read_measured_config(path)
     assert config.model.num_parameters == config.run.model.num_parameters()
 
 
@@ -89,7 +90,7 @@ def test_recomputed_operators_are_a_pass_of_their_own(tmp_path: Path) -> None:
 )
 def test_what_the_trainer_does_not_have_is_refused_by_name(tmp_path: Path, change: dict[str, Any], named: str) -> None:
     with pytest.raises(ModelConfigurationError, match=named):
-        read_measured_config(write(tmp_path, **change), 1, False)
+        read_measured_config(write(tmp_path, **change))
 
 
 def test_bad_files_end_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

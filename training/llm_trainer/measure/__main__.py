@@ -24,7 +24,6 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--profiled", type=int, default=3, help="profiled steps behind them (default 3); 0: none")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--threads", type=int, default=1, help="of every rank on a CPU (default 1)")
-    parser.add_argument("--compile", action="store_true", help="run the model through torch.compile")
     return parser.parse_args(arguments)
 
 
@@ -36,18 +35,20 @@ def measure(arguments: argparse.Namespace) -> None:
     """
     import torch
 
-    from llm_trainer.measure.configuration import read_measured_config
+    from llm_trainer.measure.configuration import is_compiled, read_measured_config
     from llm_trainer.measure.recorder import OperatorRecorder
     from llm_trainer.measure.run import run_and_record
 
     torch.set_num_threads(arguments.threads)
-    config = read_measured_config(arguments.config, 1, arguments.compile)
+    config = read_measured_config(arguments.config)
     layout, rank = config.run.layout, int(os.environ.get("RANK", "0"))
     stages = layout.pipeline_parallel_size
     stage = rank * stages // layout.num_gpus
     facts = {"pipeline_stage": stage, "threads": arguments.threads}
     is_last = 0 < stage == stages - 1
-    recorder = OperatorRecorder(arguments.steps, arguments.warm_up, arguments.profiled, facts, is_last)
+    # A compiled model's kernels are of several operators at once.
+    profiled = 0 if is_compiled(config.run) else arguments.profiled
+    recorder = OperatorRecorder(arguments.steps, arguments.warm_up, profiled, facts, is_last)
     config.training.max_steps = recorder.num_steps
     run_and_record(config, recorder, arguments.out, arguments.device, config.content)
 

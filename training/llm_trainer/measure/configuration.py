@@ -66,8 +66,6 @@ def unsupported(run: TrainingRun) -> list[str]:
         "parallel_residual": model.parallel_residual,
         "qk_norm": model.qk_norm,
         "post_norms": model.post_norms,
-        "fused_side_kernels (plain PyTorch has no such kernel)": model.fused_side_kernels,
-        "fused_rope (plain PyTorch has no such kernel)": model.fused_rope,
         "layer_operators": model.layer_operators is not None,
     }
     return [name for name, is_refused in refused.items() if is_refused]
@@ -96,8 +94,13 @@ def model_config(run: TrainingRun) -> ModelConfig:
     )
 
 
-def training_config(run: TrainingRun, steps: int, is_compiled: bool) -> TrainingConfig:
-    """Return the trainer's settings of a run of so many steps."""
+def is_compiled(run: TrainingRun) -> bool:
+    """Return whether the model runs through torch.compile, which fuses what eager PyTorch runs kernel by kernel."""
+    return run.model.fused_side_kernels or run.model.fused_rope
+
+
+def training_config(run: TrainingRun) -> TrainingConfig:
+    """Return the trainer's settings of a run."""
     layout = run.layout
     return TrainingConfig(
         batch_size=run.micro_batch_size,
@@ -108,10 +111,10 @@ def training_config(run: TrainingRun, steps: int, is_compiled: bool) -> Training
         lr_scheduler="constant",
         warmup_steps=0,
         warmup_ratio=0.0,
-        max_steps=steps,
+        max_steps=1,  # the recorder knows how many
         use_amp=run.precision != "fp32",
         amp_dtype="float16" if run.precision == "fp16" else "bfloat16",
-        compile_model=is_compiled,
+        compile_model=is_compiled(run),
         save_steps=0,
         eval_strategy="no",
         report_to=["none"],
@@ -125,13 +128,8 @@ def training_config(run: TrainingRun, steps: int, is_compiled: bool) -> Training
     )
 
 
-def read_measured_config(path: Path, steps: int, is_compiled: bool) -> MeasuredConfig:
+def read_measured_config(path: Path) -> MeasuredConfig:
     """Read a configuration in the predictor's full form, with or without a system.
-
-    Args:
-        path: of a YAML file.
-        steps: to take.
-        is_compiled: the model runs through torch.compile.
 
     Raises:
         ModelConfigurationError: it is no configuration, or says something that the trainer does not have.
@@ -145,7 +143,7 @@ def read_measured_config(path: Path, steps: int, is_compiled: bool) -> MeasuredC
     refused = unsupported(run)
     if refused:
         raise ModelConfigurationError(f"{path}: llm_trainer does not have {'; '.join(refused)}")
-    return MeasuredConfig(content, run, model_config(run), training_config(run, steps, is_compiled))
+    return MeasuredConfig(content, run, model_config(run), training_config(run))
 
 
 def config_ranks(content: dict[str, Any]) -> int:

@@ -7,23 +7,37 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset
 
 from llm_trainer.measure.configuration import MeasuredConfig
 from llm_trainer.measure.recorder import OperatorRecorder
 from llm_trainer.models import TransformerLM
 from llm_trainer.training.make_engine import make_engine
+from predictor.workloads.run import TrainingRun
 
 SEED = 20_240_229
 
 
-def random_tokens(config: MeasuredConfig, steps: int) -> DataLoader[Any]:
-    """Return a loader of random samples; values of tokens do not change the time of a dense model."""
-    run = config.run
-    generator = torch.Generator().manual_seed(SEED)
-    shape = (run.global_batch_size * steps, run.model.sequence_length)
-    tokens = torch.randint(run.model.vocab_size, shape, generator=generator)
-    return DataLoader(TensorDataset(tokens), batch_size=run.micro_batch_size, drop_last=True)
+class RandomTokens(Dataset[dict[str, Any]]):
+    """Random samples; values of tokens do not change the time of a dense model."""
+
+    def __init__(self, samples: int, length: int, vocab_size: int) -> None:
+        """Draw (samples, length) tokens."""
+        self.tokens = torch.randint(vocab_size, (samples, length), generator=torch.Generator().manual_seed(SEED))
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        return len(self.tokens)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        """Return one sample."""
+        return {"input_ids": self.tokens[index], "labels": self.tokens[index]}
+
+
+def loader(run: TrainingRun, steps: int) -> DataLoader[Any]:
+    """Return the micro-batches of so many steps of all replicas."""
+    samples = RandomTokens(run.global_batch_size * steps, run.model.sequence_length, run.model.vocab_size)
+    return DataLoader(samples, batch_size=run.micro_batch_size, drop_last=True)
 
 
 def run_and_record(
@@ -57,4 +71,4 @@ def run_and_record(
         )
         engine.add_callback(recorder)
         model = TransformerLM(config.model)
-        engine.fit(model, engine.make_optimizer(model), random_tokens(config, recorder.num_steps))
+        engine.fit(model, engine.make_optimizer(model), loader(config.run, recorder.num_steps))
