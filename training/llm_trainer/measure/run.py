@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 from llm_trainer.measure.configuration import MeasuredConfig
 from llm_trainer.measure.recorder import OperatorRecorder
@@ -18,7 +18,7 @@ from predictor.workloads.run import TrainingRun
 SEED = 20_240_229
 
 
-class RandomTokens(Dataset[dict[str, Any]]):
+class RandomTokens:
     """Random samples; values of tokens do not change the time of a dense model."""
 
     def __init__(self, samples: int, length: int, vocab_size: int) -> None:
