@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields
+from itertools import islice
 from pathlib import Path
 from typing import Any, Self
 
@@ -87,6 +88,11 @@ class Trainer:
         return next(self.model.parameters()).device
 
     @property
+    def is_first_rank(self) -> bool:
+        """Return whether this is the rank that writes and speaks; before training every rank thinks so."""
+        return self.engine is None or bool(self.engine.fabric.is_global_zero)
+
+    @property
     def data_parallel_size(self) -> int:
         """Return how many of the started ranks see different samples.
 
@@ -142,13 +148,16 @@ class Trainer:
             self._num_workers = data_config.dataloader_num_workers
         return self.train()
 
-    def evaluate(self) -> dict[str, float]:
+    def evaluate(self, max_batches: int | None = None) -> dict[str, float]:
         """Return val_loss, the mean cross entropy in nats per token of ``eval_dataset``, and val_perplexity.
+
+        Args:
+            max_batches: after which it ends; None: all.
 
         Raises:
             TrainingError: there is no ``eval_dataset``.
         """
-        return self._evaluate()
+        return self._evaluate(max_batches)
 
     def generate_text(self, prompt: str, max_length: int = 100, **kwargs: Any) -> str:
         """Return a prompt's continuation by the model as it is.
@@ -243,7 +252,7 @@ class Trainer:
             state = engine.load_checkpoint(self._resume_from) if self._resume_from else engine.newest_state()
         return self._run(min(self.config.num_epochs, 1 + (state.epoch if state is not None else 0)))
 
-    def _evaluate(self) -> dict[str, float]:
+    def _evaluate(self, max_batches: int | None = None) -> dict[str, float]:
         """Return what ``evaluate`` returns."""
         if self.eval_dataset is None:
             raise TrainingError("eval_dataset is None; give Trainer one, or name validation texts in data_config")
@@ -252,7 +261,7 @@ class Trainer:
             self.model.to(get_device())
         total = tokens = 0.0
         with torch.no_grad(), _inference(self.model):
-            for number, batch in enumerate(self._loader(self.eval_dataset)):
+            for number, batch in enumerate(islice(self._loader(self.eval_dataset), max_batches)):
                 here = {name: value.to(self.device) for name, value in batch.items()}
                 if is_set_up and self.engine is not None:
                     loss = self.engine.validation_step(here, number)["loss"]
