@@ -143,7 +143,7 @@ class Order:
 class EpochData:
     """A loader that gives the batches of any epoch from any place on."""
 
-    def __init__(self, loader: Any, fabric: Fabric, seed: int, grace_s: float) -> None:
+    def __init__(self, loader: Any, fabric: Fabric, seed: int, grace_s: float, rank: int | None = None) -> None:
         """Make a user's loader repeatable.
 
         Args:
@@ -151,6 +151,7 @@ class EpochData:
             fabric: shares the samples of a DataLoader out over ranks.
             seed: of everything that is drawn.
             grace_s: how long workers outlive a signal, in seconds.
+            rank: whose share of the samples this is, where ranks share one; this rank's by default.
 
         Raises:
             TrainerError: it cannot be iterated.
@@ -160,13 +161,14 @@ class EpochData:
                 f"loader is a {type(loader).__name__}; it must be a DataLoader or an iterable of batches"
             )
         self._fabric = fabric
+        self._rank = fabric.global_rank if rank is None else rank
         self._seed = seed
         self._moves = fabric.device.type != "cpu"
         is_plain = type(loader) is DataLoader
         loader = _shared_out(loader, fabric, seed) if isinstance(loader, DataLoader) else loader
         sampler = getattr(loader, "batch_sampler", None)
         sampler = getattr(loader, "sampler", None) if sampler is None else sampler
-        self._order = Order(sampler, _generators(loader, sampler), seed, fabric.global_rank)
+        self._order = Order(sampler, _generators(loader, sampler), seed, self._rank)
         self._is_seekable = is_plain and not isinstance(loader.dataset, IterableDataset)
         self._has_workers = getattr(loader, "num_workers", 0) > 0
         self._loader = _rebuilt(loader, self._order, grace_s) if self._is_seekable else loader
@@ -189,7 +191,7 @@ class EpochData:
         stream = RandomStream()
         with stream:
             self._order.seed_epoch()
-            seed_host(derive_seed(self._seed, "stream", epoch, self._fabric.global_rank))
+            seed_host(derive_seed(self._seed, "stream", epoch, self._rank))
             batches = iter(self._loader)
         end = object()
         number = 0
@@ -242,8 +244,12 @@ def _length(loader: Any) -> int | None:
 def _shared_out(loader: Any, fabric: Fabric, seed: int) -> Any:
     """Return a loader that gives each rank its share, in the order of the seed."""
     is_distributed = isinstance(getattr(loader, "sampler", None), DistributedSampler)
+    # ranks that all compute one model share nothing out, and keep the order that a single rank has
+    shares = getattr(fabric.strategy, "distributed_sampler_kwargs", None) or {"num_replicas": 1}
     # Fabric's wrapper counts epochs by itself, from 0 in a resumed run too; the loader inside it has the sampler.
-    shared: Any = fabric.setup_dataloaders(loader, move_to_device=False)._dataloader
+    shared: Any = fabric.setup_dataloaders(
+        loader, use_distributed_sampler=shares["num_replicas"] > 1, move_to_device=False
+    )._dataloader
     sampler = getattr(shared, "sampler", None)
     if isinstance(sampler, DistributedSampler) and not is_distributed:
         sampler.seed = derive_seed(seed, "share") >> 32

@@ -64,6 +64,21 @@ class TrainingLoop(ABC):
             TrainerPhase.EPOCH_END: self._end_epoch,
         }
 
+    @property
+    def data_rank(self) -> int:
+        """Return which share of the samples this rank gets: ranks that compute one model together get the same."""
+        return self.ranks.rank
+
+    @property
+    def random_rank(self) -> int:
+        """Return which random numbers training draws on this rank: ranks with the same draw alike."""
+        return self.ranks.rank
+
+    def make_data(self, loader: Any, purpose: str) -> EpochData:
+        """Return the batches of a loader, in an order of the run's seed and a purpose of their own."""
+        seed = derive_seed(self.seed, purpose)
+        return EpochData(loader, self.fabric, seed, self.config.grace_period_seconds, self.data_rank)
+
     @abstractmethod
     def training_step(self, batch: Any, batch_idx: int) -> dict[str, Any]:
         """Return a mapping with the loss of a batch."""
@@ -263,7 +278,7 @@ class TrainingLoop(ABC):
         assert self.state.val is not None
         self._enter(TrainerPhase.VAL_START_EPOCH)
         self.state.val.train_rng = capture_rng()
-        seed_all(derive_seed(self.seed, "validation", self.state.global_step, self.ranks.rank))
+        seed_all(derive_seed(self.seed, "validation", self.state.global_step, self.random_rank))
         self.state.phase = TrainerPhase.VAL_BATCH_FORWARD
 
     def _begin_val_batches(self) -> Iterator[Any]:
