@@ -12,6 +12,7 @@ import sys
 from contextlib import redirect_stderr, redirect_stdout
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -26,7 +27,7 @@ from tests.llm_trainer import small
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = ROOT / "training" / "scripts"
-CONFIG = {
+CONFIG: dict[str, dict[str, Any]] = {
     "model": {"d_model": 32, "n_heads": 2, "n_layers": 1, "d_ff": 64, "max_seq_len": 32},
     "training": {"batch_size": 8, "learning_rate": "1e-3", "num_epochs": 1, "max_steps": 6, "warmup_steps": 2,
                  "save_steps": 3, "logging_steps": 2, "report_to": []},
