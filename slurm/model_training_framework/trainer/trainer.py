@@ -174,7 +174,7 @@ class GenericTrainer(TrainingLoop):
     def _set_up(self, model: nn.Module, optimizer: Optimizer, scheduler: Any) -> None:
         config = self.config
         self.ranks = Ranks(self.fabric.global_rank, self.fabric.world_size, config.checkpoint_timeout_seconds)
-        store = CheckpointStore(config.checkpoint_folder, config.save_top_k, config.monitor, config.mode)
+        store = CheckpointStore.of(config)
         problem = ""
         if self.ranks.is_first:
             try:
@@ -376,7 +376,7 @@ class GenericTrainer(TrainingLoop):
         path = None if checkpoint_path is None else Path(checkpoint_path)
         config = self.config
         if self._checkpointer is None:
-            store = CheckpointStore(config.checkpoint_folder, config.save_top_k, config.monitor, config.mode)
+            store = CheckpointStore.of(config)
             stored = store.newest_good() if path is None else store.good(path)
         else:
             stored = self._checkpointer.find(path)

@@ -126,7 +126,9 @@ class TrainingConfig(Section):
 
     def _lists(self) -> None:
         """Check fields of several values; a single reporter is a list of itself."""
-        reporters: Any = [self.report_to] if isinstance(self.report_to, str) else self.report_to
+        reporters: Any = self.report_to
+        if isinstance(reporters, str):
+            reporters = [reporters]
         if not isinstance(reporters, list | tuple) or not all(name in REPORTERS for name in reporters):
             raise self._refuse("report_to", f"expected a list of {', '.join(REPORTERS)}")
         betas: Any = self.betas

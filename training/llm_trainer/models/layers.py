@@ -21,7 +21,7 @@ class Context:
         mask: True where a query may see a key, broadcast to (batch, heads, queries, keys); None: as ``is_causal`` says.
         is_causal: a query sees itself and the keys before it.
         cos: of the rotary angles, (batch or 1, sequence, 1, 1, d_head); None without rotary positions.
-        sin: as ``cos``.
+        sin: signed sines, as ``cos``.
         cache: keys and values of earlier tokens.
     """
 
@@ -63,13 +63,10 @@ class Attention(nn.Module):
             qkv = self.qkv(hidden)
         batch, sequence, width = qkv.shape
         qkv = qkv.view(batch, sequence, width // ((self.group + 2) * self.d_head), self.group + 2, self.d_head)
+        query, key, value = qkv.split((self.group, 1, 1), dim=3)
         if context.cos is not None and context.sin is not None:
-            heads, value = qkv.split((self.group + 1, 1), dim=3)
             with operator("rope"):
-                heads = rotate(heads, context.cos, context.sin)
-            query, key = heads.split((self.group, 1), dim=3)
-        else:
-            query, key, value = qkv.split((self.group, 1, 1), dim=3)
+                query, key = (rotate(heads, context.cos, context.sin) for heads in (query, key))
         query, key, value = (part.flatten(2, 3).transpose(1, 2) for part in (query, key, value))
         if context.cache is not None:
             key, value = context.cache.update(self.name, key, value)

@@ -9,16 +9,17 @@ from torch import Tensor
 
 
 def rotary_table(max_seq_len: int, d_head: int, theta: float) -> tuple[Tensor, Tensor]:
-    """Return cosines and sines, each (max_seq_len, d_head), of the angles position · theta^(-2i / d_head).
+    """Return cosines and signed sines, each (max_seq_len, d_head), of the angles position · theta^(-2i / d_head).
 
-    The second half of the columns repeats the first, as GPT-NeoX and LLaMA pair coordinate i with i + d_head / 2.
+    The second half of the columns repeats the first, as GPT-NeoX and LLaMA pair coordinate i with i + d_head / 2; sines
+    of the first half are negative, which saves ``rotate`` a pass.
 
     Source: Su et al. 2021, arXiv:2104.09864, equation 34.
     """
     frequencies = theta ** (-torch.arange(0, d_head, 2, dtype=torch.float32) / d_head)
     angles = torch.outer(torch.arange(max_seq_len, dtype=torch.float32), frequencies)
-    angles = torch.cat((angles, angles), dim=-1)
-    return angles.cos(), angles.sin()
+    cos, sin = angles.cos(), angles.sin()
+    return torch.cat((cos, cos), dim=-1), torch.cat((-sin, sin), dim=-1)
 
 
 def rotate(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -27,10 +28,10 @@ def rotate(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     Args:
         heads: (…, d_head).
         cos: of the angles; broadcast over ``heads``, with the same dtype.
-        sin: as ``cos``.
+        sin: signed sines, as ``cos``.
     """
     first, second = heads.chunk(2, dim=-1)
-    return heads * cos + torch.cat((-second, first), dim=-1) * sin
+    return torch.addcmul(heads * cos, torch.cat((second, first), dim=-1), sin)
 
 
 def sinusoidal_table(max_seq_len: int, d_model: int) -> Tensor:

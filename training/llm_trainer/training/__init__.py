@@ -2,5 +2,6 @@
 
 from llm_trainer.training.optimizer import create_optimizer
 from llm_trainer.training.scheduler import create_scheduler
+from llm_trainer.training.trainer import Trainer
 
-__all__ = ["create_optimizer", "create_scheduler"]
+__all__ = ["Trainer", "create_optimizer", "create_scheduler"]

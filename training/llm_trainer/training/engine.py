@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
 from llm_trainer.config import TrainingConfig
+from llm_trainer.models import TransformerLM
 from llm_trainer.models.operators import operator
+from llm_trainer.training.batches import model_inputs, num_targets
 from llm_trainer.training.optimizer import create_optimizer
 from llm_trainer.training.settings import engine_config, warn_of_precision
-from model_training_framework.trainer import GenericTrainer
-
-INPUTS = ("input_ids", "attention_mask", "labels")
+from model_training_framework.trainer import CheckpointError, GenericTrainer, ResumeState
+from model_training_framework.trainer.checkpoint import read_state
+from model_training_framework.trainer.checkpoint_store import CheckpointStore
 
 
 class Engine(GenericTrainer):
@@ -27,6 +28,7 @@ class Engine(GenericTrainer):
 
     Attributes:
         training_config: what ``config``, the base class's, is made of.
+        identity: by name, what a run must have in common with the one whose checkpoint it goes on from.
     """
 
     def __init__(self, training_config: TrainingConfig, experiment_dir: str | Path = ".", **changes: Any) -> None:
@@ -42,6 +44,7 @@ class Engine(GenericTrainer):
             TrainerError: the devices, the precision or the strategy cannot be had.
         """
         self.training_config = training_config
+        self.identity: dict[str, Any] = {}
         super().__init__(engine_config(training_config, experiment_dir, **changes))
         warn_of_precision(training_config, self.fabric.device.type)
 
@@ -65,20 +68,17 @@ class Engine(GenericTrainer):
             model.compile()
         return super().set_up_model(model, optimizer)
 
-    def inputs(self, batch: Any) -> dict[str, Tensor]:
-        """Return the model's arguments of a batch; the tokens are the labels where it has none."""
-        if not isinstance(batch, Mapping):
-            batch = {"input_ids": batch[0] if isinstance(batch, list | tuple) else batch}
-        arguments = {name: batch[name] for name in INPUTS if batch.get(name) is not None}
-        return {"labels": arguments["input_ids"], **arguments}
-
     def training_step(self, batch: Any, batch_idx: int) -> dict[str, Any]:
         """Return the mean cross entropy of a batch's next tokens."""
-        return {"loss": self.model(**self.inputs(batch)).loss}
+        return {"loss": self.model(**model_inputs(batch)).loss}
 
     def validation_step(self, batch: Any, batch_idx: int) -> dict[str, Any]:
         """Return the mean cross entropy of a batch's next tokens."""
-        return {"loss": self.model(**self.inputs(batch)).loss}
+        return {"loss": self.model(**model_inputs(batch)).loss}
+
+    def validation_weight(self, batch: Any) -> int:
+        """Return how many tokens a validation batch predicts: val_loss is a mean over tokens."""
+        return num_targets(batch)
 
     def update(self) -> None:
         """Clip the gradients, step the optimizer and drop the gradients."""
@@ -92,3 +92,35 @@ class Engine(GenericTrainer):
     def clip_gradients(self, max_norm: float) -> None:
         """Scale the gradients down to a norm, over all weights."""
         self.fabric.clip_gradients(self.model, self.optimizer, max_norm=max_norm, error_if_nonfinite=False)
+
+    def whole_model(self) -> TransformerLM | None:
+        """Return the trained model with all of its weights, on rank 0, and None elsewhere; call it on every rank."""
+        return self.module if self.fabric.is_global_zero else None
+
+    @property
+    def resume_path(self) -> Path | None:
+        """Return the checkpoint that ``load_checkpoint`` chose before ``fit``."""
+        return self._resume_from
+
+    def newest_state(self) -> ResumeState | None:
+        """Return where ``fit`` would go on; None where it would begin."""
+        stored = CheckpointStore.of(self.config).newest_good()
+        return read_state(stored) if stored is not None else None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps besides the base class's: what the run is."""
+        return {"identity": self.identity}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Check that a checkpoint is of this run.
+
+        Raises:
+            CheckpointError: something that decides the steps was another.
+        """
+        for name, value in self.identity.items():
+            before = state["identity"].get(name)
+            if before != value:
+                raise CheckpointError(
+                    f"{name} is {value!r}; {self.config.checkpoint_folder} has checkpoints of a run with {before!r}. "
+                    "Set it back, or choose another checkpoint_dir"
+                )

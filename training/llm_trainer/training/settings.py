@@ -15,6 +15,7 @@ from lightning_fabric.plugins.environments import SLURMEnvironment
 from llm_trainer.config import TrainingConfig
 from llm_trainer.exceptions import TrainingError
 from model_training_framework.trainer import GenericTrainerConfig
+from model_training_framework.trainer.config import KEPT_FOR_SAFETY
 
 log = logging.getLogger(__name__)
 MIXED = {"float16": "16-mixed", "bfloat16": "bf16-mixed"}
@@ -114,6 +115,8 @@ def engine_config(config: TrainingConfig, experiment_dir: str | Path, **changes:
         "checkpoint_dir": Path(config.checkpoint_dir),
         "save_every_n_steps": config.save_steps or None,
         "save_every_n_epochs": None,
+        "save_top_k": 0 if config.max_checkpoints else -1,
+        "keep_last": max(KEPT_FOR_SAFETY, config.max_checkpoints),
         "validate_every_n_steps": config.eval_steps if validates_in_steps else None,
         "validate_every_n_epochs": None if validates_in_steps else 1,
         "log_every_n_steps": config.logging_steps,
