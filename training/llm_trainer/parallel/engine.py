@@ -15,13 +15,14 @@ from torch.optim import Optimizer
 from llm_trainer.config import TrainingConfig
 from llm_trainer.exceptions import TrainingError
 from llm_trainer.models import TransformerLM
-from llm_trainer.models.pretrained import HEAD, TOKENS
+from llm_trainer.models.hugging_face import HEAD, TOKENS
 from llm_trainer.parallel import gradients, state
 from llm_trainer.parallel.mesh import DATA, PIPELINE, TENSOR, check_model, layout_of
 from llm_trainer.parallel.pipeline import MicroBatches, Pipeline, cut
 from llm_trainer.parallel.sharding import shard_optimizer, shard_weights
 from llm_trainer.parallel.strategy import LayoutStrategy
 from llm_trainer.parallel.tensor import split_tensors
+from llm_trainer.training.batches import model_inputs
 from llm_trainer.training.engine import Engine
 from llm_trainer.training.settings import ranks_of
 from model_training_framework.trainer.checkpoint import Snapshot
@@ -173,7 +174,7 @@ class ParallelEngine(Engine):
                 result = super().forward_backward(batch, batch_idx, share)
             else:
                 self._enter(TrainerPhase.TRAIN_BATCH_FORWARD)
-                result = {"loss": self._pipeline.train([self.inputs(part) for part in batch])}
+                result = {"loss": self._pipeline.train([model_inputs(part) for part in batch])}
         if self.layout.tensor_parallel_size > 1:
             gradients.align(self._weights.values())
         return result
@@ -184,7 +185,7 @@ class ParallelEngine(Engine):
             if self._pipeline is None:
                 return _plain(super().validation_step(batch, batch_idx))
             parts = batch if isinstance(batch, list) else [batch]
-            losses = self._pipeline.evaluate([self.inputs(part) for part in parts])
+            losses = self._pipeline.evaluate([model_inputs(part) for part in parts])
         weigh = super().validation_weight
         weights = losses.new_tensor([weigh(part) for part in parts])
         return {"loss": (losses * weights).sum() / weights.sum()}
