@@ -57,6 +57,11 @@ class ParallelEngine(Engine):
         if self.layout.pipeline_parallel_size > 1:
             changes = {**changes, "gradient_accumulation_steps": 1}  # a batch is all micro-batches of a step
         super().__init__(training_config, experiment_dir, **changes)
+        if self._has_mesh and self.config.precision == "16-mixed":
+            raise TrainingError(
+                "amp_dtype is 'float16'; ranks that hold different weights do not agree on the scale of the loss. "
+                "Try bfloat16, or zero_stage 0 or 1 without tensor and pipeline parallelism"
+            )
 
     @property
     def mesh(self) -> DeviceMesh:
@@ -129,7 +134,7 @@ class ParallelEngine(Engine):
     def _join_stages(self, is_tied: bool) -> None:
         """Connect the stages of a pipeline, and the two copies of a tied embedding."""
         mesh, layout = self.mesh, self.layout
-        self._pipeline = Pipeline(self.module, layout, mesh[PIPELINE].get_group(), self.fabric.device)
+        self._pipeline = Pipeline(self.module, layout, mesh[PIPELINE].get_group(), self.fabric)
         if not is_tied:
             return
         name = TOKENS if TOKENS in self._weights else HEAD if HEAD in self._weights else None

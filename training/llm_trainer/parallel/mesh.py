@@ -63,7 +63,7 @@ class ParallelLayout:
     @property
     def is_sharded(self) -> bool:
         """Return whether data ranks shard weights or gradients (FSDP2)."""
-        return self.zero_stage >= 2
+        return self.zero_stage >= 2 and self.data_parallel_size > 1
 
     def layers_of(self, num_layers: int) -> list[range]:
         """Return the layers of every stage."""
@@ -112,11 +112,6 @@ def layout_of(training: TrainingConfig, world_size: int) -> ParallelLayout:
         )
     if pipeline > 1:
         _check_schedule(layout, training)
-    if training.use_amp and training.amp_dtype == "float16" and (layout.is_model_split or layout.is_sharded):
-        raise TrainingError(
-            "amp_dtype is 'float16'; ranks that hold different weights cannot agree on the scale of the loss. "
-            "Try bfloat16, or zero_stage 0 or 1 without tensor and pipeline parallelism"
-        )
     return layout
 
 
@@ -149,7 +144,7 @@ def _check_schedule(layout: ParallelLayout, training: TrainingConfig) -> None:
             f"compile_model is true with pipeline_schedule {name!r}; torch does not compile a backward pass that is "
             "split. Try compile_model false, or 1f1b"
         )
-    if layout.zero_stage == 3:  # with torch 2.13 gradients are wrong, without an error
+    if layout.is_sharded and layout.zero_stage == 3:  # with torch 2.13 gradients are wrong, without an error
         raise TrainingError(
             f"zero_stage is 3 with pipeline_schedule {name!r}; a backward pass that is split needs weights that stay "
             "gathered. Try zero_stage 2, or 1f1b"
