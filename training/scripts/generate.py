@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     from llm_trainer.exceptions import ModelConfigurationError
     from llm_trainer.models import TransformerLM
     from llm_trainer.tokenizer import BPETokenizer
-    from llm_trainer.training.utils import get_device, set_seed
+    from llm_trainer.training.utils import get_device
     from llm_trainer.utils.generation import GenerationConfig, TextGenerator
 
     if not arguments.prompts and not arguments.interactive:
@@ -43,12 +43,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     is_sampling = arguments.temperature > 0.0
     if is_sampling:
         chosen["temperature"] = arguments.temperature
-    config = GenerationConfig(max_length=arguments.max_length, do_sample=is_sampling, **chosen)
+    config = GenerationConfig(max_length=arguments.max_length, do_sample=is_sampling, seed=arguments.seed, **chosen)
     device = get_device()
     model = TransformerLM.from_pretrained(arguments.model_path).to(device)
     generator = TextGenerator(model, BPETokenizer.from_pretrained(arguments.model_path), device)
-    if arguments.seed is not None:
-        set_seed(arguments.seed)
     for prompt in arguments.prompts:
         say(generator.generate(prompt, config))
     if arguments.interactive:

@@ -22,7 +22,7 @@ from llm_trainer.training.batches import model_inputs, num_targets
 from llm_trainer.training.console import ConsoleLog
 from llm_trainer.training.engine import Engine
 from llm_trainer.training.length import run_length, warn_of_warmup
-from llm_trainer.training.make_engine import make_engine
+from llm_trainer.training.make_engine import is_replicated, make_engine
 from llm_trainer.training.outcome import Outcome, metrics_of
 from llm_trainer.training.scheduler import create_scheduler
 from llm_trainer.training.settings import ranks_of
@@ -173,8 +173,7 @@ class Trainer:
         from llm_trainer.utils.generation import GenerationConfig, TextGenerator
 
         generator = TextGenerator(self.model, self.tokenizer, self.device)
-        with _inference(self.model):
-            return str(generator.generate(prompt, GenerationConfig(max_length=max_length, **kwargs)))
+        return generator.generate(prompt, GenerationConfig(max_length=max_length, **kwargs))
 
     def save_model(self, save_path: str | Path) -> None:
         """Write model, tokenizer and training configuration to a folder; with several ranks, call it on all.
@@ -285,7 +284,7 @@ class Trainer:
             return self.engine.save_checkpoint()
 
     def _load_checkpoint(self, path: str | Path | None = None) -> ResumeState:
-        """Put a checkpoint's weights into the model; ``train`` goes on from there.
+        """Put a checkpoint's weights into the model, unless ranks share it; ``train`` goes on from there.
 
         Args:
             path: of a checkpoint, or of a folder of them, whose newest is taken; None: ``config.checkpoint_dir``.
@@ -300,8 +299,8 @@ class Trainer:
             engine = make_engine(self.config, folder, checkpoint_dir=Path())
             state = engine.load_checkpoint(place if is_checkpoint else None)
             self._resume_from = engine.resume_path
-            assert self._resume_from is not None
-            load_weights(self.model, read_part(self._resume_from / SHARED)["model"])
+            if is_replicated(self.config) and self._resume_from is not None:
+                load_weights(self.model, read_part(self._resume_from / SHARED)["model"])
         return state
 
     def _make_engine(self, num_epochs: int) -> Engine:
