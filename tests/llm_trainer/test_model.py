@@ -1,4 +1,4 @@
-"""The transformer: causal, indifferent to padding, caching and recomputation, and cut into stages without a difference."""
+"""The transformer is causal, and padding, caching, recomputation and stages change no result of it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,9 @@ def config_of(kind: str = "documented", **changes: Any) -> ModelConfig:
 
 def model_of(kind: str = "documented", **changes: Any) -> TransformerLM:
     torch.manual_seed(0)
-    return TransformerLM(config_of(kind, **changes)).eval()
+    model = TransformerLM(config_of(kind, **changes))
+    model.eval()
+    return model
 
 
 def tokens(batch: int = 2, length: int = LENGTH) -> torch.Tensor:
@@ -182,16 +184,19 @@ def test_recomputation_changes_no_gradient(kind: str, dropout: float) -> None:
 def test_recomputation_keeps_fewer_activations() -> None:
     kept = []
     for checkpointing in (False, True):
-        model, sizes = model_of(gradient_checkpointing=checkpointing).train(), []
-        with torch.autograd.graph.saved_tensors_hooks(lambda t, s=sizes: s.append(t.numel()) or t, lambda t: t):
+        model = model_of(gradient_checkpointing=checkpointing).train()
+        saved: list[torch.Tensor] = []
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda tensor, saved=saved: saved.append(tensor) or tensor, lambda tensor: tensor
+        ):
             model(tokens(), labels=tokens())
-        kept.append(sum(sizes))
+        kept.append(sum(tensor.numel() for tensor in saved))
     assert kept[1] < kept[0] / 2
 
 
 def test_dropout_is_of_training_only() -> None:
-    for rates in ({"dropout": 0.5}, {"attention_dropout": 0.5}):
-        model = model_of(**rates)
+    for rate in ("dropout", "attention_dropout"):
+        model = model_of("documented", **{rate: 0.5})
         torch.testing.assert_close(model(tokens()).logits, model(tokens()).logits)
         model.train()
         assert not torch.allclose(model(tokens()).logits, model(tokens()).logits, atol=1e-3)
@@ -244,7 +249,10 @@ def test_a_model_of_the_meta_device_becomes_the_same_model(kind: str) -> None:
 def test_a_share_of_the_heads_works_by_itself() -> None:
     """What a tensor-parallel rank has: rows of whole groups, and the columns that belong to them."""
     attention = model_of("llama").layers["0"].attention
-    hidden, context = torch.randn(2, 5, 32), model_of("llama")._context(torch.arange(5)[None], None, 0, torch.float, None)
+    hidden, context = (
+        torch.randn(2, 5, 32),
+        model_of("llama")._context(torch.arange(5)[None], None, 0, torch.float, None),
+    )
     whole = attention(hidden, context)
     rows, columns = attention.qkv.weight.chunk(2), attention.output.weight.chunk(2, dim=1)
     parts = []
