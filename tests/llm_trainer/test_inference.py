@@ -29,7 +29,7 @@ def tokenizer() -> BPETokenizer:
 def model(tokenizer: BPETokenizer) -> TransformerLM:
     torch.manual_seed(0)
     config = ModelConfig(
-        vocab_size=tokenizer.vocab_size, d_model=32, n_heads=4, n_layers=2, d_ff=64, max_seq_len=48, init_std=0.3
+        vocab_size=tokenizer.vocab_size, d_model=32, n_heads=4, n_layers=1, d_ff=64, max_seq_len=48, init_std=0.3
     )
     return TransformerLM(config)
 
@@ -47,7 +47,7 @@ def test_the_cache_and_the_compiler_change_no_answer(model: TransformerLM, token
     engine = InferenceEngine(model, tokenizer)
     expected = engine.batch_infer(PROMPTS, max_length=30)
     for options in ({"compile_model": False, "enable_kv_cache": False}, {"backend": "eager"}, {"compile_model": False}):
-        engine.optimize(**options)  # type: ignore[arg-type]
+        engine.optimize(**options)
         assert engine.batch_infer(PROMPTS, max_length=30) == expected
 
 
@@ -85,7 +85,8 @@ def test_an_int8_layer_is_within_its_rounding(has_bias: bool) -> None:
     linear = nn.Linear(64, 48, bias=has_bias)
     hidden = torch.randn(3, 5, 64)
     layer = Int8Linear(linear)
-    exact, ours = linear(hidden), layer(hidden)
+    with torch.no_grad():
+        exact, ours = linear(hidden), layer(hidden)
     # Each factor is off by at most half a step: |Σ(x + a)(w + b) - Σxw| ≤ Σ(|x| |b| + |w| |a| + |a| |b|).
     step_x, step_w = hidden.abs().amax(-1, keepdim=True) / 127, linear.weight.abs().amax(1) / 127
     bound = (
@@ -110,7 +111,7 @@ def test_a_quantised_model_answers_nearly_alike_and_leaves_the_model(
     assert float((exact - ours).norm() / exact.norm()) < 0.05
     assert not any(isinstance(module, nn.Linear) for module in small.modules())
     layers = [module for module in small.modules() if isinstance(module, Int8Linear)]
-    assert len(layers) == 2 * 4 + 1
+    assert len(layers) == 4 + 1
     assert {layer.weight.dtype for layer in layers} == {torch.int8}
     assert all(value.equal(model.state_dict()[name]) for name, value in before.items())
     engine = InferenceEngine(model, tokenizer)
@@ -138,6 +139,6 @@ def test_bad_values_are_one_line(model: TransformerLM, tokenizer: BPETokenizer) 
         ((["x"], 0), "num_runs is 0; it must be at least 1"),
     ):
         with pytest.raises(GenerationError, match=message):
-            engine.benchmark(*arguments)  # type: ignore[arg-type]
+            engine.benchmark(*arguments)
     with pytest.raises(GenerationError, match="max_length is 49 tokens; max_seq_len of the model is 48"):
         engine.infer("x", max_length=49)

@@ -58,6 +58,7 @@ def test_perplexity_counts_every_token_once(model: TransformerLM) -> None:
 
 def test_perplexity_of_equal_probabilities_is_the_vocabulary(model: TransformerLM) -> None:
     flat = TransformerLM(model.config)
+    assert flat.head is not None
     with torch.no_grad():
         flat.head.weight.zero_()
     assert compute_perplexity(flat, [{"input_ids": torch.randint(270, (2, 9))}]) == pytest.approx(270, rel=1e-5)
