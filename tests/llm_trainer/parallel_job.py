@@ -89,6 +89,7 @@ def train(run: Run, folder: Path) -> dict[str, Any]:
     data_parallel_size = run.ranks // (config.tensor_parallel_size * config.pipeline_parallel_size)
     rows = config.batch_size // data_parallel_size
     evaluation = loader(10, rows, 2) if run.has_evaluation else None
+    stored = engine.newest_state()
     calls = count_calls(run)
     try:
         engine.fit(model, optimizer, loader(run.samples, rows, 1), evaluation, scheduler)
@@ -97,7 +98,7 @@ def train(run: Run, folder: Path) -> dict[str, Any]:
     whole = engine.whole_model() if isinstance(engine, ParallelEngine) else model if engine.ranks.is_first else None
     if whole is not None:
         whole.save_pretrained(folder / "model")
-    return {"metrics": engine.metrics, "calls": calls["calls"]}
+    return {"calls": calls["calls"], "resumed_at": stored.global_step if stored is not None else 0}
 
 
 def count_calls(run: Run) -> dict[str, int]:

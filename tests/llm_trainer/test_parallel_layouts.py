@@ -27,6 +27,8 @@ LAYOUTS: dict[str, tuple[int, dict[str, Any], dict[str, Any]]] = {
         DEEP,
     ),
     "zero bubble": (2, {"pipeline_parallel_size": 2, "pipeline_schedule": "zero_bubble_h1"}, LLAMA),
+    "1F1B with ZeRO 1": (4, {"pipeline_parallel_size": 2, "zero_stage": 1}, {}),
+    "tensor with ZeRO 3": (4, {"tensor_parallel_size": 2, "zero_stage": 3}, LLAMA),
 }
 
 
@@ -63,3 +65,13 @@ def test_layout_trains_as_one_process(
     weights = TransformerLM.from_pretrained(tmp_path / "model").state_dict()
     expected_weights = TransformerLM.from_pretrained(expected / "model").state_dict()
     torch.testing.assert_close(dict(weights), dict(expected_weights), rtol=1e-4, atol=1e-5)
+
+
+def test_pipeline_takes_an_epochs_uneven_end(tmp_path: Path) -> None:
+    """26 samples: the last of 7 micro-batches is short, and the last step has no second one."""
+    alone, pipeline = tmp_path / "alone", tmp_path / "pipeline"
+    assert start(Run(samples=26), alone) == [0], logs(alone)
+    assert start(Run(2, {"pipeline_parallel_size": 2}, samples=26), pipeline) == [0, 0], logs(pipeline)
+    for here, there in zip(losses(pipeline), losses(alone), strict=True):
+        assert here == pytest.approx(there, rel=1e-5)
+    assert len(losses(alone)[0]) == 4

@@ -6,6 +6,7 @@ import json
 import logging
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ pytest.importorskip("tokenizers")
 from llm_trainer.config import DataConfig, TrainingConfig  # noqa: E402
 from llm_trainer.exceptions import TrainingError  # noqa: E402
 from llm_trainer.training import Trainer  # noqa: E402
+from llm_trainer.training.engine import Engine  # noqa: E402
 from llm_trainer.training.length import run_length  # noqa: E402
 from llm_trainer.training.settings import precision_of  # noqa: E402
 from model_training_framework.trainer import TrainingCallback  # noqa: E402
@@ -222,6 +224,19 @@ def test_bfloat16_trains_in_mixed_precision(tmp_path: Path) -> None:
 )
 def test_precision(use_amp: bool, amp_dtype: str, device: str, precision: str) -> None:
     assert precision_of(TrainingConfig(use_amp=use_amp, amp_dtype=amp_dtype), device) == precision
+
+
+def test_a_scaled_loss_that_is_clipped_has_no_fused_optimizer(tmp_path: Path) -> None:
+    """Fabric refuses to clip the gradients of an optimizer that unscales them itself."""
+    engine = Engine(small.training_config(tmp_path))
+    fused = {}
+    for precision, max_grad_norm in (("32-true", 1.0), ("16-mixed", 1.0), ("16-mixed", None)):
+        engine.config = replace(engine.config, precision=precision, max_grad_norm=max_grad_norm)
+        optimizer = engine.make_optimizer(small.model())
+        fused[precision, max_grad_norm] = bool(optimizer.defaults["fused"])
+        unscales = getattr(optimizer, "_step_supports_amp_scaling", False)
+        assert unscales is fused[precision, max_grad_norm]
+    assert fused == {("32-true", 1.0): True, ("16-mixed", 1.0): False, ("16-mixed", None): True}
 
 
 def test_save_model_and_from_pretrained(tmp_path: Path) -> None:

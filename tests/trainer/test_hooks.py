@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch.utils.data import DataLoader, TensorDataset
 
-from model_training_framework.trainer import GenericTrainer
+from model_training_framework.trainer import GenericTrainer, TrainingCallback
 from tests.trainer.job import Scenario, config_for
 
 
@@ -69,3 +71,21 @@ def test_without_epochs_between_validations_only_the_end_of_training_has_one(tmp
     run(Weighted(config), [torch.tensor([5.0, 1.0])])
     lines = [json.loads(line) for line in (tmp_path / "steps.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines if line["phase"] == "validation"] == [9]
+
+
+def test_workers_that_a_loader_keeps_end_with_the_training(tmp_path: Path) -> None:
+    """At exit Python waits for every child, and these outlive SIGTERM for the whole grace period."""
+    loader = DataLoader(TensorDataset(torch.ones(4, 2)), batch_size=None, num_workers=1, persistent_workers=True)
+    trainer = Weighted(config_for(Scenario(max_epochs=2, accumulation=1, has_validation=False), tmp_path))
+    model = torch.nn.Linear(2, 1)
+    seen: list[int] = []
+
+    class Count(TrainingCallback):
+        def on_epoch_end(self, trainer: Any, epoch: int, logs: dict[str, Any]) -> None:
+            seen.append(len(multiprocessing.active_children()))
+
+    trainer.add_callback(Count())
+    trainer.training_step = lambda batch, batch_idx: {"loss": model(batch[0]).sum()}  # type: ignore[method-assign]
+    trainer.fit(model, torch.optim.SGD(model.parameters(), lr=0.01), loader)
+    assert seen == [1, 1], "the worker is kept from epoch to epoch"
+    assert multiprocessing.active_children() == []

@@ -179,6 +179,13 @@ class EpochData:
         found = self._sought(epoch, start) if self._is_seekable else self._replayed(epoch, start)
         return map(self._fabric.to_device, found) if self._moves else found
 
+    def close(self) -> None:
+        """End workers that the loader keeps from epoch to epoch; at exit Python would wait for them, in vain."""
+        kept = getattr(self._loader, "_iterator", None)
+        if kept is not None:
+            kept._shutdown_workers()
+            self._loader._iterator = None
+
     def _sought(self, epoch: int, start: int) -> Iterator[Any]:
         self._order.epoch, self._order.start = epoch, start
         if not self._has_workers:

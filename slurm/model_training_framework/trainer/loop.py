@@ -49,6 +49,7 @@ class TrainingLoop(ABC):
         """Begin without data."""
         self._batches: Iterator[Any] | None = None
         self._val_batches: Iterator[Any] | None = None
+        self._all_data: list[EpochData] = []
         self._modes: list[tuple[Any, bool]] = []
         self._validated_step = -1
         self._is_stopping = False
@@ -77,7 +78,9 @@ class TrainingLoop(ABC):
     def make_data(self, loader: Any, purpose: str) -> EpochData:
         """Return the batches of a loader, in an order of the run's seed and a purpose of their own."""
         seed = derive_seed(self.seed, purpose)
-        return EpochData(loader, self.fabric, seed, self.config.grace_period_seconds, self.data_rank)
+        data = EpochData(loader, self.fabric, seed, self.config.grace_period_seconds, self.data_rank)
+        self._all_data.append(data)
+        return data
 
     @abstractmethod
     def training_step(self, batch: Any, batch_idx: int) -> dict[str, Any]:
@@ -147,6 +150,8 @@ class TrainingLoop(ABC):
             if isinstance(batches, Generator):
                 batches.close()
         self._batches = self._val_batches = None
+        for data in self._all_data:
+            data.close()
 
     def _start(self) -> None:
         self.state.phase = TrainerPhase.TRAINING_COMPLETE if self.is_done else TrainerPhase.TRAIN_START_EPOCH

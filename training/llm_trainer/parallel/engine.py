@@ -15,13 +15,14 @@ from torch.optim import Optimizer
 from llm_trainer.config import TrainingConfig
 from llm_trainer.exceptions import TrainingError
 from llm_trainer.models import TransformerLM
-from llm_trainer.models.pretrained import HEAD, TOKENS
+from llm_trainer.models.hugging_face import HEAD, TOKENS
 from llm_trainer.parallel import gradients, state
 from llm_trainer.parallel.mesh import DATA, PIPELINE, TENSOR, check_model, layout_of
 from llm_trainer.parallel.pipeline import MicroBatches, Pipeline, cut
 from llm_trainer.parallel.sharding import shard_optimizer, shard_weights
 from llm_trainer.parallel.strategy import LayoutStrategy
 from llm_trainer.parallel.tensor import split_tensors
+from llm_trainer.training.batches import model_inputs
 from llm_trainer.training.engine import Engine
 from llm_trainer.training.settings import ranks_of
 from model_training_framework.trainer.checkpoint import Snapshot
@@ -56,6 +57,11 @@ class ParallelEngine(Engine):
         if self.layout.pipeline_parallel_size > 1:
             changes = {**changes, "gradient_accumulation_steps": 1}  # a batch is all micro-batches of a step
         super().__init__(training_config, experiment_dir, **changes)
+        if self._has_mesh and self.config.precision == "16-mixed":
+            raise TrainingError(
+                "amp_dtype is 'float16'; ranks that hold different weights do not agree on the scale of the loss. "
+                "Try bfloat16, or zero_stage 0 or 1 without tensor and pipeline parallelism"
+            )
 
     @property
     def mesh(self) -> DeviceMesh:
@@ -128,7 +134,7 @@ class ParallelEngine(Engine):
     def _join_stages(self, is_tied: bool) -> None:
         """Connect the stages of a pipeline, and the two copies of a tied embedding."""
         mesh, layout = self.mesh, self.layout
-        self._pipeline = Pipeline(self.module, layout, mesh[PIPELINE].get_group(), self.fabric.device)
+        self._pipeline = Pipeline(self.module, layout, mesh[PIPELINE].get_group(), self.fabric)
         if not is_tied:
             return
         name = TOKENS if TOKENS in self._weights else HEAD if HEAD in self._weights else None
@@ -173,7 +179,7 @@ class ParallelEngine(Engine):
                 result = super().forward_backward(batch, batch_idx, share)
             else:
                 self._enter(TrainerPhase.TRAIN_BATCH_FORWARD)
-                result = {"loss": self._pipeline.train([self.inputs(part) for part in batch])}
+                result = {"loss": self._pipeline.train([model_inputs(part) for part in batch])}
         if self.layout.tensor_parallel_size > 1:
             gradients.align(self._weights.values())
         return result
@@ -184,7 +190,7 @@ class ParallelEngine(Engine):
             if self._pipeline is None:
                 return _plain(super().validation_step(batch, batch_idx))
             parts = batch if isinstance(batch, list) else [batch]
-            losses = self._pipeline.evaluate([self.inputs(part) for part in parts])
+            losses = self._pipeline.evaluate([model_inputs(part) for part in parts])
         weigh = super().validation_weight
         weights = losses.new_tensor([weigh(part) for part in parts])
         return {"loss": (losses * weights).sum() / weights.sum()}

@@ -91,7 +91,7 @@ def global_norm(weights: Iterable[nn.Parameter], mesh: DeviceMesh, device: torch
         shards = 1
         if isinstance(grad, DTensor):
             sizes = zip(grad.placements, grad.device_mesh.shape, strict=True)
-            shards = prod([size for placement, size in sizes if placement.is_shard()])
+            shards = prod([size for placement, size in sizes if not placement.is_replicate()])
         total += torch.linalg.vector_norm(local(grad), dtype=torch.float32).square() * shards / copies_of_plain
     if mesh.size() > 1:
         distributed.all_reduce(total)

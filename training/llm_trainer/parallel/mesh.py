@@ -63,7 +63,7 @@ class ParallelLayout:
     @property
     def is_sharded(self) -> bool:
         """Return whether data ranks shard weights or gradients (FSDP2)."""
-        return self.zero_stage >= 2
+        return self.zero_stage >= 2 and self.data_parallel_size > 1
 
     def layers_of(self, num_layers: int) -> list[range]:
         """Return the layers of every stage."""
@@ -112,11 +112,6 @@ def layout_of(training: TrainingConfig, world_size: int) -> ParallelLayout:
         )
     if pipeline > 1:
         _check_schedule(layout, training)
-    if training.use_amp and training.amp_dtype == "float16" and (layout.is_model_split or layout.is_sharded):
-        raise TrainingError(
-            "amp_dtype is 'float16'; ranks that hold different weights cannot agree on the scale of the loss. "
-            "Try bfloat16, or zero_stage 0 or 1 without tensor and pipeline parallelism"
-        )
     return layout
 
 
@@ -142,23 +137,25 @@ def _check_schedule(layout: ParallelLayout, training: TrainingConfig) -> None:
         raise TrainingError(
             f"gradient_accumulation_steps is {steps}; {name} runs them in {rounds} equal rounds. Try {rounds * size}"
         )
-    if schedules.SCHEDULES[name].splits_backward:
-        for field, is_set, way in (
-            ("compile_model", training.compile_model, "false"),
-            (f"zero_stage {layout.zero_stage}", layout.is_sharded, "0 or 1"),
-        ):
-            if is_set:
-                raise TrainingError(
-                    f"pipeline_schedule is {name!r} with {field}; torch does not split such a backward pass. "
-                    f"Try {way}, or 1f1b"
-                )
+    if not schedules.SCHEDULES[name].splits_backward:
+        return
+    if training.compile_model:
+        raise TrainingError(
+            f"compile_model is true with pipeline_schedule {name!r}; torch does not compile a backward pass that is "
+            "split. Try compile_model false, or 1f1b"
+        )
+    if layout.is_sharded and layout.zero_stage == 3:  # with torch 2.13 gradients are wrong, without an error
+        raise TrainingError(
+            f"zero_stage is 3 with pipeline_schedule {name!r}; a backward pass that is split needs weights that stay "
+            "gathered. Try zero_stage 2, or 1f1b"
+        )
 
 
 def check_model(layout: ParallelLayout, model: ModelConfig) -> None:
     """Check that the ranks of every axis get equal shares of a model, before any work on it.
 
     Raises:
-        TrainingError: they do not, or torch cannot train it so.
+        TrainingError: they do not.
     """
     size, stages = layout.tensor_parallel_size, layout.num_stages
     heads = {"n_heads": model.n_heads, "n_kv_heads": model.kv_heads, "d_ff": model.d_ff}
@@ -175,12 +172,6 @@ def check_model(layout: ParallelLayout, model: ModelConfig) -> None:
         raise TrainingError(
             f"pipeline_parallel_size × num_chunks is {layout.pipeline_parallel_size} × {layout.num_chunks}; every "
             f"stage needs one of the layers, n_layers is {model.n_layers}. Try up to {model.n_layers} stages"
-        )
-    is_split = layout.pipeline_parallel_size > 1 and schedules.SCHEDULES[layout.pipeline_schedule].splits_backward
-    if is_split and model.gradient_checkpointing:
-        raise TrainingError(
-            f"pipeline_schedule is {layout.pipeline_schedule!r} with gradient_checkpointing; torch does not split such "
-            "a backward pass. Try gradient_checkpointing false, or 1f1b"
         )
 
 

@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import torch
+from lightning_fabric import Fabric
 from torch import Tensor, distributed, nn
 from torch.distributed.pipelining import (
     PipelineStage,
@@ -91,19 +92,20 @@ class MicroBatches:
 class Pipeline:
     """Runs micro-batches through the stages of all ranks of a pipeline."""
 
-    def __init__(self, stages: nn.ModuleList, layout: ParallelLayout, group: Any, device: torch.device) -> None:
+    def __init__(self, stages: nn.ModuleList, layout: ParallelLayout, group: Any, fabric: Fabric) -> None:
         """Take a rank's stages.
 
         Args:
             stages: of this rank.
             layout: of the run.
             group: ranks of this pipeline, the first stage's first.
-            device: of this rank.
+            fabric: this rank's device and precision.
         """
         self._stages = stages
         self._layout = layout
         self._group = group
-        self._device = device
+        self._device = fabric.device
+        self._precision = fabric.autocast
         self._share = 1.0
         self._schedules: dict[tuple[bool, tuple[int, ...]], Any] = {}
 
@@ -158,7 +160,8 @@ class Pipeline:
 
     def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return a micro-batch's share of the loss; 0 where it has no targets."""
-        loss = next_token_loss(logits, labels)
+        with self._precision():
+            loss = next_token_loss(logits, labels)
         if isinstance(loss, DTensor):
             loss = loss.full_tensor()
         return torch.where((labels[:, 1:] != IGNORED).any(), loss, torch.zeros_like(loss)) * self._share

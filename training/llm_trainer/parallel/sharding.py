@@ -49,14 +49,20 @@ class ShardedOptimizer(ZeroRedundancyOptimizer):  # type: ignore[misc]
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the weights that this rank updates."""
+        _copy_settings(self.param_groups, self.optim.param_groups)  # a scheduler changes this object's alone
         state: dict[str, Any] = self.optim.state_dict()
         return state
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Take over what ``state_dict`` gave on the same rank."""
         self.optim.load_state_dict(state_dict)
-        for group, own in zip(self.param_groups, self.optim.param_groups, strict=True):
-            group.update({name: value for name, value in own.items() if name != "params"})
+        _copy_settings(self.optim.param_groups, self.param_groups)
+
+
+def _copy_settings(source: list[dict[str, Any]], target: list[dict[str, Any]]) -> None:
+    """Copy the settings of groups of weights, such as their learning rates."""
+    for here, there in zip(source, target, strict=True):
+        there.update({name: value for name, value in here.items() if name != "params"})
 
 
 def shard_optimizer(optimizer: Optimizer, group: Any = None) -> ShardedOptimizer:

@@ -15,13 +15,12 @@ from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from llm_trainer.models.layers import Attention
+from model_training_framework.trainer.rng import SEED_BITS, derive_seed
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
     from llm_trainer.models import TransformerLM
-
-SEED_BITS = 63
 
 
 def split_tensors(stage: TransformerLM, mesh: DeviceMesh) -> None:
@@ -59,19 +58,24 @@ class OwnDropout:
 
     Heads of different ranks must drop different weights, hidden states the same. The module's seed is drawn from the
     generator that ranks share, so recomputation, which puts that one back, drops the same weights again.
+
+    Attributes:
+        handles: of the hooks, to remove them.
     """
 
     def __init__(self, module: nn.Module, rank: int) -> None:
         """Surround the calls of a module."""
         self._rank = rank
         self._outer: list[tuple[Any, Any]] = []
-        module.register_forward_pre_hook(self._enter)
-        module.register_forward_hook(self._leave, always_call=True)
+        self.handles = (
+            module.register_forward_pre_hook(self._enter),
+            module.register_forward_hook(self._leave, always_call=True),
+        )
 
     def _enter(self, module: nn.Module, args: Any) -> None:
         if not module.training:
             return
-        seed = int(torch.randint(1 << SEED_BITS - 8, (), device="cpu")) + (self._rank << SEED_BITS - 8)
+        seed = derive_seed("attention", int(torch.randint(1 << SEED_BITS - 1, (), device="cpu")), self._rank)
         self._outer.append((torch.get_rng_state(), torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None))
         torch.manual_seed(seed)
 

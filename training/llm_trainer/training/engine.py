@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from llm_trainer.config import TrainingConfig
@@ -46,7 +46,6 @@ class Engine(GenericTrainer):
         self.training_config = training_config
         self.identity: dict[str, Any] = {}
         super().__init__(engine_config(training_config, experiment_dir, **changes))
-        warn_of_precision(training_config, self.fabric.device.type)
 
     def make_optimizer(self, model: nn.Module) -> Optimizer:
         """Return the configuration's optimizer of a model's weights."""
@@ -62,19 +61,28 @@ class Engine(GenericTrainer):
             fused=False if is_scaled_and_clipped else None,
         )
 
+    def fit(self, *args: Any, **kwargs: Any) -> None:
+        """Train to the end; see the base class."""
+        warn_of_precision(self.training_config, self.fabric.device.type)
+        super().fit(*args, **kwargs)
+
     def set_up_model(self, model: nn.Module, optimizer: Optimizer) -> tuple[Any, Any]:
         """Return model and optimizer on their device, replicated where there are several ranks."""
         if self.training_config.compile_model:
             model.compile()
         return super().set_up_model(model, optimizer)
 
+    def inputs(self, batch: Any) -> dict[str, Tensor]:
+        """Return the model's arguments of a batch."""
+        return model_inputs(batch)
+
     def training_step(self, batch: Any, batch_idx: int) -> dict[str, Any]:
         """Return the mean cross entropy of a batch's next tokens."""
-        return {"loss": self.model(**model_inputs(batch)).loss}
+        return {"loss": self.model(**self.inputs(batch)).loss}
 
     def validation_step(self, batch: Any, batch_idx: int) -> dict[str, Any]:
         """Return the mean cross entropy of a batch's next tokens."""
-        return {"loss": self.model(**model_inputs(batch)).loss}
+        return {"loss": self.model(**self.inputs(batch)).loss}
 
     def validation_weight(self, batch: Any) -> int:
         """Return how many tokens a validation batch predicts: val_loss is a mean over tokens."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields
+from itertools import islice
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,7 +22,7 @@ from llm_trainer.training.batches import model_inputs, num_targets
 from llm_trainer.training.console import ConsoleLog
 from llm_trainer.training.engine import Engine
 from llm_trainer.training.length import run_length, warn_of_warmup
-from llm_trainer.training.make_engine import make_engine
+from llm_trainer.training.make_engine import is_replicated, make_engine
 from llm_trainer.training.outcome import Outcome, metrics_of
 from llm_trainer.training.scheduler import create_scheduler
 from llm_trainer.training.settings import ranks_of
@@ -87,6 +88,11 @@ class Trainer:
         return next(self.model.parameters()).device
 
     @property
+    def is_first_rank(self) -> bool:
+        """Return whether this is the rank that writes and speaks; before training every rank thinks so."""
+        return self.engine is None or bool(self.engine.fabric.is_global_zero)
+
+    @property
     def data_parallel_size(self) -> int:
         """Return how many of the started ranks see different samples.
 
@@ -142,13 +148,16 @@ class Trainer:
             self._num_workers = data_config.dataloader_num_workers
         return self.train()
 
-    def evaluate(self) -> dict[str, float]:
+    def evaluate(self, max_batches: int | None = None) -> dict[str, float]:
         """Return val_loss, the mean cross entropy in nats per token of ``eval_dataset``, and val_perplexity.
+
+        Args:
+            max_batches: after which it ends; None: all.
 
         Raises:
             TrainingError: there is no ``eval_dataset``.
         """
-        return self._evaluate()
+        return self._evaluate(max_batches)
 
     def generate_text(self, prompt: str, max_length: int = 100, **kwargs: Any) -> str:
         """Return a prompt's continuation by the model as it is.
@@ -164,8 +173,7 @@ class Trainer:
         from llm_trainer.utils.generation import GenerationConfig, TextGenerator
 
         generator = TextGenerator(self.model, self.tokenizer, self.device)
-        with _inference(self.model):
-            return str(generator.generate(prompt, GenerationConfig(max_length=max_length, **kwargs)))
+        return generator.generate(prompt, GenerationConfig(max_length=max_length, **kwargs))
 
     def save_model(self, save_path: str | Path) -> None:
         """Write model, tokenizer and training configuration to a folder; with several ranks, call it on all.
@@ -243,7 +251,7 @@ class Trainer:
             state = engine.load_checkpoint(self._resume_from) if self._resume_from else engine.newest_state()
         return self._run(min(self.config.num_epochs, 1 + (state.epoch if state is not None else 0)))
 
-    def _evaluate(self) -> dict[str, float]:
+    def _evaluate(self, max_batches: int | None = None) -> dict[str, float]:
         """Return what ``evaluate`` returns."""
         if self.eval_dataset is None:
             raise TrainingError("eval_dataset is None; give Trainer one, or name validation texts in data_config")
@@ -252,7 +260,7 @@ class Trainer:
             self.model.to(get_device())
         total = tokens = 0.0
         with torch.no_grad(), _inference(self.model):
-            for number, batch in enumerate(self._loader(self.eval_dataset)):
+            for number, batch in enumerate(islice(self._loader(self.eval_dataset), max_batches)):
                 here = {name: value.to(self.device) for name, value in batch.items()}
                 if is_set_up and self.engine is not None:
                     loss = self.engine.validation_step(here, number)["loss"]
@@ -276,7 +284,7 @@ class Trainer:
             return self.engine.save_checkpoint()
 
     def _load_checkpoint(self, path: str | Path | None = None) -> ResumeState:
-        """Put a checkpoint's weights into the model; ``train`` goes on from there.
+        """Put a checkpoint's weights into the model, unless ranks share it; ``train`` goes on from there.
 
         Args:
             path: of a checkpoint, or of a folder of them, whose newest is taken; None: ``config.checkpoint_dir``.
@@ -291,8 +299,8 @@ class Trainer:
             engine = make_engine(self.config, folder, checkpoint_dir=Path())
             state = engine.load_checkpoint(place if is_checkpoint else None)
             self._resume_from = engine.resume_path
-            assert self._resume_from is not None
-            load_weights(self.model, read_part(self._resume_from / SHARED)["model"])
+            if is_replicated(self.config) and self._resume_from is not None:
+                load_weights(self.model, read_part(self._resume_from / SHARED)["model"])
         return state
 
     def _make_engine(self, num_epochs: int) -> Engine:
