@@ -1,4 +1,4 @@
-"""All tests but those of configurations need torch, Fabric, tokenizers and safetensors: estimate-train-time[llm]."""
+"""All tests but those of configurations need torch, Lightning Fabric, tokenizers and safetensors."""
 
 from __future__ import annotations
 
