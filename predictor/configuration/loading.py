@@ -16,7 +16,7 @@ from predictor.configuration.merging import clashing, merged
 from predictor.configuration.presets import preset
 from predictor.configuration.sections import BudgetSection, RunConfig, validate
 from predictor.configuration.short_names import OPERATORS_BY_SHORT_NAME
-from predictor.configuration.telling import EXPERIMENT, is_experiment, is_llm_trainer
+from predictor.configuration.telling import EXPERIMENT, is_experiment, is_of_trainer
 from predictor.configuration.to_run import to_run
 from predictor.costs.catalogue import catalogue
 from predictor.costs.published import (
@@ -226,7 +226,7 @@ def of_trainer(content: dict[str, Any], base: Path) -> tuple[dict[str, Any], tup
         ConfigError: it cannot be predicted.
         MissingKeyError: it names no system.
     """
-    if not is_experiment(content) and not is_llm_trainer(content):
+    if not is_of_trainer(content):
         return content, ()
     from predictor.configuration.readers import experiment, llm_trainer  # cost a start that has neither
 

@@ -22,3 +22,8 @@ def is_llm_trainer(content: Mapping[str, Any]) -> bool:
     model, data = content.get("model"), content.get("data")
     has_sizes = isinstance(model, Mapping) and bool(LLM_TRAINER_SIZES & model.keys())
     return has_sizes or (isinstance(data, Mapping) and content.keys() <= LLM_TRAINER_SECTIONS)
+
+
+def is_of_trainer(content: Mapping[str, Any]) -> bool:
+    """Return whether a file is of one of our own trainers; its section ``prediction`` names the system."""
+    return is_experiment(content) or is_llm_trainer(content)

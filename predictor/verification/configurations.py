@@ -11,16 +11,16 @@ from typing import Any, NamedTuple
 from predictor.base.errors import ConfigError, MissingKeyError
 from predictor.configuration import short_config
 from predictor.configuration.loading import (
-    EXPERIMENT,
     Loaded,
     completed,
     find_folder,
-    of_experiment,
+    of_trainer,
     prepare,
     published,
     read_config,
 )
 from predictor.configuration.sections import RunConfig, validate
+from predictor.configuration.telling import is_of_trainer
 
 SUFFIXES = (".yaml", ".yml", ".json")
 # Of a machine or of a bill; a run is the same on any system.
@@ -60,14 +60,14 @@ def on_system(content: dict[str, Any], system: str | None) -> dict[str, Any]:
     if system is None:
         return content
     folder = str(find_folder(system, Path.cwd()))
-    if EXPERIMENT in content:
+    if is_of_trainer(content):
         return {**content, "prediction": {**(content.get("prediction") or {}), "system": folder}}
     full = short_config.expand(content) if short_config.is_short(content) else content
     return {**full, "system": folder, "gpu": None}
 
 
 def _full_form(content: dict[str, Any], base: Path) -> RunConfig:
-    content, _ = of_experiment(content, base)
+    content, _ = of_trainer(content, base)
     if short_config.is_short(content):
         return validate(short_config.expand(content), is_short=True)
     whole, _ = completed(content, base)
@@ -93,7 +93,7 @@ def configured(name: str, content: dict[str, Any], base: Path, system: str | Non
     """
     try:
         content = on_system(content, system)
-        if not ({"system", EXPERIMENT} & set(content) or short_config.is_short(content)):
+        if not ("system" in content or is_of_trainer(content) or short_config.is_short(content)):
             raise ConfigError(f"system is missing; --system NAME says which published system predicts: {published()}")
         config = _full_form(content, base)
         full = config.model_dump(mode="json", exclude=NOT_OF_THE_RUN, exclude_none=True)

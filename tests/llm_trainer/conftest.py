@@ -1,4 +1,4 @@
-"""All tests but those of configurations need torch, Fabric, tokenizers, safetensors and transformers: estimate-train-time[train,reference]."""
+"""All tests but those of configurations need torch, Lightning Fabric, tokenizers, safetensors, transformers: extras train, reference."""
 
 from __future__ import annotations
 
