@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from predictor.base.errors import ConfigError, PublishedError
+from predictor.step.prediction import predict
 from predictor.traces.closed import RecordError
 from predictor.traces.measured_run import MeasuredRun
 from predictor.traces.verified_run import write_verified_run
@@ -14,8 +15,8 @@ from predictor.verification.answer import Failed, Verification
 from predictor.verification.configurations import Configured, read_configurations
 from predictor.verification.launching import RunFailed, Runner, find_device
 from predictor.verification.recording import record, recorded, recorded_folder, recorded_runs, run_folder
-from predictor.verification.run_tables import read_runs
-from predictor.verification.runs import Verified, recorded_configuration, verified, verified_launches
+from predictor.verification.run_tables import verified_table
+from predictor.verification.runs import Verified, recorded_configuration, verified_launches
 
 TABLE = ".csv"
 Progress = Callable[[str], None]
@@ -46,11 +47,6 @@ class Question:
     repeat: int
     threads: int
     timeout_s: float
-
-
-def _from_table(path: Path, system: str | None) -> Verification:
-    """Compare the runs of a table; one that cannot be predicted is an error before any work."""
-    return Verification(tuple(verified(configuration, step) for configuration, step in read_runs(path, system)))
 
 
 def _from_records(question: Question, folder: Path) -> Verification:
@@ -113,7 +109,9 @@ def _runner(question: Question, configurations: Sequence[Configured]) -> Runner 
 
 def _from_configurations(question: Question, paths: Sequence[str], progress: Progress) -> Verification:
     """Run what is not recorded, and compare; a run that fails does not keep the others from theirs."""
-    configurations = read_configurations(paths, question.system)  # all are checked before the first runs
+    configurations = read_configurations(paths, question.system)
+    for configuration in configurations:  # all are checked before the first runs
+        predict(configuration.loaded.run, configuration.loaded.system)
     runner = _runner(question, configurations)
     answered: list[Verified] = []
     failed: list[Failed] = []
@@ -139,7 +137,7 @@ def answer(question: Question, progress: Progress) -> Verification:
     others = [path for path in question.paths if Path(path).suffix.lower() != TABLE]
     if not question.paths:
         raise ConfigError("nothing to verify: name configurations, a folder of them or a CSV of runs, or --run FOLDER")
-    parts = [_from_table(path, question.system) for path in tables]
+    parts = [verified_table(path, question.system) for path in tables]
     if others:
         parts.append(_from_configurations(question, others, progress))
     return Verification(
