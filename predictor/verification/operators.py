@@ -153,9 +153,13 @@ def matched(
 
 def _why_not_predicted(key: Key, predicted: dict[Key, Calls]) -> str:
     """Return why a measured operator has no prediction."""
-    elsewhere = sorted({other.step_pass for other in predicted if other.name == key.name})
-    if elsewhere:
-        return f"{NOT_PREDICTED}: in {' and '.join(elsewhere)} only"
+    alike = [other for other in predicted if other.name == key.name]
+    passes = sorted({other.step_pass for other in alike if other.part == key.part})
+    if passes:
+        return f"{NOT_PREDICTED}: in {' and '.join(passes)} only"
+    parts = sorted({other.part.replace("_", " ") for other in alike})
+    if parts:
+        return f"{NOT_PREDICTED}: {' and '.join(parts)} only"
     if key.name in catalogue() or key.name in COLLECTIVES:
         return f"{NOT_PREDICTED}: not in this configuration's step"
     return f"{NOT_PREDICTED}: no such task"

@@ -107,15 +107,31 @@ def _runner(question: Question, configurations: Sequence[Configured]) -> Runner 
     return Runner(question.python, device, question.steps, threads, question.timeout_s)
 
 
+def _predictable(configurations: Sequence[Configured]) -> tuple[list[Configured], list[Failed]]:
+    """Return the configurations that their system can predict, and those that it lacks a regressor for.
+
+    Raises:
+        PublishedError: it can predict none.
+    """
+    known: list[Configured] = []
+    errors: list[tuple[str, PublishedError]] = []
+    for configuration in configurations:
+        try:
+            predict(configuration.loaded.run, configuration.loaded.system)
+            known.append(configuration)
+        except PublishedError as error:
+            errors.append((configuration.name, error))
+    if not known:
+        raise errors[0][1]
+    return known, [Failed(name, str(error)) for name, error in errors]
+
+
 def _from_configurations(question: Question, paths: Sequence[str], progress: Progress) -> Verification:
     """Run what is not recorded, and compare; a run that fails does not keep the others from theirs."""
-    configurations = read_configurations(paths, question.system)
-    for configuration in configurations:  # all are checked before the first runs
-        predict(configuration.loaded.run, configuration.loaded.system)
-    runner = _runner(question, configurations)
+    known, failed = _predictable(read_configurations(paths, question.system))  # all are checked before the first runs
+    runner = _runner(question, known)
     answered: list[Verified] = []
-    failed: list[Failed] = []
-    for configuration in configurations:
+    for configuration in known:
         try:
             folder, launches = _launches(question, runner, configuration, progress)
             answered.append(_stored(folder, verified_launches(configuration, launches)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -125,6 +126,26 @@ def test_a_run_that_fails_is_one_line_and_the_others_go_on(tmp_path: Path, capsy
     assert failed["reason"].startswith("ValueError: no such thing as this layer; log: ")
     assert TRACEBACK.splitlines()[0] in Path(failed["reason"].split("log: ")[1]).read_text()
     assert answer["summary"]["runs"] == 2
+
+
+def test_what_the_system_cannot_predict_is_not_run(tmp_path: Path, capsys: Capture) -> None:
+    lacking = tmp_path / "lacking"
+    shutil.copytree(ROOT / "regressors" / "Perlmutter", lacking)
+    manifest = json.loads((lacking / "manifest.json").read_text())
+    name = "nccl/NVIDIAA100-SXM4-80GB_point_to_point_fp16.json"
+    del manifest["files"][name]
+    (lacking / name).unlink()
+    (lacking / "manifest.json").write_text(json.dumps(manifest))
+    folder = tmp_path / "configs"
+    folder.mkdir()
+    config(folder, "flat.yaml")
+    piped = config(folder, "piped.yaml", parallelism={"pipeline_parallel_size": 2})
+    assert verify(folder, "--system", lacking, "--repeat", 1, tmp_path=tmp_path) == 1
+    told = capsys.readouterr()
+    assert "piped: not compared: Perlmutter has no fp16 regressor for point_to_point" in told.out
+    assert "piped: launch" not in told.err
+    assert verify(piped, "--system", lacking, tmp_path=tmp_path) == 2
+    assert "has no fp16 regressor for point_to_point" in capsys.readouterr().err
 
 
 def test_a_run_that_leaves_no_record_is_said(tmp_path: Path, capsys: Capture) -> None:

@@ -128,6 +128,18 @@ def test_what_one_side_lacks_is_shown_with_the_reason(tmp_path: Path) -> None:
     assert len(by_key) == len(rows)
 
 
+def test_a_collective_of_another_purpose_is_told_apart(tmp_path: Path) -> None:
+    configuration = question(parallelism={"tensor_parallel_size": 2})
+    recorded = [
+        operator("forward", "all_reduce", 9.0, "tensor_parallel"),
+        operator("end", "all_reduce", 5.0, "data_parallel"),
+    ]
+    rows = verified_launches(configuration, launches(tmp_path, configuration, recorded)).record.operators
+    reasons = {(row.step_pass, row.part): row.missing for row in rows if row.name == "all_reduce"}
+    assert reasons["end", "data_parallel"] == "not predicted: tensor parallel only"
+    assert "not measured" not in reasons.values()
+
+
 def test_the_median_error_is_of_operators_that_matter(tmp_path: Path) -> None:
     configuration = question(**LAYOUTS["one"])
     loaded = configuration.loaded
