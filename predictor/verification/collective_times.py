@@ -12,7 +12,6 @@ from typing import NamedTuple, get_args
 
 from predictor.traces.measured_step import COLLECTIVE, MeasuredSteps, PassName
 
-
 PASSES: dict[str, PassName] = {name: name for name in get_args(PassName)}
 
 
@@ -46,7 +45,7 @@ def transfer_us(ranks: Sequence[MeasuredSteps], key: Key) -> float:
     """
     calls = [_calls(rank).get(key, []) for rank in ranks]
     if calls[0] and len({len(durations) for durations in calls}) == 1:
-        return sum(min(durations) for durations in zip(*calls, strict=True))
+        return float(sum(min(durations) for durations in zip(*calls, strict=True)))
     return min(
         median(operator.samples_us)
         for rank in ranks
