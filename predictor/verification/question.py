@@ -9,12 +9,12 @@ from pathlib import Path
 from predictor.base.errors import ConfigError, PublishedError
 from predictor.step.prediction import predict
 from predictor.traces.closed import RecordError
-from predictor.traces.measured_run import MeasuredRun
+from predictor.traces.measured_run import MeasuredRun, read_launches
 from predictor.traces.verified_run import write_verified_run
 from predictor.verification.answer import Failed, Verification
 from predictor.verification.configurations import Configured, read_configurations
 from predictor.verification.launching import RunFailed, Runner, find_device
-from predictor.verification.recording import record, recorded, recorded_folder, recorded_runs, run_folder
+from predictor.verification.recording import record, recorded, recorded_folder, recorded_folders, run_folder
 from predictor.verification.run_tables import verified_table
 from predictor.verification.runs import Verified, recorded_configuration, verified_launches
 
@@ -50,20 +50,36 @@ class Question:
 
 
 def _from_records(question: Question, folder: Path) -> Verification:
-    """Compare what a folder holds, predicted from its own configuration or from the one that is named."""
-    runs = recorded_runs(folder)
+    """Compare what a folder holds, predicted from its own configuration or from the one that is named.
+
+    Raises:
+        ConfigError, PublishedError: no run of it can be compared.
+    """
+    places = recorded_folders(folder)
     named = read_configurations(question.paths, question.system)
-    if named and (len(runs) != 1 or len(named) != 1):
+    if named and (len(places) != 1 or len(named) != 1):
         raise ConfigError(
-            f"--run {folder} holds {len(runs)} runs and {len(named)} configurations are named; name one for one run, "
+            f"--run {folder} holds {len(places)} runs and {len(named)} configurations are named; name one for one run, "
             "or none"
         )
-    answered = []
-    for place, launches in runs:
+    answered: list[Verified] = []
+    errors: list[tuple[str, ConfigError | PublishedError]] = []
+    for place in places:
         name = place.resolve().name
-        configuration = named[0] if named else recorded_configuration(name, launches, question.system)
-        answered.append(_stored(place, verified_launches(configuration, launches)))
-    return Verification(tuple(answered))
+        try:
+            launches = read_launches(place)
+            configuration = named[0] if named else recorded_configuration(name, launches, question.system)
+            answered.append(_stored(place, verified_launches(configuration, launches)))
+        except (ConfigError, PublishedError) as error:
+            errors.append((name, error))
+    if not answered:
+        raise errors[0][1]
+    return Verification(tuple(answered), _failures(errors))
+
+
+def _failures(errors: Sequence[tuple[str, Exception]]) -> tuple[Failed, ...]:
+    """Return errors by the name of their configuration, each in one line."""
+    return tuple(Failed(name, " ".join(str(error).split())) for name, error in errors)
 
 
 def _stored(folder: Path, run: Verified) -> Verified:
@@ -123,7 +139,7 @@ def _predictable(configurations: Sequence[Configured]) -> tuple[list[Configured]
             errors.append((configuration.name, error))
     if not known:
         raise errors[0][1]
-    return known, [Failed(name, str(error)) for name, error in errors]
+    return known, list(_failures(errors))
 
 
 def _from_configurations(question: Question, paths: Sequence[str], progress: Progress) -> Verification:

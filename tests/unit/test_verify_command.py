@@ -118,7 +118,7 @@ def test_a_run_that_fails_is_one_line_and_the_others_go_on(tmp_path: Path, capsy
     folder.mkdir()
     for layers in (2, 3, 4):
         config(folder, f"gpt-{layers}.yaml", model={"num_layers": layers})
-    assert verify(folder, "--json", tmp_path=tmp_path, behaviour="fails") == 1
+    assert verify(folder, "--json", "--repeat", 1, tmp_path=tmp_path, behaviour="fails") == 1
     answer = json.loads(capsys.readouterr().out)
     assert [run["name"] for run in answer["runs"]] == ["gpt-2", "gpt-4"]
     (failed,) = answer["failed"]
@@ -240,6 +240,12 @@ def test_a_record_without_configuration_takes_a_named_one(tmp_path: Path, capsys
         write_launch(tmp_path / "jobs" / name, full_form())
     assert main(["verify", "--run", str(tmp_path / "jobs")]) == 0
     assert "2 runs: " in capsys.readouterr().out
+    (tmp_path / "jobs" / "a" / "step_records" / "rank-00000.json").write_text("{")
+    assert main(["verify", "--run", str(tmp_path / "jobs")]) == 1
+    assert "a: not compared: " in (out := capsys.readouterr().out)
+    assert "does not read as JSON" in out
+    assert main(["verify", "--run", str(tmp_path / "jobs" / "a")]) == 2
+    assert "does not read as JSON" in capsys.readouterr().err
     assert main(["verify", str(config(tmp_path)), "--run", str(tmp_path / "jobs")]) == 2
     assert "holds 2 runs and 1 configurations are named" in capsys.readouterr().err
 
