@@ -276,6 +276,7 @@ def test_an_experiment_of_the_trainer_is_verified(tmp_path: Path, capsys: Captur
         (TRACEBACK, "ValueError: no such thing as this layer"),
         ("error: config.yaml: it has no moe\n", "config.yaml: it has no moe"),
         ("W torch/distributed/run.py:766] started\nChildFailedError:\n", "ChildFailedError:"),
+        ("[rank1]: AttributeError: no stage\n", "AttributeError: no stage"),
         ("", "it printed nothing"),
     ],
 )
