@@ -8,7 +8,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from predictor.base.errors import ConfigError, MissingKeyError
+from predictor.base.errors import ConfigError, MissingKeyError, PublishedError
 from predictor.configuration import short_config
 from predictor.configuration.loading import (
     Loaded,
@@ -100,6 +100,8 @@ def configured(name: str, content: dict[str, Any], base: Path, system: str | Non
         return Configured(name, full, hash_of(full), prepare(content, base))
     except (ConfigError, MissingKeyError) as error:
         raise ConfigError(f"{name}: {error}") from None
+    except PublishedError as error:
+        raise PublishedError(f"{name}: {error}") from None
 
 
 def configuration_files(paths: Sequence[str]) -> list[Path]:

@@ -37,6 +37,7 @@ PROBE = (
     "print('cuda' if torch.cuda.is_available() else 'cpu')"
 )
 PROBE_TIMEOUT_S, GRACE_S = 120.0, 10.0
+RANK_PREFIX = re.compile(r"^(\[rank\d+\]: ?)?(error: )?")
 LAUNCHER_LINE = re.compile(r"torch[./]distributed[./](elastic|run)")
 
 
@@ -124,7 +125,7 @@ def last_line(log: str) -> str:
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     own = next((number for number, line in enumerate(lines) if LAUNCHER_LINE.search(line)), len(lines))
     told = lines[:own] or lines
-    return told[-1].removeprefix("error: ") if told else "it printed nothing"
+    return RANK_PREFIX.sub("", told[-1]) if told else "it printed nothing"
 
 
 def launch(runner: Runner, config: Path, folder: Path, ranks: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import mean, median
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from predictor.costs.catalogue import catalogue
 from predictor.costs.collectives import COLLECTIVES
@@ -13,22 +13,15 @@ from predictor.costs.cost import Cost
 from predictor.costs.published import PublishedSystem
 from predictor.step.prediction import Prediction
 from predictor.traces.measured_run import MeasuredRun
-from predictor.traces.measured_step import PassName
+from predictor.traces.measured_step import MeasuredSteps, PassName
 from predictor.traces.verified_run import OperatorOfStep, PredictedTime
+from predictor.verification.collective_times import Key, transfer_us
 from predictor.workloads.step_tasks import StageTasks, StepTasks
 from predictor.workloads.tasks import Task
 
 # Errors of operators that take less than this share of the measured step are left out of their median.
 SMALLEST_COUNTED = 0.01
 NOT_MEASURED, NOT_PREDICTED = "not measured", "not predicted"
-
-
-class Key(NamedTuple):
-    """What measured and predicted calls are matched by."""
-
-    step_pass: PassName
-    name: str
-    part: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,20 +98,40 @@ def predicted_operators(step: StepTasks, stage: int, system: PublishedSystem) ->
     return summed
 
 
-def measured_operators(launches: Sequence[MeasuredRun], stage: int) -> dict[Key, MeasuredCalls]:
-    """Return what the profiler recorded on a stage: median over the steps, mean over its ranks and the launches.
+def _measured_on(ranks: Sequence[MeasuredSteps]) -> dict[Key, MeasuredCalls]:
+    """Return what one launch recorded on the ranks of a stage: the median over the profiled steps, per step.
 
-    A rank that does not run an operator that another rank of its stage runs counts as zero.
+    Of an operator it is the mean over the ranks, one that does not run it counting as zero; of a collective what it
+    takes without waiting for other ranks.
     """
     times: dict[Key, list[MeasuredCalls]] = {}
-    ranks = [rank for launch in launches for rank in launch.of_stage(stage) if rank.provenance.operators]
     for rank in ranks:
         for operator in rank.provenance.operators:
             key = Key(operator.step_pass, operator.name, operator.part)
             times.setdefault(key, []).append(MeasuredCalls(median(operator.samples_us), operator.count))
     return {
-        key: MeasuredCalls(sum(call.us for call in calls) / len(ranks), mean(call.count for call in calls))
+        key: MeasuredCalls(
+            transfer_us(ranks, key) if key.name in COLLECTIVES else sum(call.us for call in calls) / len(ranks),
+            mean(call.count for call in calls),
+        )
         for key, calls in times.items()
+    }
+
+
+def measured_operators(launches: Sequence[MeasuredRun], stage: int) -> dict[Key, MeasuredCalls]:
+    """Return what the profiler recorded on a stage, the mean of the launches in which it did."""
+    recorded = [
+        _measured_on(ranks)
+        for launch in launches
+        if (ranks := [rank for rank in launch.of_stage(stage) if rank.provenance.operators])
+    ]
+    keys = dict.fromkeys(key for measured in recorded for key in measured)
+    return {
+        key: MeasuredCalls(
+            sum(measured[key].us for measured in recorded if key in measured) / len(recorded),
+            mean(measured[key].count for measured in recorded if key in measured),
+        )
+        for key in keys
     }
 
 
@@ -153,9 +166,13 @@ def matched(
 
 def _why_not_predicted(key: Key, predicted: dict[Key, Calls]) -> str:
     """Return why a measured operator has no prediction."""
-    elsewhere = sorted({other.step_pass for other in predicted if other.name == key.name})
-    if elsewhere:
-        return f"{NOT_PREDICTED}: in {' and '.join(elsewhere)} only"
+    alike = [other for other in predicted if other.name == key.name]
+    passes = sorted({other.step_pass for other in alike if other.part == key.part})
+    if passes:
+        return f"{NOT_PREDICTED}: in {' and '.join(passes)} only"
+    parts = sorted({other.part.replace("_", " ") for other in alike})
+    if parts:
+        return f"{NOT_PREDICTED}: {' and '.join(parts)} only"
     if key.name in catalogue() or key.name in COLLECTIVES:
         return f"{NOT_PREDICTED}: not in this configuration's step"
     return f"{NOT_PREDICTED}: no such task"

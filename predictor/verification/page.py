@@ -146,7 +146,7 @@ def page(verification: Verification) -> str:
         f"more.</p>{parity(operators, 'operator')}</section>"
         if operators
         else "",
-        *(_run_section(run) for run in verification.runs),
+        *(_run_section(run) for run in verification.runs if run.launches or len(records) == 1),
     ]
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" '

@@ -22,16 +22,18 @@ BOTH = "recompute and backward"
 def predicted_parts(prediction: Prediction, stage: int) -> dict[str, Cost]:
     """Return the parts of a stage's step that it works in, with traffic and host time that nothing hides.
 
-    The optimizer's includes gradient reduction and parameter gather behind the last slot. What the parts leave of the
-    step is waiting: the bubble, messages between stages, and other stages' reduction and update.
+    The backward pass includes the gradient reduction that ends behind it: PyTorch's DDP and FSDP wait for it before
+    ``backward()`` returns (reducer.cpp, ``finalize_backward``; FSDP2's ``_root_post_backward_final_callback``). The
+    optimizer's part includes the gathering of parameters. What the parts leave of the step is waiting: the bubble,
+    messages between stages, and other stages' reduction and update.
     """
     count, timed = prediction.tasks.num_micro_batches, prediction.stages[stage]
     whole = timed.whole
     return {
         FORWARD: whole.forward.cost * count,
         RECOMPUTE: whole.recompute.cost * count,
-        BACKWARD: (whole.backward.cost + whole.weight.cost) * count,
-        OPTIMIZER: timed.exposed_reduction + timed.optimizer + timed.gather,
+        BACKWARD: (whole.backward.cost + whole.weight.cost) * count + timed.exposed_reduction,
+        OPTIMIZER: timed.optimizer + timed.gather,
     }
 
 

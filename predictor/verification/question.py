@@ -7,15 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from predictor.base.errors import ConfigError, PublishedError
+from predictor.step.prediction import predict
 from predictor.traces.closed import RecordError
-from predictor.traces.measured_run import MeasuredRun
+from predictor.traces.measured_run import MeasuredRun, read_launches
 from predictor.traces.verified_run import write_verified_run
 from predictor.verification.answer import Failed, Verification
 from predictor.verification.configurations import Configured, read_configurations
 from predictor.verification.launching import RunFailed, Runner, find_device
-from predictor.verification.recording import record, recorded, recorded_folder, recorded_runs, run_folder
-from predictor.verification.run_tables import read_runs
-from predictor.verification.runs import Verified, recorded_configuration, verified, verified_launches
+from predictor.verification.recording import record, recorded, recorded_folder, recorded_folders, run_folder
+from predictor.verification.run_tables import verified_table
+from predictor.verification.runs import Verified, recorded_configuration, verified_launches
 
 TABLE = ".csv"
 Progress = Callable[[str], None]
@@ -48,26 +49,37 @@ class Question:
     timeout_s: float
 
 
-def _from_table(path: Path, system: str | None) -> Verification:
-    """Compare the runs of a table; one that cannot be predicted is an error before any work."""
-    return Verification(tuple(verified(configuration, step) for configuration, step in read_runs(path, system)))
-
-
 def _from_records(question: Question, folder: Path) -> Verification:
-    """Compare what a folder holds, predicted from its own configuration or from the one that is named."""
-    runs = recorded_runs(folder)
+    """Compare what a folder holds, predicted from its own configuration or from the one that is named.
+
+    Raises:
+        ConfigError, PublishedError: no run of it can be compared.
+    """
+    places = recorded_folders(folder)
     named = read_configurations(question.paths, question.system)
-    if named and (len(runs) != 1 or len(named) != 1):
+    if named and (len(places) != 1 or len(named) != 1):
         raise ConfigError(
-            f"--run {folder} holds {len(runs)} runs and {len(named)} configurations are named; name one for one run, "
+            f"--run {folder} holds {len(places)} runs and {len(named)} configurations are named; name one for one run, "
             "or none"
         )
-    answered = []
-    for place, launches in runs:
+    answered: list[Verified] = []
+    errors: list[tuple[str, ConfigError | PublishedError]] = []
+    for place in places:
         name = place.resolve().name
-        configuration = named[0] if named else recorded_configuration(name, launches, question.system)
-        answered.append(_stored(place, verified_launches(configuration, launches)))
-    return Verification(tuple(answered))
+        try:
+            launches = read_launches(place)
+            configuration = named[0] if named else recorded_configuration(name, launches, question.system)
+            answered.append(_stored(place, verified_launches(configuration, launches)))
+        except (ConfigError, PublishedError) as error:
+            errors.append((name, error))
+    if not answered:
+        raise errors[0][1]
+    return Verification(tuple(answered), _failures(errors))
+
+
+def _failures(errors: Sequence[tuple[str, Exception]]) -> tuple[Failed, ...]:
+    """Return errors by the name of their configuration, each in one line."""
+    return tuple(Failed(name, " ".join(str(error).split())) for name, error in errors)
 
 
 def _stored(folder: Path, run: Verified) -> Verified:
@@ -111,13 +123,31 @@ def _runner(question: Question, configurations: Sequence[Configured]) -> Runner 
     return Runner(question.python, device, question.steps, threads, question.timeout_s)
 
 
+def _predictable(configurations: Sequence[Configured]) -> tuple[list[Configured], list[Failed]]:
+    """Return the configurations that their system can predict, and those that it lacks a regressor for.
+
+    Raises:
+        PublishedError: it can predict none.
+    """
+    known: list[Configured] = []
+    errors: list[tuple[str, PublishedError]] = []
+    for configuration in configurations:
+        try:
+            predict(configuration.loaded.run, configuration.loaded.system)
+            known.append(configuration)
+        except PublishedError as error:
+            errors.append((configuration.name, error))
+    if not known:
+        raise errors[0][1]
+    return known, list(_failures(errors))
+
+
 def _from_configurations(question: Question, paths: Sequence[str], progress: Progress) -> Verification:
     """Run what is not recorded, and compare; a run that fails does not keep the others from theirs."""
-    configurations = read_configurations(paths, question.system)  # all are checked before the first runs
-    runner = _runner(question, configurations)
+    known, failed = _predictable(read_configurations(paths, question.system))  # all are checked before the first runs
+    runner = _runner(question, known)
     answered: list[Verified] = []
-    failed: list[Failed] = []
-    for configuration in configurations:
+    for configuration in known:
         try:
             folder, launches = _launches(question, runner, configuration, progress)
             answered.append(_stored(folder, verified_launches(configuration, launches)))
@@ -139,7 +169,7 @@ def answer(question: Question, progress: Progress) -> Verification:
     others = [path for path in question.paths if Path(path).suffix.lower() != TABLE]
     if not question.paths:
         raise ConfigError("nothing to verify: name configurations, a folder of them or a CSV of runs, or --run FOLDER")
-    parts = [_from_table(path, question.system) for path in tables]
+    parts = [verified_table(path, question.system) for path in tables]
     if others:
         parts.append(_from_configurations(question, others, progress))
     return Verification(

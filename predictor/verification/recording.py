@@ -9,7 +9,7 @@ import yaml
 
 from predictor.base.files import write_whole
 from predictor.traces.closed import RecordError
-from predictor.traces.measured_run import LAUNCH, MeasuredRun, launch_folders, read_launches, read_measured_run
+from predictor.traces.measured_run import LAUNCH, MeasuredRun, launch_folders, read_measured_run
 from predictor.verification.configurations import Configured
 from predictor.verification.launching import CONFIG_FILE, Runner, launch
 
@@ -64,15 +64,15 @@ def record(
     return [read_measured_run(folder / f"{LAUNCH}{number}") for number in range(1, repeat + 1)]
 
 
-def recorded_runs(folder: Path) -> list[tuple[Path, list[MeasuredRun]]]:
-    """Return every recorded run in a folder: its own, or those of the folders in it.
+def recorded_folders(folder: Path) -> list[Path]:
+    """Return the recorded runs of a folder: itself, or the folders in it that are one.
 
     Raises:
-        RecordError: there is none, or one is damaged.
+        RecordError: there is none.
     """
     if launch_folders(folder):
-        return [(folder, read_launches(folder))]
+        return [folder]
     below = sorted(path for path in folder.glob("*") if path.is_dir() and launch_folders(path))
     if not below:
         raise RecordError(f"{folder} holds no recorded run: no step_records with rank-00000.json")
-    return [(path, read_launches(path)) for path in below]
+    return below

@@ -8,11 +8,13 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from predictor.base.errors import ConfigError, nearest
+from predictor.base.errors import ConfigError, PublishedError, nearest
 from predictor.configuration.loading import read_config
 from predictor.configuration.merging import merged
-from predictor.verification.configurations import Configured, configured
+from predictor.verification.answer import Failed, Verification
+from predictor.verification.configurations import configured
 from predictor.verification.measured import MeasuredStep
+from predictor.verification.runs import Verified, verified
 
 OWN = ("name", "seconds", "statistic", "source", "config", "num_gpus")
 REQUIRED = ("name", "seconds")
@@ -79,40 +81,55 @@ def _number(row: dict[str, str], column: str, where: str) -> float:
     return number
 
 
-def read_runs(path: Path, system: str | None) -> list[tuple[Configured, MeasuredStep]]:
-    """Return every row of a table as a configuration on the system that predicts, and its measured step.
-
-    Raises:
-        ConfigError: a column or a value is not what it must be; the message names the line.
-        PublishedError: as ``prepare``.
-        OSError: the file, or one that it names, cannot be read.
-    """
+def _rows(path: Path) -> list[tuple[str, dict[str, str]]]:
+    """Return every row of a table with what messages call it."""
     with path.open(encoding="utf-8-sig", newline="") as stream:
         try:
             reader = csv.DictReader(stream, strict=True)
             columns = list(reader.fieldnames or ())
             _check_columns(path, columns)
-            lines = [(reader.line_num, row) for row in reader]
+            lines = [(f"{path}, line {reader.line_num}", row) for row in reader]
         except (csv.Error, UnicodeDecodeError) as error:
             raise ConfigError(f"{path} is no CSV in UTF-8: {error}") from None
     if not lines:
         raise ConfigError(f"{path} has no runs, only columns")
-    runs = []
-    for line, cells in lines:
+    for where, cells in lines:
         if None in cells or None in cells.values():
-            raise ConfigError(f"{path}, line {line}: it does not have {len(columns)} cells as the first line has")
-        row = {column: cell.strip() for column, cell in cells.items()}
-        where = f"{path}, line {line}"
-        seconds = _number(row, "seconds", where)
-        content, base = _content(row, path)
-        configuration = configured(f"{where} ({row['name']})", content, base, system)
-        step = MeasuredStep(
-            table=row.get("source") or path.stem,
-            name=row["name"],
-            seconds=seconds,
-            num_gpus=int(_number(row, "num_gpus", where)) if row.get("num_gpus") else configuration.num_gpus,
-            config=configuration.content,
-            statistic=row.get("statistic", ""),
-        )
-        runs.append((configuration, step))
-    return runs
+            raise ConfigError(f"{where}: it does not have {len(columns)} cells as the first line has")
+    return [(where, {column: cell.strip() for column, cell in cells.items()}) for where, cells in lines]
+
+
+def _verified(where: str, row: dict[str, str], seconds: float, path: Path, system: str | None) -> Verified:
+    """Return a row beside its prediction."""
+    content, base = _content(row, path)
+    configuration = configured(f"{where} ({row['name']})", content, base, system)
+    step = MeasuredStep(
+        table=row.get("source") or path.stem,
+        name=row["name"],
+        seconds=seconds,
+        num_gpus=int(_number(row, "num_gpus", where)) if row.get("num_gpus") else configuration.num_gpus,
+        config=configuration.content,
+        statistic=row.get("statistic", ""),
+    )
+    return verified(configuration, step)
+
+
+def verified_table(path: Path, system: str | None) -> Verification:
+    """Compare every row of a table with its prediction; rows that cannot be predicted are told apart.
+
+    Raises:
+        ConfigError: a column or a time is not what it must be, or no row can be predicted; the message names the line.
+        PublishedError: no row can be predicted.
+        OSError: the file, or one that it names, cannot be read.
+    """
+    timed = [(where, row, _number(row, "seconds", where)) for where, row in _rows(path)]
+    runs: list[Verified] = []
+    errors: list[tuple[str, ConfigError | PublishedError]] = []
+    for where, row, seconds in timed:
+        try:
+            runs.append(_verified(where, row, seconds, path, system))
+        except (ConfigError, PublishedError) as error:
+            errors.append((row["name"], error))
+    if not runs:
+        raise errors[0][1]
+    return Verification(tuple(runs), tuple(Failed(name, " ".join(str(error).split())) for name, error in errors))

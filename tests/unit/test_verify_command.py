@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -117,7 +118,7 @@ def test_a_run_that_fails_is_one_line_and_the_others_go_on(tmp_path: Path, capsy
     folder.mkdir()
     for layers in (2, 3, 4):
         config(folder, f"gpt-{layers}.yaml", model={"num_layers": layers})
-    assert verify(folder, "--json", tmp_path=tmp_path, behaviour="fails") == 1
+    assert verify(folder, "--json", "--repeat", 1, tmp_path=tmp_path, behaviour="fails") == 1
     answer = json.loads(capsys.readouterr().out)
     assert [run["name"] for run in answer["runs"]] == ["gpt-2", "gpt-4"]
     (failed,) = answer["failed"]
@@ -125,6 +126,26 @@ def test_a_run_that_fails_is_one_line_and_the_others_go_on(tmp_path: Path, capsy
     assert failed["reason"].startswith("ValueError: no such thing as this layer; log: ")
     assert TRACEBACK.splitlines()[0] in Path(failed["reason"].split("log: ")[1]).read_text()
     assert answer["summary"]["runs"] == 2
+
+
+def test_what_the_system_cannot_predict_is_not_run(tmp_path: Path, capsys: Capture) -> None:
+    lacking = tmp_path / "lacking"
+    shutil.copytree(ROOT / "regressors" / "Perlmutter", lacking)
+    manifest = json.loads((lacking / "manifest.json").read_text())
+    name = "nccl/NVIDIAA100-SXM4-80GB_point_to_point_fp16.json"
+    del manifest["files"][name]
+    (lacking / name).unlink()
+    (lacking / "manifest.json").write_text(json.dumps(manifest))
+    folder = tmp_path / "configs"
+    folder.mkdir()
+    config(folder, "flat.yaml")
+    piped = config(folder, "piped.yaml", parallelism={"pipeline_parallel_size": 2})
+    assert verify(folder, "--system", lacking, "--repeat", 1, tmp_path=tmp_path) == 1
+    told = capsys.readouterr()
+    assert "piped: not compared: Perlmutter has no fp16 regressor for point_to_point" in told.out
+    assert "piped: launch" not in told.err
+    assert verify(piped, "--system", lacking, tmp_path=tmp_path) == 2
+    assert "has no fp16 regressor for point_to_point" in capsys.readouterr().err
 
 
 def test_a_run_that_leaves_no_record_is_said(tmp_path: Path, capsys: Capture) -> None:
@@ -219,6 +240,12 @@ def test_a_record_without_configuration_takes_a_named_one(tmp_path: Path, capsys
         write_launch(tmp_path / "jobs" / name, full_form())
     assert main(["verify", "--run", str(tmp_path / "jobs")]) == 0
     assert "2 runs: " in capsys.readouterr().out
+    (tmp_path / "jobs" / "a" / "step_records" / "rank-00000.json").write_text("{")
+    assert main(["verify", "--run", str(tmp_path / "jobs")]) == 1
+    assert "a: not compared: " in (out := capsys.readouterr().out)
+    assert "does not read as JSON" in out
+    assert main(["verify", "--run", str(tmp_path / "jobs" / "a")]) == 2
+    assert "does not read as JSON" in capsys.readouterr().err
     assert main(["verify", str(config(tmp_path)), "--run", str(tmp_path / "jobs")]) == 2
     assert "holds 2 runs and 1 configurations are named" in capsys.readouterr().err
 
@@ -249,6 +276,7 @@ def test_an_experiment_of_the_trainer_is_verified(tmp_path: Path, capsys: Captur
         (TRACEBACK, "ValueError: no such thing as this layer"),
         ("error: config.yaml: it has no moe\n", "config.yaml: it has no moe"),
         ("W torch/distributed/run.py:766] started\nChildFailedError:\n", "ChildFailedError:"),
+        ("[rank1]: AttributeError: no stage\n", "AttributeError: no stage"),
         ("", "it printed nothing"),
     ],
 )

@@ -12,11 +12,13 @@ from predictor.base.errors import ConfigError
 from predictor.costs.collectives import COLLECTIVES
 from predictor.step.breakdown import answers
 from predictor.step.prediction import Prediction, predict
+from predictor.timeline.spans import Span
 from predictor.traces.measured_run import MeasuredRun, read_launches
-from predictor.traces.measured_step import OperatorTime, PassName
+from predictor.traces.measured_step import COLLECTIVE, MeasuredSteps, OperatorTime, PassName
 from predictor.traces.verified_run import read_verified_run, write_verified_run
+from predictor.verification.collective_times import Key, transfer_us
 from predictor.verification.configurations import Configured, configured
-from predictor.verification.operators import Key, compared_operators, predicted_operators
+from predictor.verification.operators import compared_operators, predicted_operators
 from predictor.verification.parts import compared_parts
 from predictor.verification.runs import verified_launches
 from tests.unit.examples import full_form, short_form
@@ -128,6 +130,18 @@ def test_what_one_side_lacks_is_shown_with_the_reason(tmp_path: Path) -> None:
     assert len(by_key) == len(rows)
 
 
+def test_a_collective_of_another_purpose_is_told_apart(tmp_path: Path) -> None:
+    configuration = question(parallelism={"tensor_parallel_size": 2})
+    recorded = [
+        operator("forward", "all_reduce", 9.0, "tensor_parallel"),
+        operator("end", "all_reduce", 5.0, "data_parallel"),
+    ]
+    rows = verified_launches(configuration, launches(tmp_path, configuration, recorded)).record.operators
+    reasons = {(row.step_pass, row.part): row.missing for row in rows if row.name == "all_reduce"}
+    assert reasons["end", "data_parallel"] == "not predicted: tensor parallel only"
+    assert "not measured" not in reasons.values()
+
+
 def test_the_median_error_is_of_operators_that_matter(tmp_path: Path) -> None:
     configuration = question(**LAYOUTS["one"])
     loaded = configuration.loaded
@@ -182,6 +196,26 @@ def test_a_collective_is_matched_however_it_was_recorded(
     reduces = [row for row in rows if row.name == "all_reduce"]
     assert {(row.step_pass, row.part) for row in reduces} == expected
     assert all(row.error is not None for row in reduces)
+
+
+def test_waiting_for_other_ranks_is_no_transfer(tmp_path: Path) -> None:
+    configuration = question(parallelism={"tensor_parallel_size": 2})
+    reduces = operator("forward", "all_reduce", 140.0, "tensor_parallel")
+    (launch, _) = launches(tmp_path, configuration, [reduces])
+    key = Key("forward", "all_reduce", "tensor_parallel")
+    details = {"pass": "forward", "part": "tensor_parallel"}
+
+    def rank(durations: Sequence[float]) -> MeasuredSteps:
+        spans = [
+            Span("all_reduce", 0, "communication", 100.0 * i, 100.0 * i + us, category=COLLECTIVE, details=details)
+            for i, us in enumerate(durations)
+        ]
+        return MeasuredSteps(spans[::-1], launch.provenance)
+
+    # Either rank comes first once: 10 of 90 and 20 of 50 are the transfer.
+    assert transfer_us([rank([90.0, 20.0]), rank([10.0, 50.0])], key) == pytest.approx(30.0)
+    assert transfer_us([rank([90.0]), rank([10.0, 50.0])], key) == 140.0  # not the same calls
+    assert transfer_us([rank([])], key) == 140.0
 
 
 def test_messages_recorded_in_one_pass_are_compared_with_all(tmp_path: Path) -> None:

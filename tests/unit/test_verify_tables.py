@@ -9,8 +9,9 @@ import pytest
 
 from predictor.__main__ import main
 from predictor.base.errors import ConfigError
+from predictor.configuration.loading import prepare
 from predictor.step.prediction import predict
-from predictor.verification.run_tables import read_runs
+from predictor.verification.run_tables import verified_table
 from tests.unit.examples import full_form, write
 
 Capture = pytest.CaptureFixture[str]
@@ -28,9 +29,9 @@ def table(folder: Path, *lines: str) -> Path:
 
 
 def test_a_row_is_the_configuration_that_its_columns_say(tmp_path: Path) -> None:
-    ((configuration, step),) = read_runs(table(tmp_path, COLUMNS, ROW), "Perlmutter")
+    (verified,) = verified_table(table(tmp_path, COLUMNS, ROW), "Perlmutter").runs
+    step, run = verified.compared.step, verified.compared.prediction.run
     assert (step.name, step.seconds, step.table, step.num_gpus) == ("small", 0.5, "runs", 1)
-    run = configuration.loaded.run
     assert (run.model.num_layers, run.micro_batch_size, run.overlap_gradient_reduction) == (8, 2, True)
 
 
@@ -43,11 +44,12 @@ def test_columns_lie_over_the_file_that_a_row_names(tmp_path: Path) -> None:
         "as it is,1.5,configs/gpt.yaml,,,,median,a paper",
         "changed,2.5,configs/gpt.yaml,4,[8],Vista,,",
     )
-    (first, one), (second, two) = read_runs(path, None)
-    assert (first.loaded.run.micro_batch_size, first.loaded.system.name) == (2, "Perlmutter")
-    assert (second.loaded.run.micro_batch_size, second.loaded.system.name) == (4, "Vista")
-    assert second.loaded.run.layers_per_stage == (8,)
-    assert [(step.statistic, step.table) for step in (one, two)] == [("median", "a paper"), ("", "runs")]
+    first, second = (run.compared for run in verified_table(path, None).runs)
+    assert (first.prediction.run.micro_batch_size, first.system.name) == (2, "Perlmutter")
+    assert (second.prediction.run.micro_batch_size, second.system.name) == (4, "Vista")
+    assert second.prediction.run.layers_per_stage == (8,)
+    told = [(run.step.statistic, run.step.table) for run in (first, second)]
+    assert told == [("median", "a paper"), ("", "runs")]
 
 
 def test_a_table_is_compared_from_the_command_line(tmp_path: Path, capsys: Capture) -> None:
@@ -55,8 +57,8 @@ def test_a_table_is_compared_from_the_command_line(tmp_path: Path, capsys: Captu
     assert main(["verify", str(path), "--system", "Perlmutter", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     first, second = answer["runs"]
-    ((configuration, _), _) = read_runs(path, "Perlmutter")
-    predicted = predict(configuration.loaded.run, configuration.loaded.system).step
+    loaded = prepare({**first["configuration"], "system": "Perlmutter"}, tmp_path)
+    predicted = predict(loaded.run, loaded.system).step
     assert first["predicted"]["us"] == pytest.approx(predicted.us)
     assert first["error"] == pytest.approx(predicted.us / 0.5e6 - 1.0)
     assert (first["launches"], first["noise"], first["device"], first["parts"]) == ([], None, None, [])
@@ -99,4 +101,13 @@ def test_a_table_that_says_nothing_usable_is_one_line(case: str, tmp_path: Path,
 
 def test_a_table_without_a_system_asks_for_one(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="system is missing; --system NAME"):
-        read_runs(table(tmp_path, COLUMNS, ROW), None)
+        verified_table(table(tmp_path, COLUMNS, ROW), None)
+
+
+def test_a_row_that_cannot_be_predicted_does_not_keep_the_others(tmp_path: Path, capsys: Capture) -> None:
+    path = table(tmp_path, COLUMNS, ROW, ROW.replace("2048,16", "2048,17").replace("small", "odd"))
+    assert main(["verify", str(path), "--system", "Perlmutter"]) == 1
+    out = capsys.readouterr().out
+    assert "1 run: median absolute error" in out
+    assert "odd: not compared: " in out
+    assert "line 3 (odd): num_attention_heads (h) is 17" in out
