@@ -9,7 +9,7 @@ from statistics import mean, median
 from typing import Any
 
 from predictor.base.errors import ConfigError
-from predictor.configuration.loading import EXPERIMENT
+from predictor.configuration.telling import EXPERIMENT
 from predictor.step.prediction import predict
 from predictor.traces.measured_run import MeasuredRun, noise
 from predictor.traces.verified_run import Launch, VerifiedRun
