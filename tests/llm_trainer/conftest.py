@@ -1,4 +1,4 @@
-"""All tests but those of configurations need torch, Lightning Fabric, tokenizers, safetensors, transformers: extras train, reference."""
+"""All tests but those of configurations need the packages of the extras train and reference."""
 
 from __future__ import annotations
 

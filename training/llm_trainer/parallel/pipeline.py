@@ -36,7 +36,7 @@ SCHEDULES: dict[str, Any] = {
 }
 
 
-class Stage(nn.Module):  # type: ignore[misc]
+class Stage(nn.Module):
     """Consecutive layers; hidden states or tokens in, hidden states or logits out.
 
     Attributes:

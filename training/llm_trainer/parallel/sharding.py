@@ -37,7 +37,7 @@ def shard_weights(model: nn.Module, stage: TransformerLM, mesh: DeviceMesh, zero
     fully_shard(model, mesh=mesh, reshard_after_forward=None if reshard else False)
 
 
-class ShardedOptimizer(ZeroRedundancyOptimizer):  # type: ignore[misc]
+class ShardedOptimizer(ZeroRedundancyOptimizer):
     """torch's ZeroRedundancyOptimizer whose state is this rank's share, so that every rank saves its own."""
 
     def step(self, closure: Any = None, **options: Any) -> Any:

@@ -12,7 +12,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from llm_trainer.parallel.mesh import DATA, ParallelLayout, make_mesh
 
 
-class LayoutStrategy(ModelParallelStrategy):  # type: ignore[misc]
+class LayoutStrategy(ModelParallelStrategy):
     """Fabric's ModelParallelStrategy on a mesh of three axes, pipeline, data and tensor."""
 
     def __init__(self, layout: ParallelLayout, parallelize: Callable[[nn.Module, DeviceMesh], nn.Module]) -> None:

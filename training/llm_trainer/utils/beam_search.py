@@ -10,12 +10,12 @@ import math
 import torch
 from torch import Tensor
 
-from llm_trainer.models import TransformerLM
+from llm_trainer.utils.causal_lm import CausalLM
 from llm_trainer.utils.continuation import Continuation
 from llm_trainer.utils.generation_config import GenerationConfig
 
 
-def beam_search(model: TransformerLM, prompt: Tensor, max_new_tokens: int, config: GenerationConfig) -> Tensor:
+def beam_search(model: CausalLM, prompt: Tensor, max_new_tokens: int, config: GenerationConfig) -> Tensor:
     """Return the best continuation of a prompt, with its end token if it has one.
 
     ``num_beams`` unfinished continuations are kept at each length. One that ends among the best ``num_beams`` is

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from llm_trainer.exceptions import GenerationError
-from llm_trainer.models import KVCache, TransformerLM
+from llm_trainer.models.kv_cache import KVCache
+from llm_trainer.utils.causal_lm import CausalLM
 from llm_trainer.utils.generation_config import GenerationConfig
 from llm_trainer.utils.sampling import apply_repetition_penalty
 
@@ -21,7 +22,7 @@ class Continuation:
     """
 
     def __init__(
-        self, model: TransformerLM, tokens: Tensor, mask: Tensor | None, max_length: int, config: GenerationConfig
+        self, model: CausalLM, tokens: Tensor, mask: Tensor | None, max_length: int, config: GenerationConfig
     ) -> None:
         """Begin with prompts.
 

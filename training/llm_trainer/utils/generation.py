@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from llm_trainer.exceptions import GenerationError
-from llm_trainer.models import TransformerLM
 from llm_trainer.tokenizer import BPETokenizer
 from llm_trainer.utils.beam_search import beam_search
+from llm_trainer.utils.causal_lm import CausalLM
 from llm_trainer.utils.continuation import Continuation
 from llm_trainer.utils.generation_config import GenerationConfig
 from llm_trainer.utils.sampling import apply_repetition_penalty, create_causal_mask, sample_top_k, sample_top_p
@@ -30,7 +30,7 @@ __all__ = [
 
 
 def generate_ids(
-    model: TransformerLM,
+    model: CausalLM,
     input_ids: Tensor,
     config: GenerationConfig | None = None,
     attention_mask: Tensor | None = None,
@@ -70,7 +70,7 @@ def generate_ids(
 
 
 def _searched(
-    model: TransformerLM, input_ids: Tensor, lengths: list[int], limits: list[int], config: GenerationConfig
+    model: CausalLM, input_ids: Tensor, lengths: list[int], limits: list[int], config: GenerationConfig
 ) -> Tensor:
     """Continue every row, of which the last ``lengths`` tokens are no padding, by a beam search of its own."""
     new = [
@@ -157,7 +157,7 @@ class TextGenerator:
         device: of the model.
     """
 
-    def __init__(self, model: TransformerLM, tokenizer: BPETokenizer, device: torch.device | str | None = None) -> None:
+    def __init__(self, model: CausalLM, tokenizer: BPETokenizer, device: torch.device | str | None = None) -> None:
         """Move the model to a device.
 
         Args:
