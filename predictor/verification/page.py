@@ -87,6 +87,20 @@ def _profiled_spans(record: MeasuredSteps, stage: int) -> list[Span]:
     return spans
 
 
+def _aligned(by_stage: list[list[Span]]) -> list[list[Span]]:
+    """Return the spans of stages whose clocks started apart, ending together, from the first's start.
+
+    The norm of all gradients, which clipping and the optimizer wait for, lets no stage end before the others.
+    """
+    ends = [max((span.end_us for span in spans), default=0.0) for spans in by_stage]
+    starts = [min((span.start_us for span in spans), default=0.0) for spans in by_stage]
+    lasts = max(end - start for start, end in zip(starts, ends, strict=True))
+    return [
+        [span._replace(start_us=span.start_us + lasts - end, end_us=span.end_us + lasts - end) for span in spans]
+        for spans, end in zip(by_stage, ends, strict=True)
+    ]
+
+
 def measured_trace(launch: MeasuredRun) -> StepTrace | None:
     """Return the recorded step of every stage's first rank; None where one has no forward or backward part.
 
@@ -96,7 +110,7 @@ def measured_trace(launch: MeasuredRun) -> StepTrace | None:
     by_stage = [_stage_spans(record, stage) for stage, record in enumerate(first)]
     how = "measured"
     if not all(any(span.category == BACKWARD for span in spans) for spans in by_stage):
-        by_stage = [_profiled_spans(record, stage) for stage, record in enumerate(first)]
+        by_stage = _aligned([_profiled_spans(record, stage) for stage, record in enumerate(first)])
         how = "measured under the profiler"
     if not all(any(span.stream == Stream.COMPUTE for span in spans) for spans in by_stage):
         return None

@@ -13,6 +13,7 @@ from predictor.report.page.parity import ParityPoint, log_ticks, parity
 from predictor.timeline.picture import picture
 from predictor.timeline.pipeline import Stream
 from predictor.timeline.spans import Span
+from predictor.timeline.trace import StepTrace
 from predictor.traces.measured_run import MeasuredRun, read_launches
 from predictor.traces.measured_step import MeasuredSteps
 from predictor.verification.answer import Failed, Verification
@@ -86,8 +87,13 @@ def test_passes_of_a_pipeline_are_drawn_from_its_profile(tmp_path: Path) -> None
     for number, step_pass in enumerate(passes):
         times = (10.0 * number, 10.0 * number + 8.0)
         spans.append(Span("ffn_up", 0, "profiled", *times, category="operator", details={"pass": step_pass}))
-    trace = measured_trace(MeasuredRun(tmp_path, (MeasuredSteps(spans, told),)))
+    later = [span._replace(start_us=span.start_us + 500.0, end_us=span.end_us + 500.0) for span in spans[2:]]
+    second = told.model_copy(update={"pipeline_stage": 1, "rank": 1})
+    trace = measured_trace(MeasuredRun(tmp_path, (MeasuredSteps(spans, told), MeasuredSteps(later, second))))
     assert trace is not None
+    assert {span.end_us for span in trace.spans if span.stream == Stream.OPTIMIZER} == {58.0}
+    assert min(span.start_us for span in trace.spans if span.rank == 1) == pytest.approx(10.0)
+    trace = StepTrace(trace.title, trace.step_us, [span for span in trace.spans if span.rank == 0])
     assert [(span.details["pass"], span.start_us, span.end_us) for span in trace.slots] == [
         ("forward", 0.0, 18.0),
         ("backward", 20.0, 38.0),
