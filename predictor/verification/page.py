@@ -14,7 +14,7 @@ from predictor.timeline.pipeline import PASS_NAMES, Stream
 from predictor.timeline.spans import Span
 from predictor.timeline.trace import StepTrace
 from predictor.traces.measured_run import MeasuredRun
-from predictor.traces.measured_step import BACKWARD, FORWARD, OPTIMIZER, MeasuredSteps
+from predictor.traces.measured_step import BACKWARD, FORWARD, OPERATOR, OPTIMIZER, MeasuredSteps
 from predictor.traces.verified_run import VerifiedRun
 from predictor.verification.answer import Verification, failure_lines, summary_lines
 from predictor.verification.operators import SMALLEST_COUNTED
@@ -32,6 +32,8 @@ from predictor.verification.run_text import (
 )
 from predictor.verification.runs import Verified
 
+# How passes of profiled operators are drawn.
+SHOWN_AS = {"forward": FORWARD, "recompute": BACKWARD, "backward": BACKWARD, "end": OPTIMIZER}
 SLOT_PASSES = frozenset(PASS_NAMES.values())
 # A picture of more slots is too fine to read, and large.
 MOST_SLOTS = 20_000
@@ -67,15 +69,55 @@ def _stage_spans(record: MeasuredSteps, stage: int) -> list[Span]:
     return spans
 
 
+def _profiled_spans(record: MeasuredSteps, stage: int) -> list[Span]:
+    """Return a rank's profiled operators, those of one pass that follow each other as one span of its stage."""
+    spans: list[Span] = []
+    for span in sorted(record.profiled_spans, key=lambda span: span.start_us):
+        kind = str(span.details.get("pass"))
+        if span.category != OPERATOR or kind not in SHOWN_AS:
+            continue
+        stream = Stream.OPTIMIZER if SHOWN_AS[kind] == OPTIMIZER else Stream.COMPUTE
+        last = spans[-1] if spans else None
+        if last is not None and last.category == SHOWN_AS[kind]:
+            spans[-1] = last._replace(end_us=max(last.end_us, span.end_us))
+            continue
+        details = {"pass": SHOWN_AS[kind], "micro_batch": "", "chunk": 0}  # which one it is is not recorded
+        times = (span.start_us, span.end_us)
+        spans.append(Span(kind, stage, stream, *times, category=SHOWN_AS[kind], details=details))
+    return spans
+
+
+def _aligned(by_stage: list[list[Span]]) -> list[list[Span]]:
+    """Return the spans of stages whose clocks started apart, ending together, from the first's start.
+
+    The norm of all gradients, which clipping and the optimizer wait for, lets no stage end before the others.
+    """
+    ends = [max((span.end_us for span in spans), default=0.0) for spans in by_stage]
+    starts = [min((span.start_us for span in spans), default=0.0) for spans in by_stage]
+    lasts = max(end - start for start, end in zip(starts, ends, strict=True))
+    return [
+        [span._replace(start_us=span.start_us + lasts - end, end_us=span.end_us + lasts - end) for span in spans]
+        for spans, end in zip(by_stage, ends, strict=True)
+    ]
+
+
 def measured_trace(launch: MeasuredRun) -> StepTrace | None:
-    """Return the recorded step of every stage's first rank; None where one has no forward or backward part."""
-    by_stage = [_stage_spans(launch.of_stage(stage)[0], stage) for stage in launch.stages]
+    """Return the recorded step of every stage's first rank; None where one has no forward or backward part.
+
+    Where the parts do not tell forward from backward passes, as of a pipeline, it is the profiled step.
+    """
+    first = [launch.of_stage(stage)[0] for stage in launch.stages]
+    by_stage = [_stage_spans(record, stage) for stage, record in enumerate(first)]
+    how = "measured"
+    if not all(any(span.category == BACKWARD for span in spans) for spans in by_stage):
+        by_stage = _aligned([_profiled_spans(record, stage) for stage, record in enumerate(first)])
+        how = "measured under the profiler"
     if not all(any(span.stream == Stream.COMPUTE for span in spans) for spans in by_stage):
         return None
     told = launch.provenance
     spans = [span for spans in by_stage for span in spans]
-    longest = max(span.end_us for span in spans)
-    return StepTrace(f"measured, {told.world_size} × {told.device}", max(longest, launch.step_us), spans)
+    ends = [*(span.end_us for span in spans), *([launch.step_us] if how == "measured" else [])]
+    return StepTrace(f"{how}, {told.world_size} × {told.device}", max(ends), spans)
 
 
 def _timelines(run: Verified) -> str:

@@ -1,7 +1,8 @@
 """The parts of a step, predicted and measured, per pipeline stage.
 
 The measured backward pass contains recomputation. Where the profiler saw what was recomputed, its operators' time,
-scaled from the profiled to the timed steps, is taken out of it; elsewhere both are compared together.
+scaled from the profiled to the timed steps, is taken out of it; elsewhere both are compared together. A recorder that
+times a pipeline from its first forward to its last backward pass as a whole is compared with the whole.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from predictor.traces.verified_run import PartOfStep
 
 RECOMPUTE, WAITING = "recompute", "waiting"
 BOTH = "recompute and backward"
+PIPELINE = "pipeline, bubble included"
+WORKING = (FORWARD, RECOMPUTE, BACKWARD)
 
 
 def predicted_parts(prediction: Prediction, stage: int) -> dict[str, Cost]:
@@ -55,6 +58,9 @@ def measured_parts(launch: MeasuredRun, stage: int) -> dict[str, float]:
     recorded = {part: us for part in PARTS if (us := launch.part_us(stage, part)) is not None}
     if len(recorded) == len(PARTS):
         recorded[WAITING] = max(0.0, launch.step_us - sum(recorded.values()))
+    if recorded.get(FORWARD) and recorded.get(BACKWARD) == 0.0:
+        recorded[PIPELINE] = recorded.pop(FORWARD)
+        del recorded[BACKWARD]
     recomputed = _recomputed_us(launch, stage)
     if recomputed is not None and BACKWARD in recorded:
         recorded[RECOMPUTE] = min(recomputed, recorded[BACKWARD])
@@ -76,6 +82,11 @@ def compared_parts(prediction: Prediction, launches: Sequence[MeasuredRun]) -> l
         predicted = {name: cost for name, cost in predicted_parts(prediction, stage).items() if cost.us > 0.0}
         measured = _mean_parts(launches, stage)
         waiting_us = max(0.0, prediction.step.us - sum(cost.us for cost in predicted.values()))
+        if PIPELINE in measured:
+            whole_us = waiting_us + sum(predicted.pop(name).us for name in WORKING if name in predicted)
+            row = PartOfStep(stage=stage, name=PIPELINE, predicted_us=whole_us, measured_us=measured.pop(PIPELINE))
+            rows.append(row)
+            waiting_us = 0.0
         if RECOMPUTE in predicted and BACKWARD in measured and RECOMPUTE not in measured:
             predicted[BOTH] = predicted.pop(RECOMPUTE) + predicted.pop(BACKWARD)
             measured[BOTH] = measured.pop(BACKWARD)

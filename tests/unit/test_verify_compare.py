@@ -198,6 +198,18 @@ def test_a_collective_is_matched_however_it_was_recorded(
     assert all(row.error is not None for row in reduces)
 
 
+def test_a_pipeline_timed_as_a_whole_is_compared_as_a_whole(tmp_path: Path) -> None:
+    configuration = question(parallelism={"pipeline_parallel_size": 2})
+    prediction = predict(configuration.loaded.run, configuration.loaded.system)
+    whole = {"data": 10.0, "forward": 890.0, "backward": 0.0, "optimizer": 100.0}
+    compared = compared_parts(prediction, launches(tmp_path, configuration, parts=whole))
+    parts = [part for part in compared if part.stage == 1]
+    assert [part.name for part in parts] == ["pipeline, bubble included", "data", "optimizer", "waiting"]
+    assert sum(part.predicted_us or 0.0 for part in parts) == pytest.approx(prediction.step.us)
+    assert parts[0].measured_us == pytest.approx(890.0 * 1.01)
+    assert sum(part.measured_us or 0.0 for part in parts) == pytest.approx(1010.0)
+
+
 def test_waiting_for_other_ranks_is_no_transfer(tmp_path: Path) -> None:
     configuration = question(parallelism={"tensor_parallel_size": 2})
     reduces = operator("forward", "all_reduce", 140.0, "tensor_parallel")

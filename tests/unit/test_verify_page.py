@@ -12,13 +12,16 @@ import pytest
 from predictor.report.page.parity import ParityPoint, log_ticks, parity
 from predictor.timeline.picture import picture
 from predictor.timeline.pipeline import Stream
-from predictor.traces.measured_run import read_launches
+from predictor.timeline.spans import Span
+from predictor.timeline.trace import StepTrace
+from predictor.traces.measured_run import MeasuredRun, read_launches
+from predictor.traces.measured_step import MeasuredSteps
 from predictor.verification.answer import Failed, Verification
 from predictor.verification.configurations import configured
 from predictor.verification.page import measured_trace, page
 from predictor.verification.runs import Verified, verified_launches
 from tests.unit.examples import full_form
-from tests.unit.measured_runs import OPERATORS, write_launch
+from tests.unit.measured_runs import OPERATORS, provenance, write_launch
 
 
 def checked_text(text: str) -> str:
@@ -73,6 +76,32 @@ def test_measured_parts_are_drawn_by_stage(tmp_path: Path) -> None:
     ]
     assert sum(span.stream == Stream.OPTIMIZER for span in trace.spans) == 2
     assert 'class="slots"' in picture(trace)
+
+
+def test_passes_of_a_pipeline_are_drawn_from_its_profile(tmp_path: Path) -> None:
+    configuration = configured("piped", full_form(), Path.cwd())
+    whole = {"data": 0.0, "forward": 900.0, "backward": 0.0, "optimizer": 100.0}
+    told = provenance(configuration.content, parts=whole)
+    spans = [Span("forward", 0, Stream.COMPUTE, 0.0, 900.0, category="forward")]
+    passes = ("forward", "forward", "backward", "recompute", "forward", "end")
+    for number, step_pass in enumerate(passes):
+        times = (10.0 * number, 10.0 * number + 8.0)
+        spans.append(Span("ffn_up", 0, "profiled", *times, category="operator", details={"pass": step_pass}))
+    later = [span._replace(start_us=span.start_us + 500.0, end_us=span.end_us + 500.0) for span in spans[2:]]
+    second = told.model_copy(update={"pipeline_stage": 1, "rank": 1})
+    trace = measured_trace(MeasuredRun(tmp_path, (MeasuredSteps(spans, told), MeasuredSteps(later, second))))
+    assert trace is not None
+    assert {span.end_us for span in trace.spans if span.stream == Stream.OPTIMIZER} == {58.0}
+    assert min(span.start_us for span in trace.spans if span.rank == 1) == pytest.approx(10.0)
+    trace = StepTrace(trace.title, trace.step_us, [span for span in trace.spans if span.rank == 0])
+    assert [(span.details["pass"], span.start_us, span.end_us) for span in trace.slots] == [
+        ("forward", 0.0, 18.0),
+        ("backward", 20.0, 38.0),
+        ("forward", 40.0, 48.0),
+    ]
+    assert trace.step_us == 58.0
+    assert trace.title.startswith("measured under the profiler")
+    ElementTree.fromstring(picture(trace))
 
 
 def test_ticks_are_round_and_inside() -> None:
