@@ -16,7 +16,7 @@ def is_experiment(content: Mapping[str, Any]) -> bool:
 
 
 def is_llm_trainer(content: Mapping[str, Any]) -> bool:
-    """Return whether a file is a configuration of llm_trainer: it has its sizes, or nothing but its sections and data."""
+    """Return whether a file is of llm_trainer: it has its sizes, or nothing but its sections and data."""
     if EXPERIMENT in content:
         return False
     model, data = content.get("model"), content.get("data")

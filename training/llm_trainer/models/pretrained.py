@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import Protocol
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
@@ -23,16 +23,20 @@ from llm_trainer.models.hugging_face import (
 from predictor.base.files import built_beside, write_whole
 from predictor.base.read_yaml import read_keys
 
-if TYPE_CHECKING:
-    from llm_trainer.models.transformer import TransformerLM
-
-    Model = TypeVar("Model", bound=TransformerLM)
-
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 THEIRS = "model_type"  # a key of every config.json of transformers
 
 
-def save(model: TransformerLM, folder: Path) -> None:
+class Model(Protocol):
+    """What is saved and loaded of a language model."""
+
+    config: ModelConfig
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return weights by name."""
+
+
+def save(model: Model, folder: Path) -> None:
     """Write a model's configuration and weights to a folder; a tied head is left out.
 
     Raises:
@@ -46,7 +50,7 @@ def save(model: TransformerLM, folder: Path) -> None:
     model.config.save(folder / CONFIG)
 
 
-def save_for_transformers(model: TransformerLM, folder: str | Path) -> None:
+def save_for_transformers(model: Model, folder: str | Path) -> None:
     """Write a model as transformers' GPT2LMHeadModel or LlamaForCausalLM, for their ``from_pretrained``.
 
     Raises:
@@ -64,11 +68,10 @@ def _write_weights(weights: dict[str, Tensor], folder: Path) -> None:
         save_file(weights, building, metadata={"format": "pt"})
 
 
-def load(kind: type[Model], folder: Path) -> Model:
-    """Return the model of a folder, in evaluation mode.
+def read_config_and_weights(folder: Path) -> tuple[ModelConfig, dict[str, Tensor]]:
+    """Return the configuration and the weights of a folder, a tied head's included.
 
     Args:
-        kind: class of the model.
         folder: written by ``save``, or by ``save_pretrained`` of transformers' GPT-2 or LLaMA.
 
     Raises:
@@ -85,11 +88,7 @@ def load(kind: type[Model], folder: Path) -> Model:
         raise ModelConfigurationError(f"{folder}: {error}") from None
     if config.tie_word_embeddings and TOKENS in weights:
         weights[HEAD] = weights[TOKENS]
-    model = kind(config)
-    _check_fit(weights, model.state_dict(), folder)
-    model.load_state_dict(weights)
-    model.eval()
-    return model
+    return config, weights
 
 
 def _existing(folder: Path, name: str) -> Path:
@@ -122,7 +121,7 @@ def _read_weights(folder: Path) -> dict[str, Tensor]:
     return weights
 
 
-def _check_fit(weights: dict[str, Tensor], expected: dict[str, Tensor], folder: Path) -> None:
+def check_fit(weights: dict[str, Tensor], expected: dict[str, Tensor], folder: Path) -> None:
     """Check that weights have the names and shapes of a model.
 
     Raises:

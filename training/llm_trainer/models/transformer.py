@@ -18,6 +18,7 @@ from llm_trainer.models.kv_cache import KVCache
 from llm_trainer.models.layers import Context, TransformerLayer, make_norm
 from llm_trainer.models.operators import operator
 from llm_trainer.models.output import ModelOutput
+from llm_trainer.models.pretrained import check_fit, read_config_and_weights, save
 from llm_trainer.models.rope import rotary_table
 
 IGNORED = -100  # a label that does not count
@@ -204,8 +205,6 @@ class TransformerLM(nn.Module):
         Raises:
             OSError: they cannot be written.
         """
-        from llm_trainer.models.pretrained import save
-
         save(self, Path(save_directory))
 
     @classmethod
@@ -215,9 +214,13 @@ class TransformerLM(nn.Module):
         Raises:
             ModelConfigurationError: files are missing or damaged, or do not fit each other.
         """
-        from llm_trainer.models.pretrained import load
-
-        return load(cls, Path(load_directory))
+        folder = Path(load_directory)
+        config, weights = read_config_and_weights(folder)
+        model = cls(config)
+        check_fit(weights, model.state_dict(), folder)
+        model.load_state_dict(weights)
+        model.eval()
+        return model
 
 
 def next_token_loss(logits: Tensor, labels: Tensor) -> Tensor:

@@ -20,6 +20,9 @@ class CausalLM(Protocol):
     def parameters(self) -> Iterator[Any]:
         """Return the weights."""
 
+    def to(self, device: Any) -> Any:
+        """Move it."""
+
     def train(self, mode: bool = True) -> Any:
         """Switch dropout on or off."""
 
