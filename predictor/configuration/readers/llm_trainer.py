@@ -169,6 +169,7 @@ def _model(model: Fields, sequence_length: int, notes: list[str]) -> dict[str, A
         "hidden_dropout": model.real("dropout", MODEL["dropout"]),
         "attention_dropout": model.real("attention_dropout", MODEL["attention_dropout"]),
         "tied_embeddings": model.switch("tie_word_embeddings", MODEL["tie_word_embeddings"]),
+        "loss": "torch",
     }
 
 
@@ -208,11 +209,12 @@ def _training(training: Fields, model: Fields, notes: list[str]) -> dict[str, An
     optimizer = training.text("optimizer", TRAINING["optimizer"], ("adamw", "adam", "sgd"))
     if optimizer == "sgd":
         notes.append("training.optimizer sgd: predicted with the step and the states of AdamW")
+    is_recomputed = model.switch("gradient_checkpointing", MODEL["gradient_checkpointing"])
     return {
         "micro_batch_size": training.whole("batch_size", TRAINING["batch_size"]),
         "num_micro_batches": training.whole("gradient_accumulation_steps", TRAINING["gradient_accumulation_steps"]),
         "precision": PRECISIONS[amp_dtype] if is_mixed else "fp32",
-        "recompute": "full" if model.switch("gradient_checkpointing", MODEL["gradient_checkpointing"]) else "none",
+        **({"recompute": "full", "recompute_stops_early": True} if is_recomputed else {"recompute": "none"}),
     }
 
 
