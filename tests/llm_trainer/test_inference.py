@@ -11,7 +11,7 @@ from llm_trainer.config import ModelConfig
 from llm_trainer.exceptions import GenerationError
 from llm_trainer.models import TransformerLM
 from llm_trainer.tokenizer import BPETokenizer
-from llm_trainer.utils.generation import TextGenerator
+from llm_trainer.utils.generation import GenerationConfig, TextGenerator
 from llm_trainer.utils.inference import InferenceEngine
 from llm_trainer.utils.quantize import Int8Linear, quantized
 
@@ -37,8 +37,9 @@ def model(tokenizer: BPETokenizer) -> TransformerLM:
 def test_an_engine_answers_as_a_generator(model: TransformerLM, tokenizer: BPETokenizer) -> None:
     engine, generator = InferenceEngine(model, tokenizer), TextGenerator(model, tokenizer)
     assert engine.infer("the cat") == generator.generate("the cat")
-    assert engine.infer("the cat", max_length=20).startswith("the cat")
-    assert len(tokenizer.encode(engine.infer("the cat", max_length=20))) <= 21
+    prompt, added = generator.continue_prompts(["the cat"], GenerationConfig(max_length=20))[0]
+    assert len(prompt) + len(added) == 20 or added[-1] == tokenizer.eos_token_id
+    assert engine.infer("the cat", max_length=20) == tokenizer.decode(prompt + added)
     assert engine.batch_infer(PROMPTS, max_length=30) == [engine.infer(prompt, max_length=30) for prompt in PROMPTS]
     assert engine.infer("the", do_sample=True, seed=1) == engine.infer("the", do_sample=True, seed=1)
 
