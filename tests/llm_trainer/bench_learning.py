@@ -158,7 +158,8 @@ def difference(ours: Side, theirs: Side) -> float:
         [statistics.fmean(side.losses[at : at + WINDOW]) for at in range(0, len(side.losses) - WINDOW + 1, WINDOW)]
         for side in (ours, theirs)
     ]
-    return max(abs(a - b) / b for a, b in zip(*means, strict=True))
+    ours_mean, theirs_mean = means
+    return max(abs(a - b) / b for a, b in zip(ours_mean, theirs_mean, strict=True))
 
 
 def main() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pickle
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 
 import pytest
@@ -95,8 +95,8 @@ def test_a_token_file_gives_the_same_items(tokenizer: BPETokenizer, tmp_path: Pa
         expected = real_tokens(LanguageModelingDataset(texts, tokenizer, 16, pack_sequences))
         on_disk = LanguageModelingDataset.from_token_file(tmp_path / "tokens.json", tokenizer, 16, pack_sequences)
         assert real_tokens(on_disk) == expected
-        content = pickle.dumps(on_disk)
-        assert real_tokens(pickle.loads(content)) == expected
+        content = ForkingPickler.dumps(on_disk)
+        assert real_tokens(ForkingPickler.loads(content)) == expected
     assert len(content) < file.num_tokens * 2 + 4000  # another process maps the file; it is not sent the tokens
     other = BPETokenizer()
     other.train(["other"], vocab_size=259)

@@ -132,7 +132,7 @@ def test_a_row_ends_at_its_end_token_and_is_padded() -> None:
 
 @pytest.mark.parametrize("length_penalty", [0.0, 1.0, 2.0, -1.0])
 @pytest.mark.parametrize("penalty", [1.0, 1.7])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_wide_beams_equal_a_search_of_everything(length_penalty: float, penalty: float, seed: int) -> None:
     vocabulary, steps, end = 4, 3, 2
     model, prompt = make_model(vocabulary, seed=seed), [1, 3]

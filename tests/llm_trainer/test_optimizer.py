@@ -64,6 +64,7 @@ def test_a_fused_step_is_the_plain_one() -> None:
 
 def test_frozen_weights_are_left_out_and_a_frozen_model_is_refused() -> None:
     model = small.model()
+    assert model.embed is not None
     model.embed.requires_grad_(False)
     trained = [weight for group in create_optimizer(model).param_groups for weight in group["params"]]
     assert all(weight is not model.embed.tokens.weight for weight in trained)

@@ -6,6 +6,7 @@ import json
 import logging
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,13 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("lightning_fabric")
 pytest.importorskip("tokenizers")
 
+from torch._dynamo.testing import CompileCounterWithBackend  # noqa: E402
+
 from llm_trainer.config import DataConfig, TrainingConfig  # noqa: E402
 from llm_trainer.exceptions import TrainingError  # noqa: E402
+from llm_trainer.models import TransformerLM  # noqa: E402
 from llm_trainer.training import Trainer  # noqa: E402
+from llm_trainer.training.engine import Engine  # noqa: E402
 from llm_trainer.training.length import run_length  # noqa: E402
 from llm_trainer.training.settings import precision_of  # noqa: E402
 from model_training_framework.trainer import TrainingCallback  # noqa: E402
@@ -164,11 +169,26 @@ def test_accumulation_gives_the_gradients_of_the_whole_batch(tmp_path: Path) -> 
     torch.testing.assert_close(*results, rtol=1e-5, atol=1e-6)
 
 
-def test_gradient_checkpointing_and_compiling_change_no_loss(tmp_path: Path) -> None:
+def test_gradient_checkpointing_changes_no_loss(tmp_path: Path) -> None:
     quiet = {"dropout": 0.0, "attention_dropout": 0.0}
     plain = make(tmp_path / "plain", quiet, max_steps=3).train()
     recomputed = make(tmp_path / "recomputed", quiet | {"gradient_checkpointing": True}, max_steps=3).train()
     assert recomputed == plain
+
+
+def test_a_compiled_model_learns_alike_and_keeps_the_names_of_its_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the backend that needs no C++ compiler: what is tested is that the compiled forward pass is the one run."""
+    counter = CompileCounterWithBackend("aot_eager")
+    monkeypatch.setattr(TransformerLM, "compile", lambda self: torch.nn.Module.compile(self, backend=counter))
+    quiet = {"dropout": 0.0, "attention_dropout": 0.0}
+    plain = make(tmp_path / "plain", quiet, max_steps=2, eval_strategy="no").train()
+    trainer = make(tmp_path / "compiled", quiet, max_steps=2, eval_strategy="no", compile_model=True)
+    assert trainer.train()["train_loss"] == pytest.approx(plain["train_loss"], rel=1e-5)
+    assert counter.frame_count > 0
+    trainer.save_model(tmp_path / "model")
+    assert torch.equal(weights(Trainer.from_pretrained(tmp_path / "model")), weights(trainer))
 
 
 def test_strategies_of_evaluation(tmp_path: Path) -> None:
@@ -222,6 +242,19 @@ def test_bfloat16_trains_in_mixed_precision(tmp_path: Path) -> None:
 )
 def test_precision(use_amp: bool, amp_dtype: str, device: str, precision: str) -> None:
     assert precision_of(TrainingConfig(use_amp=use_amp, amp_dtype=amp_dtype), device) == precision
+
+
+def test_a_scaled_loss_that_is_clipped_has_no_fused_optimizer(tmp_path: Path) -> None:
+    """Fabric refuses to clip the gradients of an optimizer that unscales them itself."""
+    engine = Engine(small.training_config(tmp_path))
+    fused = {}
+    for precision, max_grad_norm in (("32-true", 1.0), ("16-mixed", 1.0), ("16-mixed", None)):
+        engine.config = replace(engine.config, precision=precision, max_grad_norm=max_grad_norm)
+        optimizer = engine.make_optimizer(small.model())
+        fused[precision, max_grad_norm] = bool(optimizer.defaults["fused"])
+        unscales = getattr(optimizer, "_step_supports_amp_scaling", False)
+        assert unscales is fused[precision, max_grad_norm]
+    assert fused == {("32-true", 1.0): True, ("16-mixed", 1.0): False, ("16-mixed", None): True}
 
 
 def test_save_model_and_from_pretrained(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             break
         text = path.read_text(encoding="utf-8", errors="replace")
         characters += len(text)
-        split = "validation" if number % VALIDATION_EVERY == VALIDATION_EVERY - 1 else "train"
+        split = "validation" if number % VALIDATION_EVERY == 0 else "train"
         lines[split].append(json.dumps({"text": text}))
     arguments.folder.mkdir(parents=True, exist_ok=True)
     for split, rows in lines.items():

@@ -14,7 +14,7 @@ from predictor.base.errors import nearest
 from predictor.base.read_yaml import read_keys
 
 SECTIONS: dict[str, type[Section]] = {"model": ModelConfig, "training": TrainingConfig, "data": DataConfig}
-NOT_TRAINED = ("prediction", "from")  # read by predictor/configuration/readers/llm_trainer.py alone
+NOT_TRAINED = ("prediction",)  # read by predictor/configuration/readers/llm_trainer.py alone
 
 
 class Configs(NamedTuple):

@@ -148,8 +148,10 @@ class TransformerLM(nn.Module):
         if self.cos is not None and self.sin is not None:
             shape = (*positions.shape, 1, 1, self.config.d_head)
             cos, sin = (table[positions].view(shape).to(dtype) for table in (self.cos, self.sin))
-        if attention_mask is None and (past == 0 or sequence == 1):
-            return Context(None, past == 0 and sequence > 1, cos, sin, cache)
+        if attention_mask is None and past == 0 and sequence > 1:
+            return Context(None, True, cos, sin, cache)  # a constant: a comparison of sizes cannot be compiled
+        if attention_mask is None and sequence == 1:
+            return Context(None, False, cos, sin, cache)
         keys = torch.arange(past + sequence, device=positions.device)
         queries = keys[past:].unsqueeze(1)
         mask = (keys <= queries)[None, None]

@@ -200,17 +200,26 @@ class TextGenerator:
         Raises:
             GenerationError: a prompt is no text, or too long.
         """
+        return [self.tokenizer.decode(old + new) for old, new in self.continue_prompts(prompts, config)]
+
+    def continue_prompts(
+        self, prompts: Sequence[str], config: GenerationConfig | None = None
+    ) -> list[tuple[list[int], list[int]]]:
+        """Return the tokens of each prompt and those of its continuation; as :meth:`batch_generate`."""
         if isinstance(prompts, str):
             raise GenerationError("prompts is one str; expected a list of them. Pass [prompt]")
         config = self._completed(config)
         encoded = [self.encode_prompt(prompt) for prompt in prompts]
         limit = self.model.config.max_seq_len
-        lengths = [len(prompt) + _new_tokens(len(prompt), limit, config) for prompt in encoded]
-        texts = [""] * len(encoded)
-        for group in _groups([len(prompt) for prompt in encoded], lengths, limit):
-            for number, ids in zip(group, self._continued([encoded[number] for number in group], config), strict=True):
-                texts[number] = self.tokenizer.decode(ids)
-        return texts
+        new = [_new_tokens(len(prompt), limit, config) for prompt in encoded]
+        results: dict[int, tuple[list[int], list[int]]] = {}
+        for group in _groups([len(prompt) for prompt in encoded], new, limit):
+            continued = self._continued([encoded[number] for number in group], config)
+            for number, added in zip(group, continued, strict=True):
+                if config.eos_token_id in added:
+                    added = added[: added.index(config.eos_token_id) + 1]
+                results[number] = encoded[number], added[: new[number]]
+        return [results[number] for number in range(len(encoded))]
 
     def interactive_generate(
         self,
@@ -253,7 +262,7 @@ class TextGenerator:
         return self.tokenizer.encode(prompt)[:-1]
 
     def _continued(self, prompts: list[list[int]], config: GenerationConfig) -> list[list[int]]:
-        """Return the tokens of prompts and continuations."""
+        """Return the tokens that the model adds to each prompt, and padding behind them."""
         longest = max(map(len, prompts))
         padding = self.tokenizer.pad_token_id
         rows = [[padding] * (longest - len(prompt)) + prompt for prompt in prompts]
@@ -264,7 +273,7 @@ class TextGenerator:
             config,
             torch.tensor(mask, device=self.device),
         )
-        return [row[longest - len(prompt) :] for row, prompt in zip(ids.tolist(), prompts, strict=True)]
+        return [row[longest:] for row in ids.tolist()]
 
     def _completed(self, config: GenerationConfig | None) -> GenerationConfig:
         """Return the configuration with the tokenizer's tokens."""
@@ -279,17 +288,17 @@ class TextGenerator:
         )
 
 
-def _groups(prompts: list[int], totals: list[int], limit: int) -> list[list[int]]:
-    """Return which prompts are continued together, given their tokens and those with continuation.
+def _groups(prompts: list[int], new: list[int], limit: int) -> list[list[int]]:
+    """Return which prompts are continued together, given their tokens and those to be added.
 
     Padding makes a row as long as the longest prompt and the longest continuation; that must fit into the model.
     """
     groups: list[list[int]] = []
     longest = added = 0
     for number in sorted(range(len(prompts)), key=prompts.__getitem__):
-        longest, added = max(longest, prompts[number]), max(added, totals[number] - prompts[number])
+        longest, added = max(longest, prompts[number]), max(added, new[number])
         if not groups or longest + added > limit:
             groups.append([])
-            longest, added = prompts[number], totals[number] - prompts[number]
+            longest, added = prompts[number], new[number]
         groups[-1].append(number)
     return groups
