@@ -45,7 +45,7 @@ class Run:
         ranks: processes.
         training: fields of TrainingConfig.
         model: fields of ModelConfig beside ``SMALL``.
-        samples: sequences of the data, in order.
+        samples: sequences of the data.
         has_evaluation: after the second step and at the end.
         kill_at: call within the trainer at which the last rank kills itself.
         signal: that it uses.
@@ -71,11 +71,11 @@ def config_of(run: Run) -> TrainingConfig:
     return TrainingConfig(**{**settings, **run.training})
 
 
-def loader(samples: int, batch_size: int, seed: int) -> Any:
+def loader(samples: int, batch_size: int, seed: int, shuffle: bool = False) -> Any:
     tokens = torch.randint(
         SMALL["vocab_size"], (samples, SMALL["max_seq_len"]), generator=torch.Generator().manual_seed(seed)
     )
-    return DataLoader([{"input_ids": row} for row in tokens], batch_size)
+    return DataLoader([{"input_ids": row} for row in tokens], batch_size, shuffle=shuffle)
 
 
 def train(run: Run, folder: Path) -> dict[str, Any]:
@@ -92,7 +92,7 @@ def train(run: Run, folder: Path) -> dict[str, Any]:
     stored = engine.newest_state()
     calls = count_calls(run)
     try:
-        engine.fit(model, optimizer, loader(run.samples, rows, 1), evaluation, scheduler)
+        engine.fit(model, optimizer, loader(run.samples, rows, 1, shuffle=True), evaluation, scheduler)
     finally:
         sys.setprofile(None)
     whole = engine.whole_model() if isinstance(engine, ParallelEngine) else model if engine.ranks.is_first else None

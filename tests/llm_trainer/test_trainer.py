@@ -16,8 +16,11 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("lightning_fabric")
 pytest.importorskip("tokenizers")
 
+from torch._dynamo.testing import CompileCounterWithBackend  # noqa: E402
+
 from llm_trainer.config import DataConfig, TrainingConfig  # noqa: E402
 from llm_trainer.exceptions import TrainingError  # noqa: E402
+from llm_trainer.models import TransformerLM  # noqa: E402
 from llm_trainer.training import Trainer  # noqa: E402
 from llm_trainer.training.engine import Engine  # noqa: E402
 from llm_trainer.training.length import run_length  # noqa: E402
@@ -166,11 +169,26 @@ def test_accumulation_gives_the_gradients_of_the_whole_batch(tmp_path: Path) -> 
     torch.testing.assert_close(*results, rtol=1e-5, atol=1e-6)
 
 
-def test_gradient_checkpointing_and_compiling_change_no_loss(tmp_path: Path) -> None:
+def test_gradient_checkpointing_changes_no_loss(tmp_path: Path) -> None:
     quiet = {"dropout": 0.0, "attention_dropout": 0.0}
     plain = make(tmp_path / "plain", quiet, max_steps=3).train()
     recomputed = make(tmp_path / "recomputed", quiet | {"gradient_checkpointing": True}, max_steps=3).train()
     assert recomputed == plain
+
+
+def test_a_compiled_model_learns_alike_and_keeps_the_names_of_its_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the backend that needs no C++ compiler: what is tested is that the compiled forward pass is the one run."""
+    counter = CompileCounterWithBackend("aot_eager")
+    monkeypatch.setattr(TransformerLM, "compile", lambda self: torch.nn.Module.compile(self, backend=counter))
+    quiet = {"dropout": 0.0, "attention_dropout": 0.0}
+    plain = make(tmp_path / "plain", quiet, max_steps=2, eval_strategy="no").train()
+    trainer = make(tmp_path / "compiled", quiet, max_steps=2, eval_strategy="no", compile_model=True)
+    assert trainer.train()["train_loss"] == pytest.approx(plain["train_loss"], rel=1e-5)
+    assert counter.frame_count > 0
+    trainer.save_model(tmp_path / "model")
+    assert torch.equal(weights(Trainer.from_pretrained(tmp_path / "model")), weights(trainer))
 
 
 def test_strategies_of_evaluation(tmp_path: Path) -> None:

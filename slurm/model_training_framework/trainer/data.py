@@ -12,14 +12,22 @@ from __future__ import annotations
 import random
 import signal
 from collections.abc import Callable, Iterator
-from itertools import islice
+from itertools import cycle, islice
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from lightning_fabric import Fabric
 from numpy.random import mtrand
-from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, get_worker_info
+from torch.utils.data import (
+    DataLoader,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+    get_worker_info,
+)
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from model_training_framework.trainer.errors import TrainerError
@@ -140,6 +148,34 @@ class Order:
             number += len(drawn)
 
 
+class Share(Sampler[int]):  # type: ignore[misc]
+    """A rank's share of a sampler's samples: those of one step on all ranks are those of one step on a single rank.
+
+    The first samples are given again at the end, where ranks do not divide them, so that every rank has as many.
+    """
+
+    def __init__(self, sampler: Any, num_replicas: int, rank: int) -> None:
+        """Take a sampler that gives the same samples on every rank."""
+        self._sampler = sampler
+        self._num_replicas = num_replicas
+        self._rank = rank
+
+    @property
+    def generator(self) -> Any:
+        """Return what the sampler draws from."""
+        return getattr(self._sampler, "generator", None)
+
+    def __len__(self) -> int:
+        """Return the number of samples of this rank."""
+        return -(-len(self._sampler) // self._num_replicas)
+
+    def __iter__(self) -> Iterator[int]:
+        """Yield this rank's samples."""
+        samples = list(self._sampler)
+        count = len(self) * self._num_replicas
+        return islice(cycle(samples), self._rank, count, self._num_replicas)
+
+
 class EpochData:
     """A loader that gives the batches of any epoch from any place on."""
 
@@ -250,9 +286,14 @@ def _length(loader: Any) -> int | None:
 
 def _shared_out(loader: Any, fabric: Fabric, seed: int) -> Any:
     """Return a loader that gives each rank its share, in the order of the seed."""
-    is_distributed = isinstance(getattr(loader, "sampler", None), DistributedSampler)
-    # ranks that all compute one model share nothing out, and keep the order that a single rank has
+    # ranks that all compute one model share nothing out
     shares = getattr(fabric.strategy, "distributed_sampler_kwargs", None) or {"num_replicas": 1}
+    is_plain = type(loader) is DataLoader and (loader.batch_sampler is None) == (loader.batch_size is None)
+    if shares["num_replicas"] > 1 and is_plain and type(loader.sampler) in (RandomSampler, SequentialSampler):
+        share = Share(loader.sampler, **shares)
+        options = {name: getattr(loader, name) for name in (*KEPT, "worker_init_fn", "batch_size", "drop_last")}
+        return DataLoader(loader.dataset, sampler=share, generator=loader.generator, **options)
+    is_distributed = isinstance(getattr(loader, "sampler", None), DistributedSampler)
     # Fabric's wrapper counts epochs by itself, from 0 in a resumed run too; the loader inside it has the sampler.
     shared: Any = fabric.setup_dataloaders(
         loader, use_distributed_sampler=shares["num_replicas"] > 1, move_to_device=False

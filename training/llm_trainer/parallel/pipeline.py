@@ -64,7 +64,12 @@ def cut(
     """Return a rank's stages: every ``pipeline_parallel_size``-th of the pipeline, as Megatron-LM deals them out."""
     layers = layout.layers_of(model.config.n_layers)
     mine = range(rank, layout.num_stages, layout.pipeline_parallel_size)
-    return nn.ModuleList(Stage(index, model.stage(layers[index]), precision) for index in mine)
+    stages = nn.ModuleList(Stage(index, model.stage(layers[index]), precision) for index in mine)
+    used = set(stages.modules())
+    for part in (model.embed, *model.layers.values(), model.norm, model.head):
+        if part is not None and part not in used:
+            part.to("meta")  # frees the weights of other ranks; whoever calls the whole model gets an error
+    return stages
 
 
 class MicroBatches:
