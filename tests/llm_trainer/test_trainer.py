@@ -228,6 +228,9 @@ def test_bfloat16_trains_in_mixed_precision(tmp_path: Path) -> None:
     assert loss != plain
     assert loss == pytest.approx(plain, rel=0.02)
     assert next(trainer.model.parameters()).dtype is torch.float32, "the weights stay whole"
+    assert trainer.engine is not None
+    output = trainer.engine.model(**trainer.engine.inputs({"input_ids": torch.arange(9)[None]}))
+    assert (output.loss.dtype, output.logits.dtype) == (torch.float32, torch.bfloat16), "no logit is copied"
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,20 @@ class Engine(GenericTrainer):
         """Return model and optimizer on their device, replicated where there are several ranks."""
         if self.training_config.compile_model:
             model.compile()
-        return super().set_up_model(model, optimizer)
+        model, optimizer = super().set_up_model(model, optimizer)
+        if self.config.precision != "32-true":
+            self._keep_outputs(model)
+        return model, optimizer
+
+    def _keep_outputs(self, model: Any) -> None:
+        """Leave a forward pass's outputs in mixed precision: Fabric would copy all logits to float32 for nobody."""
+        inner = model._forward_module
+
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            with self.fabric.autocast():
+                return inner(*args, **kwargs)
+
+        model.__dict__["forward"] = forward
 
     def inputs(self, batch: Any) -> dict[str, Tensor]:
         """Return the model's arguments of a batch."""
