@@ -292,6 +292,16 @@ def test_tensorboard_files_are_written(tmp_path: Path) -> None:
     assert list((tmp_path / "tensorboard").glob("events.*"))
 
 
+def test_a_csv_file_has_every_number_once(tmp_path: Path) -> None:
+    for steps in (4, 6):
+        make(tmp_path, report_to=["csv"], max_steps=steps, eval_steps=2).train()
+    rows = [line.split(",") for line in (tmp_path / "steps.csv").read_text().splitlines()]
+    assert rows[0] == ["step", "name", "value"]
+    losses = [(int(step), float(value)) for step, name, value in rows[1:] if name == "train/loss"]
+    assert losses == [(line["step"], line["loss"]) for line in lines(tmp_path) if line["phase"] == "train"]
+    assert [int(step) for step, name, _ in rows[1:] if name == "val_loss"] == [2, 4, 6]
+
+
 def test_without_data_there_is_one_line(tmp_path: Path) -> None:
     trainer = Trainer(small.model(), small.tokenizer(), small.training_config(tmp_path))
     with pytest.raises(TrainingError, match="train_dataset is None; give Trainer one"):

@@ -20,6 +20,7 @@ from llm_trainer.models import TransformerLM
 from llm_trainer.tokenizer import BPETokenizer
 from llm_trainer.training.batches import model_inputs, num_targets
 from llm_trainer.training.console import ConsoleLog
+from llm_trainer.training.csv_log import CsvLog
 from llm_trainer.training.engine import Engine
 from llm_trainer.training.length import run_length, warn_of_warmup
 from llm_trainer.training.make_engine import is_replicated, make_engine
@@ -228,6 +229,8 @@ class Trainer:
                 engine.add_callback(callback)
             tokens_per_step = self.effective_batch_size * len(self.train_dataset[0]["input_ids"])
             engine.add_logger(ConsoleLog(self.config.logging_steps, tokens_per_step, length.num_steps))
+            if "csv" in self.config.report_to:
+                engine.add_logger(CsvLog(Path(self.config.checkpoint_dir) / "steps.csv"))
             if self._resume_from is not None:
                 engine.load_checkpoint(self._resume_from)
             optimizer = engine.make_optimizer(self.model)
