@@ -123,6 +123,7 @@ def test_sizes_layout_and_batch_are_translated() -> None:
         "micro_batch_size": 2,
         "num_micro_batches": 8,
         "precision": "bf16",
+        "recompute_stops_early": True,
         "recompute": "full",
     }
     assert content["budget"] == {"train_tokens": 100 * 2 * 8 * 2 * 512, "price_per_gpu_hour": 2.0}

@@ -3,8 +3,9 @@
 from predictor.costs.operator import Direction, Operator, Shape, StandIn
 from predictor.costs.work import Work
 
-# Least passes over the logits: read them and write the log-softmax; read that and write their gradient.
-PASSES = 2
+# Least passes over the logits, as of any cross entropy: read them; read them again, or what was kept, and write their
+# gradient.
+PASSES = (1, 2)
 # Passes of the kernels over those of Megatron-LM's single operations, which a system has that did not measure this one.
 # Forward: 2 over 8 (largest, difference 2, exponential 2, sum, quotient 2). Backward: 4 (zeros, gradient and
 # log-softmax read, gradient written) over 2 (softmax scaled in place).
@@ -15,7 +16,8 @@ PASSES_OF_DONOR = {Direction.FORWARD: 2 / 8, Direction.BACKWARD: 4 / 2}
 def _work(shape: Shape, direction: Direction, num_multiprocessors: int) -> Work:
     """PASSES over the logits; ``extras``: tokens."""
     tokens, vocab, logit_bytes = shape
-    return Work(0.0, float(tokens * vocab * PASSES * logit_bytes), (float(tokens),))
+    passes = PASSES[direction is Direction.BACKWARD]
+    return Work(0.0, float(tokens * vocab * passes * logit_bytes), (float(tokens),))
 
 
 def _stand_in(shape: Shape, direction: Direction, num_multiprocessors: int) -> StandIn:
