@@ -65,7 +65,7 @@ def test_every_operator_is_recorded_in_both_directions(tmp_path: Path) -> None:
         "gelu": 4,
         "ffn_down": 4,
     }
-    whole = {"embedding": 2, "lm_head": 2, "cross_entropy": 2, "layer_norm": 10}
+    whole = {"embedding": 2, "lm_head": 2, "torch_cross_entropy": 2, "layer_norm": 10}
     for name, count in (per_layer | whole).items():
         for step_pass in ("forward", "backward"):
             assert times[step_pass, name].count == count, (step_pass, name)

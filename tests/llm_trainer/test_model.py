@@ -271,7 +271,7 @@ def test_a_share_of_the_heads_works_by_itself() -> None:
 )
 def test_operators_are_named_where_asked(kind: str, changes: dict[str, Any], names: set[str]) -> None:
     always = {"embedding", "qkv_projection", "context_copy", "attention_output", "residual_add"}
-    always |= {"ffn_up", "ffn_down", "lm_head", "cross_entropy"}
+    always |= {"ffn_up", "ffn_down", "lm_head", "torch_cross_entropy"}
     model = model_of(kind, **changes).train()
     named = []
     for is_recording in (False, True):

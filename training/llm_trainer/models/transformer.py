@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,6 +23,7 @@ from llm_trainer.models.pretrained import check_fit, read_config_and_weights, sa
 from llm_trainer.models.rope import rotary_table
 
 IGNORED = -100  # a label that does not count
+CrossEntropy = Callable[[Tensor, Tensor], Tensor]
 
 
 class TransformerLM(nn.Module):
@@ -33,6 +35,7 @@ class TransformerLM(nn.Module):
         layers: by their names in the whole model, "0", "1", …
         norm: of the last hidden states; None before the last stage, and with ``pre_norm`` false.
         head: projection to the vocabulary; None before the last stage.
+        cross_entropy: from logits (tokens, vocabulary) and targets (tokens,) to their mean loss.
     """
 
     def __init__(self, config: ModelConfig, layers: range | None = None) -> None:
@@ -56,6 +59,7 @@ class TransformerLM(nn.Module):
         self.layers = nn.ModuleDict({str(layer): TransformerLayer(config, str(layer)) for layer in layers})
         self.norm = make_norm(config) if is_last and config.pre_norm else None
         self.head = nn.Linear(config.d_model, config.vocab_size, bias=False) if is_last else None
+        self.cross_entropy: CrossEntropy = mean_cross_entropy
         self.register_buffer("cos", None, persistent=False)
         self.register_buffer("sin", None, persistent=False)
         if config.positions == "rope":
@@ -138,7 +142,7 @@ class TransformerLM(nn.Module):
                 hidden = self.norm(hidden)
         with operator("lm_head"):
             logits = self.head(hidden)
-        return ModelOutput(None if labels is None else next_token_loss(logits, labels), logits)
+        return ModelOutput(None if labels is None else next_token_loss(logits, labels, self.cross_entropy), logits)
 
     def _context(
         self, positions: Tensor, attention_mask: Tensor | None, past: int, dtype: torch.dtype, cache: KVCache | None
@@ -223,7 +227,12 @@ class TransformerLM(nn.Module):
         return model
 
 
-def next_token_loss(logits: Tensor, labels: Tensor) -> Tensor:
+def mean_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+    """Return the mean cross entropy of targets, (tokens,), from logits, (tokens, vocabulary); -100 does not count."""
+    return functional.cross_entropy(logits, targets, ignore_index=IGNORED)
+
+
+def next_token_loss(logits: Tensor, labels: Tensor, cross_entropy: CrossEntropy = mean_cross_entropy) -> Tensor:
     """Return the mean cross entropy of every token given those before it.
 
     Labels are shifted rather than logits, which are far larger: no logit is copied.
@@ -231,7 +240,8 @@ def next_token_loss(logits: Tensor, labels: Tensor) -> Tensor:
     Args:
         logits: (batch, sequence, vocabulary).
         labels: (batch, sequence) tokens, not shifted; -100 does not count.
+        cross_entropy: mean over tokens.
     """
-    with operator("cross_entropy"):
+    with operator("torch_cross_entropy" if cross_entropy is mean_cross_entropy else "cross_entropy"):
         following = functional.pad(labels[:, 1:], (0, 1), value=IGNORED)
-        return functional.cross_entropy(logits.flatten(0, 1), following.flatten(), ignore_index=IGNORED)
+        return cross_entropy(logits.flatten(0, 1), following.flatten())

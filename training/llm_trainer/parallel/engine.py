@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, distributed, nn
+from torch import distributed, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
-from torch.distributed.tensor.parallel import loss_parallel
 from torch.optim import Optimizer
 
 from llm_trainer.config import TrainingConfig
@@ -164,33 +162,19 @@ class ParallelEngine(Engine):
             self.scheduler.optimizer = sharded
         return self.fabric.setup_optimizers(sharded)
 
-    def _loss_context(self) -> AbstractContextManager[Any]:
-        """Return the context in which logits that are split over the vocabulary have a cross entropy."""
-        return loss_parallel() if self.layout.tensor_parallel_size > 1 else nullcontext()
-
-    def training_step(self, batch: Any, batch_idx: int) -> dict[str, Any]:
-        """Return the mean cross entropy of a batch's next tokens."""
-        return _plain(super().training_step(batch, batch_idx))
-
     def forward_backward(self, batch: Any, batch_idx: int, share: float) -> dict[str, Any]:
         """Add the gradients of a batch; with a pipeline, of all micro-batches of the optimizer step."""
-        with self._loss_context():
-            if self._pipeline is None:
-                result = super().forward_backward(batch, batch_idx, share)
-            else:
-                self._enter(TrainerPhase.TRAIN_BATCH_FORWARD)
-                result = {"loss": self._pipeline.train([model_inputs(part) for part in batch])}
-        if self.layout.tensor_parallel_size > 1:
-            gradients.align(self._weights.values())
-        return result
+        if self._pipeline is None:
+            return super().forward_backward(batch, batch_idx, share)
+        self._enter(TrainerPhase.TRAIN_BATCH_FORWARD)
+        return {"loss": self._pipeline.train([model_inputs(part) for part in batch])}
 
     def validation_step(self, batch: Any, batch_idx: int) -> dict[str, Any]:
         """Return the mean cross entropy of a batch's next tokens, or of a list of micro-batches."""
-        with self._loss_context():
-            if self._pipeline is None:
-                return _plain(super().validation_step(batch, batch_idx))
-            parts = batch if isinstance(batch, list) else [batch]
-            losses = self._pipeline.evaluate([model_inputs(part) for part in parts])
+        if self._pipeline is None:
+            return super().validation_step(batch, batch_idx)
+        parts = batch if isinstance(batch, list) else [batch]
+        losses = self._pipeline.evaluate([model_inputs(part) for part in parts])
         weigh = super().validation_weight
         weights = losses.new_tensor([weigh(part) for part in parts])
         return {"loss": (losses * weights).sum() / weights.sum()}
@@ -268,9 +252,3 @@ class ParallelEngine(Engine):
         model = TransformerLM(self.stages[0].config)
         model.load_state_dict(weights)
         return model
-
-
-def _plain(result: dict[str, Any]) -> dict[str, Any]:
-    """Return a step's result with a plain tensor as its loss."""
-    loss: Tensor = result["loss"]
-    return {**result, "loss": loss.full_tensor() if isinstance(loss, DTensor) else loss}

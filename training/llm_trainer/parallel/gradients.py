@@ -22,14 +22,6 @@ def local(tensor: Tensor) -> Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def align(weights: Iterable[nn.Parameter]) -> None:
-    """Split gradients as their weights are split: torch leaves that of a row-wise embedding whole on every rank."""
-    for weight in weights:
-        grad = weight.grad
-        if isinstance(grad, DTensor) and isinstance(weight, DTensor) and grad.placements != weight.placements:
-            weight.grad = grad.redistribute(placements=weight.placements)
-
-
 def average(weights: Iterable[nn.Parameter], group: Any) -> None:
     """Replace gradients by their mean over the ranks of a group, in buckets.
 

@@ -20,7 +20,6 @@ from torch.distributed.pipelining import (
     ScheduleInterleaved1F1B,
     ScheduleInterleavedZeroBubble,
 )
-from torch.distributed.tensor import DTensor
 from torch.nn import functional
 
 from llm_trainer.models.transformer import IGNORED, next_token_loss
@@ -166,9 +165,7 @@ class Pipeline:
     def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return a micro-batch's share of the loss; 0 where it has no targets."""
         with self._precision():
-            loss = next_token_loss(logits, labels)
-        if isinstance(loss, DTensor):
-            loss = loss.full_tensor()
+            loss = next_token_loss(logits, labels, self._stages[-1].model.cross_entropy)
         return torch.where((labels[:, 1:] != IGNORED).any(), loss, torch.zeros_like(loss)) * self._share
 
 

@@ -17,6 +17,7 @@ from llm_trainer.training.settings import engine_config, warn_of_precision
 from model_training_framework.trainer import CheckpointError, GenericTrainer, ResumeState
 from model_training_framework.trainer.checkpoint import read_state
 from model_training_framework.trainer.checkpoint_store import CheckpointStore
+from predictor.base.allocator import keep_freed_memory
 
 
 class Engine(GenericTrainer):
@@ -68,6 +69,8 @@ class Engine(GenericTrainer):
 
     def set_up_model(self, model: nn.Module, optimizer: Optimizer) -> tuple[Any, Any]:
         """Return model and optimizer on their device, replicated where there are several ranks."""
+        if self.fabric.device.type == "cpu":
+            keep_freed_memory()
         if self.training_config.compile_model:
             model.compile()
         model, optimizer = super().set_up_model(model, optimizer)
