@@ -14,6 +14,7 @@ from microbench.clocks import device_us, host_us
 from microbench.collectives.backend import elements
 from microbench.collectives.errors import CollectiveError
 from microbench.device import free_memory_bytes
+from predictor.base.allocator import keep_freed_memory
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
@@ -119,6 +120,8 @@ class TorchBackend:
             torch.cuda.set_device(index)
             self.device = f"cuda:{index}"
             self.kernel = f"nccl {'.'.join(map(str, torch.cuda.nccl.version()))}"
+        else:
+            keep_freed_memory()
         dist.init_process_group(
             kind, store=_store(world), rank=self._rank, world_size=world.Get_size(), timeout=TIMEOUT
         )

@@ -65,12 +65,12 @@ class Engine(GenericTrainer):
     def fit(self, *args: Any, **kwargs: Any) -> None:
         """Train to the end; see the base class."""
         warn_of_precision(self.training_config, self.fabric.device.type)
+        if self.fabric.device.type == "cpu":
+            keep_freed_memory()
         super().fit(*args, **kwargs)
 
     def set_up_model(self, model: nn.Module, optimizer: Optimizer) -> tuple[Any, Any]:
         """Return model and optimizer on their device, replicated where there are several ranks."""
-        if self.fabric.device.type == "cpu":
-            keep_freed_memory()
         if self.training_config.compile_model:
             model.compile()
         model, optimizer = super().set_up_model(model, optimizer)
