@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, Field, ValidationError
 
@@ -49,7 +49,7 @@ class StepProvenance(Closed):
     format: str = Field(default="model-training-framework/measured-step/1", pattern="measured-step/1$")
     title: str
     step_us: float = Field(description="median over the timed steps, waiting for data included")
-    samples_us: tuple[float, ...] = Field(min_length=1)
+    samples_us: tuple[Annotated[float, Field(gt=0)], ...] = Field(min_length=1)
     parts_us: dict[str, tuple[float, ...]] = Field(description="data, forward, backward, optimizer of every sample")
     first_step: int = Field(description="number of the first timed step")
     warm_up: int = Field(description="steps before it in this process that were not timed")

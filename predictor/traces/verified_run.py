@@ -12,7 +12,6 @@ from predictor.base.read_yaml import first_problem
 from predictor.traces.closed import Closed, RecordError
 from predictor.traces.measured_step import PassName
 
-FORMAT = "estimate-train-time/verified-run/1"
 FILE = "comparison.json"
 
 

@@ -61,7 +61,8 @@ def on_system(content: dict[str, Any], system: str | None) -> dict[str, Any]:
         return content
     folder = str(find_folder(system, Path.cwd()))
     if is_of_trainer(content):
-        return {**content, "prediction": {**(content.get("prediction") or {}), "system": folder}}
+        asked = content.get("prediction") or {}
+        return {**content, "prediction": {**asked, "system": folder}} if isinstance(asked, dict) else content
     full = short_config.expand(content) if short_config.is_short(content) else content
     return {**full, "system": folder, "gpu": None}
 

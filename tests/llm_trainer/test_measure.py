@@ -26,6 +26,7 @@ MODEL = {
     "rotary_fraction": 0.0,
     "biases": True,
     "tied_embeddings": True,
+    "loss": "torch",
 }
 
 

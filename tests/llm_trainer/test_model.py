@@ -265,8 +265,12 @@ def test_a_share_of_the_heads_works_by_itself() -> None:
 @pytest.mark.parametrize(
     ("kind", "changes", "names"),
     [
-        ("gpt2", {"dropout": 0.1}, {"layer_norm", "gelu_tanh", "position_embedding", "hidden_dropout"}),
-        ("llama", {}, {"rms_norm", "rope", "swiglu"}),
+        (
+            "gpt2",
+            {"dropout": 0.1},
+            {"layer_norm", "gelu_tanh", "position_embedding", "hidden_dropout", "flash_attention"},
+        ),
+        ("llama", {}, {"rms_norm", "rope", "swiglu", "grouped_query_attention"}),
     ],
 )
 def test_operators_are_named_where_asked(kind: str, changes: dict[str, Any], names: set[str]) -> None:

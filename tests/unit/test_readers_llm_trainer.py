@@ -114,7 +114,7 @@ def test_sizes_layout_and_batch_are_translated() -> None:
         "hidden_dropout": 0.0,
         "attention_dropout": 0.0,
         "tied_embeddings": False,
-        "loss": "torch",
+        "loss": "vocabulary_parallel",
     }
     layout = content["parallelism"]
     assert [layout[f"{axis}_parallel_size"] for axis in ("tensor", "pipeline", "virtual_pipeline", "data")] == [2] * 4

@@ -206,5 +206,7 @@ def test_recomputation_that_stops_early_leaves_out_what_follows_the_last_saved_a
     assert {name: early[name] for name in ("residual_add", "all_reduce", "bias_additions")} == {
         name: whole[name] / 2 for name in ("residual_add", "all_reduce", "bias_additions")
     }
+    dropped = layer_block(replace(run, recompute_stops_early=True, model=replace(GPT, hidden_dropout=0.1)), DENSE)
+    assert "ffn_down" in {task.name for task in dropped.recompute.tasks}, "the mask of the dropout behind it is saved"
     rest = whole.keys() - {"ffn_down", "residual_add", "all_reduce", "bias_additions"}
     assert {name: early[name] for name in rest} == {name: whole[name] for name in rest}

@@ -115,8 +115,10 @@ def translate(content: Mapping[str, Any], where: str, base: Path, num_gpus: int 
     parallelism = _layout(training, asked, num_gpus)
     sequence_length = sections["data"].whole("max_length", DATA["max_length"], least=2)
     read_training = _training(training, model, notes)
+    is_whole = parallelism["tensor_parallel_size"] == 1
     own: dict[str, Any] = {
-        "model": _model(model, sequence_length, notes),
+        # Logits that tensor ranks split over the vocabulary have a loss of their own.
+        "model": _model(model, sequence_length, notes) | {"loss": "torch" if is_whole else "vocabulary_parallel"},
         "parallelism": parallelism,
         "training": read_training,
     }
@@ -169,7 +171,6 @@ def _model(model: Fields, sequence_length: int, notes: list[str]) -> dict[str, A
         "hidden_dropout": model.real("dropout", MODEL["dropout"]),
         "attention_dropout": model.real("attention_dropout", MODEL["attention_dropout"]),
         "tied_embeddings": model.switch("tie_word_embeddings", MODEL["tie_word_embeddings"]),
-        "loss": "torch",
     }
 
 

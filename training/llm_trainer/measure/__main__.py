@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from llm_trainer.exceptions import LLMTrainerError
+from llm_trainer.exceptions import LLMTrainerError, ModelConfigurationError
 from model_training_framework.trainer import TrainerError
 from predictor.base.command_line import Parser, progress
 
@@ -35,12 +35,20 @@ def measure(arguments: argparse.Namespace) -> None:
     """
     import torch
 
-    from llm_trainer.measure.configuration import is_compiled, read_measured_config
+    from llm_trainer.measure.configuration import is_compiled, read_measured_config, task_names
     from llm_trainer.measure.recorder import OperatorRecorder
     from llm_trainer.measure.run import run_and_record
 
+    for name, least in (("steps", 1), ("warm_up", 0), ("profiled", 0), ("threads", 1)):
+        if getattr(arguments, name) < least:
+            raise ModelConfigurationError(
+                f"--{name.replace('_', '-')} is {getattr(arguments, name)}; it must be at least {least}"
+            )
     torch.set_num_threads(arguments.threads)
     config = read_measured_config(arguments.config)
+    is_on_cpu = arguments.device == "cpu" or not torch.cuda.is_available()
+    if config.run.precision == "fp16" and is_on_cpu:
+        raise ModelConfigurationError("precision is fp16, in which a CPU does not train; use bf16 or fp32")
     layout, rank = config.run.layout, int(os.environ.get("RANK", "0"))
     stages = layout.pipeline_parallel_size
     stage = rank * stages // layout.num_gpus
@@ -48,7 +56,7 @@ def measure(arguments: argparse.Namespace) -> None:
     is_last = 0 < stage == stages - 1
     # A compiled model's kernels are of several operators at once.
     profiled = 0 if is_compiled(config.run) else arguments.profiled
-    recorder = OperatorRecorder(arguments.steps, arguments.warm_up, profiled, facts, is_last)
+    recorder = OperatorRecorder(arguments.steps, arguments.warm_up, profiled, facts, is_last, task_names(config.run))
     config.training.max_steps = recorder.num_steps
     run_and_record(config, recorder, arguments.out, arguments.device, config.content)
 

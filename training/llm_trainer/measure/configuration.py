@@ -15,7 +15,7 @@ from predictor.configuration.sections import validate
 from predictor.configuration.to_run import to_run
 from predictor.workloads.layout import RANK_ORDER
 from predictor.workloads.run import Recompute, TrainingRun
-from predictor.workloads.transformer import Attention, Biases, Normalization
+from predictor.workloads.transformer import Attention, Biases, Loss, Normalization
 
 # Normalizations that the trainer's modules run. nn.RMSNorm is one kernel where torch has one for the device.
 NORMS = {
@@ -39,6 +39,11 @@ class MeasuredConfig(NamedTuple):
     run: TrainingRun
     model: ModelConfig
     training: TrainingConfig
+
+
+def _loss(run: TrainingRun) -> Loss:
+    """Return the loss that the trainer runs: torch's own, or that of logits which are split over the vocabulary."""
+    return Loss.TORCH if run.layout.tensor_parallel_size == 1 else Loss.VOCABULARY_PARALLEL
 
 
 def unsupported(run: TrainingRun) -> list[str]:
@@ -67,6 +72,9 @@ def unsupported(run: TrainingRun) -> list[str]:
         "qk_norm": model.qk_norm,
         "post_norms": model.post_norms,
         "layer_operators": model.layer_operators is not None,
+        f"loss {model.loss} (use {_loss(run)} with tensor_parallel_size {layout.tensor_parallel_size})": (
+            model.loss is not _loss(run)
+        ),
     }
     return [name for name, is_refused in refused.items() if is_refused]
 
@@ -92,6 +100,11 @@ def model_config(run: TrainingRun) -> ModelConfig:
         tie_word_embeddings=model.tied_embeddings,
         gradient_checkpointing=run.recompute is Recompute.FULL,
     )
+
+
+def task_names(run: TrainingRun) -> dict[str, str]:
+    """Return the predictor's names of the model's operators where they differ: what times a kernel names its task."""
+    return {"rms_norm": run.model.normalization.operator, "geglu": "swiglu"}
 
 
 def is_compiled(run: TrainingRun) -> bool:

@@ -9,6 +9,7 @@ Source: PyTorch, torch/csrc/autograd/function.h (``sequence_nr``), torch/autogra
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -155,7 +156,7 @@ def _purpose(call: Any, collective: str, sends: PassName) -> tuple[PassName, str
     """Return the pass and the part of the step that a call of torch.distributed belongs to.
 
     DDP reduces a bucket from the accumulation of its last gradient; FSDP's calls are in scopes of its own; what an
-    optimizer's scope holds exchanges weights; DTensor's calls, those of the functional collectives, are left.
+    optimizer's scope holds exchanges weights; the functional collectives are the tensor axis's.
     """
     names = [event.name for event in _ancestors(call)]
     if collective == "point_to_point":
@@ -165,7 +166,10 @@ def _purpose(call: Any, collective: str, sends: PassName) -> tuple[PassName, str
     if any(name.startswith("FSDP::") for name in names):
         return (BACKWARD if _is_backward(call) else FORWARD), "data_parallel"
     if any(name.startswith("_c10d_functional::") for name in names):
-        return (BACKWARD if _is_backward(call) else FORWARD), "tensor_parallel"
+        if not _is_backward(call):
+            return FORWARD, "tensor_parallel"
+        is_again = any(name.startswith(PREFIX) for name in names)  # a forward scope inside a backward node
+        return (RECOMPUTE if is_again else BACKWARD), "tensor_parallel"
     return END, "data_parallel"
 
 
@@ -176,10 +180,15 @@ def _collectives(events: Sequence[Any], sends: PassName) -> Iterator[Timed]:
     """
     calls = [event for event in events if event.name.startswith("c10d::") and not event.is_async]
     runs = [event for event in events if event.name.startswith(BACKENDS)]
+    if len(calls) != len(runs):  # matched wrongly they would say something wrong
+        warnings.warn(
+            f"the profiler saw {len(calls)} collectives start and {len(runs)} run; none is recorded", stacklevel=2
+        )
+        return
     for call, run in zip(
         sorted(calls, key=lambda event: event.time_range.start),
         sorted(runs, key=lambda event: event.time_range.start),
-        strict=False,
+        strict=True,
     ):
         name = COLLECTIVES.get(call.name)
         if name is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -26,7 +26,13 @@ class OperatorRecorder(StepRecorder):
     """Records timed steps, and the operators and collectives of profiled steps after them."""
 
     def __init__(
-        self, steps: int, warm_up: int, profiled: int, facts: dict[str, Any], is_last_stage: bool = False
+        self,
+        steps: int,
+        warm_up: int,
+        profiled: int,
+        facts: dict[str, Any],
+        is_last_stage: bool = False,
+        names: Mapping[str, str] | None = None,
     ) -> None:
         """Say how many steps are let go, timed and profiled.
 
@@ -35,11 +41,13 @@ class OperatorRecorder(StepRecorder):
             warm_up: let go before.
             profiled: behind the timed ones; one more between is let go.
             facts: fields of StepProvenance that the trainer does not know: pipeline_stage, threads, driver.
+            names: the predictor's names of the model's operators, where they differ.
             is_last_stage: this rank's messages to its neighbours are gradients.
         """
         super().__init__(steps, warm_up)
         self._profiled = profiled
         self._facts = facts
+        self._names = names or {}
         self._sends = BACKWARD if is_last_stage else FORWARD
         self._held: tuple[list[Span], StepProvenance] | None = None
         self._profiling = ExitStack()
@@ -69,6 +77,13 @@ class OperatorRecorder(StepRecorder):
             else:
                 self._write_with_operators(trainer, *self._held)
 
+    def on_training_end(self, trainer: TrainerView, logs: dict[str, Any]) -> None:
+        """Write what there is, where training ended early."""
+        super().on_training_end(trainer, logs)
+        self._profiling.close()
+        if self._held is not None and self.path is None:
+            self.write(trainer, *self._held)
+
     def _start(self, is_gpu: bool) -> None:
         activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if is_gpu else [])]
         self._profiler = self._profiling.enter_context(profile(activities=activities))
@@ -80,7 +95,10 @@ class OperatorRecorder(StepRecorder):
         self._profiling.close()
         events = self._profiler.events()
         self._profiler = None
-        calls = operator_calls(events, is_gpu, self._sends)
+        calls = [
+            call._replace(name=self._names.get(call.name, call.name))
+            for call in operator_calls(events, is_gpu, self._sends)
+        ]
         self._calls.append(calls)
         ends = [call.end_us for call in calls]
         self._us_of_steps.append(max(ends, default=0.0) - min((call.start_us for call in calls), default=0.0))
@@ -105,7 +123,8 @@ def operator_times(steps: Sequence[Sequence[Timed]]) -> tuple[OperatorTime, ...]
     times = []
     for (step_pass, name, part), us in sums.items():
         # An operator has several nodes in the backward graph; it runs as often as in the forward pass.
-        calls_of = FORWARD if step_pass == BACKWARD and (FORWARD, name, part) in counts else step_pass
+        has_nodes = step_pass == BACKWARD and not part and (FORWARD, name, part) in counts
+        calls_of = FORWARD if has_nodes else step_pass
         count = counts[calls_of, name, part] / len(steps)
         times.append(OperatorTime(step_pass=step_pass, name=name, part=part, count=count, samples_us=tuple(us)))
     return tuple(sorted(times, key=lambda time: -sum(time.samples_us)))

@@ -75,5 +75,9 @@ def shard_optimizer(optimizer: Optimizer, group: Any = None) -> ShardedOptimizer
     arguments = signature(type(optimizer)).parameters
     settings = {name: value for name, value in optimizer.defaults.items() if name in arguments}
     return ShardedOptimizer(
-        [dict(group) for group in optimizer.param_groups], type(optimizer), process_group=group, **settings
+        [dict(group) for group in optimizer.param_groups],
+        type(optimizer),
+        process_group=group,
+        parameters_as_bucket_view=True,
+        **settings,
     )

@@ -95,7 +95,7 @@ def split_rows(linear: nn.Linear, mesh: DeviceMesh) -> None:
 
     def forward(hidden: Tensor) -> Tensor:
         summed = SumOverRanks.apply(functional.linear(hidden, _here(linear.weight)), group)
-        return summed if linear.bias is None else summed + _here(linear.bias)
+        return summed if linear.bias is None else summed + _here(linear.bias).to(summed.dtype)
 
     linear.forward = forward
 

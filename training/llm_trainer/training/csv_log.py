@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TextIO
+
+from predictor.base.files import write_whole
 
 HEADER = ["step", "name", "value"]
 
@@ -23,6 +26,7 @@ class CsvLog:
         if self._stream is None:
             self._stream = self._open(step, values)
         csv.writer(self._stream).writerows([step, name, value] for name, value in values.items())
+        self._stream.flush()
 
     def close(self) -> None:
         """Close the file."""
@@ -35,7 +39,9 @@ class CsvLog:
         if self._path.is_file():
             with self._path.open(newline="", encoding="utf-8") as stream:
                 rows = [row for row in csv.reader(stream) if len(row) == len(HEADER) and row != HEADER]
+            rows = [row for row in rows if row[0].isdigit()]
             kept = [row for row in rows if int(row[0]) < step or (int(row[0]) == step and row[1] not in values)]
-        stream = self._path.open("w", newline="", encoding="utf-8")
-        csv.writer(stream).writerows([HEADER, *kept])
-        return stream
+        text = io.StringIO(newline="")
+        csv.writer(text).writerows([HEADER, *kept])
+        write_whole(self._path, text.getvalue())
+        return self._path.open("a", newline="", encoding="utf-8")

@@ -156,7 +156,7 @@ class Trainer:
             max_batches: after which it ends; None: all.
 
         Raises:
-            TrainingError: there is no ``eval_dataset``.
+            TrainingError: there is no ``eval_dataset``, or no token to predict.
         """
         return self._evaluate(max_batches)
 
@@ -170,7 +170,14 @@ class Trainer:
 
         Raises:
             GenerationError: a field is unknown or out of its range, or the prompt is too long.
+            TrainingError: the model is split over ranks.
         """
+        config = self.config
+        if self.engine is not None and config.tensor_parallel_size * config.pipeline_parallel_size > 1:
+            raise TrainingError(
+                "the model is split over tensor or pipeline ranks; save_model() it on all of them, and generate from "
+                "the folder in one process"
+            )
         from llm_trainer.utils.generation import GenerationConfig, TextGenerator
 
         generator = TextGenerator(self.model, self.tokenizer, self.device)
@@ -270,8 +277,11 @@ class Trainer:
                 else:
                     loss = self.model(**model_inputs(here)).loss
                 weight = num_targets(here)
-                total += weight * float(loss)
-                tokens += weight
+                if weight:  # the mean over no target is not a number
+                    total += weight * float(loss)
+                    tokens += weight
+        if not tokens:
+            raise TrainingError("no batch has a token to predict; give more texts, or max_batches of at least 1")
         self.metrics = metrics_of(total / tokens)
         return dict(self.metrics)
 
