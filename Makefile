@@ -68,6 +68,8 @@ bench: $(TEST_READY) $(WORKFLOW_READY) ## how fast predicting, fitting and grids
 	$(TEST) -m tests.launch.bench_grids
 	$(WORKFLOW) -m tests.bench_profile
 	$(WORKFLOW) -m tests.bench_trainer
+	$(WORKFLOW) -m tests.llm_trainer.bench_model
+	$(WORKFLOW) -m tests.llm_trainer.bench_learning
 
 accuracy: $(TEST_READY) ## errors on held-out measurements and on whole steps: MEASUREMENTS=folder
 	$(TEST) -m fitting held-out training/systems/Perlmutter.yaml "$(MEASUREMENTS)"

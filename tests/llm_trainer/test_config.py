@@ -17,6 +17,7 @@ from llm_trainer.config.model_config import ACTIVATIONS, NORMS, POSITION_ENCODIN
 from llm_trainer.config.section import Section
 from llm_trainer.exceptions import LLMTrainerError, ModelConfigurationError
 
+COME_ALONG = sorted((Path(__file__).parents[2] / "training" / "configs").iterdir())
 CONFIGS = (ModelConfig, TrainingConfig, DataConfig)
 SPECIFIED: dict[type[Section], dict[str, Any]] = {
     ModelConfig: {
@@ -249,9 +250,7 @@ def test_configurations_need_no_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-@pytest.mark.parametrize(
-    "path", sorted((Path(__file__).parents[2] / "training" / "configs").iterdir()), ids=lambda path: path.name
-)
+@pytest.mark.parametrize("path", COME_ALONG, ids=lambda path: path.name)
 def test_configurations_that_come_along_are_legal(path: Path) -> None:
     if path.stem.startswith("eval"):  # a data set alone, as evaluate.py takes it
         assert DataConfig.load(path).max_length > 0
