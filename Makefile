@@ -18,12 +18,14 @@ PROFILE := .venv/profile/bin/python
 WORKFLOW_READY := .venv/workflow/$(READY)
 WORKFLOW := .venv/workflow/bin/python
 SMOKE := results/smoke
+VERIFY_OUT := results/verify
 # Survey of a GPU: kit, Python with torch on the GPU machine, minutes, and results folders.
 GPU_KIT := gpu-kit
 GPU_PYTHON := python3
 GPU_MINUTES := 9
 GPU_OUT := results/survey
 GPU_RESULTS := results/gpu
+GPU_SYSTEM := H100
 KIT_PYTHONS := 3.11 3.12 3.13 3.14
 KIT_MACHINES := x86_64
 
@@ -33,7 +35,7 @@ DATA_SHEETS := $(filter $(notdir $(wildcard regressors/*)), $(DATA_SHEET_SOURCES
 
 .DEFAULT_GOAL := help
 .PHONY: help predict test check check-profile format bench accuracy fit profile-smoke
-.PHONY: gpu-kit profile-gpu publish-gpu survey-emulated slurm-installed test-slurm test-launch clean
+.PHONY: verify verify-gpu gpu-kit profile-gpu publish-gpu survey-emulated slurm-installed test-slurm test-launch clean
 .SUFFIXES:
 
 help: ## list the targets
@@ -54,7 +56,7 @@ check: $(TEST_READY) ## the Snakefile's formatting, then test; CI runs this and 
 
 check-profile: $(WORKFLOW_READY) ## tests that need torch, MPI or Snakemake
 	$(WORKFLOW) -m pytest tests/unit/test_microbench_*.py tests/unit/test_collectives_*.py tests/workflow \
-		tests/trainer tests/launch/test_examples.py tests/launch/test_launch_document.py
+		tests/trainer tests/llm_trainer tests/launch/test_examples.py tests/launch/test_launch_document.py
 
 format: $(TEST_READY) ## rewrite the code in the project's format
 	$(TEST) -m ruff format .
@@ -66,6 +68,8 @@ bench: $(TEST_READY) $(WORKFLOW_READY) ## how fast predicting, fitting and grids
 	$(TEST) -m tests.launch.bench_grids
 	$(WORKFLOW) -m tests.bench_profile
 	$(WORKFLOW) -m tests.bench_trainer
+	$(WORKFLOW) -m tests.llm_trainer.bench_model
+	$(WORKFLOW) -m tests.llm_trainer.bench_learning
 
 accuracy: $(TEST_READY) ## errors on held-out measurements and on whole steps: MEASUREMENTS=folder
 	$(TEST) -m fitting held-out training/systems/Perlmutter.yaml "$(MEASUREMENTS)"
@@ -86,6 +90,18 @@ profile-smoke: $(PROFILE_READY) ## measure this CPU in minutes, fit it, and pred
 	$(PROFILE) -m fitting fit --system $(SMOKE)/system.yaml --measurements $(SMOKE) --out $(SMOKE)/published
 	$(PROFILE) -m fitting held-out $(SMOKE)/system.yaml $(SMOKE)
 	$(PROFILE) -m predictor profiling/smoke_model.yml
+
+verify: $(WORKFLOW_READY) ## measure this CPU, predict 20 small training runs on it, run them, and compare: VERIFY_OUT=folder
+	$(WORKFLOW) -m microbench system --device cpu --name verify --out $(VERIFY_OUT)
+	$(WORKFLOW) -m microbench operator all --sweep smoke --device cpu --out $(VERIFY_OUT)
+	$(WORKFLOW) -m microbench collective all --sweep verify --backend gloo --out $(VERIFY_OUT)
+	$(WORKFLOW) -m fitting fit --system $(VERIFY_OUT)/system.yaml --measurements $(VERIFY_OUT) --out $(VERIFY_OUT)/published
+	$(WORKFLOW) -m predictor verify profiling/verify --system $(VERIFY_OUT)/published --out $(VERIFY_OUT)/runs \
+		--device cpu --steps 8 --report $(VERIFY_OUT)/report.html
+
+verify-gpu: $(WORKFLOW_READY) ## predict 8 training runs on this machine's GPU, run them, and compare: GPU_SYSTEM=published system
+	$(WORKFLOW) -m predictor verify profiling/verify_gpu --system "$(GPU_SYSTEM)" --out results/verify_gpu \
+		--device cuda --report results/verify_gpu/report.html
 
 gpu-kit: $(TEST_READY) ## build the kit for a GPU machine without a network: KIT_PYTHONS, KIT_MACHINES
 	$(TEST) -m microbench kit --out $(GPU_KIT) --python $(KIT_PYTHONS) --machine $(KIT_MACHINES) --earlier $(GPU_RESULTS)
@@ -125,7 +141,7 @@ clean: ## remove environments, caches and builds
 $(PREDICT_READY): EXTRAS :=
 $(TEST_READY): EXTRAS := [fit,test]
 $(PROFILE_READY): EXTRAS := [fit,profile]
-$(WORKFLOW_READY): EXTRAS := [fit,launch,profile,test,workflow]
+$(WORKFLOW_READY): EXTRAS := [fit,launch,profile,reference,test,train,workflow]
 .venv/%/$(READY): pyproject.toml
 	@rm -rf "$(@D)"
 	@for python in $(or $(PYTHON),$(PYTHONS)); do \

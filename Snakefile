@@ -4,6 +4,7 @@ snakemake profile_all --cores all            measure this machine, here
 snakemake --profile slurm profile_all        measure a cluster (slurm/config.yaml says which)
 snakemake fit_models --cores 2               fit and publish
 snakemake report --cores 1                   one HTML page of what was measured
+snakemake verify --cores all                 run configurations here, and compare them with their predictions
 snakemake results/here/done/operator/gelu --cores 1        a single operator; done/collective/NAME: a collective
 """
 
@@ -20,6 +21,7 @@ SOURCES = [
     workflow.basedir,
     f"{workflow.basedir}/profiling",
     f"{workflow.basedir}/training",
+    f"{workflow.basedir}/slurm",
 ]
 sys.path[:0] = SOURCES
 # "python" in a rule is the interpreter that runs Snakemake, whether or not its environment is activated.
@@ -42,6 +44,9 @@ MARKS = [
 ]
 # None where a cluster's profile sets the cores of a job.
 ALL_CORES = workflow.resource_settings.cores or 1
+CONFIGURATIONS = sorted(
+    map(str, Path(workflow.basedir, "profiling/verify").glob("*.yaml"))
+)
 MEASURED = measured_sources(Path(workflow.basedir, "training/systems"))
 
 
@@ -59,6 +64,7 @@ localrules:
     fit_here,
     report,
     page,
+    verify,
 
 
 rule profile_all:
@@ -228,3 +234,28 @@ rule page:
     shell:
         "python -m microbench report results/{wildcards.system} --published results/{wildcards.system}/published"
         " --out {output} > {log} 2>&1"
+
+
+rule verify:
+    input:
+        f"{HERE}/verify/report.html",
+
+
+# Records of runs stay in results/SYSTEM/verify when one fails, and the same command runs what is missing.
+rule verified:
+    input:
+        published="results/{system}/done/fitted",
+        configurations=CONFIGURATIONS,
+    output:
+        "results/{system}/verify/report.html",
+    log:
+        "logs/{system}/verify.log",
+    conda:
+        "training/verify.environment.yaml"
+    threads: ALL_CORES
+    params:
+        configurations=Path(workflow.basedir, "profiling/verify"),
+        device=SETTINGS.device,
+    shell:
+        "python -m predictor verify {params.configurations} --system results/{wildcards.system}/published"
+        " --device {params.device} --out results/{wildcards.system}/verify --report {output} > {log} 2>&1"

@@ -19,6 +19,12 @@ Answer = Callable[[argparse.Namespace], str]
 Commands = Any  # argparse names the type of add_subparsers' result for itself only
 
 
+class Incomplete(str):
+    """The output of a command that could not do all that was asked: it is printed, and the exit code is 1."""
+
+    __slots__ = ()
+
+
 class Parser(command_line.Parser):
     """A parser whose help goes to stdout like the output of a command."""
 

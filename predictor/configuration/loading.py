@@ -16,6 +16,7 @@ from predictor.configuration.merging import clashing, merged
 from predictor.configuration.presets import preset
 from predictor.configuration.sections import BudgetSection, RunConfig, validate
 from predictor.configuration.short_names import OPERATORS_BY_SHORT_NAME
+from predictor.configuration.telling import EXPERIMENT, is_experiment, is_of_trainer
 from predictor.configuration.to_run import to_run
 from predictor.costs.catalogue import catalogue
 from predictor.costs.published import (
@@ -31,7 +32,7 @@ from predictor.workloads.run import TrainingRun
 
 # Files of other tools, which a configuration takes in by ``from``.
 OTHER_TOOLS = (".json", ".toml", ".sh")
-EXPERIMENT = "experiment_name"  # a key that every experiment has, and no configuration
+OVERLAPS = ("overlap_gradient_reduction", "overlap_parameter_gather", "overlap_tensor_parallel")
 # Precisions with the same element size and matrix peak, in which kernels run at the same rate.
 SAME_RATE = {"bf16": "fp16"}
 
@@ -216,30 +217,30 @@ class Loaded(NamedTuple):
     notes: tuple[str, ...]
 
 
-def of_experiment(content: dict[str, Any], base: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return the configuration that an experiment of model_training_framework stands for, and what its reader says.
+def of_trainer(content: dict[str, Any], base: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return the configuration that a file of our own trainers stands for, and what its reader says.
 
-    Any other configuration is returned as it is.
+    They are experiments of model_training_framework and configurations of llm_trainer. Any other is returned as it is.
 
     Raises:
-        ConfigError: the experiment cannot be predicted.
+        ConfigError: it cannot be predicted.
         MissingKeyError: it names no system.
     """
-    if EXPERIMENT not in content:
+    if not is_of_trainer(content):
         return content, ()
-    from predictor.configuration.readers import experiment  # costs a start that has none
+    from predictor.configuration.readers import experiment, llm_trainer  # cost a start that has neither
 
-    read = experiment.translate(content, f"experiment {content[EXPERIMENT]}", base)
+    reader = experiment if is_experiment(content) else llm_trainer
+    where = f"experiment {content[EXPERIMENT]}" if is_experiment(content) else "configuration of llm_trainer"
+    read = reader.translate(content, where, base)
     if "system" not in read.content and not short_config.is_short(read.content):
-        raise MissingKeyError(
-            f"experiment {content[EXPERIMENT]}: prediction.system is missing; name a published system: {published()}"
-        )
+        raise MissingKeyError(f"{where}: prediction.system is missing; name a published system: {published()}")
     return read.content, read.notes
 
 
 def _read(content: dict[str, Any], base: Path) -> Content:
-    """Return the checked content of a configuration file in either form, or of an experiment."""
-    content, told = of_experiment(content, base)
+    """Return the checked content of a configuration file in either form, or of one of our own trainers."""
+    content, told = of_trainer(content, base)
     if not short_config.is_short(content):
         content, notes = completed(content, base)
         config = validate(content)
@@ -260,10 +261,10 @@ def read_config(path: str | Path) -> tuple[dict[str, Any], Path]:
         raise ConfigError(f"config_path is {path!r}; expected the path of a configuration file")
     path = Path(path)
     if path.suffix in OTHER_TOOLS and path.is_file():
-        from predictor.configuration.readers import detect, experiment
+        from predictor.configuration.readers import TRAINERS, detect
 
         found = detect(path)
-        if found == experiment.FORMAT:
+        if found in TRAINERS:
             return read_mapping(path), path.resolve().parent
         raise ConfigError(
             f"{path} is a {found}; a configuration takes from it with from: {path.name}, beside its own "
@@ -288,7 +289,7 @@ def on_nodes_of(content: dict[str, Any], system: str | None = None, base: Path |
             has as many.
         base: folder that paths are relative to.
     """
-    content, _ = of_experiment(content, base or Path.cwd())
+    content, _ = of_trainer(content, base or Path.cwd())
     full = short_config.expand(content) if short_config.is_short(content) else content
     layout = dict(full.get("parallelism") or {})
     used = layout.pop("gpus_per_node", None)
@@ -298,6 +299,17 @@ def on_nodes_of(content: dict[str, Any], system: str | None = None, base: Path |
     if isinstance(used, int) and used != here and used <= there:
         layout["gpus_per_node"] = used
     return {**full, "parallelism": layout, "system": system, "gpu": None}
+
+
+def _with_exposed_traffic(config: RunConfig) -> tuple[RunConfig, tuple[str, ...]]:
+    """Return a configuration for a system whose processors move the traffic: it hides behind nothing."""
+    layout = config.parallelism
+    hidden = [name for name in OVERLAPS if getattr(layout, name)]
+    if not hidden:
+        return config, ()
+    exposed = layout.model_copy(update=dict.fromkeys(hidden, False))
+    note = f"Nothing hides traffic here, whatever {', '.join(hidden)} says: the processors that compute move it."
+    return config.model_copy(update={"parallelism": exposed}), (note,)
 
 
 def prepare(
@@ -322,6 +334,9 @@ def prepare(
     if config.gpu is not None:
         check_gpu("gpu_name" if short_config.is_short(content) else "gpu", config.gpu, system)
     hardware = system.hardware
+    if hardware.links.engine == "processor":
+        config, told = _with_exposed_traffic(config)
+        notes += told
     has_switch = hardware.links.wiring == "switch"
     run = to_run(config.model_copy(update={"system": system.name}), hardware.gpus_per_node, has_switch)
     for name in (*listed, *(run.model.layer_operators or ())):

@@ -13,7 +13,7 @@ from predictor.workloads.frameworks import DEEPSPEED
 from predictor.workloads.layout import RANK_ORDER
 from predictor.workloads.partition import METHODS
 from predictor.workloads.run import Recompute
-from predictor.workloads.transformer import Activation, Attention, Biases, Normalization
+from predictor.workloads.transformer import Activation, Attention, Biases, Loss, Normalization
 
 
 def _whole_number(value: object, info: ValidationInfo) -> object:
@@ -123,6 +123,10 @@ class ModelSection(Section):
     fused_side_kernels: Switch = Field(default=False, description="bias, dropout and residual addition in one kernel")
     fused_rope: Switch = Field(default=False, description="queries and keys are rotated in one kernel")
     tied_embeddings: Switch = Field(default=False, description="embedding and output projection share weights")
+    loss: Loss = Field(
+        default=Loss.VOCABULARY_PARALLEL,
+        description="cross entropy: vocabulary_parallel (Megatron-LM's single operations), or torch's own",
+    )
     moe: ExpertsSection | None = Field(default=None, description="mixture of experts")
     layer_operators: tuple[str, ...] | None = Field(
         default=None, description="operators of a layer, instead of the usual"
@@ -190,6 +194,10 @@ class TrainingSection(Section):
     )
     recompute: Recompute = Field(default=Recompute.NONE, description="activation recomputation")
     partition_activations: Switch = Field(default=False, description="checkpoints split over tensor-parallel ranks")
+    recompute_stops_early: Switch = Field(
+        default=False,
+        description="a layer is computed again up to its last saved activation only (torch's non-reentrant checkpoint)",
+    )
     synchronize_each_layer: Switch = Field(default=False, description="host waits for the device after every layer")
 
 

@@ -15,7 +15,7 @@ from predictor.workloads.run import TrainingRun
 from predictor.workloads.transformer import Attention, MixtureOfExperts, Transformer
 
 # Operators of the first and the last stage outside their layers.
-EDGE_OPERATORS = ("embedding", "lm_head", "cross_entropy")
+EDGE_OPERATORS = ("embedding", "lm_head", "cross_entropy", "torch_cross_entropy")
 
 
 def operators_of_a_layer() -> list[str]:
@@ -321,6 +321,7 @@ def to_run(config: RunConfig, gpus_per_node: int, has_switch: bool = False) -> T
         overlap_gradient_reduction=parallelism.overlap_gradient_reduction,
         blocking_transfers=blocking,
         partition_activations=training.partition_activations,
+        recompute_stops_early=training.recompute_stops_early,
         synchronize_each_layer=training.synchronize_each_layer,
         virtual_pipeline_parallel_size=parallelism.virtual_pipeline_parallel_size,
         sequence_parallel=parallelism.sequence_parallel and parallelism.tensor_parallel_size > 1,

@@ -49,6 +49,11 @@ class Links(HardwareModel):
         description="inside a node: every pair of GPUs has an even share of a GPU's links, or a switch gives any peer "
         "all of them",
     )
+    engine: Literal["dedicated", "processor"] = Field(
+        default="dedicated",
+        description="what moves bytes: copy engines, kernels and network cards beside the computing ones, or the "
+        "processor that computes, as with ranks on a CPU, so that traffic hides behind nothing",
+    )
 
 
 class Transfer(HardwareModel):

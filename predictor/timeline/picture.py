@@ -71,11 +71,15 @@ class _Frame(NamedTuple):
         return TOP + self.stages * self.row
 
 
-def _frame(trace: StepTrace, width: int) -> _Frame:
+def _end(trace: StepTrace) -> float:
+    """Return where the last of a picture's spans ends."""
+    return max([trace.step_us, *(span.end_us for span in trace.spans if span.stream not in MESSAGES)]) or 1.0
+
+
+def _frame(trace: StepTrace, width: int, until_us: float) -> _Frame:
     stages = trace.num_stages
     row = min(max(HEIGHT / stages, ROW_HEIGHT[0]), ROW_HEIGHT[1])
-    ends = [span.end_us for span in trace.spans if span.stream not in MESSAGES]
-    step = max([trace.step_us, *ends]) or 1.0
+    step = max(_end(trace), until_us)
     return _Frame(width, row, step, (width - LEFT - RIGHT) / step, stages)
 
 
@@ -222,12 +226,13 @@ HATCH = (
 )
 
 
-def picture(trace: StepTrace, width: int = 1200) -> str:
+def picture(trace: StepTrace, width: int = 1200, until_us: float = 0.0) -> str:
     """Return a step as an SVG document, also fit to stand inside an HTML page.
 
-    Micro-batches carry their number where it fits.
+    Micro-batches carry their number where it fits. The time axis reaches to ``until_us`` at least, so that the pictures
+    of two steps can have one axis.
     """
-    frame = _frame(trace, width)
+    frame = _frame(trace, width, until_us)
     height = frame.bottom + BELOW
     drawn = list(_slots(trace, frame))
     by_fill = itemgetter(0)
@@ -237,7 +242,7 @@ def picture(trace: StepTrace, width: int = 1200) -> str:
     if len(title) * TITLE_CHARACTER <= width - LEFT - RIGHT:
         heading = [title]
     narrowest = frame.scale * min(slot.duration_us for slot in trace.slots)
-    rows = [frame.box(stage, 0.0, frame.step) for stage in range(frame.stages)]
+    rows = [frame.box(stage, 0.0, _end(trace)) for stage in range(frame.stages)]
     body = [
         f"<style>{STYLE}</style>",
         f"<defs>{HATCH}</defs>",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from statistics import mean
+from statistics import mean, median
 from typing import Any
 
 from predictor.costs.published import PublishedSystem
@@ -67,12 +67,15 @@ class Summary:
 
     Attributes:
         mape: mean of the absolute errors.
+        median, worst: of the absolute errors.
         bias: mean error.
         least, most: the smallest and the largest error.
         coverage: share of the measured times that lie in their 90 % interval.
     """
 
     mape: float
+    median: float
+    worst: float
     bias: float
     least: float
     most: float
@@ -83,7 +86,8 @@ def summary(rows: Sequence[Compared]) -> Summary:
     """Summarize at least one comparison."""
     errors = [row.error for row in rows]
     inside = mean(row.is_inside for row in rows)
-    return Summary(mean(map(abs, errors)), mean(errors), min(errors), max(errors), inside)
+    sizes = [abs(error) for error in errors]
+    return Summary(mean(sizes), median(sizes), max(sizes), mean(errors), min(errors), max(errors), inside)
 
 
 def fastest(steps: Iterable[MeasuredStep]) -> list[MeasuredStep]:

@@ -23,13 +23,13 @@ from predictor.workloads.tasks import (
 from predictor.workloads.transformer_memory import edge_memory
 
 
-def loss_tasks(call: LayerCall, direction: Direction) -> list[Task]:
+def loss_tasks(call: LayerCall, direction: Direction, operator: str = "cross_entropy") -> list[Task]:
     """Return the loss: 16-bit logits are widened to fp32 first, and their gradient narrowed.
 
     Source: Megatron-LM ``fp16_lm_cross_entropy`` (default off); GPT-NeoX ``cross_entropy(..., _fp16=False)``.
     """
     logits = call.tokens * call.vocab_per_rank
-    loss = operator_task("cross_entropy", call, direction)
+    loss = operator_task(operator, call, direction)
     if call.element_bytes == call.logit_bytes:
         return [loss]
     return [stream_task("logits_to_fp32", logits * (call.element_bytes + call.logit_bytes), call), loss]
@@ -63,7 +63,7 @@ def _output(run: TrainingRun) -> tuple[PassTasks, PassTasks]:
     call = run.call()
     names = (run.model.normalization.operator, "lm_head")
     forward, backward = (
-        [operator_task(name, call, direction) for name in names] + loss_tasks(call, direction)
+        [operator_task(name, call, direction) for name in names] + loss_tasks(call, direction, run.model.loss.operator)
         for direction in (FORWARD, BACKWARD)
     )
     if run.sequence_parallel:

@@ -155,6 +155,12 @@ TORCHTITAN_DDP = FrameworkDefaults(
     gradient_bucket_elements=100 * 2**20 // 4,
     fp32_gradients=True,
 )
+PYTORCH_DDP = replace(
+    TORCHTITAN_DDP,
+    name="PyTorch DDP",
+    source="torch/nn/parallel/distributed.py: bucket_cap_mb=25; torch.autocast leaves gradients in float32",
+    gradient_bucket_elements=25 * 2**20 // 4,
+)
 FRAMEWORKS = (
     GPT_NEOX,
     DEEPSPEED,
@@ -164,4 +170,5 @@ FRAMEWORKS = (
     FSDP2,
     TORCHTITAN_FSDP2,
     TORCHTITAN_DDP,
+    PYTORCH_DDP,
 )

@@ -105,6 +105,7 @@ LAYER_SHAPES: Mapping[str, Callable[[LayerCall], Shape]] = MappingProxyType(
         "rope": _rope,
         "softmax": _scores,
         "swiglu": _ffn_inner,
+        "torch_cross_entropy": _logits,
     }
 )
 

@@ -61,6 +61,7 @@ class TrainingRun:
         fp32_gradients: gradients are accumulated and reduced in fp32.
         blocking_transfers: pipeline neighbours both wait for a message; otherwise it overlaps the sender's next slot.
         partition_activations: checkpointed inputs are stored split over the tensor-parallel group and gathered again.
+        recompute_stops_early: full recomputation leaves out what runs behind the last activation that a layer saves.
         synchronize_each_layer: the host waits for the device after every layer's pass.
     """
 
@@ -77,6 +78,7 @@ class TrainingRun:
     overlap_gradient_reduction: bool = False
     blocking_transfers: bool = True
     partition_activations: bool = False
+    recompute_stops_early: bool = False
     synchronize_each_layer: bool = False
     virtual_pipeline_parallel_size: int = 1
     sequence_parallel: bool = False

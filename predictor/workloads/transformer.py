@@ -44,6 +44,18 @@ class Activation(StrEnum):
         return self is not Activation.GELU
 
 
+class Loss(StrEnum):
+    """Which cross entropy follows the output projection."""
+
+    VOCABULARY_PARALLEL = "vocabulary_parallel"
+    TORCH = "torch"
+
+    @property
+    def operator(self) -> str:
+        """Return the operator that times it."""
+        return "cross_entropy" if self is Loss.VOCABULARY_PARALLEL else "torch_cross_entropy"
+
+
 class Biases(StrEnum):
     """Which linear layers have biases."""
 
@@ -106,6 +118,7 @@ class Transformer:
             each is its own.
         fused_rope: the rotation of queries and keys is one kernel (Megatron-LM's ``--apply-rope-fusion``).
         tied_embeddings: output projection and embedding share their weights.
+        loss: operator that computes it from the logits.
         experts: the experts of a layer, where it has any.
         layer_operators: the operators of a layer where the usual ones are not meant, repeated as often as they run.
         forward_all_reduces: tensor-parallel all-reduces per layer; None: one per residual branch that ends in a sum.
@@ -137,6 +150,7 @@ class Transformer:
     fused_side_kernels: bool = False
     fused_rope: bool = False
     tied_embeddings: bool = False
+    loss: Loss = Loss.VOCABULARY_PARALLEL
     experts: MixtureOfExperts | None = None
     layer_operators: tuple[str, ...] | None = None
     forward_all_reduces: int | None = None

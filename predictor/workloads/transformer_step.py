@@ -18,7 +18,7 @@ from predictor.workloads.sharding import sharded
 from predictor.workloads.stage_end import stage_end
 from predictor.workloads.step_tasks import BlockTasks, ChunkTasks, HostWork, StageTasks, StepTasks
 from predictor.workloads.tasks import FORWARD, NO_TASKS, Part, PassTasks, collective_task, share_of
-from predictor.workloads.transformer import LayerKind
+from predictor.workloads.transformer import LayerKind, Transformer
 from predictor.workloads.transformer_memory import layer_memory, stage_states
 
 # Views, module calls, autograd functions and random-state bookkeeping of one layer's pass, as launches' worth of host
@@ -39,6 +39,29 @@ def layer_launches(layer_pass: PassTasks, records_graph: bool = True) -> float:
     return launches if records_graph else launches * WITHOUT_GRAPH
 
 
+def _until_last_saved(model: Transformer, kind: LayerKind, forward: PassTasks) -> PassTasks:
+    """Return a layer's forward pass without what follows the last activation that its backward pass needs.
+
+    That is the input of the FFN's second product: the product, the sum of its outputs over tensor-parallel ranks, its
+    bias and the sum with the residual are left out. With dropout or a norm behind the product that is the last, and
+    only the sum with the residual is left out. Experts are computed again whole.
+
+    Source: PyTorch torch/utils/checkpoint.py, set_checkpoint_early_stop.
+    """
+    if kind.has_experts:
+        return forward
+    left_out, halved = {"residual_add": 1.0}, set()
+    if not (model.hidden_dropout or model.post_norms):
+        left_out["ffn_down"] = 1.0
+        halved = {"all_reduce", "reduce_scatter", "bias_additions"}
+    tasks = []
+    for task in forward.tasks:
+        times = task.times * (0.5 if task.name in halved else 1.0) - left_out.pop(task.name, 0.0)
+        if times > 0.0:
+            tasks.append(task._replace(times=times, launches=task.launches * times / task.times))
+    return PassTasks(tasks, forward.overlaps)
+
+
 def _recomputation(run: TrainingRun, kind: LayerKind, forward: PassTasks) -> PassTasks:
     """Return what of a layer's forward pass runs again before its backward pass."""
     if run.recompute is Recompute.NONE:
@@ -46,6 +69,8 @@ def _recomputation(run: TrainingRun, kind: LayerKind, forward: PassTasks) -> Pas
     call = sized(run, kind)
     if run.recompute is Recompute.SELECTIVE:
         return attention_core(run.model, layer_operators(run.model, kind), call, FORWARD, run.layout)
+    if run.recompute_stops_early:
+        forward = _until_last_saved(run.model, kind, forward)
     if not run.partition_activations or run.sequence_parallel:
         return forward
     shard = call.tokens * call.hidden_size * call.element_bytes // call.tensor_parallel_size

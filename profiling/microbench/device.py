@@ -18,6 +18,7 @@ from microbench.errors import MeasureError
 from microbench.fp8 import fp8_precisions
 from microbench.nvml import driver_branch, gpu_session
 from microbench.provenance import Session, now
+from predictor.base.allocator import keep_freed_memory
 
 # Packages that run no timed kernel; their versions are recorded, and may change while a table grows.
 RECORDED = ("numpy", "mpi4py", "nvidia-ml-py", "triton")
@@ -67,6 +68,7 @@ def find_device(kind: str, threads: int = 1) -> Device:
     if kind == "auto":
         kind = "cuda" if torch.cuda.is_available() else "cpu"
     if kind == "cpu":
+        keep_freed_memory()
         torch.set_num_threads(threads)
         return Device("cpu", processor_name(), None, last_cache_bytes(), threads, free_memory_bytes(), ("fp32",))
     if kind != "cuda":

@@ -104,11 +104,12 @@ def network_gb_per_s() -> tuple[float, str] | None:
     return (megabit / 8e3, f"/sys/class/net/{name}/speed") if megabit > 0 else None
 
 
-def _links(bandwidth: dict[str, Any]) -> dict[str, Any]:
+def _links(bandwidth: dict[str, Any], device: Device) -> dict[str, Any]:
     bound = {"value": bandwidth["value"], "source": "no link is faster than memory: " + bandwidth["source"]}
     network = network_gb_per_s()
     between = {"value": network[0], "source": network[1]} if network else bound
-    return {"intra_node_gb_per_s": bound, "inter_node_gb_per_s": between}
+    engine = {"engine": "processor"} if device.kind == "cpu" else {}
+    return {"intra_node_gb_per_s": bound, "inter_node_gb_per_s": between, **engine}
 
 
 def ranks_per_node(device: Device) -> int:
@@ -203,7 +204,7 @@ def describe(device: Device, name: str, say: Callable[[str], None], sustained_s:
                 "l2_cache_mb": {"value": device.cache_bytes / 1e6, "source": "last level of cache, as the device says"},
                 **(_sustained(device, sustained_s) if device.kind == "cuda" and sustained_s > 0.0 else {}),
             },
-            "links": _links(bandwidth),
+            "links": _links(bandwidth, device),
             "host": {},
         },
         "provenance": {

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from lightning_fabric import Fabric
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, WeightedRandomSampler
+from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, RandomSampler, WeightedRandomSampler
 
 from model_training_framework.trainer.data import EpochData
 from model_training_framework.trainer.errors import TrainerError
@@ -26,6 +27,16 @@ class Stream(IterableDataset):  # type: ignore[misc]
     def __iter__(self) -> Iterator[Any]:
         for index in random.sample(range(22), 22):
             yield DATA[index][0] + torch.rand(1)
+
+
+class IndexData(Dataset):  # type: ignore[misc]
+    """Samples that are their own index."""
+
+    def __len__(self) -> int:
+        return len(DATA)
+
+    def __getitem__(self, index: int) -> int:
+        return index
 
 
 class OwnLoader(DataLoader):  # type: ignore[misc]
@@ -57,6 +68,27 @@ def batches(kind: str, epoch: int, start: int = 0, seed: int = 1, workers: int =
 
 def same(one: list[Any], other: list[Any]) -> bool:
     return len(one) == len(other) and all(map(torch.equal, one, other))
+
+
+def ranks_batches(kind: str, epoch: int, rank: int) -> list[Any]:
+    """Return the batches of one of two ranks, of half the size."""
+    whole = loader(kind)
+    half = DataLoader(IndexData(), whole.batch_size // 2, sampler=whole.sampler, generator=whole.generator)
+    strategy = SimpleNamespace(distributed_sampler_kwargs={"num_replicas": 2, "rank": rank})
+    fabric: Any = SimpleNamespace(device=torch.device("cpu"), strategy=strategy, global_rank=rank)
+    return [batch.tolist() for batch in EpochData(half, fabric, 1, 5.0).batches(epoch)]
+
+
+@pytest.mark.parametrize("kind", ["shuffled", "generator"])
+def test_ranks_share_out_the_batches_of_a_single_one(kind: str) -> None:
+    single = loader(kind)
+    alone = DataLoader(IndexData(), single.batch_size, sampler=single.sampler, generator=single.generator)
+    data = EpochData(alone, Fabric(accelerator="cpu", devices=1), 1, 5.0)
+    for epoch in range(2):
+        whole = [batch.tolist() for batch in data.batches(epoch)]
+        shares = [ranks_batches(kind, epoch, rank) for rank in range(2)]
+        assert [sorted(a + b) for a, b in zip(*shares, strict=True)] == [sorted(batch) for batch in whole]
+        assert not set(shares[0][0]) & set(shares[1][0])
 
 
 KINDS = ("shuffled", "generator", "weighted", "batch sampler", "no batches", "stream", "own class")

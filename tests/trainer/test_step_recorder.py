@@ -18,6 +18,7 @@ from model_training_framework.trainer import (
     TrainerError,
     read_measured_steps,
 )
+from predictor.__main__ import main
 
 
 def record(folder: Path, steps: int = 6, **changes: Any) -> Path:
@@ -64,6 +65,19 @@ def test_parts_add_up_to_the_step(tmp_path: Path) -> None:
 
 def test_training_that_ends_early_leaves_what_there_is(tmp_path: Path) -> None:
     assert len(read_measured_steps(record(tmp_path, steps=100)).provenance.samples_us) == 7
+
+
+def test_any_recorded_run_is_verified(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    description = {
+        "system": "H100",
+        "model": {"num_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "sequence_length": 32},
+        "training": {"micro_batch_size": 32, "num_micro_batches": 3},
+    }
+    record(tmp_path, description=description)
+    assert main(["verify", "--run", str(tmp_path)]) == 0
+    told = capsys.readouterr().out
+    assert "on H100: predicted" in told
+    assert "Operators: not recorded in this run." in told
 
 
 def test_what_is_no_record_is_said(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What `pip install` puts on a machine: five packages, the examples and the published systems, each once."""
+"""What `pip install` puts on a machine: six packages, the examples and the published systems, each once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from zipfile import ZipFile
 
 import pytest
 
-INSTALLED = {"predictor", "estimate_train_time", "fitting", "microbench", "model_training_framework"}
+INSTALLED = {"predictor", "estimate_train_time", "fitting", "microbench", "llm_trainer", "model_training_framework"}
 DATA = "estimate_train_time/data"
 
 

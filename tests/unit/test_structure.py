@@ -23,6 +23,7 @@ PACKAGES = {
     "fitting": ROOT / "training" / "fitting",
     "microbench": ROOT / "profiling" / "microbench",
     "model_training_framework": ROOT / "slurm" / "model_training_framework",
+    "llm_trainer": ROOT / "training" / "llm_trainer",
 }
 # What each package may import besides the standard library and itself. `predictor` is the ground floor.
 RUNTIME = {"pydantic", "yaml"}
@@ -32,21 +33,25 @@ ALLOWED_IMPORTS = {
     "fitting": RUNTIME | {"predictor", "microbench", "numpy", "pandas", "scipy", "sklearn", "threadpoolctl"},
     "microbench": RUNTIME | {"predictor", "torch", "mpi4py", "flash_attn", "pynvml"},
     "model_training_framework": RUNTIME | {"predictor", "torch", "lightning_fabric", "numpy", "tensorboard", "wandb"},
+    "llm_trainer": RUNTIME
+    | {"predictor", "model_training_framework", "torch", "lightning_fabric", "numpy"}
+    | {"tokenizers", "safetensors", "pyarrow", "datasets", "sacrebleu"},
 }
 # The rooms of `predictor`, from the ground up, and the rooms that each may import. A file beside the rooms is a door.
 TO_WORKLOADS = {"base", "timeline", "costs", "workloads"}
 TO_STEP = TO_WORKLOADS | {"configuration", "step"}
-TO_VERIFICATION = TO_STEP | {"search", "report", "verification"}
+TO_VERIFICATION = TO_STEP | {"search", "report", "traces", "verification"}
 ROOMS: dict[str, set[str]] = {
     "base": set(),
     "timeline": {"base"},
+    "traces": {"base", "timeline"},
     "costs": {"base"},
     "workloads": {"base", "timeline", "costs"},
     "configuration": TO_WORKLOADS,
     "step": TO_WORKLOADS,
     "search": TO_STEP,
     "report": TO_STEP | {"search"},
-    "verification": TO_STEP,
+    "verification": TO_STEP | {"report", "traces"},
     "interface": TO_VERIFICATION,
     "commands": TO_VERIFICATION | {"interface"},
 }
@@ -64,6 +69,11 @@ LAUNCHER_ROOMS: dict[str, set[str]] = {
     "commands": {"config", "core", "slurm", "utils"},
     "__main__": {"commands", "config", "slurm", "utils"},
     "__init__": {"config", "core"},
+}
+# What the trainer may use of others: it is a workload of the launcher's trainer, and writes records of measured steps.
+TRAINERS_IMPORTS = {
+    "predictor": {"base", "timeline", "workloads", "configuration", "traces"},
+    "model_training_framework": {"trainer"},
 }
 NOT_IN_A_PREDICTION = ("torch", "sklearn", "scipy", "numpy", "pandas", "snakemake", "fitting", "microbench")
 NOT_IMPORTABLE = ("profiling", "training", "slurm", "regressors")
@@ -163,6 +173,18 @@ def test_rooms_of_the_launcher_import_only_rooms_below() -> None:
     strays = [where for room, target, where in imports if target not in LAUNCHER_ROOMS[room]]
     assert not strays, "\n".join(strays)
     assert len(imports) > 50
+
+
+def test_llm_trainer_uses_lower_rooms_only() -> None:
+    imports = [
+        (name.split("."), f"{relative(path)}:{line} imports {name}")
+        for path in modules("llm_trainer").values()
+        for name, line in imported_names(path)
+        if name.partition(".")[0] in TRAINERS_IMPORTS
+    ]
+    strays = [where for parts, where in imports if parts[1] not in TRAINERS_IMPORTS[parts[0]]]
+    assert not strays, "\n".join(strays)
+    assert len(imports) > 10
 
 
 def test_every_file_of_the_predictor_is_in_a_known_room() -> None:

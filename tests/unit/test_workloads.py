@@ -190,3 +190,23 @@ def test_a_switch_lets_a_pair_use_all_links() -> None:
     assert collective_shape("all_reduce", 3_000_000, Topology(1, 2, switched_as=4)) == (2_000_000, 1, 4)
     assert collective_shape("point_to_point", 3_000_000, Topology(1, 2, switched_as=4)) == (1_000_000, 1, 2)
     assert collective_shape("all_reduce", 3_000_000, Topology(2, 1, switched_as=4)) == (3_000_000, 2, 1)
+
+
+def test_recomputation_that_stops_early_leaves_out_what_follows_the_last_saved_activation() -> None:
+    run = replace(RUN, layout=Layout(2, 1, 1, 4), layers_per_stage=(4,))
+    whole, early = (
+        {
+            task.name: task.times
+            for task in layer_block(replace(run, recompute_stops_early=stops), DENSE).recompute.tasks
+        }
+        for stops in (False, True)
+    )
+    assert "ffn_down" in whole
+    assert "ffn_down" not in early
+    assert {name: early[name] for name in ("residual_add", "all_reduce", "bias_additions")} == {
+        name: whole[name] / 2 for name in ("residual_add", "all_reduce", "bias_additions")
+    }
+    dropped = layer_block(replace(run, recompute_stops_early=True, model=replace(GPT, hidden_dropout=0.1)), DENSE)
+    assert "ffn_down" in {task.name for task in dropped.recompute.tasks}, "the mask of the dropout behind it is saved"
+    rest = whole.keys() - {"ffn_down", "residual_add", "all_reduce", "bias_additions"}
+    assert {name: early[name] for name in rest} == {name: whole[name] for name in rest}

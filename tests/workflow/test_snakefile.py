@@ -48,6 +48,13 @@ def test_report_follows_from_measuring_and_fitting(workflow: Workflow) -> None:
         assert f"rule {rule}:" in workflow.output
 
 
+def test_verification_follows_from_fitting(workflow: Workflow) -> None:
+    assert workflow.run("verify", "--dry-run", "--printshellcmds") == 0, workflow.output
+    for rule in ("fit_here", "verified"):
+        assert f"rule {rule}:" in workflow.output
+    assert "profiling/verify --system results/here/published --device auto --out results/here/verify" in workflow.output
+
+
 def test_a_configured_gpu_takes_nccl_and_its_shards(workflow: Workflow) -> None:
     words = (
         "profile_all",

@@ -1,11 +1,11 @@
 """Drop rows that the hardware cannot have produced, and outliers; report which and why.
 
-A row is dropped if it beats a peak of the GPU or of the links, if both directions have the same time though their work
-differs, if its kernel is not that of most rows of its operator, if it holds a single launch of a call that takes
+A row is dropped if it beats a peak of the GPU or of the links, if both directions have the same time though their
+work differs, if its kernel is not that of most rows of its operator, if it holds a single launch of a call that takes
 several, or if it disagrees with its neighbours. A whole column (a table in one direction, a collective over one
 topology) is dropped if more than a quarter of it beats a peak, or if neighbouring message sizes scatter by more than
-10 %. Nothing is dropped for being hard to predict: the limits are the hardware's, and neighbours are compared with
-their own scatter.
+10 %, 30 % where the processor itself moves the bytes. Nothing is dropped for being hard to predict: the limits are
+the hardware's, and neighbours are compared with their own scatter.
 
 ``residual_add`` has the same duration in both directions of every row, and is kept: the backward pass sums the
 gradients of both branches with the same kernel, so the work is equal.
@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 
@@ -37,12 +36,14 @@ OTHER_KERNEL = "another kernel than most rows of the operator: {kernel}"
 PART = "a single launch of a call of several"
 OUTLIER = "disagrees with its neighbours"
 NOT_A_MEASUREMENT = "in a column of which more than 25 % beats a peak"
-NOISE = "in a column whose neighbouring sizes scatter by more than 10 %"
+NOISE = "in a column whose neighbouring sizes scatter by more than {limit}"
 
 IMPOSSIBLE = (NOT_POSITIVE, BEATS_FLOPS, BEATS_MEMORY, BEATS_LINK)
 IMPOSSIBLE_SHARE = 0.25
-NOISE_LOG_SCATTER = 0.10
-NOISE_WINDOW = 15
+# Largest scatter by what moves the bytes. A processor's cores also run the ranks, so its scheduler decides when a
+# message is taken up; the fitted interval is as wide as the scatter.
+NOISE_LOG_SCATTER = {"dedicated": 0.10, "processor": 0.30}
+FEWEST_SIZES = 3
 # Below this multiple of the L2 cache a kernel may run without device memory, so its bandwidth is no bound.
 CACHE_MULTIPLE = 2.0
 REPEATED_TOLERANCE = 0.005
@@ -219,11 +220,21 @@ def parts_of_calls(rows: Sequence[Row], num_multiprocessors: int) -> NDArray[np.
 
 
 def scatter(rows: Sequence[Row]) -> float:
-    """Return the median absolute deviation of log time per byte against its running median over message sizes."""
-    ordered = sorted(rows, key=lambda row: row.shape)
-    series = pd.Series(np.log([row.us / row.shape[0] for row in ordered]))
-    running = series.rolling(NOISE_WINDOW, center=True, min_periods=NOISE_WINDOW // 3).median()
-    return float((series - running).abs().median())
+    """Return the median deviation of log time from the line between the neighbouring message sizes.
+
+    Divided by the deviation that independent errors of the three give, so it is the scatter of a single size, however
+    many sizes a table has per octave.
+    """
+    by_size: dict[int, list[float]] = {}
+    for row in sorted(rows, key=lambda row: row.shape):
+        by_size.setdefault(row.shape[0], []).append(row.us)
+    if len(by_size) < FEWEST_SIZES:
+        return 0.0
+    size = np.log(np.array(list(by_size)))
+    time = np.log([np.median(us) for us in by_size.values()])
+    place = (size[1:-1] - size[:-2]) / (size[2:] - size[:-2])
+    deviation = time[1:-1] - (1.0 - place) * time[:-2] - place * time[2:]
+    return float(np.median(np.abs(deviation) / np.sqrt(1.0 + place**2 + (1.0 - place) ** 2)))
 
 
 def _drop(rows: Sequence[Row], flags: Sequence[bool] | NDArray[np.bool_], reason: str, gated: Gated) -> list[Row]:
@@ -258,10 +269,9 @@ def gate(rows: Sequence[Row], system: System, precision: str) -> Gated:
     by_column: dict[str, list[Row]] = {}
     for row in kept:
         by_column.setdefault(row.column, []).append(row)
-    noisy = {
-        name for name, members in by_column.items() if members[0].is_collective and scatter(members) > NOISE_LOG_SCATTER
-    }
-    result.kept = _drop(kept, [row.column in noisy for row in kept], NOISE, result)
+    limit = NOISE_LOG_SCATTER[system.links.engine]
+    noisy = {name for name, members in by_column.items() if members[0].is_collective and scatter(members) > limit}
+    result.kept = _drop(kept, [row.column in noisy for row in kept], NOISE.format(limit=f"{100 * limit:.0f} %"), result)
     for row in result.kept:
         result.columns[row.column].kept += 1
     return result

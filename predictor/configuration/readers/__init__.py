@@ -7,13 +7,15 @@ import tomllib
 from pathlib import Path
 
 from predictor.base.errors import ConfigError
-from predictor.configuration.readers import deepspeed, experiment, hugging_face, megatron, torchtitan
+from predictor.configuration.readers import deepspeed, experiment, hugging_face, llm_trainer, megatron, torchtitan
 from predictor.configuration.readers.megatron_options import TELLING
 from predictor.configuration.readers.result import Read
+from predictor.configuration.telling import is_experiment, is_llm_trainer
 
-__all__ = ["FORMATS", "Read", "detect", "read_any"]
+__all__ = ["FORMATS", "TRAINERS", "Read", "detect", "read_any"]
 
-FORMATS = (hugging_face.FORMAT, megatron.FORMAT, deepspeed.FORMAT, torchtitan.FORMAT, experiment.FORMAT)
+TRAINERS = (experiment.FORMAT, llm_trainer.FORMAT)  # whose files are predicted as they are
+FORMATS = (hugging_face.FORMAT, megatron.FORMAT, deepspeed.FORMAT, torchtitan.FORMAT, *TRAINERS)
 # Top-level keys, of which every such file has at least one.
 DEEPSPEED_KEYS = frozenset({*deepspeed.BATCH, "zero_optimization", "fp16", "bf16", "zero_allow_untested_optimizer"})
 TORCHTITAN_SECTIONS = frozenset({"job", "model", "training", "parallelism", "activation_checkpoint"})
@@ -54,14 +56,18 @@ def detect(path: Path) -> str:
     except (ValueError, RecursionError):
         content = None
     if isinstance(content, dict):
-        if experiment.NAME in content:
+        if is_experiment(content):
             return experiment.FORMAT
+        if is_llm_trainer(content):
+            return llm_trainer.FORMAT
         if "model_type" in content or "architectures" in content:
             return hugging_face.FORMAT
         if DEEPSPEED_KEYS & content.keys():
             return deepspeed.FORMAT
     if experiment.TELLING.search(text):
         return experiment.FORMAT
+    if llm_trainer.TELLING.search(text):
+        return llm_trainer.FORMAT
     if TELLING.search(text):
         return megatron.FORMAT
     try:
@@ -78,7 +84,7 @@ def read_any(path: Path, num_gpus: int | None = None, data_parallel_size: int | 
 
     Args:
         path: the file.
-        num_gpus: GPUs of the run, for Megatron-LM and torchtitan, which know the other degrees.
+        num_gpus: GPUs of the run, for Megatron-LM, torchtitan and llm_trainer, which know the other degrees.
         data_parallel_size: replicas, for DeepSpeed, which does not.
 
     Raises:
@@ -92,4 +98,6 @@ def read_any(path: Path, num_gpus: int | None = None, data_parallel_size: int | 
         return deepspeed.read(path, data_parallel_size)
     if name == experiment.FORMAT:
         return experiment.read(path)
+    if name == llm_trainer.FORMAT:
+        return llm_trainer.read(path, num_gpus)
     return megatron.read(path, num_gpus) if name == megatron.FORMAT else torchtitan.read(path, num_gpus)

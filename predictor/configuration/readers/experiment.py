@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -26,11 +25,10 @@ from predictor.configuration.presets import preset_names
 from predictor.configuration.readers.fields import Fields
 from predictor.configuration.readers.known_keys import known_keys
 from predictor.configuration.readers.result import Read
-from predictor.workloads.frameworks import TORCHTITAN_DDP, TORCHTITAN_FSDP2
+from predictor.workloads.frameworks import PYTORCH_DDP, TORCHTITAN_FSDP2
 
 FORMAT = "experiment of model_training_framework"
 KEYS = "experiment"
-NAME = "experiment_name"  # a key that every experiment has
 TELLING = re.compile(r"^\s*[\"']?experiment_name[\"']?\s*:", re.MULTILINE)
 SECTIONS = ("data", "model", "optimizer", "prediction", "slurm", "training")
 SIZES = {"hidden_size": "hidden_size", "num_layers": "num_layers", "num_heads": "num_attention_heads"}
@@ -39,12 +37,6 @@ ADAMS = ("adam", "adamw", "fused_adam", "fusedadam", "adamw_torch", "adamw_fused
 USUAL_DECODER = (
     "Of the model only sizes are known: predicted is a decoder with RMSNorm, rotary positions, flash attention, GELU, "
     "no biases"
-)
-DDP = replace(
-    TORCHTITAN_DDP,
-    name="PyTorch DDP",
-    source="torch/nn/parallel/distributed.py: bucket_cap_mb=25; torch.autocast leaves gradients in float32",
-    gradient_bucket_elements=25 * 2**20 // 4,
 )
 GPUS = re.compile(r"(?:^|,)\s*(?:gres/)?gpu(?::[A-Za-z][^:,(]*)?(?:[:=](\d+))?(?=\s*(?:\(|,|$))")
 
@@ -196,7 +188,7 @@ def _layout(sections: dict[str, Fields], notes: list[str]) -> dict[str, Any]:
             f"slurm.gres asks for {allocated} GPUs per node and ntasks_per_node for {per_node} processes: "
             f"predicted are {per_node}, one for each process"
         )
-    replicas = TORCHTITAN_FSDP2 if zero_stage >= 2 else DDP
+    replicas = TORCHTITAN_FSDP2 if zero_stage >= 2 else PYTORCH_DDP
     return {
         **replicas.section("parallelism"),
         "tensor_parallel_size": tp,

@@ -7,6 +7,7 @@ import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 from microbench.call import DTYPES
@@ -14,12 +15,14 @@ from microbench.clocks import device_us, host_us
 from microbench.collectives.backend import elements
 from microbench.collectives.errors import CollectiveError
 from microbench.device import free_memory_bytes
+from predictor.base.allocator import keep_freed_memory
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
     from torch import Tensor
 
 TIMEOUT = timedelta(minutes=5)
+COLD_BYTES = 64 * 2**20  # of buffers that are sent in turn on a CPU, twice the last level of cache of most
 
 
 def gpu_index(local_rank: int, ranks_here: int, visible: int, node: str) -> int:
@@ -58,17 +61,19 @@ class TorchGroup:
         import torch.distributed as dist
 
         group, ranks = self.group, len(self.members)
+        gathers_or_scatters = collective in ("all_gather", "reduce_scatter")
         dtype, count = getattr(torch, DTYPES[self.precision]), elements(size_bytes, self.precision)
 
         def tensor(times: int = 1) -> Tensor:
             return torch.zeros(count * times, dtype=dtype, device=self.device)
 
-        own = tensor()
-        other = tensor(ranks if collective in ("all_gather", "reduce_scatter") else 1)
+        # On a CPU a run's tensors have left the cache by the time they are sent; a buffer that is sent again has not.
+        copies = max(1, COLD_BYTES // size_bytes) if self.device == "cpu" else 1
+        pairs = cycle([(tensor(), tensor(ranks if gathers_or_scatters else 1)) for _ in range(copies)])
         place = self.members.index(self.rank)
         ahead, behind = self.members[(place + 1) % ranks], self.members[(place - 1) % ranks]
 
-        def exchange() -> None:
+        def exchange(own: Tensor, other: Tensor) -> None:
             messages = [dist.P2POp(dist.isend, own, ahead, group), dist.P2POp(dist.irecv, other, behind, group)]
             for request in dist.batch_isend_irecv(messages):
                 request.wait()
@@ -76,16 +81,16 @@ class TorchGroup:
         # torch 2.13 renamed these two; the old names warn at every call
         gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
         scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
-        calls: dict[str, Callable[[], object]] = {
-            "all_reduce": lambda: dist.all_reduce(own, group=group),
-            "all_gather": lambda: gather(other, own, group=group),
-            "reduce_scatter": lambda: scatter(own, other, group=group),
-            "all_to_all": lambda: dist.all_to_all_single(other, own, group=group),
-            "broadcast": lambda: dist.broadcast(own, self.members[0], group=group),
+        calls: dict[str, Callable[[Tensor, Tensor], object]] = {
+            "all_reduce": lambda own, other: dist.all_reduce(own, group=group),
+            "all_gather": lambda own, other: gather(other, own, group=group),
+            "reduce_scatter": lambda own, other: scatter(own, other, group=group),
+            "all_to_all": lambda own, other: dist.all_to_all_single(other, own, group=group),
+            "broadcast": lambda own, other: dist.broadcast(own, self.members[0], group=group),
             "point_to_point": exchange,
         }
         chosen = calls[collective]
-        return lambda: (chosen(), None)[1]
+        return lambda: (chosen(*next(pairs)), None)[1]
 
     def time_us(self, call: Callable[[], None], calls: int) -> float:
         """Return the time of so many calls in a row: device events on a GPU, the clock on a CPU."""
@@ -119,6 +124,8 @@ class TorchBackend:
             torch.cuda.set_device(index)
             self.device = f"cuda:{index}"
             self.kernel = f"nccl {'.'.join(map(str, torch.cuda.nccl.version()))}"
+        else:
+            keep_freed_memory()
         dist.init_process_group(
             kind, store=_store(world), rank=self._rank, world_size=world.Get_size(), timeout=TIMEOUT
         )

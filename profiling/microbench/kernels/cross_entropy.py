@@ -34,6 +34,21 @@ def logits_gradient(softmax: Tensor, targets: Tensor, gradient: Tensor) -> Tenso
     return softmax.mul_(gradient)
 
 
+def logits_dtype(shape: Shape, make: Maker) -> Tensor:
+    """Return torch's type of the logits of a call of shape (tokens, vocab, logit_bytes).
+
+    Raises:
+        ValueError: logit_bytes is neither four nor what an element of the training precision has.
+    """
+    import torch
+
+    logit_bytes = shape[-1]
+    dtype = torch.float32 if logit_bytes == torch.float32.itemsize else make.dtype
+    if dtype.itemsize != logit_bytes:
+        raise ValueError(f"logit_bytes is {logit_bytes}; it must be 4, or {make.dtype.itemsize} as of {make.precision}")
+    return dtype
+
+
 def build(shape: Shape, make: Maker) -> Call:
     """Return the call of shape (tokens, vocab, logit_bytes): fp32 logits, or the training precision's.
 
@@ -42,10 +57,8 @@ def build(shape: Shape, make: Maker) -> Call:
     """
     import torch
 
-    tokens, vocab, logit_bytes = shape
-    dtype = torch.float32 if logit_bytes == torch.float32.itemsize else make.dtype
-    if dtype.itemsize != logit_bytes:
-        raise ValueError(f"logit_bytes is {logit_bytes}; it must be 4, or {make.dtype.itemsize} as of {make.precision}")
+    tokens, vocab, _ = shape
+    dtype = logits_dtype(shape, make)
     logits, targets = make.constant(tokens, vocab, dtype=dtype), make.ids(tokens, vocab)
     _, softmax = losses_and_softmax(logits, targets)
     scale = torch.ones(tokens, 1, device=make.device, dtype=dtype)

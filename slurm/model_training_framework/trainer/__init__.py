@@ -13,8 +13,9 @@ from model_training_framework.trainer.errors import (
 from model_training_framework.trainer.preemption import EXIT_RESUMABLE
 from model_training_framework.trainer.rng import RNGState
 from model_training_framework.trainer.state import ResumeState, TrainerPhase, TrainMicroState, ValMicroState
-from model_training_framework.trainer.step_recorder import MeasuredSteps, StepRecorder, read_measured_steps
+from model_training_framework.trainer.step_recorder import StepRecorder, read_measured_steps
 from model_training_framework.trainer.trainer import GenericTrainer
+from predictor.traces.measured_step import MeasuredSteps
 
 __all__ = [
     "EXIT_RESUMABLE",

@@ -16,12 +16,12 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from model_training_framework.trainer.checkpoint_files import FileEntry, difference
+from model_training_framework.trainer.config import KEPT_FOR_SAFETY, GenericTrainerConfig
 from model_training_framework.trainer.errors import CheckpointError
 
 MANIFEST = "manifest.json"
 BUILDING = ".building-"
 NAME = re.compile(r"step-(\d+)-(\d+)")
-KEPT_FOR_SAFETY = 2  # the last, and the one before in case the last is damaged
 log = logging.getLogger(__name__)
 
 
@@ -92,7 +92,9 @@ def read_manifest(path: Path) -> Manifest:
 class CheckpointStore:
     """Checkpoints in a folder; one process at a time writes."""
 
-    def __init__(self, folder: Path, save_top_k: int, monitor: str | None, mode: str) -> None:
+    def __init__(
+        self, folder: Path, save_top_k: int, monitor: str | None, mode: str, keep_last: int = KEPT_FOR_SAFETY
+    ) -> None:
         """Say where, and what is kept.
 
         Args:
@@ -100,11 +102,18 @@ class CheckpointStore:
             save_top_k: how many of the best are kept beside the last; all where negative.
             monitor: metric by which they are judged.
             mode: min or max.
+            keep_last: how many of the last are kept.
         """
         self.folder = folder
         self._save_top_k = save_top_k
         self._monitor = monitor
         self._sign = 1.0 if mode == "min" else -1.0
+        self._keep_last = keep_last
+
+    @classmethod
+    def of(cls, config: GenericTrainerConfig) -> CheckpointStore:
+        """Return the store of a run."""
+        return cls(config.checkpoint_folder, config.save_top_k, config.monitor, config.mode, config.keep_last)
 
     def prepare(self) -> None:
         """Make the folder, and remove what a killed run left half-written.
@@ -176,11 +185,11 @@ class CheckpointStore:
         shutil.rmtree(building, ignore_errors=True)
 
     def prune(self) -> None:
-        """Remove all but the last two and the best ``save_top_k``."""
+        """Remove all but the last ``keep_last`` and the best ``save_top_k``."""
         if self._save_top_k < 0:
             return
         stored = list(self.readable())
-        keep = {one.path for one in stored[:KEPT_FOR_SAFETY]}
+        keep = {one.path for one in stored[: self._keep_last]}
         keep |= {one.path for one in sorted(stored, key=self._rank)[: self._save_top_k] if self._rank(one) < math.inf}
         for path in self._paths():
             if path not in keep:

@@ -10,6 +10,7 @@ from model_training_framework.config import ExperimentConfig
 from model_training_framework.trainer.errors import TrainerError
 
 PRECISIONS = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
+KEPT_FOR_SAFETY = 2  # checkpoints: the last, and the one before in case the last is damaged
 AT_LEAST_ONE = (
     "max_epochs", "max_steps", "gradient_accumulation_steps", "num_nodes", "save_every_n_steps", "save_every_n_epochs",
     "validate_every_n_steps", "validate_every_n_epochs", "log_every_n_steps",
@@ -37,10 +38,11 @@ class GenericTrainerConfig:
         checkpoint_dir: folder of checkpoints; a relative one is in experiment_dir.
         resume: go on from the newest good checkpoint.
         save_every_n_steps, save_every_n_epochs, save_every_n_minutes: when to save; the end is saved always.
-        save_top_k: best checkpoints to keep beside the last two; -1: all.
+        save_top_k: best checkpoints to keep beside the last ones; -1: all.
+        keep_last: last checkpoints to keep: two at least, in case the last one is damaged.
         monitor, mode: metric that tells the best, and whether less (min) or more (max) is better.
         validate_every_n_steps: validate within epochs too.
-        validate_every_n_epochs: validate at the end of every so many epochs.
+        validate_every_n_epochs: validate at the end of every so many epochs; None: at the end of training alone.
         checkpoint_timeout_seconds: how long a rank waits for the others in a checkpoint.
         grace_period_seconds: from a signal to the end of the job.
         log_every_n_steps: steps between two writes to logs; every step has its line all the same.
@@ -70,10 +72,11 @@ class GenericTrainerConfig:
     save_every_n_epochs: int | None = 1
     save_every_n_minutes: float | None = None
     save_top_k: int = 3
+    keep_last: int = KEPT_FOR_SAFETY
     monitor: str | None = "val_loss"
     mode: Literal["min", "max"] = "min"
     validate_every_n_steps: int | None = None
-    validate_every_n_epochs: int = 1
+    validate_every_n_epochs: int | None = 1
     checkpoint_timeout_seconds: float = 300.0
     grace_period_seconds: float = 60.0
     log_every_n_steps: int = 10
@@ -95,6 +98,8 @@ class GenericTrainerConfig:
                 value = getattr(self, name)
                 if value is not None and not value >= least:
                     raise TrainerError(f"{name} is {value!r}; it must be {rule}")
+        if self.keep_last < KEPT_FOR_SAFETY:
+            raise TrainerError(f"keep_last is {self.keep_last}; it must be at least {KEPT_FOR_SAFETY}")
         for name, allowed in (("mode", ("min", "max")), ("scheduler_interval", ("step", "epoch"))):
             if getattr(self, name) not in allowed:
                 raise TrainerError(f"{name} is {getattr(self, name)!r}; expected {' or '.join(allowed)}")

@@ -12,14 +12,22 @@ from __future__ import annotations
 import random
 import signal
 from collections.abc import Callable, Iterator
-from itertools import islice
+from itertools import cycle, islice
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from lightning_fabric import Fabric
 from numpy.random import mtrand
-from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, get_worker_info
+from torch.utils.data import (
+    DataLoader,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+    get_worker_info,
+)
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from model_training_framework.trainer.errors import TrainerError
@@ -140,10 +148,38 @@ class Order:
             number += len(drawn)
 
 
+class Share(Sampler[int]):  # type: ignore[misc]
+    """A rank's share of a sampler's samples: those of one step on all ranks are those of one step on a single rank.
+
+    The first samples are given again at the end, where ranks do not divide them, so that every rank has as many.
+    """
+
+    def __init__(self, sampler: Any, num_replicas: int, rank: int) -> None:
+        """Take a sampler that gives the same samples on every rank."""
+        self._sampler = sampler
+        self._num_replicas = num_replicas
+        self._rank = rank
+
+    @property
+    def generator(self) -> Any:
+        """Return what the sampler draws from."""
+        return getattr(self._sampler, "generator", None)
+
+    def __len__(self) -> int:
+        """Return the number of samples of this rank."""
+        return -(-len(self._sampler) // self._num_replicas)
+
+    def __iter__(self) -> Iterator[int]:
+        """Yield this rank's samples."""
+        samples = list(self._sampler)
+        count = len(self) * self._num_replicas
+        return islice(cycle(samples), self._rank, count, self._num_replicas)
+
+
 class EpochData:
     """A loader that gives the batches of any epoch from any place on."""
 
-    def __init__(self, loader: Any, fabric: Fabric, seed: int, grace_s: float) -> None:
+    def __init__(self, loader: Any, fabric: Fabric, seed: int, grace_s: float, rank: int | None = None) -> None:
         """Make a user's loader repeatable.
 
         Args:
@@ -151,6 +187,7 @@ class EpochData:
             fabric: shares the samples of a DataLoader out over ranks.
             seed: of everything that is drawn.
             grace_s: how long workers outlive a signal, in seconds.
+            rank: whose share of the samples this is, where ranks share one; this rank's by default.
 
         Raises:
             TrainerError: it cannot be iterated.
@@ -160,13 +197,14 @@ class EpochData:
                 f"loader is a {type(loader).__name__}; it must be a DataLoader or an iterable of batches"
             )
         self._fabric = fabric
+        self._rank = fabric.global_rank if rank is None else rank
         self._seed = seed
         self._moves = fabric.device.type != "cpu"
         is_plain = type(loader) is DataLoader
         loader = _shared_out(loader, fabric, seed) if isinstance(loader, DataLoader) else loader
         sampler = getattr(loader, "batch_sampler", None)
         sampler = getattr(loader, "sampler", None) if sampler is None else sampler
-        self._order = Order(sampler, _generators(loader, sampler), seed, fabric.global_rank)
+        self._order = Order(sampler, _generators(loader, sampler), seed, self._rank)
         self._is_seekable = is_plain and not isinstance(loader.dataset, IterableDataset)
         self._has_workers = getattr(loader, "num_workers", 0) > 0
         self._loader = _rebuilt(loader, self._order, grace_s) if self._is_seekable else loader
@@ -176,6 +214,13 @@ class EpochData:
         """Yield the batches of an epoch from one on, on this rank's device."""
         found = self._sought(epoch, start) if self._is_seekable else self._replayed(epoch, start)
         return map(self._fabric.to_device, found) if self._moves else found
+
+    def close(self) -> None:
+        """End workers that the loader keeps from epoch to epoch; at exit Python would wait for them, in vain."""
+        kept = getattr(self._loader, "_iterator", None)
+        if kept is not None:
+            kept._shutdown_workers()
+            self._loader._iterator = None
 
     def _sought(self, epoch: int, start: int) -> Iterator[Any]:
         self._order.epoch, self._order.start = epoch, start
@@ -189,7 +234,7 @@ class EpochData:
         stream = RandomStream()
         with stream:
             self._order.seed_epoch()
-            seed_host(derive_seed(self._seed, "stream", epoch, self._fabric.global_rank))
+            seed_host(derive_seed(self._seed, "stream", epoch, self._rank))
             batches = iter(self._loader)
         end = object()
         number = 0
@@ -241,9 +286,18 @@ def _length(loader: Any) -> int | None:
 
 def _shared_out(loader: Any, fabric: Fabric, seed: int) -> Any:
     """Return a loader that gives each rank its share, in the order of the seed."""
+    # ranks that all compute one model share nothing out
+    shares = getattr(fabric.strategy, "distributed_sampler_kwargs", None) or {"num_replicas": 1}
+    is_plain = type(loader) is DataLoader and (loader.batch_sampler is None) == (loader.batch_size is None)
+    if shares["num_replicas"] > 1 and is_plain and type(loader.sampler) in (RandomSampler, SequentialSampler):
+        share = Share(loader.sampler, **shares)
+        options = {name: getattr(loader, name) for name in (*KEPT, "worker_init_fn", "batch_size", "drop_last")}
+        return DataLoader(loader.dataset, sampler=share, generator=loader.generator, **options)
     is_distributed = isinstance(getattr(loader, "sampler", None), DistributedSampler)
     # Fabric's wrapper counts epochs by itself, from 0 in a resumed run too; the loader inside it has the sampler.
-    shared: Any = fabric.setup_dataloaders(loader, move_to_device=False)._dataloader
+    shared: Any = fabric.setup_dataloaders(
+        loader, use_distributed_sampler=shares["num_replicas"] > 1, move_to_device=False
+    )._dataloader
     sampler = getattr(shared, "sampler", None)
     if isinstance(sampler, DistributedSampler) and not is_distributed:
         sampler.seed = derive_seed(seed, "share") >> 32

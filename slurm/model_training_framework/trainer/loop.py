@@ -6,6 +6,7 @@ random number generators, so a checkpoint may be taken there and nowhere else.
 
 from __future__ import annotations
 
+import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator
@@ -48,6 +49,7 @@ class TrainingLoop(ABC):
         """Begin without data."""
         self._batches: Iterator[Any] | None = None
         self._val_batches: Iterator[Any] | None = None
+        self._all_data: list[EpochData] = []
         self._modes: list[tuple[Any, bool]] = []
         self._validated_step = -1
         self._is_stopping = False
@@ -63,6 +65,23 @@ class TrainingLoop(ABC):
             TrainerPhase.EPOCH_END: self._end_epoch,
         }
 
+    @property
+    def data_rank(self) -> int:
+        """Return which share of the samples this rank gets: ranks that compute one model together get the same."""
+        return self.ranks.rank
+
+    @property
+    def random_rank(self) -> int:
+        """Return which random numbers training draws on this rank: ranks with the same draw alike."""
+        return self.ranks.rank
+
+    def make_data(self, loader: Any, purpose: str) -> EpochData:
+        """Return the batches of a loader, in an order of the run's seed and a purpose of their own."""
+        seed = derive_seed(self.seed, purpose)
+        data = EpochData(loader, self.fabric, seed, self.config.grace_period_seconds, self.data_rank)
+        self._all_data.append(data)
+        return data
+
     @abstractmethod
     def training_step(self, batch: Any, batch_idx: int) -> dict[str, Any]:
         """Return a mapping with the loss of a batch."""
@@ -70,6 +89,10 @@ class TrainingLoop(ABC):
     @abstractmethod
     def validation_step(self, batch: Any, batch_idx: int) -> dict[str, Any]:
         """Return a mapping of metrics of a batch."""
+
+    def validation_weight(self, batch: Any) -> int:
+        """Return how much a batch counts in a validation's means: its samples by default."""
+        return batch_size(batch)
 
     @abstractmethod
     def forward_backward(self, batch: Any, batch_idx: int, share: float) -> dict[str, Any]:
@@ -127,6 +150,8 @@ class TrainingLoop(ABC):
             if isinstance(batches, Generator):
                 batches.close()
         self._batches = self._val_batches = None
+        for data in self._all_data:
+            data.close()
 
     def _start(self) -> None:
         self.state.phase = TrainerPhase.TRAINING_COMPLETE if self.is_done else TrainerPhase.TRAIN_START_EPOCH
@@ -196,7 +221,9 @@ class TrainingLoop(ABC):
     def _finish_epoch(self) -> None:
         """Go on with a validation where one is due, and with the end of the epoch."""
         every = self.config.validate_every_n_epochs
-        is_due = self.val_data is not None and ((self.state.epoch + 1) % every == 0 or self.is_done)
+        # where only the end is validated, that is the end of the last epoch too, which is_done tells of after it
+        is_due = (self.state.epoch + 1) % (every or self.config.max_epochs or sys.maxsize) == 0 or self.is_done
+        is_due = is_due and self.val_data is not None
         if is_due and self._validated_step != self.state.global_step:
             self.state.val = ValMicroState(ends_epoch=True)
             self.state.phase = TrainerPhase.VAL_START_EPOCH
@@ -256,7 +283,7 @@ class TrainingLoop(ABC):
         assert self.state.val is not None
         self._enter(TrainerPhase.VAL_START_EPOCH)
         self.state.val.train_rng = capture_rng()
-        seed_all(derive_seed(self.seed, "validation", self.state.global_step, self.ranks.rank))
+        seed_all(derive_seed(self.seed, "validation", self.state.global_step, self.random_rank))
         self.state.phase = TrainerPhase.VAL_BATCH_FORWARD
 
     def _begin_val_batches(self) -> Iterator[Any]:
@@ -279,7 +306,7 @@ class TrainingLoop(ABC):
             return
         with torch.no_grad():
             result = checked_result(self.validation_step(batch, val.batch_idx), "validation_step")
-        samples = batch_size(batch)
+        samples = self.validation_weight(batch)
         for name, value in result.items():
             if _is_scalar(value):
                 summed = torch.as_tensor(value).detach().reshape(()).to("cpu", torch.float64) * samples

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import torch
@@ -28,11 +29,12 @@ class _Step(NamedTuple):
 class Reporter:
     """Rank 0 writes; all ranks call every method, as losses are means over ranks."""
 
-    def __init__(self, config: GenericTrainerConfig, ranks: Ranks) -> None:
-        """Begin without files; ``open`` opens them."""
+    def __init__(self, config: GenericTrainerConfig, ranks: Ranks, loggers: Iterable[ScalarLogger] = ()) -> None:
+        """Begin without files; ``open`` opens them, and gives rank 0's numbers to the given loggers too."""
         self._config = config
         self._ranks = ranks
         self._log = StepLog(config.steps_file)
+        self._given = tuple(loggers)
         self._loggers: list[ScalarLogger] = []
         self._bar = ProgressBar(config.progress_bar and ranks.is_first)
         self._steps: list[_Step] = []
@@ -54,6 +56,7 @@ class Reporter:
             return
         config = self._config
         self._log.open(keep_lines)
+        self._loggers += self._given
         if config.tensorboard:
             self._loggers.append(TensorBoardLogger(config.experiment_dir / "tensorboard", state.global_step + 1))
         if config.wandb is not None:

@@ -22,24 +22,35 @@ from model_training_framework.trainer.errors import TrainerError
 Parallelize = Callable[[Any, Any], Any]
 
 
-def make_fabric(config: GenericTrainerConfig, parallelize: Parallelize) -> Fabric:
+class ShardingStrategy(ModelParallelStrategy):  # type: ignore[misc]
+    """Shards a model over all ranks."""
+
+    def setup_environment(self) -> None:
+        """Set up the ranks' connections, and a mesh of all ranks on the data axis."""
+        self._data_parallel_size = self.num_processes * self.num_nodes
+        super().setup_environment()
+
+
+def sharding_strategy(parallelize: Parallelize) -> ModelParallelStrategy:
+    """Return the strategy that shards a module over a device mesh with ``parallelize``."""
+    return ShardingStrategy(parallelize, data_parallel_size=1, tensor_parallel_size=1)
+
+
+def make_fabric(config: GenericTrainerConfig, strategy: Any) -> Fabric:
     """Return the engine for a configuration.
 
     Args:
-        config: its accelerator, devices, num_nodes, precision and strategy count.
-        parallelize: shards a module over a device mesh, where the strategy is fsdp.
+        config: its accelerator, devices, num_nodes and precision count.
+        strategy: a name or an object that Fabric takes.
 
     Raises:
         TrainerError: Fabric does not accept them; the message is its own.
     """
-    strategy: Any = config.strategy
-    if strategy == "fsdp":
-        strategy = ModelParallelStrategy(parallelize, data_parallel_size=1, tensor_parallel_size=1)
     try:
         with warnings.catch_warnings():
             # A run beside an installed Slurm is a choice, not an oversight: the launcher decides how jobs start.
             warnings.filterwarnings("ignore", message="The `srun` command is available on your system but is not used")
-            fabric = Fabric(
+            return Fabric(
                 accelerator=config.accelerator,
                 devices=config.devices,
                 num_nodes=config.num_nodes,
@@ -51,9 +62,6 @@ def make_fabric(config: GenericTrainerConfig, parallelize: Parallelize) -> Fabri
             f"accelerator {config.accelerator}, devices {config.devices}, precision {config.precision}, "
             f"strategy {config.strategy}: {str(error).splitlines()[0]}"
         ) from error
-    if strategy is not config.strategy:
-        strategy._data_parallel_size = strategy.num_processes * config.num_nodes
-    return fabric
 
 
 def is_sharding(fabric: Any) -> bool:

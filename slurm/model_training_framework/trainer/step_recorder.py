@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import socket
 import time
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
@@ -17,57 +16,29 @@ from statistics import median
 from typing import Any
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from model_training_framework.trainer.callbacks import TrainingCallback
 from model_training_framework.trainer.errors import TrainerError
 from model_training_framework.trainer.provenance import commit, config_hash, device_name, library_versions
 from model_training_framework.trainer.state import TrainerPhase
 from model_training_framework.trainer.view import TrainerView
-from predictor.base.files import write_whole
 from predictor.timeline.pipeline import Stream
 from predictor.timeline.spans import Span
-from predictor.timeline.trace import StepTrace, TraceError, read_spans, trace_events
+from predictor.traces import measured_step
+from predictor.traces.closed import RecordError
+from predictor.traces.measured_step import (
+    BACKWARD,
+    DATA,
+    FOLDER,
+    FORWARD,
+    OPTIMIZER,
+    PARTS,
+    MeasuredSteps,
+    StepProvenance,
+    write_measured_steps,
+)
 
-DATA, FORWARD, BACKWARD, OPTIMIZER = "data", "forward", "backward", "optimizer"
-PARTS = (DATA, FORWARD, BACKWARD, OPTIMIZER)
 STREAMS = {DATA: "data loading", FORWARD: Stream.COMPUTE, BACKWARD: Stream.COMPUTE, OPTIMIZER: Stream.OPTIMIZER}
-FOLDER = "step_records"
-
-
-class StepProvenance(BaseModel):
-    """What was measured, and where; times in microseconds, one for each timed step, in the order of measurement."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    format: str = Field(default="model-training-framework/measured-step/1", pattern="measured-step/1$")
-    title: str
-    step_us: float = Field(description="median over the timed steps, waiting for data included")
-    samples_us: tuple[float, ...] = Field(min_length=1)
-    parts_us: dict[str, tuple[float, ...]] = Field(description="data, forward, backward, optimizer of every sample")
-    first_step: int = Field(description="number of the first timed step")
-    warm_up: int = Field(description="steps before it in this process that were not timed")
-    rank: int
-    world_size: int
-    num_micro_batches: int
-    precision: str
-    strategy: str
-    device: str
-    device_kind: str
-    host: str
-    commit: str = Field(description="of the folder that the run was started in")
-    versions: dict[str, str]
-    configuration: dict[str, Any]
-    config_hash: str
-    finished: str = Field(description="UTC, ISO 8601")
-
-
-@dataclass(frozen=True, slots=True)
-class MeasuredSteps:
-    """A record: the spans of the step nearest the median, and where they come from."""
-
-    spans: list[Span]
-    provenance: StepProvenance
 
 
 def read_measured_steps(path: Path) -> MeasuredSteps:
@@ -77,11 +48,9 @@ def read_measured_steps(path: Path) -> MeasuredSteps:
         TrainerError: it is no such record.
     """
     try:
-        spans = read_spans(path)
-        other = json.loads(path.read_bytes()).get("otherData")
-        return MeasuredSteps(spans, StepProvenance.model_validate(other))
-    except (TraceError, ValidationError) as error:
-        raise TrainerError(f"{path} is no measured step: {str(error).splitlines()[0]}") from error
+        return measured_step.read_measured_steps(path)
+    except RecordError as error:
+        raise TrainerError(str(error)) from error
 
 
 class StepRecorder(TrainingCallback):
@@ -154,12 +123,12 @@ class StepRecorder(TrainingCallback):
         self._first_step = self._first_step or global_step
         self._timed.append(marks)
         if len(self._timed) == self._steps:
-            self._write(trainer)
+            self.complete(trainer)
 
     def on_training_end(self, trainer: TrainerView, logs: dict[str, Any]) -> None:
         """Write what there is, where training ended early."""
         if self.path is None and self._timed:
-            self._write(trainer)
+            self.complete(trainer)
 
     def _us(self, begin: Any, end: Any) -> float:
         return 1e3 * float(begin.elapsed_time(end)) if self._is_gpu else (end - begin) / 1e3
@@ -176,7 +145,12 @@ class StepRecorder(TrainingCallback):
             spans.append(Span(part, rank, STREAMS[part], *times, category=part, details=details))
         return spans
 
-    def _write(self, trainer: TrainerView) -> None:
+    def complete(self, trainer: TrainerView) -> None:
+        """Write the record, once all steps are timed."""
+        self.write(trainer, *self.record(trainer))
+
+    def record(self, trainer: TrainerView) -> tuple[list[Span], StepProvenance]:
+        """Return the spans of the step nearest the median, and the samples of all."""
         fabric, config = trainer.fabric, trainer.config
         if self._is_gpu:
             torch.cuda.synchronize()
@@ -208,14 +182,18 @@ class StepRecorder(TrainingCallback):
             config_hash=config_hash(text),
             finished=datetime.now(UTC).isoformat(timespec="seconds"),
         )
-        document = trace_events(StepTrace(provenance.title, step_us, steps[nearest]))
-        document["otherData"] = provenance.model_dump()
-        folder = config.experiment_dir / FOLDER
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            write_whole(folder / f"rank-{fabric.global_rank:05d}.json", json.dumps(document) + "\n")
-        except OSError as error:
-            raise TrainerError(f"{folder} cannot be written: {error.strerror}") from error
-        self.path = folder / f"rank-{fabric.global_rank:05d}.json"
         self._timed.clear()
         self._marks.clear()
+        return steps[nearest], provenance
+
+    def write(self, trainer: TrainerView, spans: list[Span], provenance: StepProvenance) -> None:
+        """Write a record to experiment_dir, and time no further steps.
+
+        Raises:
+            TrainerError: it cannot be written.
+        """
+        folder = trainer.config.experiment_dir
+        try:
+            self.path = write_measured_steps(folder, spans, provenance)
+        except OSError as error:
+            raise TrainerError(f"{folder / FOLDER} cannot be written: {error.strerror}") from error

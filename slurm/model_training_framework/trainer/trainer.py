@@ -16,13 +16,13 @@ from model_training_framework.trainer.callbacks import CallbackList, TrainingCal
 from model_training_framework.trainer.checkpoint import Checkpointer, Snapshot, read_state
 from model_training_framework.trainer.checkpoint_store import CheckpointStore, Stored
 from model_training_framework.trainer.config import GenericTrainerConfig
-from model_training_framework.trainer.data import EpochData
 from model_training_framework.trainer.errors import (
     CheckpointError,
     CheckpointTimeoutError,
     PreemptionTimeoutError,
     TrainerError,
 )
+from model_training_framework.trainer.loggers import ScalarLogger
 from model_training_framework.trainer.loop import TrainingLoop
 from model_training_framework.trainer.preemption import EXIT_RESUMABLE, PreemptionGuard
 from model_training_framework.trainer.ranks import Ranks
@@ -36,6 +36,7 @@ from model_training_framework.trainer.setup import (
     set_up_plain,
     set_up_sharded,
     shard_fully,
+    sharding_strategy,
 )
 from model_training_framework.trainer.state import ResumeState, TrainerPhase, TrainMicroState
 from model_training_framework.trainer.steps import checked_result, default_loss
@@ -46,8 +47,8 @@ log = logging.getLogger(__name__)
 class GenericTrainer(TrainingLoop):
     """Trains a model on Lightning Fabric.
 
-    Derive from it and override ``training_step`` and ``validation_step``; ``set_up_model``, ``parallelize``,
-    ``forward_backward`` and ``update`` are for other parallelisms.
+    Derive from it and override ``training_step`` and ``validation_step``; the other public methods up to ``update``,
+    ``make_data``, ``snapshot`` and ``read_snapshot`` are for other parallelisms.
 
     A run that is killed goes on from its newest good checkpoint; one that gets SIGUSR1 or SIGTERM saves at the next
     safe point and exits with status 75. Losses and weights are then, on the same hardware and libraries, those of a
@@ -62,8 +63,9 @@ class GenericTrainer(TrainingLoop):
         """
         super().__init__()
         self.config = config
-        self.fabric = make_fabric(config, self.parallelize)
+        self.fabric = make_fabric(config, self.make_strategy())
         self.callbacks = CallbackList()
+        self.loggers: list[ScalarLogger] = []
         self.state = ResumeState(TrainerPhase.INIT, epoch=0, global_step=0, train=TrainMicroState())
         self.metrics = {}
         self.model = self.module = self.optimizer = self.scheduler = None
@@ -78,6 +80,10 @@ class GenericTrainer(TrainingLoop):
         """Add a callback; hooks are called in the order of adding."""
         self.callbacks.add(callback)
 
+    def add_logger(self, logger: ScalarLogger) -> None:
+        """Add a logger of steps' and validations' numbers, which are those of steps.jsonl; rank 0 calls it."""
+        self.loggers.append(logger)
+
     def training_step(self, batch: Any, batch_idx: int) -> dict[str, Any]:
         """Return a mapping with the loss of a batch. Override it where (inputs, targets) have no obvious loss."""
         return {"loss": default_loss(self.model, batch)}
@@ -85,6 +91,10 @@ class GenericTrainer(TrainingLoop):
     def validation_step(self, batch: Any, batch_idx: int) -> dict[str, Any]:
         """Return metrics of a batch, means over its samples; the loss alone by default."""
         return {"loss": default_loss(self.model, batch)}
+
+    def make_strategy(self) -> Any:
+        """Return Fabric's strategy, or its name."""
+        return sharding_strategy(self.parallelize) if self.config.strategy == "fsdp" else self.config.strategy
 
     def parallelize(self, module: nn.Module, mesh: Any) -> nn.Module:
         """Shard a module over the mesh's ranks, where the strategy is fsdp."""
@@ -147,13 +157,10 @@ class GenericTrainer(TrainingLoop):
             self._set_up(model, optimizer, scheduler)
             stored = self._find_checkpoint()
             self.seed = self._choose_seed(stored)
-            seed_all(derive_seed(self.seed, "training", self.ranks.rank))
+            seed_all(derive_seed(self.seed, "training", self.random_rank))
             lines = self._restore(stored) if stored else 0
-            grace = config.grace_period_seconds
-            self.train_data = EpochData(train_loader, self.fabric, derive_seed(self.seed, "train"), grace)
-            self.val_data = None
-            if val_loader is not None:
-                self.val_data = EpochData(val_loader, self.fabric, derive_seed(self.seed, "val"), grace)
+            self.train_data = self.make_data(train_loader, "train")
+            self.val_data = self.make_data(val_loader, "val") if val_loader is not None else None
             try:
                 with preserved_rng():  # a start more must not change what training draws
                     self._open_reporter(lines)
@@ -167,7 +174,7 @@ class GenericTrainer(TrainingLoop):
     def _set_up(self, model: nn.Module, optimizer: Optimizer, scheduler: Any) -> None:
         config = self.config
         self.ranks = Ranks(self.fabric.global_rank, self.fabric.world_size, config.checkpoint_timeout_seconds)
-        store = CheckpointStore(config.checkpoint_folder, config.save_top_k, config.monitor, config.mode)
+        store = CheckpointStore.of(config)
         problem = ""
         if self.ranks.is_first:
             try:
@@ -177,7 +184,7 @@ class GenericTrainer(TrainingLoop):
         if problem := self.ranks.from_first(problem, "make checkpoint_dir"):
             raise CheckpointError(problem)
         self._checkpointer = Checkpointer(store, self.ranks)
-        self.reporter = Reporter(config, self.ranks)
+        self.reporter = Reporter(config, self.ranks, self.loggers)
         self.module, self.scheduler = model, scheduler
         self.model, self.optimizer = self.set_up_model(model, optimizer)
         self._saved_at = time.monotonic()
@@ -193,7 +200,7 @@ class GenericTrainer(TrainingLoop):
         if self.config.seed is not None:
             return self.config.seed
         if stored is not None:
-            return int(self._read(stored).own["seed"])
+            return int(self.read_snapshot(stored).own["seed"])
         return int(self.ranks.from_first(secrets.randbits(31), "choose a seed"))
 
     def _find_checkpoint(self) -> Stored | None:
@@ -203,7 +210,8 @@ class GenericTrainer(TrainingLoop):
             return None
         return self._checkpointer.find(self._resume_from)
 
-    def _read(self, stored: Stored) -> Snapshot:
+    def read_snapshot(self, stored: Stored) -> Snapshot:
+        """Return what ``snapshot`` gave when a checkpoint was written; all ranks together."""
         assert self._checkpointer is not None
         return self._checkpointer.read(
             stored, lambda name: snapshot.zeros_like_weight(self.module, self.raw_optimizer, name)
@@ -326,7 +334,7 @@ class GenericTrainer(TrainingLoop):
 
     def _restore(self, stored: Stored) -> int:
         """Put a checkpoint's content in place, and return how many lines steps.jsonl had."""
-        content = self._read(stored)
+        content = self.read_snapshot(stored)
         shared, own = content.shared, content.own
         snapshot.load_weights(self.module, shared["model"])
         try:
@@ -368,7 +376,7 @@ class GenericTrainer(TrainingLoop):
         path = None if checkpoint_path is None else Path(checkpoint_path)
         config = self.config
         if self._checkpointer is None:
-            store = CheckpointStore(config.checkpoint_folder, config.save_top_k, config.monitor, config.mode)
+            store = CheckpointStore.of(config)
             stored = store.newest_good() if path is None else store.good(path)
         else:
             stored = self._checkpointer.find(path)

@@ -1,0 +1,101 @@
+"""All runs of one question: the compared, the failed, and the errors over all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import Any, NamedTuple
+
+from predictor.verification.measured import Summary, summary
+from predictor.verification.operators import counted_errors
+from predictor.verification.runs import Verified
+
+FORMAT = "estimate-train-time/verification/1"
+
+
+class Failed(NamedTuple):
+    """A configuration that was not compared, and why in one line."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What verification answers."""
+
+    runs: tuple[Verified, ...]
+    failed: tuple[Failed, ...] = ()
+
+    @property
+    def summary(self) -> Summary | None:
+        """Return the errors of the whole steps; None where nothing was compared."""
+        return summary([run.compared for run in self.runs]) if self.runs else None
+
+    @property
+    def worst(self) -> Verified:
+        """Return the run whose prediction is farthest off."""
+        return max(self.runs, key=lambda run: abs(run.record.error))
+
+    @property
+    def operator_errors(self) -> list[float]:
+        """Return the absolute errors of the operators that count, of all runs."""
+        return [error for run in self.runs for error in counted_errors(run.record.operators, run.record.measured_us)]
+
+    @property
+    def noises(self) -> list[float]:
+        """Return how far the launches of every run are apart, where it was launched more than once."""
+        return [run.record.noise for run in self.runs if run.record.noise is not None]
+
+
+def _summary(verification: Verification, errors: Summary) -> dict[str, Any]:
+    operators, noises = verification.operator_errors, verification.noises
+    return {
+        "runs": len(verification.runs),
+        **{f"{name}_error" if name in ("median", "worst") else name: value for name, value in asdict(errors).items()},
+        "operators": len(operators),
+        "operator_median_error": median(operators) if operators else None,
+        "median_noise": median(noises) if noises else None,
+        "worst_noise": max(noises) if noises else None,
+    }
+
+
+def to_json(verification: Verification) -> dict[str, Any]:
+    """Return everything for machines (docs/json.md)."""
+    errors = verification.summary
+    return {
+        "format": FORMAT,
+        "runs": [run.record.model_dump(mode="json", by_alias=True) for run in verification.runs],
+        "failed": [failed._asdict() for failed in verification.failed],
+        "summary": None if errors is None else _summary(verification, errors),
+    }
+
+
+def summary_lines(verification: Verification) -> list[str]:
+    """Return the errors over all runs as sentences."""
+    errors = verification.summary
+    lines = []
+    if errors is not None:
+        count = len(verification.runs)
+        lines.append(
+            f"{count} run{'s' * (count > 1)}: median absolute error of the step {errors.median:.1%}, worst "
+            f"{errors.worst:.1%} ({verification.worst.record.name}), mean error {errors.bias:+.1%}; "
+            f"{errors.coverage:.0%} inside the 90 % interval."
+        )
+    operators, noises = verification.operator_errors, verification.noises
+    if operators:
+        lines.append(
+            f"Operators that take 1 % of their step or more: median absolute error {median(operators):.1%} "
+            f"({len(operators)} of them)."
+        )
+    if noises:
+        lines.append(
+            f"Noise, the same configuration launched again: median {median(noises):.1%}, worst {max(noises):.1%}."
+        )
+    return lines
+
+
+def failure_lines(failed: Sequence[Failed]) -> list[str]:
+    """Return a line about every configuration that was not compared."""
+    return [f"{name}: not compared: {reason}" for name, reason in failed]

@@ -1,0 +1,1 @@
+"""Run a configuration of the predictor with the trainer, and record its steps, operators and collectives."""

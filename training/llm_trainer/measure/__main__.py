@@ -1,0 +1,78 @@
+"""Record steps of one configuration: ``python -m llm_trainer.measure CONFIG --out FOLDER``, or so under torchrun."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from llm_trainer.exceptions import LLMTrainerError, ModelConfigurationError
+from model_training_framework.trainer import TrainerError
+from predictor.base.command_line import Parser, progress
+
+BAD_INPUT, FAILED = 2, 1
+
+
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
+    """Return the command line's arguments."""
+    parser = Parser(prog="python -m llm_trainer.measure", description="Run some training steps and record them.")
+    parser.add_argument("config", type=Path, help="configuration in the predictor's full form, with or without system")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the record, step_records below it")
+    parser.add_argument("--steps", type=int, default=10, help="timed steps (default 10)")
+    parser.add_argument("--warm-up", type=int, default=3, help="steps before them (default 3)")
+    parser.add_argument("--profiled", type=int, default=3, help="profiled steps behind them (default 3); 0: none")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    parser.add_argument("--threads", type=int, default=1, help="of every rank on a CPU (default 1)")
+    return parser.parse_args(arguments)
+
+
+def measure(arguments: argparse.Namespace) -> None:
+    """Run and record.
+
+    Raises:
+        LLMTrainerError, TrainerError: what the run cannot do.
+    """
+    import torch
+
+    from llm_trainer.measure.configuration import is_compiled, read_measured_config, task_names
+    from llm_trainer.measure.recorder import OperatorRecorder
+    from llm_trainer.measure.run import run_and_record
+
+    for name, least in (("steps", 1), ("warm_up", 0), ("profiled", 0), ("threads", 1)):
+        if getattr(arguments, name) < least:
+            raise ModelConfigurationError(
+                f"--{name.replace('_', '-')} is {getattr(arguments, name)}; it must be at least {least}"
+            )
+    torch.set_num_threads(arguments.threads)
+    config = read_measured_config(arguments.config)
+    is_on_cpu = arguments.device == "cpu" or not torch.cuda.is_available()
+    if config.run.precision == "fp16" and is_on_cpu:
+        raise ModelConfigurationError("precision is fp16, in which a CPU does not train; use bf16 or fp32")
+    layout, rank = config.run.layout, int(os.environ.get("RANK", "0"))
+    stages = layout.pipeline_parallel_size
+    stage = rank * stages // layout.num_gpus
+    facts = {"pipeline_stage": stage, "threads": arguments.threads}
+    is_last = 0 < stage == stages - 1
+    # A compiled model's kernels are of several operators at once.
+    profiled = 0 if is_compiled(config.run) else arguments.profiled
+    recorder = OperatorRecorder(arguments.steps, arguments.warm_up, profiled, facts, is_last, task_names(config.run))
+    config.training.max_steps = recorder.num_steps
+    run_and_record(config, recorder, arguments.out, arguments.device, config.content)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line."""
+    try:
+        measure(parse(arguments))
+    except LLMTrainerError as error:
+        progress(f"error: {error}")
+        return BAD_INPUT
+    except TrainerError as error:
+        progress(f"error: {error}")
+        return FAILED
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

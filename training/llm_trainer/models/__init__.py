@@ -1,0 +1,7 @@
+"""Decoder-only transformers, saved as safetensors and JSON."""
+
+from llm_trainer.models.kv_cache import KVCache
+from llm_trainer.models.output import ModelOutput
+from llm_trainer.models.transformer import TransformerLM
+
+__all__ = ["KVCache", "ModelOutput", "TransformerLM"]

@@ -1,0 +1,1 @@
+"""Use of a trained model: generation, inference and metrics."""
