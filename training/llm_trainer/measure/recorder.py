@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -19,6 +20,9 @@ from predictor.timeline.spans import Span
 from predictor.traces.measured_step import COLLECTIVE, OPERATOR, OperatorTime, PassName, StepProvenance
 
 SETTLING_STEPS = 1  # the profiler's own start makes its first step slower
+# Gloo's threads tell the profiler that a collective has ended only after those who wait for it go on; a profiler that is
+# gone by then leaves them to write into freed memory. Source: PyTorch, ProcessGroupGloo.cpp, AsyncWork::finishWorkGloo.
+TRAFFIC_ENDS_S = 0.1
 STREAMS = {OPERATOR: f"{Stream.COMPUTE}, profiled", COLLECTIVE: f"{Stream.COMMUNICATION}, profiled"}
 
 
@@ -92,6 +96,7 @@ class OperatorRecorder(StepRecorder):
     def _stop(self, is_gpu: bool) -> None:
         if is_gpu:
             torch.cuda.synchronize()
+        time.sleep(TRAFFIC_ENDS_S)
         self._profiling.close()
         events = self._profiler.events()
         self._profiler = None

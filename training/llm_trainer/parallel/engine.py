@@ -101,6 +101,8 @@ class ParallelEngine(Engine):
         state.broadcast_weights(model, self.fabric.device)
         names = {id(weight): name for name, weight in model.named_parameters()}
         model = self.fabric.setup_module(model)
+        if self.config.precision != "32-true" and self.layout.pipeline_parallel_size == 1:
+            self._keep_outputs(model)
         self._weights = {name: weight for stage in self.stages for name, weight in stage.named_parameters()}
         if self.layout.pipeline_parallel_size > 1:
             self._join_stages(self.stages[0].config.tie_word_embeddings)

@@ -17,6 +17,7 @@ from llm_trainer.training.settings import engine_config, warn_of_precision
 from model_training_framework.trainer import CheckpointError, GenericTrainer, ResumeState
 from model_training_framework.trainer.checkpoint import read_state
 from model_training_framework.trainer.checkpoint_store import CheckpointStore
+from predictor.base.allocator import keep_freed_memory
 
 
 class Engine(GenericTrainer):
@@ -64,6 +65,8 @@ class Engine(GenericTrainer):
     def fit(self, *args: Any, **kwargs: Any) -> None:
         """Train to the end; see the base class."""
         warn_of_precision(self.training_config, self.fabric.device.type)
+        if self.fabric.device.type == "cpu":
+            keep_freed_memory()
         super().fit(*args, **kwargs)
 
     def set_up_model(self, model: nn.Module, optimizer: Optimizer) -> tuple[Any, Any]:
