@@ -40,11 +40,12 @@ ALLOWED_IMPORTS = {
 # The rooms of `predictor`, from the ground up, and the rooms that each may import. A file beside the rooms is a door.
 TO_WORKLOADS = {"base", "timeline", "costs", "workloads"}
 TO_STEP = TO_WORKLOADS | {"configuration", "step"}
+TO_REPLAY = TO_STEP | {"report", "traces", "precision"}
 TO_VERIFICATION = TO_STEP | {"search", "report", "traces", "verification"}
 ROOMS: dict[str, set[str]] = {
     "base": set(),
     "timeline": {"base"},
-    "traces": {"base", "timeline"},
+    "traces": {"base", "timeline", "costs"},
     "costs": {"base"},
     "workloads": {"base", "timeline", "costs"},
     "configuration": TO_WORKLOADS,
@@ -52,8 +53,10 @@ ROOMS: dict[str, set[str]] = {
     "search": TO_STEP,
     "report": TO_STEP | {"search"},
     "verification": TO_STEP | {"report", "traces"},
+    "precision": TO_WORKLOADS | {"traces"},
+    "replay": TO_REPLAY,
     "interface": TO_VERIFICATION,
-    "commands": TO_VERIFICATION | {"interface"},
+    "commands": TO_VERIFICATION | {"interface", "precision", "replay"},
 }
 DOORS = {"__init__": {"interface"}, "__main__": {"base", "commands"}}
 FROM_THE_FRONT_DOOR = {"__version__"}

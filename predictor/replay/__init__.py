@@ -1,0 +1,1 @@
+"""Replay of measured steps: what changes when operators, precisions, devices or links do."""
