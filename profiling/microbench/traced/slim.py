@@ -20,8 +20,6 @@ KEPT_FACTS = (
 )  # fmt: skip
 # Of an event: whether it is shown where, memory addresses and estimates of the profiler are left out.
 DROPPED_ARGS = frozenset({"Ev Idx", "Record function id", "Input type names", "queued", "warps per SM"})
-    {"Ev Idx", "Record function id", "Input type names", "queued", "warps per SM", "blocks per SM"}
-)
 PYTHON = "python_function"
 DIGITS = 3  # of microseconds: the profiler's clock counts nanoseconds
 
