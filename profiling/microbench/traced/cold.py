@@ -45,7 +45,7 @@ class ColdClock:
         self._buffer.add_(1)
         with torch.no_grad():
             for tensor in fresh:
-                tensor.detach().mul_(1)
+                tensor.sum()
         start = self._now()
         output = run()
         return (self._now() - start) / 1e3, output
