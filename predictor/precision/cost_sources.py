@@ -6,12 +6,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median, quantiles
-from typing import Literal
+from typing import Literal, Protocol
 
 from predictor.costs.catalogue import catalogue
 from predictor.costs.cost import Cost, Source
-from predictor.costs.operator import Direction
-from predictor.costs.published import PublishedSystem
+from predictor.costs.operator import Direction, Operator, Shape
 from predictor.precision.device_sheets import DeviceSheet, pass_work
 from predictor.precision.measured_costs import MeasuredCosts
 from predictor.precision.operator_config import OperatorConfig
@@ -104,10 +103,17 @@ class MeasuredSource:
         )
 
 
+class TimesOperators(Protocol):
+    """A system whose regressors time operators, such as ``predictor.costs.published.PublishedSystem``."""
+
+    def cost(self, operator: Operator, direction: Direction, shape: Shape) -> Cost:
+        """Return the cost of one call."""
+
+
 class RegressorSource:
     """Published regressors of matrix products of one system, one opened per precision."""
 
-    def __init__(self, systems: Mapping[Precision, PublishedSystem], config: OperatorConfig) -> None:
+    def __init__(self, systems: Mapping[Precision, TimesOperators], config: OperatorConfig) -> None:
         """Take the system as measured in each precision."""
         self._systems, self._config = systems, config
         self._operator = catalogue()[LINEAR_REGRESSOR]
