@@ -63,7 +63,7 @@ def operator_graph(
         traced = _precision(local, inside, position, config)
         choices = config.choices(operator.name, local.backend, tuple(precisions))
         if choices and traced not in choices:
-            choices = (*choices, traced) if len(choices) > 1 else (traced,)
+            choices = (traced,) if config.stays_fp32(operator.name, local.backend) else (*choices, traced)
         nodes.append(
             OperatorNode(
                 name=operator.name,
