@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
 from math import prod
 from typing import NamedTuple
 
 from predictor.precision.cost_sources import TracedTimes
 from predictor.precision.dataflow import Call, Flow, RecordedFlow, guessed_flow, recorded_flow
+from predictor.precision.nesting import Inside
 from predictor.precision.operator_config import OperatorConfig, own_operators
 from predictor.precision.operator_graph import OperatorGraph, OperatorNode, Precision, Tensor
 from predictor.precision.rules import widest
@@ -18,7 +18,6 @@ from predictor.precision.work_of_shapes import output_numel
 from predictor.traces.execution_trace import ExecutionTrace
 from predictor.traces.local_graph import NO_OPERATOR, LocalGraph, TracedOperator
 
-CASTS = frozenset({"aten::to", "aten::_to_copy"})
 DTYPES = {
     "float": Precision.FP32,
     "c10::Half": Precision.FP16,
@@ -87,45 +86,6 @@ def operator_graph(
     others = (operator for operator in operators if not config.is_changeable(operator.name))
     facts["other_weight_numel"] = sum(_weights(operator, config) for operator in others)
     return OperatorGraph(nodes, [Tensor(*flow) for flow in flows], facts)
-
-
-@dataclass(frozen=True, slots=True)
-class Inside:
-    """How the operators of a step nest: those directly inside of each, and the backward operators tied to each."""
-
-    children: Mapping[int, Sequence[int]]
-    backward: Mapping[int, Sequence[int]]
-
-    @classmethod
-    def of(cls, local: LocalGraph) -> Inside:
-        """Read the nesting of a step."""
-        children: defaultdict[int, list[int]] = defaultdict(list)
-        backward: defaultdict[int, list[int]] = defaultdict(list)
-        for position, operator in enumerate(local.operators):
-            children[operator.parent].append(position)
-            if operator.forward != NO_OPERATOR and operator.step_pass == "backward":
-                backward[operator.forward].append(position)
-        return cls(children, backward)
-
-    def below(self, position: int) -> Iterator[int]:
-        """Yield an operator and all inside it."""
-        waiting = [position]
-        while waiting:
-            at = waiting.pop()
-            yield at
-            waiting += self.children.get(at, ())
-
-    def casts(self, local: LocalGraph, positions: Iterable[int]) -> list[int]:
-        """Return the outermost casts inside of operators."""
-        casts: list[int] = []
-        waiting = [child for position in positions for child in self.children.get(position, ())]
-        while waiting:
-            at = waiting.pop()
-            if local.operators[at].name in CASTS:
-                casts.append(at)
-            else:
-                waiting += self.children.get(at, ())
-        return casts
 
 
 def _tracked(local: LocalGraph, inside: Inside, config: OperatorConfig) -> Iterator[int]:
