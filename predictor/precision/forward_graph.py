@@ -64,6 +64,7 @@ def operator_graph(
     nodes = []
     for number, (position, operator) in enumerate(zip(positions, operators, strict=True)):
         traced = _precision(local, inside, position, operator, config)
+        weights = _weights(operator, config) if config.is_changeable(operator.name) else ()
         choices = config.choices(operator.name, local.backend, tuple(precisions))
         if choices and traced not in choices:
             choices = (traced,) if config.stays_fp32(operator.name, local.backend) else (*choices, traced)
@@ -73,18 +74,19 @@ def operator_graph(
                 label=f"{operator.name}.{counts[operator.name]}",
                 depth=depths[number],
                 shapes=operator.shapes,
-                weight_numel=_weights(operator, config) if config.is_changeable(operator.name) else 0,
+                weight_numel=sum(weights),
                 output_numel=outputs[number],
                 saved_numel=_saved(calls[number], outputs[number], config),
                 choices=choices,
                 forward=position,
                 backward=backward.get(position, ()),
                 traced=traced,
+                weight_numels=weights,
             )
         )
         counts[operator.name] += 1
     others = (operator for operator in operators if not config.is_changeable(operator.name))
-    facts["other_weight_numel"] = sum(_weights(operator, config) for operator in others)
+    facts["other_weight_numel"] = sum(map(sum, (_weights(operator, config) for operator in others)))
     return OperatorGraph(nodes, [Tensor(*flow) for flow in flows], facts)
 
 
@@ -159,9 +161,10 @@ def _activations(operator: TracedOperator, config: OperatorConfig) -> list[int]:
     ]
 
 
-def _weights(operator: TracedOperator, config: OperatorConfig) -> int:
+def _weights(operator: TracedOperator, config: OperatorConfig) -> tuple[int, ...]:
+    """Return the elements of each of an operator's weights."""
     positions = config.of(config.weights, operator.name) or ()
-    return sum(prod(operator.shapes[at]) for at in positions if at < len(operator.shapes) and operator.shapes[at])
+    return tuple(prod(operator.shapes[at]) for at in positions if at < len(operator.shapes) and operator.shapes[at])
 
 
 def _saved(call: Call, outputs: int, config: OperatorConfig) -> int:

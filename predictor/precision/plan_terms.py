@@ -170,22 +170,25 @@ def _add_casts(
     producer, consumers, numel = activation
 
     def casts(made: Precision, *readers: Precision) -> Amount:
-        us = 0.0
-        for read, gradient in crossings(made, readers, rules):
-            us += form_us(made, read, gradient)
+        us, output, expected = 0.0, rules.output_of(made), rules.gradient_of(made)
+        for read, gradient, _ in crossings(made, readers, rules):
+            us += cast_us(output, read, numel) if read is not output else 0.0
+            us += cast_us(gradient, expected, numel) if gradient is not expected else 0.0
         return amount(us, 0.0)
 
-    def form_us(made: Precision, read: Precision, gradient: Precision) -> float:
-        us, output, expected = 0.0, rules.output_of(made), rules.gradient_of(made)
-        if read is not output:
-            us += cast_us(output, read, numel)
-        if gradient is not expected:
-            us += cast_us(gradient, expected, numel)
-        return us
-
-    if len(consumers) <= DIRECT:
+    if not rules.shares_casts:
+        for consumer in consumers:
+            terms.add([producer, consumer], casts)
+    elif len(consumers) <= DIRECT:
         terms.add([producer, *consumers], casts)
-        return
+    else:
+        _add_shared_casts(terms, activation, rules, casts)
+
+
+def _add_shared_casts(
+    terms: PlanTerms, activation: Activation, rules: PrecisionRules, casts: Callable[..., Amount]
+) -> None:
+    """Add the casts of an output that many read, with helpers for the forms that it was cast to so far."""
 
     def form(precision: Precision) -> tuple[Precision, Precision]:
         return rules.input_of(precision), rules.gradient_of(precision)
@@ -193,14 +196,14 @@ def _add_casts(
     def next_cast(made: Precision, done: frozenset[Any], reader: Precision, then: frozenset[Any]) -> Amount | None:
         if done | {form(reader)} != then:
             return None
-        return NOTHING if form(reader) in done else amount(form_us(made, *form(reader)), 0.0)
+        return NOTHING if form(reader) in done else casts(made, reader)
 
-    done = terms.helper([frozenset()], producer)
-    for consumer in consumers:
+    done = terms.helper([frozenset()], activation.producer)
+    for consumer in activation.consumers:
         forms = dict.fromkeys(form(precision) for precision in terms.domains[consumer])
         reached = dict.fromkeys(before | {read} for before in terms.domains[done] for read in forms)
         then = terms.helper(tuple(reached), consumer)
-        terms.add([producer, done, consumer, then], next_cast)
+        terms.add([activation.producer, done, consumer, then], next_cast)
         done = then
 
 

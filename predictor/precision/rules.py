@@ -29,12 +29,15 @@ class PrecisionRules:
         gradients: precision of the gradients that its backward reads and writes. The backward of an int8 operator
             computes in fp16 (QSync, ``output_bit_mapping_bwd``).
         weights: precision of the master copies that the optimizer updates.
+        shares_casts: operators in one precision that read one tensor share its cast, and that of its gradient.
+            PyTorch's autocast casts for each of them: it keeps casts of weights alone.
     """
 
     inputs: Mapping[Precision, Precision] = field(default_factory=lambda: {TF32: FP32})
     outputs: Mapping[Precision, Precision] = field(default_factory=lambda: {TF32: FP32, INT8: FP32, FP8: BF16})
     gradients: Mapping[Precision, Precision] = field(default_factory=lambda: {TF32: FP32, INT8: FP16, FP8: BF16})
     weights: Precision = FP32
+    shares_casts: bool = False
 
     def input_of(self, precision: Precision) -> Precision:
         """Return the precision of the inputs of an operator that computes in ``precision``."""
