@@ -65,29 +65,35 @@ def operator_graph(
     for number, (position, operator) in enumerate(zip(positions, operators, strict=True)):
         traced = _precision(local, inside, position, operator, config)
         weights = _weights(operator, config) if config.is_changeable(operator.name) else ()
-        choices = config.choices(operator.name, local.backend, tuple(precisions))
-        if choices and traced not in choices:
-            choices = (traced,) if config.stays_fp32(operator.name, local.backend) else (*choices, traced)
-        nodes.append(
-            OperatorNode(
-                name=operator.name,
-                label=f"{operator.name}.{counts[operator.name]}",
-                depth=depths[number],
-                shapes=operator.shapes,
-                weight_numel=sum(weights),
-                output_numel=outputs[number],
-                saved_numel=_saved(calls[number], outputs[number], config),
-                choices=choices,
-                forward=position,
-                backward=backward.get(position, ()),
-                traced=traced,
-                weight_numels=weights,
-            )
+        node = OperatorNode(
+            name=operator.name,
+            label=f"{operator.name}.{counts[operator.name]}",
+            depth=depths[number],
+            shapes=operator.shapes,
+            weight_numel=sum(weights),
+            output_numel=outputs[number],
+            saved_numel=_saved(calls[number], outputs[number], config),
+            choices=_choices(operator, local.backend, traced, precisions, config),
+            forward=position,
+            backward=backward.get(position, ()),
+            traced=traced,
+            weight_numels=weights,
         )
+        nodes.append(node)
         counts[operator.name] += 1
     others = (operator for operator in operators if not config.is_changeable(operator.name))
     facts["other_weight_numel"] = sum(map(sum, (_weights(operator, config) for operator in others)))
     return OperatorGraph(nodes, [Tensor(*flow) for flow in flows], facts)
+
+
+def _choices(
+    operator: TracedOperator, backend: str, traced: Precision, wanted: Sequence[Precision], config: OperatorConfig
+) -> tuple[Precision, ...]:
+    """Return the precisions to choose between, the traced one included; none: as the inputs are."""
+    choices = config.choices(operator.name, backend, tuple(wanted))
+    if not choices or traced in choices:
+        return choices
+    return (traced,) if config.stays_fp32(operator.name, backend) else (*choices, traced)
 
 
 def _tracked(local: LocalGraph, inside: Inside, config: OperatorConfig) -> Iterator[int]:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import product
+from math import prod
 from typing import Any, NamedTuple
 
 from predictor.precision.operator_graph import OperatorGraph, OperatorNode, Precision
@@ -64,7 +65,7 @@ class PlanTerms:
                 table[tuple(at for variable, at in at_free if len(self.domains[variable]) > 1)] = added
         if not free:
             self.constant = _sum(self.constant, table[()])
-        elif len(table) < _product(len(self.domains[variable]) for variable in free) or any(
+        elif len(table) < prod(len(self.domains[variable]) for variable in free) or any(
             added != NOTHING for added in table.values()
         ):
             self.terms.append(Term(tuple(free), table))
@@ -134,7 +135,7 @@ def _outputs(terms: PlanTerms, variable: int, rules: PrecisionRules) -> tuple[Pr
 
 
 def _wider_of(some: Sequence[Precision], others: Sequence[Precision]) -> tuple[Precision, ...]:
-    return tuple(dict.fromkeys(wider(one, other) for one in some for other in others))
+    return tuple(dict.fromkeys(wider(left, right) for left in some for right in others))
 
 
 def _add_widest(terms: PlanTerms, position: int, producers: Sequence[int], rules: PrecisionRules) -> None:
@@ -207,12 +208,5 @@ def _add_shared_casts(
         done = then
 
 
-def _sum(one: Amount, other: Amount) -> Amount:
-    return one[0] + other[0], one[1] + other[1]
-
-
-def _product(sizes: Any) -> int:
-    result = 1
-    for size in sizes:
-        result *= size
-    return result
+def _sum(left: Amount, right: Amount) -> Amount:
+    return left[0] + right[0], left[1] + right[1]

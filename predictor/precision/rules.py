@@ -55,17 +55,17 @@ class PrecisionRules:
 RULES = PrecisionRules()
 
 
-def wider(one: Precision, other: Precision) -> Precision:
+def wider(left: Precision, right: Precision) -> Precision:
     """Return what an operator computes in whose two inputs have these precisions.
 
     The wider one; fp32 for two of the same width, such as fp16 and bf16, as neither holds the other.
     Source: PyTorch, "Tensor Attributes", type promotion (``torch.promote_types``).
     """
-    if one is other:
-        return one
-    if one.bytes == other.bytes:
+    if left is right:
+        return left
+    if left.bytes == right.bytes:
         return FP32
-    return one if one.bytes > other.bytes else other
+    return left if left.bytes > right.bytes else right
 
 
 def widest(precisions: Iterable[Precision]) -> Precision:
