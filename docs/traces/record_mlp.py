@@ -1,6 +1,6 @@
 """Record the traces of docs/replay.md: a small MLP on two data-parallel ranks of this machine's CPU, one step.
 
-    python docs/traces/record_mlp.py docs/traces      # needs torch
+python docs/traces/record_mlp.py docs/traces      # needs torch
 """
 
 from __future__ import annotations

@@ -58,6 +58,7 @@ def test_unchanged_it_takes_the_measured_time() -> None:
         ("kernel:gemm_*=remove", 150.0),
         ("kernel:gemm_backward*=2", -100.0),
         ("kernel:adam_kernel=remove", 30.0),
+        ("kernel:gemm_*=x0.5", 75.0),
         ("communication*=0.5", 25.0),
         ("host*=0.5", 9.0),  # launches of the first kernel and of Adam
         ("launch_us=3", 12.0),
@@ -135,6 +136,18 @@ def test_small_buckets_keep_the_traced_ones_apart() -> None:
     step = changed("bucket_mb=1", local=two_buckets())
     assert len(step.tasks) == len(two_buckets().tasks) + 2
     assert step.replay().makespan_us == pytest.approx(STEP_US)
+
+
+def test_changes_of_traffic_apply_to_new_buckets_too() -> None:
+    halved = changed("bucket_mb=100", "communication*=0.5", local=two_buckets())
+    assert halved.tasks[-1].duration_us == pytest.approx(50.0)
+    linked = changed("bucket_mb=1", "ranks=4", local=two_buckets())
+    assert [task.duration_us for task in linked.tasks[-2:]] == pytest.approx([75.0, 75.0])
+
+
+@pytest.mark.parametrize("texts", [("overlap=false", "bucket_mb=1"), ("bucket_mb=1", "overlap=false")])
+def test_new_buckets_need_not_overlap(texts: tuple[str, str]) -> None:
+    assert step_us(*texts, local=two_buckets()) == pytest.approx(STEP_US + 50.0)
 
 
 def test_another_gpu_scales_kernels_and_says_by_what() -> None:
