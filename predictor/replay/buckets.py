@@ -133,7 +133,7 @@ def bucketed(gradients: Iterable[Gradient], caps_bytes: Sequence[float]) -> list
 
 def _caps(setting: Setting) -> tuple[float, ...]:
     if setting.value == DEFAULT:
-        caps = DEFAULT_CAPS
+        caps: tuple[float, ...] = DEFAULT_CAPS
     else:
         try:
             caps = tuple(float(value) for value in setting.value.split(","))

@@ -30,6 +30,7 @@ from predictor.replay.traffic import change_link, change_ranks
 from predictor.timeline.graph import GraphError
 
 PATTERN_KEYS = ("operator", "kernel", "precision")
+REORDERING = ("bucket_mb", "overlap")  # the others leave what waits for what
 ELEMENT_PRECISIONS = ("bf16", "fp16", "fp32")
 
 
@@ -129,9 +130,10 @@ def apply_changes(
     applied = []
     for setting in settings:
         step, touched = CHANGES[setting.key](step, setting, means)
-        try:
-            step.replay()
-        except GraphError as error:
-            raise ConfigError(f"--set {setting.text} cannot be: {error}") from None
+        if setting.key in REORDERING:
+            try:
+                step.replay()
+            except GraphError as error:
+                raise ConfigError(f"--set {setting.text} cannot be: {error}") from None
         applied.append(Applied(setting.text, touched))
     return step, applied
