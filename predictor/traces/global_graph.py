@@ -116,6 +116,7 @@ def global_graph(locals_: Sequence[LocalGraph], *, sizes_agree: bool = True) -> 
         RecordError: there is no rank, two are of one number, or they run different collectives.
     """
     ranks, notes = _numbered(locals_)
+    notes += _step_notes(ranks)
     by_rank = {local.rank: local for local in ranks}
     calls, unmatched = match_collectives(ranks, sizes_agree=sizes_agree)
     meetings = [_meeting(call, by_rank) for call in calls]
@@ -225,6 +226,15 @@ def _numbered(locals_: Sequence[LocalGraph]) -> tuple[list[LocalGraph], list[str
         )
     note = "the traces do not say their ranks; they are counted in the order given"
     return [replace(local, rank=rank, world_size=len(locals_)) for rank, local in enumerate(locals_)], [note]
+
+
+def _step_notes(ranks: Sequence[LocalGraph]) -> Iterator[str]:
+    labels = {local.label for local in ranks}
+    if len(labels) > 1:
+        yield f"the ranks' steps have different names: {', '.join(sorted(labels))}"
+    world = max(local.world_size for local in ranks)
+    if len(ranks) < world:
+        yield f"{len(ranks)} of {world} ranks have a trace"
 
 
 def _meeting(calls: Sequence[Call], by_rank: Mapping[int, LocalGraph]) -> Meeting:
