@@ -131,7 +131,7 @@ def _finished(
     tasks = [task._replace(row=place[task.row]) for task in drafts.in_order()]
     by_kind = Counter(task.kind.value for task in tasks)
     operators = traced_operators(trace, step, table, tasks)
-    collectives = collectives_of(trace, step, tasks, operators)
+    collectives = collectives_of(trace, step, table, tasks, operators)
     return LocalGraph(
         rank=trace.rank or 0,
         world_size=trace.world_size or 1,

@@ -35,8 +35,12 @@ class Stream(NamedTuple):
 
     def last_launched_before(self, time_us: float) -> int:
         """Return the last task that was launched before a time; ROOT: none."""
+        return self.last_launch_before(time_us)[1]
+
+    def last_launch_before(self, time_us: float) -> tuple[float, int]:
+        """Return when the last task launched before a time was, and the task; ROOT: none."""
         place = bisect_left(self.launched_us, time_us)
-        return self.tasks[place - 1] if place else ROOT
+        return (self.launched_us[place - 1], self.tasks[place - 1]) if place else (0.0, ROOT)
 
     def first_launched_from(self, time_us: float) -> int:
         """Return the first task that was launched at a time or later; ROOT: none."""

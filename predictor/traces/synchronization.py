@@ -9,6 +9,7 @@ libkineto/src/CuptiActivity.cpp for the fields of ``cuda_sync``.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -27,6 +28,7 @@ EVENT_CALLS = frozenset({"cudaEventSynchronize", "cuEventSynchronize"})
 WAIT_EVENT_CALLS = frozenset({"cudaStreamWaitEvent", "cuStreamWaitEvent"})
 # What a call takes beside waiting at most: it ends this long after what it waited for at the latest.
 RETURN_US = 100.0
+RECENT = 16  # launches of a thread among which the one that a collective waits for is sought
 
 
 class Idle(NamedTuple):
@@ -179,9 +181,10 @@ class Synchronizer:
         if record != UNKNOWN:
             return [self._recorded(self._events[record], event, name in STREAM_CALLS)]
         if name in STREAM_CALLS:
-            own = [draft for at, draft in self._launches.get(row, ()) if at < self._us(event.start_us)]
-            if own and self._explains(own[-1], event):
-                return [own[-1]]
+            launches = self._launches.get(row, [])
+            place = bisect_left(launches, (self._us(event.start_us), ROOT))
+            if place and self._explains(launches[place - 1][1], event):
+                return [launches[place - 1][1]]
         return self._ended_within(event)
 
     def _explains(self, draft: int, event: TraceEvent) -> bool:
@@ -235,21 +238,34 @@ class Synchronizer:
     def _inferred_waits(self, row: int, called: float) -> Iterator[StreamWait]:
         """Yield the waits that a call means of which the trace says neither stream nor event.
 
-        The stream is that of the thread's next launch. It waits for another one: for the last task there that was
-        launched before the call and ended before the waiting task began.
+        The stream is that of the thread's next launch. What it waits for is the task launched last on another stream:
+        by the same thread, if the stream is one of collectives, or else by any. A task that ended after the waiting one
+        began cannot be it; then it is the last one of that stream that had ended.
         """
-        task = next((draft for at, draft in self._launches.get(row, ()) if at >= called), ROOT)
-        if task == ROOT:
+        launches = self._launches.get(row, [])
+        place = bisect_left(launches, (called, ROOT))
+        if place == len(launches):
             return
-        start, own_row = self._drafts.tasks[task].start_us, self._drafts.tasks[task].row
-        for other, stream in self._streams.items():
-            before = stream.last_launched_before(called)
-            if other == own_row or before == ROOT:
-                continue
-            if self._drafts.tasks[before].end_us > start:
-                before = self._drafts.last_by(other, start)
-            if before != ROOT:
-                yield StreamWait(task, before)
+        task = launches[place][1]
+        waiting = self._drafts.tasks[task]
+        if waiting.kind is TaskKind.COLLECTIVE:
+            candidates = launches[max(0, place - RECENT) : place]
+        else:
+            candidates = [
+                (at, before)
+                for other in self._streams.values()
+                for at, before in [other.last_launch_before(called)]
+                if before != ROOT
+            ]
+        tasks = self._drafts.tasks
+        others = [(at, before) for at, before in candidates if tasks[before].row != waiting.row]
+        if not others:
+            return
+        before = max(others)[1]
+        if tasks[before].end_us > waiting.start_us:
+            before = self._drafts.last_by(tasks[before].row, waiting.start_us)
+        if before != ROOT:
+            yield StreamWait(task, before)
 
 
 def _launches_by_thread(
