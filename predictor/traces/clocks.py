@@ -3,7 +3,7 @@
 Every rank stamps its events by its own clock. Two facts of a collective compare these clocks. All ranks end it at about
 the same time, so the median difference of their ends estimates how far their clocks are apart. And no rank can end it
 before the last one has started, so every collective bounds that difference from both sides; an estimate outside these
-bounds is moved to the nearest. Clocks that are recorded no further apart than the differences scatter are taken as
+bounds is moved to the nearest. Where the recorded clocks are within the scatter of the differences, they are taken as
 recorded: ranks of one host share a clock.
 
 Sources: alignment of the ranks' clocks by what one rank can only do after another: dPRO (Hu et al. 2022,
@@ -20,6 +20,7 @@ from math import inf
 from statistics import median
 from typing import NamedTuple
 
+TELLING = 3.0  # scatters by which an estimate must differ from the recorded clock to be told from it
 ROUNDS = 4  # of improving all clocks against each other; two ranks are done after the first
 
 
@@ -180,7 +181,7 @@ def _take_as_recorded(
     taken = {}
     for rank, values in _distances(shifts, compared).items():
         low, high = bounds.get(rank, (-inf, inf))
-        scatter = 2.0 * median(map(abs, values))
+        scatter = TELLING * 2.0 * median(map(abs, values))
         if low <= recorded[rank] <= high and 0.0 < abs(shifts[rank] - recorded[rank]) <= scatter:
             taken[rank] = recorded[rank]
     shifts.update(taken)
