@@ -12,7 +12,7 @@ from statistics import median
 from typing import NamedTuple
 
 from predictor.traces.closed import RecordError
-from predictor.traces.local_graph import Collective, LocalGraph
+from predictor.traces.local_graph import NO_OPERATOR, Collective, LocalGraph
 
 MESSAGES = frozenset({"send", "recv"})
 MESSAGE = "send_recv"  # the two of them: matched, or in one kernel
@@ -114,7 +114,7 @@ def _channels(by_rank: Mapping[int, LocalGraph], notes: list[str]) -> dict[Chann
     channels: defaultdict[Channel, Sequences] = defaultdict(dict)
     for rank, local in by_rank.items():
         without_peer = 0
-        for collective in local.collectives:
+        for collective in _as_given(local):
             channel = _group(rank, collective, known)
             if collective.name in (*MESSAGES, MESSAGE):
                 peer = _peer(rank, collective, channel, by_rank)
@@ -131,6 +131,17 @@ def _channels(by_rank: Mapping[int, LocalGraph], notes: list[str]) -> dict[Chann
                 "measured time, in which waiting is inside"
             )
     return channels
+
+
+def _as_given(local: LocalGraph) -> list[Collective]:
+    """Return collectives in the order in which their operators gave them, where that is known of all.
+
+    Threads that run them, such as those of gloo, may begin two in another order on each rank.
+    """
+    givers = [local.tasks[collective.task].operator for collective in local.collectives]
+    if NO_OPERATOR in givers:
+        return list(local.collectives)
+    return [local.collectives[at] for at in sorted(range(len(givers)), key=givers.__getitem__)]
 
 
 def _group(rank: int, collective: Collective, known: Iterable[Channel]) -> Channel:
