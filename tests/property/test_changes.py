@@ -12,7 +12,7 @@ from predictor.replay.answer import answered, replayed
 from predictor.replay.changes import Means, apply_changes, settings_of
 from predictor.replay.traced_step import TracedStep, single_rank
 from predictor.timeline.graph import GraphTask
-from predictor.traces.local_graph import Collective, Edge, EdgeKind, LocalGraph, TaskKind, TracedTask
+from predictor.traces.local_graph import Collective, Edge, EdgeKind, LocalGraph, TaskKind, TracedOperator, TracedTask
 from tests.unit.traced_steps import graph_tasks, operator
 
 ROWS = ("thread 1", "stream 7", "stream 20")
@@ -23,8 +23,8 @@ PASSES = ("forward", "backward", "optimizer")
 def steps(draw: st.DrawFn) -> TracedStep:
     """Return a step of launches and kernels, some of them collectives, some waited for by the host."""
     tasks: list[TracedTask] = []
-    operators = []
-    collectives = []
+    operators: list[TracedOperator] = []
+    collectives: list[Collective] = []
     gradients: list[int] = []
     times = st.floats(1.0, 100.0)
     for number in range(draw(st.integers(1, 8))):
