@@ -12,9 +12,8 @@ from math import inf
 from predictor.traces.events import UNKNOWN, Category, RankTrace, TraceEvent
 from predictor.traces.host_threads import Thread
 from predictor.traces.local_graph import NO_OPERATOR, OperatorPass
-from predictor.traces.step_events import AUTOGRAD, StepEvents
+from predictor.traces.step_events import AUTOGRAD, STEP, StepEvents
 
-STEP = "ProfilerStep#"
 OPTIMIZER = ("Optimizer.step#", "Optimizer.zero_grad#")
 FORWARD_THREAD = "Fwd thread id"
 BACKWARD_NAME = re.compile(r"(\w+?)(Backward\w*)$")
@@ -48,6 +47,7 @@ class OperatorTable:
         passes: where in the step.
         forwards: of backward operators, the forward one; NO_OPERATOR: none or unknown.
         of_event: the operator that an event is, or is in.
+        has_reducer: DDP's reducer is among them.
         around: of every event of a thread, operator or not, the one around it; UNKNOWN: none.
     """
 
@@ -59,6 +59,7 @@ class OperatorTable:
     forwards: list[int] = field(default_factory=list)
     of_event: dict[int, int] = field(default_factory=dict)
     around: dict[int, int] = field(default_factory=dict)
+    has_reducer: bool = False
 
 
 def operator_table(trace: RankTrace, step: StepEvents, threads: Sequence[Thread]) -> OperatorTable:
@@ -84,8 +85,9 @@ def operator_table(trace: RankTrace, step: StepEvents, threads: Sequence[Thread]
         else:
             if parent != NO_OPERATOR:
                 table.of_event[frame] = parent
-            is_scope = event.category is not Category.RUNTIME and not event.name.startswith(STEP)
+            is_scope = event.category is not Category.RUNTIME
             scopes[frame] = (*scopes[outer], event.name) if is_scope else scopes[outer]
+    table.has_reducer = any(REDUCER.match(events[position].name) for position in table.events)
     table.forwards = _forwards(trace, table)
     table.passes = _passes(events, step, table)
     return table

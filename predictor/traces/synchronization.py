@@ -96,7 +96,14 @@ def waiting_calls(trace: RankTrace, step: StepEvents) -> set[int]:
 class Synchronizer:
     """Finds what the calls of a step wait for."""
 
-    def __init__(self, trace: RankTrace, step: StepEvents, drafts: Drafts, streams: Mapping[int, Stream]) -> None:
+    def __init__(
+        self,
+        trace: RankTrace,
+        step: StepEvents,
+        drafts: Drafts,
+        streams: Mapping[int, Stream],
+        given: Mapping[int, float],
+    ) -> None:
         """Prepare to look at the calls of a step.
 
         Args:
@@ -104,7 +111,9 @@ class Synchronizer:
             step: of it.
             drafts: with the tasks of the streams.
             streams: of the step.
+            given: when the host gave each task of them to the GPU.
         """
+        self._given = given
         self._events = trace.events
         self._step = step
         self._drafts = drafts
@@ -152,8 +161,12 @@ class Synchronizer:
         start, call_end = max(0.0, self._us(event.start_us)), self._us(event.end_us)
         tasks = self._drafts.tasks
         after = tuple(task for task in targets if task != ROOT and tasks[task].end_us <= call_end)
+        start = max([start, *(self._given[task] for task in after if self._is_given_by(task, position))])
         ready = max([start, *(tasks[task].end_us for task in after)])
         return Idle(start, ready, EdgeKind.SYNC, after, call=position)
+
+    def _is_given_by(self, task: int, call: int) -> bool:
+        return task in self._given and self._step.launched_by.get(self._drafts.tasks[task].event) == call
 
     def _blocking_copies(self) -> dict[int, int]:
         """Return the copies that the calls that started them wait for: drafts by calls.
