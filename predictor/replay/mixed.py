@@ -125,6 +125,8 @@ def mixed_graph(places: Sequence[Place], collective_us: CollectiveTime = ring_tr
     calls, notes = match_collectives(locals_, sizes_agree=False)
     own = [own_collectives(place) for place in places]
     collectives = [_mixed(call, places, own, collective_us) for call in calls]
+    if any(len(joined.members) == 1 < joined.ranks for calls_of in own for joined in calls_of.values()):
+        notes.append("a rank's job has no other trace: its waiting for other ranks counts as transfer")
     clocks = [Clock(rank, 0.0, 0.0, 0.0, 0.0, 0.0, 0) for rank in range(len(places))]
     if len({id(place.job) for place in places}) > 1:
         notes.append("traces of different jobs: their ranks start the step together")

@@ -97,6 +97,13 @@ def test_all_ranks_of_one_job_start_as_they_did() -> None:
     assert replay.ranks[1].start_us == pytest.approx(700.0)
 
 
+def test_a_trace_without_its_peers_counts_waiting_as_transfer() -> None:
+    lone = [global_graph(make_job([times] * 2, TRANSFERS).locals[:1]) for times in (SLOW, FAST)]
+    graph = mixed_graph([Place(measured, 0) for measured in lone])
+    assert any("counts as transfer" in note for note in graph.notes)
+    assert not any("counts as transfer" in note for note in mixed_graph([Place(job(SLOW), 0)] * 2).notes)
+
+
 def test_traces_of_one_gpu_do_not_wait() -> None:
     alone = [replace(job(times, 1).local(0), collectives=[]) for times in (SLOW, FAST)]
     graph = mixed_graph([Place(global_graph([local]), 0) for local in alone])
