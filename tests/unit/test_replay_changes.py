@@ -8,13 +8,14 @@ import pytest
 
 from predictor.base.errors import ConfigError
 from predictor.costs.cost import Cost, Source
-from predictor.precision.operator_graph import Precision
+from predictor.precision.cost_sources import Pass, TracedTimes
+from predictor.precision.operator_graph import OperatorNode, Precision
 from predictor.replay.answer import answered
 from predictor.replay.changes import Means, apply_changes, settings_of
 from predictor.replay.collective_times import fitted_links, timed_collectives
 from predictor.replay.setting import parse_setting
 from predictor.replay.traced_step import TracedStep
-from predictor.traces.local_graph import LocalGraph, TracedOperator
+from predictor.traces.local_graph import LocalGraph
 from tests.unit.traced_steps import (
     ALL_REDUCE,
     K_GELU,
@@ -167,18 +168,42 @@ def test_the_same_gpu_changes_nothing() -> None:
     assert step_us("gpu=Perlmutter") == pytest.approx(STEP_US)
 
 
-def half(local: LocalGraph, traced: TracedOperator, precision: Precision) -> Cost | None:
-    """Know matrix products, in half of their time."""
-    if traced.name not in ("aten::addmm", "aten::mm"):
-        return None
-    return Cost(traced.us / 2, traced.us / 4, traced.us, Source.EXTRAPOLATED)
+class Twice:
+    """Costs that are twice as traced; a cast takes 3 µs."""
+
+    def __init__(self, local: LocalGraph, times: TracedTimes) -> None:
+        self._times = times
+
+    def _twice(self, node: OperatorNode, step_pass: Pass) -> Cost:
+        us = self._times.us(node.label, step_pass)
+        return Cost(2 * us, us, 4 * us, Source.EXTRAPOLATED)
+
+    def forward(self, node: OperatorNode, precision: Precision) -> Cost:
+        return self._twice(node, "forward")
+
+    def backward(self, node: OperatorNode, precision: Precision) -> Cost:
+        return self._twice(node, "backward")
+
+    def cast(self, cast_from: Precision, cast_to: Precision, numel: int) -> Cost:
+        return Cost(3.0, 3.0, 3.0, Source.INTERPOLATED)
 
 
-def test_another_precision_takes_costs_of_the_operators_inside() -> None:
-    step = changed("precision:aten::linear=bf16", means=Means(costs_of=half))
-    assert step.replay().makespan_us == pytest.approx(STEP_US - 75.0)
-    assert step.bounds_us() == pytest.approx((STEP_US - 112.5, STEP_US))
+@pytest.mark.parametrize(("precision", "casts_us"), [("fp32", 0.0), ("bf16", 6.0)])
+def test_another_precision_reaches_backward_what_follows_and_the_casts_of_weights(
+    precision: str, casts_us: float
+) -> None:
+    step = changed(f"precision:aten::linear={precision}", means=Means(costs_of=Twice))
+    assert step.replay().makespan_us == pytest.approx(STEP_US + 50.0 + 10.0 + 100.0 + casts_us)  # GELU follows
+    assert step.bounds_us() == pytest.approx((STEP_US + casts_us, STEP_US + 480.0 + casts_us))
     assert step.source is Source.EXTRAPOLATED
+
+
+def test_precisions_of_a_gpu_come_from_its_data_sheet_where_nothing_else_knows_them() -> None:
+    answer = answered(step_of(gpu_rank()), ["precision:aten::linear=fp32"], Means())
+    (note,) = answer.applied[0].touched.notes
+    assert "analytic" in note
+    assert answer.ratio is not None
+    assert answer.ratio > 2.0, "an A100 has a sixteenth of its fp16 peak in fp32"
 
 
 REFUSED: dict[str, list[str]] = {
@@ -196,7 +221,9 @@ REFUSED: dict[str, list[str]] = {
     "bucket_mb=x": ["expected bucket_mb=25"],
     "gpu=H101": ["H101 is not a published system", "Did you mean H100?"],
     "precision:aten::linear=bf17": ["bf17 is no precision", "Did you mean bf16?"],
-    "precision:aten::gelu=bf16": ["no cost in bf16 is known for aten::gelu"],
+    "precision:nothing=bf16": ["no operator of a forward pass of the step matches nothing"],
+    "precision:aten::linear=fp16": ["computes in fp16 already"],
+    "precision:aten::gelu=bf16": ["aten::gelu cannot compute in bf16; it computes as its inputs are"],
     "nonsense": ["expected KEY=VALUE"],
 }
 
