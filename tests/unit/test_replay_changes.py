@@ -116,6 +116,15 @@ def test_ranks_by_a_published_system_keep_the_measured_ratio_and_have_an_interva
     assert low < step.replay().makespan_us < high
 
 
+def test_links_of_another_system_keep_the_measured_ratio() -> None:
+    assert step_us("links=Perlmutter") == pytest.approx(STEP_US)
+    faster = changed("links=H200")
+    assert faster.tasks[ALL_REDUCE].duration_us < 50.0
+    cost = faster.costs[ALL_REDUCE]
+    assert cost.low_us < cost.us < cost.high_us
+    assert step_us("links=H200", means=Means(system="H200")) == pytest.approx(STEP_US)
+
+
 def test_overlap_off_reduces_after_the_last_gradient() -> None:
     local = two_buckets()
     base = step_of(local).replay().makespan_us
@@ -219,6 +228,7 @@ REFUSED: dict[str, list[str]] = {
     "ranks=0": ["'0' is no number"],
     "overlap=maybe": ["expected overlap=true or overlap=false"],
     "bucket_mb=x": ["expected bucket_mb=25"],
+    "links=H101": ["H101 is not a published system", "Did you mean H100?"],
     "gpu=H101": ["H101 is not a published system", "Did you mean H100?"],
     "precision:aten::linear=bf17": ["bf17 is no precision", "Did you mean bf16?"],
     "precision:nothing=bf16": ["no operator of a forward pass of the step matches nothing"],
