@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from predictor.traces.collectives_of import collectives_of
+from predictor.traces.collectives_of import collectives_of, with_gradients
 from predictor.traces.drafts import ROOT, Drafts
 from predictor.traces.events import RankTrace
 from predictor.traces.host_tasks import add_thread, merged
@@ -149,7 +149,7 @@ def _finished(
         backend=trace.backend,
         device_name=trace.device_name,
         rows=_labels(trace, order, lanes),
-        tasks=tasks,
+        tasks=with_gradients(tasks, operators, collectives),
         operators=operators,
         collectives=collectives,
         facts={**facts, "tasks": dict(sorted(by_kind.items()))},

@@ -8,7 +8,15 @@ from collections.abc import Mapping, Sequence
 
 from predictor.traces.collective_names import collective_name
 from predictor.traces.events import UNKNOWN, RankTrace
-from predictor.traces.local_graph import NO_OPERATOR, Collective, TaskKind, TracedOperator, TracedTask
+from predictor.traces.local_graph import (
+    NO_OPERATOR,
+    Collective,
+    Edge,
+    EdgeKind,
+    TaskKind,
+    TracedOperator,
+    TracedTask,
+)
 from predictor.traces.operators import GRADIENT, OperatorTable
 from predictor.traces.step_events import StepEvents
 
@@ -136,3 +144,21 @@ def _gradients(
             buckets[number] = tuple(gradients)
             gradients = []
     return buckets
+
+
+def with_gradients(
+    tasks: Sequence[TracedTask], operators: Sequence[TracedOperator], collectives: Sequence[Collective]
+) -> list[TracedTask]:
+    """Return the tasks, with buckets waiting for the last task of each operator whose gradient is in them."""
+    result = list(tasks)
+    for collective in collectives:
+        task = tasks[collective.task]
+        known = {edge.task for edge in task.after}
+        last = {max(operators[gradient].tasks, default=UNKNOWN) for gradient in collective.gradients} - {UNKNOWN}
+        edges = [
+            Edge(before, 0.0, EdgeKind.GRADIENT)
+            for before in sorted(last - known)
+            if tasks[before].start_us + tasks[before].duration_us <= task.start_us
+        ]
+        result[collective.task] = task._replace(after=(*task.after, *edges))
+    return result
