@@ -20,7 +20,7 @@ from predictor.traces.clocks import Clock
 from predictor.traces.closed import RecordError
 from predictor.traces.global_graph import GlobalGraph, JoinedCollective, Member, global_graph, join
 from predictor.traces.global_replay import is_computing
-from predictor.traces.local_graph import NO_OPERATOR, Collective, LocalGraph, TracedOperator
+from predictor.traces.local_graph import NO_OPERATOR, Collective, LocalGraph, TaskKind, TracedOperator
 from predictor.traces.local_replay import graph_tasks_of
 from predictor.traces.matching import MESSAGES, Call, match_collectives
 from predictor.traces.rank_count import CollectiveTime, alone, ring_traffic, transfer_scale
@@ -58,14 +58,14 @@ def same_ratio(ratio: float) -> OperatorRatio:
 def on_device(local: LocalGraph, ratio: OperatorRatio, device_name: str = "") -> LocalGraph:
     """Return a local graph with the time of every computing task multiplied, and its starts as replayed.
 
-    Tasks of the host, collectives and lags keep their times: a GPU that is exchanged leaves its host as it was.
+    Tasks of a GPU's host, copies, collectives and lags keep their times: an exchanged GPU leaves its host as it was.
 
     Raises:
         RecordError: a ratio is not finite or not positive.
     """
     tasks = []
     for task in local.tasks:
-        if is_computing(local, task):
+        if is_computing(local, task) and task.kind is not TaskKind.COPY:
             operator = None if task.operator == NO_OPERATOR else local.operators[task.operator]
             factor = ratio(operator)
             if not (isfinite(factor) and factor > 0.0):
