@@ -19,7 +19,7 @@ from predictor.costs.published import PublishedSystem
 from predictor.replay.collective_times import CollectiveCosts, SystemCosts, TimedCollective, timed_collectives
 from predictor.replay.scaling import touched
 from predictor.replay.setting import Changed, Setting, Touched, counted
-from predictor.replay.traced_step import ADDED, Role, TracedStep, no_longer_waiting, waiting_also
+from predictor.replay.traced_step import ADDED, Role, TracedStep, waiting_also
 from predictor.replay.traffic import links_of
 from predictor.timeline.graph import GraphTask
 from predictor.traces.local_graph import LocalGraph, TaskKind, TracedOperator
@@ -94,29 +94,6 @@ def gradients_of(step: TracedStep, timed: TimedCollective, places: dict[int, int
     return [Gradient(size, ready, operator) for size, ready, operator in numbered if ready is not None], known
 
 
-def settled(step: TracedStep, reducing: Sequence[TimedCollective]) -> TracedStep:
-    """Return the step in which nothing before the last gradient of a rank waits for its reductions.
-
-    DistributedDataParallel waits for them behind its backward pass only; a trace of gloo shows no waiting, so that a
-    long operator which ends just behind a reduction may be taken for it.
-    """
-    places = step.places()
-    changed: dict[int, GraphTask] = {}
-    for rank, local in enumerate(step.ranks):
-        own = [timed for timed in reducing if timed.rank == rank]
-        gradients = [gradient for timed in own for gradient in gradients_of(step, timed, places[rank])[0]]
-        if not gradients:
-            continue
-        last = max(local.tasks[step.roles[gradient.ready].task].start_us for gradient in gradients)
-        ends = {timed.position for timed in own}
-        for task, position in places[rank].items():
-            waits = ends.intersection(step.tasks[position].after)
-            is_reduction = step.roles[position].kind is TaskKind.COLLECTIVE
-            if waits and not is_reduction and local.tasks[task].start_us <= last:
-                changed[position] = no_longer_waiting(step.tasks[position], waits)
-    return step.with_tasks(changed, {at: step.costs[at] for at in changed if at in step.costs})
-
-
 def bucketed(gradients: Iterable[Gradient], caps_bytes: Sequence[float]) -> list[Bucket]:
     """Return gradients in buckets: each is closed when it reaches its cap, the last of which holds for all others."""
     buckets: list[Bucket] = []
@@ -174,9 +151,7 @@ def change_buckets(step: TracedStep, setting: Setting, system: PublishedSystem |
         raise ConfigError(
             f"--set {setting.text}: the ranks' gradients fill {counts} buckets; all ranks reduce the same"
         )
-    after, us = _regrouped(
-        settled(step, old), old, by_rank, lambda name, size, ranks: costs_of(name, size, ranks) * ratio
-    )
+    after, us = _regrouped(step, old, by_rank, lambda name, size, ranks: costs_of(name, size, ranks) * ratio)
     notes = [f"By {costs_of.told()}; measured over predicted {ratio:.3g}, which is kept."]
     if not all_known:
         notes.append("Shapes of gradients are not in the trace: a bucket's bytes are shared evenly between them.")
@@ -242,7 +217,6 @@ def change_overlap(step: TracedStep, setting: Setting) -> Changed:
     if setting.multiplies or setting.value not in ("true", "false"):
         raise ConfigError(f"--set {setting.text}: expected overlap=true or overlap=false")
     listed = reductions(step, setting)
-    step = settled(step, listed)
     places = step.places()
     own = {timed.position: [g.ready for g in gradients_of(step, timed, places[timed.rank])[0]] for timed in listed}
     changed = {}
