@@ -55,6 +55,8 @@ def change_precision(step: TracedStep, setting: Setting, costs_of: CostsOf) -> C
     if not changed:
         raise ConfigError(f"--set {setting.text}: what matches {setting.pattern} computes in {precision} already")
     before = sum(step.tasks[position].duration_us for position in costs)
+    if not before:
+        raise ConfigError(f"--set {setting.text}: what matches {setting.pattern} took no time on the device")
     after = sum(cost.us for cost in costs.values())
     sources = ", ".join(source.label for source in sorted({cost.source for cost in costs.values()}))
     note = f"Times in {precision} are {sources}; {counted(cast, 'cast')} between precisions included."

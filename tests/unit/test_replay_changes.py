@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -15,7 +16,7 @@ from predictor.replay.changes import Means, apply_changes, settings_of
 from predictor.replay.collective_times import fitted_links, timed_collectives
 from predictor.replay.setting import parse_setting
 from predictor.replay.traced_step import TracedStep
-from predictor.traces.local_graph import LocalGraph
+from predictor.traces.local_graph import Edge, EdgeKind, LocalGraph, TaskKind, TracedTask
 from tests.unit.traced_steps import (
     ALL_REDUCE,
     K_GELU,
@@ -280,3 +281,11 @@ def test_a_star_before_the_sign_belongs_to_the_factor_unless_it_removes() -> Non
         "remove",
     )
     assert parse_setting("kernel:a=b*=2").pattern == "a=b"
+
+
+def test_on_a_cpu_a_removed_collective_leaves_the_work_that_gave_it() -> None:
+    local = cpu_rank()
+    given = (Edge(0, 0.0, EdgeKind.LAUNCH),)
+    reduction = TracedTask("gloo:all_reduce", TaskKind.COLLECTIVE, 0, 165.0, 50.0, given, -1)
+    step = changed("kernel:gloo*=remove", local=replace(local, tasks=(*local.tasks, reduction)))
+    assert [task.duration_us for task in step.tasks] == [100.0, 5.0, 60.0, 0.0]
