@@ -72,14 +72,21 @@ class TraceSource:
 
 
 class MeasuredSource:
-    """A table of operators that were measured again."""
+    """A table of operators that were measured again.
+
+    Of several rows of an operator in a precision that differ in the types of their inputs, as where a tensor in fp32
+    meets one in bf16, the first has all of them in the precision; it answers.
+    """
 
     def __init__(self, table: MeasuredCosts, config: OperatorConfig) -> None:
         """Index the table's rows."""
         self._config = config
         samples: defaultdict[Key, list[float]] = defaultdict(list)
+        types: dict[Key, tuple[str, ...]] = {}
         for row in table.operators:
-            samples[config.family(row.operator), row.shapes, row.precision, row.step_pass] += row.samples_us
+            key = (config.family(row.operator), row.shapes, row.precision, row.step_pass)
+            if types.setdefault(key, row.dtypes) == row.dtypes:
+                samples[key] += row.samples_us
         self._costs = {key: sampled(times_us) for key, times_us in samples.items()}
 
     def cost(self, node: OperatorNode, precision: Precision, step_pass: Pass, traced_us: float) -> Cost | None:

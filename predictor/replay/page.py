@@ -15,6 +15,7 @@ from predictor.replay.text import (
     bottleneck,
     changed_words,
     collective_cells,
+    gap_words,
     path_cells,
     shown_parts,
 )
@@ -34,7 +35,11 @@ def page(answer: ReplayAnswer) -> str:
     sections = [
         _headline(answer),
         _section("When", *_timelines(answer, as_measured)),
-        _section("Where the step goes", *_bars(answer, as_measured), f"<p>{escape(bottleneck(answer))}</p>"),
+        _section(
+            "Where the step goes",
+            *_bars(answer, as_measured),
+            f"<p>{escape(bottleneck(answer))} {escape(gap_words(shown))}</p>",
+        ),
         _section("Critical path", _path(shown)),
         _section("What moved on the critical path", _moves(answer)) if answer.after is not None else "",
         _collectives(shown),

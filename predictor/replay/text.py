@@ -175,9 +175,21 @@ def _sentences(answer: ReplayAnswer) -> list[str]:
         share = parts.exposed_us / shown.step_us
         exposed = f"{in_ms(parts.exposed_us, shown.step_us)} ms of it exposed ({share:.1%} of the step)"
         lines.append(f"Traffic: {in_ms(whole, shown.step_us)} ms, {exposed}.")
+    lines.append(gap_words(shown))
     if answer.after is None:
         lines += ["* the rank that ends the step."] if len(shown.parts) > 1 else []
     return lines
+
+
+def gap_words(shown: Replayed) -> str:
+    """Return why the busiest row of the rank that ends the step was idle."""
+    row, us = shown.gaps[shown.critical_rank]
+    listed = [f"{in_ms(idle, shown.step_us)} ms {kind.value}" for kind, idle in us.items() if idle > 0.0]
+    whole = sum(us.values())
+    if not listed:
+        return f"Gaps of {row}: none."
+    share = whole / shown.step_us
+    return f"Gaps of {row}: {in_ms(whole, shown.step_us)} ms ({share:.1%} of the step): {', '.join(listed)}."
 
 
 def short(name: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from predictor.base.errors import ConfigError
@@ -87,17 +86,16 @@ def change_ranks(step: TracedStep, setting: Setting, system: PublishedSystem | N
     return touched(step, with_costs(step, costs), costs, what, note, *_left_out(step, collectives))
 
 
-def change_system_links(step: TracedStep, setting: Setting, to: PublishedSystem, by: PublishedSystem) -> Changed:
+def change_system_links(step: TracedStep, setting: Setting, by: PublishedSystem, to: PublishedSystem) -> Changed:
     """Move collectives from the links of one published system to those of another.
 
     Raises:
         ConfigError: the step has no collective of known size.
+        PublishedError: a system has no regressor for one.
     """
     collectives, _ = links_of(step, setting)
     before, after = SystemCosts(by), SystemCosts(to)
     costs = {t.position: rescaled(t, _predicted(before, t), _predicted(after, t)) for t in collectives}
     note = f"Collectives: measured × {after.told()} ÷ {before.told()}."
-    return touched(step, with_costs(step, costs), costs, counted(len(costs), "collective"), note)
-
-
-Change = Callable[[TracedStep, Setting], Changed]
+    what = counted(len(costs), "collective")
+    return touched(step, with_costs(step, costs), costs, what, note, *_left_out(step, collectives))

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from predictor.base.errors import ConfigError
 from predictor.costs.cost import Cost, Source
-from predictor.precision.operator_graph import Precision
+from predictor.precision.cost_sources import Pass, TracedTimes
+from predictor.precision.operator_graph import OperatorNode, Precision
 from predictor.replay.answer import answered
 from predictor.replay.changes import Means, apply_changes, settings_of
 from predictor.replay.collective_times import fitted_links, timed_collectives
 from predictor.replay.setting import parse_setting
 from predictor.replay.traced_step import TracedStep
-from predictor.traces.local_graph import LocalGraph, TracedOperator
+from predictor.traces.local_graph import Edge, EdgeKind, LocalGraph, TaskKind, TracedTask
 from tests.unit.traced_steps import (
     ALL_REDUCE,
     K_GELU,
@@ -115,6 +117,15 @@ def test_ranks_by_a_published_system_keep_the_measured_ratio_and_have_an_interva
     assert low < step.replay().makespan_us < high
 
 
+def test_links_of_another_system_keep_the_measured_ratio() -> None:
+    assert step_us("links=Perlmutter") == pytest.approx(STEP_US)
+    faster = changed("links=H200")
+    assert faster.tasks[ALL_REDUCE].duration_us < 50.0
+    cost = faster.costs[ALL_REDUCE]
+    assert cost.low_us < cost.us < cost.high_us
+    assert step_us("links=H200", means=Means(system="H200")) == pytest.approx(STEP_US)
+
+
 def test_overlap_off_reduces_after_the_last_gradient() -> None:
     local = two_buckets()
     base = step_of(local).replay().makespan_us
@@ -167,18 +178,42 @@ def test_the_same_gpu_changes_nothing() -> None:
     assert step_us("gpu=Perlmutter") == pytest.approx(STEP_US)
 
 
-def half(local: LocalGraph, traced: TracedOperator, precision: Precision) -> Cost | None:
-    """Know matrix products, in half of their time."""
-    if traced.name not in ("aten::addmm", "aten::mm"):
-        return None
-    return Cost(traced.us / 2, traced.us / 4, traced.us, Source.EXTRAPOLATED)
+class Twice:
+    """Costs that are twice as traced; a cast takes 3 µs."""
+
+    def __init__(self, local: LocalGraph, times: TracedTimes) -> None:
+        self._times = times
+
+    def _twice(self, node: OperatorNode, step_pass: Pass) -> Cost:
+        us = self._times.us(node.label, step_pass)
+        return Cost(2 * us, us, 4 * us, Source.EXTRAPOLATED)
+
+    def forward(self, node: OperatorNode, precision: Precision) -> Cost:
+        return self._twice(node, "forward")
+
+    def backward(self, node: OperatorNode, precision: Precision) -> Cost:
+        return self._twice(node, "backward")
+
+    def cast(self, cast_from: Precision, cast_to: Precision, numel: int) -> Cost:
+        return Cost(3.0, 3.0, 3.0, Source.INTERPOLATED)
 
 
-def test_another_precision_takes_costs_of_the_operators_inside() -> None:
-    step = changed("precision:aten::linear=bf16", means=Means(costs_of=half))
-    assert step.replay().makespan_us == pytest.approx(STEP_US - 75.0)
-    assert step.bounds_us() == pytest.approx((STEP_US - 112.5, STEP_US))
+@pytest.mark.parametrize(("precision", "casts_us"), [("fp32", 0.0), ("bf16", 6.0)])
+def test_another_precision_reaches_backward_what_follows_and_the_casts_of_weights(
+    precision: str, casts_us: float
+) -> None:
+    step = changed(f"precision:aten::linear={precision}", means=Means(costs_of=Twice))
+    assert step.replay().makespan_us == pytest.approx(STEP_US + 50.0 + 10.0 + 100.0 + casts_us)  # GELU follows
+    assert step.bounds_us() == pytest.approx((STEP_US + casts_us, STEP_US + 480.0 + casts_us))
     assert step.source is Source.EXTRAPOLATED
+
+
+def test_precisions_of_a_gpu_come_from_its_data_sheet_where_nothing_else_knows_them() -> None:
+    answer = answered(step_of(gpu_rank()), ["precision:aten::linear=fp32"], Means())
+    (note,) = answer.applied[0].touched.notes
+    assert "analytic" in note
+    assert answer.ratio is not None
+    assert answer.ratio > 2.0, "an A100 has a sixteenth of its fp16 peak in fp32"
 
 
 REFUSED: dict[str, list[str]] = {
@@ -194,9 +229,12 @@ REFUSED: dict[str, list[str]] = {
     "ranks=0": ["'0' is no number"],
     "overlap=maybe": ["expected overlap=true or overlap=false"],
     "bucket_mb=x": ["expected bucket_mb=25"],
+    "links=H101": ["H101 is not a published system", "Did you mean H100?"],
     "gpu=H101": ["H101 is not a published system", "Did you mean H100?"],
     "precision:aten::linear=bf17": ["bf17 is no precision", "Did you mean bf16?"],
-    "precision:aten::gelu=bf16": ["no cost in bf16 is known for aten::gelu"],
+    "precision:nothing=bf16": ["no operator of a forward pass of the step matches nothing"],
+    "precision:aten::linear=fp16": ["computes in fp16 already"],
+    "precision:aten::gelu=bf16": ["aten::gelu cannot compute in bf16; it computes as its inputs are"],
     "nonsense": ["expected KEY=VALUE"],
 }
 
@@ -243,3 +281,11 @@ def test_a_star_before_the_sign_belongs_to_the_factor_unless_it_removes() -> Non
         "remove",
     )
     assert parse_setting("kernel:a=b*=2").pattern == "a=b"
+
+
+def test_on_a_cpu_a_removed_collective_leaves_the_work_that_gave_it() -> None:
+    local = cpu_rank()
+    given = (Edge(0, 0.0, EdgeKind.LAUNCH),)
+    reduction = TracedTask("gloo:all_reduce", TaskKind.COLLECTIVE, 0, 165.0, 50.0, given, -1)
+    step = changed("kernel:gloo*=remove", local=replace(local, tasks=(*local.tasks, reduction)))
+    assert [task.duration_us for task in step.tasks] == [100.0, 5.0, 60.0, 0.0]
