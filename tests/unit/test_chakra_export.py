@@ -47,10 +47,8 @@ def test_a_predicted_step_is_written_whole(name: str, tmp_path: Path) -> None:
         expected = len(step.groups[str(key[0])]) if len(key) == 3 and key[0] in step.groups else 2
         assert len(partners) == expected, key
         assert len({values(node)["comm_size"] for _, node in partners}) == 1
-    # Nodes last whole microseconds; lags, of which a written step knows none, only delay a reduction that overlaps.
-    if not run.overlap_gradient_reduction:
-        nodes = max(len(file.nodes) for file in files.values())
-        assert simulated_us(files) == pytest.approx(prediction.step.us, abs=0.5 * nodes)
+    nodes = max(len(file.nodes) for file in files.values())  # each of whole microseconds
+    assert simulated_us(files) == pytest.approx(prediction.step.us, abs=0.5 * nodes)
 
 
 def test_sizes_of_messages_and_collectives() -> None:

@@ -63,6 +63,21 @@ def test_rounding_keeps_the_time_of_a_stream() -> None:
     assert sum(node.duration_us for node in file.nodes) == 300
 
 
+def test_a_lag_is_a_node_of_the_host() -> None:
+    tasks = [
+        GraphTask("a", 0, "compute", 5.0),
+        GraphTask("b", 0, "other", 6.0),
+        GraphTask("c", 0, "third", 1.0, (0, 1), (8.0, 8.0)),
+        GraphTask("d", 1, "compute", 1.0, (0,), (4.0,)),
+    ]
+    files = chakra_files(tasks, {}, {})
+    lag = by_name(files[0], "lag of c")
+    assert (lag.duration_us, lag.data_deps, values(lag)) == (8, (0, 1), {"is_cpu_op": True})
+    assert by_name(files[0], "c").data_deps == (lag.id,)
+    assert by_name(files[1], "lag of d").data_deps == (by_name(files[1], "a before d").id,)
+    assert simulated_us(files) == replay_graph(tasks).makespan_us == 15.0
+
+
 def test_a_message_has_two_ends() -> None:
     first, second = chakra_files(TASKS, WORK, GROUPS).values()
     sent, received = by_name(first, "activations"), by_name(second, "activations")
