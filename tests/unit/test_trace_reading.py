@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import tarfile
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -271,6 +272,34 @@ def test_compressed_and_plain_are_alike(tmp_path: Path) -> None:
     hidden.write_bytes(gzip.compress(content[:500]) + gzip.compress(content[500:]) + b"\0\0")
     assert plain.events == packed.events == read_trace(hidden).events
     assert packed.notes == ()
+
+
+def test_the_first_file_of_an_archive(tmp_path: Path) -> None:
+    inside = write(tmp_path / "rank0.json", training_steps(40))
+    notes = tmp_path / ("long" * 40)  # its name needs an entry of its own
+    notes.mkdir()
+    for form in (tarfile.USTAR_FORMAT, tarfile.PAX_FORMAT, tarfile.GNU_FORMAT):
+        packed = tmp_path / "trace.json.tar.gz"
+        with tarfile.open(packed, "w:gz", format=form) as archive:
+            archive.add(notes, "folder" if form == tarfile.USTAR_FORMAT else notes.name)
+            archive.add(inside, inside.name)
+            archive.add(inside, "second.json")
+        assert read_trace(packed).events == read_trace(inside).events
+
+
+@pytest.mark.parametrize(
+    ("kinds", "backend"),
+    [
+        (("xpu_runtime", "kernel"), "xpu"),
+        (("mtia_runtime", "mtia_ccp_events"), "mtia"),
+        (("cuda_event", "cpu_op"), "cpu"),
+    ],
+)
+def test_other_accelerators(tmp_path: Path, kinds: tuple[str, str], backend: str) -> None:
+    events = [event(kind, kind, at, 1, (0, 3)) for at, kind in enumerate(kinds)]
+    trace = read_trace(written(tmp_path, events))
+    assert trace.backend == backend
+    assert any(row.is_gpu for row in trace.rows)
 
 
 EXPECTED = {
