@@ -27,9 +27,10 @@ NEXT_EVENT = re.compile(r"\}\s*,\s*(?=\{)")
 BETWEEN = re.compile(r"[\s,]*")
 # The profiler prints C++'s infinities and NaN as they are, for example as the bandwidth of a copy of no duration.
 NO_NUMBER = re.compile(r"([:\[,]\s*)[-+]?(?:inf(?:inity)?|nan(?:\(\w*\))?)(?=\s*[,\]}])", re.IGNORECASE)
-# Microseconds since 1970 with decimals have more digits than a float: versions before baseTimeNanoseconds print them.
-LONG_TIME = re.compile(rb'"ts"\s*:\s*\d{16,}\.\d')
-DIGITS_OF_FLOAT = 15
+# Differences of floats are exact to half a nanosecond below 2**42 µs, 51 days. Times count from a quarter of a year's
+# beginning since baseTimeNanoseconds, and from 1970 before.
+LONG_TIME = re.compile(rb'"ts"\s*:\s*(?:4[4-9]|[5-9]\d|\d{3,})\d{11}\.\d')
+DIGITS_OF_FLOAT = 12
 
 
 def _exact(text: str) -> float | Decimal:
@@ -122,15 +123,13 @@ def _stream(file: TraceFile, pieces: Iterator[bytes], take: Take, list_key: str)
         grown = text.more()
         if not text.is_whole and (cut := _last_cut(text.rest)):
             try:
-                take(text.decoder.decode(f"[{text.rest[:cut].decode()}]"))
+                events = text.decoder.decode(f"[{text.rest[:cut].decode()}]")
                 text.rest = text.rest[cut + 1 :]
-                continue
             except (ValueError, RecursionError):
-                pass  # event by event
-        events, used, ended = _decode_each(file, text)
-        if events:
-            take(events)
-        text.rest = used
+                events, text.rest, ended = _decode_each(file, text)
+        else:
+            events, text.rest, ended = _decode_each(file, text)
+        take(events)
         if text.is_whole and not grown and not ended:
             break
     if not ended:

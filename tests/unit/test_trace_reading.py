@@ -123,6 +123,16 @@ def test_nanoseconds_since_1970_stay_exact(tmp_path: Path) -> None:
     assert whole.start_us == 43.877
 
 
+def test_nanoseconds_of_late_times_stay_exact(tmp_path: Path) -> None:
+    times = [8_123_456_789_012_439 + 1_001 * number for number in range(3000)]  # in ns, 94 days after the base
+    path = tmp_path / "trace.json"
+    row = '"ph": "X", "cat": "cpu_op", "pid": 1, "tid": 1, "dur": 0.5'
+    lines = [f'{{{row}, "ts": {time // 1000}.{time % 1000:03}}}' for time in times]
+    path.write_text(f'{{"traceEvents": [{", ".join(lines)}]}}')
+    trace = read_trace(path)
+    assert [round(item.start_us * 1000) for item in trace.events] == [time - times[0] for time in times]
+
+
 def test_what_encloses_comes_first(tmp_path: Path) -> None:
     events = [event("cpu_op", "inner", 5, 10), event("cpu_op", "outer", 5, 20), event("cpu_op", "first", 1, 1)]
     assert [item.name for item in read_trace(written(tmp_path, events)).events] == ["first", "outer", "inner"]
