@@ -14,6 +14,7 @@ changed           null without changes; else
                   gaps (of the row that computes most: row, and µs launch-bound, sync-bound, dependency-bound, no work)
   critical_path   operator, kind, path_us, total_us, tasks
   collectives     name, part, group, rank, calls, size_bytes, us, waiting_us
+  waits           rank, waited_for (rank), us: in the collectives that several traced ranks share
 moved             operator, kind, how (joined, left, longer, shorter), before_us, after_us
 bottleneck        one sentence
 notes
@@ -25,7 +26,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from predictor.replay.answer import ReplayAnswer, Replayed, measured
-from predictor.replay.collectives import collective_totals
+from predictor.replay.collectives import collective_totals, waits_between
 from predictor.replay.text import bottleneck
 from predictor.replay.traced_step import TracedStep
 
@@ -110,4 +111,5 @@ def _replayed(replay: Replayed) -> dict[str, object]:
         "ranks": _ranks(replay),
         "critical_path": path,
         "collectives": [total._asdict() for total in collective_totals(replay.step, replay.replay.spans)],
+        "waits": [wait._asdict() for wait in waits_between(replay.step, replay.replay.spans)],
     }

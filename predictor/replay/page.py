@@ -18,6 +18,7 @@ from predictor.replay.text import (
     gap_words,
     path_cells,
     shown_parts,
+    wait_lines,
 )
 from predictor.report.page.style import STYLE
 from predictor.report.text import duration
@@ -167,4 +168,5 @@ def _collectives(shown: Replayed) -> str:
     return _section(
         "Collectives of a rank",
         _table(["name", *COLLECTIVE_HEAD], [[total.name, *collective_cells(total)] for total in totals]),
+        "".join(f"<p>{escape(line)}</p>" for line in wait_lines(shown, LISTED)),
     )

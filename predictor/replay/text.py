@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from predictor.replay.answer import ReplayAnswer, Replayed
 from predictor.replay.breakdown import PRINTED, RankParts
-from predictor.replay.collectives import CollectiveTotals, collective_totals
+from predictor.replay.collectives import CollectiveTotals, collective_totals, waits_between
 from predictor.replay.critical import PathShare
 from predictor.report.text import TITLE, duration, wrapped
 
@@ -254,4 +254,13 @@ def _collectives(replay: Replayed, top: int) -> list[str]:
     listed = totals[:top]
     labels = ["Collectives of a rank", *(f"  {total.name}" for total in listed)]
     rows = [COLLECTIVE_HEAD, *map(collective_cells, listed)]
-    return ["", *_columns(labels, list(zip(*rows, strict=True)))]
+    return ["", *_columns(labels, list(zip(*rows, strict=True))), *wait_lines(replay, top)]
+
+
+def wait_lines(replay: Replayed, top: int) -> list[str]:
+    """Return who waits for whom in collectives, a line each."""
+    return [
+        f"Rank {wait.rank} waits {in_ms(wait.us, replay.step_us)} ms for rank {wait.waited_for}."
+        for wait in waits_between(replay.step, replay.replay.spans)[:top]
+        if wait.us > SMALLEST_PART * replay.step_us
+    ]

@@ -53,6 +53,7 @@ class TracedStep:
         measured_us: the step as measured, from the start of the first rank to the end of the last one.
         arrivals: of a collective that several traced ranks share, the position of this rank's arrival at it by the
             position of its transfer, which begins when all have arrived.
+        meetings: of every such collective the positions of its transfers.
         starts_us: of every rank's step, after the first rank's.
         costs: of tasks whose time is no longer a measured one, by position.
         added: collectives of a change, by position; their ``task`` is ADDED.
@@ -65,6 +66,7 @@ class TracedStep:
     roles: Sequence[Role]
     measured_us: float
     arrivals: Mapping[int, int] = field(default_factory=dict)
+    meetings: Sequence[tuple[int, ...]] = ()
     starts_us: Sequence[float] = (0.0,)
     costs: Mapping[int, Cost] = field(default_factory=dict)
     added: Mapping[int, Collective] = field(default_factory=dict)
@@ -178,7 +180,11 @@ def joined(graph: GlobalGraph) -> TracedStep:
     }
     starts = [graph.start(local.rank) for local in graph.ranks]
     measured_us = max(start + local.step_us for start, local in zip(starts, graph.ranks, strict=True))
-    return TracedStep(graph.ranks, graph.tasks, roles, measured_us, arrivals, starts)
+    meetings = [
+        tuple(graph.position(member.rank, member.task) for member in collective.members)
+        for collective in graph.collectives
+    ]
+    return TracedStep(graph.ranks, graph.tasks, roles, measured_us, arrivals, meetings, starts)
 
 
 def waiting_also(task: GraphTask, others: Sequence[int]) -> GraphTask:
