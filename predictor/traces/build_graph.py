@@ -19,7 +19,7 @@ from predictor.traces.local_graph import NO_OPERATOR, EdgeKind, LocalGraph
 from predictor.traces.operator_tasks import traced_operators
 from predictor.traces.operators import OperatorTable, operator_table
 from predictor.traces.step_events import StepEvents, step_events
-from predictor.traces.steps import choose_step
+from predictor.traces.steps import StepWindow, choose_step
 from predictor.traces.stream_edges import StreamEdges, add_stream_edges
 from predictor.traces.streams import add_streams, submissions, typical_latencies
 from predictor.traces.synchronization import Synchronization, Synchronizer, waiting_calls
@@ -37,7 +37,11 @@ def local_graph(trace: RankTrace, step: int | None = None) -> LocalGraph:
     Raises:
         RecordError: there is no such step.
     """
-    window = choose_step(trace, step)
+    return graph_between(trace, choose_step(trace, step))
+
+
+def graph_between(trace: RankTrace, window: StepWindow) -> LocalGraph:
+    """Return the local dataflow graph of any part of a trace, such as an annotation, as of a step."""
     events = step_events(trace, window.label, window.start_us, window.end_us, ties(trace))
     threads = _threads(trace, events)
     table = operator_table(trace, events, threads)
