@@ -25,6 +25,9 @@ def add(commands: Commands) -> None:
     command.add_argument("--global-batch", type=int, metavar="N", help="samples to split over all ranks (as traced)")
     command.add_argument("--multiple", type=int, default=1, metavar="N", help="of which every rank's samples are (1)")
     command.add_argument(
+        "--most", nargs="+", type=int, default=(), metavar="N", help="samples that fit into one rank's memory on each"
+    )
+    command.add_argument(
         "--second", nargs="+", default=(), metavar="TRACE", help="of the same devices at another batch size"
     )
     command.add_argument("--second-samples", nargs="+", type=int, default=(), metavar="N", help="of these")
@@ -44,6 +47,7 @@ def answer(arguments: argparse.Namespace) -> str:
         arguments.samples,
         arguments.global_batch,
         arguments.multiple,
+        arguments.most,
         arguments.second,
         arguments.second_samples,
         arguments.step,

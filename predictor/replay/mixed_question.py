@@ -32,6 +32,7 @@ class MixedQuestion:
         samples: of one step of one rank of each trace; () where the batch is not to be split.
         global_batch: samples of all ranks; None: as traced.
         multiple: of which every rank's samples are.
+        most: samples that fit into the memory of one rank on each device; () for any.
         second: traces of the same devices at another batch size; () for none.
         second_samples: theirs.
         step: of the traces; None: as ``choose_step`` chooses.
@@ -42,6 +43,7 @@ class MixedQuestion:
     samples: Sequence[int] = ()
     global_batch: int | None = None
     multiple: int = 1
+    most: Sequence[int] = ()
     second: Sequence[str] = ()
     second_samples: Sequence[int] = ()
     step: int | None = None
@@ -76,19 +78,31 @@ def answer(question: MixedQuestion) -> MixedAnswer:
     """
     counts = _one_each("--ranks", question.ranks, question.devices) or [1] * len(question.devices)
     samples = _one_each("--samples", question.samples, question.devices)
-    if not samples and (question.second or question.global_batch is not None or question.multiple != 1):
+    asks_for_split = question.second or question.most or question.global_batch is not None or question.multiple != 1
+    if not samples and asks_for_split:
         raise ConfigError("--samples is missing; splitting a batch needs the samples of a step of each trace")
     devices = [device for device, count in zip(question.devices, counts, strict=True) for _ in range(count)]
     opened = _Opened(question.step, [*question.devices, *question.second])
     places = [opened.place(device, devices[:rank].count(device)) for rank, device in enumerate(devices)]
     graph = mixed_graph(places)
     of_rank = [size for size, count in zip(samples, counts, strict=bool(samples)) for _ in range(count)]
-    times = list(_of_two(question, opened, places, of_rank)) if question.second else None
-    split = (
-        balance(places, of_rank, question.global_batch, times=times, multiple=question.multiple) if samples else None
-    )
+    split = _balance(question, opened, places, of_rank, counts) if samples else None
     notes = dict.fromkeys([*opened.notes, *graph.notes])
     return MixedAnswer(devices, graph, replay_global(graph), _bounds_us(opened, devices), split, tuple(notes))
+
+
+def _balance(
+    question: MixedQuestion, opened: _Opened, places: Sequence[Place], samples: Sequence[int], counts: Sequence[int]
+) -> Balance:
+    room = _one_each("--most", question.most, question.devices)
+    return balance(
+        places,
+        samples,
+        question.global_batch,
+        times=list(_of_two(question, opened, places, samples)) if question.second else None,
+        multiple=question.multiple,
+        most=[most for most, count in zip(room, counts, strict=True) for _ in range(count)] if room else None,
+    )
 
 
 def _one_each(option: str, values: Sequence[int], devices: Sequence[str]) -> list[int]:
