@@ -6,17 +6,16 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median, quantiles
-from typing import Literal
+from typing import Literal, Protocol
 
 from predictor.costs.catalogue import catalogue
 from predictor.costs.cost import Cost, Source
-from predictor.costs.operator import Direction
-from predictor.costs.published import PublishedSystem
+from predictor.costs.operator import Direction, Operator, Shape
 from predictor.precision.device_sheets import DeviceSheet, pass_work
 from predictor.precision.measured_costs import MeasuredCosts
 from predictor.precision.operator_config import OperatorConfig
 from predictor.precision.operator_graph import OperatorGraph, OperatorNode, Precision
-from predictor.precision.work_of_shapes import WorkKind, product_dims, shape_work
+from predictor.precision.work_of_shapes import MULTIPLIES, WorkKind, product_dims, shape_work
 
 Pass = Literal["forward", "backward"]
 Key = tuple[str, tuple[tuple[int, ...], ...], Precision, Pass]
@@ -104,10 +103,17 @@ class MeasuredSource:
         )
 
 
+class TimesOperators(Protocol):
+    """A system whose regressors time operators, such as ``predictor.costs.published.PublishedSystem``."""
+
+    def cost(self, operator: Operator, direction: Direction, shape: Shape) -> Cost:
+        """Return the cost of one call."""
+
+
 class RegressorSource:
     """Published regressors of matrix products of one system, one opened per precision."""
 
-    def __init__(self, systems: Mapping[Precision, PublishedSystem], config: OperatorConfig) -> None:
+    def __init__(self, systems: Mapping[Precision, TimesOperators], config: OperatorConfig) -> None:
         """Take the system as measured in each precision."""
         self._systems, self._config = systems, config
         self._operator = catalogue()[LINEAR_REGRESSOR]
@@ -144,17 +150,23 @@ class PhysicsSource:
     def cost(self, node: OperatorNode, precision: Precision, step_pass: Pass, traced_us: float) -> Cost | None:
         """Return the traced time times a ratio; anything between that, the ratio of the bytes and 1 is possible."""
         kind = self._config.of(self._config.work, node.name)
-        if kind is None:
+        by_bytes = precision.bytes / node.traced.bytes
+        ratio = self._ratio(node, precision, step_pass, kind, by_bytes)
+        if ratio is None:
             return None
-        if kind is WorkKind.VIEW:
-            return Cost(traced_us, traced_us, traced_us, Source.ANALYTIC)
+        bounds = (ratio, 1.0) if kind is WorkKind.VIEW else (ratio, by_bytes, 1.0)
+        return Cost(traced_us * ratio, traced_us * min(bounds), traced_us * max(bounds), Source.ANALYTIC)
+
+    def _ratio(
+        self, node: OperatorNode, precision: Precision, step_pass: Pass, kind: WorkKind | None, by_bytes: float
+    ) -> float | None:
+        if kind is None or kind is WorkKind.VIEW:
+            return None if kind is None else 1.0
+        if kind not in MULTIPLIES:  # as many elements in any precision, so that no shape is needed
+            return by_bytes
         work = shape_work(kind, node.shapes, node.output_numel)
         if work is None:
             return None
         flops, elements = pass_work(work, step_pass == "backward")
         new, old = (self._sheet.us(flops, elements, each) for each in (precision, node.traced))
-        if new is None or old is None or old <= 0.0:
-            return None
-        ratio = new / old
-        bounds = (ratio, precision.bytes / node.traced.bytes, 1.0)
-        return Cost(traced_us * ratio, traced_us * min(bounds), traced_us * max(bounds), Source.ANALYTIC)
+        return None if new is None or not old else new / old
