@@ -108,26 +108,35 @@ def chakra_files(
     """
     waits = _dependencies(tasks)
     signals = _signals(tasks, work, waits)
-    received: defaultdict[int, list[int]] = defaultdict(list)
-    for signal in signals:
-        received[signal.after].append(signal.receive)
     nodes: defaultdict[int, list[ChakraNode]] = defaultdict(list)
     left_us: defaultdict[tuple[int, str], float] = defaultdict(float)
+    next_id = len(tasks) + 2 * len(signals)
     for position, task in enumerate(tasks):
         stream = (task.rank, task.stream)
         exact = task.duration_us + left_us[stream]
         duration = max(0, round(exact))
         left_us[stream] = exact - duration
-        deps = [before for before in waits[position] if tasks[before].rank == task.rank] + received[position]
+        deps: list[int] = []
+        behind: defaultdict[int, list[int]] = defaultdict(list)  # by whole microseconds of lag
+        for before, lag_us in waits[position].items():
+            if tasks[before].rank == task.rank:
+                behind[round(lag_us)].append(before)
+            elif (before, position) in signals:
+                behind[round(lag_us)].append(signals[before, position].receive)
+        for lag, befores in behind.items():
+            if lag:
+                nodes[task.rank].append(_lag_node(next_id, task, lag, befores))
+                befores, next_id = [next_id], next_id + 1
+            deps += befores
         nodes[task.rank].append(_node(position, task, duration, deps, work.get(position), groups))
-    for signal in signals:
+    for signal in signals.values():
         nodes[tasks[signal.before].rank].append(_end_of(signal, tasks, SEND))
         nodes[tasks[signal.after].rank].append(_end_of(signal, tasks, RECEIVE))
     return {rank: ChakraFile(nodes[rank]) for rank in sorted(nodes)}
 
 
-def _dependencies(tasks: Sequence[GraphTask]) -> list[list[int]]:
-    """Return what every task waits for, the task before it on its stream first.
+def _dependencies(tasks: Sequence[GraphTask]) -> list[dict[int, float]]:
+    """Return what every task waits for, the task before it on its stream first, and the lags.
 
     Raises:
         GraphError: a task waits for one that does not exist.
@@ -135,13 +144,17 @@ def _dependencies(tasks: Sequence[GraphTask]) -> list[list[int]]:
     last: dict[tuple[int, str], int] = {}
     waits = []
     for position, task in enumerate(tasks):
-        before = [last[task.rank, task.stream]] if task.is_exclusive and (task.rank, task.stream) in last else []
-        if task.is_exclusive:
-            last[task.rank, task.stream] = position
         unknown = [number for number in task.after if not 0 <= number < len(tasks)]
         if unknown:
             raise GraphError(f"task {position} ({task.name}) waits for task {unknown[0]} of {len(tasks)}")
-        waits.append(list(dict.fromkeys([*before, *task.after])))
+        wait: dict[int, float] = {}
+        if task.is_exclusive:
+            if (task.rank, task.stream) in last:
+                wait[last[task.rank, task.stream]] = 0.0
+            last[task.rank, task.stream] = position
+        for before, lag_us in zip(task.after, task.lags_us or (0.0,) * len(task.after), strict=True):
+            wait[before] = max(lag_us, wait.get(before, 0.0))
+        waits.append(wait)
     return waits
 
 
@@ -154,7 +167,9 @@ class _Signal(NamedTuple):
     receive: int
 
 
-def _signals(tasks: Sequence[GraphTask], work: Mapping[int, TaskWork], waits: Iterable[Iterable[int]]) -> list[_Signal]:
+def _signals(
+    tasks: Sequence[GraphTask], work: Mapping[int, TaskWork], waits: Iterable[Iterable[int]]
+) -> dict[tuple[int, int], _Signal]:
     """Return the waits across ranks of tasks that do not communicate; their nodes come behind those of tasks."""
     pairs = [
         (before, after)
@@ -162,8 +177,14 @@ def _signals(tasks: Sequence[GraphTask], work: Mapping[int, TaskWork], waits: It
         for before in befores
         if tasks[before].rank != tasks[after].rank and not isinstance(work.get(after), Communication)
     ]
-    first = len(tasks)
-    return [_Signal(*pair, first + 2 * number, first + 2 * number + 1) for number, pair in enumerate(pairs)]
+    ends = range(len(tasks), len(tasks) + 2 * len(pairs), 2)
+    return {pair: _Signal(*pair, end, end + 1) for pair, end in zip(pairs, ends, strict=True)}
+
+
+def _lag_node(number: int, task: GraphTask, lag: int, befores: Sequence[int]) -> ChakraNode:
+    """Return what a task waits for after its predecessors; work of the host, which keeps no GPU busy."""
+    attributes = {"is_cpu_op": Attribute("bool", True)}
+    return ChakraNode(number, f"lag of {task.name}", NodeType.COMP, (), tuple(befores), 0, lag, attributes=attributes)
 
 
 def _end_of(signal: _Signal, tasks: Sequence[GraphTask], kind: str) -> ChakraNode:

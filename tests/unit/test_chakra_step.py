@@ -10,6 +10,7 @@ import pytest
 from predictor.timeline.graph import GraphError, GraphTask, replay_graph
 from predictor.traces.chakra_file import ChakraFile, ChakraNode, NodeType, read_chakra_file
 from predictor.traces.chakra_step import Communication, Computation, TaskWork, chakra_files, write_chakra
+from tests.unit.chakra_simulator import meetings, simulated_us, values
 
 TASKS = [
     GraphTask("forward", 0, "compute", 10.4),
@@ -38,10 +39,6 @@ def by_name(file: ChakraFile, name: str) -> ChakraNode:
     return node
 
 
-def values(node: ChakraNode) -> dict[str, object]:
-    return {name: attribute.value for name, attribute in node.attributes.items()}
-
-
 def test_a_file_of_every_rank(tmp_path: Path) -> None:
     paths = write_chakra(tmp_path / "new", TASKS, WORK, GROUPS)
     assert [path.name for path in paths] == ["step.0.et", "step.1.et"]
@@ -64,6 +61,21 @@ def test_rounding_keeps_the_time_of_a_stream() -> None:
     tasks = [GraphTask(f"t{number}", 0, "compute", 0.3) for number in range(1000)]
     (file,) = chakra_files(tasks, {}, {}).values()
     assert sum(node.duration_us for node in file.nodes) == 300
+
+
+def test_a_lag_is_a_node_of_the_host() -> None:
+    tasks = [
+        GraphTask("a", 0, "compute", 5.0),
+        GraphTask("b", 0, "other", 6.0),
+        GraphTask("c", 0, "third", 1.0, (0, 1), (8.0, 8.0)),
+        GraphTask("d", 1, "compute", 1.0, (0,), (4.0,)),
+    ]
+    files = chakra_files(tasks, {}, {})
+    lag = by_name(files[0], "lag of c")
+    assert (lag.duration_us, lag.data_deps, values(lag)) == (8, (0, 1), {"is_cpu_op": True})
+    assert by_name(files[0], "c").data_deps == (lag.id,)
+    assert by_name(files[1], "lag of d").data_deps == (by_name(files[1], "a before d").id,)
+    assert simulated_us(files) == replay_graph(tasks).makespan_us == 15.0
 
 
 def test_a_message_has_two_ends() -> None:
@@ -101,37 +113,11 @@ def test_every_dependency_is_on_the_rank_and_no_identity_is_repeated() -> None:
         assert all(set(node.data_deps) <= set(identities) for node in file.nodes)
 
 
-def simulated_us(files: dict[int, ChakraFile], message_us: float) -> float:
-    """Time the files as a network of no contention does: a collective and a message wait for their partners."""
-    tasks, position = [], {}
-    order = [(rank, node) for rank, file in files.items() for node in file.nodes]
-    for number, (rank, node) in enumerate(order):
-        position[rank, node.id] = number
-    for rank, node in order:
-        after = [position[rank, before] for before in node.data_deps]
-        told = values(node)
-        is_communication = node.type is not NodeType.COMP
-        if is_communication:
-            partners = [
-                (other, twin)
-                for other, twin in order
-                if other != rank
-                and twin.type is not NodeType.COMP
-                and (twin.name, values(twin).get("comm_tag")) == (node.name, told.get("comm_tag"))
-            ]
-            after += [position[other, before] for other, twin in partners for before in twin.data_deps]
-        lasts = message_us if is_communication else float(node.duration_us)
-        tasks.append(GraphTask(node.name, rank, f"{node.id}", lasts, tuple(after), (), False))
-    return replay_graph(tasks).makespan_us
-
-
 def test_what_is_written_takes_as_long_as_the_step() -> None:
     whole = [task._replace(duration_us=float(round(task.duration_us))) for task in TASKS]
-    whole = [
-        task._replace(duration_us=0.0) if isinstance(WORK.get(position), Communication) else task
-        for position, task in enumerate(whole)
-    ]
-    assert simulated_us(chakra_files(whole, WORK, GROUPS), 0.0) == replay_graph(whole).makespan_us
+    files = chakra_files(whole, WORK, GROUPS)
+    assert simulated_us(files) == replay_graph(whole).makespan_us
+    assert all(len(partners) == 2 for partners in meetings(files).values())
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from predictor.traces.closed import RecordError
 from predictor.traces.execution_trace import NO_NODE, ExecutionTensor, read_execution_trace
 from predictor.traces.kineto import read_trace
 from predictor.traces.linking import link
+from predictor.traces.steps import choose_step
 from tests.unit.kineto_traces import Event, event, public_trace, written
 
 THREAD = "[pytorch|profiler|execution_trace|thread]"
@@ -217,3 +218,26 @@ def test_public_resnet() -> None:
     children = execution.children()
     assert len(children[NO_NODE]) == 1
     assert sum(map(len, children.values())) == len(execution.nodes)
+
+
+def test_what_the_installed_torch_writes_is_read_and_tied_whole(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch", reason="no torch to record with")
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    observer = torch.profiler.ExecutionTraceObserver().register_callback(str(tmp_path / "et.json"))
+    cpu = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=cpu, record_shapes=True, execution_trace_observer=observer) as profiler:
+        for _ in range(2):
+            model(torch.ones(2, 8)).sum().backward()
+            optimizer.step()
+            profiler.step()
+    profiler.export_chrome_trace(str(tmp_path / "trace.json.gz"))
+    trace = read_trace(tmp_path / "trace.json.gz")
+    execution = read_execution_trace(tmp_path / "et.json")
+    assert (trace.backend, trace.notes, execution.notes) == ("cpu", (), [])
+    assert {arrow.kind for arrow in trace.arrows} == {"fwdbwd"}
+    assert choose_step(trace).label == "step 1 (to SGD.step)"  # the profiler counts steps with a schedule only
+    tied = link(trace, execution)
+    assert tied.by == "record function"
+    calls = [node for node in execution.nodes if not node.name.startswith("[pytorch|profiler|")]
+    assert len(tied.nodes) >= 0.95 * len(calls) > 0  # the observers begin and end one after the other
