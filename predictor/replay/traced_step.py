@@ -141,11 +141,6 @@ def role_of(local: LocalGraph, rank: int, position: int) -> Role:
     )
 
 
-def operator_cost(operator: TracedOperator) -> Cost:
-    """Return a traced operator's time: measured once, so its interval is the time itself."""
-    return Cost(operator.us, operator.us, operator.us, Source.MEASURED)
-
-
 def operators(step: TracedStep) -> Iterator[tuple[int, int, TracedOperator]]:
     """Yield every traced operator with its rank and its position in that rank's graph."""
     for rank, local in enumerate(step.ranks):
