@@ -83,6 +83,17 @@ def test_changes_reach_all_ranks(text: str, faster_us: float) -> None:
         assert parts.step_us == pytest.approx(answer.after.step_us)
 
 
+def test_many_ranks_are_cut_in_the_table_and_not_in_the_json() -> None:
+    ranks = [replace(gpu_rank(), rank=rank, world_size=20) for rank in range(20)]
+    answer = answered(joined(global_graph(ranks)), (), NO_MEANS)
+    text = render(answer)
+    assert "4 more ranks: --json has all." in text
+    assert "rank 15" in text
+    assert "rank 16" not in text
+    assert all(len(line) <= 100 for line in text.splitlines())
+    assert len(to_json(answer, [])["replayed"]["ranks"]) == 20
+
+
 def test_a_collective_counts_once_on_each_rank() -> None:
     answer = answered(step(), ["communication*=0.5"], NO_MEANS)
     assert answer.applied[0].touched.what == "2 collectives"
