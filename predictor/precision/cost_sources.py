@@ -19,6 +19,7 @@ from predictor.precision.work_of_shapes import MULTIPLIES, WorkKind, product_dim
 
 Pass = Literal["forward", "backward"]
 Key = tuple[str, tuple[tuple[int, ...], ...], Precision, Pass]
+MOST_OF_ROOFLINE = 10.0  # assumed: slower than that, something else than the work takes the time
 LINEAR_REGRESSOR = "ffn_up"  # any operator of the family of matrix products
 
 
@@ -148,25 +149,36 @@ class PhysicsSource:
         self._sheet, self._config = sheet, config
 
     def cost(self, node: OperatorNode, precision: Precision, step_pass: Pass, traced_us: float) -> Cost | None:
-        """Return the traced time times a ratio; anything between that, the ratio of the bytes and 1 is possible."""
-        kind = self._config.of(self._config.work, node.name)
-        by_bytes = precision.bytes / node.traced.bytes
-        ratio = self._ratio(node, precision, step_pass, kind, by_bytes)
-        if ratio is None:
-            return None
-        bounds = (ratio, 1.0) if kind is WorkKind.VIEW else (ratio, by_bytes, 1.0)
-        return Cost(traced_us * ratio, traced_us * min(bounds), traced_us * max(bounds), Source.ANALYTIC)
+        """Return the traced time times a ratio; anything between that, the ratio of the bytes and 1 is possible.
 
-    def _ratio(
-        self, node: OperatorNode, precision: Precision, step_pass: Pass, kind: WorkKind | None, by_bytes: float
-    ) -> float | None:
-        if kind is None or kind is WorkKind.VIEW:
-            return None if kind is None else 1.0
-        if kind not in MULTIPLIES:  # as many elements in any precision, so that no shape is needed
-            return by_bytes
+        Of an operator that takes long for its work, such as a small kernel, only MOST_OF_ROOFLINE times the roofline
+        scales.
+        """
+        kind = self._config.of(self._config.work, node.name)
+        if kind is None:
+            return None
+        if kind is WorkKind.VIEW:
+            return Cost(traced_us, traced_us, traced_us, Source.ANALYTIC)
+        by_bytes = precision.bytes / node.traced.bytes
+        limits = self._limits(node, precision, step_pass, kind)
+        if limits is None:
+            if kind in MULTIPLIES:
+                return None
+            ratio, scales = by_bytes, 1.0  # as many elements in any precision, so that no shape is needed
+        else:
+            old, new = limits
+            ratio, scales = new / old, min(1.0, MOST_OF_ROOFLINE * old / traced_us)
+        us = traced_us * (1.0 - scales + scales * ratio)
+        bounds = (us, traced_us * ratio, traced_us * by_bytes, traced_us)
+        return Cost(us, min(bounds), max(bounds), Source.ANALYTIC)
+
+    def _limits(
+        self, node: OperatorNode, precision: Precision, step_pass: Pass, kind: WorkKind
+    ) -> tuple[float, float] | None:
+        """Return the roofline in the traced and in another precision, µs; None where shapes or peaks are unknown."""
         work = shape_work(kind, node.shapes, node.output_numel)
         if work is None:
             return None
         flops, elements = pass_work(work, step_pass == "backward")
-        new, old = (self._sheet.us(flops, elements, each) for each in (precision, node.traced))
-        return None if new is None or not old else new / old
+        old, new = (self._sheet.us(flops, elements, each) for each in (node.traced, precision))
+        return None if new is None or not old else (old, new)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
 from math import prod
 from typing import NamedTuple
 
 from predictor.precision.cost_sources import TracedTimes
 from predictor.precision.dataflow import Call, Flow, RecordedFlow, guessed_flow, recorded_flow
+from predictor.precision.nesting import Inside
 from predictor.precision.operator_config import OperatorConfig, own_operators
 from predictor.precision.operator_graph import OperatorGraph, OperatorNode, Precision, Tensor
 from predictor.precision.rules import widest
@@ -18,7 +18,6 @@ from predictor.precision.work_of_shapes import output_numel
 from predictor.traces.execution_trace import ExecutionTrace
 from predictor.traces.local_graph import NO_OPERATOR, LocalGraph, TracedOperator
 
-CASTS = frozenset({"aten::to", "aten::_to_copy"})
 DTYPES = {
     "float": Precision.FP32,
     "c10::Half": Precision.FP16,
@@ -65,67 +64,36 @@ def operator_graph(
     nodes = []
     for number, (position, operator) in enumerate(zip(positions, operators, strict=True)):
         traced = _precision(local, inside, position, operator, config)
-        choices = config.choices(operator.name, local.backend, tuple(precisions))
-        if choices and traced not in choices:
-            choices = (traced,) if config.stays_fp32(operator.name, local.backend) else (*choices, traced)
-        nodes.append(
-            OperatorNode(
-                name=operator.name,
-                label=f"{operator.name}.{counts[operator.name]}",
-                depth=depths[number],
-                shapes=operator.shapes,
-                weight_numel=_weights(operator, config) if config.is_changeable(operator.name) else 0,
-                output_numel=outputs[number],
-                saved_numel=_saved(calls[number], outputs[number], config),
-                choices=choices,
-                forward=position,
-                backward=backward.get(position, ()),
-                traced=traced,
-            )
+        weights = _weights(operator, config) if config.is_changeable(operator.name) else ()
+        node = OperatorNode(
+            name=operator.name,
+            label=f"{operator.name}.{counts[operator.name]}",
+            depth=depths[number],
+            shapes=operator.shapes,
+            weight_numel=sum(weights),
+            output_numel=outputs[number],
+            saved_numel=_saved(calls[number], outputs[number], config),
+            choices=_choices(operator, local.backend, traced, precisions, config),
+            forward=position,
+            backward=backward.get(position, ()),
+            traced=traced,
+            weight_numels=weights,
         )
+        nodes.append(node)
         counts[operator.name] += 1
     others = (operator for operator in operators if not config.is_changeable(operator.name))
-    facts["other_weight_numel"] = sum(_weights(operator, config) for operator in others)
+    facts["other_weight_numel"] = sum(map(sum, (_weights(operator, config) for operator in others)))
     return OperatorGraph(nodes, [Tensor(*flow) for flow in flows], facts)
 
 
-@dataclass(frozen=True, slots=True)
-class Inside:
-    """How the operators of a step nest: those directly inside of each, and the backward operators tied to each."""
-
-    children: Mapping[int, Sequence[int]]
-    backward: Mapping[int, Sequence[int]]
-
-    @classmethod
-    def of(cls, local: LocalGraph) -> Inside:
-        """Read the nesting of a step."""
-        children: defaultdict[int, list[int]] = defaultdict(list)
-        backward: defaultdict[int, list[int]] = defaultdict(list)
-        for position, operator in enumerate(local.operators):
-            children[operator.parent].append(position)
-            if operator.forward != NO_OPERATOR and operator.step_pass == "backward":
-                backward[operator.forward].append(position)
-        return cls(children, backward)
-
-    def below(self, position: int) -> Iterator[int]:
-        """Yield an operator and all inside it."""
-        waiting = [position]
-        while waiting:
-            at = waiting.pop()
-            yield at
-            waiting += self.children.get(at, ())
-
-    def casts(self, local: LocalGraph, positions: Iterable[int]) -> list[int]:
-        """Return the outermost casts inside of operators."""
-        casts: list[int] = []
-        waiting = [child for position in positions for child in self.children.get(position, ())]
-        while waiting:
-            at = waiting.pop()
-            if local.operators[at].name in CASTS:
-                casts.append(at)
-            else:
-                waiting += self.children.get(at, ())
-        return casts
+def _choices(
+    operator: TracedOperator, backend: str, traced: Precision, wanted: Sequence[Precision], config: OperatorConfig
+) -> tuple[Precision, ...]:
+    """Return the precisions to choose between, the traced one included; none: as the inputs are."""
+    choices = config.choices(operator.name, backend, tuple(wanted))
+    if not choices or traced in choices:
+        return choices
+    return (traced,) if config.stays_fp32(operator.name, backend) else (*choices, traced)
 
 
 def _tracked(local: LocalGraph, inside: Inside, config: OperatorConfig) -> Iterator[int]:
@@ -199,9 +167,10 @@ def _activations(operator: TracedOperator, config: OperatorConfig) -> list[int]:
     ]
 
 
-def _weights(operator: TracedOperator, config: OperatorConfig) -> int:
+def _weights(operator: TracedOperator, config: OperatorConfig) -> tuple[int, ...]:
+    """Return the elements of each of an operator's weights."""
     positions = config.of(config.weights, operator.name) or ()
-    return sum(prod(operator.shapes[at]) for at in positions if at < len(operator.shapes) and operator.shapes[at])
+    return tuple(prod(operator.shapes[at]) for at in positions if at < len(operator.shapes) and operator.shapes[at])
 
 
 def _saved(call: Call, outputs: int, config: OperatorConfig) -> int:
