@@ -8,7 +8,8 @@ from fnmatch import fnmatchcase
 from predictor.base.errors import ConfigError, nearest
 from predictor.costs.cost import Cost, Source
 from predictor.precision.cost_sources import TracedTimes
-from predictor.precision.forward_graph import Inside, operator_graph, traced_times
+from predictor.precision.forward_graph import operator_graph, traced_times
+from predictor.precision.nesting import Inside
 from predictor.precision.operator_graph import OperatorGraph, OperatorNode, Precision
 from predictor.precision.plan_time import Cast, Costs, casts_of, propagate
 from predictor.replay.scaling import matches, nothing_matches

@@ -273,7 +273,8 @@ def _collectives(replay: Replayed, top: int) -> list[str]:
 def wait_lines(replay: Replayed, top: int) -> list[str]:
     """Return who waits for whom in collectives, a line each."""
     return [
-        f"Rank {wait.rank} waits {in_ms(wait.us, replay.step_us)} ms for rank {wait.waited_for}."
+        f"Collectives of rank {wait.rank} wait {in_ms(wait.us, replay.step_us)} ms for rank {wait.waited_for}, "
+        "beside other work or not."
         for wait in waits_between(replay.step, replay.replay.spans)[:top]
         if wait.us > SMALLEST_PART * replay.step_us
     ]

@@ -59,7 +59,7 @@ def test_the_measured_step_comes_back_with_the_waiting_apart() -> None:
     (wait,) = waits_between(answer.before.step, answer.before.replay.spans)
     assert (wait.rank, wait.waited_for) == (0, 1)
     assert wait.us == pytest.approx(LATE_US)
-    assert "Rank 0 waits 0.030 ms for rank 1." in render(answer)
+    assert "Collectives of rank 0 wait 0.030 ms for rank 1, beside other work or not." in render(answer)
     assert to_json(answer, [])["replayed"]["waits"] == [{"rank": 0, "waited_for": 1, "us": pytest.approx(LATE_US)}]
 
 
