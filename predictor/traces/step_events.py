@@ -79,11 +79,10 @@ def step_events(trace: RankTrace, label: str, start_us: float, end_us: float, ti
         category = event.category
         if category in ON_GPU or position in collectives:
             _take_started(step, events, position, ties)
-        elif (
-            event.row in workers or category not in ON_HOST or event.start_us >= end_us or event.end_us <= start_us
-        ):  # on workers' threads, parts of collectives
             continue
-        elif category is not Category.PYTHON or event.name.startswith(MODULE):
+        is_within = event.start_us < end_us and event.end_us > start_us
+        is_of_thread = category in ON_HOST and event.row not in workers  # there, parts of collectives
+        if is_within and is_of_thread and (category is not Category.PYTHON or event.name.startswith(MODULE)):
             host[event.row].append(position)
     step.host = dict(host)
     step.main_row = _main_row(events, host, label)

@@ -371,9 +371,9 @@ def test_parts_of_a_collective_on_its_thread_are_no_tasks() -> None:
 def test_gradients_of_micro_batches_that_are_not_reduced_are_in_no_bucket() -> None:
     made = HandMade()
     made.step(0, 2000)
-    for number, start in enumerate((0, 1000), start=1):
-        made.operator("aten::mul", start + 100, start + 150, sequence=number, forward_thread=0)
-        made.operator("MulBackward0", start + 200, start + 250, sequence=number, forward_thread=1)
+    for sequence, start in enumerate((0, 1000), start=1):
+        made.operator("aten::mul", start + 100, start + 150, sequence=sequence, forward_thread=0)
+        made.operator("MulBackward0", start + 200, start + 250, sequence=sequence, forward_thread=1)
         made.operator("torch::autograd::AccumulateGrad", start + 300, start + 350, forward_thread=1)
     made.operator("c10d::allreduce_", 1400, 1410, dims=[[[8]]])
     made.annotation("gloo:all_reduce", 1420, 1500, WORKER, dims=[[8]])
