@@ -108,7 +108,9 @@ def _add_threads(
         for before in wait.after:
             drafts.wait(task, before, EdgeKind.SYNC, 0.0)
         for row in wait.threads:
-            drafts.wait(task, drafts.last_by(row, wait.end_us), EdgeKind.WAKE)
+            before = drafts.last_by(row, wait.end_us)
+            drafts.wait(task, before, EdgeKind.WAKE)
+            synchronization.late_wakes += drafts.tasks[before].end_us < drafts.tasks[task].start_us
     waited = {task for waits in for_workers.values() for wait in waits for task in wait.after}
     join_workers(drafts, trace, step, table, [task for task in workers if task not in waited])
 
@@ -139,6 +141,7 @@ def _facts(
         "unexplained_gpu_us": round(edges.unexplained_us, 3),
         "contended_gpu_starts": edges.contended,
         "inferred_events": edges.inferred,
+        "unexplained_wakes": synchronization.late_wakes,
         "waits_for_unknown": synchronization.unknown,
         "unlaunched_gpu_tasks": sum(
             position not in step.launched_by for positions in step.gpu.values() for position in positions

@@ -9,6 +9,7 @@ libkineto/src/CuptiActivity.cpp for the fields of ``cuda_sync``.
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ DEVICE_CALLS = frozenset(
 )
 STREAM_CALLS = frozenset({"cudaStreamSynchronize", "cuStreamSynchronize"})
 EVENT_CALLS = frozenset({"cudaEventSynchronize", "cuEventSynchronize"})
+VARIANT = re.compile(r"_(ptsz|ptds|spt|v\d+)$")
 WAIT_EVENT_CALLS = frozenset({"cudaStreamWaitEvent", "cuStreamWaitEvent"})
 # What a call takes beside waiting at most: it ends this long after what it waited for at the latest.
 RETURN_US = 100.0
@@ -71,20 +73,23 @@ class Synchronization:
         idle: by thread, when it waited, by start.
         stream_waits: between streams.
         unknown: calls that wait for something that the trace does not show.
+        late_wakes: threads that began to work though no other one stopped just then; what woke them is unknown.
     """
 
     idle: dict[int, list[Idle]] = field(default_factory=dict)
     stream_waits: list[StreamWait] = field(default_factory=list)
     unknown: int = 0
+    late_wakes: int = 0
 
 
 def cuda_name(call: str) -> str:
-    """Return what CUDA calls a call of HIP.
+    """Return what CUDA calls a call of HIP, and a variant for another default stream or of another version.
 
-    >>> cuda_name("hipStreamSynchronize")
+    >>> cuda_name("hipStreamSynchronize_spt")
     'cudaStreamSynchronize'
     """
-    return "cuda" + call[3:] if call.startswith("hip") else call
+    name = VARIANT.sub("", call)
+    return "cuda" + name[3:] if name.startswith("hip") else name
 
 
 def waiting_calls(trace: RankTrace, step: StepEvents) -> set[int]:
@@ -123,7 +128,8 @@ class Synchronizer:
         self._step = step
         self._drafts = drafts
         self._streams = streams
-        self._numbers = {trace.rows[row].name: row for row in streams}
+        self._rows = trace.rows
+        self._numbers = {(trace.rows[row].process, trace.rows[row].name): row for row in streams}
         self._calls = {
             event.correlation: position
             for position, event in enumerate(trace.events)
@@ -217,7 +223,12 @@ class Synchronizer:
         event = self._events[position]
         record = self._records.get(position, UNKNOWN)
         if name in DEVICE_CALLS:
-            return [stream.last_launched_before(self._us(event.start_us)) for stream in self._streams.values()]
+            device = self._rows[self._events[record].row].process if record != UNKNOWN else None
+            return [
+                stream.last_launched_before(self._us(event.start_us))
+                for stream_row, stream in self._streams.items()
+                if device in (None, self._rows[stream_row].process)
+            ]
         if record != UNKNOWN:
             return [self._recorded(self._events[record], event, name in STREAM_CALLS)]
         if name in STREAM_CALLS:
@@ -234,11 +245,15 @@ class Synchronizer:
 
     def _recorded(self, record: TraceEvent, event: TraceEvent, is_stream: bool) -> int:
         """Return the task that a recorded wait is for."""
-        name = str(record.args.get("stream" if is_stream else "wait_on_stream", UNKNOWN))
-        if name not in self._numbers:
+        stream = self._stream(record, "stream" if is_stream else "wait_on_stream")
+        if stream is None:
             return ROOT
-        stream = self._streams[self._numbers[name]]
         return stream.last_launched_before(self._recorded_at(record, event, is_stream))
+
+    def _stream(self, record: TraceEvent, key: str) -> Stream | None:
+        """Return the stream, of the device that a record is of, with the number that it has under a key."""
+        row = self._numbers.get((self._rows[record.row].process, str(record.args.get(key))))
+        return None if row is None else self._streams[row]
 
     def _recorded_at(self, record: TraceEvent, event: TraceEvent, is_stream: bool = False) -> float:
         """Return when the event that is waited for was recorded, or the time of the call where that is unknown."""
@@ -264,12 +279,11 @@ class Synchronizer:
         called = self._us(event.start_us)
         record = self._records.get(position, UNKNOWN)
         if record != UNKNOWN:
-            args = self._events[record].args
-            waiting, awaited = str(args.get("stream")), str(args.get("wait_on_stream"))
-            if waiting in self._numbers and awaited in self._numbers and waiting != awaited:
-                task = self._streams[self._numbers[waiting]].first_launched_from(called)
-                recorded = self._recorded_at(self._events[record], event)
-                before = self._streams[self._numbers[awaited]].last_launched_before(recorded)
+            waiting = self._stream(self._events[record], "stream")
+            awaited = self._stream(self._events[record], "wait_on_stream")
+            if waiting is not None and awaited is not None and waiting is not awaited:
+                task = waiting.first_launched_from(called)
+                before = awaited.last_launched_before(self._recorded_at(self._events[record], event))
                 if ROOT not in (task, before):
                     yield StreamWait(task, before)
             return
