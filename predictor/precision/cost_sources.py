@@ -6,20 +6,20 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median, quantiles
-from typing import Literal
+from typing import Literal, Protocol
 
 from predictor.costs.catalogue import catalogue
 from predictor.costs.cost import Cost, Source
-from predictor.costs.operator import Direction
-from predictor.costs.published import PublishedSystem
+from predictor.costs.operator import Direction, Operator, Shape
 from predictor.precision.device_sheets import DeviceSheet, pass_work
 from predictor.precision.measured_costs import MeasuredCosts
 from predictor.precision.operator_config import OperatorConfig
 from predictor.precision.operator_graph import OperatorGraph, OperatorNode, Precision
-from predictor.precision.work_of_shapes import WorkKind, product_dims, shape_work
+from predictor.precision.work_of_shapes import MULTIPLIES, WorkKind, product_dims, shape_work
 
 Pass = Literal["forward", "backward"]
 Key = tuple[str, tuple[tuple[int, ...], ...], Precision, Pass]
+MOST_OF_ROOFLINE = 10.0  # assumed: slower than that, something else than the work takes the time
 LINEAR_REGRESSOR = "ffn_up"  # any operator of the family of matrix products
 
 
@@ -88,14 +88,23 @@ class MeasuredSource:
             if types.setdefault(key, row.dtypes) == row.dtypes:
                 samples[key] += row.samples_us
         self._costs = {key: sampled(times_us) for key, times_us in samples.items()}
+        self._on_cpu = table.device_kind == "cpu"
 
     def cost(self, node: OperatorNode, precision: Precision, step_pass: Pass, traced_us: float) -> Cost | None:
-        """Return the measured time; with the traced precision in the table too, the traced time times their ratio."""
+        """Return the measured time; with the traced precision in the table too, the traced time changed as theirs.
+
+        What a trace adds to both precisions is work of its own on a CPU, whose cores also run the collectives: it stays
+        as it is, and the difference of both measured times is what changes. Elsewhere, and where the trace has the
+        shorter time, the ratio of both does.
+        """
         family = self._config.family(node.name)
         there = self._costs.get((family, node.shapes, precision, step_pass))
         here = self._costs.get((family, node.shapes, node.traced, step_pass))
         if there is None or here is None or here.us <= 0.0 or traced_us <= 0.0:
             return there
+        beside_us = traced_us - here.us
+        if self._on_cpu and beside_us > 0.0:
+            return Cost(there.us + beside_us, there.low_us + beside_us, there.high_us + beside_us, Source.MEASURED)
         return Cost(
             traced_us * there.us / here.us,
             traced_us * there.low_us / max(here.high_us, here.us),
@@ -104,10 +113,17 @@ class MeasuredSource:
         )
 
 
+class TimesOperators(Protocol):
+    """A system whose regressors time operators, such as ``predictor.costs.published.PublishedSystem``."""
+
+    def cost(self, operator: Operator, direction: Direction, shape: Shape) -> Cost:
+        """Return the cost of one call."""
+
+
 class RegressorSource:
     """Published regressors of matrix products of one system, one opened per precision."""
 
-    def __init__(self, systems: Mapping[Precision, PublishedSystem], config: OperatorConfig) -> None:
+    def __init__(self, systems: Mapping[Precision, TimesOperators], config: OperatorConfig) -> None:
         """Take the system as measured in each precision."""
         self._systems, self._config = systems, config
         self._operator = catalogue()[LINEAR_REGRESSOR]
@@ -142,19 +158,36 @@ class PhysicsSource:
         self._sheet, self._config = sheet, config
 
     def cost(self, node: OperatorNode, precision: Precision, step_pass: Pass, traced_us: float) -> Cost | None:
-        """Return the traced time times a ratio; anything between that, the ratio of the bytes and 1 is possible."""
+        """Return the traced time times a ratio; anything between that, the ratio of the bytes and 1 is possible.
+
+        Of an operator that takes long for its work, such as a small kernel, only MOST_OF_ROOFLINE times the roofline
+        scales.
+        """
         kind = self._config.of(self._config.work, node.name)
         if kind is None:
             return None
         if kind is WorkKind.VIEW:
             return Cost(traced_us, traced_us, traced_us, Source.ANALYTIC)
+        by_bytes = precision.bytes / node.traced.bytes
+        limits = self._limits(node, precision, step_pass, kind)
+        if limits is None:
+            if kind in MULTIPLIES:
+                return None
+            ratio, scales = by_bytes, 1.0  # as many elements in any precision, so that no shape is needed
+        else:
+            old, new = limits
+            ratio, scales = new / old, min(1.0, MOST_OF_ROOFLINE * old / traced_us)
+        us = traced_us * (1.0 - scales + scales * ratio)
+        bounds = (us, traced_us * ratio, traced_us * by_bytes, traced_us)
+        return Cost(us, min(bounds), max(bounds), Source.ANALYTIC)
+
+    def _limits(
+        self, node: OperatorNode, precision: Precision, step_pass: Pass, kind: WorkKind
+    ) -> tuple[float, float] | None:
+        """Return the roofline in the traced and in another precision, µs; None where shapes or peaks are unknown."""
         work = shape_work(kind, node.shapes, node.output_numel)
         if work is None:
             return None
         flops, elements = pass_work(work, step_pass == "backward")
-        new, old = (self._sheet.us(flops, elements, each) for each in (precision, node.traced))
-        if new is None or old is None or old <= 0.0:
-            return None
-        ratio = new / old
-        bounds = (ratio, precision.bytes / node.traced.bytes, 1.0)
-        return Cost(traced_us * ratio, traced_us * min(bounds), traced_us * max(bounds), Source.ANALYTIC)
+        old, new = (self._sheet.us(flops, elements, each) for each in (node.traced, precision))
+        return None if new is None or not old else (old, new)

@@ -4,8 +4,8 @@ An operator costs what was traced in the precision that it was traced in. In ano
 knows it answers:
 
 trace       the same operator, by name and shapes, in a trace in that precision
-measured    a table of ``microbench traced``; where the table has the traced precision too, the traced time is scaled by
-            the ratio of both rows, so that what the trace adds to both (a cold cache, a busy neighbour) stays
+measured    a table of ``microbench traced``; where the table has the traced precision too, the traced time changes
+            by the ratio of both rows or, on a CPU whose cores run collectives too, by their difference
 regressors  published regressors of matrix products, as a ratio between precisions
 physics     max(FLOP ÷ peak, bytes ÷ bandwidth) of the shapes, as a ratio between precisions
 """
@@ -18,13 +18,13 @@ from typing import NamedTuple, Protocol
 
 from predictor.base.errors import ConfigError
 from predictor.costs.cost import ZERO, Cost, Source
-from predictor.costs.published import PublishedSystem
 from predictor.precision.casts import CastCosts
 from predictor.precision.cost_sources import (
     MeasuredSource,
     Pass,
     PhysicsSource,
     RegressorSource,
+    TimesOperators,
     TracedTimes,
     TraceSource,
 )
@@ -66,7 +66,7 @@ class PrecisionCosts:
         times: TracedTimes,
         traces: Sequence[TracedTimes] = (),
         measured: MeasuredCosts | None = None,
-        systems: Mapping[Precision, PublishedSystem] | None = None,
+        systems: Mapping[Precision, TimesOperators] | None = None,
         sheet: DeviceSheet | None = None,
         config: OperatorConfig | None = None,
     ) -> None:

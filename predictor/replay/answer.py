@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from predictor.base.errors import ConfigError
 from predictor.costs.cost import Source
 from predictor.replay.breakdown import RankParts, breakdown
 from predictor.replay.changes import Applied, Means, apply_changes, settings_of
-from predictor.replay.critical import Move, PathShare, moved, path_shares
+from predictor.replay.critical import Move, PathShare, moved, operator_shares
 from predictor.replay.idle import RowGaps, busiest_gaps
 from predictor.replay.traced_step import TracedStep, measured_spans
 from predictor.timeline.graph import GraphReplay
@@ -22,7 +23,8 @@ class Replayed:
         step: what was replayed.
         replay: times of its tasks.
         parts: of every rank.
-        path: operators on the critical path.
+        path: operators on the critical path, by their time on it.
+        operators: all of them, by their time in all.
         gaps: of every rank's row that computes most.
         bounds_us: the step with changed times at the ends of their intervals; None where all are measured or asked for.
     """
@@ -31,6 +33,7 @@ class Replayed:
     replay: GraphReplay
     parts: list[RankParts]
     path: list[PathShare]
+    operators: list[PathShare]
     gaps: list[RowGaps]
     bounds_us: tuple[float, float] | None
 
@@ -80,6 +83,11 @@ class ReplayAnswer:
         return self.before.step_us / self.measured_us - 1.0 if self.measured_us else 0.0
 
     @property
+    def error_words(self) -> str:
+        """Return the error in percent, with its sign; rounding leaves no negative zero."""
+        return f"{round(self.error, 4) + 0.0:+.2%}"
+
+    @property
     def ratio(self) -> float | None:
         """Return the changed step over the unchanged replay; None without changes."""
         return None if self.after is None else self.after.step_us / self.before.step_us
@@ -95,7 +103,13 @@ def measured(step: TracedStep) -> Replayed:
     spans = measured_spans(step)
     end_us = step.measured_us
     return Replayed(
-        step, GraphReplay(spans, end_us, [], {}), breakdown(step, spans, end_us), [], busiest_gaps(step, spans), None
+        step,
+        GraphReplay(spans, end_us, [], {}),
+        breakdown(step, spans, end_us),
+        [],
+        [],
+        busiest_gaps(step, spans),
+        None,
     )
 
 
@@ -104,7 +118,7 @@ def replayed(step: TracedStep) -> Replayed:
     replay = step.replay()
     parts = breakdown(step, replay.spans, replay.makespan_us)
     gaps = busiest_gaps(step, replay.spans)
-    return Replayed(step, replay, parts, path_shares(step, replay), gaps, step.bounds_us())
+    return Replayed(step, replay, parts, *operator_shares(step, replay), gaps, step.bounds_us())
 
 
 def answered(step: TracedStep, changes: Sequence[str], means: Means, notes: Sequence[str] = ()) -> ReplayAnswer:
@@ -115,6 +129,8 @@ def answered(step: TracedStep, changes: Sequence[str], means: Means, notes: Sequ
     """
     settings = settings_of(changes)
     before = replayed(step)
+    if not before.step_us:
+        raise ConfigError(f"{step.ranks[0].label}: nothing in it takes time, so there is nothing to replay")
     if not settings:
         return ReplayAnswer(before, notes=notes)
     changed, applied = apply_changes(step, settings, means)

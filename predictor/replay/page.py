@@ -11,13 +11,16 @@ from predictor.replay.collectives import collective_totals
 from predictor.replay.picture import COLOURS, picture_rows, timeline
 from predictor.replay.text import (
     COLLECTIVE_HEAD,
+    OPERATOR_HEAD,
     PATH_HEAD,
     bottleneck,
     changed_words,
     collective_cells,
     gap_words,
+    operator_cells,
     path_cells,
     shown_parts,
+    wait_lines,
 )
 from predictor.report.page.style import STYLE
 from predictor.report.text import duration
@@ -41,6 +44,7 @@ def page(answer: ReplayAnswer) -> str:
             f"<p>{escape(bottleneck(answer))} {escape(gap_words(shown))}</p>",
         ),
         _section("Critical path", _path(shown)),
+        _section("Operators of a rank", _operators(shown)),
         _section("What moved on the critical path", _moves(answer)) if answer.after is not None else "",
         _collectives(shown),
         _section("To know before trusting it", _listed([*answer.notes, *_change_notes(answer)])),
@@ -75,7 +79,7 @@ def _change_notes(answer: ReplayAnswer) -> list[str]:
 
 
 def _headline(answer: ReplayAnswer) -> str:
-    replay = f"replayed unchanged {duration(answer.before.step_us)}, {answer.error:+.2%}"
+    replay = f"replayed unchanged {duration(answer.before.step_us)}, {answer.error_words}"
     said = f"measured {duration(answer.measured_us)}; {replay}"
     if answer.after is not None:
         said = f"{changed_words(answer)}; {said}"
@@ -144,6 +148,11 @@ def _path(shown: Replayed) -> str:
     return _table(["operator", *PATH_HEAD], rows)
 
 
+def _operators(shown: Replayed) -> str:
+    rows = [[share.operator, *operator_cells(share, shown.step_us)] for share in shown.operators[:LISTED]]
+    return _table(["operator", *OPERATOR_HEAD], rows)
+
+
 def _moves(answer: ReplayAnswer) -> str:
     rows = [
         [
@@ -167,4 +176,5 @@ def _collectives(shown: Replayed) -> str:
     return _section(
         "Collectives of a rank",
         _table(["name", *COLLECTIVE_HEAD], [[total.name, *collective_cells(total)] for total in totals]),
+        "".join(f"<p>{escape(line)}</p>" for line in wait_lines(shown, LISTED)),
     )

@@ -53,6 +53,7 @@ class TracedStep:
         measured_us: the step as measured, from the start of the first rank to the end of the last one.
         arrivals: of a collective that several traced ranks share, the position of this rank's arrival at it by the
             position of its transfer, which begins when all have arrived.
+        meetings: of every such collective the positions of its transfers.
         starts_us: of every rank's step, after the first rank's.
         costs: of tasks whose time is no longer a measured one, by position.
         added: collectives of a change, by position; their ``task`` is ADDED.
@@ -65,11 +66,17 @@ class TracedStep:
     roles: Sequence[Role]
     measured_us: float
     arrivals: Mapping[int, int] = field(default_factory=dict)
+    meetings: Sequence[tuple[int, ...]] = ()
     starts_us: Sequence[float] = (0.0,)
     costs: Mapping[int, Cost] = field(default_factory=dict)
     added: Mapping[int, Collective] = field(default_factory=dict)
     replaced: Collection[int] = frozenset()
     overlaps: bool = True
+
+    def cost(self, position: int) -> Cost:
+        """Return a task's time: measured, unless a change gave it a cost."""
+        us = self.tasks[position].duration_us
+        return self.costs.get(position, Cost(us, us, us, Source.MEASURED))
 
     def entry(self, position: int) -> int:
         """Return the task that waits for what a collective needs of its own rank: its arrival where it has one."""
@@ -117,6 +124,12 @@ class TracedStep:
         return max((cost.source for cost in self.costs.values()), default=Source.MEASURED)
 
 
+def product(factor: Cost, cost: Cost) -> Cost:
+    """Return a cost times a factor that has an interval too; both ends multiply, the cautious choice."""
+    source = max(factor.source, cost.source)
+    return Cost(factor.us * cost.us, factor.low_us * cost.low_us, factor.high_us * cost.high_us, source)
+
+
 def pass_of(local: LocalGraph, task: int) -> OperatorPass:
     """Return the pass of the operator that a task belongs to; other: of none."""
     operator = local.tasks[task].operator
@@ -137,11 +150,6 @@ def role_of(local: LocalGraph, rank: int, position: int) -> Role:
         task.name if operator is None else operator.name,
         on_device or on_host,
     )
-
-
-def operator_cost(operator: TracedOperator) -> Cost:
-    """Return a traced operator's time: measured once, so its interval is the time itself."""
-    return Cost(operator.us, operator.us, operator.us, Source.MEASURED)
 
 
 def operators(step: TracedStep) -> Iterator[tuple[int, int, TracedOperator]]:
@@ -178,7 +186,11 @@ def joined(graph: GlobalGraph) -> TracedStep:
     }
     starts = [graph.start(local.rank) for local in graph.ranks]
     measured_us = max(start + local.step_us for start, local in zip(starts, graph.ranks, strict=True))
-    return TracedStep(graph.ranks, graph.tasks, roles, measured_us, arrivals, starts)
+    meetings = [
+        tuple(graph.position(member.rank, member.task) for member in collective.members)
+        for collective in graph.collectives
+    ]
+    return TracedStep(graph.ranks, graph.tasks, roles, measured_us, arrivals, meetings, starts)
 
 
 def waiting_also(task: GraphTask, others: Sequence[int]) -> GraphTask:

@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 from predictor.costs.cost import Cost, Source
 from predictor.precision.operator_graph import OperatorGraph, OperatorNode, Precision, Tensor
+from predictor.precision.plan_clock import PlanClock
 from predictor.precision.plan_time import PlanError, plan_time
 from predictor.precision.plans import fastest_plan, fastest_plan_under, least_sensitive_plan
+from predictor.precision.rules import PrecisionRules
 
 CHOICES = (Precision.FP32, Precision.FP16, Precision.INT8)
 AS_INPUT: tuple[Precision, ...] = ()
@@ -74,13 +76,17 @@ def all_plans(graph: OperatorGraph) -> list[dict[str, Precision]]:
 
 
 @settings(max_examples=120)
-@given(problems())
-def test_the_fastest_plan_is_the_fastest_of_all_plans(problem: tuple[OperatorGraph, TableCosts]) -> None:
+@given(problems(), st.booleans())
+def test_the_fastest_plan_is_the_fastest_of_all_plans(
+    problem: tuple[OperatorGraph, TableCosts], shares_casts: bool
+) -> None:
     graph, costs = problem
-    best = fastest_plan(graph, costs)
+    rules = PrecisionRules(shares_casts=shares_casts)
+    best = fastest_plan(graph, costs, rules)
     assert best.is_exact
-    assert isclose(best.us, plan_time(graph, best.plan, costs).us)
-    assert isclose(best.us, min(plan_time(graph, plan, costs).us for plan in all_plans(graph)))
+    assert isclose(best.us, plan_time(graph, best.plan, costs, rules).us)
+    assert isclose(best.us, PlanClock(graph, costs, rules).us(best.plan))
+    assert isclose(best.us, min(plan_time(graph, plan, costs, rules).us for plan in all_plans(graph)))
 
 
 @settings(max_examples=120)
@@ -135,12 +141,16 @@ def test_a_search_that_drops_states_or_labels_says_how_far_it_can_be_off(
     indicator = {node.label: {precision: float(precision.bytes) for precision in node.choices} for node in graph.nodes}
     sizes = [sum(indicator[label][precision] for label, precision in plan.items()) for plan in all_plans(graph)]
     budget = sorted(sizes)[len(sizes) // 2]
-    under = fastest_plan_under(graph, costs, sensitivity=budget, indicator=indicator, max_labels=max_labels)
-    within = [
-        us
-        for us, size in zip((plan_time(graph, plan, costs).us for plan in all_plans(graph)), sizes, strict=True)
-        if size <= budget
-    ]
+    timed = zip((plan_time(graph, plan, costs).us for plan in all_plans(graph)), sizes, strict=True)
+    within = [us for us, size in timed if size <= budget]
+    try:
+        under = fastest_plan_under(
+            graph, costs, sensitivity=budget, indicator=indicator, max_states=max_states, max_labels=max_labels
+        )
+    except PlanError:  # likewise, or to none within the budget
+        assert not best.is_exact or max_states < len(all_plans(graph))
+        return
+    assert under.resource <= budget + 1e-6
     assert under.lower_bound <= min(within) + 1e-6
     assert under.us >= min(within) - 1e-6
     assert not under.is_exact or isclose(under.us, min(within), abs_tol=1e-6)

@@ -6,10 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
+
+from predictor.timeline.graph import replay_graph
 from predictor.traces.build_graph import local_graph
 from predictor.traces.events import UNKNOWN, Category, RankTrace, Row, TraceEvent
 from predictor.traces.flows import arrows_of
 from predictor.traces.local_graph import Edge, EdgeKind, LocalGraph, TracedTask
+from predictor.traces.local_replay import graph_tasks_of, replay_local
 
 MAIN, ENGINE, WORKER, COMPUTE, NCCL = range(5)
 ROWS = (
@@ -116,3 +120,35 @@ def only(local: LocalGraph, name: str, kind: EdgeKind, occurrence: int = 0) -> E
 def slack(local: LocalGraph, name: str, edge: Edge, occurrence: int = 0) -> float:
     """Return how much later a task began than an edge allowed."""
     return task(local, name, occurrence).start_us - end(local, edge.task) - edge.lag_us
+
+
+def assert_as_measured(local: LocalGraph) -> None:
+    """Every task starts when it did, over an edge that allowed no earlier start."""
+    replay = replay_local(local)
+    assert replay.makespan_us == pytest.approx(local.step_us)
+    for place, (span, measured) in enumerate(zip(replay.spans, local.tasks, strict=True)):
+        assert span.start_us == pytest.approx(measured.start_us, abs=1e-6), measured
+        waits = [end(local, edge.task) + edge.lag_us for edge in measured.after]
+        assert max(waits, default=0.0) == pytest.approx(measured.start_us, abs=1e-6), (place, measured)
+        assert all(edge.lag_us >= 0.0 for edge in measured.after)
+
+
+def longer(local: LocalGraph, name: str, by_us: float, occurrence: int = 0) -> dict[str, float]:
+    """Return when tasks begin, by name, and the step, if a task takes longer; of one name the first task's."""
+    tasks = graph_tasks_of(local)
+    place = number(local, name, occurrence)
+    tasks[place] = tasks[place]._replace(duration_us=tasks[place].duration_us + by_us)
+    replay = replay_graph(tasks)
+    return {f"{span.name}": span.start_us for span in reversed(replay.spans)} | {"step": replay.makespan_us}
+
+
+def backward_on_its_thread() -> HandMade:
+    made = HandMade()
+    made.step(0, 1000)
+    made.operator("aten::linear", 100, 200, sequence=1, forward_thread=0)
+    made.operator("autograd::engine::evaluate_function: AddmmBackward0", 300, 600, ENGINE, sequence=1, forward_thread=1)
+    made.operator("AddmmBackward0", 310, 590, ENGINE, sequence=1, forward_thread=1)
+    made.operator("aten::mm", 320, 500, ENGINE)
+    made.annotation("Optimizer.step#SGD.step", 700, 900)
+    made.operator("aten::add_", 710, 800)
+    return made

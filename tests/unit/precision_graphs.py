@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from predictor.costs.cost import Cost, Source
 from predictor.precision.operator_graph import OperatorGraph, OperatorNode, Precision, Tensor
@@ -35,7 +36,7 @@ def node(
 def chain(*nodes: OperatorNode) -> OperatorGraph:
     """Return operators that each read the one before."""
     tensors = [Tensor(at, at + 1, nodes[at].output_numel) for at in range(len(nodes) - 1)]
-    return OperatorGraph(nodes, tensors)
+    return OperatorGraph([replace(node, depth=at) for at, node in enumerate(nodes)], tensors)
 
 
 class FixedCosts:

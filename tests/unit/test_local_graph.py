@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from predictor.timeline.graph import replay_graph
 from predictor.traces.events import Category
 from predictor.traces.gaps import GapKind, gaps
-from predictor.traces.local_graph import EdgeKind, LocalGraph, TaskKind
-from predictor.traces.local_replay import graph_tasks_of, replay_local
+from predictor.traces.local_graph import EdgeKind, TaskKind
 from tests.unit.hand_made_traces import (
     COMPUTE,
     ENGINE,
@@ -16,35 +14,16 @@ from tests.unit.hand_made_traces import (
     NCCL,
     WORKER,
     HandMade,
+    assert_as_measured,
+    backward_on_its_thread,
     edges,
     end,
+    longer,
     number,
     only,
     slack,
     task,
 )
-
-
-def assert_as_measured(local: LocalGraph) -> None:
-    """Every task starts when it did, over an edge that allowed no earlier start."""
-    replay = replay_local(local)
-    assert replay.makespan_us == pytest.approx(local.step_us)
-    for place, (span, measured) in enumerate(zip(replay.spans, local.tasks, strict=True)):
-        assert span.start_us == pytest.approx(measured.start_us, abs=1e-6), measured
-        waits = [end(local, edge.task) + edge.lag_us for edge in measured.after]
-        assert max(waits, default=0.0) == pytest.approx(measured.start_us, abs=1e-6), (place, measured)
-        assert all(edge.lag_us >= 0.0 for edge in measured.after)
-
-
-def longer(local: LocalGraph, name: str, by_us: float, occurrence: int = 0) -> LocalReplay:
-    tasks = graph_tasks_of(local)
-    place = number(local, name, occurrence)
-    tasks[place] = tasks[place]._replace(duration_us=tasks[place].duration_us + by_us)
-    replay = replay_graph(tasks)
-    return {f"{span.name}": span.start_us for span in reversed(replay.spans)} | {"step": replay.makespan_us}
-
-
-LocalReplay = dict[str, float]
 
 
 def test_thread_is_cut_into_tasks_of_the_innermost_operator() -> None:
@@ -213,18 +192,6 @@ def test_pageable_copy_blocks_its_thread() -> None:
     assert longer(local, "kernel", 100)["step"] == 1000
 
 
-def backward_on_its_thread() -> HandMade:
-    made = HandMade()
-    made.step(0, 1000)
-    made.operator("aten::linear", 100, 200, sequence=1, forward_thread=0)
-    made.operator("autograd::engine::evaluate_function: AddmmBackward0", 300, 600, ENGINE, sequence=1, forward_thread=1)
-    made.operator("AddmmBackward0", 310, 590, ENGINE, sequence=1, forward_thread=1)
-    made.operator("aten::mm", 320, 500, ENGINE)
-    made.annotation("Optimizer.step#SGD.step", 700, 900)
-    made.operator("aten::add_", 710, 800)
-    return made
-
-
 def test_threads_wake_each_other_around_the_backward_pass() -> None:
     local = backward_on_its_thread().graph("cpu")
     begin = next(
@@ -238,16 +205,6 @@ def test_threads_wake_each_other_around_the_backward_pass() -> None:
     assert_as_measured(local)
     assert longer(local, "aten::mm", 50)["step"] == 1050
     assert longer(local, "aten::linear", 50)["step"] == 1050
-
-
-def test_idle_thread_is_explained_by_the_thread_that_works() -> None:
-    local = backward_on_its_thread().graph("cpu")
-    idle = [(local.rows[gap.row], gap.start_us, gap.us, gap.kind) for gap in gaps(local)]
-    assert idle == [
-        ("thread 1", 300, 300, GapKind.DEPENDENCY),
-        ("thread 2", 0, 300, GapKind.DEPENDENCY),
-        ("thread 2", 600, 400, GapKind.NO_WORK),
-    ]
 
 
 def test_gloo_collective_follows_its_call_and_ends_the_wait() -> None:
@@ -368,33 +325,6 @@ def test_side_thread_without_a_reason_moves_with_the_main_thread() -> None:
     assert_as_measured(local)
 
 
-def test_gaps_of_a_stream_are_launch_sync_and_dependency_bound() -> None:
-    made = HandMade()
-    made.step(0, 2000)
-    made.launch("first", (10, 20), (20, 100))
-    made.call("cudaStreamSynchronize", 30, 105)
-    made.launch("after sync", (110, 120), (120, 200))
-    made.launch("after Python", (400, 410), (410, 500))
-    made.call("cudaEventRecord", 411, 412)
-    made.call("cudaStreamWaitEvent", 413, 414)
-    made.launch("ncclDevKernel_AllReduce", (415, 420), (502, 800), NCCL)
-    made.call("cudaStreamWaitEvent", 430, 431)
-    made.launch("after all-reduce", (440, 450), (803, 900))
-    local = made.graph()
-    stream = local.rows.index("stream 7")
-    explained = [(gap.us, gap.kind) for gap in gaps(local) if gap.row == stream]
-    assert explained == [
-        (20, GapKind.LAUNCH),
-        (20, GapKind.LAUNCH),
-        (210, GapKind.LAUNCH),
-        (303, GapKind.DEPENDENCY),
-        (1100, GapKind.NO_WORK),
-    ]
-    waited = next(gap.waited_for for gap in gaps(local) if gap.row == stream and gap.us == 303)
-    assert local.tasks[waited].name == "ncclDevKernel_AllReduce"
-    assert_as_measured(local)
-
-
 def test_step_without_a_gpu_or_a_thread_is_a_graph_too() -> None:
     only_kernels = HandMade()
     only_kernels.events = []
@@ -405,3 +335,59 @@ def test_step_without_a_gpu_or_a_thread_is_a_graph_too() -> None:
     assert_as_measured(local)
     assert MAIN not in {event.row for event in only_kernels.events}
     assert edges(local, "kernel", EdgeKind.ROW, 1)[0].lag_us == 10
+
+
+def test_launch_that_finds_the_queue_full_waits_for_the_gpu() -> None:
+    made = HandMade()
+    made.step(0, 70_000)
+    for place in range(600):
+        made.launch(f"kernel {place}", (10 * place, 10 * place + 5), (20 + 100 * place, 119 + 100 * place))
+    made.launch("one more", (6000, 7125), (60_020, 60_100))
+    local = made.graph()
+    wait = task(local, "cudaLaunchKernel", 600)
+    assert (wait.kind, wait.start_us, wait.duration_us) == (TaskKind.WAIT, 7119, 6)
+    assert local.tasks[only(local, "cudaLaunchKernel", EdgeKind.SYNC, 600).task].name == "kernel 70"
+    assert_as_measured(local)
+
+
+def test_parts_of_a_collective_on_its_thread_are_no_tasks() -> None:
+    made = HandMade()
+    made.step(0, 1000)
+    made.operator("c10d::_allgather_base_", 100, 120, dims=[[2000], [1000]])
+    made.annotation("gloo:all_gather", 130, 400, WORKER, dims=[[1000]])
+    made.operator("aten::copy_", 390, 398, WORKER)
+    made.operator("c10d::_reduce_scatter_base_", 600, 620, dims=[[500], [1000]])
+    made.annotation("gloo:all_reduce", 630, 700, WORKER, dims=[[1000]])
+    local = made.graph("cpu")
+    assert "aten::copy_" not in {operator.name for operator in local.operators}
+    assert [collective.name for collective in local.collectives] == ["all_gather", "reduce_scatter"]
+    assert [local.operators[local.tasks[collective.task].operator].name for collective in local.collectives] == [
+        "c10d::_allgather_base_",
+        "c10d::_reduce_scatter_base_",
+    ]
+    assert_as_measured(local)
+
+
+def test_gradients_of_micro_batches_that_are_not_reduced_are_in_no_bucket() -> None:
+    made = HandMade()
+    made.step(0, 2000)
+    for sequence, start in enumerate((0, 1000), start=1):
+        made.operator("aten::mul", start + 100, start + 150, sequence=sequence, forward_thread=0)
+        made.operator("MulBackward0", start + 200, start + 250, sequence=sequence, forward_thread=1)
+        made.operator("torch::autograd::AccumulateGrad", start + 300, start + 350, forward_thread=1)
+    made.operator("c10d::allreduce_", 1400, 1410, dims=[[[8]]])
+    made.annotation("gloo:all_reduce", 1420, 1500, WORKER, dims=[[8]])
+    local = made.graph("cpu")
+    ((gradient,),) = [collective.gradients for collective in local.collectives]
+    assert local.tasks[local.operators[gradient].tasks[0]].start_us == 1300
+
+
+def test_collectives_are_counted_in_the_order_in_which_they_were_given() -> None:
+    made = HandMade()
+    made.step(0, 1000)
+    made.operator("c10d::allreduce_", 100, 110, dims=[[[8]]])
+    made.operator("c10d::allreduce_", 120, 130, dims=[[[9]]])
+    made.annotation("gloo:all_reduce", 150, 300, WORKER, dims=[[9]], types=["float"])
+    made.annotation("gloo:all_reduce", 310, 400, WORKER, dims=[[8]], types=["float"])
+    local = made.graph("cpu")
+    assert [(collective.size_bytes, collective.order) for collective in local.collectives] == [(36, 1), (32, 0)]
