@@ -10,6 +10,7 @@ from predictor.traces.collective_names import collective_name
 from predictor.traces.events import UNKNOWN, RankTrace
 from predictor.traces.local_graph import (
     NO_OPERATOR,
+    NO_PEER,
     Collective,
     Edge,
     EdgeKind,
@@ -21,6 +22,8 @@ from predictor.traces.operators import GRADIENT, OperatorTable
 from predictor.traces.step_events import StepEvents
 
 NAME, GROUP, RANKS, SIZE = "Collective name", "Process Group Name", "Process Group Ranks", "Group size"
+# Of a send and of a receive: the rank at the other end, counted in the job (torch/csrc/profiler/util.cpp).
+PEERS = {"send": "Dst Rank", "recv": "Src Rank"}
 ELEMENTS = ("In msg nelems", "Out msg nelems")
 # Bytes of an element, by c10's names of types and those of ``record_param_comms``.
 BYTES = {
@@ -67,6 +70,7 @@ def collectives_of(
                 size_bytes=_size_bytes(says),
                 order=orders[number],
                 gradients=buckets.get(tasks[number].operator, ()),
+                peer=_peer(names[number], says),
             )
         )
     return result
@@ -105,6 +109,12 @@ def _described(trace: RankTrace, step: StepEvents, table: OperatorTable, task: T
 
 def _text(value: object) -> str:
     return "" if value is None else str(value)
+
+
+def _peer(name: str, says: Mapping[str, object]) -> int:
+    """Return the rank at the other end of a message; NO_PEER where the trace does not say."""
+    told = _text(says.get(PEERS.get(name, "")))
+    return int(told) if told.isdecimal() else NO_PEER
 
 
 def _ranks(value: object) -> tuple[int, ...]:
