@@ -148,7 +148,7 @@ def _facts(
         "notes": list(trace.notes),
         "host_us": host_us,
         "gpu_end_us": gpu_end_us,
-        "carried_us": round(carried_us, 3),
+        "carried_us": carried_us,
         "period_us": max(host_us, round(gpu_end_us - carried_us, 3)),
         "unexplained_gpu_starts": edges.unexplained,
         "unexplained_gpu_us": round(edges.unexplained_us, 3),
