@@ -10,16 +10,32 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from predictor.traces.drafts import ROOT, Drafts
 from predictor.traces.events import UNKNOWN, RankTrace
 from predictor.traces.local_graph import EdgeKind
 from predictor.traces.step_events import StepEvents
-from predictor.traces.streams import Latencies, Stream
-from predictor.traces.synchronization import StreamWait
+from predictor.traces.stream_waits import StreamWait
+from predictor.traces.streams import LATE_US, Latencies, Stream
 
-LATE_US = 20.0  # a task that began this long after all that it is known to have waited for waited for something else
-JUST_US = 10.0  # which then is a task of another stream that ended this shortly before
+JUST_US = 10.0  # a task that began late waited for one of another stream that ended this shortly before
+
+
+class Cause(NamedTuple):
+    """What a task may have waited for.
+
+    Attributes:
+        end_us: when it had ended, or the launch was given.
+        task: draft.
+        kind: of the edge.
+        typical_us: what the GPU typically takes from then until the task starts.
+    """
+
+    end_us: float
+    task: int
+    kind: EdgeKind
+    typical_us: float
 
 
 @dataclass(slots=True)
@@ -28,11 +44,13 @@ class StreamEdges:
 
     Attributes:
         inferred: tasks that waited for another stream though no call says so.
+        contended: tasks that began late while another stream had the GPU.
         unexplained: tasks that began late for no visible reason.
         unexplained_us: by how much in all.
     """
 
     inferred: int = 0
+    contended: int = 0
     unexplained: int = 0
     unexplained_us: float = 0.0
 
@@ -43,32 +61,42 @@ def add_stream_edges(
     step: StepEvents,
     streams: Mapping[int, Stream],
     waits: Iterable[StreamWait],
+    given: Mapping[int, float],
     latencies: Latencies,
 ) -> StreamEdges:
-    """Add the edges of all GPU tasks of a step."""
+    """Add the edges of all GPU tasks of a step.
+
+    Args:
+        drafts: with the tasks of threads and streams.
+        trace: of the rank.
+        step: of it.
+        streams: of the step.
+        waits: between streams.
+        given: when the host gave each task to the GPU.
+        latencies: that are typical.
+    """
     awaited: defaultdict[int, list[int]] = defaultdict(list)
     for task, before in waits:
         awaited[task].append(before)
     facts = StreamEdges()
     for row, stream in streams.items():
         lanes = {drafts.tasks[task].row for task in stream.tasks} | {row}
+        others = [other for other in streams if other != row]
         for task in stream.tasks:
-            draft = drafts.tasks[task]
-            causes: list[tuple[float, int, EdgeKind, float]] = []
+            causes = []
             before = _before(drafts, task, lanes)
             if before != ROOT:
-                causes.append((drafts.tasks[before].end_us, before, EdgeKind.ROW, latencies.next_us))
-            call = step.launched_by.get(draft.event, UNKNOWN)
+                causes.append(Cause(drafts.tasks[before].end_us, before, EdgeKind.ROW, latencies.next_us))
+            call = step.launched_by.get(drafts.tasks[task].event, UNKNOWN)
             if call != UNKNOWN:
-                event = trace.events[call]
-                launched = min(round(event.start_us - step.start_us, 3), draft.start_us)
-                causes.append((launched, drafts.last_by(event.row, launched), EdgeKind.LAUNCH, latencies.launch_us))
+                launcher = drafts.last_by(trace.events[call].row, given[task])
+                causes.append(Cause(given[task], launcher, EdgeKind.LAUNCH, latencies.launch_us))
             causes += [
-                (drafts.tasks[other].end_us, other, EdgeKind.EVENT, latencies.next_us)
+                Cause(drafts.tasks[other].end_us, other, EdgeKind.EVENT, latencies.next_us)
                 for other in awaited.get(task, ())
-                if drafts.tasks[other].end_us <= draft.start_us
+                if drafts.tasks[other].end_us <= drafts.tasks[task].start_us
             ]
-            _add(drafts, task, causes, [other for other in streams if other != row], latencies, facts)
+            _add(drafts, task, causes, others, latencies, facts)
     return facts
 
 
@@ -86,27 +114,28 @@ def _before(drafts: Drafts, task: int, lanes: Iterable[int]) -> int:
 def _add(
     drafts: Drafts,
     task: int,
-    causes: list[tuple[float, int, EdgeKind, float]],
+    causes: list[Cause],
     others: Iterable[int],
     latencies: Latencies,
     facts: StreamEdges,
 ) -> None:
     start = drafts.tasks[task].start_us
-    late = start - max((end + typical for end, _, _, typical in causes), default=0.0)
+    late = start - max((cause.end_us + cause.typical_us for cause in causes), default=0.0)
     if late > LATE_US:
         for row in others:
             before = drafts.last_by(row, start)
             if before != ROOT and start - drafts.tasks[before].end_us <= JUST_US:
-                causes.append((drafts.tasks[before].end_us, before, EdgeKind.EVENT, latencies.next_us))
+                causes.append(Cause(drafts.tasks[before].end_us, before, EdgeKind.EVENT, latencies.next_us))
                 late = 0.0
                 facts.inferred += 1
-        if late:
+        if late and any(drafts.runs(row, start) for row in others):
+            facts.contended += 1
+        elif late:
             facts.unexplained += 1
             facts.unexplained_us += late
     if not causes:
         drafts.wait(task, ROOT, EdgeKind.ROW)
         return
-    cause = max(causes, key=lambda cause: cause[0] + cause[3])
-    for known in causes:
-        _, before, kind, typical = known
-        drafts.wait(task, before, kind, None if known is cause else typical)
+    last = max(causes, key=lambda cause: cause.end_us + cause.typical_us)
+    for cause in causes:
+        drafts.wait(task, cause.task, cause.kind, None if cause is last else cause.typical_us)
