@@ -13,7 +13,7 @@ from microbench import cli
 from microbench.errors import MeasureError
 from microbench.traced.processes import run_ranks
 from microbench.traced.settings import read_record, settings_of
-from microbench.traced.slim import slim_trace, step_us
+from microbench.traced.slim import kept_steps, slim_trace, step_us
 from predictor.traces.events import Category
 from predictor.traces.execution_trace import read_execution_trace
 from predictor.traces.kineto import read_trace
@@ -73,6 +73,13 @@ def test_strides_are_kept_where_they_say_something(shapes: Any, strides: Any, is
     call = operator("aten::cat", 12.0, **{"Input Dims": shapes, "Input Strides": strides})
     slim = slim_trace({"traceEvents": [mark(1, 10.0, 10.0), call]}, range(1))
     assert ("Input Strides" in slim["traceEvents"][1]["args"]) is is_kept
+
+
+def test_one_step_can_stand_for_the_run() -> None:
+    trace = {"traceEvents": [mark(1, 0.0, 5.0), mark(2, 10.0, 3.0), mark(3, 20.0, 4.0), mark(4, 30.0, 1.0)]}
+    assert kept_steps(trace, 3, "median") == range(2, 3)
+    assert kept_steps(trace, 3, "fastest") == range(1, 2)
+    assert kept_steps(trace, 3, "all") == range(3)
 
 
 def test_a_trace_without_enough_steps_is_refused() -> None:

@@ -171,7 +171,9 @@ def register(commands: Any, device: argparse.ArgumentParser) -> None:
     trace.add_argument("--ranks", type=int, default=2, help="data-parallel, on this machine (default 2)")
     trace.add_argument("--out", type=Path, required=True, help="folder of traces; MODEL/PRECISION is added")
     trace.add_argument("--steps", type=int, default=3, help="profiled steps (default 3)")
-    trace.add_argument("--keep", choices=("all", "median"), default="all", help="steps of the traces (default all)")
+    trace.add_argument(
+        "--keep", choices=("all", "median", "fastest"), default="all", help="steps of the traces (default all)"
+    )
     trace.add_argument("--warm-up", type=int, default=2, help="steps before (default 2)")
     trace.set_defaults(run=run_trace)
     traced = commands.add_parser(

@@ -20,7 +20,7 @@ from microbench.errors import MeasureError
 from microbench.traced.execution import number_calls
 from microbench.traced.heap import reserve
 from microbench.traced.settings import StepTimes, TraceSettings, write_json
-from microbench.traced.slim import median_step, slim_trace, step_us, write_gz
+from microbench.traced.slim import kept_steps, slim_trace, step_us, write_gz
 from microbench.traced.training import Training
 from predictor.base.allocator import keep_freed_memory
 
@@ -102,7 +102,7 @@ def record(settings: TraceSettings, folder: Path, rank: int) -> None:
     profiled_steps(training, settings, whole)
     trace: dict[str, Any] = json.loads(whole.read_bytes())
     whole.unlink()
-    kept = median_step(trace, settings.steps) if settings.keep == "median" else range(settings.steps)
+    kept = kept_steps(trace, settings.steps, settings.keep)
     slim = slim_trace(trace, kept)
     profiled = step_us(trace)[: settings.steps]
     times = StepTimes(rank=rank, kept=tuple(kept), unprofiled_us=unprofiled, profiled_us=profiled)

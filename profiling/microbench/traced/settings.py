@@ -57,7 +57,7 @@ class TraceSettings(Closed):
     )
     width: int | None = Field(default=None, ge=8, description="hidden size; of images, channels of the first stage")
     steps: int = Field(default=3, ge=1, description="profiled")
-    keep: Literal["all", "median"] = Field(default="all", description="steps of each rank's trace")
+    keep: Literal["all", "median", "fastest"] = Field(default="all", description="steps of each rank's trace")
     warm_up: int = Field(default=2, ge=1, description="steps before")
     threads: int = Field(default=1, ge=1, description="intra-op, of each rank")
     device: Literal["cpu", "cuda"] = "cpu"

@@ -67,11 +67,13 @@ def step_marks(trace: Mapping[str, Any]) -> list[dict[str, Any]]:
     return sorted(marks, key=lambda event: float(event["ts"]))
 
 
-def median_step(trace: Mapping[str, Any], steps: int) -> range:
-    """Return the position, as a range of one, of the step of median duration among the first ``steps``."""
+def kept_steps(trace: Mapping[str, Any], steps: int, keep: str) -> range:
+    """Return the positions of the steps to keep of the first ``steps``: all, or the median or fastest one."""
     times = step_us(trace)[:steps]
-    middle = sorted(range(len(times)), key=times.__getitem__)[len(times) // 2]
-    return range(middle, middle + 1)
+    if keep == "all" or not times:
+        return range(steps)
+    position = sorted(range(len(times)), key=times.__getitem__)[len(times) // 2 if keep == "median" else 0]
+    return range(position, position + 1)
 
 
 def slim_trace(trace: Mapping[str, Any], steps: range) -> dict[str, Any]:
