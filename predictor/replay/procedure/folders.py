@@ -1,0 +1,119 @@
+"""Where the procedure reads traces and inputs and where it writes; the names of the folders are the specification's.
+
+Traces lie in ``traces/MODEL/NAME.json`` (``.json.gz``; ``traces/exp/MODEL`` as well), or, where a job had several ranks,
+one file a rank in the folder ``traces/MODEL/NAME``. What a root does not have is read from the samples beside this
+package; everything is written below the root.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from predictor.base.errors import ConfigError, nearest
+
+SAMPLES = Path(__file__).resolve().parents[1]
+TRACE_FOLDERS = ("traces", "traces/exp", "Traces")
+TRACE_NAME = re.compile(r"(?P<name>.+?)(?:[._-]rank[._-]?(?P<rank>\d+))?\.json(?:\.gz)?")
+RANK_FILE = re.compile(r"(?:.*[._-])?rank[._-]?(?P<rank>\d+).*\.json(?:\.gz)?")
+RECORD = "python -m microbench traced sample MODEL"
+
+Kind = Literal["cng", "cng_data", "node_data", "dag_graph_folder", "fwd_graph", "casting_cost"]
+
+
+@dataclass(frozen=True, slots=True)
+class Folders:
+    """A root folder of the procedure, and the samples that stand in for what it does not have."""
+
+    root: Path
+    samples: Path = SAMPLES
+
+    def models(self) -> list[str]:
+        """Return the models that there are traces of."""
+        folders = [folder for base in self._bases() if base.is_dir() for folder in base.iterdir() if folder.is_dir()]
+        return sorted({folder.name for folder in folders if _recorded(folder)})
+
+    def trace_names(self, model: str) -> list[str]:
+        """Return the file names of a model's traces, without their ending."""
+        return sorted({name for base in self._bases() for name in _recorded(base / _simple("--model_name", model))})
+
+    def traces(self, model: str, file_name: str) -> list[Path]:
+        """Return a trace's files in the order of their ranks.
+
+        Raises:
+            ConfigError: there is none of that name; the message lists those that there are.
+        """
+        _simple("--file_name", file_name)
+        for base in self._bases():
+            files = _recorded(base / _simple("--model_name", model)).get(file_name)
+            if files:
+                return files
+        names = self.trace_names(model)
+        if not names:
+            models = ", ".join(self.models()) or "none"
+            raise ConfigError(
+                f"there is no trace of --model_name {model}: no {self.root / 'traces' / model}/{file_name}.json, and the "
+                f"models that have traces are {models}; {RECORD} records"
+            )
+        raise ConfigError(
+            f"--file_name {file_name} is no trace of {model}.{nearest(file_name, names)} There are: {', '.join(names)}"
+        )
+
+    def input_data(self, model: str) -> Path:
+        """Return the execution trace that tells a model's operators and tensors.
+
+        Raises:
+            ConfigError: there is none.
+        """
+        _simple("--model_name", model)
+        for base in (self.root, self.samples):
+            for ending in (".json", ".json.gz"):
+                path = base / "input_data" / f"{model}{ending}"
+                if path.is_file():
+                    return path
+        raise ConfigError(
+            f"{self.root / 'input_data' / model}.json: no execution trace of {model}; {RECORD} --root {self.root} "
+            "records one, or place there what torch.profiler's ExecutionTraceObserver wrote"
+        )
+
+    def output(self, kind: Kind, model: str, file_name: str) -> Path:
+        """Return the path of an output, in a folder that exists."""
+        path = self.root / "tmp_data" / kind / _simple("--model_name", model) / f"{file_name}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def outputs(self, kind: Kind, model: str) -> list[Path]:
+        """Return what was written of a kind for a model."""
+        return sorted((self.root / "tmp_data" / kind / model).glob("*.json"))
+
+    def log(self, model: str, file_name: str) -> Path:
+        """Return the path of the log of a topological order, in a folder that exists."""
+        path = self.root / ".log" / _simple("--model_name", model) / f"{file_name}.log"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def _bases(self) -> list[Path]:
+        return [base / name for base in (self.root, self.samples) for name in TRACE_FOLDERS]
+
+
+def _simple(option: str, name: str) -> str:
+    """Check that a name is no path."""
+    if not name or name in {".", ".."} or Path(name).name != name:
+        raise ConfigError(f"{option} is {name!r}; it must be the name of a folder or file below traces, not a path")
+    return name
+
+
+def _recorded(folder: Path) -> dict[str, list[Path]]:
+    """Return the traces in a model's folder by name: the files of their ranks."""
+    ranks: dict[str, list[tuple[int, Path]]] = {}
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if path.is_dir():
+            matches = [(RANK_FILE.fullmatch(inner.name), inner) for inner in sorted(path.iterdir())]
+            files = [(int(match["rank"]), inner) for match, inner in matches if match is not None]
+            if files:
+                ranks[path.name] = files
+        elif (match := TRACE_NAME.fullmatch(path.name)) is not None:
+            ranks.setdefault(match["name"], []).append((int(match["rank"] or 0), path))
+    return {name: [path for _, path in sorted(files)] for name, files in ranks.items()}

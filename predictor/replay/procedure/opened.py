@@ -1,0 +1,92 @@
+"""Open one step of a trace: its local graph, or one line that says which other steps to try."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from predictor.base.errors import ConfigError
+from predictor.timeline.graph import GraphError
+from predictor.traces.build_graph import local_graph
+from predictor.traces.closed import RecordError
+from predictor.traces.events import RankTrace
+from predictor.traces.kineto import read_trace
+from predictor.traces.local_graph import LocalGraph
+from predictor.traces.steps import StepWindow, step_windows
+
+MOST_STEPS = 12  # that a message lists
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedStep:
+    """A step of one rank's trace.
+
+    Attributes:
+        path: of the trace.
+        index: of the step among the trace's steps.
+        local: its graph.
+        notes: on what could not be read, one line each.
+    """
+
+    path: Path
+    index: int
+    local: LocalGraph
+    notes: tuple[str, ...]
+
+
+def open_step(path: Path, index: int) -> OpenedStep:
+    """Return the graph of one step.
+
+    Raises:
+        ConfigError: the trace has no such step, or that step cannot be tracked; the message lists the others.
+    """
+    trace = read_trace(path)
+    windows = step_windows(trace)
+    _check(path, windows, index)
+    try:
+        local = local_graph(trace, index if len(windows) > 1 else None)
+    except (RecordError, GraphError) as error:
+        raise _untrackable(path, windows, index, str(error)) from None
+    if not local.tasks or not local.operators:
+        raise _untrackable(path, windows, index, "it has no operators")
+    return OpenedStep(path, index, local, tuple(trace.notes) + clipping_note(trace, local))
+
+
+def open_ranks(paths: Sequence[Path], index: int) -> list[OpenedStep]:
+    """Return the graphs of one step of every rank."""
+    return [open_step(path, index) for path in paths]
+
+
+def clipping_note(trace: RankTrace, local: LocalGraph) -> tuple[str, ...]:
+    """Return a note where gradients are clipped: what decides on a value read back is replayed as it was traced."""
+    clips = any("clip_grad" in operator.name or any("clip_grad" in scope for scope in operator.scope)
+                for operator in local.operators)
+    if not clips and not any("clip_grad" in event.name for event in trace.events):
+        return ()
+    return ("gradients are clipped (clip_grad): that part is replayed as traced, in whatever precision; trace without it",)
+
+
+def _check(path: Path, windows: Sequence[StepWindow], index: int) -> None:
+    if not windows and index == 0:
+        return
+    if not 0 <= index < len(windows):
+        count = len(windows) or 1
+        raise ConfigError(
+            f"--target_trace_idx is {index}; {path.name} has {count} step{'s' if count > 1 else ''}: {_listed(windows)}"
+        )
+
+
+def _listed(windows: Sequence[StepWindow], without: int | None = None) -> str:
+    names = [f"{at} ({window.label})" for at, window in enumerate(windows) if at != without]
+    more = [f"… {len(names) - MOST_STEPS} more"] if len(names) > MOST_STEPS else []
+    return ", ".join([*names[:MOST_STEPS], *more]) or "0, the whole trace"
+
+
+def _untrackable(path: Path, windows: Sequence[StepWindow], index: int, reason: str) -> ConfigError:
+    way_out = (
+        f"try another --target_trace_idx: {_listed(windows, index)}"
+        if len(windows) > 1
+        else "it is the only step; record a trace of several"
+    )
+    return ConfigError(f"step {index} of {path.name} cannot be tracked: {reason}; {way_out}")
