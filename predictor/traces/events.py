@@ -6,7 +6,7 @@ Source: PyTorch profiler and Kineto, libkineto/src/output_json.cpp and libkineto
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
@@ -39,7 +39,7 @@ class TraceEvent(NamedTuple):
         correlation: ties a runtime call to what it started on the GPU; UNKNOWN: none.
         external: ties what runs on a GPU to the operator that started it; UNKNOWN: none.
         sequence: of an operator that autograd recorded, and of its backward; UNKNOWN: none.
-        args: everything else that the trace says.
+        args: what else the trace says, by the keys of newer versions: ``Input Dims``, ``Input type``.
     """
 
     name: str
@@ -76,7 +76,8 @@ class Arrow(NamedTuple):
     """A dependency that the trace draws from one event to another: positions in ``RankTrace.events``.
 
     Attributes:
-        kind: ``launch`` (host to GPU), ``fwdbwd`` (forward to backward operator).
+        kind: ``launch`` (runtime call to what it started on a GPU), ``sync`` (runtime call to the event of category
+            SYNC that records its wait), ``fwdbwd`` (forward to backward operator); another one as the trace names it.
     """
 
     before: int
@@ -99,6 +100,7 @@ class RankTrace:
         arrows: between them.
         begin_us: the trace's first event on the clock of the trace, to compare ranks.
         notes: what could not be used, one line each: a torn end, events without times.
+        groups: ranks of the process groups by name, where the trace lists them.
     """
 
     path: Path
@@ -111,3 +113,4 @@ class RankTrace:
     arrows: Sequence[Arrow]
     begin_us: float
     notes: Sequence[str] = ()
+    groups: Mapping[str, Sequence[int]] = field(default_factory=dict)

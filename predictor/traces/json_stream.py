@@ -1,0 +1,257 @@
+"""Read the events of a trace file, .json or .json.gz, piece by piece, and what is whole of a damaged one.
+
+A file is an object with the list ``traceEvents`` in it, or that list alone, whose « ] » may be missing ("Trace Event
+Format", JSON array format). Events are decoded a few megabytes at a time, so that a large trace is never in memory as
+text and as objects at once. A piece is cut where one event seems to end: if it decodes as a list by itself, the cut was
+right, as a cut inside of a string or of a nested object leaves a bracket open. Otherwise the piece is decoded event by
+event, which also finds the end of the list and the events that are no JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from json import JSONDecodeError
+from pathlib import Path
+from typing import BinaryIO
+
+from predictor.traces.closed import RecordError
+
+PIECE_BYTES = 4 << 20
+COMPRESSED_BYTES = 1 << 16
+GZIP = b"\x1f\x8b"
+UTF8_MARK = b"\xef\xbb\xbf"
+LIST_BEGINS = re.compile(rb'"traceEvents"\s*:\s*\[')
+NEXT_EVENT = re.compile(r"\}\s*,\s*(?=\{)")
+BETWEEN = re.compile(r"[\s,]*")
+# The profiler prints C++'s infinities and NaN as they are, for example as the bandwidth of a copy of no duration.
+NO_NUMBER = re.compile(r"([:\[,]\s*)[-+]?(?:inf(?:inity)?|nan(?:\(\w*\))?)(?=\s*[,\]}])", re.IGNORECASE)
+DECODER = json.JSONDecoder(strict=False)  # control characters are allowed in names
+
+
+class NotATraceError(RecordError):
+    """A file that can be read and is no trace."""
+
+
+Take = Callable[[Sequence[object]], None]
+
+
+@dataclass(slots=True)
+class TraceFile:
+    """What a trace file says beside its events.
+
+    Attributes:
+        facts: the keys beside ``traceEvents``.
+        notes: what is damaged.
+        bad_events: events that are no JSON.
+    """
+
+    path: Path
+    facts: dict[str, object] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    bad_events: int = 0
+
+
+def stream_events(path: Path, take: Take) -> TraceFile:
+    """Hand over the events of a trace file, some thousands at a time, and return what else is in it.
+
+    Raises:
+        RecordError: it cannot be read, or is no trace (NotATraceError).
+    """
+    file = TraceFile(path)
+    try:
+        with path.open("rb") as stream:
+            _stream(file, _pieces(stream, file), take)
+    except OSError as error:
+        reason = "it is a folder" if path.is_dir() else error.strerror
+        raise RecordError(f"{path} cannot be read as a trace: {reason}") from None
+    if file.bad_events:
+        file.notes.append(f"{file.bad_events} events are no JSON; left out")
+    return file
+
+
+def _pieces(stream: BinaryIO, file: TraceFile) -> Iterator[bytes]:
+    """Return the content in pieces, decompressed; a torn or damaged end is noted."""
+    head = stream.read(COMPRESSED_BYTES)
+    if not head.startswith(GZIP):
+        yield head.removeprefix(UTF8_MARK)
+        while piece := stream.read(PIECE_BYTES):
+            yield piece
+        return
+    unpacker = zlib.decompressobj(wbits=31)
+    packed = head
+    try:
+        while packed:
+            yield unpacker.decompress(packed, PIECE_BYTES)
+            packed = unpacker.unconsumed_tail
+            if unpacker.eof:
+                packed = unpacker.unused_data or stream.read(COMPRESSED_BYTES)
+                if not packed.startswith(GZIP):  # padding after the last member
+                    return
+                unpacker = zlib.decompressobj(wbits=31)
+            packed = packed or stream.read(COMPRESSED_BYTES)
+    except zlib.error as error:
+        file.notes.append(f"the compressed file is damaged ({error})")
+        return
+    file.notes.append("the compressed file is torn")
+
+
+class _Text:
+    """What is read and not decoded yet."""
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self.pieces = pieces
+        self.rest = b""
+        self.is_whole = False
+
+    def more(self) -> bool:
+        """Read on; return whether there was something."""
+        wanted = len(self.rest) + PIECE_BYTES
+        read = [self.rest]
+        size = len(self.rest)
+        while size < wanted:
+            piece = next(self.pieces, None)
+            if piece is None:
+                self.is_whole = True
+                break
+            read.append(piece)
+            size += len(piece)
+        grown = size > len(self.rest)
+        self.rest = b"".join(read)
+        return grown
+
+
+def _stream(file: TraceFile, pieces: Iterator[bytes], take: Take) -> None:
+    text = _Text(pieces)
+    is_object = _enter_list(file, text)
+    ended = False
+    while not ended:
+        grown = text.more()
+        if not text.is_whole and (cut := _last_cut(text.rest)):
+            try:
+                take(DECODER.decode(f"[{text.rest[:cut].decode()}]"))
+                text.rest = text.rest[cut + 1 :]
+                continue
+            except (UnicodeDecodeError, JSONDecodeError, RecursionError):
+                pass  # event by event
+        events, used, ended = _decode_each(file, text)
+        if events:
+            take(events)
+        text.rest = used
+        if text.is_whole and not grown and not ended:
+            break
+    if not ended:
+        if is_object or text.rest.strip(b" \t\r\n,"):
+            file.notes.append("the file is torn; it ends within its events")
+    elif is_object:
+        while text.more():
+            pass
+        _read_facts(file, b"{" + text.rest.lstrip(b" \t\r\n,"), "after")
+
+
+def _enter_list(file: TraceFile, text: _Text) -> bool:
+    """Read up to the first event; return whether the list of events is in an object.
+
+    Raises:
+        NotATraceError: there is no list of events.
+    """
+    searched = 0
+    while text.more():
+        start = text.rest.lstrip()
+        if start[:1] == b"[":
+            text.rest = start[1:]
+            return False
+        if start[:1] not in (b"{", b""):
+            raise NotATraceError(f"{file.path} is no trace: it begins with {_shown(start)}; expected JSON")
+        begin = LIST_BEGINS.search(text.rest, searched)
+        if begin:
+            head = text.rest[: begin.start()].strip()
+            text.rest = text.rest[begin.end() :]
+            _read_facts(file, head.removesuffix(b",") + b"}", "before")
+            return True
+        searched = max(0, len(text.rest) - 64)
+    if not text.rest.strip():
+        raise NotATraceError(f"{file.path} is no trace: it is empty")
+    if b'"nodes"' in text.rest[:4096]:
+        raise NotATraceError(f"{file.path} is no trace of the profiler but an execution trace, which has no times")
+    notes = "; ".join(file.notes)
+    raise NotATraceError(f"{file.path} is no trace: it has no list traceEvents{f' ({notes})' if notes else ''}")
+
+
+def _shown(content: bytes) -> str:
+    first = content[:24].splitlines()[0] if content[:24].splitlines() else b""
+    return repr(first.decode("utf-8", "replace"))
+
+
+def _without_infinities(text: str) -> str:
+    """Return JSON with an empty string, as long, where C++ printed an infinity or NaN."""
+    return NO_NUMBER.sub(lambda match: match[1] + '""'.ljust(len(match[0]) - len(match[1])), text)
+
+
+def _read_facts(file: TraceFile, content: bytes, where: str) -> None:
+    """Read the keys before or after the events."""
+    text = content.decode("utf-8", "replace")
+    for attempt in (text, _without_infinities(text)):
+        try:
+            facts, _ = DECODER.raw_decode(attempt)
+        except (JSONDecodeError, RecursionError):
+            continue
+        file.facts |= facts
+        return
+    file.notes.append(f"what stands {where} the events is damaged or torn")
+
+
+def _last_cut(content: bytes) -> int:
+    """Return the position behind the last event that seems whole, where a comma stands; 0: none."""
+    end = len(content)
+    while (brace := content.rfind(b"},", 0, end)) > 0:
+        if content[brace + 2 : brace + 64].lstrip()[:1] == b"{":
+            return brace + 1
+        end = brace + 1
+    return 0
+
+
+def _decode_each(file: TraceFile, text: _Text) -> tuple[list[object], bytes, bool]:
+    """Return the events that are whole, what is left, and whether the list has ended."""
+    close = 1 + max(text.rest.rfind(b"}"), text.rest.rfind(b"]"))  # not within a character of several bytes
+    content, beyond = text.rest[:close].decode("utf-8", "replace"), text.rest[close:]
+    events: list[object] = []
+    at = 0
+    while True:
+        match = BETWEEN.match(content, at)
+        at = match.end() if match else at
+        if content[at : at + 1] == "]":
+            return events, content[at + 1 :].encode() + beyond, True
+        if at == len(content):
+            return events, beyond, False
+        try:
+            event, at = DECODER.raw_decode(content, at)
+        except (JSONDecodeError, RecursionError) as error:
+            event, after = _mended(content, at, error, text.is_whole)
+            if after == at:
+                return events, content[at:].encode() + beyond, False
+            at = after
+            if event is None:
+                file.bad_events += 1
+                continue
+        events.append(event)
+
+
+def _mended(content: str, at: int, error: ValueError | RecursionError, is_last: bool) -> tuple[object, int]:
+    """Return an event that does not decode, without its infinities, and where it ends.
+
+    The event is None where it is damaged otherwise. It ends where it begins if its end was not read yet, or is torn.
+    """
+    error_at = error.pos if isinstance(error, JSONDecodeError) else at
+    if not is_last and (str(error).startswith("Unterminated string") or error_at >= len(content.rstrip()) - 8):
+        return None, at
+    boundary = NEXT_EVENT.search(content, error_at)
+    end = boundary.start() + 1 if boundary else len(content)
+    try:
+        event, used = DECODER.raw_decode(_without_infinities(content[at:end]))
+    except (JSONDecodeError, RecursionError):
+        return None, boundary.end() if boundary else at
+    return event, at + used

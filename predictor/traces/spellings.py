@@ -1,0 +1,109 @@
+"""The profiler's words through its versions: categories of events, and the keys of their arguments.
+
+Source: PyTorch's profiler since 1.8 and Kineto, libkineto/src/ActivityType.cpp, output_json.cpp and output_membuf.h;
+keys with tensors in them, torch/csrc/autograd/profiler_kineto.cpp and torch/csrc/profiler/collection.cpp.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from predictor.traces.events import Category
+
+PROFILER_SPAN = "trace"  # the profiler itself: it encloses all and is no work
+CATEGORIES = {
+    "cpu_op": Category.OPERATOR,
+    "operator": Category.OPERATOR,
+    "user_annotation": Category.ANNOTATION,
+    "user annotation": Category.ANNOTATION,
+    "cuda_runtime": Category.RUNTIME,
+    "cuda_driver": Category.RUNTIME,
+    "runtime": Category.RUNTIME,
+    "driver": Category.RUNTIME,
+    "hip_runtime": Category.RUNTIME,
+    "xpu_runtime": Category.RUNTIME,
+    "xpu_driver": Category.RUNTIME,
+    "mtia_runtime": Category.RUNTIME,
+    "glow_runtime": Category.RUNTIME,
+    "privateuse1_runtime": Category.RUNTIME,
+    "privateuse1_driver": Category.RUNTIME,
+    "kernel": Category.KERNEL,
+    "gpu_memcpy": Category.COPY,
+    "memcpy": Category.COPY,
+    "gpu_memset": Category.SET,
+    "memset": Category.SET,
+    "cuda_sync": Category.SYNC,
+    "gpu_user_annotation": Category.GPU_ANNOTATION,
+    "python_function": Category.PYTHON,
+    "python": Category.PYTHON,
+    "cuda_profiler_range": Category.OTHER,
+}
+ON_STREAMS = frozenset(
+    {Category.KERNEL, Category.COPY, Category.SET, Category.SYNC, Category.GPU_ANNOTATION}
+)  # rows are streams
+COUNTERS_OF_KERNELS = "cuda_profiler_range"  # on a row of the GPU, but for as long as counters were read
+
+CORRELATION, EXTERNAL, SEQUENCE = "correlation", "External id", "Sequence number"
+KEYS = {
+    "correlation": CORRELATION,
+    "correlation id": CORRELATION,
+    "external id": EXTERNAL,
+    "sequence number": SEQUENCE,
+    "seq": SEQUENCE,
+    "record function id": "Record function id",
+    "ev idx": "Ev Idx",
+    "profiler event index": "Ev Idx",
+    "fwd thread id": "Fwd thread id",
+    "input dims": "Input Dims",
+    "input shapes": "Input Dims",
+    "input type": "Input type",
+    "input types": "Input type",
+    "input strides": "Input Strides",
+    "concrete inputs": "Concrete Inputs",
+    "call stack": "Call stack",
+    "module hierarchy": "Module Hierarchy",
+    "bytes": "bytes",
+    "device": "device",
+    "device id": "device",
+    "stream": "stream",
+    "stream id": "stream",
+    "collective name": "Collective name",
+    "dtype": "dtype",
+    "in msg nelems": "In msg nelems",
+    "out msg nelems": "Out msg nelems",
+    "in msg size": "In msg nelems",
+    "out msg size": "Out msg nelems",
+    "group size": "Group size",
+    "process group name": "Process Group Name",
+    "process group description": "Process Group Description",
+    "process group ranks": "Process Group Ranks",
+}
+
+
+class KeyPlan(NamedTuple):
+    """What to do with arguments that have certain keys.
+
+    Attributes:
+        renames: keys, and what newer versions call them.
+        has_correlation: they have the number that ties a call to what it started.
+        has_external: they have the number of an operator.
+        has_sequence: they have autograd's number of an operator.
+    """
+
+    renames: tuple[tuple[str, str], ...]
+    has_correlation: bool
+    has_external: bool
+    has_sequence: bool
+
+
+def key_plan(keys: Sequence[str]) -> KeyPlan:
+    """Return what to do with arguments of these keys; a key of today's spelling wins over an older one."""
+    present = set(keys)
+    renames = []
+    for key in keys:
+        newer = KEYS.get(key.lower(), key)
+        if newer != key and newer not in present:
+            renames.append((key, newer))
+            present.add(newer)
+    return KeyPlan(tuple(renames), CORRELATION in present, EXTERNAL in present, SEQUENCE in present)

@@ -1,0 +1,128 @@
+"""The steps of a trace: when they began and ended on the host, and which to replay.
+
+PyTorch's profiler annotates every step that its ``step()`` counts (« ProfilerStep#551 »). Where it was not called, the
+loop's own annotations delimit steps, else the ends of ``Optimizer.step``; a trace with neither is replayed as a whole.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from typing import NamedTuple
+
+from predictor.traces.closed import RecordError
+from predictor.traces.events import ON_GPU, Category, RankTrace, TraceEvent
+
+WHOLE_TRACE = "whole trace"
+PROFILER_STEP = re.compile(r"ProfilerStep#?\s*(\d+)")
+ITERATION = re.compile(
+    r"(?:\[pl\]\[profile\])?\W*((?:train(?:ing)?[ _-]?)?(?:iter(?:ation)?|step|batch)|run_training_batch)"
+    r"[ #_:=-]*\d*\W*",
+    re.IGNORECASE,
+)
+OPTIMIZER_STEP = "Optimizer.step#"
+BACKWARD = re.compile(r"Backward\d*$|^autograd::engine::evaluate_function")
+LEAST_SHARE = 0.5  # of the work of the largest step, below which a step is taken for cut off
+# Before 1.10 the profiler gave annotations the category of operators.
+ANNOTATIONS = frozenset({Category.ANNOTATION, Category.OPERATOR, Category.OTHER})
+
+
+class StepWindow(NamedTuple):
+    """When a step began and ended on the host; microseconds from the trace's first event."""
+
+    label: str
+    start_us: float
+    end_us: float
+
+
+def step_windows(trace: RankTrace) -> list[StepWindow]:
+    """Return the steps of a trace in their order, at least one."""
+    host = [event for event in trace.events if event.category in ANNOTATIONS and not trace.rows[event.row].is_gpu]
+    windows = _annotated([event for event in host if PROFILER_STEP.fullmatch(event.name)])
+    if not windows:
+        windows = _iterations([event for event in host if event.category is Category.ANNOTATION])
+    if not windows:
+        windows = _until_optimizer(trace, [event for event in host if event.name.startswith(OPTIMIZER_STEP)])
+    return windows or [StepWindow(WHOLE_TRACE, 0.0, max(event.end_us for event in trace.events))]
+
+
+def choose_step(trace: RankTrace, index: int | None = None) -> StepWindow:
+    """Return the step to replay.
+
+    Without an index it is the last whole step that contains a backward pass, or the last whole step where none does. A
+    step counts as whole if it has at least half as many operators and kernels as the largest: profilers start and stop
+    within a step, and what they record of it then is a stub, such as the microseconds after the last ``step()``.
+
+    Args:
+        trace: of one rank.
+        index: position in ``step_windows``; a negative one counts from the last.
+
+    Raises:
+        RecordError: there is no such step; the message lists the steps.
+    """
+    windows = step_windows(trace)
+    if index is None:
+        return windows[_last_whole(trace, windows)]
+    if not -len(windows) <= index < len(windows):
+        shown = [f"{number} ({window.label})" for number, window in enumerate(windows)]
+        listed = shown if len(shown) <= 12 else [*shown[:6], "…", *shown[-3:]]
+        raise RecordError(f"{trace.path} has no step {index}; it has {', '.join(listed)}")
+    return windows[index]
+
+
+def _annotated(events: Iterable[TraceEvent]) -> list[StepWindow]:
+    """Return annotations as steps, each label once, without those inside of another one."""
+    windows: dict[str, StepWindow] = {}
+    end = 0.0
+    for event in events:
+        if event.name not in windows and (not windows or event.start_us >= end):
+            windows[event.name] = StepWindow(event.name, event.start_us, event.end_us)
+            end = event.end_us
+    return list(windows.values())
+
+
+def _iterations(events: Iterable[TraceEvent]) -> list[StepWindow]:
+    """Return the steps that a training loop annotated itself: at least two of one word, or one with a number."""
+    by_word: defaultdict[str, list[TraceEvent]] = defaultdict(list)
+    for event in events:
+        match = ITERATION.fullmatch(event.name)
+        if match:
+            by_word[match[1].lower()].append(event)
+    for repeated in by_word.values():
+        windows: list[StepWindow] = []
+        names = {event.name for event in repeated}
+        for event in repeated:
+            if not windows or event.start_us >= windows[-1].end_us:
+                label = event.name if len(names) == len(repeated) else f"{event.name} {len(windows)}"
+                windows.append(StepWindow(label, event.start_us, event.end_us))
+        if len(windows) > 1 or any(character.isdigit() for character in windows[0].label):
+            return windows
+    return []
+
+
+def _until_optimizer(trace: RankTrace, events: Sequence[TraceEvent]) -> list[StepWindow]:
+    """Return the time up to the end of each optimizer's step; of several optimizers the last one ends the step."""
+    if not events:
+        return []
+    closing = max(events, key=lambda event: event.end_us).name
+    ends = sorted({event.end_us for event in events if event.name == closing})
+    name = closing.removeprefix(OPTIMIZER_STEP)
+    return [
+        StepWindow(f"step {number} (to {name})", start, end)
+        for number, (start, end) in enumerate(zip([0.0, *ends], ends, strict=False))
+    ]
+
+
+def _last_whole(trace: RankTrace, windows: Sequence[StepWindow]) -> int:
+    work = [event for event in trace.events if event.category is Category.OPERATOR or event.category in ON_GPU]
+    starts = [event.start_us for event in work]
+    backward = [0, *accumulate(bool(BACKWARD.search(event.name)) for event in work)]
+    places = [(bisect_left(starts, window.start_us), bisect_left(starts, window.end_us)) for window in windows]
+    counts = [end - begin for begin, end in places]
+    trains = [backward[end] > backward[begin] for begin, end in places]
+    candidates = [number for number in range(len(windows)) if trains[number]] or list(range(len(windows)))
+    most = max(counts[number] for number in candidates)
+    return max(number for number in candidates if counts[number] >= LEAST_SHARE * most)
