@@ -7,7 +7,9 @@ package; everything is written below the root.
 
 from __future__ import annotations
 
+import gzip
 import re
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -18,7 +20,8 @@ SAMPLES = Path(__file__).resolve().parents[1]
 TRACE_FOLDERS = ("traces", "traces/exp", "Traces")
 TRACE_NAME = re.compile(r"(?P<name>.+?)(?:[._-]rank[._-]?(?P<rank>\d+))?\.json(?:\.gz)?")
 RANK_FILE = re.compile(r"(?:.*[._-])?rank[._-]?(?P<rank>\d+).*\.json(?:\.gz)?")
-RECORD = "python -m microbench traced sample MODEL"
+HEAD_BYTES = 65_536  # of an execution trace, where its list of nodes begins
+RECORD = "python -m microbench trace MODEL --out traces --input input_data"
 
 Kind = Literal["cng", "cng_data", "node_data", "dag_graph_folder", "fwd_graph", "casting_cost"]
 
@@ -61,22 +64,19 @@ class Folders:
             f"--file_name {file_name} is no trace of {model}.{nearest(file_name, names)} There are: {', '.join(names)}"
         )
 
-    def input_data(self, model: str) -> Path:
-        """Return the execution trace that tells a model's operators and tensors.
-
-        Raises:
-            ConfigError: there is none.
-        """
-        _simple("--model_name", model)
+    def execution_trace(self, model: str, file_name: str | None = None) -> Path | None:
+        """Return the execution trace of a model: of its input data, or beside its traces; None where there is none."""
         for base in (self.root, self.samples):
-            for ending in (".json", ".json.gz"):
-                path = base / "input_data" / f"{model}{ending}"
-                if path.is_file():
+            for path in _json(base / "input_data", _simple("--model_name", model)):
+                if b'"nodes"' in _head(path):
                     return path
-        raise ConfigError(
-            f"{self.root / 'input_data' / model}.json: no execution trace of {model}; {RECORD} --root {self.root} "
-            "records one, or place there what torch.profiler's ExecutionTraceObserver wrote"
-        )
+        for base in self._bases():
+            names = [file_name] if file_name is not None else sorted(_recorded(base / model))
+            for name in names:
+                paths = [path for path in sorted((base / model / name).glob("execution*")) if ".json" in path.suffixes]
+                if paths:
+                    return paths[0]
+        return None
 
     def output(self, kind: Kind, model: str, file_name: str) -> Path:
         """Return the path of an output, in a folder that exists."""
@@ -103,6 +103,19 @@ def _simple(option: str, name: str) -> str:
     if not name or name in {".", ".."} or Path(name).name != name:
         raise ConfigError(f"{option} is {name!r}; it must be the name of a folder or file below traces, not a path")
     return name
+
+
+def _json(folder: Path, name: str) -> list[Path]:
+    return [path for path in (folder / f"{name}.json", folder / f"{name}.json.gz") if path.is_file()]
+
+
+def _head(path: Path) -> bytes:
+    """Return the beginning of a file, unpacked; nothing of one that is damaged."""
+    try:
+        with (gzip.open(path) if path.suffix == ".gz" else path.open("rb")) as stream:
+            return stream.read(HEAD_BYTES)
+    except (OSError, EOFError, zlib.error):
+        return b""
 
 
 def _recorded(folder: Path) -> dict[str, list[Path]]:
