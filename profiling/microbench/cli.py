@@ -26,6 +26,7 @@ from microbench.steps.cli import register as register_steps
 from microbench.survey.cli import register as register_survey
 from microbench.sweep import read_sweep, sweep_names
 from microbench.table import read_tables
+from microbench.traced.cli import register as register_traced
 from predictor.base.command_line import Parser, progress
 from predictor.base.errors import ConfigError, nearest
 from predictor.costs.catalogue import catalogue
@@ -169,6 +170,7 @@ def parser() -> argparse.ArgumentParser:
     register_report(commands)
     register_steps(commands, device)
     register_survey(commands)
+    register_traced(commands, device)
     listing = commands.add_parser("list", help="list operators and sweeps")
     listing.add_argument("--json", action="store_true", help="for machines")
     listing.set_defaults(run=_list)

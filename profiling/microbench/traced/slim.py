@@ -1,0 +1,81 @@
+"""Slim a trace of PyTorch's profiler to its steps and to what reading it needs."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from microbench.errors import MeasureError
+from predictor.base.files import write_whole
+
+STEP = re.compile(r"ProfilerStep#\d+")
+# Facts about the trace; the others say what was selected while it was recorded.
+KEPT_FACTS = (
+    "schemaVersion", "deviceProperties", "distributedInfo", "record_shapes", "baseTimeNanoseconds", "displayTimeUnit",
+    "cuda_runtime_version", "cuda_driver_version",
+)  # fmt: skip
+# Of an event: whether it is shown where, memory addresses and estimates of the profiler are left out.
+DROPPED_ARGS = frozenset(
+    {"Ev Idx", "Record function id", "Input type names", "queued", "warps per SM", "blocks per SM"}
+)
+PYTHON = "python_function"
+DIGITS = 3  # of microseconds: the profiler's clock counts nanoseconds
+
+
+def _end(event: Mapping[str, Any]) -> float:
+    return float(event["ts"]) + float(event.get("dur", 0.0))
+
+
+def _slim_event(event: dict[str, Any]) -> dict[str, Any]:
+    slim = dict(event)
+    for key in ("ts", "dur"):
+        if key in slim:
+            slim[key] = round(float(slim[key]), DIGITS)
+    if "args" in slim:
+        slim["args"] = {key: value for key, value in slim["args"].items() if key not in DROPPED_ARGS}
+    return slim
+
+
+def step_marks(trace: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the host's marks of steps, in order."""
+    marks = [
+        event
+        for event in trace["traceEvents"]
+        if event.get("cat") == "user_annotation" and STEP.fullmatch(event.get("name", "")) and "dur" in event
+    ]
+    return sorted(marks, key=lambda event: float(event["ts"]))
+
+
+def slim_trace(trace: Mapping[str, Any], steps: int) -> dict[str, Any]:
+    """Return a trace of the first ``steps`` marked steps; what began in them may end later.
+
+    Raises:
+        MeasureError: it has fewer marked steps than that.
+    """
+    marks = step_marks(trace)
+    if len(marks) < steps:
+        raise MeasureError(f"the profiler recorded {len(marks)} whole steps; {steps} were asked for")
+    begin, end = float(marks[0]["ts"]), _end(marks[steps - 1])
+    events = [
+        _slim_event(event)
+        for event in trace["traceEvents"]
+        if event.get("ph") == "M"
+        or (event.get("cat") != PYTHON and "ts" in event and begin <= float(event["ts"]) <= end)
+    ]
+    facts = {key: trace[key] for key in KEPT_FACTS if key in trace}
+    return {**facts, "traceEvents": events}
+
+
+def step_us(trace: Mapping[str, Any]) -> tuple[float, ...]:
+    """Return the duration of every marked step."""
+    return tuple(float(mark["dur"]) for mark in step_marks(trace))
+
+
+def write_gz(path: Path, trace: Mapping[str, Any]) -> None:
+    """Write a trace; the same trace gives the same bytes."""
+    text = json.dumps(trace, separators=(",", ":"))
+    write_whole(path, gzip.compress(text.encode(), mtime=0))
