@@ -14,7 +14,6 @@ for trace in $traces; do
     case "$trace" in
         int8* | fp8*) bit=8 ;;
         fp16* | bf16*) bit=16 ;;
-        mixed*) continue ;; # has no precision of its own; test.py compares it
         *) bit=32 ;;
     esac
     "$python" "$procedure/analyse.py" --device_name cpu --bit "$bit" --model_name "$model" --generate_mapping \
