@@ -1,0 +1,166 @@
+"""Build the local dataflow graph of one step from one rank's trace.
+
+The step begins when its annotation does and ends when the host leaves it and the last thing that it started has
+ended, whichever is later: kernels run behind the host that launched them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from predictor.traces.collectives_of import collectives_of
+from predictor.traces.drafts import ROOT, Drafts
+from predictor.traces.events import RankTrace
+from predictor.traces.host_tasks import add_thread, merged
+from predictor.traces.host_threads import Thread, read_thread
+from predictor.traces.launches import ties
+from predictor.traces.local_graph import NO_OPERATOR, EdgeKind, LocalGraph
+from predictor.traces.operator_tasks import traced_operators
+from predictor.traces.operators import OperatorTable, operator_table
+from predictor.traces.step_events import StepEvents, step_events
+from predictor.traces.steps import choose_step
+from predictor.traces.stream_edges import StreamEdges, add_stream_edges
+from predictor.traces.streams import add_streams, typical_latencies
+from predictor.traces.synchronization import Synchronization, Synchronizer, waiting_calls
+from predictor.traces.wakes import idle_by_wakes
+from predictor.traces.workers import add_worker_edges, add_workers, waits_for_workers
+
+
+def local_graph(trace: RankTrace, step: int | None = None) -> LocalGraph:
+    """Return the local dataflow graph of a step.
+
+    Args:
+        trace: of one rank.
+        step: position among the steps of the trace (``steps.step_windows``); None: the one that ``choose_step`` picks.
+
+    Raises:
+        RecordError: there is no such step.
+    """
+    window = choose_step(trace, step)
+    events = step_events(trace, window.label, window.start_us, window.end_us, ties(trace))
+    threads = _threads(trace, events)
+    table = operator_table(trace, events, threads)
+    lanes: dict[int, int] = {}
+    drafts = Drafts(max(events.main_row, 0), events.label)
+    streams = add_streams(drafts, trace, events, lanes)
+    workers = add_workers(drafts, trace, events)
+    synchronization = Synchronizer(trace, events, drafts, streams).read()
+    _add_threads(drafts, trace, events, threads, table, synchronization)
+    add_worker_edges(drafts, trace, events, workers)
+    latencies = typical_latencies(trace, events)
+    edges = add_stream_edges(drafts, trace, events, streams, synchronization.stream_waits, latencies)
+    for task in range(1, len(drafts.tasks)):
+        if not drafts.tasks[task].after and drafts.tasks[task].start_us:
+            drafts.wait(task, ROOT, EdgeKind.ROW)
+    _own_gpu_tasks(drafts, events, table)
+    return _finished(trace, events, drafts, table, lanes, _facts(trace, events, drafts, edges, synchronization))
+
+
+def _threads(trace: RankTrace, step: StepEvents) -> list[Thread]:
+    """Cut the step's threads, the main one first."""
+    cutting = frozenset(waiting_calls(trace, step) | set(step.launched_by.values()))
+    rows = sorted(step.host, key=lambda row: (row != step.main_row, row))
+    threads = [read_thread(trace.events, step, row, cutting) for row in rows]
+    return [thread for thread in threads if thread.segments]
+
+
+def _add_threads(
+    drafts: Drafts,
+    trace: RankTrace,
+    step: StepEvents,
+    threads: Sequence[Thread],
+    table: OperatorTable,
+    synchronization: Synchronization,
+) -> None:
+    """Add the tasks of all threads, then what they waited for of each other and of the GPU."""
+    woken = idle_by_wakes(trace.events, step, threads)
+    for_workers = waits_for_workers(drafts, trace, step, threads)
+    after_waits = []
+    for thread in threads:
+        row = thread.row
+        idle = merged([*woken.get(row, ()), *synchronization.idle.get(row, ()), *for_workers.get(row, ())])
+        after_waits += add_thread(drafts, trace.events, table, thread, idle)
+    for task, wait in after_waits:
+        for before in wait.after:
+            drafts.wait(task, before, EdgeKind.SYNC)
+        for row in wait.threads:
+            drafts.wait(task, drafts.last_by(row, wait.end_us), EdgeKind.WAKE)
+
+
+def _own_gpu_tasks(drafts: Drafts, step: StepEvents, table: OperatorTable) -> None:
+    """Give what runs on streams and workers the operators that started it."""
+    for draft in drafts.tasks:
+        if draft.operator == NO_OPERATOR and draft.event in step.launched_by:
+            draft.operator = table.of_event.get(step.launched_by[draft.event], NO_OPERATOR)
+
+
+def _facts(
+    trace: RankTrace, step: StepEvents, drafts: Drafts, edges: StreamEdges, synchronization: Synchronization
+) -> dict[str, object]:
+    """Return what is known of a step beside its graph; times in µs."""
+    on_gpu = [drafts.tasks[task].end_us for row in step.gpu for task in drafts.rows[row]]
+    return {
+        "path": str(trace.path),
+        "notes": list(trace.notes),
+        "host_us": round(step.end_us - step.start_us, 3),
+        "gpu_end_us": max(on_gpu, default=0.0),
+        "carried_us": max(step.carried_us.values(), default=0.0),
+        "unexplained_gpu_starts": edges.unexplained,
+        "unexplained_gpu_us": round(edges.unexplained_us, 3),
+        "inferred_events": edges.inferred,
+        "waits_for_unknown": synchronization.unknown,
+        "unlaunched_gpu_tasks": sum(
+            position not in step.launched_by for positions in step.gpu.values() for position in positions
+        ),
+    }
+
+
+def _finished(
+    trace: RankTrace,
+    step: StepEvents,
+    drafts: Drafts,
+    table: OperatorTable,
+    lanes: Mapping[int, int],
+    facts: Mapping[str, object],
+) -> LocalGraph:
+    used = {draft.row for draft in drafts.tasks}
+    is_gpu = {row: row >= len(trace.rows) or (row < len(trace.rows) and trace.rows[row].is_gpu) for row in used}
+    order = sorted(used, key=lambda row: (row != step.main_row, is_gpu[row], lanes.get(row, row), row))
+    place = {row: number for number, row in enumerate(order)}
+    tasks = [task._replace(row=place[task.row]) for task in drafts.in_order()]
+    by_kind = Counter(task.kind.value for task in tasks)
+    operators = traced_operators(trace, step, table, tasks)
+    collectives = collectives_of(trace, step, tasks, operators)
+    return LocalGraph(
+        rank=trace.rank or 0,
+        world_size=trace.world_size or 1,
+        label=step.label,
+        step_us=max(task.start_us + task.duration_us for task in tasks),
+        begin_us=trace.begin_us + step.start_us,
+        backend=trace.backend,
+        device_name=trace.device_name,
+        rows=_labels(trace, order, lanes),
+        tasks=tasks,
+        operators=operators,
+        collectives=collectives,
+        facts={**facts, "tasks": dict(sorted(by_kind.items()))},
+    )
+
+
+def _labels(trace: RankTrace, rows: Sequence[int], lanes: Mapping[int, int]) -> list[str]:
+    """Return what a timeline calls the rows, each by another name."""
+    if not trace.rows:
+        return ["thread"] * len(rows)
+    labels = []
+    count: Counter[int] = Counter()
+    plain = Counter(trace.rows[row].label for row in {lanes.get(row, row) for row in rows})
+    for row in rows:
+        of_trace = trace.rows[lanes.get(row, row)]
+        where = "device" if of_trace.is_gpu else "process"
+        label = of_trace.label if plain[of_trace.label] == 1 else f"{of_trace.label} ({where} {of_trace.process})"
+        if row in lanes:
+            count[lanes[row]] += 1
+            label = f"{label}, lane {1 + count[lanes[row]]}"
+        labels.append(label)
+    return labels

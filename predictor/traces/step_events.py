@@ -1,0 +1,112 @@
+"""What belongs to one step: events of the host between its borders, and what they started on the GPU.
+
+A GPU runs behind its host. Kernels that the step launched belong to it even if they end after the host has begun the
+next one, and kernels of the step before that still run at its start only delay it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from predictor.traces.events import ON_GPU, UNKNOWN, Category, RankTrace, TraceEvent
+
+ON_HOST = frozenset({Category.OPERATOR, Category.ANNOTATION, Category.RUNTIME, Category.PYTHON})
+MODULE = "nn.Module: "  # how the profiler names the Python call of a module
+WORKERS = ("gloo:", "mpi:", "ucc:")  # collectives that threads of a backend run, of which it says when they did
+AUTOGRAD = "autograd::engine::"
+
+
+def is_worker_collective(event: TraceEvent) -> bool:
+    """Return whether a thread of gloo, MPI or UCC runs a collective here."""
+    return event.name.startswith(WORKERS) and event.category in (Category.ANNOTATION, Category.OPERATOR)
+
+
+@dataclass(slots=True)
+class StepEvents:
+    """The events of one step, as positions in the trace.
+
+    Attributes:
+        label: of the step.
+        start_us: on the clock of the trace.
+        end_us: when the host ended it, likewise.
+        main_row: thread that the step runs on; UNKNOWN where the trace has no thread.
+        host: by thread, what it did, by start, those that enclose others first.
+        gpu: by stream, what the step launched on it, by start.
+        workers: by thread, collectives that it ran, by start.
+        launched_by: of a GPU task the runtime call, or operator, that started it, and of a worker's collective the
+            operator; what the trace does not tie is absent.
+        carried_us: by stream or worker's thread, when it ended what earlier steps gave it, in µs from the start.
+    """
+
+    label: str
+    start_us: float
+    end_us: float
+    main_row: int
+    host: dict[int, list[int]] = field(default_factory=dict)
+    gpu: dict[int, list[int]] = field(default_factory=dict)
+    workers: dict[int, list[int]] = field(default_factory=dict)
+    launched_by: dict[int, int] = field(default_factory=dict)
+    carried_us: dict[int, float] = field(default_factory=dict)
+
+
+def step_events(trace: RankTrace, label: str, start_us: float, end_us: float, ties: Mapping[int, int]) -> StepEvents:
+    """Return the events of the step between two times of the trace's clock.
+
+    Args:
+        trace: of a rank.
+        label: of the step.
+        start_us: when the host began it.
+        end_us: when the host ended it.
+        ties: what started each GPU task and each worker's collective (``launches.ties``).
+    """
+    host: defaultdict[int, list[int]] = defaultdict(list)
+    step = StepEvents(label, start_us, end_us, UNKNOWN)
+    events = trace.events
+    for position, event in enumerate(events):
+        category = event.category
+        if category in ON_GPU or is_worker_collective(event):
+            _take_started(step, events, position, ties)
+        elif category not in ON_HOST or event.start_us >= end_us or event.end_us <= start_us:
+            continue
+        elif category is not Category.PYTHON or event.name.startswith(MODULE):
+            host[event.row].append(position)
+    step.host = dict(host)
+    step.main_row = _main_row(events, host, label)
+    return step
+
+
+def _take_started(step: StepEvents, events: Sequence[TraceEvent], position: int, ties: Mapping[int, int]) -> None:
+    """Add a GPU task or a worker's collective to the step, or to what earlier steps left to do."""
+    event = events[position]
+    call = ties.get(position, UNKNOWN)
+    given_us = events[call].start_us if call != UNKNOWN else event.start_us
+    if given_us >= step.end_us:
+        return
+    if given_us < step.start_us:
+        if event.end_us > step.start_us:
+            carried = event.end_us - step.start_us
+            step.carried_us[event.row] = max(carried, step.carried_us.get(event.row, 0.0))
+        return
+    rows = step.gpu if event.category in ON_GPU else step.workers
+    rows.setdefault(event.row, []).append(position)
+    if call != UNKNOWN:
+        step.launched_by[position] = call
+
+
+def _main_row(events: Sequence[TraceEvent], host: Mapping[int, Sequence[int]], label: str) -> int:
+    """Return the thread with the step's annotation, or else the one that works longest and is not autograd's."""
+    busy_us: dict[int, float] = {}
+    for row, positions in host.items():
+        works = end = 0.0
+        for position in positions:
+            event = events[position]
+            if event.name == label and event.category is Category.ANNOTATION:
+                return row
+            if event.start_us >= end:
+                works += event.end_us - event.start_us
+                end = event.end_us
+        is_autograd = any(events[position].name.startswith(AUTOGRAD) for position in positions[:20])
+        busy_us[row] = works if not is_autograd else -1.0 / (1.0 + works)
+    return max(busy_us, key=busy_us.__getitem__, default=UNKNOWN)

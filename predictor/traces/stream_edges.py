@@ -1,0 +1,112 @@
+"""What each GPU task waited for: its launch, the task before it on its stream, tasks of other streams.
+
+A trace shows when a task began, not which of these let it begin. Each of them would have let it begin at its end plus
+what the GPU typically takes; the last of these is taken for the cause, and its edge takes the time that was measured.
+The other edges take the typical time, or less where the trace shows less.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from predictor.traces.drafts import ROOT, Drafts
+from predictor.traces.events import UNKNOWN, RankTrace
+from predictor.traces.local_graph import EdgeKind
+from predictor.traces.step_events import StepEvents
+from predictor.traces.streams import Latencies, Stream
+from predictor.traces.synchronization import StreamWait
+
+LATE_US = 20.0  # a task that began this long after all that it is known to have waited for waited for something else
+JUST_US = 10.0  # which then is a task of another stream that ended this shortly before
+
+
+@dataclass(slots=True)
+class StreamEdges:
+    """What was found out.
+
+    Attributes:
+        inferred: tasks that waited for another stream though no call says so.
+        unexplained: tasks that began late for no visible reason.
+        unexplained_us: by how much in all.
+    """
+
+    inferred: int = 0
+    unexplained: int = 0
+    unexplained_us: float = 0.0
+
+
+def add_stream_edges(
+    drafts: Drafts,
+    trace: RankTrace,
+    step: StepEvents,
+    streams: Mapping[int, Stream],
+    waits: Iterable[StreamWait],
+    latencies: Latencies,
+) -> StreamEdges:
+    """Add the edges of all GPU tasks of a step."""
+    awaited: defaultdict[int, list[int]] = defaultdict(list)
+    for task, before in waits:
+        awaited[task].append(before)
+    facts = StreamEdges()
+    for row, stream in streams.items():
+        lanes = {drafts.tasks[task].row for task in stream.tasks} | {row}
+        for task in stream.tasks:
+            draft = drafts.tasks[task]
+            causes: list[tuple[float, int, EdgeKind, float]] = []
+            before = _before(drafts, task, lanes)
+            if before != ROOT:
+                causes.append((drafts.tasks[before].end_us, before, EdgeKind.ROW, latencies.next_us))
+            call = step.launched_by.get(draft.event, UNKNOWN)
+            if call != UNKNOWN:
+                event = trace.events[call]
+                launched = min(round(event.start_us - step.start_us, 3), draft.start_us)
+                causes.append((launched, drafts.last_by(event.row, launched), EdgeKind.LAUNCH, latencies.launch_us))
+            causes += [
+                (drafts.tasks[other].end_us, other, EdgeKind.EVENT, latencies.next_us)
+                for other in awaited.get(task, ())
+                if drafts.tasks[other].end_us <= draft.start_us
+            ]
+            _add(drafts, task, causes, [other for other in streams if other != row], latencies, facts)
+    return facts
+
+
+def _before(drafts: Drafts, task: int, lanes: Iterable[int]) -> int:
+    """Return the last task of the lanes of a stream that ended before a task began; ROOT: none."""
+    last = ROOT
+    for lane in lanes:
+        own = lane == drafts.tasks[task].row
+        before = drafts.before(task) if own else drafts.last_by(lane, drafts.tasks[task].start_us)
+        if before not in (ROOT, task) and (last == ROOT or drafts.tasks[before].end_us > drafts.tasks[last].end_us):
+            last = before
+    return last
+
+
+def _add(
+    drafts: Drafts,
+    task: int,
+    causes: list[tuple[float, int, EdgeKind, float]],
+    others: Iterable[int],
+    latencies: Latencies,
+    facts: StreamEdges,
+) -> None:
+    start = drafts.tasks[task].start_us
+    late = start - max((end + typical for end, _, _, typical in causes), default=0.0)
+    if late > LATE_US:
+        for row in others:
+            before = drafts.last_by(row, start)
+            if before != ROOT and start - drafts.tasks[before].end_us <= JUST_US:
+                causes.append((drafts.tasks[before].end_us, before, EdgeKind.EVENT, latencies.next_us))
+                late = 0.0
+                facts.inferred += 1
+        if late:
+            facts.unexplained += 1
+            facts.unexplained_us += late
+    if not causes:
+        drafts.wait(task, ROOT, EdgeKind.ROW)
+        return
+    cause = max(causes, key=lambda cause: cause[0] + cause[3])
+    for known in causes:
+        _, before, kind, typical = known
+        drafts.wait(task, before, kind, None if known is cause else typical)

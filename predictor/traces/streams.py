@@ -1,0 +1,122 @@
+"""GPU streams of a step: their tasks in order, and when each was launched.
+
+The hardware runs the tasks of one stream one after the other. Traces show some that overlap: by rounding, and where a
+CUDA graph runs on several streams that the profiler takes for one. Tasks that overlap are put on lanes of the stream.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from itertools import accumulate
+from statistics import median
+from typing import NamedTuple
+
+from predictor.traces.collective_names import is_collective
+from predictor.traces.drafts import ROOT, Draft, Drafts
+from predictor.traces.events import UNKNOWN, Category, RankTrace
+from predictor.traces.local_graph import TaskKind
+from predictor.traces.step_events import StepEvents
+
+ROUNDING_US = 2.0  # older traces have whole microseconds, in starts and in durations
+LONG_BEFORE_US = 20.0  # a call that ended this long before the stream was free did not delay its task
+CARRIED = "earlier steps"
+
+
+class Stream(NamedTuple):
+    """Tasks of one stream, in order.
+
+    Attributes:
+        tasks: drafts.
+        launched_us: when the calls that launched them began, never less than before.
+    """
+
+    tasks: list[int]
+    launched_us: list[float]
+
+    def last_launched_before(self, time_us: float) -> int:
+        """Return the last task that was launched before a time; ROOT: none."""
+        place = bisect_left(self.launched_us, time_us)
+        return self.tasks[place - 1] if place else ROOT
+
+    def first_launched_from(self, time_us: float) -> int:
+        """Return the first task that was launched at a time or later; ROOT: none."""
+        place = bisect_left(self.launched_us, time_us)
+        return self.tasks[place] if place < len(self.tasks) else ROOT
+
+
+class Latencies(NamedTuple):
+    """What the GPU typically takes in this step, in µs; 0 where no task shows it.
+
+    Attributes:
+        launch_us: from the begin of a call to the start of what it launches on an idle stream.
+        next_us: from the end of a task to the start of one that waited for it.
+    """
+
+    launch_us: float
+    next_us: float
+
+
+def add_streams(drafts: Drafts, trace: RankTrace, step: StepEvents, lanes: dict[int, int]) -> dict[int, Stream]:
+    """Add the GPU tasks of a step, without edges, and return the streams.
+
+    Args:
+        drafts: that they are added to.
+        trace: of the rank.
+        step: of it.
+        lanes: filled with the rows, beyond those of the trace, of lanes and the stream that each belongs to.
+    """
+    streams = {}
+    for row, positions in sorted(step.gpu.items()):
+        carried = step.carried_us.get(row, 0.0)
+        if carried:
+            drafts.add(Draft(CARRIED, TaskKind.KERNEL, row, 0.0, round(carried, 3)))
+        ends = {row: carried}
+        tasks = []
+        for position in positions:
+            event = trace.events[position]
+            start, end = (max(0.0, round(at - step.start_us, 3)) for at in (event.start_us, event.end_us))
+            lane = next((lane for lane, free in ends.items() if free <= start + ROUNDING_US), UNKNOWN)
+            if lane == UNKNOWN:
+                lane = len(trace.rows) + len(lanes)
+                lanes[lane] = row
+            elif ends[lane] > start:
+                drafts.end_before(lane, max(start, drafts.tasks[drafts.rows[lane][-1]].start_us))
+                start = drafts.tasks[drafts.rows[lane][-1]].end_us
+                end = max(start, end)
+            ends[lane] = end
+            tasks.append(
+                drafts.add(Draft(event.name, _kind(event.category, event.name), lane, start, end, event=position))
+            )
+        streams[row] = Stream(tasks, _launch_times(trace, step, positions))
+    return streams
+
+
+def _kind(category: Category, name: str) -> TaskKind:
+    if category is not Category.KERNEL:
+        return TaskKind.COPY
+    return TaskKind.COLLECTIVE if is_collective(name) else TaskKind.KERNEL
+
+
+def _launch_times(trace: RankTrace, step: StepEvents, positions: list[int]) -> list[float]:
+    """Return when each task was launched, in µs from the start of the step; what has no known launch, when it began."""
+    times = []
+    for position in positions:
+        call = step.launched_by.get(position, position)
+        times.append(round(trace.events[call].start_us - step.start_us, 3))
+    return list(accumulate(times, max))
+
+
+def typical_latencies(trace: RankTrace, step: StepEvents) -> Latencies:
+    """Return the medians over the step's tasks that show them."""
+    launch, behind = [], []
+    for positions in step.gpu.values():
+        end = 0.0
+        for position in positions:
+            event = trace.events[position]
+            call = step.launched_by.get(position, UNKNOWN)
+            if call != UNKNOWN and trace.events[call].start_us >= end:
+                launch.append(max(0.0, event.start_us - trace.events[call].start_us))
+            elif call != UNKNOWN and trace.events[call].end_us + LONG_BEFORE_US < end:
+                behind.append(max(0.0, event.start_us - end))
+            end = max(end, event.end_us)
+    return Latencies(median(launch) if launch else 0.0, median(behind) if behind else 0.0)
