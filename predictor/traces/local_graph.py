@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Literal, NamedTuple
 
 NO_OPERATOR = -1
+NO_PEER = -1
 OperatorPass = Literal["forward", "backward", "optimizer", "other"]
 
 
@@ -102,6 +103,7 @@ class Collective(NamedTuple):
         size_bytes: message, of the operation's larger side; 0 where unknown.
         order: how many collectives of the same group this rank ran before it.
         gradients: positions of the backward operators whose gradients are in it, where it is a bucket.
+        peer: of a send or receive, the rank at its other end, counted in the job; NO_PEER where the trace does not say.
     """
 
     task: int
@@ -111,6 +113,7 @@ class Collective(NamedTuple):
     size_bytes: int
     order: int
     gradients: tuple[int, ...] = ()
+    peer: int = NO_PEER
 
 
 @dataclass(frozen=True, slots=True)

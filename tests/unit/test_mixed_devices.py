@@ -1,0 +1,259 @@
+"""Ranks on different devices, another number of ranks, and the split of a batch that balances them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+
+import pytest
+
+from predictor.replay.batch_split import (
+    Balance,
+    LocalTime,
+    balance,
+    balanced_split,
+    local_time,
+    local_time_of_two,
+    local_us,
+)
+from predictor.replay.mixed import Place, measured_jobs, mixed_graph, on_device, same_ratio
+from predictor.traces.closed import RecordError
+from predictor.traces.global_graph import GlobalGraph, global_graph
+from predictor.traces.global_replay import GlobalReplay, replay_global
+from predictor.traces.local_graph import TracedOperator
+from predictor.traces.rank_count import ring_traffic, with_ranks
+from tests.traces_made import make_job
+
+SLOW, FAST = [300.0, 200.0, 250.0], [100.0, 70.0, 90.0]
+TRANSFERS = [30.0, 45.0, 25.0]
+
+
+def job(computing: list[float], ranks: int = 2, transfers: list[float] | None = None) -> GlobalGraph:
+    return global_graph(make_job([computing] * ranks, transfers or TRANSFERS[: len(computing)]).locals)
+
+
+def steps(replay: GlobalReplay) -> list[float]:
+    return [rank.step_us for rank in replay.ranks]
+
+
+def test_traces_of_two_devices_meet_at_every_collective() -> None:
+    places = [Place(job(SLOW), 0), Place(job(FAST), 1)]
+    replay = replay_global(mixed_graph(places))
+    truth = make_job([SLOW, FAST], TRANSFERS)
+    assert steps(replay) == pytest.approx(truth.steps_us)
+    assert [list(coll.waits_us.values()) for coll in replay.collectives] == [
+        pytest.approx(waits, abs=1e-6) for waits in truth.waits_us
+    ]
+    assert {coll.last_rank for coll in replay.collectives} == {0}
+    assert [rank.device_name for rank in replay.ranks] == ["device 0", "device 1"]
+
+
+def test_ranks_of_one_device_share_a_trace_and_transfers_grow_with_the_ring() -> None:
+    slow, fast = Place(job(SLOW), 0), Place(job(FAST), 0)
+    replay = replay_global(mixed_graph([slow, slow, fast, fast]))
+    truth = make_job([SLOW, SLOW, FAST, FAST], [us * 1.5 for us in TRANSFERS])  # 2·3/4 over 2·1/2
+    assert steps(replay) == pytest.approx(truth.steps_us)
+
+
+def test_the_slower_links_set_the_pace() -> None:
+    places = [Place(job(FAST, transfers=[60.0] * 3), 0), Place(job(FAST, transfers=[20.0] * 3), 1)]
+    assert steps(replay_global(mixed_graph(places))) == pytest.approx(make_job([FAST] * 2, [60.0] * 3).steps_us)
+
+
+def test_another_device_by_its_ratio_is_the_trace_of_it() -> None:
+    (slow, other) = make_job([SLOW, [us * 3.0 for us in SLOW]], TRANSFERS, optimizer_us=20.0).locals
+    scaled = on_device(slow, lambda op: 1.0 if op is not None and op.step_pass == "optimizer" else 3.0, "T4")
+    assert scaled.device_name == "T4"
+    kernels = [(task.name, task.duration_us) for task in scaled.tasks if task.name.endswith("kernel")]
+    assert kernels == [(task.name, task.duration_us) for task in other.tasks if task.name.endswith("kernel")]
+    place = Place(job(SLOW), 0)
+    mixed = mixed_graph([place, place._replace(ratio=same_ratio(0.5))])
+    truth = make_job([SLOW, [us / 2 for us in SLOW]], TRANSFERS)
+    # The optimizer runs last, so that its own half of 20 µs shortens rank 1 alone.
+    assert steps(replay_global(mixed)) == pytest.approx([truth.steps_us[0], truth.steps_us[1] - 10.0])
+
+
+@pytest.mark.parametrize("ratio", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_ratio_is_finite_and_positive(ratio: float) -> None:
+    with pytest.raises(RecordError, match="the ratio of layer0 is"):
+        on_device(job(SLOW).local(0), same_ratio(ratio))
+
+
+def test_ranks_of_one_job_are_told_from_those_of_another() -> None:
+    first = make_job([SLOW, FAST], TRANSFERS).locals
+    later = [replace(local, begin_us=local.begin_us + 1e6) for local in make_job([FAST, FAST], TRANSFERS).locals]
+    jobs = measured_jobs([*first, *later])
+    assert [len(job.ranks) for job in jobs] == [2, 2]
+    # Waiting in the first job is known, so it is not taken for a slow transfer.
+    replay = replay_global(mixed_graph([Place(jobs[0], 0), Place(jobs[0], 1)]))
+    assert steps(replay) == pytest.approx(make_job([SLOW, FAST], TRANSFERS).steps_us)
+
+
+def test_traces_of_one_gpu_do_not_wait() -> None:
+    alone = [replace(job(times, 1).local(0), collectives=[]) for times in (SLOW, FAST)]
+    graph = mixed_graph([Place(global_graph([local]), 0) for local in alone])
+    assert any("do not wait for each other" in note for note in graph.notes)
+    assert steps(replay_global(graph)) == pytest.approx([local.step_us for local in alone])
+
+
+def test_a_mixed_job_has_ranks() -> None:
+    with pytest.raises(RecordError, match="no ranks"):
+        mixed_graph([])
+
+
+# --- another number of ranks
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
+def test_copies_run_as_a_job_of_so_many_ranks(ranks: int) -> None:
+    graph = with_ranks(global_graph(make_job([SLOW, FAST], TRANSFERS).locals), ranks)
+    growth = 2.0 * (ranks - 1) / ranks
+    truth = make_job([(SLOW, FAST)[rank % 2] for rank in range(ranks)], [us * growth for us in TRANSFERS])
+    assert steps(replay_global(graph)) == pytest.approx(truth.steps_us)
+    assert all(collective.ranks == ranks for collective in graph.collectives)
+
+
+def test_no_more_ranks_than_measured_take_the_same_steps() -> None:
+    measured = global_graph(make_job([SLOW, FAST], TRANSFERS).locals)
+    every = replay_global(with_ranks(measured, 6))
+    few = replay_global(with_ranks(measured, 6, every_rank=False))
+    assert (len(every.ranks), len(few.ranks)) == (6, 2)
+    assert few.step_us == pytest.approx(every.step_us)
+
+
+def test_a_collectives_time_may_be_given_as_it_is() -> None:
+    graph = with_ranks(job(FAST), 4, lambda name, size, ranks: 1000.0, scaled=False)
+    assert steps(replay_global(graph)) == pytest.approx(make_job([FAST] * 4, [1000.0] * 3).steps_us)
+
+
+def test_one_measured_rank_stands_for_all() -> None:
+    local = make_job([FAST] * 4, TRANSFERS).locals[2]
+    graph = with_ranks(global_graph([local]), 8)
+    truth = make_job([FAST] * 8, [us * (7 / 8) / (3 / 4) for us in TRANSFERS])
+    assert steps(replay_global(graph)) == pytest.approx(truth.steps_us)
+    assert any("counts as transfer" in note for note in graph.notes)
+
+
+def test_groups_that_do_not_grow_are_copied() -> None:
+    made = make_job([FAST] * 2, TRANSFERS)
+    locals_ = [
+        replace(
+            local,
+            collectives=[
+                call._replace(group="tensor parallel" if call.order == 1 else "0") for call in local.collectives
+            ],
+        )
+        for local in made.locals
+    ]
+    measured = global_graph(locals_)
+    graph = with_ranks(measured, 4, groups={"0"})
+    assert sorted(len(coll.members) for coll in graph.collectives) == [2, 2, 4, 4]
+    assert {member.rank for coll in graph.collectives for member in coll.members} == {0, 1, 2, 3}
+    with pytest.raises(RecordError, match="group tensor parallel does not grow"):
+        with_ranks(measured, 3, groups={"0"})
+
+
+def test_a_job_has_one_rank_or_more() -> None:
+    with pytest.raises(RecordError, match="number of ranks is 0"):
+        with_ranks(job(FAST), 0)
+
+
+def test_a_job_of_one_rank_has_nothing_to_scale() -> None:
+    with pytest.raises(RecordError, match="measured on 1 ranks"):
+        with_ranks(job(FAST, 1), 2)
+
+
+def test_ring_traffic_is_that_of_nccl_tests() -> None:
+    assert ring_traffic("all_gather", 1000, 4) == ring_traffic("reduce_scatter", 1000, 4) == 750.0
+    assert ring_traffic("broadcast", 1000, 4) == 1000.0
+
+
+# --- the split of a batch
+
+
+def compositions(whole: int, parts: int) -> list[tuple[int, ...]]:
+    return [split for split in product(range(1, whole + 1), repeat=parts) if sum(split) == whole]
+
+
+@pytest.mark.parametrize("case", range(12))
+def test_the_split_is_the_best_of_all(case: int) -> None:
+    ranks, whole = 2 + case % 3, 6 + case % 5
+    times = [LocalTime(17.0 * ((case * 5 + rank * 3) % 7), 1.0 + (case * 3 + rank * 5) % 8, 1) for rank in range(ranks)]
+
+    def longest(split: tuple[int, ...]) -> float:
+        return max(time.at(samples) for time, samples in zip(times, split, strict=True))
+
+    split = balanced_split(times, whole)
+    assert sum(split) == whole
+    assert longest(split) == min(map(longest, compositions(whole, ranks)))
+
+
+def test_a_split_keeps_to_multiples() -> None:
+    split = balanced_split([LocalTime(0.0, 3.0, 1), LocalTime(0.0, 1.0, 1)], 32, multiple=4)
+    assert split == (8, 24)
+
+
+@pytest.mark.parametrize(("whole", "multiple"), [(1, 1), (10, 4), (4, 4)])
+def test_a_batch_that_cannot_be_split_is_refused(whole: int, multiple: int) -> None:
+    with pytest.raises(RecordError, match=f"the global batch is {whole} for 2 ranks"):
+        balanced_split([LocalTime(0.0, 1.0, 1)] * 2, whole, multiple=multiple)
+
+
+def test_a_local_time_does_not_wait() -> None:
+    waits = global_graph(make_job([SLOW, FAST], TRANSFERS).locals)
+    assert local_us(Place(waits, 1)) == pytest.approx(make_job([FAST], TRANSFERS).steps_us[0])
+
+
+def test_one_trace_tells_the_part_that_grows() -> None:
+    time = local_time(Place(job([400.0, 400.0]), 0), 8)
+    # 800 µs of kernels for 8 samples; a launch before them, the last transfer, the optimizer and its launch are fixed.
+    assert time.per_sample_us == pytest.approx(100.0)
+    assert time.at(8) == pytest.approx(job([400.0, 400.0]).local(0).step_us)
+    assert "one batch size" in time.source
+
+
+def test_two_traces_tell_it_without_an_assumption() -> None:
+    small, large = (Place(job([50.0 + us, 50.0 + us]), 0) for us in (100.0, 200.0))
+    time = local_time_of_two(small, 4, large, 8)
+    assert time.per_sample_us == pytest.approx(50.0)
+    assert time.at(8) == pytest.approx(local_us(large))
+    assert time == local_time_of_two(large, 8, small, 4)
+    with pytest.raises(RecordError, match="the larger one taking longer"):
+        local_time_of_two(small, 8, large, 4)
+
+
+def balanced() -> Balance:
+    slow, fast = Place(job([600.0, 600.0]), 0), Place(job([200.0, 200.0]), 0)
+    return balance([slow, fast], [8, 8])
+
+
+def test_a_balanced_split_waits_less() -> None:
+    answer = balanced()
+    assert answer.even == (8, 8)
+    assert answer.split == (4, 12)
+    assert answer.before.step_us == pytest.approx(make_job([[600.0, 600.0], [200.0, 200.0]], TRANSFERS[:2]).steps_us[0])
+    assert answer.after.step_us == pytest.approx(make_job([[300.0, 300.0], [300.0, 300.0]], TRANSFERS[:2]).steps_us[0])
+    assert sum(answer.after.waited_for_us().values()) == pytest.approx(0.0, abs=1e-6)
+
+
+def test_another_global_batch_is_split_as_well() -> None:
+    slow, fast = Place(job([600.0, 600.0]), 0), Place(job([200.0, 200.0]), 0)
+    answer = balance([slow, fast], [8, 8], 32)
+    assert answer.even == (16, 16)
+    assert answer.split == (8, 24)
+
+
+def test_samples_are_given_for_each_rank() -> None:
+    with pytest.raises(RecordError, match="expected one number of 1 or more for each of 2 ranks"):
+        balance([Place(job(SLOW), 0), Place(job(FAST), 0)], [8])
+
+
+def test_a_ratio_sees_the_operator() -> None:
+    names: list[str] = []
+
+    def ratio(operator: TracedOperator | None) -> float:
+        names.append(operator.name if operator else "")
+        return 1.0
+
+    on_device(job(FAST).local(0), ratio)
+    assert names == ["layer0", "layer1", "layer2", "step"]
