@@ -44,9 +44,11 @@ class OperatorNode:
         weight_numel: elements of its weights, which are cast where it does not compute in theirs.
         output_numel: elements of its output.
         saved_numel: elements that its backward keeps.
-        choices: precisions that it can compute in; one alone where it has none to choose; none: as its input is.
+        choices: precisions that it can compute in; one alone where it has none to choose; none: as its inputs are, the
+            widest of them.
         forward: position of its call in the traced step, and of its backward operators.
         backward: likewise.
+        traced: precision that it computed in as traced.
     """
 
     name: str
@@ -59,6 +61,7 @@ class OperatorNode:
     choices: tuple[Precision, ...]
     forward: int = -1
     backward: tuple[int, ...] = ()
+    traced: Precision = Precision.FP32
 
 
 @dataclass(frozen=True, slots=True)

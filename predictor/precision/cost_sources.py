@@ -1,0 +1,153 @@
+"""What may know the cost of an operator in a precision, one class a source; each answers a cost or None."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median, quantiles
+from typing import Literal
+
+from predictor.costs.catalogue import catalogue
+from predictor.costs.cost import Cost, Source
+from predictor.costs.operator import Direction
+from predictor.costs.published import PublishedSystem
+from predictor.precision.device_sheets import DeviceSheet, pass_work
+from predictor.precision.measured_costs import MeasuredCosts
+from predictor.precision.operator_config import OperatorConfig
+from predictor.precision.operator_graph import OperatorGraph, OperatorNode, Precision
+from predictor.precision.work_of_shapes import WorkKind, product_dims, shape_work
+
+Pass = Literal["forward", "backward"]
+Key = tuple[str, tuple[tuple[int, ...], ...], Precision, Pass]
+LINEAR_REGRESSOR = "ffn_up"  # any operator of the family of matrix products
+
+
+@dataclass(frozen=True, slots=True)
+class TracedTimes:
+    """How long the operators of a graph took as traced, in µs.
+
+    Attributes:
+        graph: of one traced step.
+        forward_us: by label; of the operator alone, without casts inside it.
+        backward_us: likewise, all its backward operators together; a label that it lacks has none.
+    """
+
+    graph: OperatorGraph
+    forward_us: Mapping[str, float]
+    backward_us: Mapping[str, float]
+
+    def us(self, label: str, step_pass: Pass) -> float:
+        """Return the time of an operator's pass; 0 where it has none."""
+        return (self.forward_us if step_pass == "forward" else self.backward_us).get(label, 0.0)
+
+
+def sampled(samples: Sequence[float]) -> Cost:
+    """Return the median of samples with their 90 % range."""
+    middle = median(samples)
+    if len(samples) < 3:
+        return Cost(middle, min(samples), max(samples), Source.MEASURED)
+    twentieths = quantiles(samples, n=20, method="inclusive")
+    return Cost(middle, twentieths[0], twentieths[-1], Source.MEASURED)
+
+
+class TraceSource:
+    """The same operator, by name and shapes, in a trace in the precision."""
+
+    def __init__(self, traces: Iterable[TracedTimes], config: OperatorConfig) -> None:
+        """Collect the operators of the traces."""
+        self._config = config
+        samples: defaultdict[Key, list[float]] = defaultdict(list)
+        for times in traces:
+            for node in times.graph.nodes:
+                for step_pass in ("forward", "backward"):
+                    us = times.us(node.label, step_pass)
+                    if us > 0.0:
+                        samples[config.family(node.name), node.shapes, node.traced, step_pass].append(us)
+        self._costs = {key: sampled(times_us) for key, times_us in samples.items()}
+
+    def cost(self, node: OperatorNode, precision: Precision, step_pass: Pass, traced_us: float) -> Cost | None:
+        """Return the median of the operator's calls."""
+        return self._costs.get((self._config.family(node.name), node.shapes, precision, step_pass))
+
+
+class MeasuredSource:
+    """A table of operators that were measured again."""
+
+    def __init__(self, table: MeasuredCosts, config: OperatorConfig) -> None:
+        """Index the table's rows."""
+        self._config = config
+        samples: defaultdict[Key, list[float]] = defaultdict(list)
+        for row in table.operators:
+            samples[config.family(row.operator), row.shapes, row.precision, row.step_pass] += row.samples_us
+        self._costs = {key: sampled(times_us) for key, times_us in samples.items()}
+
+    def cost(self, node: OperatorNode, precision: Precision, step_pass: Pass, traced_us: float) -> Cost | None:
+        """Return the measured time; with the traced precision in the table too, the traced time times their ratio."""
+        family = self._config.family(node.name)
+        there = self._costs.get((family, node.shapes, precision, step_pass))
+        here = self._costs.get((family, node.shapes, node.traced, step_pass))
+        if there is None or here is None or here.us <= 0.0 or traced_us <= 0.0:
+            return there
+        return Cost(
+            traced_us * there.us / here.us,
+            traced_us * there.low_us / max(here.high_us, here.us),
+            traced_us * there.high_us / (here.low_us or here.us),
+            Source.MEASURED,
+        )
+
+
+class RegressorSource:
+    """Published regressors of matrix products of one system, one opened per precision."""
+
+    def __init__(self, systems: Mapping[Precision, PublishedSystem], config: OperatorConfig) -> None:
+        """Take the system as measured in each precision."""
+        self._systems, self._config = systems, config
+        self._operator = catalogue()[LINEAR_REGRESSOR]
+
+    def cost(self, node: OperatorNode, precision: Precision, step_pass: Pass, traced_us: float) -> Cost | None:
+        """Return the traced time, times the ratio of the regressor's times in both precisions."""
+        kind = self._config.of(self._config.work, node.name)
+        if kind is None or traced_us <= 0.0:
+            return None
+        dims = product_dims(kind, node.shapes)
+        there, here = self._systems.get(precision), self._systems.get(node.traced)
+        if dims is None or dims[0] != 1 or there is None or here is None:
+            return None
+        direction = Direction.FORWARD if step_pass == "forward" else Direction.BACKWARD
+        if not self._operator.takes(dims[1:], precision):
+            return None
+        new = there.cost(self._operator, direction, dims[1:])
+        old = here.cost(self._operator, direction, dims[1:])
+        return Cost(
+            traced_us * new.us / old.us,
+            traced_us * new.low_us / old.high_us,
+            traced_us * new.high_us / old.low_us,
+            max(new.source, old.source, Source.INTERPOLATED),
+        )
+
+
+class PhysicsSource:
+    """The roofline of an operator's shapes on a device: what the work takes at least, as a ratio between precisions."""
+
+    def __init__(self, sheet: DeviceSheet, config: OperatorConfig) -> None:
+        """Take the device's data sheet."""
+        self._sheet, self._config = sheet, config
+
+    def cost(self, node: OperatorNode, precision: Precision, step_pass: Pass, traced_us: float) -> Cost | None:
+        """Return the traced time times a ratio; anything between that, the ratio of the bytes and 1 is possible."""
+        kind = self._config.of(self._config.work, node.name)
+        if kind is None:
+            return None
+        if kind is WorkKind.VIEW:
+            return Cost(traced_us, traced_us, traced_us, Source.ANALYTIC)
+        work = shape_work(kind, node.shapes, node.output_numel)
+        if work is None:
+            return None
+        flops, elements = pass_work(work, step_pass == "backward")
+        new, old = (self._sheet.us(flops, elements, each) for each in (precision, node.traced))
+        if new is None or old is None or old <= 0.0:
+            return None
+        ratio = new / old
+        bounds = (ratio, precision.bytes / node.traced.bytes, 1.0)
+        return Cost(traced_us * ratio, traced_us * min(bounds), traced_us * max(bounds), Source.ANALYTIC)
