@@ -1,0 +1,68 @@
+"""``replay``: a measured trace replayed, unchanged and with changes."""
+
+from __future__ import annotations
+
+import argparse
+
+from predictor.base.command_line import progress
+from predictor.base.errors import ConfigError
+from predictor.commands.parser import Commands, add_command, as_json, width, write_file
+
+
+def add(commands: Commands) -> None:
+    """Define the arguments."""
+    command = add_command(commands, "replay", "replay a measured trace, and see what a change would do", answer)
+    command.add_argument(
+        "traces", nargs="+", metavar="TRACE", help="of PyTorch's profiler, one for each rank: files, folders, patterns"
+    )
+    command.add_argument("--step", type=int, metavar="N", help="which traced step, from 0 (the last whole one)")
+    command.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        dest="changes",
+        metavar="CHANGE",
+        help="operator:PATTERN*=0.5, kernel:PATTERN=remove, host*=0.5, link.bandwidth_GBps=50, ranks=8, bucket_mb=50, "
+        "overlap=false, gpu=H100 … (docs/replay.md); repeatable, applied in order",
+    )
+    command.add_argument("--system", metavar="NAME", help="published system that the trace was recorded on")
+    command.add_argument("--to", metavar="SYSTEM", help="the same as --set gpu=SYSTEM, behind the other changes")
+    command.add_argument("--top", type=int, default=10, metavar="K", help="operators to list (10)")
+    command.add_argument("--json", action="store_true", help="print JSON")
+    command.add_argument("--report", metavar="FILE", help="also write one HTML page")
+    command.add_argument("--trace", metavar="FILE", help="also write the replayed and the measured step as a trace")
+    command.add_argument("--record", metavar="FOLDER", help="also write records of the measured step, for calibration")
+
+
+def answer(arguments: argparse.Namespace) -> str:
+    """Return the replay; write what was asked for."""
+    from predictor.replay.answer import measured
+    from predictor.replay.document import to_json
+    from predictor.replay.question import ReplayQuestion
+    from predictor.replay.question import answer as replay
+    from predictor.replay.text import render
+
+    if arguments.top < 1:
+        raise ConfigError(f"--top is {arguments.top}; it must be at least 1")
+    changes = [*arguments.changes, *([f"gpu={arguments.to}"] if arguments.to is not None else [])]
+    question = ReplayQuestion(tuple(arguments.traces), arguments.step, tuple(changes), arguments.system)
+    answered = replay(question)
+    inputs = arguments.traces
+    if arguments.report is not None:
+        from predictor.replay.page import page
+
+        progress(write_file("--report", arguments.report, page(answered), inputs))
+    if arguments.trace is not None:
+        from predictor.replay.trace_file import replay_trace
+
+        document = replay_trace(answered.shown, measured(answered.before.step))
+        others = [*inputs, arguments.report]
+        progress(write_file("--trace", arguments.trace, as_json(document, indent=None), others))
+    if arguments.record is not None:
+        from predictor.replay.record import write_records
+
+        for path in write_records(arguments.record, answered.before.step):
+            progress(f"wrote {path}")
+    if arguments.json:
+        return as_json(to_json(answered, arguments.traces))
+    return render(answered, width(), arguments.top)

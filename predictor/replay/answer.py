@@ -1,0 +1,116 @@
+"""Replay of a traced step, unchanged and changed: the values that text, JSON and page show."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from predictor.costs.cost import Source
+from predictor.replay.breakdown import RankParts, breakdown
+from predictor.replay.changes import Applied, Means, apply_changes, settings_of
+from predictor.replay.critical import Move, PathShare, moved, path_shares
+from predictor.replay.traced_step import TracedStep, measured_spans
+from predictor.timeline.graph import GraphReplay
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """A replayed step.
+
+    Attributes:
+        step: what was replayed.
+        replay: times of its tasks.
+        parts: of every rank.
+        path: operators on the critical path.
+        bounds_us: the step with changed times at the ends of their intervals; None where all are measured or asked for.
+    """
+
+    step: TracedStep
+    replay: GraphReplay
+    parts: list[RankParts]
+    path: list[PathShare]
+    bounds_us: tuple[float, float] | None
+
+    @property
+    def step_us(self) -> float:
+        """Return the replayed step."""
+        return self.replay.makespan_us
+
+    @property
+    def source(self) -> Source:
+        """Return the weakest source of its times."""
+        return self.step.source
+
+    @property
+    def critical_rank(self) -> int:
+        """Return the position of the rank that ends the step."""
+        path = self.replay.critical_path
+        return self.step.roles[path[-1]].rank if path else 0
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayAnswer:
+    """A measured step, its unchanged replay, and the changed one where there is one.
+
+    Attributes:
+        before: the unchanged replay.
+        applied: changes in their order.
+        after: with all of them; None without changes.
+        moves: on the critical path.
+        notes: of traces and graphs.
+    """
+
+    before: Replayed
+    applied: Sequence[Applied] = ()
+    after: Replayed | None = None
+    moves: Sequence[Move] = ()
+    notes: Sequence[str] = ()
+
+    @property
+    def measured_us(self) -> float:
+        """Return the measured step of the slowest rank."""
+        return self.before.step.measured_us
+
+    @property
+    def error(self) -> float:
+        """Return the unchanged replay over the measured step, minus one."""
+        return self.before.step_us / self.measured_us - 1.0 if self.measured_us else 0.0
+
+    @property
+    def ratio(self) -> float | None:
+        """Return the changed step over the unchanged replay; None without changes."""
+        return None if self.after is None else self.after.step_us / self.before.step_us
+
+    @property
+    def shown(self) -> Replayed:
+        """Return the replay that was asked for: the changed one, else the unchanged."""
+        return self.after or self.before
+
+
+def measured(step: TracedStep) -> Replayed:
+    """Return an unchanged step as it was measured; what its critical path was is known of a replay only."""
+    spans = measured_spans(step)
+    end_us = step.measured_us
+    return Replayed(step, GraphReplay(spans, end_us, [], {}), breakdown(step, spans, end_us), [], None)
+
+
+def replayed(step: TracedStep) -> Replayed:
+    """Replay a step and break it down."""
+    replay = step.replay()
+    parts = breakdown(step, replay.spans, replay.makespan_us)
+    return Replayed(step, replay, parts, path_shares(step, replay), step.bounds_us())
+
+
+def answered(step: TracedStep, changes: Sequence[str], means: Means, notes: Sequence[str] = ()) -> ReplayAnswer:
+    """Replay a step, and again with changes.
+
+    Raises:
+        ConfigError: a change is unknown, touches nothing, contradicts another or cannot be made.
+    """
+    settings = settings_of(changes)
+    before = replayed(step)
+    if not settings:
+        return ReplayAnswer(before, notes=notes)
+    changed, applied = apply_changes(step, settings, means)
+    after = replayed(changed)
+    return ReplayAnswer(before, applied, after, moved(before.path, after.path), notes)

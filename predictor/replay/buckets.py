@@ -1,0 +1,231 @@
+"""Changes of gradient buckets and of when they are reduced.
+
+PyTorch's DistributedDataParallel fills buckets with gradients in the order in which they become ready, closes a bucket
+when its size reaches the cap, and reduces it once all of it is there. With the default cap of 25 MiB the first bucket
+has 1 MiB. Source: torch/csrc/distributed/c10d/reducer.cpp, compute_bucket_assignment_by_size; torch/nn/parallel/
+distributed.py, bucket_cap_mb.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import NamedTuple
+
+from predictor.base.errors import ConfigError
+from predictor.costs.cost import Cost
+from predictor.costs.published import PublishedSystem
+from predictor.replay.collective_times import CollectiveCosts, SystemCosts, TimedCollective, timed_collectives
+from predictor.replay.scaling import touched
+from predictor.replay.setting import Changed, Setting, Touched, counted
+from predictor.replay.traced_step import ADDED, Role, TracedStep
+from predictor.replay.traffic import links_of
+from predictor.timeline.graph import GraphTask
+from predictor.traces.local_graph import LocalGraph, TaskKind, TracedOperator
+
+MIB = 2**20
+DEFAULT = "default"
+DEFAULT_CAPS = (1.0, 25.0)
+SIZE_TOLERANCE = 0.05
+LARGEST_CAP = 1e6
+ELEMENT_BYTES = {"float": 4, "c10::BFloat16": 2, "c10::Half": 2, "double": 8}
+
+
+class Gradient(NamedTuple):
+    """A gradient: its size, and the task of the replay that completes it."""
+
+    size_bytes: float
+    ready: int
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """Gradients that are reduced together."""
+
+    gradients: tuple[Gradient, ...]
+
+    @property
+    def size_bytes(self) -> float:
+        """Return the size of all gradients."""
+        return sum(gradient.size_bytes for gradient in self.gradients)
+
+
+def reductions(step: TracedStep, setting: Setting) -> list[TimedCollective]:
+    """Return the collectives that reduce gradients.
+
+    Raises:
+        ConfigError: the trace does not tell which gradients any collective reduces.
+    """
+    listed = [timed for timed in timed_collectives(step) if timed.collective.gradients]
+    if not listed:
+        raise ConfigError(f"--set {setting.text}: no collective of the step is known to reduce gradients")
+    return listed
+
+
+def _ready(local: LocalGraph, operator: TracedOperator, places: dict[int, int]) -> int | None:
+    """Return the position of the task that ends an operator's work; None where nothing of it ran."""
+    kinds = (TaskKind.KERNEL, TaskKind.COPY) if local.backend != "cpu" else (TaskKind.HOST,)
+    tasks = [task for task in operator.tasks if local.tasks[task].kind in kinds] or operator.tasks
+    if not tasks:
+        return None
+    return places[max(tasks, key=lambda task: local.tasks[task].start_us + local.tasks[task].duration_us)]
+
+
+def _numel(operator: TracedOperator) -> int:
+    return max((prod(shape) for shape in operator.shapes if shape), default=0)
+
+
+def gradients_of(step: TracedStep, timed: TimedCollective, places: dict[int, int]) -> tuple[list[Gradient], bool]:
+    """Return the gradients of a collective in the order in which they become ready, and whether their sizes are known.
+
+    Where their shapes do not add up to the bucket, it is shared evenly between them.
+    """
+    local = step.ranks[timed.rank]
+    operators = [local.operators[position] for position in timed.collective.gradients]
+    sizes = [_numel(o) * ELEMENT_BYTES.get(o.dtypes[0] if o.dtypes else "float", 4) for o in operators]
+    whole = timed.collective.size_bytes
+    known = all(sizes) and abs(sum(sizes) - whole) <= SIZE_TOLERANCE * whole
+    if not known:
+        sizes = [whole // len(operators)] * len(operators)
+    readies = [_ready(local, operator, places) for operator in operators]
+    pairs = zip(sizes, readies, strict=True)
+    return [Gradient(size, ready) for size, ready in pairs if ready is not None], known
+
+
+def bucketed(gradients: Iterable[Gradient], caps_bytes: Sequence[float]) -> list[Bucket]:
+    """Return gradients in buckets: each is closed when it reaches its cap, the last of which holds for all others."""
+    buckets: list[Bucket] = []
+    open_bucket: list[Gradient] = []
+    size = 0.0
+    for gradient in gradients:
+        open_bucket.append(gradient)
+        size += gradient.size_bytes
+        if size >= caps_bytes[min(len(buckets), len(caps_bytes) - 1)]:
+            buckets.append(Bucket(tuple(open_bucket)))
+            open_bucket, size = [], 0.0
+    return buckets + ([Bucket(tuple(open_bucket))] if open_bucket else [])
+
+
+def _caps(setting: Setting) -> tuple[float, ...]:
+    if setting.value == DEFAULT:
+        caps = DEFAULT_CAPS
+    else:
+        try:
+            caps = tuple(float(value) for value in setting.value.split(","))
+        except ValueError:
+            caps = (0.0,)
+    if setting.multiplies or not all(0.0 < cap < LARGEST_CAP for cap in caps):
+        raise ConfigError(
+            f"--set {setting.text}: expected bucket_mb=25, bucket_mb=1,25 for a first bucket of another size, or "
+            f"bucket_mb={DEFAULT}"
+        )
+    return tuple(cap * MIB for cap in caps)
+
+
+def change_buckets(step: TracedStep, setting: Setting, system: PublishedSystem | None) -> Changed:
+    """Reduce the traced gradients in other buckets, each as soon as the gradients in it are there on every rank.
+
+    Times follow the links that fit the traced collectives, or the system's collectives in their measured ratio.
+    """
+    caps = _caps(setting)
+    old = reductions(step, setting)
+    _, links = links_of(step, setting)
+    costs_of: CollectiveCosts = links if system is None else SystemCosts(system)
+    predicted = [costs_of(timed.name, timed.collective.size_bytes, timed.ranks) for timed in old]
+    ratio = sum(timed.us for timed in old) / (sum(cost.us for cost in predicted) or 1.0)
+    places = step.places()
+    by_rank: list[list[Bucket]] = []
+    all_known = True
+    for rank in range(len(step.ranks)):
+        gradients: list[Gradient] = []
+        for timed in old:
+            if timed.rank == rank:
+                listed, known = gradients_of(step, timed, places[rank])
+                gradients += listed
+                all_known &= known
+        by_rank.append(bucketed(gradients, caps))
+    if len({len(buckets) for buckets in by_rank}) > 1:
+        counts = ", ".join(str(len(buckets)) for buckets in by_rank)
+        raise ConfigError(
+            f"--set {setting.text}: the ranks' gradients fill {counts} buckets; all ranks reduce the same"
+        )
+    after, us = _regrouped(step, old, by_rank, lambda name, size, ranks: costs_of(name, size, ranks) * ratio)
+    notes = [f"By {costs_of.told()}; measured over predicted {ratio:.3g}, which is kept."]
+    if not all_known:
+        notes.append("Shapes of gradients are not in the trace: a bucket's bytes are shared evenly between them.")
+    what = f"{counted(len(old), 'bucket')} → {len(by_rank[0]) * len(by_rank)}"
+    return Changed(after, Touched(what, sum(timed.us for timed in old), us, tuple(notes)))
+
+
+def _regrouped(
+    step: TracedStep,
+    old: Sequence[TimedCollective],
+    by_rank: Sequence[Sequence[Bucket]],
+    cost_of: Callable[[str, float, int], Cost],
+) -> tuple[TracedStep, float]:
+    """Return the step with new collectives instead of old ones, and the time of the new ones together.
+
+    An old one stays as a task that takes no time and that no other one of its stream waits for; whoever waited for it
+    waits for the new ones that have its gradients.
+    """
+    tasks, roles, costs = list(step.tasks), list(step.roles), dict(step.costs)
+    made: list[tuple[int, int, frozenset[int]]] = []  # rank, position, the tasks that complete its gradients
+    total_us = 0.0
+    for number in range(len(by_rank[0])):
+        waits = tuple(dict.fromkeys(gradient.ready for buckets in by_rank for gradient in buckets[number].gradients))
+        for rank, buckets in enumerate(by_rank):
+            example = next(timed for timed in old if timed.rank == rank)
+            bucket = buckets[number]
+            cost = cost_of(example.name, bucket.size_bytes, example.ranks)
+            like = tasks[example.position]
+            made.append((rank, len(tasks), frozenset(gradient.ready for gradient in bucket.gradients)))
+            costs[len(tasks)] = cost
+            details = {"size_bytes": round(bucket.size_bytes)}
+            stream = f"{like.stream}, buckets"
+            tasks.append(GraphTask(like.name, like.rank, stream, cost.us, waits, (), True, like.category, details))
+            roles.append(Role(rank, ADDED, TaskKind.COLLECTIVE, "backward", example.name, computes=False))
+            total_us += cost.us
+    places = step.places()
+    instead: dict[int, list[int]] = {}
+    for timed in old:
+        ready = {gradient.ready for gradient in gradients_of(step, timed, places[timed.rank])[0]}
+        instead[timed.position] = [at for rank, at, has in made if rank == timed.rank and not ready.isdisjoint(has)]
+        for position in {timed.position, step.entry(timed.position)}:
+            tasks[position] = tasks[position]._replace(duration_us=0.0, lags_us=(), is_exclusive=False)
+        costs.pop(timed.position, None)
+    for position in range(len(step.tasks)):
+        task = tasks[position]
+        extra = [new for before in task.after if before in instead for new in instead[before]]
+        if extra:
+            lags = (*task.lags_us, *(0.0 for _ in extra)) if task.lags_us else ()
+            tasks[position] = task._replace(after=(*task.after, *extra), lags_us=lags)
+    return replace(step, tasks=tasks, roles=roles, costs=costs), total_us
+
+
+def change_overlap(step: TracedStep, setting: Setting) -> Changed:
+    """Reduce gradients after the last of them (false), or each bucket as soon as its own gradients are there (true).
+
+    Raises:
+        ConfigError: neither true nor false, or it is not known which gradients a collective reduces.
+    """
+    if setting.multiplies or setting.value not in ("true", "false"):
+        raise ConfigError(f"--set {setting.text}: expected overlap=true or overlap=false")
+    listed = reductions(step, setting)
+    places = step.places()
+    own = {timed.position: [g.ready for g in gradients_of(step, timed, places[timed.rank])[0]] for timed in listed}
+    changed = {}
+    for timed in listed:
+        entry = step.entry(timed.position)
+        task = step.tasks[entry]
+        if setting.value == "true":
+            changed[entry] = task._replace(after=tuple(dict.fromkeys(own[timed.position])), lags_us=())
+            continue
+        others = [ready for other in listed if other.rank == timed.rank for ready in own[other.position]]
+        extra = [ready for ready in dict.fromkeys(others) if ready not in task.after]
+        lags = (*task.lags_us, *(0.0 for _ in extra)) if task.lags_us else ()
+        changed[entry] = task._replace(after=(*task.after, *extra), lags_us=lags)
+    after = step.with_tasks(changed, {position: step.costs[position] for position in changed if position in step.costs})
+    note = "Computing is as fast beside traffic as without, as far as this change knows."
+    positions = [timed.position for timed in listed]
+    return touched(step, after, positions, counted(len(listed), "bucket"), note)

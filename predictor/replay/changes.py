@@ -1,0 +1,137 @@
+"""Changes of a traced step, one for each ``--set``: pure functions from a step to a changed step and what they touched.
+
+operator:PATTERN*=0.5  operator:PATTERN=remove    operators by name, annotation or module, forward and backward
+kernel:PATTERN*=0.5    kernel:PATTERN=remove      kernels by name; a removed one is not launched
+host*=0.5              launch_us=3                time of the host; of every call that launches a kernel
+communication*=0.5                                time of all collectives
+link.bandwidth_GBps=50 link.latency_us=5          the links, α–β of the traced collectives
+ranks=16                                          ranks of the whole job
+bucket_mb=25           overlap=false              buckets of gradients, and when they are reduced
+precision:PATTERN=bf16                            operators in another precision
+gpu=H100                                          kernels on another GPU
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from predictor.base.bundled import REGRESSORS_FOLDER
+from predictor.base.errors import ConfigError, nearest
+from predictor.configuration.loading import find_folder
+from predictor.costs.published import PublishedSystem
+from predictor.replay.buckets import change_buckets, change_overlap
+from predictor.replay.devices import change_gpu, opened
+from predictor.replay.precision_change import PrecisionCosts, change_precision, no_costs
+from predictor.replay.scaling import change_communication, change_host, change_kernels, change_launch, change_operators
+from predictor.replay.setting import Changed, Setting, Touched, parse_setting
+from predictor.replay.traced_step import TracedStep
+from predictor.replay.traffic import change_link, change_ranks
+from predictor.timeline.graph import GraphError
+
+PATTERN_KEYS = ("operator", "kernel", "precision")
+ELEMENT_PRECISIONS = ("bf16", "fp16", "fp32")
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What changes may ask.
+
+    Attributes:
+        system: published system that the trace was recorded on; its collectives and its GPU. None: as the trace says.
+        costs_of: of operators in other precisions.
+    """
+
+    system: str | None = None
+    costs_of: PrecisionCosts = no_costs
+
+    def published(self) -> PublishedSystem | None:
+        """Open the system, in whatever precision it has; None where no system is named.
+
+        Raises:
+            ConfigError: there is no such system.
+        """
+        if self.system is None:
+            return None
+        find_folder(self.system, REGRESSORS_FOLDER)
+        return next((system for name in ELEMENT_PRECISIONS if (system := opened(self.system, name)) is not None), None)
+
+
+AS_THE_TRACE_SAYS = Means()
+Apply = Callable[[TracedStep, Setting, Means], Changed]
+CHANGES: dict[str, Apply] = {
+    "operator": lambda step, setting, _: change_operators(step, setting),
+    "kernel": lambda step, setting, _: change_kernels(step, setting),
+    "host": lambda step, setting, _: change_host(step, setting),
+    "launch_us": lambda step, setting, _: change_launch(step, setting),
+    "communication": lambda step, setting, _: change_communication(step, setting),
+    "link.bandwidth_GBps": lambda step, setting, _: change_link(step, setting),
+    "link.latency_us": lambda step, setting, _: change_link(step, setting),
+    "ranks": lambda step, setting, means: change_ranks(step, setting, means.published()),
+    "bucket_mb": lambda step, setting, means: change_buckets(step, setting, means.published()),
+    "overlap": lambda step, setting, _: change_overlap(step, setting),
+    "precision": lambda step, setting, means: change_precision(step, setting, means.costs_of),
+    "gpu": lambda step, setting, means: change_gpu(step, setting, means.system),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """A change that was made."""
+
+    text: str
+    touched: Touched
+
+
+def settings_of(texts: Sequence[str]) -> list[Setting]:
+    """Return what all ``--set`` ask for.
+
+    Raises:
+        ConfigError: one has no such form or an unknown key, or two contradict each other.
+    """
+    settings: list[Setting] = []
+    for text in texts:
+        setting = parse_setting(text)
+        if setting.key not in CHANGES:
+            raise ConfigError(
+                f"--set {text}: {setting.key} is no change.{nearest(setting.key, CHANGES)} Changes: "
+                f"{', '.join(CHANGES)}"
+            )
+        if bool(setting.pattern) is not (setting.key in PATTERN_KEYS):
+            takes_one = setting.key in PATTERN_KEYS
+            form = (
+                f"{setting.key}:PATTERN, as in operator:aten::mm*=0.5"
+                if takes_one
+                else f"{setting.key} without a pattern"
+            )
+            raise ConfigError(f"--set {text}: write {form}")
+        for other in settings:
+            if _contradict(other, setting):
+                raise ConfigError(f"--set {text} contradicts --set {other.text}: {setting.key} is given twice")
+        settings.append(setting)
+    return settings
+
+
+def _contradict(first: Setting, second: Setting) -> bool:
+    """Return whether two settings give one thing two values, or remove what the other one changes."""
+    same = (first.key, first.pattern) == (second.key, second.pattern)
+    return same and not (first.multiplies and second.multiplies)
+
+
+def apply_changes(
+    step: TracedStep, settings: Sequence[Setting], means: Means = AS_THE_TRACE_SAYS
+) -> tuple[TracedStep, list[Applied]]:
+    """Apply changes in their order.
+
+    Raises:
+        ConfigError: one touches nothing, cannot be made, or lets tasks wait for each other.
+    """
+    applied = []
+    for setting in settings:
+        step, touched = CHANGES[setting.key](step, setting, means)
+        try:
+            step.replay()
+        except GraphError as error:
+            raise ConfigError(f"--set {setting.text} cannot be: {error}") from None
+        applied.append(Applied(setting.text, touched))
+    return step, applied

@@ -1,0 +1,58 @@
+"""What ``python -m predictor replay`` asks, and the traced step that it asks it of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from predictor.base.errors import ConfigError
+from predictor.replay.answer import ReplayAnswer, answered
+from predictor.replay.changes import Means
+from predictor.replay.precision_change import PrecisionCosts, no_costs
+from predictor.replay.traced_step import TracedStep, joined
+from predictor.timeline.graph import GraphError
+from predictor.traces.build_graph import local_graph
+from predictor.traces.global_graph import global_graph
+from predictor.traces.reading import read_traces
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayQuestion:
+    """A replay as the user states it.
+
+    Attributes:
+        traces: files, folders or patterns; one trace for each rank.
+        step: which of the traced steps, counted from 0; None: as ``choose_step`` chooses.
+        changes: in their order.
+        system: published system that the trace was recorded on; None: as the trace says.
+    """
+
+    traces: Sequence[str]
+    step: int | None = None
+    changes: Sequence[str] = ()
+    system: str | None = None
+
+
+def traced_step(question: ReplayQuestion) -> tuple[TracedStep, list[str]]:
+    """Read the step of all ranks, with the notes of their traces.
+
+    Raises:
+        ConfigError: a trace cannot be read, there is no such step, or the ranks do not fit together.
+    """
+    traces = read_traces(question.traces, partial=True)
+    graph = global_graph([local_graph(trace, question.step) for trace in traces])
+    notes = [f"{trace.path.name}: {note}" for trace in traces for note in trace.notes]
+    return joined(graph), [*notes, *graph.notes]
+
+
+def answer(question: ReplayQuestion, costs_of: PrecisionCosts = no_costs) -> ReplayAnswer:
+    """Replay the step, and again with the changes.
+
+    Raises:
+        ConfigError: the question cannot be answered; the message says why.
+    """
+    step, notes = traced_step(question)
+    try:
+        return answered(step, question.changes, Means(question.system, costs_of), notes)
+    except GraphError as error:
+        raise ConfigError(f"{', '.join(question.traces)}: {error}") from None

@@ -1,0 +1,168 @@
+"""Changes that scale or remove what ran: operators, kernels, time of the host, launches, traffic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from fnmatch import fnmatchcase
+
+from predictor.base.errors import ConfigError, nearest
+from predictor.replay.setting import Changed, Setting, Touched, counted
+from predictor.replay.traced_step import ADDED, Role, TracedStep, operators
+from predictor.traces.local_graph import NO_OPERATOR, EdgeKind, LocalGraph, TaskKind, TracedOperator
+
+ON_DEVICE = frozenset({TaskKind.KERNEL, TaskKind.COPY, TaskKind.COLLECTIVE})
+MOST_NAMES = 6
+
+
+def scaled(step: TracedStep, positions: Iterable[int], factor: float) -> TracedStep:
+    """Return the step with some tasks' times multiplied; of a factor of 0 what starts them takes no time either."""
+    changed, costs = {}, {}
+    for position in positions:
+        task = step.tasks[position]
+        lags = () if factor == 0.0 else task.lags_us
+        changed[position] = task._replace(duration_us=task.duration_us * factor, lags_us=lags)
+        if position in step.costs:
+            costs[position] = step.costs[position] * factor
+    return step.with_tasks(changed, costs)
+
+
+def timed(step: TracedStep, positions: Iterable[int], us: float) -> TracedStep:
+    """Return the step with the same time for each of some tasks."""
+    return step.with_tasks({position: step.tasks[position]._replace(duration_us=us) for position in positions})
+
+
+def touched(before: TracedStep, after: TracedStep, positions: Iterable[int], what: str, *notes: str) -> Changed:
+    """Return a changed step with the times of what was changed."""
+    listed = list(positions)
+    us = [sum(step.tasks[position].duration_us for position in listed) for step in (before, after)]
+    return Changed(after, Touched(what, us[0], us[1], notes))
+
+
+def matches(pattern: str, operator: TracedOperator) -> bool:
+    """Return whether a pattern is that of an operator's name, or of an annotation or module around it."""
+    return fnmatchcase(operator.name, pattern) or any(fnmatchcase(scope, pattern) for scope in operator.scope)
+
+
+def matching(step: TracedStep, setting: Setting) -> list[tuple[int, int, TracedOperator]]:
+    """Return the operators of a pattern with their backward ones, each with rank and position.
+
+    Raises:
+        ConfigError: there are none; the message says the nearest names.
+    """
+    chosen: list[set[int]] = [set() for _ in step.ranks]
+    selected = []
+    for rank, position, operator in operators(step):
+        tied = operator.forward != NO_OPERATOR and operator.forward in chosen[rank]
+        if tied or matches(setting.pattern, operator):
+            chosen[rank].add(position)
+            selected.append((rank, position, operator))
+    if not selected:
+        known = {operator.name for *_, operator in operators(step)}
+        scopes = {scope for *_, operator in operators(step) for scope in operator.scope}
+        raise nothing_matches(setting, "operator or scope", known | scopes)
+    return selected
+
+
+def nothing_matches(setting: Setting, what: str, known: set[str]) -> ConfigError:
+    """Return the error of a pattern that nothing in the trace has."""
+    if not known:
+        return ConfigError(f"--set {setting.text}: the trace has no {what}")
+    close = nearest(setting.pattern.strip("*"), known)
+    names = sorted(known, key=len)[:MOST_NAMES]
+    there = "" if close else f" There are {', '.join(names)}{' …' if len(known) > MOST_NAMES else ''}"
+    return ConfigError(f"--set {setting.text}: no {what} of the step matches {setting.pattern}.{close}{there}")
+
+
+def change_operators(step: TracedStep, setting: Setting) -> Changed:
+    """Scale or remove operators with all that they started, forward and backward.
+
+    Scaled is what computes: kernels, copies and collectives on a GPU, the thread's time on a CPU. Removed is all of it,
+    launches included.
+    """
+    selected = matching(step, setting)
+    removes = setting.removes
+    factor = 0.0 if removes else setting.factor()
+    places = step.places()
+    positions = sorted(
+        {
+            places[rank][task]
+            for rank, _, operator in selected
+            for task in operator.tasks
+            if removes or _computes(step.roles[places[rank][task]])
+        }
+    )
+    names = {operator.name for *_, operator in selected}
+    if not any(step.tasks[position].duration_us for position in positions):
+        raise ConfigError(f"--set {setting.text}: {', '.join(sorted(names)[:MOST_NAMES])} ran nothing that takes time")
+    what = f"{counted(len(selected), 'call')} of {counted(len(names), 'operator')}"
+    return touched(step, scaled(step, positions, factor), positions, what)
+
+
+def _computes(role: Role) -> bool:
+    return role.computes or role.kind is TaskKind.COLLECTIVE
+
+
+def change_kernels(step: TracedStep, setting: Setting) -> Changed:
+    """Scale or remove kernels and copies by their names; a removed kernel is not launched either."""
+    known = {position: step.tasks[position].name for position, role in enumerate(step.roles) if role.kind in ON_DEVICE}
+    positions = [position for position, name in known.items() if fnmatchcase(name, setting.pattern)]
+    if not positions:
+        raise nothing_matches(setting, "kernel", set(known.values()))
+    launches = launches_of(step, positions) if setting.removes else []
+    after = scaled(step, [*positions, *launches], 0.0 if setting.removes else setting.factor())
+    what = counted(len(positions), "kernel") + (f" and {counted(len(launches), 'launch')}" if launches else "")
+    return touched(step, after, [*positions, *launches], what)
+
+
+def launches_of(step: TracedStep, positions: Iterable[int]) -> list[int]:
+    """Return the runtime calls that start some tasks and nothing else."""
+    removed = set(positions)
+    started: dict[int, list[int]] = {}
+    for launch, kernel in _launches(step):
+        started.setdefault(launch, []).append(kernel)
+    return [launch for launch, kernels in started.items() if removed.issuperset(kernels)]
+
+
+def _launches(step: TracedStep) -> Iterator[tuple[int, int]]:
+    """Yield every runtime call with what it started on the GPU."""
+    places = step.places()
+    for position, role in enumerate(step.roles):
+        if role.task == ADDED:
+            continue
+        for edge in step.ranks[role.rank].tasks[role.task].after:
+            if edge.kind is EdgeKind.LAUNCH:
+                yield places[role.rank][edge.task], position
+
+
+def _is_host(local: LocalGraph, role: Role) -> bool:
+    """Return whether a task is the host's own time: on a CPU, where operators compute, that between them."""
+    return role.kind is TaskKind.HOST and not (local.backend == "cpu" and role.computes)
+
+
+def change_host(step: TracedStep, setting: Setting) -> Changed:
+    """Scale all time of host threads."""
+    return _scale_all(step, setting, lambda role: _is_host(step.ranks[role.rank], role), "part", "host time")
+
+
+def change_launch(step: TracedStep, setting: Setting) -> Changed:
+    """Give every runtime call that launches a kernel the same time."""
+    kernels = [position for position, role in enumerate(step.roles) if role.kind is not TaskKind.COPY]
+    wanted = set(kernels)
+    positions = sorted({launch for launch, kernel in _launches(step) if kernel in wanted})
+    if not positions:
+        raise ConfigError(f"--set {setting.text}: no kernel of the step was launched; on a CPU nothing is")
+    return touched(step, timed(step, positions, setting.number()), positions, counted(len(positions), "launch"))
+
+
+def change_communication(step: TracedStep, setting: Setting) -> Changed:
+    """Scale the time of all collectives and messages."""
+    return _scale_all(step, setting, lambda role: role.kind is TaskKind.COLLECTIVE, "collective", "collectives")
+
+
+def _scale_all(
+    step: TracedStep, setting: Setting, is_meant: Callable[[Role], bool], noun: str, missing: str
+) -> Changed:
+    positions = [position for position, role in enumerate(step.roles) if is_meant(role)]
+    if not positions:
+        raise ConfigError(f"--set {setting.text}: the step has no {missing}")
+    return touched(step, scaled(step, positions, setting.factor()), positions, counted(len(positions), noun))

@@ -1,0 +1,222 @@
+"""A replayed step as text: step, what changed, where the step goes, the critical path, collectives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from predictor.replay.answer import ReplayAnswer, Replayed
+from predictor.replay.breakdown import PRINTED, RankParts
+from predictor.replay.collectives import CollectiveTotals, collective_totals
+from predictor.replay.critical import PathShare
+from predictor.report.text import TITLE, duration, milliseconds, wrapped
+
+TOP = 10
+LABEL, NUMBER, SHARE = 40, 11, 9
+WIDEST_NAME = 60
+
+
+def render(answer: ReplayAnswer, width: int = 100, top: int = TOP) -> str:
+    """Return the answer as a page of text.
+
+    Args:
+        answer: to show.
+        width: of the output in columns.
+        top: operators, moves and collectives to list.
+    """
+    lines = wrapped([f"{name:{len(TITLE)}}{words}" for name, words in header(answer).items()], width, len(TITLE))
+    lines += _changes(answer, width)
+    lines += ["", "Where the step goes", *_parts(answer, width)]
+    lines += wrapped(_sentences(answer), width, 2)
+    lines += ["", *_path(answer, top)]
+    if answer.after is not None:
+        lines += ["", *_moves(answer, top)]
+    lines += _collectives(answer.shown, top)
+    return "\n".join([*lines, *wrapped([f"Note: {note}" for note in answer.notes], width, 6)])
+
+
+def header(answer: ReplayAnswer) -> dict[str, str]:
+    """Return measured step, replay and changed step, each with its title."""
+    ranks = answer.before.step.ranks
+    first = ranks[0]
+    device = first.device_name or first.backend.upper()
+    traced = f"{len(ranks)} of {first.world_size} ranks" if first.world_size > 1 else "1 rank"
+    before = answer.before
+    rows = {
+        "Step time": f"{duration(answer.measured_us)}   measured; {first.label}, {traced}, {device}",
+        "Replay": f"{duration(before.step_us)}   {answer.error:+.2%} beside the measured step",
+    }
+    if answer.after is not None:
+        rows["Changed"] = f"{duration(answer.after.step_us)}   {changed_words(answer)}"
+    return rows
+
+
+def changed_words(answer: ReplayAnswer) -> str:
+    """Return the ratio of the changed step, with its interval and its source where times are not measured."""
+    after = answer.after
+    assert after is not None
+    words = f"{answer.ratio:.4g} × the replayed step"
+    if after.bounds_us is not None:
+        low, high = after.bounds_us
+        words += f"   90 % interval {duration(low)} – {duration(high)}   {after.source.label}"
+    return words
+
+
+def _changes(answer: ReplayAnswer, width: int) -> list[str]:
+    if not answer.applied:
+        return []
+    lines = ["", "Changes"]
+    for applied in answer.applied:
+        what, before, after, notes = applied.touched
+        lines += wrapped([f"  {applied.text}: {what}, {duration(before)} → {duration(after)}"], width, 4)
+        lines += wrapped([f"    {note}" for note in notes], width, 4)
+    return lines
+
+
+def _columns(labels: Sequence[str], columns: Sequence[Sequence[str]]) -> list[str]:
+    """Return rows with labels to the left and right-aligned columns."""
+    wide = max(map(len, labels)) + 2
+    widths = [max(map(len, column)) + 2 for column in columns]
+    rows = zip(labels, *columns, strict=True)
+    return [
+        (label.ljust(wide) + "".join(cell.rjust(w) for cell, w in zip(cells, widths, strict=True))).rstrip()
+        for label, *cells in rows
+    ]
+
+
+def shown_parts(parts: Sequence[RankParts]) -> list[str]:
+    """Return the parts of the step that any rank has."""
+    return [name for name in PRINTED if any(part.parts[name] > 0.05 for part in parts)]
+
+
+def _parts(answer: ReplayAnswer, width: int) -> list[str]:
+    """Return the breakdown: of every rank, or of the critical rank before and after."""
+    before = answer.before
+    if answer.after is not None:
+        return _before_and_after(answer)
+    names = shown_parts(before.parts)
+    critical = before.parts[before.critical_rank]
+    labels = ["ms", *names, "step"]
+    share = ["share*", *(f"{critical.parts[name] / before.step_us:.1%}" for name in names), "100.0%"]
+    ranks = [
+        [
+            f"rank {local.rank}" + ("*" if at == before.critical_rank else ""),
+            *(milliseconds(part.parts[name]) for name in names),
+            milliseconds(part.step_us),
+        ]
+        for at, (local, part) in enumerate(zip(before.step.ranks, before.parts, strict=True))
+    ]
+    room = max(1, (width - max(map(len, labels)) - SHARE) // NUMBER)
+    lines: list[str] = []
+    for first in range(0, len(ranks), room):
+        block = ranks[first : first + room]
+        lines += [*([""] if first else []), *_columns(labels, [share, *block] if not first else block)]
+    return lines
+
+
+def _before_and_after(answer: ReplayAnswer) -> list[str]:
+    before, after = answer.before, answer.shown
+    pair = [replay.parts[replay.critical_rank] for replay in (before, after)]
+    names = shown_parts(pair)
+    labels = ["ms, rank that ends the step", *names, "step"]
+    columns = [["before", "after", "change"]]
+    rows = [[part.parts[name] for part in pair] for name in names] + [[before.step_us, after.step_us]]
+    columns += [[milliseconds(old), milliseconds(new), f"{(new - old) / 1e3:+,.1f}"] for old, new in rows]
+    return _columns(labels, list(zip(*columns, strict=True)))
+
+
+def largest(replay: Replayed) -> tuple[str, float]:
+    """Return the largest part of the rank that ends the step, and its share."""
+    parts = replay.parts[replay.critical_rank].parts
+    name = max(parts, key=lambda part: parts[part])
+    return name, parts[name] / replay.step_us if replay.step_us else 0.0
+
+
+def bottleneck(answer: ReplayAnswer) -> str:
+    """Return what takes most of the step, and what took most of it before a change."""
+    name, share = largest(answer.shown)
+    if answer.after is None:
+        return f"Bottleneck: {name}, {share:.1%} of the step."
+    old, old_share = largest(answer.before)
+    if old == name:
+        return f"Bottleneck: {name} as before, {old_share:.1%} → {share:.1%} of the step."
+    return f"New bottleneck: {name}, {share:.1%} of the step; before it was {old}, {old_share:.1%}."
+
+
+def _sentences(answer: ReplayAnswer) -> list[str]:
+    shown = answer.shown
+    parts = shown.parts[shown.critical_rank]
+    lines = [bottleneck(answer)]
+    whole = parts.exposed_us + parts.hidden_us
+    if whole:
+        exposed = (
+            f"{milliseconds(parts.exposed_us)} ms of it exposed ({parts.exposed_us / shown.step_us:.1%} of the step)"
+        )
+        lines.append(f"Traffic: {milliseconds(whole)} ms, {exposed}.")
+    if answer.after is None:
+        lines.append("* the rank that ends the step.")
+    return lines
+
+
+def short(name: str) -> str:
+    """Return a name that fits a column."""
+    return name if len(name) <= WIDEST_NAME else f"{name[: WIDEST_NAME - 1]}…"
+
+
+def path_cells(share: PathShare, step_us: float) -> list[str]:
+    """Return the cells of a row of the critical path."""
+    return [
+        share.kind,
+        f"{share.path_us / 1e3:,.3f}",
+        f"{share.path_us / step_us:.1%}",
+        f"{share.total_us / 1e3:,.3f}",
+        f"{share.calls:,}",
+    ]
+
+
+PATH_HEAD = ["kind", "ms on it", "of step", "ms in all", "tasks"]
+
+
+def _path(answer: ReplayAnswer, top: int) -> list[str]:
+    shown = answer.shown
+    listed = shown.path[:top]
+    labels = ["Critical path", *(f"  {short(share.operator)}" for share in listed)]
+    rows = [PATH_HEAD, *(path_cells(share, shown.step_us) for share in listed)]
+    lines = _columns(labels, list(zip(*rows, strict=True)))
+    rest = shown.path[top:]
+    if rest:
+        lines.append(f"  and {len(rest)} more, {sum(share.path_us for share in rest) / 1e3:,.3f} ms")
+    return lines
+
+
+def _moves(answer: ReplayAnswer, top: int) -> list[str]:
+    if not answer.moves:
+        return ["Nothing moved on the critical path."]
+    listed = answer.moves[:top]
+    labels = ["What moved on the critical path", *(f"  {short(move.operator)}" for move in listed)]
+    rows = [["kind", "", "before, µs", "after, µs", "change, µs"]]
+    rows += [
+        [move.kind, move.how, f"{move.before_us:,.1f}", f"{move.after_us:,.1f}", f"{move.change_us:+,.1f}"]
+        for move in listed
+    ]
+    more = len(answer.moves) - len(listed)
+    return _columns(labels, list(zip(*rows, strict=True))) + ([f"  and {more} more, each smaller"] if more else [])
+
+
+COLLECTIVE_HEAD = ["calls", "MB", "ms", "waiting, ms", "for"]
+
+
+def collective_cells(total: CollectiveTotals) -> list[str]:
+    """Return the cells of a row of collectives."""
+    size = f"{total.size_bytes / 1e6:,.2f}" if total.size_bytes else "-"
+    waiting = "-" if total.waiting_us is None else f"{total.waiting_us / 1e3:,.3f}"
+    return [f"{total.calls:,}", size, f"{total.us / 1e3:,.3f}", waiting, total.part]
+
+
+def _collectives(replay: Replayed, top: int) -> list[str]:
+    totals = collective_totals(replay.step, replay.replay.spans)
+    if not totals:
+        return []
+    listed = totals[:top]
+    labels = ["Collectives of a rank", *(f"  {total.name}" for total in listed)]
+    rows = [COLLECTIVE_HEAD, *map(collective_cells, listed)]
+    return ["", *_columns(labels, list(zip(*rows, strict=True)))]

@@ -1,0 +1,185 @@
+"""One traced step as a value that changes apply to: the graphs of its ranks, and the tasks that a replay times."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from predictor.costs.cost import Cost, Source
+from predictor.timeline.graph import GraphReplay, GraphTask, replay_graph
+from predictor.timeline.spans import Span
+from predictor.traces.global_graph import GlobalGraph
+from predictor.traces.local_graph import NO_OPERATOR, LocalGraph, OperatorPass, TaskKind, TracedOperator
+
+ADDED = -1
+
+
+class Role(NamedTuple):
+    """What a task of the replay stands for.
+
+    Attributes:
+        rank: position of its graph in ``TracedStep.ranks``.
+        task: position in that graph's tasks; ADDED: a change added it.
+        kind: what it occupies.
+        step_pass: of the operator that it belongs to; other: of none.
+        operator: name of the innermost operator; the task's own where it belongs to none.
+        computes: it is work of the device: a kernel or copy on a GPU, time inside an operator on a CPU.
+    """
+
+    rank: int
+    task: int
+    kind: TaskKind
+    step_pass: OperatorPass
+    operator: str
+    computes: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TracedStep:
+    """A step of every traced rank, as measured or changed.
+
+    Attributes:
+        ranks: their graphs, as measured.
+        tasks: what a replay times; a removed task stays, with no duration, so that positions do not move.
+        roles: of every task.
+        measured_us: the step as measured, from the start of the first rank to the end of the last one.
+        arrivals: of a collective that several traced ranks share, the position of this rank's arrival at it by the
+            position of its transfer, which begins when all have arrived.
+        starts_us: of every rank's step, after the first rank's.
+        costs: of tasks whose time is no longer a measured one, by position.
+    """
+
+    ranks: Sequence[LocalGraph]
+    tasks: Sequence[GraphTask]
+    roles: Sequence[Role]
+    measured_us: float
+    arrivals: Mapping[int, int] = field(default_factory=dict)
+    starts_us: Sequence[float] = (0.0,)
+    costs: Mapping[int, Cost] = field(default_factory=dict)
+
+    def entry(self, position: int) -> int:
+        """Return the task that waits for what a collective needs of its own rank: its arrival where it has one."""
+        return self.arrivals.get(position, position)
+
+    def places(self) -> list[dict[int, int]]:
+        """Return, for every rank, the positions of its graph's tasks among ``tasks``."""
+        places: list[dict[int, int]] = [{} for _ in self.ranks]
+        for position, role in enumerate(self.roles):
+            if role.task != ADDED:
+                places[role.rank][role.task] = position
+        return places
+
+    def with_tasks(self, changed: Mapping[int, GraphTask], costs: Mapping[int, Cost] | None = None) -> TracedStep:
+        """Return the step with some tasks replaced; a task without a cost of its own loses the one it had."""
+        tasks = list(self.tasks)
+        for position, task in changed.items():
+            tasks[position] = task
+        kept = {position: cost for position, cost in self.costs.items() if position not in changed}
+        return replace(self, tasks=tasks, costs={**kept, **(costs or {})})
+
+    def replay(self) -> GraphReplay:
+        """Time every task as early as what it waits for allows.
+
+        Raises:
+            GraphError: tasks wait for each other in a circle.
+        """
+        return replay_graph(self.tasks)
+
+    def bounds_us(self) -> tuple[float, float] | None:
+        """Return the step with every changed time at the lower and at the upper end of its interval; None without."""
+        if not self.costs:
+            return None
+        ends = []
+        for end in ("low_us", "high_us"):
+            tasks = list(self.tasks)
+            for position, cost in self.costs.items():
+                tasks[position] = tasks[position]._replace(duration_us=getattr(cost, end))
+            ends.append(replay_graph(tasks).makespan_us)
+        return ends[0], ends[1]
+
+    @property
+    def source(self) -> Source:
+        """Return the weakest source of any time."""
+        return max((cost.source for cost in self.costs.values()), default=Source.MEASURED)
+
+
+def pass_of(local: LocalGraph, task: int) -> OperatorPass:
+    """Return the pass of the operator that a task belongs to; other: of none."""
+    operator = local.tasks[task].operator
+    return "other" if operator == NO_OPERATOR else local.operators[operator].step_pass
+
+
+def role_of(local: LocalGraph, rank: int, position: int) -> Role:
+    """Return what a task of a rank's graph is."""
+    task = local.tasks[position]
+    operator = None if task.operator == NO_OPERATOR else local.operators[task.operator]
+    on_device = task.kind in (TaskKind.KERNEL, TaskKind.COPY)
+    on_host = local.backend == "cpu" and task.kind is TaskKind.HOST and operator is not None
+    return Role(
+        rank,
+        position,
+        task.kind,
+        "other" if operator is None else operator.step_pass,
+        task.name if operator is None else operator.name,
+        on_device or on_host,
+    )
+
+
+def operator_cost(operator: TracedOperator) -> Cost:
+    """Return a traced operator's time: measured once, so its interval is the time itself."""
+    return Cost(operator.us, operator.us, operator.us, Source.MEASURED)
+
+
+def operators(step: TracedStep) -> Iterator[tuple[int, int, TracedOperator]]:
+    """Yield every traced operator with its rank and its position in that rank's graph."""
+    for rank, local in enumerate(step.ranks):
+        for position, operator in enumerate(local.operators):
+            yield rank, position, operator
+
+
+def single_rank(local: LocalGraph, tasks: Sequence[GraphTask]) -> TracedStep:
+    """Return the step of one rank.
+
+    Args:
+        local: its graph.
+        tasks: one for each task of the graph, in the same order.
+    """
+    roles = [role_of(local, 0, position) for position in range(len(tasks))]
+    return TracedStep((local,), tasks, roles, local.step_us)
+
+
+def joined(graph: GlobalGraph) -> TracedStep:
+    """Return the step of one rank or more, joined at their collectives."""
+    number = {local.rank: at for at, local in enumerate(graph.ranks)}
+    roles = []
+    for task, (rank, owner) in zip(graph.tasks, graph.owners, strict=True):
+        if owner is None:  # a late start, or a meeting
+            roles.append(Role(number[rank], ADDED, TaskKind.WAIT, "other", task.name, computes=False))
+        else:
+            roles.append(role_of(graph.ranks[number[rank]], number[rank], owner))
+    arrivals = {
+        graph.position(member.rank, member.task): graph.arrival(member)
+        for collective in graph.collectives
+        for member in collective.members
+    }
+    starts = [graph.start(local.rank) for local in graph.ranks]
+    measured_us = max(start + local.step_us for start, local in zip(starts, graph.ranks, strict=True))
+    return TracedStep(graph.ranks, graph.tasks, roles, measured_us, arrivals, starts)
+
+
+def measured_spans(step: TracedStep) -> list[Span]:
+    """Return the tasks of an unchanged step when they ran; a collective's transfer as what its rank did not wait."""
+    arrivals = set(step.arrivals.values())
+    spans = []
+    for position, (graph_task, role) in enumerate(zip(step.tasks, step.roles, strict=True)):
+        start = end = 0.0
+        if role.task != ADDED:
+            traced = step.ranks[role.rank].tasks[role.task]
+            start = step.starts_us[role.rank] + traced.start_us
+            end = start if position in arrivals else start + traced.duration_us
+            if position in step.arrivals:
+                start = max(start, end - graph_task.duration_us)
+        name, rank, stream = graph_task.name, graph_task.rank, graph_task.stream
+        spans.append(Span(name, rank, stream, start, end, graph_task.after, graph_task.category))
+    return spans

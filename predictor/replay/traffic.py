@@ -1,0 +1,103 @@
+"""Changes of what connects ranks: the links, the published system that they belong to, the number of ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from predictor.base.errors import ConfigError
+from predictor.costs.cost import Cost, Source
+from predictor.costs.published import PublishedSystem
+from predictor.replay.collective_times import (
+    BYTES_PER_US,
+    CollectiveCosts,
+    LinkCosts,
+    SystemCosts,
+    TimedCollective,
+    fitted_links,
+    predicted_by_name,
+    rescaled,
+    timed_collectives,
+)
+from predictor.replay.scaling import touched
+from predictor.replay.setting import Changed, Setting, counted
+from predictor.replay.traced_step import TracedStep
+
+
+def links_of(step: TracedStep, setting: Setting) -> tuple[list[TimedCollective], LinkCosts]:
+    """Return the step's collectives whose bytes are known, and the links that fit them.
+
+    Raises:
+        ConfigError: there are none.
+    """
+    known = [timed for timed in timed_collectives(step) if predicted_by_name(timed)]
+    links = fitted_links(known)
+    if links is None:
+        raise ConfigError(
+            f"--set {setting.text}: the step has no collective of known size between ranks; record one with "
+            "record_shapes, or scale communication*=FACTOR"
+        )
+    return known, links
+
+
+def with_costs(step: TracedStep, costs: dict[int, Cost]) -> TracedStep:
+    """Return the step with other times of some tasks; those that are still as measured keep no cost."""
+    changed = {position: step.tasks[position]._replace(duration_us=cost.us) for position, cost in costs.items()}
+    return step.with_tasks(changed, {p: cost for p, cost in costs.items() if cost.source is not Source.MEASURED})
+
+
+def change_link(step: TracedStep, setting: Setting) -> Changed:
+    """Change bandwidth or latency of the links; every collective keeps its ratio to what the links predict."""
+    collectives, links = links_of(step, setting)
+    if setting.key == "link.bandwidth_GBps":
+        new = replace(links, us_per_byte=1.0 / (setting.number() * BYTES_PER_US))
+    else:
+        new = replace(links, hop_us=setting.number())
+    costs = {timed.position: rescaled(timed, _predicted(links, timed), _predicted(new, timed)) for timed in collectives}
+    note = f"Measured: {links.told()}."
+    what = counted(len(costs), "collective")
+    return touched(step, with_costs(step, costs), costs, what, note, *_left_out(step, collectives))
+
+
+def _predicted(costs: CollectiveCosts, timed: TimedCollective, ranks: int | None = None) -> Cost:
+    return costs(timed.name, timed.collective.size_bytes, timed.ranks if ranks is None else ranks)
+
+
+def _left_out(step: TracedStep, collectives: list[TimedCollective]) -> list[str]:
+    """Return a note on collectives that a change could not time."""
+    missing = len(timed_collectives(step)) - len(collectives)
+    return [f"{counted(missing, 'collective')} of unknown size kept their time."] if missing else []
+
+
+def change_ranks(step: TracedStep, setting: Setting, system: PublishedSystem | None) -> Changed:
+    """Change the number of ranks of the groups that span the whole job; what a rank computes stays as it is."""
+    ranks = setting.whole()
+    collectives, links = links_of(step, setting)
+    costs_of: CollectiveCosts = links if system is None else SystemCosts(system)
+    costs, ratios = {}, []
+    for timed in collectives:
+        if timed.ranks == step.ranks[timed.rank].world_size:
+            before = _predicted(costs_of, timed)
+            ratios.append(timed.us / before.us if before.us else 1.0)
+            costs[timed.position] = rescaled(timed, before, _predicted(costs_of, timed, ranks))
+    if not costs:
+        raise ConfigError(f"--set {setting.text}: no collective of the step spans all {step.ranks[0].world_size} ranks")
+    note = f"By {costs_of.told()}; measured over predicted {min(ratios):.3g} to {max(ratios):.3g}, which is kept."
+    what = counted(len(costs), "collective")
+    return touched(step, with_costs(step, costs), costs, what, note, *_left_out(step, collectives))
+
+
+def change_system_links(step: TracedStep, setting: Setting, to: PublishedSystem, by: PublishedSystem) -> Changed:
+    """Move collectives from the links of one published system to those of another.
+
+    Raises:
+        ConfigError: the step has no collective of known size.
+    """
+    collectives, _ = links_of(step, setting)
+    before, after = SystemCosts(by), SystemCosts(to)
+    costs = {t.position: rescaled(t, _predicted(before, t), _predicted(after, t)) for t in collectives}
+    note = f"Collectives: measured × {after.told()} ÷ {before.told()}."
+    return touched(step, with_costs(step, costs), costs, counted(len(costs), "collective"), note)
+
+
+Change = Callable[[TracedStep, Setting], Changed]
