@@ -8,16 +8,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
-from predictor.costs.cost import ZERO, Cost
+from predictor.costs.cost import ZERO, Cost, total
 from predictor.precision.operator_graph import OperatorGraph, OperatorNode, Plan, Precision
 from predictor.precision.plan_time import Cast, Costs, casts_of, propagate
-from predictor.timeline.graph import replay_graph
 from predictor.traces.global_replay import is_computing
-from predictor.traces.local_graph import NO_OPERATOR, LocalGraph, TracedTask
-from predictor.traces.local_replay import graph_tasks_of
+from predictor.traces.local_graph import NO_OPERATOR, LocalGraph
 
 Pass = Literal["forward", "backward"]
 PASSES: tuple[Pass, ...] = ("forward", "backward")
@@ -25,20 +23,23 @@ CASTS = frozenset({"aten::_to_copy", "aten::to"})
 
 
 @dataclass(frozen=True, slots=True)
-class Changed:
-    """A step in a plan.
+class PlanChange:
+    """What a plan changes in one rank's step.
 
     Attributes:
-        local: with the new times of its tasks, started as replayed.
-        cost: all changed operators and casts together; ZERO where nothing changes.
-        before_us: what they took as traced.
-        operators: how many operators changed.
+        costs: of the tasks that take another time, by position in the local graph.
+        before_us: what the changed operators and their casts took as traced.
+        operators: how many change.
     """
 
-    local: LocalGraph
-    cost: Cost
+    costs: dict[int, Cost]
     before_us: float
     operators: int
+
+    @property
+    def after(self) -> Cost:
+        """Return what they take in the plan."""
+        return total(self.costs.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +50,8 @@ class _Work:
     casts: dict[int, float]
 
 
-def in_plan(local: LocalGraph, graph: OperatorGraph, plan: Plan, costs: Costs) -> Changed:
-    """Return a step with its operators in a plan; operators that the plan does not name are as traced.
+def in_plan(local: LocalGraph, graph: OperatorGraph, plan: Plan, costs: Costs) -> PlanChange:
+    """Return what changes if operators compute in a plan; those that the plan does not name are as traced.
 
     Raises:
         PlanError: the graph cannot have the plan.
@@ -59,8 +60,8 @@ def in_plan(local: LocalGraph, graph: OperatorGraph, plan: Plan, costs: Costs) -
     before, after = propagate(graph, {}), propagate(graph, plan)
     more = _more_casts(graph, before, after, costs)
     parts = _parts(local)
-    durations: dict[int, float] = {}
-    total, traced_us, changed = ZERO, 0.0, 0
+    tasks: dict[int, Cost] = {}
+    traced_us, changed = 0.0, 0
     for at, node in enumerate(graph.nodes):
         is_other = before[at] is not after[at]
         if not is_other and not any((at, step_pass) in more for step_pass in PASSES):
@@ -68,33 +69,36 @@ def in_plan(local: LocalGraph, graph: OperatorGraph, plan: Plan, costs: Costs) -
         changed += 1
         for step_pass in PASSES:
             work = _work(local, parts, node, step_pass)
-            cost = _cost(costs, node, after[at], step_pass) if is_other else _as_traced(work)
             traced_us += sum(work.own.values()) + sum(work.casts.values())
-            total += cost + _set(durations, work, cost, more.get((at, step_pass), ZERO))
-    return Changed(_retimed(local, durations), total, traced_us, changed)
+            if is_other:
+                tasks |= _shared(work.own, _cost(costs, node, after[at], step_pass))
+            tasks |= _with_casts(tasks, work, more.get((at, step_pass), ZERO))
+    return PlanChange(tasks, traced_us, changed)
 
 
 def _cost(costs: Costs, node: OperatorNode, precision: Precision, step_pass: Pass) -> Cost:
     return costs.forward(node, precision) if step_pass == "forward" else costs.backward(node, precision)
 
 
-def _as_traced(work: _Work) -> Cost:
-    us = sum(work.own.values())
-    return Cost(us, us, us, ZERO.source)
+def _shared(tasks: Mapping[int, float], cost: Cost) -> dict[int, Cost]:
+    """Return a cost divided among tasks in proportion to their times as traced."""
+    us = sum(tasks.values())
+    return {task: cost * (own / us) for task, own in tasks.items()} if us > 0.0 else {}
 
 
-def _set(durations: dict[int, float], work: _Work, cost: Cost, more: Cost) -> Cost:
-    """Give an operator's tasks their new durations, and return the cost of its casts."""
-    own, casts = sum(work.own.values()), sum(work.casts.values())
-    if own > 0.0:
-        durations.update({task: us * cost.us / own for task, us in work.own.items()})
-    new = max(0.0, casts + more.us)
-    if casts > 0.0:
-        durations.update({task: us * new / casts for task, us in work.casts.items()})
-    elif new > 0.0 and own > 0.0:
-        first = next(iter(work.own))
-        durations[first] += new
-    return Cost(new, max(0.0, casts + more.low_us), max(0.0, casts + more.high_us), more.source)
+def _with_casts(tasks: Mapping[int, Cost], work: _Work, more: Cost) -> dict[int, Cost]:
+    """Return the costs of an operator's casts; those of an operator without any go to its first task."""
+    if not more.us:
+        return {}
+    us = sum(work.casts.values())
+    cost = Cost(max(0.0, us + more.us), max(0.0, us + more.low_us), max(0.0, us + more.high_us), more.source)
+    if us > 0.0:
+        return _shared(work.casts, cost)
+    first = next((task for task, own in work.own.items() if own > 0.0), None)
+    if first is None or not cost.us:
+        return {}
+    own = work.own[first]
+    return {first: tasks.get(first, Cost(own, own, own, ZERO.source)) + cost}
 
 
 def _more_casts(
@@ -163,20 +167,3 @@ def _cast_operators(local: LocalGraph, parts: _Parts, calls: Iterable[int]) -> l
 def _computing(local: LocalGraph, tasks: Iterable[int]) -> dict[int, float]:
     chosen = ((task, local.tasks[task]) for task in sorted(tasks))
     return {position: task.duration_us for position, task in chosen if is_computing(local, task)}
-
-
-def _retimed(local: LocalGraph, durations: Mapping[int, float]) -> LocalGraph:
-    """Return a graph with new durations, its tasks started as early as they can."""
-    if not durations:
-        return local
-    tasks = [
-        task if position not in durations else task._replace(duration_us=durations[position])
-        for position, task in enumerate(local.tasks)
-    ]
-    changed = replace(local, tasks=tasks)
-    spans = replay_graph(graph_tasks_of(changed)).spans
-    moved: list[TracedTask] = [
-        task._replace(start_us=span.start_us, duration_us=span.end_us - span.start_us)
-        for task, span in zip(tasks, spans, strict=True)
-    ]
-    return replace(changed, tasks=moved, step_us=max((span.end_us for span in spans), default=0.0))

@@ -1,0 +1,152 @@
+"""Predict a job's step from its trace: replayed unchanged, or with its operators in another precision."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from predictor.base.errors import ConfigError
+from predictor.costs.cost import Source
+from predictor.precision.operator_config import OperatorConfig
+from predictor.precision.operator_graph import Plan, Precision
+from predictor.precision.plan_time import uniform_plan
+from predictor.replay.answer import ReplayAnswer, replayed
+from predictor.replay.changes import Applied
+from predictor.replay.critical import moved
+from predictor.replay.procedure.folders import Folders
+from predictor.replay.procedure.in_plan import PlanChange, in_plan
+from predictor.replay.procedure.mapping import precision_of_step
+from predictor.replay.procedure.opened import OpenedStep, open_ranks
+from predictor.replay.procedure.rank_costs import RankCosts, rank_costs
+from predictor.replay.setting import Touched, counted
+from predictor.replay.traced_step import TracedStep, joined
+from predictor.replay.traffic import with_costs
+from predictor.traces.global_graph import GlobalGraph, global_graph
+from predictor.traces.local_graph import LocalGraph
+
+@dataclass(frozen=True, slots=True)
+class JobTrace:
+    """One step of all traced ranks of a job.
+
+    Attributes:
+        model: folder of its trace.
+        name: of its trace.
+        ranks: in the order of the graph's.
+        graph: of all ranks.
+        costs: of every rank's operators, with their graphs.
+        precision: that the step computes in, or the most of it.
+        notes: on what could not be read.
+    """
+
+    model: str
+    name: str
+    ranks: Sequence[OpenedStep]
+    graph: GlobalGraph
+    costs: Sequence[RankCosts]
+    precision: Precision
+    notes: Sequence[str]
+
+    @property
+    def measured_us(self) -> float:
+        """Return the step as measured, that of the slowest rank."""
+        return max(local.step_us for local in self.graph.ranks)
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """A predicted step.
+
+    Attributes:
+        answer: as ``python -m predictor replay`` has it.
+        precision: that was asked for.
+        plan: of the first rank's operators; empty where the step is replayed unchanged.
+    """
+
+    answer: ReplayAnswer
+    precision: Precision
+    plan: Plan
+
+    @property
+    def step_us(self) -> float:
+        """Return the predicted step."""
+        return self.answer.shown.step_us
+
+    @property
+    def source(self) -> Source:
+        """Return the weakest source of its times."""
+        return self.answer.shown.source
+
+
+def open_job(
+    folders: Folders, model: str, name: str, index: int, config: OperatorConfig, device_name: str = ""
+) -> JobTrace:
+    """Open one step of all ranks of a trace.
+
+    Raises:
+        ConfigError: there is no such trace or step, or it cannot be tracked.
+    """
+    ranks = open_ranks(folders.traces(model, name), index)
+    graph = global_graph([step.local for step in ranks])
+    costs = [rank_costs(folders, local, config, device_name) for local in graph.ranks]
+    precision = precision_of_step(costs[0].graph, graph.ranks[0])
+    notes = dict.fromkeys([*(note for step in ranks for note in step.notes), *graph.notes])
+    return JobTrace(model, name, ranks, graph, costs, precision, tuple(notes))
+
+
+def predict_job(job: JobTrace, precision: Precision | None) -> Prediction:
+    """Predict the step with every operator that can in a precision; None: as it was traced.
+
+    Raises:
+        ConfigError: no operator can compute in it, or a cost is not known.
+    """
+    if precision is None or precision is job.precision:
+        before = replayed(joined(job.graph))
+        return Prediction(ReplayAnswer(before, notes=job.notes), precision or job.precision, {})
+    plans = [uniform_plan(costs.graph, precision) for costs in job.costs]
+    if not any(plans):
+        raise ConfigError(
+            f"no operator of {job.name} can compute in {precision}; those with a choice are in "
+            "bit_width_changeable_nodes (python -m predictor.replay.config)"
+        )
+    return predict_plans(job, plans, precision)
+
+
+def predict_plans(job: JobTrace, plans: Sequence[Plan], precision: Precision) -> Prediction:
+    """Predict the step in a plan for every rank.
+
+    Raises:
+        PlanError: a rank's graph cannot have its plan.
+        ConfigError: a cost is not known.
+    """
+    step = joined(job.graph)
+    changes = [
+        in_plan(local, costs.graph, plan, costs.costs)
+        for local, costs, plan in zip(job.graph.ranks, job.costs, plans, strict=True)
+    ]
+    before, after = replayed(step), replayed(changed_step(step, changes))
+    operators = sum(change.operators for change in changes)
+    us = [sum(change.before_us for change in changes), sum(change.after.us for change in changes)]
+    touched = Touched(counted(operators, "operator") + " with their casts", us[0], us[1], _sources(job))
+    applied = [Applied(f"precision {precision}", touched)]
+    answer = ReplayAnswer(before, applied, after, moved(before.path, after.path), job.notes)
+    return Prediction(answer, precision, plans[0])
+
+
+def changed_step(step: TracedStep, changes: Sequence[PlanChange]) -> TracedStep:
+    """Return a step with the changes of its ranks."""
+    places = step.places()
+    costs = {places[rank][task]: cost for rank, change in enumerate(changes) for task, cost in change.costs.items()}
+    return with_costs(step, costs)
+
+
+def _sources(job: JobTrace) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(note for costs in job.costs for note in costs.notes))
+
+
+def step_times(folders: Folders, model: str, name: str, indices: Sequence[int]) -> float:
+    """Return the median of a trace's steps, each that of the slowest rank."""
+    times: list[list[LocalGraph]] = [
+        [step.local for step in open_ranks(folders.traces(model, name), index)] for index in indices
+    ]
+    return median(max(local.step_us for local in ranks) for ranks in times)
