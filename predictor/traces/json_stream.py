@@ -13,6 +13,7 @@ import json
 import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from json import JSONDecodeError
 from pathlib import Path
@@ -24,7 +25,6 @@ PIECE_BYTES = 4 << 20
 COMPRESSED_BYTES = 1 << 16
 GZIP = b"\x1f\x8b"
 UTF8_MARK = b"\xef\xbb\xbf"
-LIST_BEGINS = re.compile(rb'"traceEvents"\s*:\s*\[')
 NEXT_EVENT = re.compile(r"\}\s*,\s*(?=\{)")
 BETWEEN = re.compile(r"[\s,]*")
 # The profiler prints C++'s infinities and NaN as they are, for example as the bandwidth of a copy of no duration.
@@ -55,8 +55,13 @@ class TraceFile:
     bad_events: int = 0
 
 
-def stream_events(path: Path, take: Take) -> TraceFile:
+def stream_events(path: Path, take: Take, list_key: str = "traceEvents") -> TraceFile:
     """Hand over the events of a trace file, some thousands at a time, and return what else is in it.
+
+    Args:
+        path: of the file.
+        take: is given the events.
+        list_key: of the list, where it is in an object.
 
     Raises:
         RecordError: it cannot be read, or is no trace (NotATraceError).
@@ -64,7 +69,7 @@ def stream_events(path: Path, take: Take) -> TraceFile:
     file = TraceFile(path)
     try:
         with path.open("rb") as stream:
-            _stream(file, _pieces(stream, file), take)
+            _stream(file, _pieces(stream, file), take, list_key)
     except OSError as error:
         reason = "it is a folder" if path.is_dir() else error.strerror
         raise RecordError(f"{path} cannot be read as a trace: {reason}") from None
@@ -83,20 +88,29 @@ def _pieces(stream: BinaryIO, file: TraceFile) -> Iterator[bytes]:
         return
     unpacker = zlib.decompressobj(wbits=31)
     packed = head
-    try:
-        while packed:
+    while packed:
+        before = unpacker.copy()
+        try:
             yield unpacker.decompress(packed, PIECE_BYTES)
-            packed = unpacker.unconsumed_tail
-            if unpacker.eof:
-                packed = unpacker.unused_data or stream.read(COMPRESSED_BYTES)
-                if not packed.startswith(GZIP):  # padding after the last member
-                    return
-                unpacker = zlib.decompressobj(wbits=31)
-            packed = packed or stream.read(COMPRESSED_BYTES)
-    except zlib.error as error:
-        file.notes.append(f"the compressed file is damaged ({error})")
-        return
+        except zlib.error as error:
+            file.notes.append(f"the compressed file is damaged ({error})")
+            yield b"".join(_until_damage(before, packed))
+            return
+        packed = unpacker.unconsumed_tail
+        if unpacker.eof:
+            packed = unpacker.unused_data or stream.read(COMPRESSED_BYTES)
+            if not packed.startswith(GZIP):  # padding after the last member
+                return
+            unpacker = zlib.decompressobj(wbits=31)
+        packed = packed or stream.read(COMPRESSED_BYTES)
     file.notes.append("the compressed file is torn")
+
+
+def _until_damage(unpacker: zlib._Decompress, packed: bytes) -> Iterator[bytes]:
+    """Return what precedes the damage, which an unpacker that is given more at once withholds."""
+    with suppress(zlib.error):
+        for at in range(len(packed)):
+            yield unpacker.decompress(packed[at : at + 1])
 
 
 class _Text:
@@ -124,9 +138,9 @@ class _Text:
         return grown
 
 
-def _stream(file: TraceFile, pieces: Iterator[bytes], take: Take) -> None:
+def _stream(file: TraceFile, pieces: Iterator[bytes], take: Take, list_key: str) -> None:
     text = _Text(pieces)
-    is_object = _enter_list(file, text)
+    is_object = _enter_list(file, text, list_key)
     ended = False
     while not ended:
         grown = text.more()
@@ -152,12 +166,13 @@ def _stream(file: TraceFile, pieces: Iterator[bytes], take: Take) -> None:
         _read_facts(file, b"{" + text.rest.lstrip(b" \t\r\n,"), "after")
 
 
-def _enter_list(file: TraceFile, text: _Text) -> bool:
+def _enter_list(file: TraceFile, text: _Text, list_key: str) -> bool:
     """Read up to the first event; return whether the list of events is in an object.
 
     Raises:
         NotATraceError: there is no list of events.
     """
+    list_begins = re.compile(rb'"%s"\s*:\s*\[' % list_key.encode())
     searched = 0
     while text.more():
         start = text.rest.lstrip()
@@ -166,19 +181,18 @@ def _enter_list(file: TraceFile, text: _Text) -> bool:
             return False
         if start[:1] not in (b"{", b""):
             raise NotATraceError(f"{file.path} is no trace: it begins with {_shown(start)}; expected JSON")
-        begin = LIST_BEGINS.search(text.rest, searched)
+        begin = list_begins.search(text.rest, searched)
         if begin:
             head = text.rest[: begin.start()].strip()
             text.rest = text.rest[begin.end() :]
             _read_facts(file, head.removesuffix(b",") + b"}", "before")
             return True
         searched = max(0, len(text.rest) - 64)
-    if not text.rest.strip():
-        raise NotATraceError(f"{file.path} is no trace: it is empty")
     if b'"nodes"' in text.rest[:4096]:
         raise NotATraceError(f"{file.path} is no trace of the profiler but an execution trace, which has no times")
-    notes = "; ".join(file.notes)
-    raise NotATraceError(f"{file.path} is no trace: it has no list traceEvents{f' ({notes})' if notes else ''}")
+    notes = f" ({'; '.join(file.notes)})" if file.notes else ""
+    lacks = f"it has no list {list_key}" if text.rest.strip() else "it is empty"
+    raise NotATraceError(f"{file.path} is no trace: {lacks}{notes}")
 
 
 def _shown(content: bytes) -> str:
