@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from predictor.precision.operator_config import OperatorConfig
 from predictor.precision.operator_graph import OperatorGraph, OperatorNode, Precision, Tensor
+from predictor.precision.work_of_shapes import WorkKind
 from predictor.traces.execution_trace import NO_NODE, ExecutionNode, ExecutionTensor, ExecutionTrace
 
 NOT_FORWARD = ("autograd::engine", "Optimizer.", "torch::autograd::AccumulateGrad", "record_param_comms", "gloo:", "nccl:")
@@ -21,6 +22,7 @@ DTYPES = {
     "c10::BFloat16": Precision.BF16,
     "signed char": Precision.INT8,
 }
+FLOATING = frozenset({"float", "double", "c10::Half", "c10::BFloat16"})
 Key = tuple[str, int]
 
 
@@ -105,7 +107,10 @@ def _node(
     backend: str,
 ) -> OperatorNode:
     outputs = sum(tensor.numel for tensor in call.outputs)
-    weights = [tensor for tensor in call.inputs[1:] if not reads[tensor.tensor]]
+    first = 0 if config.of(config.work, call.name) is WorkKind.EMBEDDING else 1  # of others the first input is data
+    weights = [
+        tensor for tensor in call.inputs[first:] if tensor.dtype in FLOATING and not reads[tensor.tensor]
+    ]
     saves = config.of(config.saves, call.name)
     read = sum(tensor.numel for tensor in call.inputs)
     saved = {"inputs": read, "output": outputs, "both": read + outputs, "mask": outputs}.get(saves or "", 0)
