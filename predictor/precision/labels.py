@@ -15,7 +15,8 @@ from typing import NamedTuple
 
 from predictor.precision.sweep import Completion, Sweep, complete
 
-MAX_LABELS = 20_000  # of one layer, before labels are thinned
+MAX_LABELS = 4_000  # of one layer, before labels are thinned
+WARM_UP = (300, 1_000)
 ROUNDS = 60
 ROUNDING = 1e-9  # relative, of sums in another order
 
@@ -88,11 +89,14 @@ def least_under(sweep: Sweep, budget: float, max_labels: int = MAX_LABELS) -> Co
         bound = min(fastest.objective, sweep.dropped)
         return Constrained(fastest.objective, fastest.resource, fastest.values, bound, sweep.dropped >= bound)
     bounds = _dual(sweep, budget + slack, fastest, frugal)
-    label, is_whole = _set_labels(sweep, budget + slack, bounds, max_labels)
-    best = bounds.best
-    objective, resource, values = best.objective, best.resource, best.values
-    if label is not None and label.objective < objective:
-        objective, resource, values = label.objective, label.resource, _values(sweep, label)
+    objective, resource, values = bounds.best.objective, bounds.best.resource, bounds.best.values
+    # Few labels are soon set, and the better solution that they give drops most labels of the next pass.
+    for few in sorted({min(labels, max_labels) for labels in (*WARM_UP, max_labels)}):
+        label, is_whole = _set_labels(sweep, budget + slack, bounds, objective, few)
+        if label is not None and label.objective < objective:
+            objective, resource, values = label.objective, label.resource, _values(sweep, label)
+        if is_whole:
+            break
     lower = min(objective if is_whole else bounds.dual, sweep.dropped)
     return Constrained(objective, resource, values, min(lower, objective), lower >= objective)
 
@@ -122,9 +126,11 @@ def _dual(sweep: Sweep, budget: float, fastest: Completion, frugal: Completion) 
     return _Bounds(best, dual, multiplier, weighted, fastest.to_go, frugal.to_go)
 
 
-def _set_labels(sweep: Sweep, budget: float, bounds: _Bounds, max_labels: int) -> tuple[Label | None, bool]:
-    """Return the best label of the end, None if none beats the solution known, and whether none was thinned."""
-    limit = bounds.best.objective * (1.0 - ROUNDING) if bounds.best.objective > 0 else bounds.best.objective
+def _set_labels(
+    sweep: Sweep, budget: float, bounds: _Bounds, best: float, max_labels: int
+) -> tuple[Label | None, bool]:
+    """Return the best label of the end, None if none beats the best objective known, and whether none was thinned."""
+    limit = best - ROUNDING * abs(best)
     multiplier, is_whole = bounds.multiplier, True
     labels: list[list[Label]] = [[Label(sweep.constant[1], sweep.constant[0], 0, None)]]
     for number, layer in enumerate(sweep.layers):
@@ -144,7 +150,7 @@ def _set_labels(sweep: Sweep, budget: float, bounds: _Bounds, max_labels: int) -
                     reached.append(Label(taken, spent, value, label))
         labels = [_undominated(reached) for reached in after]
         if sum(map(len, labels)) > max_labels:
-            labels, is_whole = _thinned(labels, max_labels), False
+            labels, is_whole = _thinned(labels, multiplier, max_labels), False
     ends = [label for reached in labels for label in reached]
     return min(ends, key=lambda label: label.objective, default=None), is_whole
 
@@ -165,14 +171,22 @@ def _by_resource(label: Label) -> tuple[float, float]:
     return label.resource, label.objective
 
 
-def _thinned(labels: Sequence[list[Label]], max_labels: int) -> list[list[Label]]:
-    """Keep, of each state, labels that are evenly spread over its resources, the ends included."""
-    share = max(2, max_labels // max(1, sum(1 for reached in labels if reached)) // 2)
+def _thinned(labels: Sequence[list[Label]], multiplier: float, max_labels: int) -> list[list[Label]]:
+    """Keep, of each state, the label with the least Lagrangian bound in each of equal ranges of the resource."""
+    share = max(2, max_labels // max(1, sum(1 for reached in labels if reached)))
     thin = []
     for reached in labels:
-        if len(reached) > share:
-            reached = [reached[at * (len(reached) - 1) // (share - 1)] for at in range(share)]
-        thin.append(reached)
+        if len(reached) <= share:
+            thin.append(reached)
+            continue
+        low, high = reached[0].resource, reached[-1].resource
+        least: dict[int, tuple[float, Label]] = {}
+        for label in reached:
+            part = int((label.resource - low) / (high - low) * share)
+            bound = label.objective + multiplier * label.resource
+            if part not in least or bound < least[part][0]:
+                least[part] = (bound, label)
+        thin.append([label for _, label in least.values()])
     return thin
 
 

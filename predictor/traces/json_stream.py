@@ -149,7 +149,7 @@ def _stream(file: TraceFile, pieces: Iterator[bytes], take: Take, list_key: str)
                 take(DECODER.decode(f"[{text.rest[:cut].decode()}]"))
                 text.rest = text.rest[cut + 1 :]
                 continue
-            except (UnicodeDecodeError, JSONDecodeError, RecursionError):
+            except (ValueError, RecursionError):
                 pass  # event by event
         events, used, ended = _decode_each(file, text)
         if events:
@@ -211,7 +211,7 @@ def _read_facts(file: TraceFile, content: bytes, where: str) -> None:
     for attempt in (text, _without_infinities(text)):
         try:
             facts, _ = DECODER.raw_decode(attempt)
-        except (JSONDecodeError, RecursionError):
+        except (ValueError, RecursionError):
             continue
         file.facts |= facts
         return
@@ -243,7 +243,7 @@ def _decode_each(file: TraceFile, text: _Text) -> tuple[list[object], bytes, boo
             return events, beyond, False
         try:
             event, at = DECODER.raw_decode(content, at)
-        except (JSONDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:
             event, after = _mended(content, at, error, text.is_whole)
             if after == at:
                 return events, content[at:].encode() + beyond, False
@@ -266,6 +266,6 @@ def _mended(content: str, at: int, error: ValueError | RecursionError, is_last: 
     end = boundary.start() + 1 if boundary else len(content)
     try:
         event, used = DECODER.raw_decode(_without_infinities(content[at:end]))
-    except (JSONDecodeError, RecursionError):
+    except (ValueError, RecursionError):
         return None, boundary.end() if boundary else at
     return event, at + used

@@ -7,10 +7,8 @@ a trace is the record of an expensive run, and most of it is worth more than non
 
 from __future__ import annotations
 
-import gc
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from math import isfinite
 from operator import itemgetter
 from pathlib import Path
@@ -18,24 +16,24 @@ from types import MappingProxyType
 from typing import Any, cast
 
 from predictor.traces.closed import RecordError
+from predictor.traces.collector import paused_collector
 from predictor.traces.events import UNKNOWN, Category, RankTrace, Row, TraceEvent
 from predictor.traces.flows import LAUNCHES, Flow, arrows_of
 from predictor.traces.json_stream import TraceFile, stream_events
 from predictor.traces.origin import origin_of
 from predictor.traces.spellings import (
     CATEGORIES,
-    CORRELATION,
     COUNTERS_OF_KERNELS,
-    EXTERNAL,
     ON_STREAMS,
     PROFILER_SPAN,
-    SEQUENCE,
+    UNSIGNED_NONE,
     KeyPlan,
     key_plan,
 )
 
 NO_ARGS: Mapping[str, object] = MappingProxyType({})
-UNSIGNED_NONE = (2**32 - 1, 2**64 - 1)  # -1 printed as an unsigned number
+NUMBERS = (int, float)  # their types alone, as the type of true is a kind of int
+LATEST = 1e18  # µs, some thirty thousand years
 NS_PER_US = 1000.0
 
 # start, duration, name, category, row, correlation, external, sequence, args; times as the file has them
@@ -49,7 +47,7 @@ def read_trace(path: Path) -> RankTrace:
         RecordError: it cannot be read, is no trace, or no event of it is whole.
     """
     reader = _Reader()
-    with _without_collector():
+    with paused_collector():
         file = stream_events(path, reader.take)
         reader.close_open()
         notes = [*file.notes, *reader.notes()]
@@ -57,18 +55,6 @@ def read_trace(path: Path) -> RankTrace:
             why = f" ({'; '.join(notes)})" if notes else ""
             raise RecordError(f"{path} has no event with a time and a duration{why}")
         return _trace_of(reader, file, notes)
-
-
-@contextmanager
-def _without_collector() -> Iterator[None]:
-    """Keep Python's collector of circular garbage from visiting a million new events again and again."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _trace_of(reader: _Reader, file: TraceFile, notes: Sequence[str]) -> RankTrace:
@@ -107,21 +93,7 @@ def _number(value: object) -> float | None:
             value = float(value)
         except ValueError:
             return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
-        return None
-    return value
-
-
-def _identity(value: object) -> int:
-    """Return a number that ties events together; UNKNOWN where there is none."""
-    if isinstance(value, str):
-        try:
-            value = int(value, 0)
-        except ValueError:
-            return UNKNOWN
-    if isinstance(value, bool) or not isinstance(value, int | float) or value in UNSIGNED_NONE:
-        return UNKNOWN
-    return int(value) if isfinite(value) and value >= 0 else UNKNOWN
+    return value if type(value) is int or (type(value) is float and isfinite(value)) else None
 
 
 class _Reader:
@@ -132,7 +104,8 @@ class _Reader:
         self.rows: list[Row] = []
         self.flows: list[Flow] = []
         self.left_out: Counter[str] = Counter()
-        self._positions: dict[tuple[object, object, bool], int] = {}
+        self._positions: dict[tuple[bool, object, object], int] = {}
+        self._kinds: dict[str, tuple[Category | None, bool]] = {}
         self._plans: dict[tuple[str, ...], KeyPlan] = {}
         self._names: dict[str, str] = {}
         self._open: dict[tuple[object, object], list[Mapping[str, Any]]] = {}
@@ -149,8 +122,8 @@ class _Reader:
                 continue
             phase = item.get("ph")
             if phase == "X":
-                self._complete(item, item.get("ts"), item.get("dur"))
-            elif phase in ("s", "f", "t"):
+                self._complete(item)
+            elif phase == "s" or phase == "f":
                 self._flow(item, phase)
             elif phase == "B":
                 self._open.setdefault(self._thread(item), []).append(item)
@@ -177,83 +150,75 @@ class _Reader:
         begin = begun.pop()
         start, end = _number(begin.get("ts")), _number(item.get("ts"))
         lasts = None if start is None or end is None else end - start
-        args = {**_arguments(begin), **_arguments(item)}
-        self._complete({**begin, "args": args}, start, lasts)
+        self._complete({**begin, "dur": lasts, "args": {**_arguments(begin), **_arguments(item)}})
 
-    def _complete(self, item: Mapping[str, Any], start: object, lasts: object) -> None:
-        """Keep an event with a start and a duration."""
-        if type(start) not in (int, float) or type(lasts) not in (int, float):
+    def _complete(self, item: Mapping[str, Any]) -> None:
+        """Keep an event with a start and a duration. It runs for every event, so that plain cases come first."""
+        start, lasts, kind, name = item.get("ts"), item.get("dur"), item.get("cat"), item.get("name")
+        if type(start) not in NUMBERS or type(lasts) not in NUMBERS:
             start, lasts = _number(start), _number(lasts)
-        if start is None or lasts is None or start - start or lasts - lasts:  # type: ignore[operator]  # NaN, infinity
-            self.left_out["have no time or no duration"] += 1
+        if start is None or lasts is None or not (-LATEST < start < LATEST and 0 <= lasts < LATEST):
+            is_negative = start is not None and lasts is not None and -LATEST < lasts < 0
+            why = "have a negative duration" if is_negative else "have no time or no duration"
+            self.left_out[why] += 1
             return
-        if lasts < 0:  # type: ignore[operator]  # a number by now
-            self.left_out["have a negative duration"] += 1
-            return
-        kind = item.get("cat", "")
-        category = CATEGORIES.get(kind) or self._category(str(kind))
+        place = self._kinds.get(kind) if type(kind) is str else None
+        category, is_gpu = place or self._kind(str(kind or ""))
         if category is None:
             return
-        args = item.get("args") or NO_ARGS
+        args = item.get("args")
         correlation = external = sequence = UNKNOWN
-        if isinstance(args, dict):
-            plan = self._plans.get(tuple(args)) or self._plan(args)
+        if args and isinstance(args, dict):
+            keys = tuple(args)
+            plan = self._plans.get(keys) or self._plan(keys)
             for old, new in plan.renames:
                 args[new] = args.pop(old)
-            if plan.has_correlation:
-                correlation = _identity(args[CORRELATION]) or UNKNOWN
-            if plan.has_external:
-                external = _identity(args[EXTERNAL]) or UNKNOWN
-            if plan.has_sequence:
-                sequence = _identity(args[SEQUENCE])
-            if external == correlation:  # older versions repeat it where they know no operator
-                external = UNKNOWN
+            correlation, external, sequence = plan.identities(args)
         else:
             args = NO_ARGS
-        name = str(item.get("name", ""))
-        name = self._names.setdefault(name, name)
-        row = self._row(item, category, args, kind == COUNTERS_OF_KERNELS)
-        self.events.append((start, lasts, name, category, row, correlation, external, sequence, args))  # type: ignore[arg-type]
+        name = self._names.setdefault(name, name) if type(name) is str else str(name or "")
+        place = (item.get("pid", ""), item.get("tid", ""))
+        row = self._gpu_row(place, args) if is_gpu else self._row(False, *place)
+        self.events.append((start, lasts, name, category, row, correlation, external, sequence, args))
 
-    def _category(self, kind: str) -> Category | None:
-        """Return the category of a spelling that is not in the table; None for the profiler's own span."""
-        kind = kind.lower()
-        return None if kind == PROFILER_SPAN else CATEGORIES.get(kind, Category.OTHER)
+    def _kind(self, kind: str) -> tuple[Category | None, bool]:
+        """Return the category of a spelling, None for the profiler's own span, and whether its rows are streams."""
+        lower = kind.lower()
+        category = None if lower == PROFILER_SPAN else CATEGORIES.get(lower, Category.OTHER)
+        self._kinds[kind] = category, category in ON_STREAMS or lower == COUNTERS_OF_KERNELS
+        return self._kinds[kind]
 
-    def _plan(self, args: Mapping[str, object]) -> KeyPlan:
-        plan = self._plans[tuple(args)] = key_plan(tuple(args))
+    def _plan(self, keys: tuple[str, ...]) -> KeyPlan:
+        plan = self._plans[keys] = key_plan(keys)
         return plan
 
-    def _row(self, item: Mapping[str, Any], category: Category, args: Mapping[str, Any], is_counter: bool) -> int:
-        """Return the position of an event's row."""
-        is_gpu = is_counter or category in ON_STREAMS
-        process, thread = item.get("pid", ""), item.get("tid", "")
-        if is_gpu:
-            process, thread = args.get("device", process), args.get("stream", thread)
-            if thread in UNSIGNED_NONE:
-                thread = UNKNOWN
+    def _gpu_row(self, place: tuple[object, object], args: Mapping[str, Any]) -> int:
+        """Return the position of a stream's row."""
+        device, stream = args.get("device", place[0]), args.get("stream", place[1])
+        return self._row(True, device, UNKNOWN if stream in UNSIGNED_NONE else stream)
+
+    def _row(self, is_gpu: bool, process: object, name: object) -> int:
+        """Return the position of a row."""
         try:
-            return self._positions[process, thread, is_gpu]
-        except (KeyError, TypeError):
-            row = Row(is_gpu, str(process), str(thread))
-            key = (row.process, row.name, is_gpu)
-            if key not in self._positions:
-                self._positions[key] = len(self.rows)
+            return self._positions[is_gpu, process, name]
+        except (KeyError, TypeError):  # new, or not hashable
+            row = Row(is_gpu, str(process), str(name))
+            if row not in self._positions:
+                self._positions[row] = len(self.rows)
                 self.rows.append(row)
-            if isinstance(process, int | str) and isinstance(thread, int | str):
-                self._positions[process, thread, is_gpu] = self._positions[key]
-            return self._positions[key]
+            if isinstance(process, int | str) and isinstance(name, int | str):
+                self._positions[is_gpu, process, name] = self._positions[row]
+            return self._positions[row]
 
     def _flow(self, item: Mapping[str, Any], phase: str) -> None:
         """Keep an end of an arrow, unless the event before it says the same by its correlation."""
+        kind, number = item.get("cat") or item.get("name") or "", item.get("id")
+        if self.events and self.events[-1][5] == number and kind in LAUNCHES:
+            return
         at = _number(item.get("ts"))
-        kind = str(item.get("cat") or item.get("name") or "")
-        number = item.get("id")
-        if kind in LAUNCHES and self.events and self.events[-1][5] == number:
-            return
-        if at is None or phase == "t":
-            return
-        self.flows.append(Flow(phase == "s", kind, str(number), str(item.get("pid", "")), str(item.get("tid", "")), at))
+        if at is not None:
+            place = (str(item.get("pid", "")), str(item.get("tid", "")))
+            self.flows.append(Flow(phase == "s", str(kind), str(number), *place, at))
 
 
 def _arguments(item: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -31,8 +31,8 @@ def link(trace: RankTrace, execution: ExecutionTrace) -> Link:
 
     PyTorch numbers calls for both observers alike (« Record function id », rf_id) since 2.1. In traces without it,
     autograd's sequence numbers tie the operators that it records: with a name, a number is unique in a process. What
-    is inside of two tied operators, or between two tied neighbours, is tied in its order where its names agree. The
-    « External id » counts the profiler's events, not calls, and ties nothing.
+    is inside, around or beside tied operators is tied in its order where its names agree. The « External id » counts
+    the profiler's events, not calls, and ties nothing.
 
     A node is tied once, to an event of its name.
     """
@@ -82,21 +82,43 @@ def _by_sequence(trace: RankTrace, host: Iterable[int], calls: Iterable[Executio
 
 def _inside(trace: RankTrace, host: Sequence[int], execution: ExecutionTrace, tied: dict[int, int]) -> None:
     """Tie what is inside of tied operators, and beside them on their thread, where the order of names agrees."""
-    around = _enclosing(trace.events, host)
-    inner: defaultdict[int, list[int]] = defaultdict(list)
+    events = trace.events
+    around = _enclosing(events, host)
+    inner: defaultdict[tuple[int, int], list[int]] = defaultdict(list)  # by what is around, and row
     for position in host:
-        inner[around[position]].append(position)
+        inner[around[position], events[position].row].append(position)
     children = execution.children()
     event_of = {identity: position for position, identity in tied.items()}
+    _around(events, around, execution, tied, event_of)
     waiting = list(tied)
     for thread in (node for node in execution.nodes if node.name.startswith(THREAD_NODE)):
         calls = [node for node in children.get(thread.id, ()) if not node.name.startswith(THREAD_NODE)]
+        positions = [event_of[node.id] for node in calls if node.id in event_of]
         # The thread itself is no event, and what encloses its calls may be an annotation that only the profiler has.
-        for outer in dict.fromkeys(around[event_of[node.id]] for node in calls if node.id in event_of):
-            waiting += _align(trace.events, inner[outer], calls, tied, event_of)
+        for place in dict.fromkeys((around[position], events[position].row) for position in positions):
+            waiting += _align(events, inner[place], calls, tied, event_of)
     while waiting:
         position = waiting.pop()
-        waiting += _align(trace.events, inner[position], children.get(tied[position], []), tied, event_of)
+        inside = inner[position, events[position].row]
+        waiting += _align(events, inside, children.get(tied[position], []), tied, event_of)
+
+
+def _around(
+    events: Sequence[TraceEvent],
+    around: Mapping[int, int],
+    execution: ExecutionTrace,
+    tied: dict[int, int],
+    event_of: dict[int, int],
+) -> None:
+    """Tie what is around tied operators and has one name: an engine's call has its number in one trace alone."""
+    nodes = {node.id: node for node in execution.nodes}
+    for position, identity in list(tied.items()):
+        outer, parent = around[position], nodes.get(nodes[identity].parent)
+        while parent and outer != UNKNOWN and events[outer].name == parent.name:
+            if outer in tied or parent.id in event_of:
+                break
+            tied[outer], event_of[parent.id] = parent.id, outer
+            outer, parent = around[outer], nodes.get(parent.parent)
 
 
 def _enclosing(events: Sequence[TraceEvent], host: Iterable[int]) -> dict[int, int]:

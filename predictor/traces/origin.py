@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -55,7 +56,7 @@ def origin_of(file: TraceFile, events: Sequence[TraceEvent], rows: Sequence[Row]
     device_name = _device_name(file.facts.get("deviceProperties"), events, rows)
     base = file.facts.get("baseTimeNanoseconds")
     base_ns = float(base) if isinstance(base, int | float) and not isinstance(base, bool) else 0.0
-    return Origin(rank, world_size, _backend(events, device_name), device_name, base_ns, _groups(job), notes)
+    return Origin(rank, world_size, _backend(events, rows, device_name), device_name, base_ns, _groups(job), notes)
 
 
 def _count(value: object, least: int) -> int | None:
@@ -80,23 +81,24 @@ def _device_name(listed: object, events: Sequence[TraceEvent], rows: Sequence[Ro
     """Return the name of the GPU on which most ran; of the only kind where nothing ran."""
     devices = [device for device in listed if isinstance(device, dict)] if isinstance(listed, list) else []
     names = {str(device.get("id", number)): str(device.get("name", "")) for number, device in enumerate(devices)}
-    busy = Counter(event.row for event in events if event.category in ON_GPU)
-    if busy:
-        by_device: Counter[str] = Counter()
-        for row, count in busy.items():
+    by_device: Counter[str] = Counter()
+    for row, count in Counter(map(itemgetter(2), events)).items():
+        if rows[row].is_gpu:
             by_device[rows[row].process] += count
+    if by_device:
         most = by_device.most_common(1)[0][0]
         if most in names:
             return names[most]
     return next(iter(names.values())) if len(set(names.values())) == 1 else ""
 
 
-def _backend(events: Sequence[TraceEvent], device_name: str) -> str:
+def _backend(events: Sequence[TraceEvent], rows: Sequence[Row], device_name: str) -> str:
     """Return what computed: a GPU where something ran on it or was launched, and of the maker that its calls tell."""
     calls = {event.name for event in events if event.category is Category.RUNTIME}
+    streams = [row.is_gpu for row in rows]
     is_hip = any(call.startswith("hip") for call in calls)
     launches = any(part in call for call in calls for part in STARTS_ON_GPU)
-    if not launches and not any(event.category in ON_GPU for event in events):
+    if not launches and not any(streams[event.row] and event.category in ON_GPU for event in events):
         return CPU
     if is_hip or (not any(call.startswith("cu") for call in calls) and ROCM_DEVICE.search(device_name)):
         return ROCM

@@ -6,10 +6,11 @@ keys with tensors in them, torch/csrc/autograd/profiler_kineto.cpp and torch/csr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from math import isfinite
 from typing import NamedTuple
 
-from predictor.traces.events import Category
+from predictor.traces.events import UNKNOWN, Category
 
 PROFILER_SPAN = "trace"  # the profiler itself: it encloses all and is no work
 CATEGORIES = {
@@ -45,6 +46,8 @@ ON_STREAMS = frozenset(
 COUNTERS_OF_KERNELS = "cuda_profiler_range"  # on a row of the GPU, but for as long as counters were read
 
 CORRELATION, EXTERNAL, SEQUENCE = "correlation", "External id", "Sequence number"
+NO_NUMBER, LARGEST = 2**32 - 1, 2**63  # -1 as an unsigned number of 32 bits; no number is as large as this
+UNSIGNED_NONE = (NO_NUMBER, 2**64 - 1)
 KEYS = {
     "correlation": CORRELATION,
     "correlation id": CORRELATION,
@@ -96,6 +99,14 @@ class KeyPlan(NamedTuple):
     has_external: bool
     has_sequence: bool
 
+    def identities(self, args: Mapping[str, object]) -> tuple[int, int, int]:
+        """Return correlation, external id and sequence number of renamed arguments, UNKNOWN where they have none."""
+        correlation = identity(args[CORRELATION]) or UNKNOWN if self.has_correlation else UNKNOWN
+        external = identity(args[EXTERNAL]) or UNKNOWN if self.has_external else UNKNOWN
+        if external == correlation:  # older versions repeat it where they know no operator
+            external = UNKNOWN
+        return correlation, external, identity(args[SEQUENCE]) if self.has_sequence else UNKNOWN
+
 
 def key_plan(keys: Sequence[str]) -> KeyPlan:
     """Return what to do with arguments of these keys; a key of today's spelling wins over an older one."""
@@ -107,3 +118,15 @@ def key_plan(keys: Sequence[str]) -> KeyPlan:
             renames.append((key, newer))
             present.add(newer)
     return KeyPlan(tuple(renames), CORRELATION in present, EXTERNAL in present, SEQUENCE in present)
+
+
+def identity(value: object) -> int:
+    """Return a number that ties events together; UNKNOWN where it is none."""
+    if type(value) is int:
+        return value if 0 <= value < LARGEST and value != NO_NUMBER else UNKNOWN
+    if isinstance(value, str):
+        try:
+            return identity(int(value, 0))
+        except ValueError:
+            return UNKNOWN
+    return identity(int(value)) if isinstance(value, float) and isfinite(value) else UNKNOWN

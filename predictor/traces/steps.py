@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
 from predictor.traces.closed import RecordError
-from predictor.traces.events import ON_GPU, Category, RankTrace, TraceEvent
+from predictor.traces.events import Category, RankTrace, TraceEvent
 
 WHOLE_TRACE = "whole trace"
 PROFILER_STEP = re.compile(r"ProfilerStep#?\s*(\d+)")
@@ -40,12 +40,13 @@ class StepWindow(NamedTuple):
 
 def step_windows(trace: RankTrace) -> list[StepWindow]:
     """Return the steps of a trace in their order, at least one."""
-    host = [event for event in trace.events if event.category in ANNOTATIONS and not trace.rows[event.row].is_gpu]
-    windows = _annotated([event for event in host if PROFILER_STEP.fullmatch(event.name)])
+    names = {event.name for event in trace.events}
+    windows = _annotated(_named(trace, {name for name in names if PROFILER_STEP.fullmatch(name)}))
     if not windows:
-        windows = _iterations([event for event in host if event.category is Category.ANNOTATION])
+        events = _named(trace, {name for name in names if ITERATION.fullmatch(name)})
+        windows = _iterations([event for event in events if event.category is Category.ANNOTATION])
     if not windows:
-        windows = _until_optimizer(trace, [event for event in host if event.name.startswith(OPTIMIZER_STEP)])
+        windows = _until_optimizer(_named(trace, {name for name in names if name.startswith(OPTIMIZER_STEP)}))
     return windows or [StepWindow(WHOLE_TRACE, 0.0, max(event.end_us for event in trace.events))]
 
 
@@ -71,6 +72,15 @@ def choose_step(trace: RankTrace, index: int | None = None) -> StepWindow:
         listed = shown if len(shown) <= 12 else [*shown[:6], "…", *shown[-3:]]
         raise RecordError(f"{trace.path} has no step {index}; it has {', '.join(listed)}")
     return windows[index]
+
+
+def _named(trace: RankTrace, names: Container[str]) -> list[TraceEvent]:
+    """Return the annotations of these names on threads."""
+    return [
+        event
+        for event in trace.events
+        if event.name in names and event.category in ANNOTATIONS and not trace.rows[event.row].is_gpu
+    ]
 
 
 def _annotated(events: Iterable[TraceEvent]) -> list[StepWindow]:
@@ -103,7 +113,7 @@ def _iterations(events: Iterable[TraceEvent]) -> list[StepWindow]:
     return []
 
 
-def _until_optimizer(trace: RankTrace, events: Sequence[TraceEvent]) -> list[StepWindow]:
+def _until_optimizer(events: Sequence[TraceEvent]) -> list[StepWindow]:
     """Return the time up to the end of each optimizer's step; of several optimizers the last one ends the step."""
     if not events:
         return []
@@ -117,9 +127,11 @@ def _until_optimizer(trace: RankTrace, events: Sequence[TraceEvent]) -> list[Ste
 
 
 def _last_whole(trace: RankTrace, windows: Sequence[StepWindow]) -> int:
-    work = [event for event in trace.events if event.category is Category.OPERATOR or event.category in ON_GPU]
+    streams = [row.is_gpu for row in trace.rows]
+    work = [event for event in trace.events if event.category is Category.OPERATOR or streams[event.row]]
     starts = [event.start_us for event in work]
-    backward = [0, *accumulate(bool(BACKWARD.search(event.name)) for event in work)]
+    names = {name for name in {event.name for event in work} if BACKWARD.search(name)}
+    backward = [0, *accumulate(event.name in names for event in work)]
     places = [(bisect_left(starts, window.start_us), bisect_left(starts, window.end_us)) for window in windows]
     counts = [end - begin for begin, end in places]
     trains = [backward[end] > backward[begin] for begin, end in places]
