@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch.profiler import ExecutionTraceObserver, ProfilerActivity, profile, schedule
 
 from microbench.errors import MeasureError
+from microbench.traced.heap import reserve
 from microbench.traced.settings import StepTimes, TraceSettings, write_json
 from microbench.traced.slim import slim_trace, step_us, write_gz
 from microbench.traced.training import Training
@@ -26,6 +27,7 @@ from predictor.base.allocator import keep_freed_memory
 # is gone by then leaves them to write into freed memory. Source: PyTorch, ProcessGroupGloo.cpp,
 # AsyncWork::finishWorkGloo.
 TRAFFIC_ENDS_S = 0.1
+PROFILED_BESIDES = 2  # steps that the profiler warms up in, and that only waits
 TIMEOUT = timedelta(minutes=5)
 
 
@@ -67,7 +69,7 @@ def profiled_steps(training: Training, settings: TraceSettings, path: Path) -> N
     The last mark is of a step that only waits, so that the profiler is stopped outside every other.
     """
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if settings.device == "cuda" else [])]
-    plan = schedule(wait=0, warmup=1, active=settings.steps + 2)
+    plan = schedule(wait=0, warmup=1, active=settings.steps + PROFILED_BESIDES)
     with profile(activities=activities, schedule=plan, record_shapes=True) as profiler:
         for _ in range(settings.steps + 1):
             training.step()
@@ -92,6 +94,9 @@ def record(settings: TraceSettings, folder: Path, rank: int) -> None:
     for _ in range(settings.warm_up):
         training.step()
     unprofiled = timed_steps(training, settings)
+    if settings.device == "cpu":
+        parameter_bytes = sum(weight.numel() * weight.element_size() for weight in training.model.parameters())
+        reserve(parameter_bytes, settings.steps + PROFILED_BESIDES, settings.ranks)
     whole = folder / f"whole-{rank}.json"
     profiled_steps(training, settings, whole)
     trace: dict[str, Any] = json.loads(whole.read_bytes())
