@@ -89,7 +89,9 @@ def test_a_trace_is_named_by_flag_or_literally(tmp_path: Path, named: list[str])
 def test_an_option_that_is_none_is_refused_with_the_nearest(tmp_path: Path) -> None:
     place(tmp_path, "traces/bert/fp32_comm_t4.json")
     root = ["--root", str(tmp_path)]
-    with pytest.raises(ConfigError, match=r"--fp32_comm_t5 is no option and no trace of bert. Did you mean --fp32_comm"):
+    with pytest.raises(
+        ConfigError, match=r"--fp32_comm_t5 is no option and no trace of bert. Did you mean --fp32_comm"
+    ):
         parser().parse_args(["--fp32_comm_t5", *root])
     with pytest.raises(ConfigError, match="Did you mean --model_name"):
         parser().parse_args(["--modelname", *root])

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from predictor.base.command_line import Parser
+from predictor.precision.operator_graph import Precision
 from predictor.replay.procedure import casting, cross_node, forward, kernels
 from predictor.replay.procedure.command import Answer, run
 from predictor.replay.procedure.critical import LAG, critical_data, critical_path
 from predictor.replay.procedure.documents import ForwardGraph, Origin, read_document
 from predictor.replay.procedure.folders import Folders
 from predictor.replay.procedure.opened import open_step
-from predictor.precision.operator_graph import Precision
 from predictor.traces.local_replay import replay_local
 from tests.unit.procedure_traces import HIDDEN, TOKENS, Perceptron
 
@@ -57,7 +57,9 @@ def test_the_critical_path_is_the_step_and_its_data_add_up(tmp_path: Path) -> No
     assert sum(row.on_path_us for row in data.operators if row.operator == "aten::mm") == pytest.approx(600.0)
 
 
-def test_a_step_that_is_not_there_is_told_with_those_that_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_step_that_is_not_there_is_told_with_those_that_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     Perceptron().write(tmp_path / "traces" / "bert" / "fp32.json")
     code, out, err = ask(cross_node, capsys, "--root", str(tmp_path), "--target_trace_idx", "2", "--file_names", "fp32")
     assert (code, out) == (2, "")
@@ -90,7 +92,9 @@ def test_ranks_of_one_trace_are_replayed_together(tmp_path: Path, capsys: pytest
     assert "no rank waits for another one" in out
 
 
-def execution_node(number: int, name: str, reads: list[int], writes: int, parent: int = 1, **facts: object) -> dict[str, object]:
+def execution_node(
+    number: int, name: str, reads: list[int], writes: int, parent: int = 1, **facts: object
+) -> dict[str, object]:
     """A node of an execution trace whose tensors, all of one size, are known by their numbers."""
 
     def tensors(numbers: list[int]) -> dict[str, object]:
@@ -100,7 +104,16 @@ def execution_node(number: int, name: str, reads: list[int], writes: int, parent
             "types": ["Tensor(float)" for _ in numbers],
         }
 
-    attributes = {"rf_id": number, "fw_parent": 0, "seq_id": -1, "scope": 0, "tid": 1, "fw_tid": 0, "op_schema": "", **facts}
+    attributes = {
+        "rf_id": number,
+        "fw_parent": 0,
+        "seq_id": -1,
+        "scope": 0,
+        "tid": 1,
+        "fw_tid": 0,
+        "op_schema": "",
+        **facts,
+    }
     kinds = {"op_schema": "string", "seq_id": "int64"}
     return {
         "id": number, "name": name, "ctrl_deps": parent, "inputs": tensors(reads), "outputs": tensors([writes]),

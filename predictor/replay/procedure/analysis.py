@@ -15,12 +15,14 @@ from predictor.replay.procedure.command import folders_of, new_parser
 from predictor.replay.procedure.critical import critical_data, critical_path
 from predictor.replay.procedure.documents import CriticalData, NodeData, Origin, write_document
 from predictor.replay.procedure.folders import Folders, Kind
-from predictor.replay.procedure.graph_of_step import graph_of
+from predictor.replay.procedure.kernels import add_config, config_of
 from predictor.replay.procedure.mapping import forward_graph, node_data, precision_of_step
 from predictor.replay.procedure.opened import OpenedStep, open_step
 from predictor.replay.procedure.order_log import order_log
 from predictor.replay.procedure.predicted import predict_step
+from predictor.replay.procedure.rank_costs import graph_of
 from predictor.report.text import duration
+from predictor.traces.closed import Closed
 from predictor.traces.local_replay import replay_local
 
 MOST_LISTED = 8
@@ -34,6 +36,7 @@ def parser() -> Parser:
         TraceParser,
     )
     add_trace(result)
+    add_config(result)
     result.add_argument(
         "--generate_mapping",
         "--generate-mapping",
@@ -56,7 +59,7 @@ def answer(arguments: argparse.Namespace) -> str:
     precision_of(arguments.bit)  # before the trace is read, which takes longer
     name = trace_name(folders, arguments.model_name, arguments.file_name, arguments.bit)
     if not arguments.generate_mapping:
-        return predict_step(folders, arguments, name)
+        return predict_step(folders, arguments, name, config_of(folders, arguments))
     opened = open_step(rank_path(folders, arguments, name), arguments.target_trace_idx)
     return "\n".join(_written(folders, arguments, name, opened))
 
@@ -92,12 +95,13 @@ def origin_of(arguments: argparse.Namespace, name: str, opened: OpenedStep, prec
 
 def _written(folders: Folders, arguments: argparse.Namespace, name: str, opened: OpenedStep) -> Iterator[str]:
     """Write the four files and the log, and yield a summary."""
-    local, graph = opened.local, graph_of(opened.local)
+    local = opened.local
+    graph = graph_of(folders, arguments.model_name, name, local, config_of(folders, arguments))
     origin = origin_of(arguments, name, opened, precision_of_step(graph, local))
     replayed = replay_local(local)
     path, data = critical_path(origin, local, replayed), critical_data(origin, local, replayed)
     nodes = node_data(origin, graph, local)
-    documents: dict[Kind, object] = {
+    documents: dict[Kind, Closed] = {
         "cng": path,
         "cng_data": data,
         "node_data": nodes,

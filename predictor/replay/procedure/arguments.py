@@ -12,7 +12,7 @@ from predictor.base.errors import ConfigError, nearest
 from predictor.precision.operator_graph import Precision
 from predictor.replay.procedure.folders import Folders
 
-# What the specification's --bit counts; which of the two formats is meant is said by the file name, first the usual one.
+# What the specification's --bit counts; which of the two formats is meant, trace and file name say.
 PRECISIONS_OF_BITS = {
     "8": (Precision.INT8, Precision.FP8),
     "16": (Precision.FP16, Precision.BF16),

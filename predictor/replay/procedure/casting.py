@@ -1,4 +1,4 @@
-"""Casting costs: measured on the device at hand by ``python -m microbench casts``, read by every prediction after that."""
+"""Casting costs: measured on the device at hand by ``python -m microbench casts``, read by every prediction."""
 
 from __future__ import annotations
 
@@ -12,7 +12,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from predictor.base.command_line import Parser, progress
-from predictor.precision.measured_costs import MeasuredCast, MeasuredCosts, read_measured_costs, write_measured_costs
+from predictor.precision.measured_costs import (
+    MeasuredCast,
+    MeasuredCosts,
+    joined,
+    read_measured_costs,
+    write_measured_costs,
+)
 from predictor.replay.procedure.command import UnansweredError, folders_of, new_parser
 from predictor.replay.procedure.folders import Folders
 
@@ -27,7 +33,10 @@ def parser() -> Parser:
     result.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help="where to measure (auto)")
     result.add_argument("--threads", type=int, default=1, metavar="N", help="torch's threads on a CPU (1)")
     result.add_argument(
-        "--device_name", "--device-name", metavar="NAME", help="file to write, below tmp_data/casting_cost (the device's)"
+        "--device_name",
+        "--device-name",
+        metavar="NAME",
+        help="file to write, below tmp_data/casting_cost (the device's)",
     )
     result.add_argument("--python", default=sys.executable, metavar="EXE", help="interpreter that has torch (this one)")
     return result
@@ -58,25 +67,30 @@ def costs_path(folders: Folders, device_name: str) -> Path:
 
 
 def measured_costs(folders: Folders, device_name: str, traced_device: str, backend: str) -> MeasuredCosts | None:
-    """Return the measured costs of a traced device, or None where there are none.
+    """Return what was measured on a traced device, all its files as one, or None where there are none.
 
-    Those that ``--device_name`` names come first, then those of the device that the trace names; on CPUs, which traces
-    do not name, those measured last.
+    The device is the one whose file ``--device_name`` names, else the one that the trace names; on CPUs, which traces do
+    not name, the one that was measured last.
 
     Raises:
         RecordError: a file of costs is damaged.
     """
-    folder = folders.root / "tmp_data" / "casting_cost"
-    files = sorted(folder.glob("*.json"), key=lambda path: (path.stat().st_mtime, path.name), reverse=True)
+    files = sorted(_files(folders), key=lambda path: (path.stat().st_mtime, path.name), reverse=True)
     tables = [(path, read_measured_costs(path)) for path in files]
     fitting = [(path, table) for path, table in tables if table.device_kind == backend]
-    for path, table in fitting:
-        if path.stem == device_name.lower():
-            return table
-    for _, table in fitting:
-        if backend == TRACED_ON_CPU or table.device == traced_device:
-            return table
-    return None
+    named = [table for path, table in fitting if path.stem == device_name.lower()]
+    traced = [table for _, table in fitting if backend == TRACED_ON_CPU or table.device == traced_device]
+    first = next(iter([*named, *traced]), None)
+    if first is None:
+        return None
+    device = first.device, first.device_kind, first.threads
+    return joined(table for _, table in fitting if (table.device, table.device_kind, table.threads) == device)
+
+
+def _files(folders: Folders) -> list[Path]:
+    """Return the files of measured costs: the root's, or those of the samples where the root has none."""
+    own = list((folders.root / "tmp_data" / "casting_cost").glob("*.json"))
+    return own or list((folders.samples / "casting_cost").glob("*.json"))
 
 
 def _measure(arguments: argparse.Namespace, out: Path) -> None:

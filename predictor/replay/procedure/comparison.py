@@ -1,4 +1,4 @@
-"""``test``: every recorded step predicted, unchanged and from the model's traces in other precisions, beside measured."""
+"""``test``: every recorded step predicted, unchanged and from traces in other precisions, beside measured."""
 
 from __future__ import annotations
 
@@ -82,7 +82,9 @@ def _prediction(folders: Folders, job: JobTrace, precision: Precision | None) ->
 
 
 def _text(rows: Sequence[Row]) -> Iterator[str]:
-    yield f"{'model':10} {'predicted from':20} {'measured in':20} {'measured':>10} {'predicted':>10} {'error':>7}  source"
+    yield (
+        f"{'model':10} {'predicted from':20} {'measured in':20} {'measured':>10} {'predicted':>10} {'error':>7}  source"
+    )
     for row in rows:
         head = f"{row.model:10} {row.by:20.20} {row.of:20.20} {duration(row.measured_us):>10}"
         if isinstance(row.prediction, str):

@@ -15,7 +15,7 @@ from predictor.replay.procedure.folders import Folders
 from predictor.replay.procedure.opened import OpenedStep, open_ranks
 from predictor.report.text import duration
 from predictor.traces.global_graph import GlobalGraph, global_graph
-from predictor.traces.global_replay import GlobalReplay, RankTime, replay_global
+from predictor.traces.global_replay import GlobalReplay, replay_global
 
 MOST_COLLECTIVES = 8
 LEAST_WAIT_US = 0.5  # that is worth a line
@@ -33,7 +33,7 @@ def parser() -> Parser:
         "--file_name",
         nargs="+",
         metavar="TRACE",
-        help="one trace: all its ranks; several: one a rank, in their order; a trace may be named twice (all of the model)",
+        help="one trace: all its ranks; several: one a rank, in their order, the same one twice too (all of the model)",
     )
     result.add_argument(
         "--target_trace_idx",
@@ -82,7 +82,9 @@ def _job(folders: Folders, arguments: argparse.Namespace) -> Job:
         folders.traces(model, "*")  # tells where traces are expected
     indices = arguments.target_trace_idx
     if len(indices) not in (1, len(names)):
-        raise ConfigError(f"--target_trace_idx has {len(indices)} values; give one, or one for each of {len(names)} traces")
+        raise ConfigError(
+            f"--target_trace_idx has {len(indices)} values; give one, or one for each of {len(names)} traces"
+        )
     indices = indices * len(names) if len(indices) == 1 else indices
     jobs: dict[tuple[str, int], list[OpenedStep]] = {}
     for name, index in zip(names, indices, strict=True):
@@ -132,7 +134,11 @@ def _waits(replayed: GlobalReplay) -> Iterator[str]:
     for collective in longest[:MOST_COLLECTIVES]:
         most = max(collective.waits_us.values(), default=0.0)
         if most >= LEAST_WAIT_US:
-            size = f"{collective.collective.size_bytes / 1e6:.2f} MB" if collective.collective.size_bytes else "size unknown"
+            size = (
+                f"{collective.collective.size_bytes / 1e6:.2f} MB"
+                if collective.collective.size_bytes
+                else "size unknown"
+            )
             yield (
                 f"  {collective.collective.name:14} {size:>12}  rank {collective.last_rank:<3} {duration(most):>10} "
                 f"{duration(collective.end_us - collective.start_us):>10}"

@@ -14,7 +14,14 @@ from predictor.precision.operator_graph import OperatorGraph, OperatorNode, Prec
 from predictor.precision.work_of_shapes import WorkKind
 from predictor.traces.execution_trace import NO_NODE, ExecutionNode, ExecutionTensor, ExecutionTrace
 
-NOT_FORWARD = ("autograd::engine", "Optimizer.", "torch::autograd::AccumulateGrad", "record_param_comms", "gloo:", "nccl:")
+NOT_FORWARD = (
+    "autograd::engine",
+    "Optimizer.",
+    "torch::autograd::AccumulateGrad",
+    "record_param_comms",
+    "gloo:",
+    "nccl:",
+)
 WANTED = (Precision.FP32, Precision.FP16, Precision.BF16, Precision.INT8)
 DTYPES = {
     "float": Precision.FP32,
@@ -108,9 +115,7 @@ def _node(
 ) -> OperatorNode:
     outputs = sum(tensor.numel for tensor in call.outputs)
     first = 0 if config.of(config.work, call.name) is WorkKind.EMBEDDING else 1  # of others the first input is data
-    weights = [
-        tensor for tensor in call.inputs[first:] if tensor.dtype in FLOATING and not reads[tensor.tensor]
-    ]
+    weights = [tensor for tensor in call.inputs[first:] if tensor.dtype in FLOATING and not reads[tensor.tensor]]
     saves = config.of(config.saves, call.name)
     read = sum(tensor.numel for tensor in call.inputs)
     saved = {"inputs": read, "output": outputs, "both": read + outputs, "mask": outputs}.get(saves or "", 0)

@@ -1,7 +1,7 @@
 """Where the procedure reads traces and inputs and where it writes; the names of the folders are the specification's.
 
-Traces lie in ``traces/MODEL/NAME.json`` (``.json.gz``; ``traces/exp/MODEL`` as well), or, where a job had several ranks,
-one file a rank in the folder ``traces/MODEL/NAME``. What a root does not have is read from the samples beside this
+Traces lie in ``traces/MODEL/NAME.json`` (``.json.gz``; ``traces/exp/MODEL`` too), or, where a job had several ranks, one
+file a rank in the folder ``traces/MODEL/NAME``. What a root does not have is read from the samples beside this
 package; everything is written below the root.
 """
 
@@ -57,8 +57,8 @@ class Folders:
         if not names:
             models = ", ".join(self.models()) or "none"
             raise ConfigError(
-                f"there is no trace of --model_name {model}: no {self.root / 'traces' / model}/{file_name}.json, and the "
-                f"models that have traces are {models}; {RECORD} records"
+                f"there is no trace of --model_name {model}: no {self.root / 'traces' / model}/{file_name}.json; the models "
+                f"that have traces are {models}; {RECORD} records"
             )
         raise ConfigError(
             f"--file_name {file_name} is no trace of {model}.{nearest(file_name, names)} There are: {', '.join(names)}"
@@ -112,7 +112,7 @@ def _json(folder: Path, name: str) -> list[Path]:
 def _head(path: Path) -> bytes:
     """Return the beginning of a file, unpacked; nothing of one that is damaged."""
     try:
-        with (gzip.open(path) if path.suffix == ".gz" else path.open("rb")) as stream:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
             return stream.read(HEAD_BYTES)
     except (OSError, EOFError, zlib.error):
         return b""

@@ -24,7 +24,10 @@ def parser() -> Parser:
     result = new_parser("fwd_gen", "Generate the graph of a model's forward pass, with the depth of every operator.")
     add_model(result)
     result.add_argument(
-        "--file_name", "--file-name", metavar="TRACE", help="whose execution trace to read (the model's input data, or any)"
+        "--file_name",
+        "--file-name",
+        metavar="TRACE",
+        help="whose execution trace to read (the model's input data, or any)",
     )
     result.add_argument(
         "--device", choices=("cpu", "cuda", "rocm"), default="cpu", help="whose operators autocast keeps in fp32 (cpu)"
@@ -50,7 +53,9 @@ def answer(arguments: argparse.Namespace) -> str:
     trace = read_execution_trace(path)
     graph = execution_graph(trace, config_of(folders, arguments), arguments.device)
     if not graph.nodes:
-        raise ConfigError(f"{path} has {len(trace.nodes)} nodes, none of which is tracked; add them to ops_to_track (--config)")
+        raise ConfigError(
+            f"{path} has {len(trace.nodes)} nodes, none of which is tracked; add them to ops_to_track (--config)"
+        )
     output = folders.output("fwd_graph", model, arguments.file_name or path.name.partition(".")[0])
     write_document(output, forward_graph(model, path.name, graph))
     notes = (f"note: {note}" for note in trace.notes)

@@ -78,8 +78,8 @@ def problems(config: OperatorConfig, name: str) -> Iterator[str]:
         yield f"{name} can change precision and has no backward; add it to aten_op_to_bwd_mapper, in lower case"
     elif not any(operator in config.grad_required_bwds for operator in backward):
         yield (
-            f"{name}: none of its backward operators ({', '.join(backward)}) is in grad_required_bwds; give it 2 with a "
-            "weight and a bias that need gradients, otherwise 1"
+            f"{name}: none of its backward operators ({', '.join(backward)}) is in grad_required_bwds; give it 2 with "
+            "a weight and a bias that need gradients, otherwise 1"
         )
 
 
@@ -96,8 +96,11 @@ def _kernel(config: OperatorConfig, name: str) -> Iterator[str]:
     backward = config.of(config.aten_op_to_bwd_mapper, name) or ()
     others = config.names(name)[1:]
     choices = config.choices(name, "cuda", tuple(Precision))
-    gradients = [f"{operator}: {config.grad_required_bwds[operator]}" for operator in backward
-                 if operator in config.grad_required_bwds]
+    gradients = [
+        f"{operator}: {config.grad_required_bwds[operator]}"
+        for operator in backward
+        if operator in config.grad_required_bwds
+    ]
     yield name
     yield f"  backward   {', '.join(backward) or 'none'}"
     yield f"  precision  {', '.join(choices) if choices else 'as its inputs are'}"

@@ -117,9 +117,7 @@ def _casts(graph: OperatorGraph, local: LocalGraph) -> Mapping[int, tuple[CastRo
         node = next((owner[call] for call in (position, *_around(local, position)) if call in owner), None)
         if node is not None:
             rows[node].append(
-                CastRow(
-                    operator=operator.name, step_pass=operator.step_pass, shapes=operator.shapes, us=operator.us
-                )
+                CastRow(operator=operator.name, step_pass=operator.step_pass, shapes=operator.shapes, us=operator.us)
             )
     return {node: tuple(of_node) for node, of_node in rows.items()}
 

@@ -60,11 +60,15 @@ def open_ranks(paths: Sequence[Path], index: int) -> list[OpenedStep]:
 
 def clipping_note(trace: RankTrace, local: LocalGraph) -> tuple[str, ...]:
     """Return a note where gradients are clipped: what decides on a value read back is replayed as it was traced."""
-    clips = any("clip_grad" in operator.name or any("clip_grad" in scope for scope in operator.scope)
-                for operator in local.operators)
+    clips = any(
+        "clip_grad" in operator.name or any("clip_grad" in scope for scope in operator.scope)
+        for operator in local.operators
+    )
     if not clips and not any("clip_grad" in event.name for event in trace.events):
         return ()
-    return ("gradients are clipped (clip_grad): that part is replayed as traced, in whatever precision; trace without it",)
+    return (
+        "gradients are clipped (clip_grad): that part is replayed as traced, in whatever precision; trace without it",
+    )
 
 
 def _check(path: Path, windows: Sequence[StepWindow], index: int) -> None:

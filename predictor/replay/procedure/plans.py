@@ -44,7 +44,9 @@ def parser() -> Parser:
 
 def greedy_parser() -> Parser:
     """Return the command line's parser of ``algos``."""
-    return _parser("algos", "Search a plan by the greedy method: start fast, give precision back where it matters most.")
+    return _parser(
+        "algos", "Search a plan by the greedy method: start fast, give precision back where it matters most."
+    )
 
 
 def answer(arguments: argparse.Namespace) -> str:
@@ -87,13 +89,16 @@ def _answer(arguments: argparse.Namespace, greedy_only: bool) -> str:
     indicator = indicator_of(arguments.indicator_type, costs)
     chosen = list(_chosen(costs, indicator, limit, greedy_only))
     shown = chosen[-1] if greedy_only else chosen[0]
-    lines = [*_heading(job, costs.graph), *_table(job, costs, indicator, chosen), "", f"{shown.method}, block by block:"]
+    lines = [
+        *_heading(job, costs.graph),
+        *_table(job, costs, indicator, chosen),
+        "",
+        f"{shown.method}, block by block:",
+    ]
     return "\n".join([*lines, *plan_text(costs.graph, shown.plan)])
 
 
-def _chosen(
-    costs: RankCosts, indicator: Sensitivities, limit: float | None, greedy_only: bool
-) -> Iterator[Chosen]:
+def _chosen(costs: RankCosts, indicator: Sensitivities, limit: float | None, greedy_only: bool) -> Iterator[Chosen]:
     graph = costs.graph
     yield Chosen("as traced", {}, "")
     if not greedy_only:
@@ -101,7 +106,9 @@ def _chosen(
         yield Chosen("fastest", best.plan, _exactness(best.is_exact, best.us, best.lower_bound))
         if limit is not None:
             under = fastest_plan_under(graph, costs.costs, memory_bytes=costs.plan_bytes(limit), memory=costs.memory)
-            yield Chosen(f"fastest in {told(limit)}", under.plan, _exactness(under.is_exact, under.us, under.lower_bound))
+            yield Chosen(
+                f"fastest in {told(limit)}", under.plan, _exactness(under.is_exact, under.us, under.lower_bound)
+            )
     within = None if limit is None else costs.plan_bytes(limit)
     greedy = greedy_plan(graph, costs.costs, indicator, memory_bytes=within, memory=costs.memory)
     yield Chosen("greedy", greedy.plan, f"{len(greedy.steps)} of {greedy.tried} steps taken")
@@ -118,9 +125,7 @@ def _heading(job: JobTrace, graph: OperatorGraph) -> Iterator[str]:
     yield ""
 
 
-def _table(
-    job: JobTrace, costs: RankCosts, indicator: Sensitivities, chosen: Sequence[Chosen]
-) -> Iterator[str]:
+def _table(job: JobTrace, costs: RankCosts, indicator: Sensitivities, chosen: Sequence[Chosen]) -> Iterator[str]:
     sensitivity = sensitivity_of(indicator)
     yield f"{'plan':22} {'operators':>10} {'casts':>10} {'step':>10} {'memory':>11} {'sensitivity':>12}  precisions"
     for choice in chosen:
@@ -128,7 +133,11 @@ def _table(
         time = plan_time(graph, choice.plan, costs.costs)
         precisions = propagate(graph, choice.plan)
         total = sum(sensitivity(node, precision) for node, precision in zip(graph.nodes, precisions, strict=True))
-        step_us = predict_plans(job, [choice.plan] * len(job.costs), job.precision).step_us if choice.plan else job.measured_us
+        step_us = (
+            predict_plans(job, [choice.plan] * len(job.costs), job.precision).step_us
+            if choice.plan
+            else job.measured_us
+        )
         yield (
             f"{choice.method:22} {duration(time.forward.us + time.backward.us):>10} {duration(time.casts.us):>10} "
             f"{duration(step_us):>10} {told(costs.total_bytes(precisions)):>11} {total:12.4g}  "

@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median
 
 from predictor.base.errors import ConfigError
 from predictor.costs.cost import Source
+from predictor.precision.cost_sources import TracedTimes
+from predictor.precision.forward_graph import operator_graph
 from predictor.precision.operator_config import OperatorConfig
 from predictor.precision.operator_graph import Plan, Precision
 from predictor.precision.plan_time import uniform_plan
 from predictor.replay.answer import ReplayAnswer, replayed
 from predictor.replay.changes import Applied
 from predictor.replay.critical import moved
+from predictor.replay.procedure.arguments import precision_of
 from predictor.replay.procedure.folders import Folders
 from predictor.replay.procedure.in_plan import PlanChange, in_plan
 from predictor.replay.procedure.mapping import precision_of_step
 from predictor.replay.procedure.opened import OpenedStep, open_ranks
-from predictor.replay.procedure.rank_costs import RankCosts, rank_costs
+from predictor.replay.procedure.rank_costs import RankCosts, execution_trace_of, rank_costs
 from predictor.replay.setting import Touched, counted
+from predictor.replay.text import render
 from predictor.replay.traced_step import TracedStep, joined
 from predictor.replay.traffic import with_costs
 from predictor.traces.global_graph import GlobalGraph, global_graph
-from predictor.traces.local_graph import LocalGraph
+
 
 @dataclass(frozen=True, slots=True)
 class JobTrace:
@@ -79,16 +83,35 @@ class Prediction:
 
 
 def open_job(
-    folders: Folders, model: str, name: str, index: int, config: OperatorConfig, device_name: str = ""
+    folders: Folders,
+    model: str,
+    name: str,
+    index: int,
+    config: OperatorConfig,
+    device_name: str = "",
+    others: Sequence[TracedTimes] = (),
 ) -> JobTrace:
     """Open one step of all ranks of a trace.
+
+    Args:
+        folders: with traces and measured costs.
+        model: folder of the trace.
+        name: of the trace.
+        index: of the step.
+        config: what is known of operators.
+        device_name: names measured costs that come first.
+        others: of the model's traces in other precisions, which may tell costs.
 
     Raises:
         ConfigError: there is no such trace or step, or it cannot be tracked.
     """
     ranks = open_ranks(folders.traces(model, name), index)
     graph = global_graph([step.local for step in ranks])
-    costs = [rank_costs(folders, local, config, device_name) for local in graph.ranks]
+    execution = execution_trace_of(folders, model, name)
+    costs = [
+        rank_costs(folders, local, operator_graph(local, execution, config), config, device_name, others)
+        for local in graph.ranks
+    ]
     precision = precision_of_step(costs[0].graph, graph.ranks[0])
     notes = dict.fromkeys([*(note for step in ranks for note in step.notes), *graph.notes])
     return JobTrace(model, name, ranks, graph, costs, precision, tuple(notes))
@@ -144,9 +167,15 @@ def _sources(job: JobTrace) -> tuple[str, ...]:
     return tuple(dict.fromkeys(note for costs in job.costs for note in costs.notes))
 
 
-def step_times(folders: Folders, model: str, name: str, indices: Sequence[int]) -> float:
-    """Return the median of a trace's steps, each that of the slowest rank."""
-    times: list[list[LocalGraph]] = [
-        [step.local for step in open_ranks(folders.traces(model, name), index)] for index in indices
-    ]
-    return median(max(local.step_us for local in ranks) for ranks in times)
+def predict_step(folders: Folders, arguments: Namespace, name: str, config: OperatorConfig) -> str:
+    """Return the predicted step of a trace in ``--bit`` bits as text.
+
+    Raises:
+        ConfigError: there is no such step, or a cost in that precision is not known.
+    """
+    model, index = arguments.model_name, arguments.target_trace_idx
+    job = open_job(folders, model, name, index, config, arguments.device_name)
+    precision = precision_of(arguments.bit, [job.precision, name])
+    prediction = predict_job(job, precision)
+    title = f"{model}, {name}: {precision} on {arguments.device_name}, traced in {job.precision}"
+    return "\n".join([title, "", render(prediction.answer)])

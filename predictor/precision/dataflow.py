@@ -1,0 +1,114 @@
+"""Who reads whose output in a forward pass: as an execution trace recorded it, or guessed from sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import prod
+from typing import NamedTuple
+
+from predictor.precision.operator_config import OperatorConfig
+from predictor.traces.execution_trace import NO_NODE, ExecutionNode, ExecutionTrace
+
+NOT_FORWARD = ("autograd::", "Optimizer.", "torch::autograd::", "record_param_comms", "gloo:", "nccl:")
+
+
+class Call(NamedTuple):
+    """One call of a tracked operator in a forward pass.
+
+    Attributes:
+        name: of the operator.
+        activations: shapes of its inputs that are no weights; None where the trace has no shapes.
+        output_numel: elements of its output; 0 where unknown.
+    """
+
+    name: str
+    activations: tuple[tuple[int, ...], ...] | None
+    output_numel: int
+
+
+class Flow(NamedTuple):
+    """What one call reads of another: positions of calls, and elements."""
+
+    producer: int
+    consumer: int
+    numel: int
+
+
+class RecordedFlow(NamedTuple):
+    """The calls of a forward pass, who reads whose output, and the elements of each output."""
+
+    names: Sequence[str]
+    flows: Sequence[Flow]
+    output_numels: Sequence[int]
+
+
+def recorded_flow(trace: ExecutionTrace, config: OperatorConfig) -> RecordedFlow:
+    """Return the dataflow between the tracked operators of an execution trace.
+
+    A tensor is followed by its storage, which views share; what writes to a storage is its new producer. Operators that
+    are not tracked pass on what they read, and what reads nothing tracked produces data. Backward calls are left out.
+    """
+    names: list[str] = []
+    outputs: list[int] = []
+    flows: dict[tuple[int, int], int] = {}
+    producers: dict[int, tuple[int, ...]] = {}
+    for node in _calls(trace, config):
+        read = {tensor.storage: producers.get(tensor.storage, ()) for tensor in node.inputs}
+        made_by = tuple(dict.fromkeys(producer for known in read.values() for producer in known))
+        if node.name in config.tracked:
+            at = len(names)
+            for tensor in node.inputs:
+                for producer in read[tensor.storage]:
+                    flows[producer, at] = max(flows.get((producer, at), 0), tensor.numel)
+            names.append(node.name)
+            outputs.append(max((tensor.numel for tensor in node.outputs), default=0))
+            made_by = (at,)
+        for tensor in node.outputs:
+            producers[tensor.storage] = made_by
+    return RecordedFlow(names, [Flow(*pair, numel) for pair, numel in sorted(flows.items())], outputs)
+
+
+def _calls(trace: ExecutionTrace, config: OperatorConfig) -> Iterator[ExecutionNode]:
+    """Yield the calls of the forward pass: tracked ones whole, and of the others the innermost."""
+    children = trace.children()
+    known = {node.id for node in trace.nodes}
+    waiting = [node for node in trace.nodes if node.parent == NO_NODE or node.parent not in known][::-1]
+    while waiting:
+        node = waiting.pop()
+        if node.name.startswith(NOT_FORWARD) or node.forward_thread > 0:
+            continue
+        inside = [child for child in children.get(node.id, ()) if child.id != node.id]
+        if node.name in config.tracked or not inside:
+            yield node
+        else:
+            waiting += inside[::-1]
+
+
+def guessed_flow(calls: Sequence[Call]) -> tuple[list[Flow], int]:
+    """Return a dataflow guessed from sizes: each input is the latest output of as many elements, else the last output.
+
+    Without shapes calls are a chain in their order. What reads only integers, as an embedding does, reads no operator. Calls on one input, such as query, key and value,
+    are guessed to be a chain where their outputs have the size of their input.
+
+    Returns:
+        The flows, and how many inputs had the size of no earlier output.
+    """
+    flows: dict[tuple[int, int], int] = {}
+    unknown = 0
+    for at, call in enumerate(calls):
+        used: set[int] = set()
+        if call.activations is None:
+            if at:
+                flows[at - 1, at] = calls[at - 1].output_numel
+            continue
+        for number, shape in enumerate(call.activations):
+            numel = prod(shape)
+            fitting = (back for back in range(at - 1, -1, -1) if calls[back].output_numel == numel and back not in used)
+            producer = next(fitting, None)
+            if producer is None:
+                unknown += 1
+                producer = at - 1 if number == 0 and at else None
+            if producer is not None:
+                used.add(producer)
+                flows[producer, at] = numel
+    return [Flow(*pair, numel) for pair, numel in sorted(flows.items())], unknown

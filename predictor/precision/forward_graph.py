@@ -1,0 +1,275 @@
+"""The operators of a traced step as a graph to choose precisions in."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from math import prod
+
+from predictor.precision.cost_sources import TracedTimes
+from predictor.precision.dataflow import Call, Flow, guessed_flow, recorded_flow
+from predictor.precision.operator_config import OperatorConfig, own_operators
+from predictor.precision.operator_graph import OperatorGraph, OperatorNode, Precision, Tensor
+from predictor.precision.rules import widest
+from predictor.precision.work_of_shapes import output_numel
+from predictor.traces.execution_trace import ExecutionTrace
+from predictor.traces.local_graph import NO_OPERATOR, LocalGraph, TracedOperator
+
+CASTS = frozenset({"aten::to", "aten::_to_copy"})
+DTYPES = {
+    "float": Precision.FP32,
+    "c10::Half": Precision.FP16,
+    "c10::BFloat16": Precision.BF16,
+    "c10::Float8_e4m3fn": Precision.FP8,
+    "c10::Float8_e5m2": Precision.FP8,
+}
+PRECISIONS = (Precision.FP32, Precision.FP16, Precision.BF16, Precision.INT8)
+ENOUGH_IN_COMMON = 0.9  # of the calls of two forward passes, to take the dataflow of one for the other
+
+
+def operator_graph(
+    local: LocalGraph,
+    execution_trace: ExecutionTrace | None = None,
+    config: OperatorConfig | None = None,
+    precisions: Sequence[Precision] = PRECISIONS,
+) -> OperatorGraph:
+    """Return the graph of a step's tracked forward operators, the outermost ones, each with its backward.
+
+    Args:
+        local: the step.
+        execution_trace: of a step of the same model, which need not be the same step. Without one, or with one of
+            another model, who reads whose output is guessed from sizes; ``facts["flow"]`` says which.
+        config: what is known of operators; None for what the project knows.
+        precisions: to choose between; those in which an operator was traced are added.
+    """
+    config = config or own_operators()
+    inside = Inside.of(local)
+    positions = list(_tracked(local, inside, config))
+    calls = [_call(local, positions, number, config) for number in range(len(positions))]
+    flows, outputs, facts = _flows(calls, execution_trace, config)
+    depths = [0] * len(calls)
+    for producer, consumer, _ in flows:
+        depths[consumer] = max(depths[consumer], depths[producer] + 1)
+    backward = _backward(local, inside, positions, config)
+    counts: defaultdict[str, int] = defaultdict(int)
+    nodes = []
+    for number, position in enumerate(positions):
+        operator = local.operators[position]
+        traced = _precision(local, inside, position, config)
+        choices = config.choices(operator.name, local.backend, tuple(precisions))
+        if choices and traced not in choices:
+            choices = (*choices, traced) if len(choices) > 1 else (traced,)
+        nodes.append(
+            OperatorNode(
+                name=operator.name,
+                label=f"{operator.name}.{counts[operator.name]}",
+                depth=depths[number],
+                shapes=operator.shapes,
+                weight_numel=_weights(operator, config),
+                output_numel=outputs[number],
+                saved_numel=_saved(calls[number], outputs[number], config),
+                choices=choices,
+                forward=position,
+                backward=backward.get(position, ()),
+                traced=traced,
+            )
+        )
+        counts[operator.name] += 1
+    return OperatorGraph(nodes, [Tensor(*flow) for flow in flows], facts)
+
+
+@dataclass(frozen=True, slots=True)
+class Inside:
+    """How the operators of a step nest: those directly inside of each, and the backward operators tied to each."""
+
+    children: Mapping[int, Sequence[int]]
+    backward: Mapping[int, Sequence[int]]
+
+    @classmethod
+    def of(cls, local: LocalGraph) -> Inside:
+        """Read the nesting of a step."""
+        children: defaultdict[int, list[int]] = defaultdict(list)
+        backward: defaultdict[int, list[int]] = defaultdict(list)
+        for position, operator in enumerate(local.operators):
+            children[operator.parent].append(position)
+            if operator.forward != NO_OPERATOR and operator.step_pass == "backward":
+                backward[operator.forward].append(position)
+        return cls(children, backward)
+
+    def below(self, position: int) -> Iterator[int]:
+        """Yield an operator and all inside it."""
+        waiting = [position]
+        while waiting:
+            at = waiting.pop()
+            yield at
+            waiting += self.children.get(at, ())
+
+    def casts(self, local: LocalGraph, positions: Iterable[int]) -> list[int]:
+        """Return the outermost casts inside of operators."""
+        casts: list[int] = []
+        waiting = [child for position in positions for child in self.children.get(position, ())]
+        while waiting:
+            at = waiting.pop()
+            if local.operators[at].name in CASTS:
+                casts.append(at)
+            else:
+                waiting += self.children.get(at, ())
+        return casts
+
+
+def _tracked(local: LocalGraph, inside: Inside, config: OperatorConfig) -> Iterator[int]:
+    """Yield the outermost tracked operators of the forward pass, in their order."""
+    waiting = list(inside.children.get(NO_OPERATOR, ()))[::-1]
+    while waiting:
+        position = waiting.pop()
+        operator = local.operators[position]
+        if operator.step_pass == "forward" and operator.name in config.tracked:
+            yield position
+        elif operator.step_pass in ("forward", "other"):
+            waiting += list(inside.children.get(position, ()))[::-1]
+
+
+def _call(local: LocalGraph, positions: Sequence[int], number: int, config: OperatorConfig) -> Call:
+    operator = local.operators[positions[number]]
+    kind = config.of(config.work, operator.name)
+    outputs = output_numel(kind, operator.shapes) if kind is not None else 0
+    if not outputs and number + 1 < len(positions):
+        outputs = _read_next(operator, local.operators[positions[number + 1]])
+    read = tuple(operator.shapes[at] for at in _activations(operator, config))
+    return Call(operator.name, read if any(operator.shapes) else None, outputs)
+
+
+def _read_next(operator: TracedOperator, reader: TracedOperator) -> int:
+    """Return the elements of the next operator's input where it can be this one's output: of as many samples."""
+    shape = reader.shapes[0] if reader.shapes else ()
+    own = operator.shapes[0] if operator.shapes else ()
+    return prod(shape) if shape and own and shape[0] == own[0] else 0
+
+
+def _activations(operator: TracedOperator, config: OperatorConfig) -> list[int]:
+    """Return the positions of inputs that are floating-point tensors and no weights."""
+    weights = config.of(config.weights, operator.name) or ()
+    return [
+        at
+        for at, shape in enumerate(operator.shapes)
+        if shape and at not in weights and (at >= len(operator.dtypes) or operator.dtypes[at] in DTYPES)
+    ]
+
+
+def _weights(operator: TracedOperator, config: OperatorConfig) -> int:
+    if not config.is_changeable(operator.name):
+        return 0  # in fp32 always
+    positions = config.of(config.weights, operator.name) or ()
+    return sum(prod(operator.shapes[at]) for at in positions if at < len(operator.shapes) and operator.shapes[at])
+
+
+def _saved(call: Call, outputs: int, config: OperatorConfig) -> int:
+    read = sum(map(prod, call.activations or ()))
+    of_kind = {"inputs": read, "output": outputs, "both": read + outputs, "mask": outputs}
+    return of_kind.get(config.of(config.saves, call.name) or "", 0)
+
+
+def _precision(local: LocalGraph, inside: Inside, position: int, config: OperatorConfig) -> Precision:
+    """Return in what an operator computed: the widest of its inputs, as autocast calls it again inside."""
+    operator = local.operators[position]
+    again = position
+    while True:
+        inner = [child for child in inside.children.get(again, ()) if local.operators[child].name == operator.name]
+        if not inner:
+            break
+        again = inner[0]
+    called = local.operators[again]
+    known = [DTYPES[called.dtypes[at]] for at in _activations(called, config) if at < len(called.dtypes)]
+    return widest(known) if known else Precision.FP32
+
+
+def _flows(
+    calls: Sequence[Call], trace: ExecutionTrace | None, config: OperatorConfig
+) -> tuple[list[Flow], list[int], dict[str, object]]:
+    """Return who reads whose output, the elements of every output, and what is known of both."""
+    guessed, unknown = guessed_flow(calls)
+    outputs = [call.output_numel for call in calls]
+    facts: dict[str, object] = {"flow": "guessed from sizes", "inputs_of_unknown_origin": unknown}
+    if trace is None:
+        return guessed, outputs, facts
+    recorded = recorded_flow(trace, config)
+    matcher = SequenceMatcher(None, [call.name for call in calls], list(recorded.names), autojunk=False)
+    here = {other + step: own + step for own, other, size in matcher.get_matching_blocks() for step in range(size)}
+    facts |= {"execution_trace": trace.path.name, "calls_in_common": len(here)}
+    if len(here) < ENOUGH_IN_COMMON * max(len(calls), len(recorded.names), 1):
+        return guessed, outputs, facts
+    flows = [
+        Flow(here[producer], here[consumer], numel)
+        for producer, consumer, numel in recorded.flows
+        if producer in here and consumer in here
+    ]
+    known = set(here.values())
+    flows += [flow for flow in guessed if flow.consumer not in known or flow.producer not in known]
+    for other, own in here.items():
+        outputs[own] = recorded.output_numels[other] or outputs[own]
+    return sorted(flows), outputs, facts | {"flow": "recorded"}
+
+
+def _backward(
+    local: LocalGraph, inside: Inside, positions: Sequence[int], config: OperatorConfig
+) -> dict[int, tuple[int, ...]]:
+    """Return the outermost backward operators of each forward one, without those of casts inside it.
+
+    Those that the trace ties to no forward operator are taken in the reverse order of the forward pass, by the names
+    that the configuration gives.
+    """
+    backward: dict[int, tuple[int, ...]] = {}
+    tied: set[int] = set()
+    for position in positions:
+        casts = {below for cast in inside.casts(local, [position]) for below in inside.below(cast)}
+        own = [at for below in inside.below(position) if below not in casts for at in inside.backward.get(below, ())]
+        tied.update(own)
+        backward[position] = _outermost(local, own)
+    free: defaultdict[str, list[int]] = defaultdict(list)
+    for at, operator in enumerate(local.operators):
+        if operator.step_pass == "backward" and operator.forward == NO_OPERATOR and at not in tied:
+            free[operator.name.rsplit(" ", 1)[-1].lower()].append(at)
+    for position in reversed(positions):
+        if backward[position] or not free:
+            continue
+        names = config.of(config.aten_op_to_bwd_mapper, local.operators[position].name) or ()
+        for name in names:
+            if free.get(name):
+                backward[position] = _outermost(local, [_pop_with_inner(local, free, name)])
+                break
+    return backward
+
+
+def _pop_with_inner(local: LocalGraph, free: dict[str, list[int]], name: str) -> int:
+    """Take the next backward operator of a name, with the operator of the same name inside it."""
+    at = free[name].pop(0)
+    while free[name] and local.operators[free[name][0]].parent == at:
+        free[name].pop(0)
+    return at
+
+
+def _outermost(local: LocalGraph, positions: Sequence[int]) -> tuple[int, ...]:
+    chosen = set(positions)
+    outer = []
+    for position in sorted(chosen):
+        parent = local.operators[position].parent
+        while parent != NO_OPERATOR and parent not in chosen:
+            parent = local.operators[parent].parent
+        if parent == NO_OPERATOR:
+            outer.append(position)
+    return tuple(outer)
+
+
+def traced_times(local: LocalGraph, graph: OperatorGraph) -> TracedTimes:
+    """Return how long a graph's operators took in the step that it was made of, casts inside them left out."""
+    inside = Inside.of(local)
+
+    def us(positions: Sequence[int]) -> float:
+        whole = sum(local.operators[at].us for at in positions)
+        return max(0.0, whole - sum(local.operators[at].us for at in inside.casts(local, positions)))
+
+    forward = {node.label: us([node.forward]) for node in graph.nodes if node.forward != NO_OPERATOR}
+    backward = {node.label: us(node.backward) for node in graph.nodes if node.backward}
+    return TracedTimes(graph, forward, backward)
