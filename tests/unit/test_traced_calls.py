@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from microbench.traced.autocast import type_variants
+from microbench.traced.autocast import types_in
 from microbench.traced.calls import Argument, OperatorCall, arguments_of, distinct_calls
 from predictor.traces.events import Category, TraceEvent
 from predictor.traces.local_graph import NO_OPERATOR, LocalGraph, TracedOperator
@@ -118,24 +118,23 @@ def test_a_convolutions_backward_says_which_gradients_it_computed() -> None:
 
 
 def test_products_run_in_the_precision_with_their_weights() -> None:
-    assert type_variants(call("aten::linear", LINEAR), "bf16", "cpu") == [(BF16,) * 3]
+    assert types_in(call("aten::linear", LINEAR), "bf16", "cpu") == (BF16,) * 3
 
 
 def test_norms_keep_their_weights_in_fp32() -> None:
-    (types,) = type_variants(call("aten::batch_norm", BATCH_NORM), "bf16", "cpu")
+    types = types_in(call("aten::batch_norm", BATCH_NORM), "bf16", "cpu")
     assert types[:5] == (BF16, "float", "float", "float", "float")
 
 
-def test_a_sum_runs_in_every_mix_of_its_inputs() -> None:
-    variants = type_variants(call("aten::add", ADD), "bf16", "cpu")
-    assert [types[:2] for types in variants] == [(BF16, BF16), (BF16, "float"), ("float", BF16)]
-    assert [types[:2] for types in type_variants(call("aten::add", ADD), "fp32", "cpu")] == [("float", "float")]
+def test_a_product_traced_in_bf16_runs_in_fp32() -> None:
+    assert types_in(call("aten::linear", LINEAR_BF16), "fp32", "cpu") == ("float",) * 3
 
 
-def test_softmax_is_widened_on_a_gpu_alone() -> None:
+def test_losses_stay_in_fp32_and_softmax_on_a_gpu_alone() -> None:
     values = args([[2, 3], [], []], ["float", "Scalar", ""], ["", "-1", ""])
-    assert type_variants(call("aten::softmax", values), "fp16", "cuda")[0][0] == "float"
-    assert type_variants(call("aten::softmax", values), "fp16", "cpu")[0][0] == "c10::Half"
+    assert types_in(call("aten::cross_entropy_loss", values), "bf16", "cpu")[0] == "float"
+    assert types_in(call("aten::softmax", values), "fp16", "cuda")[0] == "float"
+    assert types_in(call("aten::softmax", values), "fp16", "cpu")[0] == "c10::Half"
 
 
 @pytest.mark.parametrize(
@@ -147,16 +146,12 @@ def test_a_traced_call_runs_again_with_its_backward(name: str, values: dict[str,
     torch = pytest.importorskip("torch", reason=NO_TORCH)
     from microbench.traced.rebuild import rebuild
 
-    for types in type_variants(call(name, values), precision, "cpu"):
-        rebuilt = rebuild(call(name, values), types, "cpu")
-        output = rebuilt.forward()
-        gradients = torch.autograd.grad(output, rebuilt.inputs, torch.ones_like(output))
-        assert [g.shape for g in gradients] == [tensor.shape for tensor in rebuilt.inputs]
-        assert all(torch.isfinite(g).all() for g in gradients)
-        if precision == "fp32":
-            assert output.dtype is torch.float32
-        elif len(set(types[:2])) == 1:
-            assert output.dtype is torch.bfloat16
+    rebuilt = rebuild(call(name, values), types_in(call(name, values), precision, "cpu"), "cpu")
+    output = rebuilt.forward()
+    gradients = torch.autograd.grad(output, rebuilt.inputs, torch.ones_like(output))
+    assert [g.shape for g in gradients] == [tensor.shape for tensor in rebuilt.inputs]
+    assert all(torch.isfinite(g).all() for g in gradients)
+    assert output.dtype is (torch.float32 if precision == "fp32" else torch.bfloat16)
 
 
 def test_a_traced_convolution_computes_what_it_did() -> None:

@@ -20,12 +20,12 @@ IN_LOWER_PRECISION = frozenset(
     )
 )  # fmt: skip
 ALWAYS_FP32 = {
-    "cpu": frozenset(f"aten::{name}" for name in ("nll_loss", "nll_loss2d", "mse_loss", "prod", "cdist")),
+    "cpu": frozenset(f"aten::{name}" for name in ("nll_loss", "cross_entropy_loss", "mse_loss", "prod", "cdist")),
     "cuda": frozenset(
         f"aten::{name}"
         for name in (
-            "nll_loss", "nll_loss2d", "mse_loss", "prod", "cdist", "softmax", "log_softmax", "layer_norm", "group_norm",
-            "exp", "log", "pow", "sum", "cumsum", "norm", "rsqrt", "reciprocal", "softplus", "native_layer_norm",
+            "nll_loss", "cross_entropy_loss", "mse_loss", "prod", "cdist", "softmax", "log_softmax", "layer_norm",
+            "group_norm", "exp", "log", "pow", "sum", "cumsum", "norm", "rsqrt", "reciprocal", "softplus", "native_layer_norm",
             "cosine_similarity", "binary_cross_entropy_with_logits", "rms_norm",
         )
     ),
@@ -40,31 +40,20 @@ STATE = {
 STATISTICS = dict.fromkeys(("aten::batch_norm", "aten::native_batch_norm", "aten::cudnn_batch_norm"), (3, 4))
 
 
-def type_variants(call: OperatorCall, precision: str, device_kind: str) -> list[tuple[str, ...]]:
-    """Return the types of a call's tensors, by argument and () otherwise, in which a precision may run it.
+def types_in(call: OperatorCall, precision: str, device_kind: str) -> tuple[str, ...]:
+    """Return the types of a call's arguments in which autocast runs it; those of what is no tensor as traced.
 
-    The first has every floating activation in the precision; where an operator takes several and follows them, the
-    others have one of them in it, as where a residual in fp32 meets a product in bf16.
+    Where an operator follows inputs of different types, as a sum of a bf16 product and an fp32 residual does, it runs
+    in the wider one, and PyTorch casts the other input before: that is a cast, and the sum one in fp32.
     """
-    target = TORCH_NAMES[precision]
-    floating = [p for p, a in enumerate(call.arguments) if a.kind == "tensor" and a.dtype in FLOATING]
-    state = STATE.get(call.name, ())
-    if call.name in ALWAYS_FP32[device_kind]:
-        return [_types(call, dict.fromkeys(floating, TORCH_NAMES["fp32"]))]
-    if call.name in IN_LOWER_PRECISION:
-        return [_types(call, dict.fromkeys(floating, target))]
-    activations = [position for position in floating if position not in state]
-    weights = dict.fromkeys((p for p in floating if p in state), TORCH_NAMES["fp32"])
-    variants = [_types(call, weights | dict.fromkeys(activations, target))]
-    large = [position for position in activations if call.arguments[position].shape]
-    if precision != "fp32" and len(large) > 1:
-        everything = weights | dict.fromkeys(activations, TORCH_NAMES["fp32"])
-        variants += [_types(call, everything | {position: target}) for position in large]
-    return variants
-
-
-def _types(call: OperatorCall, chosen: dict[int, str]) -> tuple[str, ...]:
-    return tuple(chosen.get(p, argument.dtype) for p, argument in enumerate(call.arguments))
+    chosen = TORCH_NAMES["fp32" if call.name in ALWAYS_FP32[device_kind] else precision]
+    kept = () if call.name in IN_LOWER_PRECISION else STATE.get(call.name, ())
+    return tuple(
+        argument.dtype
+        if argument.kind != "tensor" or argument.dtype not in FLOATING
+        else (TORCH_NAMES["fp32"] if position in kept else chosen)
+        for position, argument in enumerate(call.arguments)
+    )
 
 
 def state_of(name: str) -> Sequence[int]:

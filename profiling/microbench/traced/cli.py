@@ -114,13 +114,14 @@ def run_casts(arguments: argparse.Namespace) -> int:
     """Measure casts and write their fits."""
     from microbench.traced.casts import measure_casts
     from microbench.traced.cold import ColdClock
-    from predictor.precision.casts import fit_casts
+    from predictor.precision.casts import fit_cast
+    from predictor.precision.operator_graph import Precision
 
     device = find_device(arguments.device, arguments.threads)
     exponents = range(arguments.smallest, arguments.largest + 1)
     fits = []
     for source, target, samples in measure_casts(device.kind, ColdClock(device), exponents):
-        fit = fit_casts(source, target, samples)
+        fit = fit_cast(Precision(source), Precision(target), samples)
         progress(f"{source} → {target}: {fit.alpha_us_per_element * 1e6:.1f} µs per 10⁶ elements + {fit.beta_us:.1f}")
         fits.append(fit)
     _write(arguments.out, device, casts=tuple(fits))

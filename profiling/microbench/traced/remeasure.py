@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from microbench.timing import KERNEL_ERRORS
-from microbench.traced.autocast import type_variants
+from microbench.traced.autocast import types_in
 from microbench.traced.calls import OperatorCall
 from microbench.traced.cold import ColdClock, enough
 from microbench.traced.rebuild import Rebuilt, UnsupportedCallError, attributes_of, rebuild
@@ -74,26 +74,19 @@ def time_backward(rebuilt: Rebuilt, clock: ColdClock) -> float:
     return us
 
 
-def _out_of_place(call: OperatorCall) -> OperatorCall:
-    """Return a call in place as one that writes another tensor."""
-    name = call.name.removesuffix(IN_PLACE)
-    return OperatorCall(
-        name, call.arguments, call.shapes, call.dtypes, call.has_backward, call.gradients, call.count, call.us
-    )
-
-
 def _variants(call: OperatorCall, precisions: Sequence[str], device: str) -> list[_Variant]:
     variants = []
     for precision in precisions:
-        for types in type_variants(call, precision, device.partition(":")[0]):
-            if call.name.endswith(IN_PLACE):
-                plain = OperatorCall(call.name, call.arguments, call.shapes, call.dtypes, False, None, 1, 0.0)
-                forward = rebuild(plain, types, device)
-                backward = rebuild(_out_of_place(call), types, device) if call.has_backward else None
-            else:
-                forward = rebuild(call, types, device)
-                backward = forward if call.has_backward and forward.inputs else None
-            variants.append(_Variant(precision, types, forward, backward))
+        types = types_in(call, precision, device.partition(":")[0])
+        if call.name.endswith(IN_PLACE):
+            plain = replace(call, has_backward=False)
+            forward = rebuild(plain, types, device)
+            out_of_place = replace(call, name=call.name.removesuffix(IN_PLACE))
+            backward = rebuild(out_of_place, types, device) if call.has_backward else None
+        else:
+            forward = rebuild(call, types, device)
+            backward = forward if call.has_backward and forward.inputs else None
+        variants.append(_Variant(precision, types, forward, backward))
     return variants
 
 
