@@ -87,8 +87,8 @@ def _calls(trace: ExecutionTrace, config: OperatorConfig) -> Iterator[ExecutionN
 def guessed_flow(calls: Sequence[Call]) -> tuple[list[Flow], int]:
     """Return a dataflow guessed from sizes: each input is the latest output of as many elements, else the last output.
 
-    Without shapes calls are a chain in their order. What reads only integers, as an embedding does, reads no operator. Calls on one input, such as query, key and value,
-    are guessed to be a chain where their outputs have the size of their input.
+    What reads only integers, as an embedding does, reads no operator. Calls on one input, such as query, key and value,
+    are guessed to be a chain where their outputs have the size of their input. Without shapes all calls are a chain.
 
     Returns:
         The flows, and how many inputs had the size of no earlier output.

@@ -41,6 +41,9 @@ class OperatorConfig(Closed):
         default_factory=dict, description="operators that autocast keeps in fp32, by device; rocm is as cuda"
     )
     implement_limit_ops: tuple[str, ...] = Field(default=(), description="without an 8-bit kernel")
+    weights: dict[str, tuple[int, ...]] = Field(
+        default_factory=dict, description="inputs that are weights, by position"
+    )
     work: dict[str, WorkKind] = Field(default_factory=dict, description="which work an operator does")
     saves: dict[str, Literal["inputs", "output", "both", "mask"]] = Field(
         default_factory=dict, description="what the backward of an operator keeps"
