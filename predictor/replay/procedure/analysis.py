@@ -9,6 +9,7 @@ from pathlib import Path
 from predictor.base.command_line import Parser
 from predictor.base.errors import ConfigError
 from predictor.base.files import write_whole
+from predictor.precision.forward_graph import traced_times
 from predictor.precision.operator_graph import OperatorGraph, Precision
 from predictor.replay.procedure.arguments import TraceParser, add_trace, precision_of, trace_name
 from predictor.replay.procedure.command import folders_of, new_parser
@@ -100,7 +101,7 @@ def _written(folders: Folders, arguments: argparse.Namespace, name: str, opened:
     origin = origin_of(arguments, name, opened, precision_of_step(graph, local))
     replayed = replay_local(local)
     path, data = critical_path(origin, local, replayed), critical_data(origin, local, replayed)
-    nodes = node_data(origin, graph, local)
+    nodes = node_data(origin, traced_times(local, graph), local)
     documents: dict[Kind, Closed] = {
         "cng": path,
         "cng_data": data,

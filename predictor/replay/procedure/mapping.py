@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 
+from predictor.precision.cost_sources import TracedTimes
+from predictor.precision.forward_graph import Inside
 from predictor.precision.operator_graph import OperatorGraph, OperatorNode, Precision
 from predictor.replay.procedure.blocks import blocks, first_of_kind
 from predictor.replay.procedure.documents import CastRow, DagNode, ForwardGraph, NodeData, NodeRow, Origin
 from predictor.traces.local_graph import NO_OPERATOR, LocalGraph, TracedOperator
-
-CASTS = frozenset({"aten::_to_copy", "aten::_autocast_to_reduced_precision", "aten::_autocast_to_full_precision"})
 
 
 def forward_graph(model_name: str, source: str, graph: OperatorGraph) -> ForwardGraph:
@@ -47,37 +47,57 @@ def precision_of_step(graph: OperatorGraph, local: LocalGraph) -> Precision:
     return max(times, key=lambda precision: times[precision], default=Precision.FP32)
 
 
-def node_data(origin: Origin, graph: OperatorGraph, local: LocalGraph) -> NodeData:
-    """Return the times of a model's operators in the traced step."""
+def node_data(origin: Origin, times: TracedTimes, local: LocalGraph) -> NodeData:
+    """Return the times of a model's operators in the traced step, casts inside them apart."""
+    graph = times.graph
     optimizer_us = sum(operator.us for operator in outermost(local, "optimizer"))
     weights = sum(node.weight_numel for node in graph.nodes)
-    casts = _casts(graph, local)
+    inside = Inside.of(local)
     rows = []
-    counted: set[int] = set()
-    for at, node in enumerate(graph.nodes):
-        forward = [] if node.forward == NO_OPERATOR else [node.forward]
-        counted.update(forward, node.backward)
+    for node in graph.nodes:
+        traced = node.forward != NO_OPERATOR
         rows.append(
             NodeRow(
                 label=node.label,
                 operator=node.name,
                 depth=node.depth,
                 shapes=node.shapes,
-                dtypes=local.operators[node.forward].dtypes if forward else (),
+                dtypes=local.operators[node.forward].dtypes if traced else (),
                 precision=node.traced,
-                forward_us=_us(local, forward),
-                backward_us=_us(local, node.backward),
+                forward_us=times.us(node.label, "forward"),
+                backward_us=times.us(node.label, "backward"),
                 optimizer_us=optimizer_us * node.weight_numel / weights if weights else 0.0,
                 weight_numel=node.weight_numel,
                 output_numel=node.output_numel,
                 saved_numel=node.saved_numel,
-                casts=casts.get(at, ()),
+                casts=tuple(_casts(local, inside, node)),
             )
         )
-    named = sum(row.forward_us + row.backward_us for row in rows)
+    named = sum(row.forward_us + row.backward_us + sum(cast.us for cast in row.casts) for row in rows)
     everything = sum(operator.us for operator in outermost(local))
     other_us = max(0.0, everything - named - optimizer_us)
     return NodeData(origin=origin, nodes=tuple(rows), optimizer_us=optimizer_us, other_us=other_us)
+
+
+def times_of(data: NodeData) -> TracedTimes:
+    """Return the times of operators that were written, to be looked up by their names and shapes."""
+    nodes = [
+        OperatorNode(
+            name=row.operator,
+            label=row.label,
+            depth=row.depth,
+            shapes=row.shapes,
+            weight_numel=row.weight_numel,
+            output_numel=row.output_numel,
+            saved_numel=row.saved_numel,
+            choices=(),
+            traced=row.precision,
+        )
+        for row in data.nodes
+    ]
+    forward = {row.label: row.forward_us for row in data.nodes}
+    backward = {row.label: row.backward_us for row in data.nodes}
+    return TracedTimes(OperatorGraph(nodes, ()), forward, backward)
 
 
 def outermost(local: LocalGraph, step_pass: str | None = None) -> Iterator[TracedOperator]:
@@ -93,34 +113,9 @@ def outermost(local: LocalGraph, step_pass: str | None = None) -> Iterator[Trace
             yield operator
 
 
-def _us(local: LocalGraph, positions: Iterable[int]) -> float:
-    """Return the time of operators, those inside others of them counted once."""
-    chosen = set(positions)
-    return sum(local.operators[at].us for at in chosen if not chosen & set(_around(local, at)))
-
-
-def _around(local: LocalGraph, position: int) -> Iterator[int]:
-    """Yield the operators around one, the innermost first."""
-    parent = local.operators[position].parent
-    while parent != NO_OPERATOR:
-        yield parent
-        parent = local.operators[parent].parent
-
-
-def _casts(graph: OperatorGraph, local: LocalGraph) -> Mapping[int, tuple[CastRow, ...]]:
-    """Return the casts inside each operator of the graph, forward and backward."""
-    owner = {call: at for at, node in enumerate(graph.nodes) for call in _calls(node)}
-    rows: dict[int, list[CastRow]] = defaultdict(list)
-    for position, operator in enumerate(local.operators):
-        if operator.name not in CASTS:
-            continue
-        node = next((owner[call] for call in (position, *_around(local, position)) if call in owner), None)
-        if node is not None:
-            rows[node].append(
-                CastRow(operator=operator.name, step_pass=operator.step_pass, shapes=operator.shapes, us=operator.us)
-            )
-    return {node: tuple(of_node) for node, of_node in rows.items()}
-
-
-def _calls(node: OperatorNode) -> tuple[int, ...]:
-    return (node.forward, *node.backward) if node.forward != NO_OPERATOR else node.backward
+def _casts(local: LocalGraph, inside: Inside, node: OperatorNode) -> Iterator[CastRow]:
+    """Yield the casts inside an operator, forward and backward."""
+    calls = [*([] if node.forward == NO_OPERATOR else [node.forward]), *node.backward]
+    for position in sorted(inside.casts(local, calls)):
+        operator = local.operators[position]
+        yield CastRow(operator=operator.name, step_pass=operator.step_pass, shapes=operator.shapes, us=operator.us)

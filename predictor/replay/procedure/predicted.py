@@ -17,9 +17,10 @@ from predictor.replay.answer import ReplayAnswer, replayed
 from predictor.replay.changes import Applied
 from predictor.replay.critical import moved
 from predictor.replay.procedure.arguments import precision_of
+from predictor.replay.procedure.documents import NodeData, read_document
 from predictor.replay.procedure.folders import Folders
 from predictor.replay.procedure.in_plan import PlanChange, in_plan
-from predictor.replay.procedure.mapping import precision_of_step
+from predictor.replay.procedure.mapping import precision_of_step, times_of
 from predictor.replay.procedure.opened import OpenedStep, open_ranks
 from predictor.replay.procedure.rank_costs import RankCosts, execution_trace_of, rank_costs
 from predictor.replay.setting import Touched, counted
@@ -167,6 +168,12 @@ def _sources(job: JobTrace) -> tuple[str, ...]:
     return tuple(dict.fromkeys(note for costs in job.costs for note in costs.notes))
 
 
+def measured_in(job: JobTrace) -> list[Precision]:
+    """Return the precisions that operators were measured in on the job's device."""
+    tables = [costs.measured for costs in job.costs if costs.measured is not None]
+    return list(dict.fromkeys(row.precision for table in tables for row in table.operators))
+
+
 def predict_step(folders: Folders, arguments: Namespace, name: str, config: OperatorConfig) -> str:
     """Return the predicted step of a trace in ``--bit`` bits as text.
 
@@ -174,8 +181,13 @@ def predict_step(folders: Folders, arguments: Namespace, name: str, config: Oper
         ConfigError: there is no such step, or a cost in that precision is not known.
     """
     model, index = arguments.model_name, arguments.target_trace_idx
-    job = open_job(folders, model, name, index, config, arguments.device_name)
-    precision = precision_of(arguments.bit, [job.precision, name])
+    others = [
+        times_of(data)
+        for data in (read_document(path, NodeData) for path in folders.outputs("node_data", model))
+        if data.origin.file_name != name
+    ]
+    job = open_job(folders, model, name, index, config, arguments.device_name, others)
+    precision = precision_of(arguments.bit, [job.precision, name, *measured_in(job), *folders.trace_names(model)])
     prediction = predict_job(job, precision)
     title = f"{model}, {name}: {precision} on {arguments.device_name}, traced in {job.precision}"
     return "\n".join([title, "", render(prediction.answer)])

@@ -27,12 +27,14 @@ class RankCosts:
         graph: of the forward pass.
         times: of its operators as traced.
         costs: in precisions.
+        measured: on the device; None where nothing was.
         notes: what the costs rest on, one sentence each.
     """
 
     graph: OperatorGraph
     times: TracedTimes
     costs: PrecisionCosts
+    measured: MeasuredCosts | None
     notes: tuple[str, ...]
 
     def with_known_choices(self) -> RankCosts:
@@ -83,7 +85,7 @@ def rank_costs(
     measured = measured_costs(folders, device_name, local.device_name, local.backend)
     sheet = device_sheet(local.device_name)
     costs = PrecisionCosts(times, others, measured, None, sheet, config)
-    return RankCosts(graph, times, costs, tuple(_notes(measured, sheet is not None, others)))
+    return RankCosts(graph, times, costs, measured, tuple(_notes(measured, sheet is not None, others)))
 
 
 def _notes(measured: MeasuredCosts | None, has_sheet: bool, others: Iterable[TracedTimes]) -> Iterator[str]:
