@@ -9,44 +9,52 @@ from statistics import median
 
 from predictor.base.command_line import Parser
 from predictor.base.errors import ConfigError
-from predictor.precision.operator_graph import Precision
+from predictor.precision.operator_config import OperatorConfig
 from predictor.replay.procedure.arguments import add_model
 from predictor.replay.procedure.command import UnansweredError, folders_of, new_parser
 from predictor.replay.procedure.folders import RECORD, Folders
+from predictor.replay.procedure.kernels import add_config, config_of
+from predictor.replay.procedure.opened import count_steps
 from predictor.replay.procedure.predicted import JobTrace, Prediction, open_job, predict_job
 from predictor.report.text import duration
 
 
+BY_ITS_OPERATORS = "its operators"
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One predicted step beside a measured one.
+    """Predicted steps beside measured ones.
 
     Attributes:
         model: of the traces.
-        by: trace that it was predicted from.
-        of: trace that it was measured in; the same one where the step was replayed unchanged.
-        prediction: the predicted step, or why there is none.
+        by: trace that the steps were predicted from.
+        of: trace that they were measured in; the same one where steps were replayed unchanged.
         measured_us: median of the trace's steps.
+        predicted_us: likewise; None where there is no prediction.
+        words: what the prediction rests on, or why there is none.
     """
 
     model: str
     by: str
     of: str
-    prediction: Prediction | str
     measured_us: float
+    predicted_us: float | None
+    words: str
 
     @property
     def error(self) -> float | None:
         """Return predicted ÷ measured − 1; None where there is no prediction."""
-        return None if isinstance(self.prediction, str) else self.prediction.step_us / self.measured_us - 1.0
+        return None if self.predicted_us is None else self.predicted_us / self.measured_us - 1.0
 
 
 def parser() -> Parser:
     """Return the command line's parser."""
     result = new_parser("test", "Compare predicted steps with measured ones, for every model and precision recorded.")
     add_model(result, default=None)
+    add_config(result)
     result.add_argument(
-        "--target_trace_idx", "--target-trace-idx", type=int, default=0, metavar="I", help="step to replay (0)"
+        "--target_trace_idx", "--target-trace-idx", type=int, metavar="I", help="step of the traces (median of all)"
     )
     return result
 
@@ -56,41 +64,71 @@ def answer(arguments: argparse.Namespace) -> str:
 
     Raises:
         UnansweredError: nothing is recorded.
+        ConfigError: a trace has no such step, or it cannot be tracked.
     """
-    folders = folders_of(arguments)
+    folders, config = folders_of(arguments), config_of(folders_of(arguments), arguments)
     models = folders.models() if arguments.model_name is None else [arguments.model_name]
     models = [model for model in models if folders.trace_names(model)]
     if not models:
         raise UnansweredError(f"no traces are recorded below {folders.root / 'traces'}; {RECORD} records a model's")
-    rows = [row for model in models for row in _rows(folders, model, arguments.target_trace_idx)]
+    rows: list[Row] = []
+    for model in models:
+        traces = {
+            name: list(_steps(folders, model, name, arguments.target_trace_idx, config))
+            for name in folders.trace_names(model)
+        }
+        rows += [_row(by, of) for by in traces.values() for of in traces.values()]
     return "\n".join(_text(rows))
 
 
-def _rows(folders: Folders, model: str, index: int) -> Iterator[Row]:
-    """Yield the comparisons of a model: every trace from every one, itself included."""
-    jobs = {name: open_job(folders, model, name, index) for name in folders.trace_names(model)}
-    for by, job in jobs.items():
-        for of, other in jobs.items():
-            yield Row(model, by, of, _prediction(folders, job, None if by == of else other.precision), other.median_us)
+def _steps(
+    folders: Folders, model: str, name: str, index: int | None, config: OperatorConfig
+) -> Iterator[JobTrace]:
+    indices = range(count_steps(folders.traces(model, name)[0])) if index is None else [index]
+    for each in indices:
+        yield open_job(folders, model, name, each, config)
 
 
-def _prediction(folders: Folders, job: JobTrace, precision: Precision | None) -> Prediction | str:
+def _row(by: Sequence[JobTrace], of: Sequence[JobTrace]) -> Row:
+    """Compare the steps of a trace, in the precision of another one, with those of that one."""
+    first, measured_us = by[0], median(job.measured_us for job in of)
     try:
-        return predict_job(folders, job, precision)
+        if first.name == of[0].name:
+            predictions, words = [predict_job(job, None) for job in by], "unchanged"
+        else:
+            predictions, words = _in_precision(by, of)
     except ConfigError as error:
-        return " ".join(str(error).split())
+        return Row(first.model, first.name, of[0].name, measured_us, None, " ".join(str(error).split()))
+    return Row(first.model, first.name, of[0].name, measured_us, median(each.step_us for each in predictions), words)
+
+
+def _in_precision(by: Sequence[JobTrace], of: Sequence[JobTrace]) -> tuple[list[Prediction], str]:
+    """Predict steps in the precision of a trace, without it where costs measured apart from it tell enough.
+
+    Raises:
+        ConfigError: no operator can compute in the precision, or even with that trace's operators a cost is not known.
+    """
+    precision = of[0].precision
+    try:
+        predictions = [predict_job(job, precision) for job in by]
+        words = "measured costs"
+    except ConfigError:
+        times = [costs.times for job in of for costs in job.costs]
+        predictions = [predict_job(job.knowing(times), precision) for job in by]
+        words = BY_ITS_OPERATORS
+    return predictions, f"{words}, {max(each.source for each in predictions).label}"
 
 
 def _text(rows: Sequence[Row]) -> Iterator[str]:
     yield (
-        f"{'model':10} {'predicted from':20} {'measured in':20} {'measured':>10} {'predicted':>10} {'error':>7}  source"
+        f"{'model':10} {'predicted from':20} {'measured in':20} {'measured':>10} {'predicted':>10} {'error':>7}  by"
     )
     for row in rows:
         head = f"{row.model:10} {row.by:20.20} {row.of:20.20} {duration(row.measured_us):>10}"
-        if isinstance(row.prediction, str):
-            yield f"{head} {'–':>10} {'':7}  {row.prediction}"
+        if row.predicted_us is None or row.error is None:
+            yield f"{head} {'–':>10} {'':7}  {row.words}"
         else:
-            yield f"{head} {duration(row.prediction.step_us):>10} {row.error:+7.1%}  {row.prediction.source.label}"
+            yield f"{head} {duration(row.predicted_us):>10} {row.error:+7.1%}  {row.words}"
     yield ""
     for what, chosen in (
         ("unchanged replay", [row for row in rows if row.by == row.of]),
@@ -102,3 +140,5 @@ def _text(rows: Sequence[Row]) -> Iterator[str]:
                 f"{what}: median error {median(errors):.1%}, largest {max(errors):.1%}, "
                 f"{len(errors)} of {len(chosen)} predicted"
             )
+    if any(BY_ITS_OPERATORS in row.words for row in rows):
+        yield f"{BY_ITS_OPERATORS}: operators take what they took in the trace that is predicted, as QSync does"

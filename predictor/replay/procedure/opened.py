@@ -58,6 +58,11 @@ def open_ranks(paths: Sequence[Path], index: int) -> list[OpenedStep]:
     return [open_step(path, index) for path in paths]
 
 
+def count_steps(path: Path) -> int:
+    """Return how many steps a trace has."""
+    return len(step_windows(read_trace(path)))
+
+
 def clipping_note(trace: RankTrace, local: LocalGraph) -> tuple[str, ...]:
     """Return a note where gradients are clipped: what decides on a value read back is replayed as it was traced."""
     clips = any(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from predictor.base.errors import ConfigError
 from predictor.costs.cost import Source
@@ -54,8 +54,12 @@ class JobTrace:
 
     @property
     def measured_us(self) -> float:
-        """Return the step as measured, that of the slowest rank."""
-        return max(local.step_us for local in self.graph.ranks)
+        """Return the step as measured, from the first rank's start to the last one's end."""
+        return joined(self.graph).measured_us
+
+    def knowing(self, others: Sequence[TracedTimes]) -> JobTrace:
+        """Return the job with costs that traces in other precisions tell."""
+        return replace(self, costs=[costs.knowing(others) for costs in self.costs])
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +169,7 @@ def changed_step(step: TracedStep, changes: Sequence[PlanChange]) -> TracedStep:
 
 
 def _sources(job: JobTrace) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(note for costs in job.costs for note in costs.notes))
+    return tuple(dict.fromkeys(sources for costs in job.costs if (sources := costs.sources())))
 
 
 def measured_in(job: JobTrace) -> list[Precision]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from predictor.base.errors import ConfigError
+from predictor.base.lazy import lazy
 from predictor.precision.cost_sources import TracedTimes
-from predictor.precision.device_sheets import device_sheet
+from predictor.precision.device_sheets import DeviceSheet, device_sheet
 from predictor.precision.forward_graph import operator_graph, traced_times
 from predictor.precision.measured_costs import MeasuredCosts
 from predictor.precision.operator_config import OperatorConfig
@@ -19,23 +20,43 @@ from predictor.traces.execution_trace import ExecutionTrace, read_execution_trac
 from predictor.traces.local_graph import LocalGraph
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RankCosts:
     """One rank's operators and their costs.
 
     Attributes:
         graph: of the forward pass.
         times: of its operators as traced.
-        costs: in precisions.
         measured: on the device; None where nothing was.
-        notes: what the costs rest on, one sentence each.
+        sheet: of the device; None where none is known.
+        config: what is known of operators.
+        others: times of the same model in other precisions, on the same device.
     """
 
     graph: OperatorGraph
     times: TracedTimes
-    costs: PrecisionCosts
     measured: MeasuredCosts | None
-    notes: tuple[str, ...]
+    sheet: DeviceSheet | None
+    config: OperatorConfig
+    others: tuple[TracedTimes, ...] = ()
+
+    @lazy
+    def costs(self) -> PrecisionCosts:
+        """Return the costs of operators in precisions and of casts."""
+        return PrecisionCosts(self.times, self.others, self.measured, None, self.sheet, self.config)
+
+    def knowing(self, others: Sequence[TracedTimes]) -> RankCosts:
+        """Return costs that traces in other precisions tell."""
+        return replace(self, others=tuple(others))
+
+    def sources(self) -> str:
+        """Return what times in other precisions rest on, as a sentence; empty where nothing is known."""
+        sources = [
+            *(["operators of traces in them"] if self.others else []),
+            *([f"costs measured on {self.measured.device}"] if self.measured is not None else []),
+            *([f"the data sheet of {self.sheet.name}"] if self.sheet is not None else []),
+        ]
+        return f"Times in other precisions are from {', '.join(sources)}." if sources else ""
 
     def with_known_choices(self) -> RankCosts:
         """Return the costs with a graph whose operators choose between precisions of known cost only."""
@@ -81,18 +102,6 @@ def rank_costs(
         device_name: names measured costs that come first.
         others: of traces of the same model in other precisions, on the same device.
     """
-    times = traced_times(local, graph)
     measured = measured_costs(folders, device_name, local.device_name, local.backend)
     sheet = device_sheet(local.device_name)
-    costs = PrecisionCosts(times, others, measured, None, sheet, config)
-    return RankCosts(graph, times, costs, measured, tuple(_notes(measured, sheet is not None, others)))
-
-
-def _notes(measured: MeasuredCosts | None, has_sheet: bool, others: Iterable[TracedTimes]) -> Iterator[str]:
-    sources = [
-        *(["traces in other precisions"] if any(True for _ in others) else []),
-        *([f"costs measured on {measured.device}"] if measured is not None else []),
-        *(["the data sheet of the device"] if has_sheet else []),
-    ]
-    if sources:
-        yield f"Times in other precisions are from {', '.join(sources)}."
+    return RankCosts(graph, traced_times(local, graph), measured, sheet, config, tuple(others))
