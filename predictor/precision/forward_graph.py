@@ -43,6 +43,9 @@ def operator_graph(
             another model, who reads whose output is guessed from sizes; ``facts["flow"]`` says which.
         config: what is known of operators; None for what the project knows.
         precisions: to choose between; those in which an operator was traced are added.
+
+    Returns:
+        Weights that stay in fp32, such as those of norms and embeddings, are in ``facts["other_weight_numel"]``.
     """
     config = config or own_operators()
     inside = Inside.of(local)
@@ -67,7 +70,7 @@ def operator_graph(
                 label=f"{operator.name}.{counts[operator.name]}",
                 depth=depths[number],
                 shapes=operator.shapes,
-                weight_numel=_weights(operator, config),
+                weight_numel=_weights(operator, config) if config.is_changeable(operator.name) else 0,
                 output_numel=outputs[number],
                 saved_numel=_saved(calls[number], outputs[number], config),
                 choices=choices,
@@ -77,6 +80,8 @@ def operator_graph(
             )
         )
         counts[operator.name] += 1
+    others = (position for position in positions if not config.is_changeable(local.operators[position].name))
+    facts["other_weight_numel"] = sum(_weights(local.operators[position], config) for position in others)
     return OperatorGraph(nodes, [Tensor(*flow) for flow in flows], facts)
 
 
@@ -159,8 +164,6 @@ def _activations(operator: TracedOperator, config: OperatorConfig) -> list[int]:
 
 
 def _weights(operator: TracedOperator, config: OperatorConfig) -> int:
-    if not config.is_changeable(operator.name):
-        return 0  # in fp32 always
     positions = config.of(config.weights, operator.name) or ()
     return sum(prod(operator.shapes[at]) for at in positions if at < len(operator.shapes) and operator.shapes[at])
 
