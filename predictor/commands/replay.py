@@ -26,6 +26,20 @@ def add(commands: Commands) -> None:
         "overlap=false, gpu=H100 … (docs/replay.md); repeatable, applied in order",
     )
     command.add_argument("--system", metavar="NAME", help="published system that the trace was recorded on")
+    command.add_argument(
+        "--costs",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="costs measured in other precisions (python -m microbench traced); repeatable",
+    )
+    command.add_argument(
+        "--also",
+        action="append",
+        default=[],
+        metavar="TRACE",
+        help="of the same model in another precision, whose times its operators take in it; repeatable",
+    )
     command.add_argument("--to", metavar="SYSTEM", help="the same as --set gpu=SYSTEM, behind the other changes")
     command.add_argument("--top", type=int, default=10, metavar="K", help="operators to list (10)")
     command.add_argument("--json", action="store_true", help="print JSON")
@@ -37,6 +51,7 @@ def add(commands: Commands) -> None:
 def answer(arguments: argparse.Namespace) -> str:
     """Return the replay; write what was asked for."""
     from predictor.replay.answer import measured
+    from predictor.replay.changes import Means
     from predictor.replay.document import to_json
     from predictor.replay.question import ReplayQuestion
     from predictor.replay.question import answer as replay
@@ -45,9 +60,10 @@ def answer(arguments: argparse.Namespace) -> str:
     if arguments.top < 1:
         raise ConfigError(f"--top is {arguments.top}; it must be at least 1")
     changes = [*arguments.changes, *([f"gpu={arguments.to}"] if arguments.to is not None else [])]
-    question = ReplayQuestion(tuple(arguments.traces), arguments.step, tuple(changes), arguments.system)
+    means = Means(arguments.system, tuple(arguments.costs), tuple(arguments.also))
+    question = ReplayQuestion(tuple(arguments.traces), arguments.step, tuple(changes), means)
     answered = replay(question)
-    inputs = arguments.traces
+    inputs = [*arguments.traces, *arguments.costs, *arguments.also]
     if arguments.report is not None:
         from predictor.replay.page import page
 

@@ -19,7 +19,7 @@ from predictor.costs.published import PublishedSystem
 from predictor.replay.collective_times import CollectiveCosts, SystemCosts, TimedCollective, timed_collectives
 from predictor.replay.scaling import touched
 from predictor.replay.setting import Changed, Setting, Touched, counted
-from predictor.replay.traced_step import ADDED, Role, TracedStep
+from predictor.replay.traced_step import ADDED, Role, TracedStep, no_longer_waiting, waiting_also
 from predictor.replay.traffic import links_of
 from predictor.timeline.graph import GraphTask
 from predictor.traces.local_graph import LocalGraph, TaskKind, TracedOperator
@@ -33,10 +33,11 @@ ELEMENT_BYTES = {"float": 4, "c10::BFloat16": 2, "c10::Half": 2, "double": 8}
 
 
 class Gradient(NamedTuple):
-    """A gradient: its size, and the task of the replay that completes it."""
+    """A gradient: its size, the task of the replay that completes it, and its backward operator."""
 
     size_bytes: float
     ready: int
+    operator: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +90,31 @@ def gradients_of(step: TracedStep, timed: TimedCollective, places: dict[int, int
     if not known:
         sizes = [whole // len(operators)] * len(operators)
     readies = [_ready(local, operator, places) for operator in operators]
-    pairs = zip(sizes, readies, strict=True)
-    return [Gradient(size, ready) for size, ready in pairs if ready is not None], known
+    numbered = zip(sizes, readies, timed.collective.gradients, strict=True)
+    return [Gradient(size, ready, operator) for size, ready, operator in numbered if ready is not None], known
+
+
+def settled(step: TracedStep, reducing: Sequence[TimedCollective]) -> TracedStep:
+    """Return the step in which nothing before the last gradient of a rank waits for its reductions.
+
+    DistributedDataParallel waits for them behind its backward pass only; a trace of gloo shows no waiting, so that a
+    long operator which ends just behind a reduction may be taken for it.
+    """
+    places = step.places()
+    changed: dict[int, GraphTask] = {}
+    for rank, local in enumerate(step.ranks):
+        own = [timed for timed in reducing if timed.rank == rank]
+        gradients = [gradient for timed in own for gradient in gradients_of(step, timed, places[rank])[0]]
+        if not gradients:
+            continue
+        last = max(local.tasks[step.roles[gradient.ready].task].start_us for gradient in gradients)
+        ends = {timed.position for timed in own}
+        for task, position in places[rank].items():
+            waits = ends.intersection(step.tasks[position].after)
+            is_reduction = step.roles[position].kind is TaskKind.COLLECTIVE
+            if waits and not is_reduction and local.tasks[task].start_us <= last:
+                changed[position] = no_longer_waiting(step.tasks[position], waits)
+    return step.with_tasks(changed, {at: step.costs[at] for at in changed if at in step.costs})
 
 
 def bucketed(gradients: Iterable[Gradient], caps_bytes: Sequence[float]) -> list[Bucket]:
@@ -109,7 +133,7 @@ def bucketed(gradients: Iterable[Gradient], caps_bytes: Sequence[float]) -> list
 
 def _caps(setting: Setting) -> tuple[float, ...]:
     if setting.value == DEFAULT:
-        caps = DEFAULT_CAPS
+        caps: tuple[float, ...] = DEFAULT_CAPS
     else:
         try:
             caps = tuple(float(value) for value in setting.value.split(","))
@@ -150,7 +174,9 @@ def change_buckets(step: TracedStep, setting: Setting, system: PublishedSystem |
         raise ConfigError(
             f"--set {setting.text}: the ranks' gradients fill {counts} buckets; all ranks reduce the same"
         )
-    after, us = _regrouped(step, old, by_rank, lambda name, size, ranks: costs_of(name, size, ranks) * ratio)
+    after, us = _regrouped(
+        settled(step, old), old, by_rank, lambda name, size, ranks: costs_of(name, size, ranks) * ratio
+    )
     notes = [f"By {costs_of.told()}; measured over predicted {ratio:.3g}, which is kept."]
     if not all_known:
         notes.append("Shapes of gradients are not in the trace: a bucket's bytes are shared evenly between them.")
@@ -169,11 +195,13 @@ def _regrouped(
     An old one stays as a task that takes no time and that no other one of its stream waits for; whoever waited for it
     waits for the new ones that have its gradients.
     """
-    tasks, roles, costs = list(step.tasks), list(step.roles), dict(step.costs)
+    tasks, roles, costs, added = list(step.tasks), list(step.roles), dict(step.costs), dict(step.added)
+    everything = tuple(dict.fromkeys(g.ready for buckets in by_rank for bucket in buckets for g in bucket.gradients))
     made: list[tuple[int, int, frozenset[int]]] = []  # rank, position, the tasks that complete its gradients
     total_us = 0.0
     for number in range(len(by_rank[0])):
-        waits = tuple(dict.fromkeys(gradient.ready for buckets in by_rank for gradient in buckets[number].gradients))
+        own = tuple(dict.fromkeys(gradient.ready for buckets in by_rank for gradient in buckets[number].gradients))
+        waits = own if step.overlaps else everything
         for rank, buckets in enumerate(by_rank):
             example = next(timed for timed in old if timed.rank == rank)
             bucket = buckets[number]
@@ -181,9 +209,12 @@ def _regrouped(
             like = tasks[example.position]
             made.append((rank, len(tasks), frozenset(gradient.ready for gradient in bucket.gradients)))
             costs[len(tasks)] = cost
-            details = {"size_bytes": round(bucket.size_bytes)}
+            gradients = tuple(gradient.operator for gradient in bucket.gradients)
+            added[len(tasks)] = example.collective._replace(
+                task=ADDED, size_bytes=round(bucket.size_bytes), order=number, gradients=gradients
+            )
             stream = f"{like.stream}, buckets"
-            tasks.append(GraphTask(like.name, like.rank, stream, cost.us, waits, (), True, like.category, details))
+            tasks.append(GraphTask(like.name, like.rank, stream, cost.us, waits, (), True, like.category))
             roles.append(Role(rank, ADDED, TaskKind.COLLECTIVE, "backward", example.name, computes=False))
             total_us += cost.us
     places = step.places()
@@ -196,11 +227,10 @@ def _regrouped(
         costs.pop(timed.position, None)
     for position in range(len(step.tasks)):
         task = tasks[position]
-        extra = [new for before in task.after if before in instead for new in instead[before]]
-        if extra:
-            lags = (*task.lags_us, *(0.0 for _ in extra)) if task.lags_us else ()
-            tasks[position] = task._replace(after=(*task.after, *extra), lags_us=lags)
-    return replace(step, tasks=tasks, roles=roles, costs=costs), total_us
+        tasks[position] = waiting_also(task, [new for before in task.after for new in instead.get(before, ())])
+    replaced = frozenset(step.replaced) | {timed.position for timed in old}
+    changed = replace(step, tasks=tasks, roles=roles, costs=costs, added=added, replaced=replaced)
+    return changed, total_us
 
 
 def change_overlap(step: TracedStep, setting: Setting) -> Changed:
@@ -212,6 +242,7 @@ def change_overlap(step: TracedStep, setting: Setting) -> Changed:
     if setting.multiplies or setting.value not in ("true", "false"):
         raise ConfigError(f"--set {setting.text}: expected overlap=true or overlap=false")
     listed = reductions(step, setting)
+    step = settled(step, listed)
     places = step.places()
     own = {timed.position: [g.ready for g in gradients_of(step, timed, places[timed.rank])[0]] for timed in listed}
     changed = {}
@@ -222,10 +253,9 @@ def change_overlap(step: TracedStep, setting: Setting) -> Changed:
             changed[entry] = task._replace(after=tuple(dict.fromkeys(own[timed.position])), lags_us=())
             continue
         others = [ready for other in listed if other.rank == timed.rank for ready in own[other.position]]
-        extra = [ready for ready in dict.fromkeys(others) if ready not in task.after]
-        lags = (*task.lags_us, *(0.0 for _ in extra)) if task.lags_us else ()
-        changed[entry] = task._replace(after=(*task.after, *extra), lags_us=lags)
-    after = step.with_tasks(changed, {position: step.costs[position] for position in changed if position in step.costs})
+        changed[entry] = waiting_also(task, others)
+    kept = {position: step.costs[position] for position in changed if position in step.costs}
+    after = replace(step.with_tasks(changed, kept), overlaps=setting.value == "true")
     note = "Computing is as fast beside traffic as without, as far as this change knows."
     positions = [timed.position for timed in listed]
     return touched(step, after, positions, counted(len(listed), "bucket"), note)

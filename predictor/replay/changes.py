@@ -22,7 +22,8 @@ from predictor.configuration.loading import find_folder
 from predictor.costs.published import PublishedSystem
 from predictor.replay.buckets import change_buckets, change_overlap
 from predictor.replay.devices import change_gpu, opened
-from predictor.replay.precision_change import PrecisionCosts, change_precision, no_costs
+from predictor.replay.precision_change import CostsOf, change_precision
+from predictor.replay.precision_means import precision_costs
 from predictor.replay.scaling import change_communication, change_host, change_kernels, change_launch, change_operators
 from predictor.replay.setting import Changed, Setting, Touched, parse_setting
 from predictor.replay.traced_step import TracedStep
@@ -30,6 +31,7 @@ from predictor.replay.traffic import change_link, change_ranks
 from predictor.timeline.graph import GraphError
 
 PATTERN_KEYS = ("operator", "kernel", "precision")
+REORDERING = ("bucket_mb", "overlap")  # the others leave what waits for what
 ELEMENT_PRECISIONS = ("bf16", "fp16", "fp32")
 
 
@@ -39,11 +41,23 @@ class Means:
 
     Attributes:
         system: published system that the trace was recorded on; its collectives and its GPU. None: as the trace says.
-        costs_of: of operators in other precisions.
+        costs: files of measured costs in other precisions.
+        traces: files of traces in other precisions.
+        costs_of: what knows the costs in other precisions instead of these.
     """
 
     system: str | None = None
-    costs_of: PrecisionCosts = no_costs
+    costs: tuple[str, ...] = ()
+    traces: tuple[str, ...] = ()
+    costs_of: CostsOf | None = None
+
+    def in_precisions(self) -> CostsOf:
+        """Return what knows the costs of operators in other precisions.
+
+        Raises:
+            ConfigError: a file cannot be read.
+        """
+        return self.costs_of or precision_costs(self.system, self.costs, self.traces)
 
     def published(self) -> PublishedSystem | None:
         """Open the system, in whatever precision it has; None where no system is named.
@@ -70,7 +84,7 @@ CHANGES: dict[str, Apply] = {
     "ranks": lambda step, setting, means: change_ranks(step, setting, means.published()),
     "bucket_mb": lambda step, setting, means: change_buckets(step, setting, means.published()),
     "overlap": lambda step, setting, _: change_overlap(step, setting),
-    "precision": lambda step, setting, means: change_precision(step, setting, means.costs_of),
+    "precision": lambda step, setting, means: change_precision(step, setting, means.in_precisions()),
     "gpu": lambda step, setting, means: change_gpu(step, setting, means.system),
 }
 
@@ -129,9 +143,10 @@ def apply_changes(
     applied = []
     for setting in settings:
         step, touched = CHANGES[setting.key](step, setting, means)
-        try:
-            step.replay()
-        except GraphError as error:
-            raise ConfigError(f"--set {setting.text} cannot be: {error}") from None
+        if setting.key in REORDERING:
+            try:
+                step.replay()
+            except GraphError as error:
+                raise ConfigError(f"--set {setting.text} cannot be: {error}") from None
         applied.append(Applied(setting.text, touched))
     return step, applied

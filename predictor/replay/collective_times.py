@@ -41,17 +41,21 @@ class TimedCollective(NamedTuple):
 
 
 def timed_collectives(step: TracedStep) -> list[TimedCollective]:
-    """Return every traced collective."""
+    """Return every collective of a step, traced or added by a change, without those that a change replaced."""
     places = step.places()
-    listed = []
-    for rank, local in enumerate(step.ranks):
-        for collective in local.collectives:
-            position = places[rank].get(collective.task)
-            if position is not None:
-                ranks = len(collective.group_ranks) or local.world_size
-                us = step.tasks[position].duration_us
-                listed.append(TimedCollective(position, rank, collective, us, ranks))
-    return listed
+    known = [(places[rank][c.task], rank, c) for rank, local in enumerate(step.ranks) for c in local.collectives]
+    known += [(position, step.roles[position].rank, collective) for position, collective in step.added.items()]
+    return [
+        TimedCollective(
+            position,
+            rank,
+            collective,
+            step.tasks[position].duration_us,
+            len(collective.group_ranks) or step.ranks[rank].world_size,
+        )
+        for position, rank, collective in known
+        if position not in step.replaced
+    ]
 
 
 def predicted_by_name(timed: TimedCollective) -> bool:

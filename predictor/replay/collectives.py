@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from predictor.replay.breakdown import traffic_of
-from predictor.replay.traced_step import ADDED, TracedStep, pass_of
+from predictor.replay.collective_times import timed_collectives
+from predictor.replay.traced_step import TracedStep
 from predictor.timeline.spans import Span
-from predictor.traces.local_graph import TaskKind
 
 
 class CollectiveTotals(NamedTuple):
@@ -35,40 +35,22 @@ class CollectiveTotals(NamedTuple):
 def collective_totals(step: TracedStep, spans: Sequence[Span]) -> list[CollectiveTotals]:
     """Return the collectives of a step, those that take the most time first."""
     totals: dict[tuple[str, str, str, int], list[float]] = {}
-    places = step.places()
-    for rank, local in enumerate(step.ranks):
-        for collective in local.collectives:
-            part = traffic_of(collective, pass_of(local, collective.task), local.world_size)
-            position = places[rank][collective.task]
-            entry = totals.setdefault((collective.name, part, collective.group, rank), [0.0, 0.0, 0.0, 0.0, 0.0])
-            if not step.tasks[position].is_exclusive and not step.tasks[position].duration_us:
-                continue  # regrouped into other buckets
-            entry[0] += 1
-            entry[1] += collective.size_bytes
-            entry[2] += spans[position].duration_us
-            if position in step.arrivals:
-                entry[3] += spans[position].start_us - spans[step.arrivals[position]].end_us
-                entry[4] += 1
-    _add_new(step, spans, totals)
+    for timed in timed_collectives(step):
+        collective, position = timed.collective, timed.position
+        part = traffic_of(collective, step.roles[position].step_pass, step.ranks[timed.rank].world_size)
+        key = (collective.name, part, collective.group, timed.rank)
+        entry = totals.setdefault(key, [0.0, 0.0, 0.0, 0.0, 0.0])
+        entry[0] += 1
+        entry[1] += collective.size_bytes
+        entry[2] += spans[position].duration_us
+        if position in step.arrivals:
+            entry[3] += spans[position].start_us - spans[step.arrivals[position]].end_us
+            entry[4] += 1
     rows = [
         CollectiveTotals(name, part, group, rank, int(calls), size, us, waiting if joined else None)
         for (name, part, group, rank), (calls, size, us, waiting, joined) in totals.items()
-        if calls
     ]
     slowest: dict[tuple[str, str, str], CollectiveTotals] = {}
     for row in sorted(rows, key=lambda row: -row.us):
         slowest.setdefault((row.name, row.part, row.group), row)
     return list(slowest.values())
-
-
-def _add_new(step: TracedStep, spans: Sequence[Span], totals: dict[tuple[str, str, str, int], list[float]]) -> None:
-    """Count the collectives that a change made to those of the same name."""
-    for position, role in enumerate(step.roles):
-        if role.task != ADDED or role.kind is not TaskKind.COLLECTIVE:
-            continue
-        key = next(key for key in totals if key[0] == role.operator and key[3] == role.rank)
-        size = step.tasks[position].details["size_bytes"]
-        assert isinstance(size, int)
-        totals[key][0] += 1
-        totals[key][1] += size
-        totals[key][2] += spans[position].duration_us

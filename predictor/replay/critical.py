@@ -9,7 +9,7 @@ from predictor.replay.traced_step import TracedStep
 from predictor.timeline.graph import GraphReplay
 from predictor.traces.local_graph import TaskKind
 
-LATENCY = "latency"  # between the end of a task and the start of one that waited for it
+GAP = "gap"  # between the end of a task and the start of the one that waited for it: latency, or nothing was recorded
 WORDS = {
     TaskKind.HOST: "host",
     TaskKind.WAIT: "wait",
@@ -25,7 +25,7 @@ class PathShare(NamedTuple):
 
     Attributes:
         operator: innermost one; a task's own name where it belongs to none.
-        kind: host, wait, kernel, copy, collective, or latency.
+        kind: host, wait, kernel, copy, collective, or the gap before a task of it.
         path_us: on the path.
         total_us: of all its tasks of this kind in the step, on the rank where they take longest.
         calls: tasks of it on the path.
@@ -68,9 +68,9 @@ def path_shares(step: TracedStep, replay: GraphReplay) -> list[PathShare]:
     for position in replay.critical_path:
         role, span = step.roles[position], replay.spans[position]
         if span.start_us - ended > SMALLEST_US:
-            latency = on_path.setdefault((role.operator, LATENCY), [0.0, 0.0])
-            latency[0] += span.start_us - ended
-            latency[1] += 1
+            gap = on_path.setdefault((role.operator, GAP), [0.0, 0.0])
+            gap[0] += span.start_us - ended
+            gap[1] += 1
         entry = on_path.setdefault((role.operator, WORDS[role.kind]), [0.0, 0.0])
         entry[0] += span.duration_us
         entry[1] += 1

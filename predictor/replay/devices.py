@@ -1,9 +1,9 @@
 """Another GPU: what a traced kernel would take on it.
 
 A kernel of an operator that the predictor knows takes its measured time × the regressor's time on the other GPU ÷ the
-one on the GPU of the trace. Any other one takes the ratio of the data sheets: of the longer of FLOPs ÷ peak and
-bytes ÷ memory bandwidth where the operator's inputs are known (roofline; Williams et al. 2009,
-doi:10.1145/1498765.1498785), of the memory bandwidths otherwise.
+one on the GPU of the trace, where both are published systems. Any other one takes the ratio of the data sheets: of the
+longer of FLOPs ÷ peak and bytes ÷ memory bandwidth where the operator's inputs are known (roofline; Williams et al.
+2009, doi:10.1145/1498765.1498785), of the memory bandwidths otherwise.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from predictor.costs.folder import read_hardware, read_manifest
 from predictor.costs.hardware import System
 from predictor.costs.published import PublishedSystem
 from predictor.costs.transfer_errors import transfer_errors
-from predictor.replay.known_operators import KnownCall, dtype_of, known_around, known_call, least_work
+from predictor.precision.device_sheets import DeviceSheet, device_sheet, sheet_of
+from predictor.precision.operator_graph import Precision
+from predictor.replay.known_operators import KnownCall, known_around, known_call, precision_of, traced_work
 from predictor.replay.setting import Changed, Setting, Touched, counted
 from predictor.replay.traced_step import ADDED, TracedStep
 from predictor.replay.traffic import with_costs
@@ -31,13 +33,39 @@ from predictor.traces.local_graph import NO_OPERATOR, TaskKind, TracedOperator
 
 MODEL = re.compile(r"[A-Z]{1,3}\d{2,4}[A-Z]?")
 REGRESSORS, ROOFLINE, BANDWIDTH = "regressors of both GPUs", "roofline of the data sheets", "memory bandwidths"
-SIXTEEN_BITS = ("bf16", "fp16")
 
 
-def system_of_device(device_name: str) -> str | None:
-    """Return the published system with the GPU that a trace names; None where no one is known.
+class Device(NamedTuple):
+    """A GPU.
 
-    A name that differs in form factor only stands for the same model: « NVIDIA A100-PG509-200 » is an A100.
+    Attributes:
+        name: of its published system, or its own.
+        is_published: it has regressors.
+        sheet: peaks and memory bandwidth.
+    """
+
+    name: str
+    is_published: bool
+    sheet: DeviceSheet
+
+
+def _published(name: str) -> Device:
+    return Device(name, True, sheet_of(hardware_of(name).gpu))
+
+
+def device_named(name: str) -> Device | None:
+    """Return a published system's GPU by the system's name, or one that a data sheet is known of; None: neither."""
+    if name in systems():
+        return _published(name)
+    sheet = device_sheet(name)
+    return None if sheet is None else Device(name, False, sheet)
+
+
+def device_traced(device_name: str) -> Device | None:
+    """Return the GPU that a trace names: of a published system, else with a known data sheet.
+
+    A name that differs in its form factor only stands for the same model: « NVIDIA A100-PG509-200 » is an A100, with
+    the regressors of a published one and the data sheet of its own.
     """
     spelt = device_name.replace(" ", "")
     model = MODEL.search(spelt.removeprefix("NVIDIA"))
@@ -45,11 +73,14 @@ def system_of_device(device_name: str) -> str | None:
     for name in systems():
         gpu = hardware_of(name).gpu.name
         if gpu == spelt:
-            return name
+            return _published(name)
         of_gpu = MODEL.search(gpu.removeprefix("NVIDIA"))
         if by_model is None and model is not None and of_gpu is not None and of_gpu[0] == model[0]:
             by_model = name
-    return by_model
+    sheet = device_sheet(device_name)
+    if by_model is None:
+        return None if sheet is None else Device(device_name, False, sheet)
+    return _published(by_model) if sheet is None else _published(by_model)._replace(sheet=sheet)
 
 
 @cache
@@ -84,10 +115,10 @@ class Ratio(NamedTuple):
 
 @dataclass(slots=True)
 class DeviceRatios:
-    """Ratios of kernels' times between the GPUs of two published systems; asked once for every call's shape."""
+    """Ratios of kernels' times between two GPUs; asked once for every call's shape."""
 
-    by: str
-    to: str
+    by: Device
+    to: Device
     _known: dict[tuple[str, tuple[tuple[int, ...], ...], tuple[str, ...]], Ratio] = field(default_factory=dict)
     _open: dict[tuple[str, str], PublishedSystem | None] = field(default_factory=dict)
 
@@ -101,22 +132,22 @@ class DeviceRatios:
         return self._known[key]
 
     def _ratio(self, traced: TracedOperator) -> Ratio:
+        precision = precision_of(traced)
         call = known_call(traced)
-        by_regressors = None if call is None else self._by_regressors(call, dtype_of(traced)[0])
-        if by_regressors is not None:
-            return by_regressors
-        flops, size_bytes = least_work(traced)
-        return self._by_roofline(flops, size_bytes, dtype_of(traced)[0]) if size_bytes else self._by_bandwidth()
+        by_regressors = None if call is None else self._by_regressors(call, precision)
+        return by_regressors or self._by_roofline(traced, precision) or self._by_bandwidth()
 
-    def _system(self, name: str, precision: str) -> PublishedSystem | None:
-        if (name, precision) not in self._open:
-            self._open[name, precision] = opened(name, precision)
-        return self._open[name, precision]
+    def _system(self, device: Device, precision: str) -> PublishedSystem | None:
+        if not device.is_published:
+            return None
+        if (device.name, precision) not in self._open:
+            self._open[device.name, precision] = opened(device.name, precision)
+        return self._open[device.name, precision]
 
-    def _by_regressors(self, call: KnownCall, precision: str) -> Ratio | None:
-        pair = [self._system(name, precision) for name in (self.by, self.to)]
+    def _by_regressors(self, call: KnownCall, precision: Precision) -> Ratio | None:
         costs = []
-        for system in pair:
+        for device in (self.by, self.to):
+            system = self._system(device, precision)
             if system is None:
                 return None
             try:
@@ -127,42 +158,40 @@ class DeviceRatios:
         error = hypot(*(log(cost.high_us / cost.low_us) / 2 for cost in costs)) if self.by != self.to else 0.0
         return Ratio(after.us / before.us, error, max(before.source, after.source), REGRESSORS)
 
-    def _by_roofline(self, flops: float, size_bytes: float, precision: str) -> Ratio:
-        times = []
-        for name in (self.by, self.to):
-            gpu = hardware_of(name).gpu
-            peaks = gpu.peak_tflop_per_s
-            peak = peaks.get(precision) or next(peaks[usual] for usual in SIXTEEN_BITS if usual in peaks)
-            flops_us = flops / (peak.value * 1e6)
-            times.append((max(flops_us, size_bytes / (gpu.memory_bandwidth_gb_per_s.value * 1e3)), flops_us))
-        (before, _), (after, flops_us) = times
-        kind = "compute" if flops_us == after else "stream"
+    def _by_roofline(self, traced: TracedOperator, precision: Precision) -> Ratio | None:
+        work = traced_work(traced)
+        if work is None or not work[1]:
+            return None
+        before, after = (device.sheet.us(*work, precision) for device in (self.by, self.to))
+        if before is None or after is None:  # no such peak
+            return None
+        kind = "compute" if after > (self.to.sheet.us(0.0, work[1], precision) or 0.0) else "stream"
         return Ratio(after / before, self._error(kind), Source.ANALYTIC, ROOFLINE)
 
     def _by_bandwidth(self) -> Ratio:
-        before, after = (hardware_of(name).gpu.memory_bandwidth_gb_per_s.value for name in (self.by, self.to))
+        before, after = (device.sheet.memory_bandwidth_gb_per_s for device in (self.by, self.to))
         return Ratio(before / after, self._error("stream"), Source.ANALYTIC, BANDWIDTH)
 
     def _error(self, kind: str) -> float:
         return 0.0 if self.by == self.to else transfer_errors().kinds[kind]
 
 
-def source_system(step: TracedStep, setting: Setting, named: str | None) -> str:
-    """Return the published system of the GPU that a step was traced on: the one that was named, else by its device.
+def source_device(step: TracedStep, setting: Setting, named: str | None) -> Device:
+    """Return the GPU that a step was traced on: that of the named system, else by the trace.
 
     Raises:
-        ConfigError: it is a CPU's trace, or the device is no published GPU.
+        ConfigError: it is a CPU's trace, or nothing is known of the GPU.
     """
     first = step.ranks[0]
     if first.backend == "cpu":
         raise ConfigError(
             f"--set {setting.text}: the trace is of a CPU; kernels of a GPU are needed to move to another"
         )
-    known = named or system_of_device(first.device_name)
+    known = device_named(named) if named is not None else device_traced(first.device_name)
     if known is None:
         raise ConfigError(
-            f"--set {setting.text}: the trace was recorded on {first.device_name or 'an unnamed device'}; name the "
-            f"published system with that GPU with --system: {', '.join(systems())}"
+            f"--set {setting.text}: the trace was recorded on {first.device_name or 'an unnamed device'}, of which "
+            f"nothing is known; name the published system with that GPU with --system: {', '.join(systems())}"
         )
     return known
 
@@ -184,15 +213,17 @@ def change_gpu(step: TracedStep, setting: Setting, named: str | None) -> Changed
     """Move the kernels to another GPU; host time, launches, copies and collectives stay as they are.
 
     Raises:
-        ConfigError: no such published system, or the GPU of the trace is none.
+        ConfigError: nothing is known of that GPU, or of the one of the trace.
     """
-    to = setting.value
-    if to not in systems():
+    to = device_named(setting.value)
+    if to is None:
         known = systems()
         raise ConfigError(
-            f"--set {setting.text}: {to} is not a published system.{nearest(to, known)} Published: {', '.join(known)}"
+            f"--set {setting.text}: {setting.value} is not a published system, nor a GPU with a known data sheet."
+            f"{nearest(setting.value, known)} Published: {', '.join(known)}"
         )
-    ratios = DeviceRatios(source_system(step, setting, named), to)
+    by = source_device(step, setting, named)
+    ratios = DeviceRatios(by, to)
     costs: dict[int, Cost] = {}
     before: dict[str, float] = {}
     for position, traced in _kernels(step):
@@ -205,7 +236,7 @@ def change_gpu(step: TracedStep, setting: Setting, named: str | None) -> Changed
     if not whole:
         raise ConfigError(f"--set {setting.text}: no kernel ran in the step")
     shares = ", ".join(f"{us / whole:.0%} by {name}" for name, us in before.items())
-    note = f"Kernel time moved from {ratios.by} to {to}: {shares}; host, copies and collectives stay."
+    note = f"Kernel time moved from {by.name} to {to.name}: {shares}; host, copies and collectives stay."
     after = with_costs(step, costs)
     total_us = sum(cost.us for cost in costs.values())
     return Changed(after, Touched(counted(len(costs), "kernel"), whole, total_us, (note,)))

@@ -11,18 +11,16 @@ from typing import NamedTuple
 
 from predictor.costs.catalogue import catalogue
 from predictor.costs.operator import Direction, Operator, Shape
+from predictor.precision.operator_config import own_operators
+from predictor.precision.operator_graph import Precision
+from predictor.precision.work_of_shapes import WorkKind, shape_work
 from predictor.traces.local_graph import NO_OPERATOR, LocalGraph, TracedOperator
 
 Shapes = tuple[tuple[int, ...], ...]
 FORWARD, BACKWARD = Direction.FORWARD, Direction.BACKWARD
-# Names of PyTorch, which a trace has, and their precision and bytes.
-DTYPES = {
-    "float": ("fp32", 4),
-    "c10::Half": ("fp16", 2),
-    "c10::BFloat16": ("bf16", 2),
-    "double": ("fp64", 8),
-}
-UNKNOWN_DTYPE = ("fp32", 4)
+# Names of PyTorch, which a trace has.
+DTYPES = {"float": Precision.FP32, "c10::Half": Precision.FP16, "c10::BFloat16": Precision.BF16}
+CONVOLUTION_BACKWARD = "aten::convolution_backward"
 
 
 class KnownCall(NamedTuple):
@@ -131,31 +129,19 @@ def known_around(local: LocalGraph, innermost: int) -> int:
     return innermost
 
 
-def dtype_of(traced: TracedOperator) -> tuple[str, int]:
-    """Return precision and bytes of an element of the first floating-point input."""
-    return next((DTYPES[name] for name in traced.dtypes if name in DTYPES), UNKNOWN_DTYPE)
+def precision_of(traced: TracedOperator) -> Precision:
+    """Return the precision of the first floating-point input; fp32 where the trace does not say."""
+    return next((DTYPES[name] for name in traced.dtypes if name in DTYPES), Precision.FP32)
 
 
-def least_work(traced: TracedOperator) -> tuple[float, float]:
-    """Return FLOPs and bytes of a call as far as its inputs tell: its products, and each input read once.
+def traced_work(traced: TracedOperator) -> tuple[float, float] | None:
+    """Return FLOPs of matrix products, and elements read and written, of a call; None where its shapes do not say.
 
-    The output is counted as the largest input, exact for element-wise operators.
+    What is no known kind of work reads its inputs and writes as much as the largest of them.
     """
-    _, size = dtype_of(traced)
-    numels = [prod(shape) for shape in traced.shapes if shape]
-    call = known_call(traced)
-    flops = call.operator.work(call.shape, call.direction, 1).flops if call is not None else 0.0
-    if traced.name in CONVOLUTIONS and len(traced.shapes) > 1:
-        flops = _convolution_flops(traced.shapes)
-    return flops, float(size * (sum(numels) + max(numels, default=0)))
-
-
-CONVOLUTIONS = frozenset({"aten::conv2d", "aten::convolution", "aten::_convolution", "aten::cudnn_convolution"})
-
-
-def _convolution_flops(shapes: Shapes) -> float:
-    """Return 2 × input pixels × weights, as of stride 1: inputs do not tell the stride."""
-    image, weight = shapes[0], shapes[1]
-    if len(image) != 4 or len(weight) != 4:
-        return 0.0
-    return 2.0 * image[0] * prod(image[2:]) * prod(weight)
+    if traced.name == CONVOLUTION_BACKWARD and len(traced.shapes) > 2:
+        work = shape_work(WorkKind.CONVOLUTION, traced.shapes[1:3], prod(traced.shapes[0]))
+        return None if work is None else (work.backward_flops, work.backward_elements)
+    kind = own_operators().work.get(traced.name, WorkKind.ELEMENTWISE)
+    work = shape_work(kind, traced.shapes)
+    return None if work is None else (work.flops, work.elements)

@@ -40,6 +40,7 @@ from predictor.replay.breakdown import (
     WAITING,
     part_names,
 )
+from predictor.traces.local_graph import TaskKind
 
 WIDTH, LEFT, RIGHT, ROW, GAP, TOP, BELOW = 1200, 150, 14, 15, 3, 30, 58
 CHARACTER = 6.2
@@ -71,18 +72,21 @@ class _Painted(NamedTuple):
     last: int
 
 
+THREAD = "thread"
 Rows = Sequence[tuple[int, str]]
 
 
 def picture_rows(*replays: Replayed) -> list[tuple[int, str]]:
-    """Return the rows that any of some replays keeps busy, by rank: GPU streams and collectives below the threads."""
+    """Return the rows that some replays keep busy, by rank, streams of the GPU below the threads of the host."""
     busy: dict[tuple[int, str], float] = {}
     for replay in replays:
-        for span in replay.replay.spans:
-            key = (span.rank, span.stream)
-            busy[key] = max(busy.get(key, 0.0), 0.0) + span.duration_us
+        for span, role in zip(replay.replay.spans, replay.step.roles, strict=True):
+            if role.kind is not TaskKind.WAIT:
+                key = (span.rank, span.stream)
+                busy[key] = busy.get(key, 0.0) + span.duration_us
     least = SMALLEST_SHARE * max(replay.step_us for replay in replays)
-    return sorted(key for key, us in busy.items() if us > least)[:MOST_ROWS]
+    shown = (key for key, us in busy.items() if us > least)
+    return sorted(shown, key=lambda key: (key[0], not key[1].startswith(THREAD), key[1]))[:MOST_ROWS]
 
 
 def timeline(replay: Replayed, rows: Rows, title: str, until_us: float) -> str:

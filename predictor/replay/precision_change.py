@@ -1,49 +1,34 @@
-"""Another precision of some operators: what they take in it is asked of a function, with its source."""
+"""Another precision of some operators, with their backward and with the casts that it needs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from fnmatch import fnmatchcase
 
 from predictor.base.errors import ConfigError, nearest
-from predictor.costs.cost import Cost
-from predictor.precision.operator_graph import Precision
-from predictor.replay.scaling import MOST_NAMES, matching
+from predictor.costs.cost import Cost, Source
+from predictor.precision.cost_sources import TracedTimes
+from predictor.precision.forward_graph import Inside, operator_graph, traced_times
+from predictor.precision.operator_graph import OperatorGraph, OperatorNode, Precision
+from predictor.precision.plan_time import Cast, Costs, casts_of, propagate
+from predictor.replay.scaling import matches, nothing_matches
 from predictor.replay.setting import Changed, Setting, Touched, counted
 from predictor.replay.traced_step import TracedStep
 from predictor.replay.traffic import with_costs
-from predictor.traces.local_graph import LocalGraph, TaskKind, TracedOperator
+from predictor.traces.local_graph import NO_OPERATOR, LocalGraph
 
-# What one call takes in a precision, kernels on a GPU or the thread on a CPU; None: not known.
-PrecisionCosts = Callable[[LocalGraph, TracedOperator, Precision], Cost | None]
-
-
-def no_costs(local: LocalGraph, traced: TracedOperator, precision: Precision) -> Cost | None:
-    """Know no operator in another precision."""
-    return None
+# Costs of a rank's operators in precisions, from its graph and the times of the graph's operators as traced.
+CostsOf = Callable[[LocalGraph, TracedTimes], Costs]
 
 
-def _outermost(step: TracedStep, setting: Setting) -> Iterator[tuple[int, int, TracedOperator]]:
-    """Yield the operators of a pattern that lie in no other one of it, and take time."""
-    selected = {(rank, position): operator for rank, position, operator in matching(step, setting)}
-    for (rank, position), operator in selected.items():
-        if operator.us > 0.0 and (rank, operator.parent) not in selected:
-            yield rank, position, operator
+def change_precision(step: TracedStep, setting: Setting, costs_of: CostsOf) -> Changed:
+    """Let operators compute in another precision, forward and backward.
 
-
-def _children(local: LocalGraph) -> dict[int, list[int]]:
-    children: dict[int, list[int]] = {}
-    for position, operator in enumerate(local.operators):
-        children.setdefault(operator.parent, []).append(position)
-    return children
-
-
-def change_precision(step: TracedStep, setting: Setting, costs_of: PrecisionCosts) -> Changed:
-    """Let operators compute in another precision, forward and backward; casts between them are not added.
-
-    An operator without a cost is asked for by the operators inside it.
+    Operators without a choice of their own compute as their inputs are. Casts inside of the changed operators are
+    replaced by those that their new precision needs.
 
     Raises:
-        ConfigError: no such precision, or operators that take time have no cost in it; the message names them.
+        ConfigError: no such precision, no operator that matches can compute in it, or a cost in it is not known.
     """
     if setting.multiplies or setting.value not in list(Precision):
         raise ConfigError(
@@ -51,47 +36,121 @@ def change_precision(step: TracedStep, setting: Setting, costs_of: PrecisionCost
             f"expected {', '.join(Precision)}"
         )
     precision = Precision(setting.value)
-    children = [_children(local) for local in step.ranks]
     places = step.places()
     costs: dict[int, Cost] = {}
-    missing: dict[str, float] = {}
-    asked = list(_outermost(step, setting))
-    timed = 0
-    while asked:
-        rank, position, operator = asked.pop()
-        local = step.ranks[rank]
-        cost = costs_of(local, operator, precision)
-        if cost is not None:
-            timed += 1
-            factor = cost * (1.0 / operator.us)
-            costs |= _scaled_by(step, [places[rank][task] for task in operator.tasks], factor)
-            continue
-        inside = [(rank, at, local.operators[at]) for at in children[rank].get(position, ())]
-        inside = [child for child in inside if child[2].us > 0.0]
-        if not inside:
-            missing[operator.name] = missing.get(operator.name, 0.0) + operator.us
-        asked += inside
-    if missing:
-        listed = ", ".join(sorted(missing, key=lambda name: -missing[name])[:MOST_NAMES])
-        raise ConfigError(
-            f"--set {setting.text}: no cost in {precision} is known for {listed}"
-            f"{' …' if len(missing) > MOST_NAMES else ''}; give costs measured in it with --costs, or choose other "
-            "operators"
-        )
-    if not costs:
-        raise ConfigError(f"--set {setting.text}: what matches {setting.pattern} takes no time")
+    changed = cast = 0
+    for rank, local in enumerate(step.ranks):
+        graph = operator_graph(local, precisions=tuple(Precision))
+        plan = {node.label: precision for node in _chosen(local, graph, setting, precision)}
+        rank_costs = _RankCosts(step, rank, places[rank], graph, costs_of)
+        try:
+            rank_costs.apply(propagate(graph, {}), propagate(graph, plan))
+        except ConfigError as error:
+            raise ConfigError(f"--set {setting.text}: {error}") from None
+        costs |= rank_costs.costs
+        changed += rank_costs.changed
+        cast += rank_costs.casts
+    if not changed:
+        raise ConfigError(f"--set {setting.text}: what matches {setting.pattern} computes in {precision} already")
     before = sum(step.tasks[position].duration_us for position in costs)
     after = sum(cost.us for cost in costs.values())
-    sources = sorted({cost.source for cost in costs.values()})
-    told = ", ".join(source.label for source in sources)
-    note = f"Times in {precision} are {told}; casts between precisions are not added."
-    return Changed(with_costs(step, costs), Touched(counted(timed, "call"), before, after, (note,)))
+    sources = ", ".join(source.label for source in sorted({cost.source for cost in costs.values()}))
+    note = f"Times in {precision} are {sources}; {counted(cast, 'cast')} between precisions included."
+    what = f"{counted(changed, 'call')}, forward and backward"
+    return Changed(with_costs(step, costs), Touched(what, before, after, (note,)))
 
 
-def _scaled_by(step: TracedStep, positions: list[int], factor: Cost) -> dict[int, Cost]:
-    """Return the costs of an operator's computing tasks, each with its share of the operator's time."""
-    return {
-        position: factor * step.tasks[position].duration_us
-        for position in positions
-        if step.roles[position].computes and step.roles[position].kind is not TaskKind.COPY
-    }
+def _chosen(local: LocalGraph, graph: OperatorGraph, setting: Setting, precision: Precision) -> Iterator[OperatorNode]:
+    """Yield the operators of a pattern (name, label, or what is around them) that can compute in a precision.
+
+    Raises:
+        ConfigError: nothing matches, or nothing of it can.
+    """
+    meant = [node for node in graph.nodes if _matches(setting.pattern, local, node)]
+    if not meant:
+        raise nothing_matches(setting, "operator of a forward pass", {node.name for node in graph.nodes})
+    able = [node for node in meant if precision in node.choices]
+    if not able:
+        choices = {choice for node in meant for choice in node.choices}
+        listed = f"its choices are {', '.join(sorted(choices))}" if choices else "it computes as its inputs are"
+        raise ConfigError(f"--set {setting.text}: {meant[0].name} cannot compute in {precision}; {listed}")
+    yield from able
+
+
+def _matches(pattern: str, local: LocalGraph, node: OperatorNode) -> bool:
+    if fnmatchcase(node.label, pattern):
+        return True
+    at = node.forward
+    while at != NO_OPERATOR:
+        if matches(pattern, local.operators[at]):
+            return True
+        at = local.operators[at].parent
+    return False
+
+
+class _RankCosts:
+    """Costs of the tasks of one rank whose operators change, by position in the replay."""
+
+    def __init__(
+        self, step: TracedStep, rank: int, places: dict[int, int], graph: OperatorGraph, costs_of: CostsOf
+    ) -> None:
+        """Read the graph; nothing is changed yet."""
+        self._step, self._places, self._graph = step, places, graph
+        self._local = step.ranks[rank]
+        self._inside = Inside.of(self._local)
+        self._times = traced_times(self._local, graph)
+        self._costs_of = costs_of(self._local, self._times)
+        self.costs: dict[int, Cost] = {}
+        self.changed = 0
+        self.casts = 0
+
+    def apply(self, before: Sequence[Precision], after: Sequence[Precision]) -> None:
+        """Change the operators whose precision differs, and add the casts between.
+
+        Raises:
+            ConfigError: a cost is not known.
+        """
+        different = {at for at, (old, new) in enumerate(zip(before, after, strict=True)) if old is not new}
+        for at in sorted(different):
+            node = self._graph.nodes[at]
+            self.changed += 1
+            forward_us = self._times.us(node.label, "forward")
+            backward_us = self._times.us(node.label, "backward")
+            if forward_us:
+                self._scale([node.forward], self._costs_of.forward(node, after[at]) * (1.0 / forward_us))
+            if backward_us:
+                self._scale(node.backward, self._costs_of.backward(node, after[at]) * (1.0 / backward_us))
+        known = set(casts_of(self._graph, before))
+        for cast in casts_of(self._graph, after):
+            reads_anew = not different.isdisjoint((*cast.consumers, *([cast.producer] if cast.is_weight else [])))
+            if reads_anew or cast not in known:
+                self._add(cast)
+
+    def _scale(self, operators: Sequence[int], factor: Cost) -> None:
+        """Give the computing tasks of operators their share of a new cost; casts inside of them take no time."""
+        casts = {
+            task for cast in self._inside.casts(self._local, operators) for task in self._local.operators[cast].tasks
+        }
+        for operator in operators:
+            for task in self._computing(operator):
+                us = 0.0 if task in casts else self._step.tasks[self._places[task]].duration_us
+                self.costs[self._places[task]] = factor * us
+
+    def _computing(self, operator: int) -> list[int]:
+        tasks = self._local.operators[operator].tasks
+        return [task for task in tasks if self._step.roles[self._places[task]].computes]
+
+    def _add(self, cast: Cast) -> None:
+        """Add a cast's time where it runs: before its first reader, or behind that reader's backward."""
+        readers: Iterable[int] = [cast.producer] if cast.is_weight else cast.consumers
+        for reader in readers:
+            node = self._graph.nodes[reader]
+            operators = [node.forward] if cast.step_pass == "forward" else node.backward
+            tasks = [task for operator in operators for task in self._computing(operator)]
+            if tasks:
+                position = self._places[tasks[0] if cast.step_pass == "forward" else tasks[-1]]
+                us = self._step.tasks[position].duration_us
+                now = self.costs.get(position, Cost(us, us, us, Source.MEASURED))
+                self.costs[position] = now + self._costs_of.cast(cast.cast_from, cast.cast_to, cast.numel)
+                self.casts += 1
+                return

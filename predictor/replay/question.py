@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from predictor.base.errors import ConfigError
 from predictor.replay.answer import ReplayAnswer, answered
-from predictor.replay.changes import Means
-from predictor.replay.precision_change import PrecisionCosts, no_costs
+from predictor.replay.changes import AS_THE_TRACE_SAYS, Means
 from predictor.replay.traced_step import TracedStep, joined
 from predictor.timeline.graph import GraphError
 from predictor.traces.build_graph import local_graph
@@ -24,13 +23,13 @@ class ReplayQuestion:
         traces: files, folders or patterns; one trace for each rank.
         step: which of the traced steps, counted from 0; None: as ``choose_step`` chooses.
         changes: in their order.
-        system: published system that the trace was recorded on; None: as the trace says.
+        means: what the changes may ask.
     """
 
     traces: Sequence[str]
     step: int | None = None
     changes: Sequence[str] = ()
-    system: str | None = None
+    means: Means = AS_THE_TRACE_SAYS
 
 
 def traced_step(question: ReplayQuestion) -> tuple[TracedStep, list[str]]:
@@ -45,7 +44,7 @@ def traced_step(question: ReplayQuestion) -> tuple[TracedStep, list[str]]:
     return joined(graph), [*notes, *graph.notes]
 
 
-def answer(question: ReplayQuestion, costs_of: PrecisionCosts = no_costs) -> ReplayAnswer:
+def answer(question: ReplayQuestion) -> ReplayAnswer:
     """Replay the step, and again with the changes.
 
     Raises:
@@ -53,6 +52,6 @@ def answer(question: ReplayQuestion, costs_of: PrecisionCosts = no_costs) -> Rep
     """
     step, notes = traced_step(question)
     try:
-        return answered(step, question.changes, Means(question.system, costs_of), notes)
+        return answered(step, question.changes, question.means, notes)
     except GraphError as error:
         raise ConfigError(f"{', '.join(question.traces)}: {error}") from None

@@ -17,7 +17,7 @@ from predictor.base.errors import ConfigError
 from predictor.base.files import write_whole
 from predictor.base.read_yaml import first_problem
 from predictor.replay.breakdown import traffic_of
-from predictor.replay.known_operators import dtype_of, known_around, known_call
+from predictor.replay.known_operators import known_around, known_call, precision_of
 from predictor.replay.traced_step import ADDED, TracedStep, pass_of
 from predictor.traces.closed import Closed, RecordError
 from predictor.traces.local_graph import NO_OPERATOR, OperatorPass, TracedOperator
@@ -111,7 +111,7 @@ def _times(traced: TracedOperator, samples_us: Sequence[float]) -> TracedOperato
         step_pass=traced.step_pass,
         shapes=traced.shapes,
         dtypes=traced.dtypes,
-        precision=dtype_of(traced)[0],
+        precision=precision_of(traced).value,
         samples_us=tuple(samples_us),
     )
 

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from predictor.base.errors import ConfigError, nearest
 from predictor.replay.setting import Changed, Setting, Touched, counted
 from predictor.replay.traced_step import ADDED, Role, TracedStep, operators
-from predictor.traces.local_graph import NO_OPERATOR, EdgeKind, LocalGraph, TaskKind, TracedOperator
+from predictor.traces.local_graph import EdgeKind, LocalGraph, TaskKind, TracedOperator
 
 ON_DEVICE = frozenset({TaskKind.KERNEL, TaskKind.COPY, TaskKind.COLLECTIVE})
 MOST_NAMES = 6
@@ -44,7 +44,9 @@ def matches(pattern: str, operator: TracedOperator) -> bool:
 
 
 def matching(step: TracedStep, setting: Setting) -> list[tuple[int, int, TracedOperator]]:
-    """Return the operators of a pattern with their backward ones, each with rank and position.
+    """Return the operators of a pattern with those inside and their backward ones, each with rank and position.
+
+    Operators come by their start, so those around and forward ones come first.
 
     Raises:
         ConfigError: there are none; the message says the nearest names.
@@ -52,8 +54,7 @@ def matching(step: TracedStep, setting: Setting) -> list[tuple[int, int, TracedO
     chosen: list[set[int]] = [set() for _ in step.ranks]
     selected = []
     for rank, position, operator in operators(step):
-        tied = operator.forward != NO_OPERATOR and operator.forward in chosen[rank]
-        if tied or matches(setting.pattern, operator):
+        if operator.parent in chosen[rank] or operator.forward in chosen[rank] or matches(setting.pattern, operator):
             chosen[rank].add(position)
             selected.append((rank, position, operator))
     if not selected:
@@ -91,10 +92,12 @@ def change_operators(step: TracedStep, setting: Setting) -> Changed:
             if removes or _computes(step.roles[places[rank][task]])
         }
     )
-    names = {operator.name for *_, operator in selected}
+    members = {(rank, position) for rank, position, _ in selected}
+    outer = [operator.name for rank, _, operator in selected if (rank, operator.parent) not in members]
+    names = set(outer)
     if not any(step.tasks[position].duration_us for position in positions):
         raise ConfigError(f"--set {setting.text}: {', '.join(sorted(names)[:MOST_NAMES])} ran nothing that takes time")
-    what = f"{counted(len(selected), 'call')} of {counted(len(names), 'operator')}"
+    what = f"{counted(len(outer), 'call')} of {counted(len(names), 'operator')}, forward and backward"
     return touched(step, scaled(step, positions, factor), positions, what)
 
 

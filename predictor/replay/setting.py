@@ -106,7 +106,8 @@ class Changed(NamedTuple):
 def parse_setting(text: str) -> Setting:
     """Return what a ``--set`` asks for; that its key is known is checked where changes are listed.
 
-    ``operator:aten::*=remove`` has the pattern ``aten::*``: a removal takes no ``*=``.
+    ``operator:aten::*=remove`` has the pattern ``aten::*``, as only a number can stand behind ``*=``. KEY=x0.5 is the
+    same as KEY*=0.5, also behind a pattern that ends in ``*``.
 
     Raises:
         ConfigError: it has no such form.
@@ -117,6 +118,8 @@ def parse_setting(text: str) -> Setting:
     pattern, multiplies, value = form["pattern"] or "", form["sign"] == "*=", form["value"].strip()
     if multiplies and pattern and not _is_number(value):
         pattern, multiplies = f"{pattern}*", False
+    if value[:1] in ("x", "×"):
+        multiplies, value = True, value[1:]
     return Setting(text, form["key"], pattern, multiplies, value)
 
 

@@ -8,11 +8,13 @@ from predictor.replay.answer import ReplayAnswer, Replayed
 from predictor.replay.breakdown import PRINTED, RankParts
 from predictor.replay.collectives import CollectiveTotals, collective_totals
 from predictor.replay.critical import PathShare
-from predictor.report.text import TITLE, duration, milliseconds, wrapped
+from predictor.report.text import TITLE, duration, wrapped
 
 TOP = 10
-LABEL, NUMBER, SHARE = 40, 11, 9
+NUMBER, SHARE = 11, 9
+LONG_US = 1e5  # of a step that is told to a tenth of a millisecond
 WIDEST_NAME = 60
+SMALLEST_PART = 1e-4
 
 
 def render(answer: ReplayAnswer, width: int = 100, top: int = TOP) -> str:
@@ -83,9 +85,19 @@ def _columns(labels: Sequence[str], columns: Sequence[Sequence[str]]) -> list[st
     ]
 
 
+def in_ms(us: float, step_us: float, sign: str = "") -> str:
+    """Return milliseconds with as many digits as the step asks for, a dash for less than a rounding error.
+
+    >>> in_ms(1234.5, 2e6), in_ms(1234.5, 5e4), in_ms(-0.2, 5e4, sign="+")
+    ('1.2', '1.234', '-')
+    """
+    digits = 1 if step_us >= LONG_US else 3
+    return f"{us / 1e3:{sign},.{digits}f}" if abs(us) >= 0.5 * 10 ** (3 - digits) else "-"
+
+
 def shown_parts(parts: Sequence[RankParts]) -> list[str]:
-    """Return the parts of the step that any rank has."""
-    return [name for name in PRINTED if any(part.parts[name] > 0.05 for part in parts)]
+    """Return the parts that any rank spends a ten-thousandth of its step in, or more."""
+    return [name for name in PRINTED if any(part.parts[name] > SMALLEST_PART * part.step_us for part in parts)]
 
 
 def _parts(answer: ReplayAnswer, width: int) -> list[str]:
@@ -96,12 +108,17 @@ def _parts(answer: ReplayAnswer, width: int) -> list[str]:
     names = shown_parts(before.parts)
     critical = before.parts[before.critical_rank]
     labels = ["ms", *names, "step"]
-    share = ["share*", *(f"{critical.parts[name] / before.step_us:.1%}" for name in names), "100.0%"]
+    many = len(before.parts) > 1
+    share = [
+        "share*" if many else "share",
+        *(f"{critical.parts[name] / before.step_us:.1%}" for name in names),
+        "100.0%",
+    ]
     ranks = [
         [
-            f"rank {local.rank}" + ("*" if at == before.critical_rank else ""),
-            *(milliseconds(part.parts[name]) for name in names),
-            milliseconds(part.step_us),
+            f"rank {local.rank}" + ("*" if many and at == before.critical_rank else ""),
+            *(in_ms(part.parts[name], before.step_us) for name in names),
+            in_ms(part.step_us, before.step_us),
         ]
         for at, (local, part) in enumerate(zip(before.step.ranks, before.parts, strict=True))
     ]
@@ -115,12 +132,16 @@ def _parts(answer: ReplayAnswer, width: int) -> list[str]:
 
 def _before_and_after(answer: ReplayAnswer) -> list[str]:
     before, after = answer.before, answer.shown
-    pair = [replay.parts[replay.critical_rank] for replay in (before, after)]
+    rank = after.critical_rank
+    pair = [replay.parts[rank] for replay in (before, after)]
     names = shown_parts(pair)
-    labels = ["ms, rank that ends the step", *names, "step"]
+    labels = [f"ms, rank {after.step.ranks[rank].rank}", *names, "step"]
     columns = [["before", "after", "change"]]
     rows = [[part.parts[name] for part in pair] for name in names] + [[before.step_us, after.step_us]]
-    columns += [[milliseconds(old), milliseconds(new), f"{(new - old) / 1e3:+,.1f}"] for old, new in rows]
+    columns += [
+        [in_ms(old, after.step_us), in_ms(new, after.step_us), in_ms(new - old, after.step_us, sign="+")]
+        for old, new in rows
+    ]
     return _columns(labels, list(zip(*columns, strict=True)))
 
 
@@ -146,14 +167,16 @@ def _sentences(answer: ReplayAnswer) -> list[str]:
     shown = answer.shown
     parts = shown.parts[shown.critical_rank]
     lines = [bottleneck(answer)]
+    if answer.after is not None and shown.critical_rank != answer.before.critical_rank:
+        ended = answer.before.step.ranks[answer.before.critical_rank].rank
+        lines.append(f"Rank {shown.step.ranks[shown.critical_rank].rank} ends the step; before it was rank {ended}.")
     whole = parts.exposed_us + parts.hidden_us
     if whole:
-        exposed = (
-            f"{milliseconds(parts.exposed_us)} ms of it exposed ({parts.exposed_us / shown.step_us:.1%} of the step)"
-        )
-        lines.append(f"Traffic: {milliseconds(whole)} ms, {exposed}.")
+        share = parts.exposed_us / shown.step_us
+        exposed = f"{in_ms(parts.exposed_us, shown.step_us)} ms of it exposed ({share:.1%} of the step)"
+        lines.append(f"Traffic: {in_ms(whole, shown.step_us)} ms, {exposed}.")
     if answer.after is None:
-        lines.append("* the rank that ends the step.")
+        lines += ["* the rank that ends the step."] if len(shown.parts) > 1 else []
     return lines
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -10,7 +10,15 @@ from predictor.costs.cost import Cost, Source
 from predictor.timeline.graph import GraphReplay, GraphTask, replay_graph
 from predictor.timeline.spans import Span
 from predictor.traces.global_graph import GlobalGraph
-from predictor.traces.local_graph import NO_OPERATOR, LocalGraph, OperatorPass, TaskKind, TracedOperator
+from predictor.traces.local_graph import (
+    NO_OPERATOR,
+    Collective,
+    EdgeKind,
+    LocalGraph,
+    OperatorPass,
+    TaskKind,
+    TracedOperator,
+)
 
 ADDED = -1
 
@@ -48,6 +56,9 @@ class TracedStep:
             position of its transfer, which begins when all have arrived.
         starts_us: of every rank's step, after the first rank's.
         costs: of tasks whose time is no longer a measured one, by position.
+        added: collectives of a change, by position; their ``task`` is ADDED.
+        replaced: positions of the collectives that they stand for.
+        overlaps: buckets are reduced beside the backward pass, where it was not changed otherwise.
     """
 
     ranks: Sequence[LocalGraph]
@@ -57,6 +68,9 @@ class TracedStep:
     arrivals: Mapping[int, int] = field(default_factory=dict)
     starts_us: Sequence[float] = (0.0,)
     costs: Mapping[int, Cost] = field(default_factory=dict)
+    added: Mapping[int, Collective] = field(default_factory=dict)
+    replaced: Collection[int] = frozenset()
+    overlaps: bool = True
 
     def entry(self, position: int) -> int:
         """Return the task that waits for what a collective needs of its own rank: its arrival where it has one."""
@@ -165,7 +179,43 @@ def joined(graph: GlobalGraph) -> TracedStep:
     }
     starts = [graph.start(local.rank) for local in graph.ranks]
     measured_us = max(start + local.step_us for start, local in zip(starts, graph.ranks, strict=True))
-    return TracedStep(graph.ranks, graph.tasks, roles, measured_us, arrivals, starts)
+    return TracedStep(graph.ranks, _with_all_reductions(graph), roles, measured_us, arrivals, starts)
+
+
+def _with_all_reductions(graph: GlobalGraph) -> list[GraphTask]:
+    """Return the tasks, those that wait for a reduction of gradients waiting for all that ended before it too.
+
+    DistributedDataParallel waits for each of its buckets; the last to end is the one that is seen.
+    """
+    tasks = list(graph.tasks)
+    for local in graph.ranks:
+        reducing = [c.task for c in local.collectives if c.gradients]
+        ended = {at: local.tasks[at].start_us + local.tasks[at].duration_us for at in reducing}
+        for at, traced in enumerate(local.tasks):
+            seen = [edge.task for edge in traced.after if edge.kind is EdgeKind.SYNC and edge.task in ended]
+            if not seen or at in ended:
+                continue
+            last = max(ended[before] for before in seen)
+            others = [before for before in reducing if before not in seen and ended[before] <= last]
+            position = graph.position(local.rank, at)
+            tasks[position] = waiting_also(tasks[position], [graph.position(local.rank, before) for before in others])
+    return tasks
+
+
+def waiting_also(task: GraphTask, others: Sequence[int]) -> GraphTask:
+    """Return a task that also waits for others."""
+    extra = [position for position in dict.fromkeys(others) if position not in task.after]
+    if not extra:
+        return task
+    lags = (*(task.lags_us or (0.0,) * len(task.after)), *(0.0,) * len(extra))
+    return task._replace(after=(*task.after, *extra), lags_us=lags)
+
+
+def no_longer_waiting(task: GraphTask, others: Collection[int]) -> GraphTask:
+    """Return a task that does not wait for others."""
+    kept = [number for number, position in enumerate(task.after) if position not in others]
+    lags = tuple(task.lags_us[number] for number in kept) if task.lags_us else ()
+    return task._replace(after=tuple(task.after[number] for number in kept), lags_us=lags)
 
 
 def measured_spans(step: TracedStep) -> list[Span]:

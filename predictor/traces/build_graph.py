@@ -13,7 +13,7 @@ from predictor.traces.collectives_of import collectives_of
 from predictor.traces.drafts import ROOT, Drafts
 from predictor.traces.events import RankTrace
 from predictor.traces.host_tasks import add_thread, merged
-from predictor.traces.host_threads import Thread, read_thread
+from predictor.traces.host_threads import Thread, read_thread, split
 from predictor.traces.launches import ties
 from predictor.traces.local_graph import NO_OPERATOR, EdgeKind, LocalGraph
 from predictor.traces.operator_tasks import traced_operators
@@ -21,10 +21,10 @@ from predictor.traces.operators import OperatorTable, operator_table
 from predictor.traces.step_events import StepEvents, step_events
 from predictor.traces.steps import choose_step
 from predictor.traces.stream_edges import StreamEdges, add_stream_edges
-from predictor.traces.streams import add_streams, typical_latencies
+from predictor.traces.streams import add_streams, submissions, typical_latencies
 from predictor.traces.synchronization import Synchronization, Synchronizer, waiting_calls
 from predictor.traces.wakes import idle_by_wakes
-from predictor.traces.workers import add_worker_edges, add_workers, waits_for_workers
+from predictor.traces.workers import add_worker_edges, add_workers, join_workers, waits_for_workers
 
 
 def local_graph(trace: RankTrace, step: int | None = None) -> LocalGraph:
@@ -45,11 +45,15 @@ def local_graph(trace: RankTrace, step: int | None = None) -> LocalGraph:
     drafts = Drafts(max(events.main_row, 0), events.label)
     streams = add_streams(drafts, trace, events, lanes)
     workers = add_workers(drafts, trace, events)
-    synchronization = Synchronizer(trace, events, drafts, streams).read()
-    _add_threads(drafts, trace, events, threads, table, synchronization)
-    add_worker_edges(drafts, trace, events, workers)
     latencies = typical_latencies(trace, events)
-    edges = add_stream_edges(drafts, trace, events, streams, synchronization.stream_waits, latencies)
+    given = submissions(drafts, trace, events, streams, latencies)
+    launchers = {task: trace.events[events.launched_by[drafts.tasks[task].event]].row for task in given}
+    for thread in threads:
+        thread.segments = split(thread.segments, (us for task, us in given.items() if launchers[task] == thread.row))
+    synchronization = Synchronizer(trace, events, drafts, streams, given).read()
+    _add_threads(drafts, trace, events, threads, table, workers, synchronization)
+    add_worker_edges(drafts, trace, events, workers)
+    edges = add_stream_edges(drafts, trace, events, streams, synchronization.stream_waits, given, latencies)
     for task in range(1, len(drafts.tasks)):
         if not drafts.tasks[task].after and drafts.tasks[task].start_us:
             drafts.wait(task, ROOT, EdgeKind.ROW)
@@ -71,11 +75,12 @@ def _add_threads(
     step: StepEvents,
     threads: Sequence[Thread],
     table: OperatorTable,
+    workers: Sequence[int],
     synchronization: Synchronization,
 ) -> None:
     """Add the tasks of all threads, then what they waited for of each other and of the GPU."""
     woken = idle_by_wakes(trace.events, step, threads)
-    for_workers = waits_for_workers(drafts, trace, step, threads)
+    for_workers = waits_for_workers(drafts, trace, step, threads, table)
     after_waits = []
     for thread in threads:
         row = thread.row
@@ -83,9 +88,11 @@ def _add_threads(
         after_waits += add_thread(drafts, trace.events, table, thread, idle)
     for task, wait in after_waits:
         for before in wait.after:
-            drafts.wait(task, before, EdgeKind.SYNC)
+            drafts.wait(task, before, EdgeKind.SYNC, 0.0)
         for row in wait.threads:
             drafts.wait(task, drafts.last_by(row, wait.end_us), EdgeKind.WAKE)
+    waited = {task for waits in for_workers.values() for wait in waits for task in wait.after}
+    join_workers(drafts, trace, step, table, [task for task in workers if task not in waited])
 
 
 def _own_gpu_tasks(drafts: Drafts, step: StepEvents, table: OperatorTable) -> None:
@@ -108,6 +115,7 @@ def _facts(
         "carried_us": max(step.carried_us.values(), default=0.0),
         "unexplained_gpu_starts": edges.unexplained,
         "unexplained_gpu_us": round(edges.unexplained_us, 3),
+        "contended_gpu_starts": edges.contended,
         "inferred_events": edges.inferred,
         "waits_for_unknown": synchronization.unknown,
         "unlaunched_gpu_tasks": sum(
@@ -131,7 +139,7 @@ def _finished(
     tasks = [task._replace(row=place[task.row]) for task in drafts.in_order()]
     by_kind = Counter(task.kind.value for task in tasks)
     operators = traced_operators(trace, step, table, tasks)
-    collectives = collectives_of(trace, step, tasks, operators)
+    collectives = collectives_of(trace, step, table, tasks, operators)
     return LocalGraph(
         rank=trace.rank or 0,
         world_size=trace.world_size or 1,

@@ -3,7 +3,8 @@
 Every rank stamps its events by its own clock. Two facts of a collective compare these clocks. All ranks end it at about
 the same time, so the median difference of their ends estimates how far their clocks are apart. And no rank can end it
 before the last one has started, so every collective bounds that difference from both sides; an estimate outside these
-bounds is moved to the nearest.
+bounds is moved to the nearest. Where the recorded clocks are within the scatter of the differences, they are taken as
+recorded: ranks of one host share a clock.
 
 Sources: alignment of the ranks' clocks by what one rank can only do after another: dPRO (Hu et al. 2022,
 arXiv:2205.02473), whose global dataflow graph QSync (Zhao et al. 2024, arXiv:2407.02327) replays. Bounds on an offset
@@ -19,6 +20,7 @@ from math import inf
 from statistics import median
 from typing import NamedTuple
 
+TELLING = 3.0  # scatters by which an estimate must differ from the recorded clock to be told from it
 ROUNDS = 4  # of improving all clocks against each other; two ranks are done after the first
 
 
@@ -85,6 +87,9 @@ def compare_clocks(begins_us: Mapping[int, float], meetings: Sequence[Meeting]) 
     for _ in range(ROUNDS):
         _improve(shifts, compared, reference)
     for _ in range(ROUNDS):
+        _keep_within_bounds(shifts, firm, reference)
+    recorded = {rank: begin - begins_us[reference] for rank, begin in begins_us.items()}
+    if _take_as_recorded(shifts, recorded, compared, firm):
         _keep_within_bounds(shifts, firm, reference)
     return _clocks(shifts, placed, compared, firm, begins_us)
 
@@ -163,6 +168,24 @@ def _keep_within_bounds(shifts: dict[int, float], meetings: Sequence[Meeting], r
             low, high = _bounds(shifts, [meeting for meeting in meetings if rank in meeting.ranks])[rank]
             if low <= high:
                 shifts[rank] = min(max(shifts[rank], low), high)
+
+
+def _take_as_recorded(
+    shifts: dict[int, float], recorded: Mapping[int, float], compared: Sequence[Meeting], firm: Sequence[Meeting]
+) -> bool:
+    """Take the recorded shifts of clocks whose estimate cannot tell them from the recorded; tell whether there are any.
+
+    Distances are from the median of a collective's ends, so between two ranks they scatter twice as far.
+    """
+    bounds = _bounds(shifts, firm)
+    taken = {}
+    for rank, values in _distances(shifts, compared).items():
+        low, high = bounds.get(rank, (-inf, inf))
+        scatter = TELLING * 2.0 * median(map(abs, values))
+        if low <= recorded[rank] <= high and 0.0 < abs(shifts[rank] - recorded[rank]) <= scatter:
+            taken[rank] = recorded[rank]
+    shifts.update(taken)
+    return bool(taken)
 
 
 def _bounds(shifts: Mapping[int, float], meetings: Iterable[Meeting]) -> dict[int, tuple[float, float]]:

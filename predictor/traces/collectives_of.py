@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from predictor.traces.collective_names import collective_name
 from predictor.traces.events import UNKNOWN, RankTrace
 from predictor.traces.local_graph import NO_OPERATOR, Collective, TaskKind, TracedOperator, TracedTask
-from predictor.traces.operators import GRADIENT
+from predictor.traces.operators import GRADIENT, OperatorTable
 from predictor.traces.step_events import StepEvents
 
 NAME, GROUP, RANKS, SIZE = "Collective name", "Process Group Name", "Process Group Ranks", "Group size"
@@ -20,58 +20,63 @@ BYTES = {
     "bool": 1, "half": 2, "c10::half": 2, "bfloat16": 2, "c10::bfloat16": 2, "byte": 1, "char": 1, "float32": 4,
     "float16": 2, "float64": 8, "int64": 8, "int32": 4, "int8": 1, "uint8": 1, "float8_e4m3fn": 1, "float8_e5m2": 1,
 }  # fmt: skip
-COMMUNICATES = re.compile(r"^(nccl|rccl|gloo|mpi|ucc|c10d):")
+REDUCES = frozenset({"all_reduce", "reduce_scatter", "reduce"})
+COMMUNICATES = re.compile(r"(nccl|rccl|gloo|mpi|ucc|c10d):|record_param_comms")
 
 
 def collectives_of(
-    trace: RankTrace, step: StepEvents, tasks: Sequence[TracedTask], operators: Sequence[TracedOperator]
+    trace: RankTrace,
+    step: StepEvents,
+    table: OperatorTable,
+    tasks: Sequence[TracedTask],
+    operators: Sequence[TracedOperator],
 ) -> list[Collective]:
-    """Return the collectives of a step, by start."""
+    """Return the collectives of a step, by start.
+
+    Args:
+        trace: of a rank.
+        step: of it.
+        table: the step's operators, as events.
+        tasks: of the step, in their order.
+        operators: likewise.
+    """
+    described = {}
+    for number, task in enumerate(tasks):
+        if task.kind is TaskKind.COLLECTIVE and task.event != UNKNOWN:
+            described[number] = _described(trace, step, table, task)
+    names = {number: collective_name(_text(says[NAME])) for number, says in described.items()}
+    buckets = _gradients(tasks, names, operators)
     result = []
     orders: Counter[str] = Counter()
-    buckets = _gradients(tasks, operators)
-    for number, task in enumerate(tasks):
-        if task.kind is not TaskKind.COLLECTIVE or task.event == UNKNOWN:
-            continue
-        says = _described(trace, step, task, operators)
+    for number, says in described.items():
         group = _text(says.get(GROUP))
         result.append(
             Collective(
                 task=number,
-                name=collective_name(_text(says.get(NAME)) or _title(trace, task, operators)),
+                name=names[number],
                 group=group,
                 group_ranks=_ranks(says.get(RANKS)) or tuple(trace.groups.get(group, ())),
                 size_bytes=_size_bytes(says),
                 order=orders[group],
-                gradients=buckets.get(task.operator, ()),
+                gradients=buckets.get(tasks[number].operator, ()),
             )
         )
         orders[group] += 1
     return result
 
 
-def _described(
-    trace: RankTrace, step: StepEvents, task: TracedTask, operators: Sequence[TracedOperator]
-) -> Mapping[str, object]:
-    """Return the arguments that describe a collective: its own, then those of the operators around its launch."""
+def _described(trace: RankTrace, step: StepEvents, table: OperatorTable, task: TracedTask) -> dict[str, object]:
+    """Return the arguments that describe a collective: its own, then those of the events around its launch."""
     says = dict(trace.events[task.event].args)
-    operator = task.operator
-    while operator != NO_OPERATOR:
-        for key, value in trace.events[operators[operator].event].args.items():
-            says.setdefault(key, value)
-        operator = operators[operator].parent
+    frame = step.launched_by.get(task.event, UNKNOWN)
+    while frame != UNKNOWN:
+        event = trace.events[frame]
+        if COMMUNICATES.match(event.name):
+            for key, value in {NAME: event.name, **event.args}.items():
+                says.setdefault(key, value)
+        frame = table.around.get(frame, UNKNOWN)
+    says.setdefault(NAME, task.name)
     return says
-
-
-def _title(trace: RankTrace, task: TracedTask, operators: Sequence[TracedOperator]) -> str:
-    """Return the name that says best which collective it is: an operator's or annotation's around it, or its own."""
-    operator = task.operator
-    while operator != NO_OPERATOR:
-        for name in (operators[operator].name, *reversed(operators[operator].scope)):
-            if COMMUNICATES.match(name):
-                return name
-        operator = operators[operator].parent
-    return task.name
 
 
 def _text(value: object) -> str:
@@ -112,19 +117,22 @@ def _tensor_bytes(dims: object, types: object) -> list[int]:
     return sizes
 
 
-def _gradients(tasks: Sequence[TracedTask], operators: Sequence[TracedOperator]) -> dict[int, tuple[int, ...]]:
-    """Return, by the operator that gave a collective during the backward pass, the operators whose gradients it has.
+def _gradients(
+    tasks: Sequence[TracedTask], names: Mapping[int, str], operators: Sequence[TracedOperator]
+) -> dict[int, tuple[int, ...]]:
+    """Return, by the operator that gave a bucket, the operators whose gradients are in it.
 
-    These are the accumulations of gradients since the collective before it: a bucket is reduced once it is full.
+    A bucket is reduced in the backward pass once it is full, so it has the gradients accumulated since the one before.
     """
-    rows: defaultdict[int, list[int]] = defaultdict(list)
-    givers = {task.operator for task in tasks if task.kind is TaskKind.COLLECTIVE and task.operator != NO_OPERATOR}
+    givers = {tasks[number].operator for number, name in names.items() if name in REDUCES} - {NO_OPERATOR}
     buckets: dict[int, tuple[int, ...]] = {}
+    gradients: list[int] = []
     for number, operator in enumerate(operators):
         if operator.step_pass != "backward":
             continue
-        if operator.name.startswith(GRADIENT):
-            rows[0].append(number)
-        if number in givers and rows[0]:
-            buckets[number] = tuple(rows.pop(0))
+        if operator.name.endswith(GRADIENT) and "evaluate_function" not in operator.name:
+            gradients.append(number)
+        if number in givers and gradients:
+            buckets[number] = tuple(gradients)
+            gradients = []
     return buckets

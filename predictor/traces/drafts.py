@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from dataclasses import dataclass, field
 
@@ -59,6 +59,18 @@ class Drafts:
         """Return the last task of a row that has ended by a time, or ROOT."""
         place = bisect_right(self._ends[row], time_us) if row in self._ends else 0
         return self.rows[row][place - 1] if place else ROOT
+
+    def first_from(self, row: int, time_us: float) -> int:
+        """Return the first task of a row that starts at a time or later, or ROOT."""
+        rows = self.rows.get(row, [])
+        place = bisect_left(rows, time_us, key=lambda task: self.tasks[task].start_us)
+        return rows[place] if place < len(rows) else ROOT
+
+    def runs(self, row: int, time_us: float) -> bool:
+        """Return whether a task of a row runs before and after a time."""
+        rows = self.rows.get(row, [])
+        place = bisect_left(rows, time_us, key=lambda task: self.tasks[task].start_us) - 1
+        return place >= 0 and self.tasks[rows[place]].end_us > time_us
 
     def wait(self, task: int, before: int, kind: EdgeKind, at_most_us: float | None = None) -> bool:
         """Let a task wait for another one; return whether it started as soon as the edge allows.

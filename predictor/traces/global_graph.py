@@ -17,7 +17,7 @@ from typing import NamedTuple
 from predictor.timeline.graph import GraphTask
 from predictor.traces.clocks import Clock, Meeting, compare_clocks
 from predictor.traces.closed import RecordError
-from predictor.traces.local_graph import LocalGraph
+from predictor.traces.local_graph import EdgeKind, LocalGraph
 from predictor.traces.local_replay import graph_tasks_of
 from predictor.traces.matching import MESSAGE, MESSAGES, Call, match_collectives, waits_for_all
 
@@ -116,6 +116,7 @@ def global_graph(locals_: Sequence[LocalGraph], *, sizes_agree: bool = True) -> 
         RecordError: there is no rank, two are of one number, or they run different collectives.
     """
     ranks, notes = _numbered(locals_)
+    notes += _step_notes(ranks)
     by_rank = {local.rank: local for local in ranks}
     calls, unmatched = match_collectives(ranks, sizes_agree=sizes_agree)
     meetings = [_meeting(call, by_rank) for call in calls]
@@ -181,8 +182,12 @@ def _rank_tasks(
         start: position of the start of its step; () where it starts first.
     """
     occupied: set[str] = set()
+    buckets = waits_for_buckets(local)
     for at, task in enumerate(graph_tasks_of(local)):
         after, lags = tuple([ends[before] for before in task.after]), task.lags_us
+        if at in buckets:
+            after += tuple([ends[before] for before in buckets[at]])
+            lags = (*(lags or (0.0,) * len(task.after)), *(0.0,) * len(buckets[at]))
         if start and not after and (task.stream not in occupied or not task.is_exclusive):
             after, lags = start, ()
         if task.is_exclusive:
@@ -192,6 +197,26 @@ def _rank_tasks(
             task = task._replace(duration_us=transfers[at])
             after, lags = (ends[at] - 1,), ()
         yield task._replace(rank=local.rank, after=after, lags_us=lags)
+
+
+def waits_for_buckets(local: LocalGraph) -> dict[int, tuple[int, ...]]:
+    """Return, by task that waits for a bucket of gradients, the buckets that it waits for unseen.
+
+    DistributedDataParallel waits for all buckets, and a trace shows that of the last to end. With other times another
+    one may be the last (torch/csrc/distributed/c10d/reducer.cpp, ``Reducer::finalize_backward``).
+    """
+    ends = {
+        call.task: local.tasks[call.task].start_us + local.tasks[call.task].duration_us
+        for call in local.collectives
+        if call.gradients
+    }
+    waits = {}
+    for at, task in enumerate(local.tasks):
+        seen = {edge.task for edge in task.after if edge.kind is EdgeKind.SYNC and edge.task in ends}
+        if seen and at not in ends:
+            last = max(ends[before] for before in seen)
+            waits[at] = tuple(before for before, end in ends.items() if before not in seen and end <= last)
+    return {at: others for at, others in waits.items() if others}
 
 
 def _meet(collective: JoinedCollective, tasks: list[GraphTask], positions: Mapping[int, Sequence[int]]) -> None:
@@ -225,6 +250,15 @@ def _numbered(locals_: Sequence[LocalGraph]) -> tuple[list[LocalGraph], list[str
         )
     note = "the traces do not say their ranks; they are counted in the order given"
     return [replace(local, rank=rank, world_size=len(locals_)) for rank, local in enumerate(locals_)], [note]
+
+
+def _step_notes(ranks: Sequence[LocalGraph]) -> Iterator[str]:
+    labels = {local.label for local in ranks}
+    if len(labels) > 1:
+        yield f"the ranks' steps have different names: {', '.join(sorted(labels))}"
+    world = max(local.world_size for local in ranks)
+    if len(ranks) < world:
+        yield f"{len(ranks)} of {world} ranks have a trace"
 
 
 def _meeting(calls: Sequence[Call], by_rank: Mapping[int, LocalGraph]) -> Meeting:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from predictor.traces.events import UNKNOWN, Category, TraceEvent
-from predictor.traces.step_events import StepEvents
+from predictor.traces.step_events import STEP, StepEvents
 
 NAMED_CALL_US = 10.0  # a runtime call that neither starts anything nor waits has a task of its own from here on
 
@@ -53,6 +53,8 @@ def read_thread(events: Sequence[TraceEvent], step: StepEvents, row: int, cuttin
     frames = []
     for position in step.host[row]:
         event = events[position]
+        if event.name.startswith(STEP):  # it holds the step, which is no work
+            continue
         is_short = event.end_us - event.start_us < NAMED_CALL_US
         if event.category is not Category.RUNTIME or not is_short or position in cutting:
             frames.append(position)
@@ -64,6 +66,22 @@ def read_thread(events: Sequence[TraceEvent], step: StepEvents, row: int, cuttin
     around: dict[int, int] = {}
     segments = list(_cut(events, frames, begin, end, step.start_us, around))
     return Thread(row, segments, around, frames)
+
+
+def split(segments: Sequence[Segment], times_us: Iterable[float]) -> list[Segment]:
+    """Cut segments at times, in µs from the start of the step."""
+    result = []
+    times = sorted(set(times_us))
+    place = 0
+    for start, end, frame in segments:
+        at = start
+        while place < len(times) and times[place] < end:
+            if times[place] > at:
+                result.append(Segment(at, times[place], frame))
+                at = times[place]
+            place += 1
+        result.append(Segment(at, end, frame))
+    return result
 
 
 def _cut(

@@ -1,7 +1,7 @@
 """Matched collectives: which call of one rank is which call of the others.
 
-All ranks of a process group run the same collectives in the same order, so the order within the group matches them; name and
-size check it. A send and a receive match by their order between the two ranks.
+All ranks of a process group run the same collectives in the same order, so the order within the group matches them, and
+name and size check it. A send and a receive match by their order between the two ranks.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from statistics import median
 from typing import NamedTuple
 
 from predictor.traces.closed import RecordError
-from predictor.traces.local_graph import Collective, LocalGraph
+from predictor.traces.local_graph import NO_OPERATOR, Collective, LocalGraph
 
 MESSAGES = frozenset({"send", "recv"})
-MESSAGE = "send_recv"  # the two of them, matched
+MESSAGE = "send_recv"  # the two of them: matched, or in one kernel
 # Data flows from or to one rank, so the others need not wait for each other.
 ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter"})
 # Every rank passes the same size. Not so of all_to_all and of the rooted ones that gather or scatter.
@@ -114,15 +114,16 @@ def _channels(by_rank: Mapping[int, LocalGraph], notes: list[str]) -> dict[Chann
     channels: defaultdict[Channel, Sequences] = defaultdict(dict)
     for rank, local in by_rank.items():
         without_peer = 0
-        for collective in local.collectives:
+        for collective in _as_given(local):
             channel = _group(rank, collective, known)
-            if collective.name in MESSAGES:
+            if collective.name in (*MESSAGES, MESSAGE):
                 peer = _peer(rank, collective, channel, by_rank)
                 if peer is None:
                     without_peer += 1
                     continue
-                pair = (rank, peer) if collective.name == "send" else (peer, rank)
-                channel = Channel(channel.group, pair, is_message=True)
+                ordered = collective.name == "send" or (collective.name == MESSAGE and rank < peer)
+                pair = (rank, peer) if ordered else (peer, rank)
+                channel = Channel(channel.group, pair, is_message=collective.name != MESSAGE)
             channels[channel].setdefault(rank, []).append(collective)
         if without_peer:
             notes.append(
@@ -130,6 +131,17 @@ def _channels(by_rank: Mapping[int, LocalGraph], notes: list[str]) -> dict[Chann
                 "measured time, in which waiting is inside"
             )
     return channels
+
+
+def _as_given(local: LocalGraph) -> list[Collective]:
+    """Return collectives in the order in which their operators gave them, where that is known of all.
+
+    Threads that run them, such as those of gloo, may begin two in another order on each rank.
+    """
+    givers = [local.tasks[collective.task].operator for collective in local.collectives]
+    if NO_OPERATOR in givers:
+        return list(local.collectives)
+    return [local.collectives[at] for at in sorted(range(len(givers)), key=givers.__getitem__)]
 
 
 def _group(rank: int, collective: Collective, known: Iterable[Channel]) -> Channel:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,24 +12,26 @@ from math import inf
 from predictor.traces.events import UNKNOWN, Category, RankTrace, TraceEvent
 from predictor.traces.host_threads import Thread
 from predictor.traces.local_graph import NO_OPERATOR, OperatorPass
-from predictor.traces.step_events import AUTOGRAD, StepEvents
+from predictor.traces.step_events import AUTOGRAD, STEP, StepEvents
 
-STEP = "ProfilerStep#"
 OPTIMIZER = ("Optimizer.step#", "Optimizer.zero_grad#")
 FORWARD_THREAD = "Fwd thread id"
 BACKWARD_NAME = re.compile(r"(\w+?)(Backward\w*)$")
-NAMED_LIKE_AN_OPERATOR = re.compile(r"[A-Za-z_]\w*(::[A-Za-z_]\w*)+$")
+NAMED_LIKE_AN_OPERATOR = re.compile(r"[A-Za-z_]\w*(::[A-Za-z_]\w*)+$|(nccl|rccl|gloo|mpi|ucc):\w+$")
+# Before 1.10 the profiler gave annotations the category of operators.
+ANNOTATES = (STEP, "Optimizer.", "enumerate(DataLoader)", "DistributedDataParallel.")
+REDUCER = re.compile(r"torch(\.distributed\.ddp\.|::distributed::)reducer::")
 GRADIENT = "torch::autograd::AccumulateGrad"
 
 
 def is_operator(event: TraceEvent) -> bool:
-    """Return whether an event is an operator: the dispatcher's, autograd's, or a range named like one.
+    """Return whether an event is an operator: the dispatcher's, autograd's, a collective's, or a range named like one.
 
     Kernels of one's own have no operator of the dispatcher; ``torch.profiler.record_function("qsync::linear_fp32")``
     around them makes them one.
     """
     if event.category is Category.OPERATOR:
-        return True
+        return not event.name.startswith(ANNOTATES)
     return event.category is Category.ANNOTATION and NAMED_LIKE_AN_OPERATOR.match(event.name) is not None
 
 
@@ -44,6 +47,8 @@ class OperatorTable:
         passes: where in the step.
         forwards: of backward operators, the forward one; NO_OPERATOR: none or unknown.
         of_event: the operator that an event is, or is in.
+        has_reducer: DDP's reducer is among them.
+        around: of every event of a thread, operator or not, the one around it; UNKNOWN: none.
     """
 
     events: list[int] = field(default_factory=list)
@@ -53,13 +58,15 @@ class OperatorTable:
     passes: list[OperatorPass] = field(default_factory=list)
     forwards: list[int] = field(default_factory=list)
     of_event: dict[int, int] = field(default_factory=dict)
+    around: dict[int, int] = field(default_factory=dict)
+    has_reducer: bool = False
 
 
 def operator_table(trace: RankTrace, step: StepEvents, threads: Sequence[Thread]) -> OperatorTable:
     """Return the operators of a step."""
     table = OperatorTable()
     events = trace.events
-    around: dict[int, int] = {}
+    around = table.around
     row_of: dict[int, int] = {}
     for thread in threads:
         around |= thread.around
@@ -78,8 +85,9 @@ def operator_table(trace: RankTrace, step: StepEvents, threads: Sequence[Thread]
         else:
             if parent != NO_OPERATOR:
                 table.of_event[frame] = parent
-            is_scope = event.category is not Category.RUNTIME and not event.name.startswith(STEP)
+            is_scope = event.category is not Category.RUNTIME
             scopes[frame] = (*scopes[outer], event.name) if is_scope else scopes[outer]
+    table.has_reducer = any(REDUCER.match(events[position].name) for position in table.events)
     table.forwards = _forwards(trace, table)
     table.passes = _passes(events, step, table)
     return table
@@ -159,9 +167,10 @@ def _plain(name: str) -> str:
 def _passes(events: Sequence[TraceEvent], step: StepEvents, table: OperatorTable) -> list[OperatorPass]:
     """Return the pass of every operator.
 
-    Backward: what autograd's engine runs, and all that its threads do. Optimizer: inside its annotations. Forward: of
-    the rest, from the first operator that a backward belongs to until the last one before the next backward. Without a
-    backward all the rest is forward.
+    Backward: what autograd's engine runs, all that its threads do, what lies between its operators on the thread that
+    called it, such as hooks, and the reducer of DDP. Optimizer: inside its annotations. Forward: of the rest, from the
+    first operator that a backward belongs to until the last one before the next backward. Without a backward all the
+    rest is forward.
     """
     passes: list[OperatorPass] = []
     engine_rows = {
@@ -170,21 +179,44 @@ def _passes(events: Sequence[TraceEvent], step: StepEvents, table: OperatorTable
         if row != step.main_row and events[position].name.startswith(AUTOGRAD)
     }
     spans = _forward_spans(events, table)
-    at = 0
+    backward = _backward_spans(events, table, spans)
     for operator, position in enumerate(table.events):
         event, parent = events[position], table.parents[operator]
         if parent != NO_OPERATOR and passes[parent] != "forward":
             passes.append(passes[parent])
-        elif table.rows[operator] in engine_rows or is_backward(event):
+        elif table.rows[operator] in engine_rows or is_backward(event) or REDUCER.match(event.name):
             passes.append("backward")
         elif any(name.startswith(OPTIMIZER) for name in table.scopes[operator]):
             passes.append("optimizer")
+        elif _is_within(backward.get(table.rows[operator], ()), event):
+            passes.append("backward")
         else:
-            while at < len(spans) and spans[at][1] < event.start_us:
-                at += 1
-            inside = at < len(spans) and spans[at][0] <= event.end_us
-            passes.append("forward" if inside or parent != NO_OPERATOR else "other")
+            passes.append("forward" if parent != NO_OPERATOR or _is_within(spans, event) else "other")
     return passes
+
+
+def _is_within(spans: Sequence[tuple[float, float]], event: TraceEvent) -> bool:
+    """Return whether an event begins in one of some spans, or holds the begin of one."""
+    place = bisect_right(spans, (event.end_us, inf)) - 1
+    return place >= 0 and spans[place][1] >= event.start_us
+
+
+def _backward_spans(
+    events: Sequence[TraceEvent], table: OperatorTable, forward: Sequence[tuple[float, float]]
+) -> dict[int, list[tuple[float, float]]]:
+    """Return, by thread, from when to when backward passes ran; a forward pass parts them."""
+    starts = [start for start, _ in forward]
+    spans: dict[int, list[tuple[float, float]]] = {}
+    for row, position, parent in zip(table.rows, table.events, table.parents, strict=True):
+        event = events[position]
+        if parent != NO_OPERATOR or not (is_backward(event) or REDUCER.match(event.name)):
+            continue
+        known = spans.setdefault(row, [])
+        if known and bisect_right(starts, known[-1][1]) == bisect_right(starts, event.start_us):
+            known[-1] = (known[-1][0], event.end_us)
+        else:
+            known.append((event.start_us, event.end_us))
+    return spans
 
 
 def _forward_spans(events: Sequence[TraceEvent], table: OperatorTable) -> list[tuple[float, float]]:

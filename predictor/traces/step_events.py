@@ -15,6 +15,7 @@ from predictor.traces.events import ON_GPU, UNKNOWN, Category, RankTrace, TraceE
 ON_HOST = frozenset({Category.OPERATOR, Category.ANNOTATION, Category.RUNTIME, Category.PYTHON})
 MODULE = "nn.Module: "  # how the profiler names the Python call of a module
 WORKERS = ("gloo:", "mpi:", "ucc:")  # collectives that threads of a backend run, of which it says when they did
+STEP = "ProfilerStep"  # of the annotations of steps
 AUTOGRAD = "autograd::engine::"
 
 

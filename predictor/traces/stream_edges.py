@@ -15,11 +15,10 @@ from predictor.traces.drafts import ROOT, Drafts
 from predictor.traces.events import UNKNOWN, RankTrace
 from predictor.traces.local_graph import EdgeKind
 from predictor.traces.step_events import StepEvents
-from predictor.traces.streams import Latencies, Stream
+from predictor.traces.streams import LATE_US, Latencies, Stream
 from predictor.traces.synchronization import StreamWait
 
-LATE_US = 20.0  # a task that began this long after all that it is known to have waited for waited for something else
-JUST_US = 10.0  # which then is a task of another stream that ended this shortly before
+JUST_US = 10.0  # a task that began late waited for one of another stream that ended this shortly before
 
 
 @dataclass(slots=True)
@@ -28,11 +27,13 @@ class StreamEdges:
 
     Attributes:
         inferred: tasks that waited for another stream though no call says so.
+        contended: tasks that began late while another stream had the GPU.
         unexplained: tasks that began late for no visible reason.
         unexplained_us: by how much in all.
     """
 
     inferred: int = 0
+    contended: int = 0
     unexplained: int = 0
     unexplained_us: float = 0.0
 
@@ -43,9 +44,20 @@ def add_stream_edges(
     step: StepEvents,
     streams: Mapping[int, Stream],
     waits: Iterable[StreamWait],
+    given: Mapping[int, float],
     latencies: Latencies,
 ) -> StreamEdges:
-    """Add the edges of all GPU tasks of a step."""
+    """Add the edges of all GPU tasks of a step.
+
+    Args:
+        drafts: with the tasks of threads and streams.
+        trace: of the rank.
+        step: of it.
+        streams: of the step.
+        waits: between streams.
+        given: when the host gave each task to the GPU.
+        latencies: that are typical.
+    """
     awaited: defaultdict[int, list[int]] = defaultdict(list)
     for task, before in waits:
         awaited[task].append(before)
@@ -60,9 +72,8 @@ def add_stream_edges(
                 causes.append((drafts.tasks[before].end_us, before, EdgeKind.ROW, latencies.next_us))
             call = step.launched_by.get(draft.event, UNKNOWN)
             if call != UNKNOWN:
-                event = trace.events[call]
-                launched = min(round(event.start_us - step.start_us, 3), draft.start_us)
-                causes.append((launched, drafts.last_by(event.row, launched), EdgeKind.LAUNCH, latencies.launch_us))
+                launcher = drafts.last_by(trace.events[call].row, given[task])
+                causes.append((given[task], launcher, EdgeKind.LAUNCH, latencies.launch_us))
             causes += [
                 (drafts.tasks[other].end_us, other, EdgeKind.EVENT, latencies.next_us)
                 for other in awaited.get(task, ())
@@ -100,7 +111,9 @@ def _add(
                 causes.append((drafts.tasks[before].end_us, before, EdgeKind.EVENT, latencies.next_us))
                 late = 0.0
                 facts.inferred += 1
-        if late:
+        if late and any(drafts.runs(row, start) for row in others):
+            facts.contended += 1
+        elif late:
             facts.unexplained += 1
             facts.unexplained_us += late
     if not causes:

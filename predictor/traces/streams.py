@@ -7,6 +7,7 @@ CUDA graph runs on several streams that the profiler takes for one. Tasks that o
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Mapping
 from itertools import accumulate
 from statistics import median
 from typing import NamedTuple
@@ -19,6 +20,7 @@ from predictor.traces.step_events import StepEvents
 
 ROUNDING_US = 2.0  # older traces have whole microseconds, in starts and in durations
 LONG_BEFORE_US = 20.0  # a call that ended this long before the stream was free did not delay its task
+LATE_US = 20.0  # what begins this much later than is typical has a reason
 CARRIED = "earlier steps"
 
 
@@ -35,8 +37,12 @@ class Stream(NamedTuple):
 
     def last_launched_before(self, time_us: float) -> int:
         """Return the last task that was launched before a time; ROOT: none."""
+        return self.last_launch_before(time_us)[1]
+
+    def last_launch_before(self, time_us: float) -> tuple[float, int]:
+        """Return when the last task launched before a time was, and the task; ROOT: none."""
         place = bisect_left(self.launched_us, time_us)
-        return self.tasks[place - 1] if place else ROOT
+        return (self.launched_us[place - 1], self.tasks[place - 1]) if place else (0.0, ROOT)
 
     def first_launched_from(self, time_us: float) -> int:
         """Return the first task that was launched at a time or later; ROOT: none."""
@@ -120,3 +126,27 @@ def typical_latencies(trace: RankTrace, step: StepEvents) -> Latencies:
                 behind.append(max(0.0, event.start_us - end))
             end = max(end, event.end_us)
     return Latencies(median(launch) if launch else 0.0, median(behind) if behind else 0.0)
+
+
+def submissions(
+    drafts: Drafts, trace: RankTrace, step: StepEvents, streams: Mapping[int, Stream], latencies: Latencies
+) -> dict[int, float]:
+    """Return when the host gave each launched task to the GPU, in µs from the start of the step.
+
+    That is when its call began, but for calls that do much before: load a module, copy pageable memory to a buffer. Of
+    them it is the typical latency before the task began, as far as the stream was idle.
+    """
+    given = {}
+    for stream in streams.values():
+        for task in stream.tasks:
+            draft = drafts.tasks[task]
+            call = step.launched_by.get(draft.event, UNKNOWN)
+            if call == UNKNOWN:
+                continue
+            event = trace.events[call]
+            begin, end = (round(at - step.start_us, 3) for at in (event.start_us, event.end_us))
+            free = drafts.tasks[drafts.before(task)].end_us + latencies.next_us
+            if draft.start_us - max(begin + latencies.launch_us, free) > LATE_US:
+                begin = max(begin, min(end, round(draft.start_us - latencies.launch_us, 3)))
+            given[task] = min(begin, draft.start_us)
+    return given

@@ -9,6 +9,7 @@ libkineto/src/CuptiActivity.cpp for the fields of ``cuda_sync``.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -27,6 +28,7 @@ EVENT_CALLS = frozenset({"cudaEventSynchronize", "cuEventSynchronize"})
 WAIT_EVENT_CALLS = frozenset({"cudaStreamWaitEvent", "cuStreamWaitEvent"})
 # What a call takes beside waiting at most: it ends this long after what it waited for at the latest.
 RETURN_US = 100.0
+RECENT = 16  # launches of a thread among which the one that a collective waits for is sought
 
 
 class Idle(NamedTuple):
@@ -94,7 +96,14 @@ def waiting_calls(trace: RankTrace, step: StepEvents) -> set[int]:
 class Synchronizer:
     """Finds what the calls of a step wait for."""
 
-    def __init__(self, trace: RankTrace, step: StepEvents, drafts: Drafts, streams: Mapping[int, Stream]) -> None:
+    def __init__(
+        self,
+        trace: RankTrace,
+        step: StepEvents,
+        drafts: Drafts,
+        streams: Mapping[int, Stream],
+        given: Mapping[int, float],
+    ) -> None:
         """Prepare to look at the calls of a step.
 
         Args:
@@ -102,7 +111,9 @@ class Synchronizer:
             step: of it.
             drafts: with the tasks of the streams.
             streams: of the step.
+            given: when the host gave each task of them to the GPU.
         """
+        self._given = given
         self._events = trace.events
         self._step = step
         self._drafts = drafts
@@ -150,8 +161,12 @@ class Synchronizer:
         start, call_end = max(0.0, self._us(event.start_us)), self._us(event.end_us)
         tasks = self._drafts.tasks
         after = tuple(task for task in targets if task != ROOT and tasks[task].end_us <= call_end)
+        start = max([start, *(self._given[task] for task in after if self._is_given_by(task, position))])
         ready = max([start, *(tasks[task].end_us for task in after)])
         return Idle(start, ready, EdgeKind.SYNC, after, call=position)
+
+    def _is_given_by(self, task: int, call: int) -> bool:
+        return task in self._given and self._step.launched_by.get(self._drafts.tasks[task].event) == call
 
     def _blocking_copies(self) -> dict[int, int]:
         """Return the copies that the calls that started them wait for: drafts by calls.
@@ -179,9 +194,10 @@ class Synchronizer:
         if record != UNKNOWN:
             return [self._recorded(self._events[record], event, name in STREAM_CALLS)]
         if name in STREAM_CALLS:
-            own = [draft for at, draft in self._launches.get(row, ()) if at < self._us(event.start_us)]
-            if own and self._explains(own[-1], event):
-                return [own[-1]]
+            launches = self._launches.get(row, [])
+            place = bisect_left(launches, (self._us(event.start_us), ROOT))
+            if place and self._explains(launches[place - 1][1], event):
+                return [launches[place - 1][1]]
         return self._ended_within(event)
 
     def _explains(self, draft: int, event: TraceEvent) -> bool:
@@ -235,21 +251,34 @@ class Synchronizer:
     def _inferred_waits(self, row: int, called: float) -> Iterator[StreamWait]:
         """Yield the waits that a call means of which the trace says neither stream nor event.
 
-        The stream is that of the thread's next launch. It waits for another one: for the last task there that was
-        launched before the call and ended before the waiting task began.
+        The stream is that of the thread's next launch. What it waits for is the task launched last on another stream:
+        by the same thread, if the stream is one of collectives, or else by any. A task that ended after the waiting one
+        began cannot be it; then it is the last one of that stream that had ended.
         """
-        task = next((draft for at, draft in self._launches.get(row, ()) if at >= called), ROOT)
-        if task == ROOT:
+        launches = self._launches.get(row, [])
+        place = bisect_left(launches, (called, ROOT))
+        if place == len(launches):
             return
-        start, own_row = self._drafts.tasks[task].start_us, self._drafts.tasks[task].row
-        for other, stream in self._streams.items():
-            before = stream.last_launched_before(called)
-            if other == own_row or before == ROOT:
-                continue
-            if self._drafts.tasks[before].end_us > start:
-                before = self._drafts.last_by(other, start)
-            if before != ROOT:
-                yield StreamWait(task, before)
+        task = launches[place][1]
+        waiting = self._drafts.tasks[task]
+        if waiting.kind is TaskKind.COLLECTIVE:
+            candidates = launches[max(0, place - RECENT) : place]
+        else:
+            candidates = [
+                (at, before)
+                for other in self._streams.values()
+                for at, before in [other.last_launch_before(called)]
+                if before != ROOT
+            ]
+        tasks = self._drafts.tasks
+        others = [(at, before) for at, before in candidates if tasks[before].row != waiting.row]
+        if not others:
+            return
+        before = max(others)[1]
+        if tasks[before].end_us > waiting.start_us:
+            before = self._drafts.last_by(tasks[before].row, waiting.start_us)
+        if before != ROOT:
+            yield StreamWait(task, before)
 
 
 def _launches_by_thread(

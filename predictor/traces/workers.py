@@ -7,12 +7,13 @@ collective ended has waited for it.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from predictor.traces.drafts import ROOT, Draft, Drafts
 from predictor.traces.events import UNKNOWN, RankTrace
 from predictor.traces.host_threads import Segment, Thread
-from predictor.traces.local_graph import EdgeKind, TaskKind
+from predictor.traces.local_graph import NO_OPERATOR, EdgeKind, TaskKind
+from predictor.traces.operators import OperatorTable, is_backward
 from predictor.traces.step_events import StepEvents
 from predictor.traces.streams import CARRIED
 from predictor.traces.synchronization import Idle
@@ -57,31 +58,69 @@ def add_workers(drafts: Drafts, trace: RankTrace, step: StepEvents) -> list[int]
 
 
 def waits_for_workers(
-    drafts: Drafts, trace: RankTrace, step: StepEvents, threads: Sequence[Thread]
+    drafts: Drafts, trace: RankTrace, step: StepEvents, threads: Sequence[Thread], table: OperatorTable
 ) -> dict[int, list[Idle]]:
-    """Return, by thread, when it waited for collectives of workers."""
+    """Return, by thread, when it waited for collectives of workers.
+
+    What DDP's reducer gives during a backward pass it awaits after it, so that pauses before are no waits for it.
+    """
     idle: defaultdict[int, list[Idle]] = defaultdict(list)
-    given = []
-    for row in step.workers:
-        for task in drafts.rows[row]:
-            call = step.launched_by.get(drafts.tasks[task].event, UNKNOWN)
-            if call != UNKNOWN:
-                event = trace.events[call]
-                given.append((round(event.end_us - step.start_us, 3), drafts.tasks[task].end_us, event.row, task))
+    given: defaultdict[int, list[tuple[float, float, int]]] = defaultdict(list)
+    for task in (task for row in step.workers for task in drafts.rows[row]):
+        call = step.launched_by.get(drafts.tasks[task].event, UNKNOWN)
+        if call != UNKNOWN:
+            awaited_us = _awaited_from(trace, step, table, call)
+            given[trace.events[call].row].append((awaited_us, drafts.tasks[task].end_us, task))
     for thread in threads:
-        for segment in thread.segments:
+        for segment in thread.segments if given[thread.row] else ():
             if segment.end_us - segment.start_us < LEAST_WAIT_US:
                 continue
             tasks = [
                 (end, task)
-                for called, end, row, task in given
-                if called <= segment.start_us and _ends_wait(segment, end) and row == thread.row
+                for awaited_us, end, task in given[thread.row]
+                if awaited_us <= segment.start_us and _ends_wait(segment, end)
             ]
             if tasks:
-                end = max(tasks)[0]
-                idle[thread.row].append(Idle(segment.start_us, end, EdgeKind.SYNC, tuple(task for _, task in tasks)))
+                waits = Idle(segment.start_us, max(tasks)[0], EdgeKind.SYNC, tuple(task for _, task in tasks))
+                idle[thread.row].append(waits)
     return idle
 
 
 def _ends_wait(segment: Segment, end_us: float) -> bool:
+    """Return whether a pause of a thread was a wait for what ended then."""
     return segment.start_us < end_us <= segment.end_us <= end_us + RESUME_US
+
+
+def _awaited_from(trace: RankTrace, step: StepEvents, table: OperatorTable, call: int) -> float:
+    """Return when a thread may begin to wait for a collective, in µs from the start of the step.
+
+    That is when its call has returned, and of one that DDP's reducer gave when the engine's last operator has ended.
+    """
+    end = trace.events[call].end_us
+    row = trace.events[call].row
+    operator = table.of_event.get(call, NO_OPERATOR)
+    if operator != NO_OPERATOR and table.passes[operator] == "backward" and table.has_reducer:
+        for later in range(operator + 1, len(table.events)):
+            if table.rows[later] != row or table.parents[later] != NO_OPERATOR:
+                continue
+            event = trace.events[table.events[later]]
+            if table.passes[later] != "backward":
+                break
+            if is_backward(event):
+                end = event.end_us
+    return round(end - step.start_us, 3)
+
+
+def join_workers(
+    drafts: Drafts, trace: RankTrace, step: StepEvents, table: OperatorTable, tasks: Iterable[int]
+) -> None:
+    """Let the threads wait, after a backward pass, for its collectives that had ended by then."""
+    for task in tasks:
+        call = step.launched_by.get(drafts.tasks[task].event, UNKNOWN)
+        operator = table.of_event.get(call, NO_OPERATOR)
+        if operator == NO_OPERATOR or table.passes[operator] != "backward":
+            continue
+        joined = max(drafts.tasks[task].end_us, _awaited_from(trace, step, table, call))
+        after = drafts.first_from(trace.events[call].row, joined)
+        if after != ROOT:
+            drafts.wait(after, task, EdgeKind.SYNC, 0.0)

@@ -62,10 +62,10 @@ def test_where_ends_scatter_so_do_clocks_and_steps_and_no_more(case: Case) -> No
     graph = global_graph(made.locals)
     replay = replay_global(graph)
     for clock, offset in zip(graph.clocks, made.offsets_us, strict=True):
-        assert abs(clock.offset_us - offset) <= 2 * case.jitter
+        assert abs(clock.offset_us - offset) <= 7 * case.jitter
     # A transfer that would end before it begins, by clocks so far apart, takes no time: all that is not exact.
     for rank, step in zip(replay.ranks, made.steps_us, strict=True):
-        assert abs(rank.step_us - step) <= 2 * case.jitter * len(made.waits_us)
+        assert abs(rank.step_us - step) <= 7 * case.jitter * len(made.waits_us)
 
 
 @settings(max_examples=50)

@@ -38,9 +38,19 @@ def test_an_estimate_outside_its_bounds_is_moved_to_the_nearest() -> None:
         Meeting((0, 1), (200.0, 200.0), (300.0, 340.0)),
         Meeting((0, 1), (400.0, 401.0), (405.0, 406.0)),
     ]
-    (_, clock) = compare_clocks({0: 0.0, 1: 0.0}, meetings)
-    assert clock.offset_us == 400.0 - 406.0 == clock.low_us
+    (_, clock) = compare_clocks({0: 0.0, 1: 1000.0}, meetings)
+    assert clock.offset_us + 1000.0 == 400.0 - 406.0 == clock.low_us + 1000.0
     assert clock.is_consistent
+
+
+def test_clocks_that_differ_by_less_than_ends_scatter_are_taken_as_recorded() -> None:
+    ends = [(100.0, 130.0), (200.0, 190.0), (300.0, 325.0), (400.0, 385.0), (500.0, 508.0)]
+    meetings = [Meeting((0, 1), (end[0] - 90.0, end[0] - 90.0), end) for end in ends]
+    (_, clock) = compare_clocks({0: 0.0, 1: 0.0}, meetings)
+    assert clock.offset_us == 0.0
+    assert clock.spread_us == 7.5  # the median of half of 30, 10, 25, 15 and 8
+    (_, clock) = compare_clocks({0: 0.0, 1: -500.0}, meetings)
+    assert clock.offset_us == 500.0 - 8.0
 
 
 def test_a_drifting_clock_says_so() -> None:

@@ -9,7 +9,7 @@ import pytest
 from predictor.traces.closed import RecordError
 from predictor.traces.global_graph import GlobalGraph, global_graph, with_locals
 from predictor.traces.global_replay import GlobalReplay, replay_global
-from predictor.traces.local_graph import LocalGraph, TaskKind
+from predictor.traces.local_graph import EdgeKind, LocalGraph, TaskKind
 from tests.traces_made import MadeJob, make_job
 
 COMPUTING = [[100.0, 60.0, 80.0], [70.0, 90.0, 40.0], [120.0, 50.0, 50.0]]
@@ -201,6 +201,66 @@ def test_a_send_that_ends_before_its_receiver_comes_does_not_wait() -> None:
     _, received = graph.collectives[0].members
     assert received.waits_for == (0, 1)
     assert steps(replay_global(graph))[1] == pytest.approx(made.steps_us[1])
+
+
+def test_a_thread_waits_for_all_buckets_where_another_one_becomes_the_last() -> None:
+    made = make_job([[100.0, 60.0], [70.0, 90.0]], [30.0, 45.0], backend="cpu")
+    apart = []
+    for (
+        local
+    ) in made.locals:  # the two collectives on threads of their own; the last one alone is seen to be waited for
+        first, last = (call.task for call in local.collectives)
+        tasks = list(local.tasks)
+        tasks[last] = tasks[last]._replace(
+            row=3, after=tuple(edge for edge in tasks[last].after if edge.kind is EdgeKind.EVENT)
+        )
+        calls = [call._replace(gradients=(at,)) for at, call in enumerate(local.collectives)]
+        apart.append(replace(local, tasks=tasks, collectives=calls, rows=(*local.rows, "thread 9")))
+    graph = global_graph(apart)
+    before = replay_global(graph)
+    assert steps(before) == pytest.approx(made.steps_us)
+    first, last = (graph.position(0, call.task) for call in apart[0].collectives)
+    slower = list(graph.tasks)
+    slower[first] = slower[first]._replace(duration_us=500.0)
+    after = replay_global(replace(graph, tasks=slower))
+    optimizer = next(at for at, task in enumerate(graph.tasks) if task.name == "step" and task.rank == 0)
+    assert after.replay.spans[last].end_us < after.replay.spans[first].end_us
+    assert after.replay.spans[optimizer].start_us == pytest.approx(after.replay.spans[first].end_us)
+
+
+def test_collectives_that_threads_begin_in_another_order_are_matched_as_given() -> None:
+    made = job("cpu")
+    turned = []
+    for local in made.locals:
+        tasks = list(local.tasks)
+        for giver, call in enumerate(local.collectives):
+            tasks[call.task] = tasks[call.task]._replace(operator=giver)
+        calls = local.collectives[::-1] if local.rank == 1 else local.collectives
+        turned.append(replace(local, tasks=tasks, collectives=calls))
+    assert global_graph(turned).collectives == global_graph(made.locals).collectives
+
+
+def test_messages_of_unknown_ends_are_left_as_they_are() -> None:
+    made = job()
+    locals_ = [
+        replace(local, collectives=[call._replace(name="send_recv") for call in local.collectives])
+        for local in made.locals
+    ]
+    graph = global_graph(locals_)
+    assert not graph.collectives
+    assert sum("with whom it exchanges 3 messages" in note for note in graph.notes) == 3
+    pair = [
+        replace(local, collectives=[c._replace(group_ranks=(0, 1)) for c in local.collectives]) for local in locals_
+    ]
+    assert [len(coll.members) for coll in global_graph(pair[:2]).collectives] == [2, 2, 2]
+
+
+def test_ranks_without_a_trace_and_steps_of_other_names_are_told() -> None:
+    made = job()
+    graph = global_graph([made.locals[0], replace(made.locals[2], label="ProfilerStep#2")])
+    assert "2 of 3 ranks have a trace" in graph.notes
+    assert "the ranks' steps have different names: ProfilerStep#1, ProfilerStep#2" in graph.notes
+    assert [collective.ranks for collective in graph.collectives] == [3, 3, 3]
 
 
 def test_there_must_be_a_trace() -> None:

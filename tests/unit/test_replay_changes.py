@@ -8,13 +8,14 @@ import pytest
 
 from predictor.base.errors import ConfigError
 from predictor.costs.cost import Cost, Source
-from predictor.precision.operator_graph import Precision
+from predictor.precision.cost_sources import Pass, TracedTimes
+from predictor.precision.operator_graph import OperatorNode, Precision
 from predictor.replay.answer import answered
 from predictor.replay.changes import Means, apply_changes, settings_of
 from predictor.replay.collective_times import fitted_links, timed_collectives
 from predictor.replay.setting import parse_setting
 from predictor.replay.traced_step import TracedStep
-from predictor.traces.local_graph import LocalGraph, TracedOperator
+from predictor.traces.local_graph import LocalGraph
 from tests.unit.traced_steps import (
     ALL_REDUCE,
     K_GELU,
@@ -58,6 +59,7 @@ def test_unchanged_it_takes_the_measured_time() -> None:
         ("kernel:gemm_*=remove", 150.0),
         ("kernel:gemm_backward*=2", -100.0),
         ("kernel:adam_kernel=remove", 30.0),
+        ("kernel:gemm_*=x0.5", 75.0),
         ("communication*=0.5", 25.0),
         ("host*=0.5", 9.0),  # launches of the first kernel and of Adam
         ("launch_us=3", 12.0),
@@ -137,6 +139,18 @@ def test_small_buckets_keep_the_traced_ones_apart() -> None:
     assert step.replay().makespan_us == pytest.approx(STEP_US)
 
 
+def test_changes_of_traffic_apply_to_new_buckets_too() -> None:
+    halved = changed("bucket_mb=100", "communication*=0.5", local=two_buckets())
+    assert halved.tasks[-1].duration_us == pytest.approx(50.0)
+    linked = changed("bucket_mb=1", "ranks=4", local=two_buckets())
+    assert [task.duration_us for task in linked.tasks[-2:]] == pytest.approx([75.0, 75.0])
+
+
+@pytest.mark.parametrize("texts", [("overlap=false", "bucket_mb=1"), ("bucket_mb=1", "overlap=false")])
+def test_new_buckets_need_not_overlap(texts: tuple[str, str]) -> None:
+    assert step_us(*texts, local=two_buckets()) == pytest.approx(STEP_US + 50.0)
+
+
 def test_another_gpu_scales_kernels_and_says_by_what() -> None:
     answer = answered(step_of(gpu_rank()), ["gpu=H100"], Means())
     (note,) = answer.applied[0].touched.notes
@@ -154,18 +168,42 @@ def test_the_same_gpu_changes_nothing() -> None:
     assert step_us("gpu=Perlmutter") == pytest.approx(STEP_US)
 
 
-def half(local: LocalGraph, traced: TracedOperator, precision: Precision) -> Cost | None:
-    """Know matrix products, in half of their time."""
-    if traced.name not in ("aten::addmm", "aten::mm"):
-        return None
-    return Cost(traced.us / 2, traced.us / 4, traced.us, Source.EXTRAPOLATED)
+class Twice:
+    """Costs that are twice as traced; a cast takes 3 µs."""
+
+    def __init__(self, local: LocalGraph, times: TracedTimes) -> None:
+        self._times = times
+
+    def _twice(self, node: OperatorNode, step_pass: Pass) -> Cost:
+        us = self._times.us(node.label, step_pass)
+        return Cost(2 * us, us, 4 * us, Source.EXTRAPOLATED)
+
+    def forward(self, node: OperatorNode, precision: Precision) -> Cost:
+        return self._twice(node, "forward")
+
+    def backward(self, node: OperatorNode, precision: Precision) -> Cost:
+        return self._twice(node, "backward")
+
+    def cast(self, cast_from: Precision, cast_to: Precision, numel: int) -> Cost:
+        return Cost(3.0, 3.0, 3.0, Source.INTERPOLATED)
 
 
-def test_another_precision_takes_costs_of_the_operators_inside() -> None:
-    step = changed("precision:aten::linear=bf16", means=Means(costs_of=half))
-    assert step.replay().makespan_us == pytest.approx(STEP_US - 75.0)
-    assert step.bounds_us() == pytest.approx((STEP_US - 112.5, STEP_US))
+@pytest.mark.parametrize(("precision", "casts_us"), [("fp32", 0.0), ("bf16", 6.0)])
+def test_another_precision_reaches_backward_what_follows_and_the_casts_of_weights(
+    precision: str, casts_us: float
+) -> None:
+    step = changed(f"precision:aten::linear={precision}", means=Means(costs_of=Twice))
+    assert step.replay().makespan_us == pytest.approx(STEP_US + 50.0 + 10.0 + 100.0 + casts_us)  # GELU follows
+    assert step.bounds_us() == pytest.approx((STEP_US + casts_us, STEP_US + 480.0 + casts_us))
     assert step.source is Source.EXTRAPOLATED
+
+
+def test_precisions_of_a_gpu_come_from_its_data_sheet_where_nothing_else_knows_them() -> None:
+    answer = answered(step_of(gpu_rank()), ["precision:aten::linear=fp32"], Means())
+    (note,) = answer.applied[0].touched.notes
+    assert "analytic" in note
+    assert answer.ratio is not None
+    assert answer.ratio > 2.0, "an A100 has a sixteenth of its fp16 peak in fp32"
 
 
 REFUSED: dict[str, list[str]] = {
@@ -183,7 +221,9 @@ REFUSED: dict[str, list[str]] = {
     "bucket_mb=x": ["expected bucket_mb=25"],
     "gpu=H101": ["H101 is not a published system", "Did you mean H100?"],
     "precision:aten::linear=bf17": ["bf17 is no precision", "Did you mean bf16?"],
-    "precision:aten::gelu=bf16": ["no cost in bf16 is known for aten::gelu"],
+    "precision:nothing=bf16": ["no operator of a forward pass of the step matches nothing"],
+    "precision:aten::linear=fp16": ["computes in fp16 already"],
+    "precision:aten::gelu=bf16": ["aten::gelu cannot compute in bf16; it computes as its inputs are"],
     "nonsense": ["expected KEY=VALUE"],
 }
 

@@ -1,0 +1,96 @@
+"""``replay`` on the command line: what a user can get wrong is one line, and nothing is half written."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from predictor.__main__ import main
+from tests.conftest import ROOT, SHARED
+
+Capture = pytest.CaptureFixture[str]
+RANKS = [str(ROOT / "docs" / "traces" / f"mlp-rank-{rank}.json.gz") for rank in (0, 1)]
+
+
+def refused(arguments: list[str], capsys: Capture) -> str:
+    assert main(["replay", *arguments]) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.count("\n") == 1, told.err
+    return told.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["absent.json"], "absent.json"),
+        ([str(ROOT / "README.md")], "is no trace"),
+        ([*RANKS, "--step", "7"], "7"),
+        ([*RANKS, "--top", "0"], "--top is 0"),
+        ([*RANKS, "--set", "operatr:x*=2"], "Did you mean operator?"),
+        ([*RANKS, "--set", "operator:aten::liner*=2"], "Did you mean aten::linear?"),
+        ([*RANKS, "--set", "ranks=4", "--set", "ranks=8"], "contradicts"),
+        ([*RANKS, "--set", "ranks=4", "--system", "Perlmuter"], "Did you mean Perlmutter?"),
+        ([*RANKS, "--to", "H100"], "the trace is of a CPU"),
+        ([*RANKS, "--report", "absent/page.html"], "--report absent/page.html: No such file"),
+        ([*RANKS, "--report", RANKS[0]], "the same command reads or writes it"),
+        ([*RANKS, "--nonsense"], "--help"),
+        ([], "TRACE"),
+    ],
+)
+def test_what_cannot_be_replayed_is_one_line(
+    arguments: list[str], expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert expected in refused(arguments, capsys)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_torn_trace_is_one_line_or_what_is_whole(tmp_path: Path, capsys: Capture) -> None:
+    whole = gzip.decompress(Path(RANKS[0]).read_bytes())
+    path = tmp_path / "torn.json"
+    for length in (1, 100, len(whole) // 2, len(whole) - 10):
+        path.write_bytes(whole[:length])
+        code = main(["replay", str(path)])
+        told = capsys.readouterr()
+        if code == 0:
+            assert "Note: torn.json: " in told.out
+        else:
+            assert code == 2
+            assert told.err.count("\n") == 1
+
+
+def test_one_rank_of_two_says_that_it_waits_inside_its_collectives(capsys: Capture) -> None:
+    assert main(["replay", RANKS[1]]) == 0
+    told = capsys.readouterr().out
+    assert "1 of 2 ranks" in told
+    assert "waiting" in told
+    assert "Note: " in told
+
+
+def test_other_commands_do_not_load_replay() -> None:
+    code = "import sys, predictor.__main__; print([n for n in sys.modules if n.startswith('predictor.replay')])"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def public_traces() -> list[Path]:
+    return sorted(path for path in (SHARED / "traces").glob("*.json.gz") if "chakra" not in path.name)
+
+
+@pytest.mark.parametrize("path", public_traces() or [None], ids=lambda path: "none" if path is None else path.stem)
+def test_public_traces_replay_to_their_measured_step(path: Path | None, capsys: Capture) -> None:
+    if path is None:
+        pytest.skip(f"no traces in {SHARED / 'traces'}")
+    assert main(["replay", str(path), "--json", "--set", "host*=0.5"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert abs(document["replayed"]["error"]) <= 0.05
+    assert document["changed"]["ratio"] <= 1.0 + 1e-9
+    for replay in (document["replayed"], document["changed"]):
+        for rank in replay["ranks"]:
+            assert sum(rank["parts"].values()) == pytest.approx(replay["step_us"])
