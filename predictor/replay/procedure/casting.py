@@ -69,8 +69,8 @@ def costs_path(folders: Folders, device_name: str) -> Path:
 def measured_costs(folders: Folders, device_name: str, traced_device: str, backend: str) -> MeasuredCosts | None:
     """Return what was measured on a traced device, all its files as one, or None where there are none.
 
-    The device is the one whose file ``--device_name`` names, else the one that the trace names; on CPUs, which traces do
-    not name, the one that was measured last.
+    The device is the one whose file ``--device_name`` names, else the one that the trace names; of CPUs, which traces
+    do not name, the one that was measured last.
 
     Raises:
         RecordError: a file of costs is damaged.

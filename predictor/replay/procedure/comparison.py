@@ -18,7 +18,6 @@ from predictor.replay.procedure.opened import count_steps
 from predictor.replay.procedure.predicted import JobTrace, Prediction, open_job, predict_job
 from predictor.report.text import duration
 
-
 BY_ITS_OPERATORS = "its operators"
 
 
@@ -81,9 +80,7 @@ def answer(arguments: argparse.Namespace) -> str:
     return "\n".join(_text(rows))
 
 
-def _steps(
-    folders: Folders, model: str, name: str, index: int | None, config: OperatorConfig
-) -> Iterator[JobTrace]:
+def _steps(folders: Folders, model: str, name: str, index: int | None, config: OperatorConfig) -> Iterator[JobTrace]:
     indices = range(count_steps(folders.traces(model, name)[0])) if index is None else [index]
     for each in indices:
         yield open_job(folders, model, name, each, config)
@@ -116,13 +113,11 @@ def _in_precision(by: Sequence[JobTrace], of: Sequence[JobTrace]) -> tuple[list[
         times = [costs.times for job in of for costs in job.costs]
         predictions = [predict_job(job.knowing(times), precision) for job in by]
         words = BY_ITS_OPERATORS
-    return predictions, f"{words}, {max(each.source for each in predictions).label}"
+    return predictions, f"{words} ({max(each.source for each in predictions).label})"
 
 
 def _text(rows: Sequence[Row]) -> Iterator[str]:
-    yield (
-        f"{'model':10} {'predicted from':20} {'measured in':20} {'measured':>10} {'predicted':>10} {'error':>7}  by"
-    )
+    yield (f"{'model':10} {'predicted from':20} {'measured in':20} {'measured':>10} {'predicted':>10} {'error':>7}  by")
     for row in rows:
         head = f"{row.model:10} {row.by:20.20} {row.of:20.20} {duration(row.measured_us):>10}"
         if row.predicted_us is None or row.error is None:

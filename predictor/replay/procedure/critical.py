@@ -15,11 +15,11 @@ Key = tuple[str, str, tuple[tuple[int, ...], ...], tuple[str, ...]]
 def critical_path(origin: Origin, local: LocalGraph, replayed: GraphReplay) -> CriticalPath:
     """Return the critical path, task after task, with the edge that each waited for."""
     tasks = []
-    before = None
+    before: int | None = None
     for position in replayed.critical_path:
         task, span = local.tasks[position], replayed.spans[position]
         kinds = [edge.kind for edge in task.after if edge.task == before]
-        waits_for = None if before is None else str(kinds[0] if kinds else EdgeKind.ROW)
+        waits_for: str | None = None if before is None else str(kinds[0] if kinds else EdgeKind.ROW)
         tasks.append(
             PathTask(
                 task=position,

@@ -1,8 +1,8 @@
 """Where the procedure reads traces and inputs and where it writes; the names of the folders are the specification's.
 
-Traces lie in ``traces/MODEL/NAME.json`` (``.json.gz``; ``traces/exp/MODEL`` too), or, where a job had several ranks, one
-file a rank in the folder ``traces/MODEL/NAME``. What a root does not have is read from the samples beside this
-package; everything is written below the root.
+Traces lie in ``traces/MODEL/NAME.json`` (``.json.gz``; ``traces/exp/MODEL`` too), or, of a job of several ranks, one
+file a rank in the folder ``traces/MODEL/NAME``. What a root does not have is read from the samples beside this package;
+everything is written below the root.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from typing import Literal
 from predictor.base.errors import ConfigError, nearest
 
 SAMPLES = Path(__file__).resolve().parents[1]
-TRACE_FOLDERS = ("traces", "traces/exp", "Traces")
+EXPERIMENTS = "exp"
+TRACE_FOLDERS = ("traces", f"traces/{EXPERIMENTS}", "Traces")
 TRACE_NAME = re.compile(r"(?P<name>.+?)(?:[._-]rank[._-]?(?P<rank>\d+))?\.json(?:\.gz)?")
 RANK_FILE = re.compile(r"(?:.*[._-])?rank[._-]?(?P<rank>\d+).*\.json(?:\.gz)?")
 HEAD_BYTES = 65_536  # of an execution trace, where its list of nodes begins
@@ -36,7 +37,7 @@ class Folders:
     def models(self) -> list[str]:
         """Return the models that there are traces of."""
         folders = [folder for base in self._bases() if base.is_dir() for folder in base.iterdir() if folder.is_dir()]
-        return sorted({folder.name for folder in folders if _recorded(folder)})
+        return sorted({folder.name for folder in folders if folder.name != EXPERIMENTS and _recorded(folder)})
 
     def trace_names(self, model: str) -> list[str]:
         """Return the file names of a model's traces, without their ending."""
@@ -56,9 +57,10 @@ class Folders:
         names = self.trace_names(model)
         if not names:
             models = ", ".join(self.models()) or "none"
+            expected = self.root / "traces" / model / f"{file_name}.json"
             raise ConfigError(
-                f"there is no trace of --model_name {model}: no {self.root / 'traces' / model}/{file_name}.json; the models "
-                f"that have traces are {models}; {RECORD} records"
+                f"there is no trace of --model_name {model}: no {expected}; the models that have traces are {models}; "
+                f"{RECORD} records"
             )
         raise ConfigError(
             f"--file_name {file_name} is no trace of {model}.{nearest(file_name, names)} There are: {', '.join(names)}"

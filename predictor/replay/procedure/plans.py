@@ -7,15 +7,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from predictor.base.command_line import Parser
+from predictor.base.errors import ConfigError
 from predictor.precision.greedy import greedy_plan
-from predictor.precision.operator_graph import OperatorGraph, Plan
+from predictor.precision.memory import MemoryModel
+from predictor.precision.operator_graph import Plan
 from predictor.precision.plan_time import plan_time, propagate
 from predictor.precision.plans import Sensitivities, fastest_plan, fastest_plan_under, sensitivity_of
-from predictor.replay.procedure.arguments import add_trace, trace_name
+from predictor.replay.procedure.arguments import TraceParser, add_trace, trace_name
 from predictor.replay.procedure.command import folders_of, new_parser
 from predictor.replay.procedure.kernels import add_config, config_of
+from predictor.replay.procedure.memory_of_step import memory_model
 from predictor.replay.procedure.plan_text import counts, plan_text
-from predictor.replay.procedure.predicted import JobTrace, open_job, predict_plans
+from predictor.replay.procedure.predicted import JobTrace, open_job, other_times, predict_plans
 from predictor.replay.procedure.rank_costs import RankCosts
 from predictor.replay.procedure.sensitivity import INDICATORS, indicator_of
 from predictor.replay.procedure.sizes import memory_bytes, told
@@ -37,6 +40,25 @@ class Chosen:
     note: str
 
 
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What plans are chosen for: the first rank's operators.
+
+    Attributes:
+        job: all ranks.
+        costs: of the first rank's operators, which choose between precisions of known cost.
+        memory: of its operators.
+        indicator: sensitivity by label and precision.
+        notes: what these rest on.
+    """
+
+    job: JobTrace
+    costs: RankCosts
+    memory: MemoryModel
+    indicator: Sensitivities
+    notes: tuple[str, ...]
+
+
 def parser() -> Parser:
     """Return the command line's parser of ``fastest_plan``."""
     return _parser("fastest_plan", "Derive the fastest plan of precisions, and the fastest within a memory limit.")
@@ -44,13 +66,11 @@ def parser() -> Parser:
 
 def greedy_parser() -> Parser:
     """Return the command line's parser of ``algos``."""
-    return _parser(
-        "algos", "Search a plan by the greedy method: start fast, give precision back where it matters most."
-    )
+    return _parser("algos", "Search a plan greedily: start fast, give precision back where it matters most.")
 
 
 def answer(arguments: argparse.Namespace) -> str:
-    """Return the plans of all methods, the fastest one block by block.
+    """Return the plans of all methods, the last exact one block by block.
 
     Raises:
         ConfigError: there is no such trace or step, a cost is not known, or no plan fits the memory.
@@ -64,82 +84,95 @@ def greedy_answer(arguments: argparse.Namespace) -> str:
 
 
 def _parser(module: str, description: str) -> Parser:
-    from predictor.replay.procedure.arguments import TraceParser
-
     result = new_parser(module, description, TraceParser)
     add_trace(result)
     add_config(result)
     result.add_argument(
-        "--indicator_type", "--indicator-type", choices=tuple(INDICATORS), default=next(iter(INDICATORS)),
-        help=f"of sensitivity, for the greedy method ({next(iter(INDICATORS))})",
-    )  # fmt: skip
+        "--indicator_type",
+        "--indicator-type",
+        choices=INDICATORS,
+        default=INDICATORS[0],
+        help=f"of sensitivity, for the greedy method ({INDICATORS[0]})",
+    )
     result.add_argument(
-        "--mem_limit", "--mem-limit", metavar="GIB", help="of weights, gradients, optimizer and activations: 16, 800MiB"
+        "--mem_limit", "--mem-limit", metavar="GIB", help="weights, gradients, optimizer and activations: 16, 800MiB"
     )
     return result
 
 
 def _answer(arguments: argparse.Namespace, greedy_only: bool) -> str:
-    folders = folders_of(arguments)
     limit = None if arguments.mem_limit is None else memory_bytes("--mem_limit", arguments.mem_limit)
-    name = trace_name(folders, arguments.model_name, arguments.file_name, arguments.bit)
+    problem = _problem(arguments)
+    chosen = list(_chosen(problem, limit, greedy_only))
+    shown = [choice for choice in chosen if greedy_only or choice.method.startswith("fastest")][-1]
+    lines = [*_heading(problem), *_table(problem, chosen), "", f"{shown.method}, block by block:"]
+    return "\n".join([*lines, *plan_text(problem.costs.graph, shown.plan)])
+
+
+def _problem(arguments: argparse.Namespace) -> Problem:
+    folders, model = folders_of(arguments), arguments.model_name
+    name = trace_name(folders, model, arguments.file_name, arguments.bit)
     config = config_of(folders, arguments)
-    job = open_job(folders, arguments.model_name, name, arguments.target_trace_idx, config, arguments.device_name)
+    others = other_times(folders, model, name)
+    job = open_job(folders, model, name, arguments.target_trace_idx, config, arguments.device_name, others)
     costs = job.costs[0].with_known_choices()
-    indicator = indicator_of(arguments.indicator_type, costs)
-    chosen = list(_chosen(costs, indicator, limit, greedy_only))
-    shown = chosen[-1] if greedy_only else chosen[0]
-    lines = [
-        *_heading(job, costs.graph),
-        *_table(job, costs, indicator, chosen),
-        "",
-        f"{shown.method}, block by block:",
-    ]
-    return "\n".join([*lines, *plan_text(costs.graph, shown.plan)])
+    if not any(len(node.choices) > 1 for node in costs.graph.nodes):
+        raise ConfigError(
+            f"no operator of {model}, {name} has a known cost in a second precision: analyse a trace in one with "
+            "--generate_mapping, or measure operators with python -m microbench traced"
+        )
+    memory, optimizer = memory_model(job.graph.ranks[0], costs.graph, config)
+    indicator, note = indicator_of(arguments.indicator_type, folders, model, costs.graph)
+    notes = (*job.notes, costs.sources(), f"memory with {optimizer}", note)
+    return Problem(job, costs, memory, indicator, tuple(filter(None, notes)))
 
 
-def _chosen(costs: RankCosts, indicator: Sensitivities, limit: float | None, greedy_only: bool) -> Iterator[Chosen]:
-    graph = costs.graph
+def _chosen(problem: Problem, limit: float | None, greedy_only: bool) -> Iterator[Chosen]:
+    graph, costs, memory = problem.costs.graph, problem.costs.costs, problem.memory
+    within = None if limit is None else limit - memory.fixed_bytes(graph)
+    if limit is not None and within is not None and within <= 0.0:
+        raise ConfigError(
+            f"--mem_limit is {told(limit)}; weights, gradients and optimizer states alone take "
+            f"{told(memory.fixed_bytes(graph))} in any plan"
+        )
     yield Chosen("as traced", {}, "")
     if not greedy_only:
-        best = fastest_plan(graph, costs.costs)
+        best = fastest_plan(graph, costs)
         yield Chosen("fastest", best.plan, _exactness(best.is_exact, best.us, best.lower_bound))
         if limit is not None:
-            under = fastest_plan_under(graph, costs.costs, memory_bytes=costs.plan_bytes(limit), memory=costs.memory)
-            yield Chosen(
-                f"fastest in {told(limit)}", under.plan, _exactness(under.is_exact, under.us, under.lower_bound)
-            )
-    within = None if limit is None else costs.plan_bytes(limit)
-    greedy = greedy_plan(graph, costs.costs, indicator, memory_bytes=within, memory=costs.memory)
+            under = fastest_plan_under(graph, costs, memory_bytes=within, memory=memory.bytes_of)
+            note = _exactness(under.is_exact, under.us, under.lower_bound)
+            yield Chosen(f"fastest in {told(limit)}", under.plan, note)
+    greedy = greedy_plan(graph, costs, problem.indicator, memory_bytes=within, memory=memory.bytes_of)
     yield Chosen("greedy", greedy.plan, f"{len(greedy.steps)} of {greedy.tried} steps taken")
 
 
 def _exactness(is_exact: bool, us: float, bound: float) -> str:
-    return "exact" if is_exact else f"at most {us / bound - 1.0:.1%} from the best" if bound > 0.0 else "not exact"
+    if is_exact:
+        return "exact"
+    return f"at most {us / bound - 1.0:.1%} above the best" if bound > 0.0 else "not exact"
 
 
-def _heading(job: JobTrace, graph: OperatorGraph) -> Iterator[str]:
-    free = sum(len(node.choices) > 1 for node in graph.nodes)
-    yield f"{job.model}, {job.name}, {job.graph.ranks[0].label}: {len(graph.nodes)} operators, {free} with a choice"
-    yield from (f"note: {note}" for note in job.notes)
+def _heading(problem: Problem) -> Iterator[str]:
+    job, nodes = problem.job, problem.costs.graph.nodes
+    free = sum(len(node.choices) > 1 for node in nodes)
+    yield f"{job.model}, {job.name}, {job.graph.ranks[0].label}: {len(nodes)} operators, {free} with a choice"
+    yield from (f"note: {note}" for note in problem.notes)
     yield ""
 
 
-def _table(job: JobTrace, costs: RankCosts, indicator: Sensitivities, chosen: Sequence[Chosen]) -> Iterator[str]:
-    sensitivity = sensitivity_of(indicator)
+def _table(problem: Problem, chosen: Sequence[Chosen]) -> Iterator[str]:
+    graph, costs = problem.costs.graph, problem.costs.costs
+    sensitivity = sensitivity_of(problem.indicator)
     yield f"{'plan':22} {'operators':>10} {'casts':>10} {'step':>10} {'memory':>11} {'sensitivity':>12}  precisions"
     for choice in chosen:
-        graph = costs.graph
-        time = plan_time(graph, choice.plan, costs.costs)
+        time = plan_time(graph, choice.plan, costs)
         precisions = propagate(graph, choice.plan)
         total = sum(sensitivity(node, precision) for node, precision in zip(graph.nodes, precisions, strict=True))
-        step_us = (
-            predict_plans(job, [choice.plan] * len(job.costs), job.precision).step_us
-            if choice.plan
-            else job.measured_us
-        )
+        job = problem.job
+        step_us = predict_plans(job, [choice.plan] * len(job.costs), job.precision).step_us
         yield (
             f"{choice.method:22} {duration(time.forward.us + time.backward.us):>10} {duration(time.casts.us):>10} "
-            f"{duration(step_us):>10} {told(costs.total_bytes(precisions)):>11} {total:12.4g}  "
+            f"{duration(step_us):>10} {told(problem.memory.of_plan(graph, choice.plan).peak):>11} {total:12.4g}  "
             f"{counts(graph, choice.plan)}{f' ({choice.note})' if choice.note else ''}"
         )

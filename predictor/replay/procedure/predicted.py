@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from predictor.base.errors import ConfigError
-from predictor.costs.cost import Source
+from predictor.costs.cost import Cost, Source
 from predictor.precision.cost_sources import TracedTimes
 from predictor.precision.forward_graph import operator_graph
 from predictor.precision.operator_config import OperatorConfig
 from predictor.precision.operator_graph import Plan, Precision
+from predictor.precision.plan_changes import PlanChanges, plan_changes
 from predictor.precision.plan_time import uniform_plan
 from predictor.replay.answer import ReplayAnswer, replayed
 from predictor.replay.changes import Applied
@@ -19,8 +20,8 @@ from predictor.replay.critical import moved
 from predictor.replay.procedure.arguments import precision_of
 from predictor.replay.procedure.documents import NodeData, read_document
 from predictor.replay.procedure.folders import Folders
-from predictor.replay.procedure.in_plan import PlanChange, in_plan
 from predictor.replay.procedure.mapping import precision_of_step, times_of
+from predictor.replay.procedure.memory_of_step import memory_model, memory_text
 from predictor.replay.procedure.opened import OpenedStep, open_ranks
 from predictor.replay.procedure.rank_costs import RankCosts, execution_trace_of, rank_costs
 from predictor.replay.setting import Touched, counted
@@ -149,27 +150,40 @@ def predict_plans(job: JobTrace, plans: Sequence[Plan], precision: Precision) ->
     """
     step = joined(job.graph)
     changes = [
-        in_plan(local, costs.graph, plan, costs.costs)
+        plan_changes(local, costs.graph, plan, costs.costs)
         for local, costs, plan in zip(job.graph.ranks, job.costs, plans, strict=True)
     ]
     before, after = replayed(step), replayed(changed_step(step, changes))
     operators = sum(change.operators for change in changes)
-    us = [sum(change.before_us for change in changes), sum(change.after.us for change in changes)]
+    us = [sum(change.before.us for change in changes), sum(change.after.us for change in changes)]
     touched = Touched(counted(operators, "operator") + " with their casts", us[0], us[1], _sources(job))
     applied = [Applied(f"precision {precision}", touched)]
     answer = ReplayAnswer(before, applied, after, moved(before.path, after.path), job.notes)
     return Prediction(answer, precision, plans[0])
 
 
-def changed_step(step: TracedStep, changes: Sequence[PlanChange]) -> TracedStep:
-    """Return a step with the changes of its ranks."""
+def changed_step(step: TracedStep, changes: Sequence[PlanChanges]) -> TracedStep:
+    """Return a step with the changes of its ranks; a cast that is added lengthens the task that it runs beside."""
     places = step.places()
-    costs = {places[rank][task]: cost for rank, change in enumerate(changes) for task, cost in change.costs.items()}
+    costs: dict[int, Cost] = {}
+    for rank, change in enumerate(changes):
+        us = dict(change.durations)
+        for inserted in change.inserted:
+            us[inserted.at] = us.get(inserted.at, step.ranks[rank].tasks[inserted.at].duration_us) + inserted.cost.us
+        after = change.after
+        low, high = (after.low_us / after.us, after.high_us / after.us) if after.us > 0.0 else (1.0, 1.0)
+        costs |= {places[rank][task]: Cost(t, t * low, t * high, after.source) for task, t in us.items()}
     return with_costs(step, costs)
 
 
 def _sources(job: JobTrace) -> tuple[str, ...]:
     return tuple(dict.fromkeys(sources for costs in job.costs if (sources := costs.sources())))
+
+
+def other_times(folders: Folders, model: str, name: str) -> list[TracedTimes]:
+    """Return the operators' times of a model's other traces, as far as ``analyse --generate_mapping`` wrote them."""
+    written = (read_document(path, NodeData) for path in folders.outputs("node_data", model))
+    return [times_of(data) for data in written if data.origin.file_name != name]
 
 
 def measured_in(job: JobTrace) -> list[Precision]:
@@ -185,13 +199,12 @@ def predict_step(folders: Folders, arguments: Namespace, name: str, config: Oper
         ConfigError: there is no such step, or a cost in that precision is not known.
     """
     model, index = arguments.model_name, arguments.target_trace_idx
-    others = [
-        times_of(data)
-        for data in (read_document(path, NodeData) for path in folders.outputs("node_data", model))
-        if data.origin.file_name != name
-    ]
+    others = other_times(folders, model, name)
     job = open_job(folders, model, name, index, config, arguments.device_name, others)
     precision = precision_of(arguments.bit, [job.precision, name, *measured_in(job), *folders.trace_names(model)])
     prediction = predict_job(job, precision)
     title = f"{model}, {name}: {precision} on {arguments.device_name}, traced in {job.precision}"
-    return "\n".join([title, "", render(prediction.answer)])
+    graph = job.costs[0].graph
+    memory, optimizer = memory_model(job.graph.ranks[0], graph, config)
+    used = memory_text(memory.of_plan(graph, prediction.plan))
+    return "\n".join([title, "", render(prediction.answer), "", f"Memory of a rank, {optimizer}: {used}"])
