@@ -6,12 +6,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median, quantiles
-from typing import Literal
+from typing import Literal, Protocol
 
 from predictor.costs.catalogue import catalogue
 from predictor.costs.cost import Cost, Source
-from predictor.costs.operator import Direction
-from predictor.costs.published import PublishedSystem
+from predictor.costs.operator import Direction, Operator, Shape
 from predictor.precision.device_sheets import DeviceSheet, pass_work
 from predictor.precision.measured_costs import MeasuredCosts
 from predictor.precision.operator_config import OperatorConfig
@@ -72,14 +71,21 @@ class TraceSource:
 
 
 class MeasuredSource:
-    """A table of operators that were measured again."""
+    """A table of operators that were measured again.
+
+    Of several rows of an operator in a precision that differ in the types of their inputs, as where a tensor in fp32
+    meets one in bf16, the first has all of them in the precision; it answers.
+    """
 
     def __init__(self, table: MeasuredCosts, config: OperatorConfig) -> None:
         """Index the table's rows."""
         self._config = config
         samples: defaultdict[Key, list[float]] = defaultdict(list)
+        types: dict[Key, tuple[str, ...]] = {}
         for row in table.operators:
-            samples[config.family(row.operator), row.shapes, row.precision, row.step_pass] += row.samples_us
+            key = (config.family(row.operator), row.shapes, row.precision, row.step_pass)
+            if types.setdefault(key, row.dtypes) == row.dtypes:
+                samples[key] += row.samples_us
         self._costs = {key: sampled(times_us) for key, times_us in samples.items()}
 
     def cost(self, node: OperatorNode, precision: Precision, step_pass: Pass, traced_us: float) -> Cost | None:
@@ -97,10 +103,17 @@ class MeasuredSource:
         )
 
 
+class TimesOperators(Protocol):
+    """A system whose regressors time operators, such as ``predictor.costs.published.PublishedSystem``."""
+
+    def cost(self, operator: Operator, direction: Direction, shape: Shape) -> Cost:
+        """Return the cost of one call."""
+
+
 class RegressorSource:
     """Published regressors of matrix products of one system, one opened per precision."""
 
-    def __init__(self, systems: Mapping[Precision, PublishedSystem], config: OperatorConfig) -> None:
+    def __init__(self, systems: Mapping[Precision, TimesOperators], config: OperatorConfig) -> None:
         """Take the system as measured in each precision."""
         self._systems, self._config = systems, config
         self._operator = catalogue()[LINEAR_REGRESSOR]

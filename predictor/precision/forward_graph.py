@@ -26,7 +26,7 @@ DTYPES = {
     "c10::Float8_e5m2": Precision.FP8,
 }
 PRECISIONS = (Precision.FP32, Precision.FP16, Precision.BF16, Precision.INT8)
-ENOUGH_IN_COMMON = 0.9  # of the calls of two forward passes, to take the dataflow of one for the other
+ENOUGH_IN_COMMON = 0.9  # of a step's calls, to take the dataflow of an execution trace for theirs
 
 
 def operator_graph(
@@ -63,7 +63,7 @@ def operator_graph(
         traced = _precision(local, inside, position, config)
         choices = config.choices(operator.name, local.backend, tuple(precisions))
         if choices and traced not in choices:
-            choices = (*choices, traced) if len(choices) > 1 else (traced,)
+            choices = (traced,) if config.stays_fp32(operator.name, local.backend) else (*choices, traced)
         nodes.append(
             OperatorNode(
                 name=operator.name,
@@ -201,7 +201,7 @@ def _flows(
     matcher = SequenceMatcher(None, [call.name for call in calls], list(recorded.names), autojunk=False)
     here = {other + step: own + step for own, other, size in matcher.get_matching_blocks() for step in range(size)}
     facts |= {"execution_trace": trace.path.name, "calls_in_common": len(here)}
-    if len(here) < ENOUGH_IN_COMMON * max(len(calls), len(recorded.names), 1):
+    if len(here) < ENOUGH_IN_COMMON * max(len(calls), 1):
         return guessed, outputs, facts
     flows = [
         Flow(here[producer], here[consumer], numel)

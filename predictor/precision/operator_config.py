@@ -93,7 +93,8 @@ class OperatorConfig(Closed):
     def names(self, name: str) -> tuple[str, ...]:
         """Return all names of an operator, itself first."""
         family = self.family(name)
-        return (name, *(other for other in (family, *self._families) if other != name and self.family(other) == family))
+        others = (other for other in self._families if self._families[other] == family)
+        return tuple(dict.fromkeys((name, family, *others)))
 
     def of(self, mapping: dict[str, Any], name: str) -> Any:
         """Return what a mapping says of an operator under any of its names; None where it says nothing."""

@@ -18,13 +18,13 @@ from typing import NamedTuple, Protocol
 
 from predictor.base.errors import ConfigError
 from predictor.costs.cost import ZERO, Cost, Source
-from predictor.costs.published import PublishedSystem
 from predictor.precision.casts import CastCosts
 from predictor.precision.cost_sources import (
     MeasuredSource,
     Pass,
     PhysicsSource,
     RegressorSource,
+    TimesOperators,
     TracedTimes,
     TraceSource,
 )
@@ -66,7 +66,7 @@ class PrecisionCosts:
         times: TracedTimes,
         traces: Sequence[TracedTimes] = (),
         measured: MeasuredCosts | None = None,
-        systems: Mapping[Precision, PublishedSystem] | None = None,
+        systems: Mapping[Precision, TimesOperators] | None = None,
         sheet: DeviceSheet | None = None,
         config: OperatorConfig | None = None,
     ) -> None:
