@@ -139,7 +139,13 @@ def test_losses_stay_in_fp32_and_softmax_on_a_gpu_alone() -> None:
 
 @pytest.mark.parametrize(
     ("name", "values"),
-    [("aten::linear", LINEAR), ("aten::conv2d", CONVOLUTION), ("aten::add", ADD), ("aten::batch_norm", BATCH_NORM)],
+    [
+        ("aten::linear", LINEAR),
+        ("aten::conv2d", CONVOLUTION),
+        ("aten::add", ADD),
+        ("aten::batch_norm", BATCH_NORM),
+        ("aten::gelu", args([[2, 3], []], ["float", ""], ["", ""])),
+    ],
 )
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_a_traced_call_runs_again_with_its_backward(name: str, values: dict[str, object], precision: str) -> None:

@@ -14,6 +14,11 @@ from microbench.errors import MeasureError
 from microbench.traced.processes import run_ranks
 from microbench.traced.settings import read_record, settings_of
 from microbench.traced.slim import slim_trace, step_us
+from predictor.traces.events import Category
+from predictor.traces.execution_trace import read_execution_trace
+from predictor.traces.kineto import read_trace
+from predictor.traces.linking import link
+from predictor.traces.steps import step_windows
 from tests.unit.recorded_steps import NO_TORCH
 
 
@@ -44,7 +49,7 @@ WHOLE = {
 
 
 def test_a_slim_trace_has_its_steps_and_nothing_else() -> None:
-    slim = slim_trace(WHOLE, 2)
+    slim = slim_trace(WHOLE, range(2))
     names = [event["name"] for event in slim["traceEvents"]]
     assert names == ["process_name", "ProfilerStep#1", "aten::linear", "ProfilerStep#2", "aten::relu"]
     assert slim["distributedInfo"] == {"rank": 0, "world_size": 2}
@@ -56,7 +61,7 @@ def test_a_slim_trace_has_its_steps_and_nothing_else() -> None:
 
 def test_a_trace_without_enough_steps_is_refused() -> None:
     with pytest.raises(MeasureError, match="recorded 3 whole steps; 4 were asked for"):
-        slim_trace(WHOLE, 4)
+        slim_trace(WHOLE, range(4))
 
 
 def test_images_are_trained_with_sgd_and_language_with_adamw() -> None:
@@ -97,5 +102,21 @@ def test_two_ranks_are_recorded_by_one_command(tmp_path: Path, capsys: pytest.Ca
         assert {"aten::conv2d", "aten::linear", "gloo:all_reduce", "Optimizer.step#SGD.step"} <= names
         convolutions = [event for event in trace["traceEvents"] if event["name"] == "aten::conv2d"]
         assert any("c10::BFloat16" in event["args"]["Input type"] for event in convolutions)
-    execution = json.loads((folder / "execution-0.json").read_text())
-    assert any(node["name"] == "aten::conv2d" for node in execution["nodes"])
+
+
+def test_an_execution_trace_is_tied_to_the_last_step(tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason=NO_TORCH)
+    words = ["trace", "tiny", "--device", "cpu", "--ranks", "1", "--steps", "3", "--keep", "median"]
+    assert cli.main([*words, "--out", str(tmp_path)]) == 0
+    folder = tmp_path / "tiny" / "fp32"
+    (times,) = read_record(folder).steps
+    trace = read_trace(folder / "rank-0.json.gz")
+    (window,) = step_windows(trace)
+    assert window.end_us - window.start_us == pytest.approx(sorted(times.profiled_us)[1])
+    execution = read_execution_trace(folder / "execution-0.json.gz")
+    tied = link(trace, execution).nodes
+    operators = [at for at, event in enumerate(trace.events) if event.category is Category.OPERATOR]
+    assert len(tied.keys() & set(operators)) > 0.99 * len(operators)
+    shapes = {node.id: [tensor.shape for tensor in node.inputs] for node in execution.nodes}
+    (linear,) = [at for at in operators if trace.events[at].name == "aten::linear"]
+    assert shapes[tied[linear]][:2] == [(4, 8), (10, 8)]

@@ -25,8 +25,8 @@ ALWAYS_FP32 = {
         f"aten::{name}"
         for name in (
             "nll_loss", "cross_entropy_loss", "mse_loss", "prod", "cdist", "softmax", "log_softmax", "layer_norm",
-            "group_norm", "exp", "log", "pow", "sum", "cumsum", "norm", "rsqrt", "reciprocal", "softplus", "native_layer_norm",
-            "cosine_similarity", "binary_cross_entropy_with_logits", "rms_norm",
+            "group_norm", "exp", "log", "pow", "sum", "cumsum", "norm", "rsqrt", "reciprocal", "softplus",
+            "native_layer_norm", "cosine_similarity", "binary_cross_entropy_with_logits", "rms_norm",
         )
     ),
 }  # fmt: skip

@@ -6,7 +6,7 @@ back. fp8 is E4M3 with a scale likewise, where PyTorch has the type on the devic
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import permutations
 from statistics import median
 from typing import Any
@@ -65,7 +65,7 @@ def _samples(cast: Cast, tensor: Tensor, clock: ColdClock, is_fresh: bool) -> fl
 
 
 def measure_casts(
-    device: str, clock: ColdClock, exponents: range | None = None
+    device: str, clock: ColdClock, exponents: range | None = None, precisions: Sequence[str] | None = None
 ) -> Iterator[tuple[str, str, list[CastSample]]]:
     """Yield every ordered pair of precisions with a sample of each size, 2 to the power of 12 to 26 elements.
 
@@ -73,10 +73,11 @@ def measure_casts(
         device: to measure.
         clock: of the device.
         exponents: of the sizes, instead.
+        precisions: to cast between, instead of all.
     """
     dtypes = _with_fp8(device)
     scale = torch.tensor(0.05, device=device)
-    for source, target in permutations(dtypes, 2):
+    for source, target in permutations(precisions or dtypes, 2):
         cast = cast_of(source, target, dtypes, scale)
         samples = []
         for exponent in exponents or range(SMALLEST_EXPONENT, LARGEST_EXPONENT + 1):

@@ -1,4 +1,4 @@
-"""The commands ``trace``, ``traced``, ``casts`` and ``statistics``."""
+"""The commands ``trace``, ``traced``, ``casts``, ``statistics`` and ``compare-precisions``."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from microbench.device import Device, commit, find_device, library_versions
+from microbench.device import Device, find_device
 from microbench.errors import MeasureError
-from microbench.provenance import now
 from microbench.traced.settings import (
     MODELS,
     PRECISIONS,
@@ -59,7 +58,7 @@ def run_trace(arguments: argparse.Namespace) -> int:
     from microbench.traced.record import record_run
 
     device = find_device(arguments.device, arguments.threads)
-    own = {name: getattr(arguments, name) for name in ("precision", "ranks", "steps", "warm_up")}
+    own = {name: getattr(arguments, name) for name in ("precision", "ranks", "steps", "warm_up", "keep")}
     settings = _settings(arguments, device, **own)
     progress(f"training {settings.name} on {settings.ranks} ranks of {device.name}")
     folder, record = record_run(settings, device, arguments.out)
@@ -72,17 +71,10 @@ def run_trace(arguments: argparse.Namespace) -> int:
 
 def _write(path: Path | None, device: Device, **rows: Any) -> None:
     """Write a table of measured costs, or print it."""
-    from predictor.precision.measured_costs import MeasuredCosts, write_measured_costs
+    from microbench.traced.tables import table_of
+    from predictor.precision.measured_costs import write_measured_costs
 
-    costs = MeasuredCosts(
-        device=device.name,
-        device_kind=device.kind,
-        threads=device.multiprocessors if device.kind == "cpu" else 1,
-        torch=library_versions(device.kind)["torch"],
-        commit=commit(),
-        finished=now(),
-        **rows,
-    )
+    costs = table_of(device, **rows)
     if path is None:
         print(costs.model_dump_json(indent=1))
         return
@@ -128,6 +120,37 @@ def run_casts(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def run_compare(arguments: argparse.Namespace) -> int:
+    """Predict models in another precision and print them beside their traces."""
+    from microbench.traced.compare_precisions import SIZES, compare, render
+
+    device = find_device(arguments.device, arguments.threads)
+    models = arguments.models or list(SIZES)
+    print(render(compare(models, device, arguments.out, arguments.reuse, progress)))
+    return 0
+
+
+def run_statistics(arguments: argparse.Namespace) -> int:
+    """Gather what the indicator of sensitivity needs, and write it.
+
+    Raises:
+        MeasureError: bad settings, or the file cannot be written.
+    """
+    from microbench.traced.statistics import gather
+    from predictor.precision.indicator import write_statistics
+
+    device = find_device(arguments.device, arguments.threads)
+    settings = _settings(arguments, device, ranks=1, steps=arguments.steps)
+    statistics = gather(settings)
+    try:
+        arguments.out.parent.mkdir(parents=True, exist_ok=True)
+        write_statistics(arguments.out, statistics)
+    except OSError as error:
+        raise MeasureError(f"{arguments.out}: {error.strerror}") from None
+    print(arguments.out)
+    return 0
+
+
 def _add_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", choices=MODELS, metavar="MODEL", help=", ".join(MODELS))
     parser.add_argument("--batch", type=int, help="samples per rank (default 4)")
@@ -148,6 +171,7 @@ def register(commands: Any, device: argparse.ArgumentParser) -> None:
     trace.add_argument("--ranks", type=int, default=2, help="data-parallel, on this machine (default 2)")
     trace.add_argument("--out", type=Path, required=True, help="folder of traces; MODEL/PRECISION is added")
     trace.add_argument("--steps", type=int, default=3, help="profiled steps (default 3)")
+    trace.add_argument("--keep", choices=("all", "median"), default="all", help="steps of the traces (default all)")
     trace.add_argument("--warm-up", type=int, default=2, help="steps before (default 2)")
     trace.set_defaults(run=run_trace)
     traced = commands.add_parser(
@@ -166,3 +190,15 @@ def register(commands: Any, device: argparse.ArgumentParser) -> None:
     casts.add_argument("--smallest", type=int, default=12, help="2 to this power of elements (default 12)")
     casts.add_argument("--largest", type=int, default=26, help="2 to this power of elements (default 26)")
     casts.set_defaults(run=run_casts)
+    statistics = commands.add_parser("statistics", parents=[device], help="norms and ranges of a model's tensors")
+    _add_model(statistics)
+    statistics.add_argument("--steps", type=int, default=3, help="that the numbers are means over (default 3)")
+    statistics.add_argument("--out", type=Path, required=True, help="file to write")
+    statistics.set_defaults(run=run_statistics)
+    both = commands.add_parser(
+        "compare-precisions", parents=[device], help="predict models in another precision from traces, and trace them"
+    )
+    both.add_argument("--models", nargs="+", choices=MODELS[:4], metavar="MODEL", help="default: all four")
+    both.add_argument("--out", type=Path, required=True, help="folder of traces and costs")
+    both.add_argument("--reuse", action="store_true", help="take the traces and costs that are in the folder")
+    both.set_defaults(run=run_compare)

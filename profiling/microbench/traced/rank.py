@@ -17,9 +17,10 @@ import torch.distributed as dist
 from torch.profiler import ExecutionTraceObserver, ProfilerActivity, profile, schedule
 
 from microbench.errors import MeasureError
+from microbench.traced.execution import number_calls
 from microbench.traced.heap import reserve
 from microbench.traced.settings import StepTimes, TraceSettings, write_json
-from microbench.traced.slim import slim_trace, step_us, write_gz
+from microbench.traced.slim import median_step, slim_trace, step_us, write_gz
 from microbench.traced.training import Training
 from predictor.base.allocator import keep_freed_memory
 
@@ -101,11 +102,20 @@ def record(settings: TraceSettings, folder: Path, rank: int) -> None:
     profiled_steps(training, settings, whole)
     trace: dict[str, Any] = json.loads(whole.read_bytes())
     whole.unlink()
-    slim = slim_trace(trace, settings.steps)
-    write_gz(folder / f"rank-{rank}.json.gz", slim)
-    times = StepTimes(rank=rank, unprofiled_us=unprofiled, profiled_us=step_us(slim))
+    kept = median_step(trace, settings.steps) if settings.keep == "median" else range(settings.steps)
+    slim = slim_trace(trace, kept)
+    profiled = step_us(trace)[: settings.steps]
+    times = StepTimes(rank=rank, kept=tuple(kept), unprofiled_us=unprofiled, profiled_us=profiled)
     write_json(folder / f"steps-{rank}.json", times)
-    execution_trace(training, settings, folder / f"execution-{rank}.json")
+    if rank:
+        training.step()
+    else:
+        path = folder / "execution.json"
+        execution_trace(training, settings, path)
+        execution = json.loads(path.read_bytes())
+        number_calls(execution, slim)
+        write_gz(folder / "execution-0.json.gz", execution)
+    write_gz(folder / f"rank-{rank}.json.gz", slim)
 
 
 def main() -> int:

@@ -77,7 +77,7 @@ def make_tensor(argument: Argument, dtype: str, device: str, limit: int, scale: 
 def _fits(argument: Argument, formal: Any) -> bool:
     kind = str(formal.type)
     if argument.kind == "none":
-        return kind.startswith("Optional") or formal.default_value is None
+        return kind.startswith("Optional") or formal.has_default_value()
     if argument.kind == "tensors":
         return "List[" in kind and "Tensor" in kind
     if argument.kind == "tensor":
@@ -108,8 +108,11 @@ def _index_limit(call: OperatorCall) -> int:
     return shapes[0][0] if call.name == "aten::embedding" else shapes[0][-1]
 
 
-def _value(argument: Argument) -> Any:
-    return argument.value if argument.kind == "value" else None
+def _value(argument: Argument, formal: Any) -> Any:
+    """Return a value; that of a text, which the trace does not have, is the default."""
+    if argument.kind == "value":
+        return argument.value
+    return None if str(formal.type).startswith("Optional") else formal.default_value
 
 
 def rebuild(call: OperatorCall, types: Sequence[str], device: str) -> Rebuilt:
@@ -122,6 +125,7 @@ def rebuild(call: OperatorCall, types: Sequence[str], device: str) -> Rebuilt:
         UnsupportedCallError: no operator takes these arguments, or a tensor cannot be made.
     """
     overload = find_overload(call.name, call.arguments)
+    formals = overload._schema.arguments
     statistics, state = STATISTICS.get(call.name, ()), state_of(call.name)
     limit = _index_limit(call)
     values: list[Any] = []
@@ -146,13 +150,12 @@ def rebuild(call: OperatorCall, types: Sequence[str], device: str) -> Rebuilt:
             differentiable = parts if wanted and tensor.ndim else []
             values.append(tensor)
         else:
-            values.append(_value(argument))
+            values.append(_value(argument, formals[position]))
             continue
         held += parts
         if position not in state:
             fresh += parts
         inputs += [part.requires_grad_() for part in differentiable]
-    formals = overload._schema.arguments
     keywords = {f.name: v for f, v in zip(formals, values, strict=True) if f.kwarg_only}
     positional = [v for f, v in zip(formals, values, strict=True) if not f.kwarg_only]
     return Rebuilt(lambda: overload(*positional, **keywords), tuple(inputs), tuple(fresh), tuple(held))

@@ -30,7 +30,7 @@ def record_run(settings: TraceSettings, device: Device, out: Path) -> tuple[Path
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
             record = _record_in(settings, device, Path(scratch))
             for path in sorted(Path(scratch).iterdir()):
-                if path.name.startswith(("rank-", "execution-", "record")):
+                if path.name.startswith(("rank-", "execution-", "record.json")):
                     shutil.move(path, folder / path.name)
     except OSError as error:
         raise MeasureError(f"{folder}: {error.strerror}") from None

@@ -57,6 +57,7 @@ class TraceSettings(Closed):
     )
     width: int | None = Field(default=None, ge=8, description="hidden size; of images, channels of the first stage")
     steps: int = Field(default=3, ge=1, description="profiled")
+    keep: Literal["all", "median"] = Field(default="all", description="steps of each rank's trace")
     warm_up: int = Field(default=2, ge=1, description="steps before")
     threads: int = Field(default=1, ge=1, description="intra-op, of each rank")
     device: Literal["cpu", "cuda"] = "cpu"
@@ -74,8 +75,9 @@ class StepTimes(Closed):
     """Steps of one rank, in µs."""
 
     rank: int
+    kept: tuple[int, ...] = Field(description="positions of the profiled steps that are in the trace")
     unprofiled_us: tuple[float, ...] = Field(description="before the profiled ones, by the host's clock")
-    profiled_us: tuple[float, ...] = Field(description="those in the trace, of which the profiler is a part")
+    profiled_us: tuple[float, ...] = Field(description="all profiled ones; the profiler is a part of them")
 
 
 class TraceRecord(Closed):

@@ -19,9 +19,7 @@ KEPT_FACTS = (
     "cuda_runtime_version", "cuda_driver_version",
 )  # fmt: skip
 # Of an event: whether it is shown where, memory addresses and estimates of the profiler are left out.
-DROPPED_ARGS = frozenset(
-    {"Ev Idx", "Record function id", "Input type names", "queued", "warps per SM", "blocks per SM"}
-)
+DROPPED_ARGS = frozenset({"Ev Idx", "Record function id", "Input type names", "queued", "warps per SM"})
 PYTHON = "python_function"
 DIGITS = 3  # of microseconds: the profiler's clock counts nanoseconds
 
@@ -50,16 +48,23 @@ def step_marks(trace: Mapping[str, Any]) -> list[dict[str, Any]]:
     return sorted(marks, key=lambda event: float(event["ts"]))
 
 
-def slim_trace(trace: Mapping[str, Any], steps: int) -> dict[str, Any]:
-    """Return a trace of the first ``steps`` marked steps; what began in them may end later.
+def median_step(trace: Mapping[str, Any], steps: int) -> range:
+    """Return the position, as a range of one, of the step of median duration among the first ``steps``."""
+    times = step_us(trace)[:steps]
+    middle = sorted(range(len(times)), key=times.__getitem__)[len(times) // 2]
+    return range(middle, middle + 1)
+
+
+def slim_trace(trace: Mapping[str, Any], steps: range) -> dict[str, Any]:
+    """Return a trace of some of its marked steps, by position; what began in them may end later.
 
     Raises:
         MeasureError: it has fewer marked steps than that.
     """
     marks = step_marks(trace)
-    if len(marks) < steps:
-        raise MeasureError(f"the profiler recorded {len(marks)} whole steps; {steps} were asked for")
-    begin, end = float(marks[0]["ts"]), _end(marks[steps - 1])
+    if len(marks) < steps.stop:
+        raise MeasureError(f"the profiler recorded {len(marks)} whole steps; {steps.stop} were asked for")
+    begin, end = float(marks[steps.start]["ts"]), _end(marks[steps.stop - 1])
     events = [
         _slim_event(event)
         for event in trace["traceEvents"]
