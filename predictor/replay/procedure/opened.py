@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from predictor.base.errors import ConfigError
 from predictor.timeline.graph import GraphError
 from predictor.traces.build_graph import local_graph
 from predictor.traces.closed import RecordError
-from predictor.traces.events import RankTrace
+from predictor.traces.events import Category, RankTrace
 from predictor.traces.kineto import read_trace
-from predictor.traces.local_graph import LocalGraph
+from predictor.traces.local_graph import NO_OPERATOR, LocalGraph, TracedOperator
 from predictor.traces.steps import StepWindow, step_windows
 
 MOST_STEPS = 12  # that a message lists
@@ -50,7 +50,25 @@ def open_step(path: Path, index: int) -> OpenedStep:
         raise _untrackable(path, windows, index, str(error)) from None
     if not local.tasks or not local.operators:
         raise _untrackable(path, windows, index, "it has no operators")
-    return OpenedStep(path, index, local, tuple(trace.notes) + clipping_note(trace, local))
+    return OpenedStep(path, index, with_shapes(trace, local), tuple(trace.notes) + clipping_note(trace, local))
+
+
+def with_shapes(trace: RankTrace, local: LocalGraph) -> LocalGraph:
+    """Return a graph whose annotated operators have the inputs of the first operator inside them.
+
+    The profiler records inputs of the dispatcher's operators only; a kernel of one's own is a range around what it calls.
+    """
+    inner: dict[int, TracedOperator] = {}
+    for operator in local.operators:
+        if operator.shapes and operator.parent != NO_OPERATOR:
+            inner.setdefault(operator.parent, operator)
+    operators = [
+        operator._replace(shapes=inner[position].shapes, dtypes=inner[position].dtypes)
+        if position in inner and not operator.shapes and trace.events[operator.event].category is Category.ANNOTATION
+        else operator
+        for position, operator in enumerate(local.operators)
+    ]
+    return replace(local, operators=operators)
 
 
 def open_ranks(paths: Sequence[Path], index: int) -> list[OpenedStep]:
