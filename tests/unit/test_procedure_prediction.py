@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -28,6 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 REPLAY = ROOT / "predictor" / "replay"
 LINEAR_SHAPES = ((TOKENS, HIDDEN), (HIDDEN, HIDDEN), (HIDDEN,))
 CAST_US = 2.0
+BOTH_PASSES: tuple[tuple[Literal["forward", "backward"], float], ...] = (("forward", 1.0), ("backward", 2.0))
 OWN_KERNEL = """\
 ops_to_track: ["qsync::linear_fp32"]
 aten_op_to_bwd_mapper: {"qsync::linear_fp32": [linearfp32backward]}
@@ -65,13 +67,13 @@ def measure(root: Path, linear_us: dict[Precision, float], operator: str = "aten
             operator=operator, shapes=LINEAR_SHAPES, precision=precision, step_pass=step_pass, samples_us=(us * times,)
         )
         for precision, us in linear_us.items()
-        for step_pass, times in (("forward", 1.0), ("backward", 2.0))
+        for step_pass, times in BOTH_PASSES
     ]  # fmt: skip
     others = [
         MeasuredOperator(operator=name, shapes=shapes, precision=precision, step_pass=step_pass, samples_us=(10.0,))
         for name, shapes in (("aten::gelu", LINEAR_SHAPES[:1]), ("aten::mse_loss", LINEAR_SHAPES[:1] * 2))
         for precision in linear_us
-        for step_pass in ("forward", "backward")
+        for step_pass, _ in BOTH_PASSES
     ]  # fmt: skip
     casts = [
         MeasuredCast(cast_from=one, cast_to=other, alpha_us_per_element=0.0, beta_us=CAST_US,
@@ -94,7 +96,7 @@ def step_ms(text: str, word: str) -> float:
 
 def test_the_mapping_is_four_files_and_a_log(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     line = ["--device_name", "t4", "--bit", "32", "--generate_mapping", "--target_trace_idx", "1", "--fp32_comm_t4"]
-    code, out, err = ask(analysis, capsys, root, *line)
+    code, _, err = ask(analysis, capsys, root, *line)
     assert code == 0, err
     tmp_data = root / "tmp_data"
     path = read_document(tmp_data / "cng" / "bert" / "fp32_comm_t4.json", CriticalPath)

@@ -50,24 +50,37 @@ def open_step(path: Path, index: int) -> OpenedStep:
         raise _untrackable(path, windows, index, str(error)) from None
     if not local.tasks or not local.operators:
         raise _untrackable(path, windows, index, "it has no operators")
-    return OpenedStep(path, index, with_shapes(trace, local), tuple(trace.notes) + clipping_note(trace, local))
+    return OpenedStep(path, index, with_annotations(trace, local), tuple(trace.notes) + clipping_note(trace, local))
 
 
-def with_shapes(trace: RankTrace, local: LocalGraph) -> LocalGraph:
-    """Return a graph whose annotated operators have the inputs of the first operator inside them.
+def with_annotations(trace: RankTrace, local: LocalGraph) -> LocalGraph:
+    """Return a graph whose annotated operators have the inputs, and the backward, of the kernel that they are around.
 
-    The profiler records inputs of the dispatcher's operators only; a kernel of one's own is a range around what it calls.
+    The profiler records inputs of the dispatcher's operators only, so they are those of the operator inside that takes
+    longest. Autograd ties the backward to its function, which may be around the annotation.
     """
-    inner: dict[int, TracedOperator] = {}
-    for operator in local.operators:
-        if operator.shapes and operator.parent != NO_OPERATOR:
-            inner.setdefault(operator.parent, operator)
-    operators = [
-        operator._replace(shapes=inner[position].shapes, dtypes=inner[position].dtypes)
-        if position in inner and not operator.shapes and trace.events[operator.event].category is Category.ANNOTATION
-        else operator
+    annotated = [
+        position
         for position, operator in enumerate(local.operators)
+        if trace.events[operator.event].category is Category.ANNOTATION
     ]
+    operators = list(local.operators)
+    longest: dict[int, TracedOperator] = {}
+    for operator in local.operators:
+        known = longest.get(operator.parent)
+        if operator.shapes and (known is None or operator.us > known.us):
+            longest[operator.parent] = operator
+    moved: dict[int, int] = {}  # from the function to the annotation in it
+    for position in annotated:
+        operator = operators[position]
+        if position in longest and not operator.shapes:
+            inner = longest[position]
+            operators[position] = operator._replace(shapes=inner.shapes, dtypes=inner.dtypes)
+        if operator.parent != NO_OPERATOR:
+            moved.setdefault(operator.parent, position)
+    for position, operator in enumerate(operators):
+        if operator.step_pass == "backward" and operator.forward in moved:
+            operators[position] = operator._replace(forward=moved[operator.forward])
     return replace(local, operators=operators)
 
 
