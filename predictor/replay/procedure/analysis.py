@@ -17,7 +17,7 @@ from predictor.replay.procedure.critical import critical_data, critical_path
 from predictor.replay.procedure.documents import CriticalData, NodeData, Origin, write_document
 from predictor.replay.procedure.folders import Folders, Kind
 from predictor.replay.procedure.kernels import add_config, config_of
-from predictor.replay.procedure.mapping import forward_graph, node_data, precision_of_step
+from predictor.replay.procedure.mapping import forward_graph, node_data, precision_of_step, traced_device
 from predictor.replay.procedure.opened import OpenedStep, open_step
 from predictor.replay.procedure.order_log import order_log
 from predictor.replay.procedure.predicted import predict_step
@@ -85,7 +85,7 @@ def origin_of(arguments: argparse.Namespace, name: str, opened: OpenedStep, prec
         model_name=arguments.model_name,
         file_name=name,
         device_name=arguments.device_name,
-        traced_device=local.device_name or local.backend,
+        traced_device=traced_device(local),
         precision=precision,
         step=local.label,
         target_trace_idx=opened.index,

@@ -106,13 +106,11 @@ def _in_precision(by: Sequence[JobTrace], of: Sequence[JobTrace]) -> tuple[list[
         ConfigError: no operator can compute in the precision, or even with that trace's operators a cost is not known.
     """
     precision = of[0].precision
-    try:
-        predictions = [predict_job(job, precision) for job in by]
-        words = "measured costs"
-    except ConfigError:
+    words = "measured costs"
+    if any(costs.unknown_us(precision) for job in by for costs in job.costs):
         times = [costs.times for job in of for costs in job.costs]
-        predictions = [predict_job(job.knowing(times), precision) for job in by]
-        words = BY_ITS_OPERATORS
+        by, words = [job.knowing(times) for job in by], BY_ITS_OPERATORS
+    predictions = [predict_job(job, precision) for job in by]
     return predictions, f"{words} ({max(each.source for each in predictions).label})"
 
 

@@ -47,6 +47,11 @@ def precision_of_step(graph: OperatorGraph, local: LocalGraph) -> Precision:
     return max(times, key=lambda precision: times[precision], default=Precision.FP32)
 
 
+def traced_device(local: LocalGraph) -> str:
+    """Return the device of a trace: its GPU, or the kind of it where the trace names none."""
+    return local.device_name or local.backend
+
+
 def node_data(origin: Origin, times: TracedTimes, local: LocalGraph) -> NodeData:
     """Return the times of a model's operators in the traced step, casts inside them apart."""
     graph = times.graph

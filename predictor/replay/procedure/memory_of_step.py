@@ -27,6 +27,8 @@ def memory_model(local: LocalGraph, graph: OperatorGraph, config: OperatorConfig
 
 def memory_text(memory: PlanMemory) -> str:
     """Return the memory of a plan with its parts."""
+    if not memory.peak:
+        return "not known, as the trace has no shapes; record with record_shapes=True"
     parts = {
         "weights": memory.weights,
         "their copies": memory.weight_copies,

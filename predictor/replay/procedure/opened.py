@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 
 from predictor.base.errors import ConfigError
@@ -41,7 +42,7 @@ def open_step(path: Path, index: int) -> OpenedStep:
     Raises:
         ConfigError: the trace has no such step, or that step cannot be tracked; the message lists the others.
     """
-    trace = read_trace(path)
+    trace = read_once(path)
     windows = step_windows(trace)
     _check(path, windows, index)
     try:
@@ -84,6 +85,24 @@ def with_annotations(trace: RankTrace, local: LocalGraph) -> LocalGraph:
     return replace(local, operators=operators)
 
 
+def read_once(path: Path) -> RankTrace:
+    """Return a trace; the last ones are kept, as several steps of one are asked for in a row.
+
+    Raises:
+        RecordError: it cannot be read.
+    """
+    try:
+        state = path.stat()
+    except OSError as error:
+        raise RecordError(f"{path}: {error.strerror}") from None
+    return _kept(path, state.st_mtime_ns, state.st_size)
+
+
+@lru_cache(maxsize=2)
+def _kept(path: Path, changed_ns: int, size: int) -> RankTrace:
+    return read_trace(path)
+
+
 def open_ranks(paths: Sequence[Path], index: int) -> list[OpenedStep]:
     """Return the graphs of one step of every rank."""
     return [open_step(path, index) for path in paths]
@@ -91,7 +110,7 @@ def open_ranks(paths: Sequence[Path], index: int) -> list[OpenedStep]:
 
 def count_steps(path: Path) -> int:
     """Return how many steps a trace has."""
-    return len(step_windows(read_trace(path)))
+    return len(step_windows(read_once(path)))
 
 
 def clipping_note(trace: RankTrace, local: LocalGraph) -> tuple[str, ...]:

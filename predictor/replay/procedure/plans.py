@@ -18,7 +18,7 @@ from predictor.replay.procedure.command import folders_of, new_parser
 from predictor.replay.procedure.kernels import add_config, config_of
 from predictor.replay.procedure.memory_of_step import memory_model
 from predictor.replay.procedure.plan_text import counts, plan_text
-from predictor.replay.procedure.predicted import JobTrace, open_job, other_times, predict_plans
+from predictor.replay.procedure.predicted import JobTrace, open_job, predict_plans
 from predictor.replay.procedure.rank_costs import RankCosts
 from predictor.replay.procedure.sensitivity import INDICATORS, indicator_of
 from predictor.replay.procedure.sizes import memory_bytes, told
@@ -106,29 +106,30 @@ def _answer(arguments: argparse.Namespace, greedy_only: bool) -> str:
     chosen = list(_chosen(problem, limit, greedy_only))
     shown = [choice for choice in chosen if greedy_only or choice.method.startswith("fastest")][-1]
     lines = [*_heading(problem), *_table(problem, chosen), "", f"{shown.method}, block by block:"]
-    return "\n".join([*lines, *plan_text(problem.costs.graph, shown.plan)])
+    return "\n".join([*lines, *plan_text(problem.costs.known_graph, shown.plan)])
 
 
 def _problem(arguments: argparse.Namespace) -> Problem:
     folders, model = folders_of(arguments), arguments.model_name
     name = trace_name(folders, model, arguments.file_name, arguments.bit)
     config = config_of(folders, arguments)
-    others = other_times(folders, model, name)
-    job = open_job(folders, model, name, arguments.target_trace_idx, config, arguments.device_name, others)
-    costs = job.costs[0].with_known_choices()
-    if not any(len(node.choices) > 1 for node in costs.graph.nodes):
+    index = arguments.target_trace_idx
+    job = open_job(folders, model, name, index, config, arguments.device_name, reads_node_data=True)
+    costs = job.costs[0]
+    graph = costs.known_graph
+    if not any(len(node.choices) > 1 for node in graph.nodes):
         raise ConfigError(
             f"no operator of {model}, {name} has a known cost in a second precision: analyse a trace in one with "
             "--generate_mapping, or measure operators with python -m microbench traced"
         )
-    memory, optimizer = memory_model(job.graph.ranks[0], costs.graph, config)
-    indicator, note = indicator_of(arguments.indicator_type, folders, model, costs.graph)
+    memory, optimizer = memory_model(job.graph.ranks[0], graph, config)
+    indicator, note = indicator_of(arguments.indicator_type, folders, model, graph)
     notes = (*job.notes, costs.sources(), f"memory with {optimizer}", note)
     return Problem(job, costs, memory, indicator, tuple(filter(None, notes)))
 
 
 def _chosen(problem: Problem, limit: float | None, greedy_only: bool) -> Iterator[Chosen]:
-    graph, costs, memory = problem.costs.graph, problem.costs.costs, problem.memory
+    graph, costs, memory = problem.costs.known_graph, problem.costs.costs, problem.memory
     within = None if limit is None else limit - memory.fixed_bytes(graph)
     if limit is not None and within is not None and within <= 0.0:
         raise ConfigError(
@@ -154,7 +155,7 @@ def _exactness(is_exact: bool, us: float, bound: float) -> str:
 
 
 def _heading(problem: Problem) -> Iterator[str]:
-    job, nodes = problem.job, problem.costs.graph.nodes
+    job, nodes = problem.job, problem.costs.known_graph.nodes
     free = sum(len(node.choices) > 1 for node in nodes)
     yield f"{job.model}, {job.name}, {job.graph.ranks[0].label}: {len(nodes)} operators, {free} with a choice"
     yield from (f"note: {note}" for note in problem.notes)
@@ -162,7 +163,7 @@ def _heading(problem: Problem) -> Iterator[str]:
 
 
 def _table(problem: Problem, chosen: Sequence[Chosen]) -> Iterator[str]:
-    graph, costs = problem.costs.graph, problem.costs.costs
+    graph, costs = problem.costs.known_graph, problem.costs.costs
     sensitivity = sensitivity_of(problem.indicator)
     yield f"{'plan':22} {'operators':>10} {'casts':>10} {'step':>10} {'memory':>11} {'sensitivity':>12}  precisions"
     for choice in chosen:

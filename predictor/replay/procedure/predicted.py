@@ -20,7 +20,7 @@ from predictor.replay.critical import moved
 from predictor.replay.procedure.arguments import precision_of
 from predictor.replay.procedure.documents import NodeData, read_document
 from predictor.replay.procedure.folders import Folders
-from predictor.replay.procedure.mapping import precision_of_step, times_of
+from predictor.replay.procedure.mapping import precision_of_step, times_of, traced_device
 from predictor.replay.procedure.memory_of_step import memory_model, memory_text
 from predictor.replay.procedure.opened import OpenedStep, open_ranks
 from predictor.replay.procedure.rank_costs import RankCosts, execution_trace_of, rank_costs
@@ -28,6 +28,7 @@ from predictor.replay.setting import Touched, counted
 from predictor.replay.text import render
 from predictor.replay.traced_step import TracedStep, joined
 from predictor.replay.traffic import with_costs
+from predictor.report.text import duration
 from predictor.traces.global_graph import GlobalGraph, global_graph
 
 
@@ -95,7 +96,8 @@ def open_job(
     index: int,
     config: OperatorConfig,
     device_name: str = "",
-    others: Sequence[TracedTimes] = (),
+    *,
+    reads_node_data: bool = False,
 ) -> JobTrace:
     """Open one step of all ranks of a trace.
 
@@ -106,7 +108,7 @@ def open_job(
         index: of the step.
         config: what is known of operators.
         device_name: names measured costs that come first.
-        others: of the model's traces in other precisions, which may tell costs.
+        reads_node_data: costs may be those of the model's other traces on the same device, as analysed.
 
     Raises:
         ConfigError: there is no such trace or step, or it cannot be tracked.
@@ -114,6 +116,7 @@ def open_job(
     ranks = open_ranks(folders.traces(model, name), index)
     graph = global_graph([step.local for step in ranks])
     execution = execution_trace_of(folders, model, name)
+    others = other_times(folders, model, name, traced_device(graph.ranks[0])) if reads_node_data else ()
     costs = [
         rank_costs(folders, local, operator_graph(local, execution, config), config, device_name, others)
         for local in graph.ranks
@@ -132,12 +135,15 @@ def predict_job(job: JobTrace, precision: Precision | None) -> Prediction:
     if precision is None or precision is job.precision:
         before = replayed(joined(job.graph))
         return Prediction(ReplayAnswer(before, notes=job.notes), precision or job.precision, {})
-    plans = [uniform_plan(costs.graph, precision) for costs in job.costs]
-    if not any(plans):
+    if not any(precision in node.choices for costs in job.costs for node in costs.graph.nodes):
         raise ConfigError(
             f"no operator of {job.name} can compute in {precision}; those with a choice are in "
             "bit_width_changeable_nodes (python -m predictor.replay.config)"
         )
+    plans = [uniform_plan(costs.known_graph, precision) for costs in job.costs]
+    if not any(plans):
+        uniform = uniform_plan(job.costs[0].graph, precision)
+        plan_changes(job.graph.ranks[0], job.costs[0].graph, uniform, job.costs[0].costs)  # tells the first that fails
     return predict_plans(job, plans, precision)
 
 
@@ -156,7 +162,7 @@ def predict_plans(job: JobTrace, plans: Sequence[Plan], precision: Precision) ->
     before, after = replayed(step), replayed(changed_step(step, changes))
     operators = sum(change.operators for change in changes)
     us = [sum(change.before.us for change in changes), sum(change.after.us for change in changes)]
-    touched = Touched(counted(operators, "operator") + " with their casts", us[0], us[1], _sources(job))
+    touched = Touched(counted(operators, "operator") + " with their casts", us[0], us[1], _notes(job, precision))
     applied = [Applied(f"precision {precision}", touched)]
     answer = ReplayAnswer(before, applied, after, moved(before.path, after.path), job.notes)
     return Prediction(answer, precision, plans[0])
@@ -176,14 +182,26 @@ def changed_step(step: TracedStep, changes: Sequence[PlanChanges]) -> TracedStep
     return with_costs(step, costs)
 
 
-def _sources(job: JobTrace) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(sources for costs in job.costs if (sources := costs.sources())))
+def _notes(job: JobTrace, precision: Precision) -> tuple[str, ...]:
+    """Return what the times in a precision rest on, and what is not known."""
+    notes = dict.fromkeys(sources for costs in job.costs if (sources := costs.sources()))
+    unknown_us = sum(costs.unknown_us(precision) for costs in job.costs)
+    kept_us = sum(sum(costs.costs.kept_us.values()) for costs in job.costs)
+    if unknown_us:
+        notes[
+            f"Operators of {duration(unknown_us)} could compute in {precision}, but their cost is not known: unchanged."
+        ] = None
+    if kept_us:
+        notes[f"Operators of {duration(kept_us)} follow their inputs, at a cost that is not known: traced times."] = (
+            None
+        )
+    return tuple(notes)
 
 
-def other_times(folders: Folders, model: str, name: str) -> list[TracedTimes]:
-    """Return the operators' times of a model's other traces, as far as ``analyse --generate_mapping`` wrote them."""
+def other_times(folders: Folders, model: str, name: str, device: str) -> list[TracedTimes]:
+    """Return the operators' times of a model's other traces of a device, as ``analyse --generate_mapping`` wrote them."""
     written = (read_document(path, NodeData) for path in folders.outputs("node_data", model))
-    return [times_of(data) for data in written if data.origin.file_name != name]
+    return [times_of(data) for data in written if data.origin.file_name != name and data.origin.traced_device == device]
 
 
 def measured_in(job: JobTrace) -> list[Precision]:
@@ -199,8 +217,7 @@ def predict_step(folders: Folders, arguments: Namespace, name: str, config: Oper
         ConfigError: there is no such step, or a cost in that precision is not known.
     """
     model, index = arguments.model_name, arguments.target_trace_idx
-    others = other_times(folders, model, name)
-    job = open_job(folders, model, name, index, config, arguments.device_name, others)
+    job = open_job(folders, model, name, index, config, arguments.device_name, reads_node_data=True)
     precision = precision_of(arguments.bit, [job.precision, name, *measured_in(job), *folders.trace_names(model)])
     prediction = predict_job(job, precision)
     title = f"{model}, {name}: {precision} on {arguments.device_name}, traced in {job.precision}"

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 from predictor.base.errors import ConfigError
 from predictor.base.lazy import lazy
-from predictor.precision.cost_sources import TracedTimes
+from predictor.costs.cost import Cost, Source
+from predictor.precision.cost_sources import Pass, TracedTimes
 from predictor.precision.device_sheets import DeviceSheet, device_sheet
 from predictor.precision.forward_graph import operator_graph, traced_times
 from predictor.precision.measured_costs import MeasuredCosts
@@ -18,6 +19,42 @@ from predictor.replay.procedure.casting import measured_costs
 from predictor.replay.procedure.folders import Folders
 from predictor.traces.execution_trace import ExecutionTrace, read_execution_trace
 from predictor.traces.local_graph import LocalGraph
+
+
+class TolerantCosts:
+    """Costs in which operators without a choice keep their traced time where no source knows another one.
+
+    Attributes:
+        kept_us: time of those that did, by label and pass.
+    """
+
+    def __init__(self, costs: PrecisionCosts, times: TracedTimes) -> None:
+        """Take the costs, and the times as traced."""
+        self._costs, self._times = costs, times
+        self.kept_us: dict[tuple[str, Pass], float] = {}
+
+    def forward(self, node: OperatorNode, precision: Precision) -> Cost:
+        """Return the cost of an operator's forward pass; raises as ``PrecisionCosts`` for one with a choice."""
+        return self._cost(node, precision, "forward")
+
+    def backward(self, node: OperatorNode, precision: Precision) -> Cost:
+        """Return the cost of its backward pass; raises likewise."""
+        return self._cost(node, precision, "backward")
+
+    def cast(self, cast_from: Precision, cast_to: Precision, numel: int) -> Cost:
+        """Return the cost of a cast; raises as ``PrecisionCosts``."""
+        return self._costs.cast(cast_from, cast_to, numel)
+
+    def _cost(self, node: OperatorNode, precision: Precision, step_pass: Pass) -> Cost:
+        try:
+            return self._costs.look_up(node, precision, step_pass).cost
+        except ConfigError:
+            if len(node.choices) > 1:
+                raise
+        us = self._times.us(node.label, step_pass)
+        self.kept_us[node.label, step_pass] = us
+        by_bytes = us * precision.bytes / node.traced.bytes
+        return Cost(us, min(us, by_bytes), max(us, by_bytes), Source.ANALYTIC)
 
 
 @dataclass(frozen=True)
@@ -41,9 +78,10 @@ class RankCosts:
     others: tuple[TracedTimes, ...] = ()
 
     @lazy
-    def costs(self) -> PrecisionCosts:
+    def costs(self) -> TolerantCosts:
         """Return the costs of operators in precisions and of casts."""
-        return PrecisionCosts(self.times, self.others, self.measured, None, self.sheet, self.config)
+        known = PrecisionCosts(self.times, self.others, self.measured, None, self.sheet, self.config)
+        return TolerantCosts(known, self.times)
 
     def knowing(self, others: Sequence[TracedTimes]) -> RankCosts:
         """Return costs that traces in other precisions tell."""
@@ -58,10 +96,22 @@ class RankCosts:
         ]
         return f"Times in other precisions are from {', '.join(sources)}." if sources else ""
 
-    def with_known_choices(self) -> RankCosts:
-        """Return the costs with a graph whose operators choose between precisions of known cost only."""
-        nodes = [replace(node, choices=tuple(self._known(node))) for node in self.graph.nodes]
-        return replace(self, graph=replace(self.graph, nodes=nodes))
+    @lazy
+    def known_graph(self) -> OperatorGraph:
+        """Return the graph with operators that choose between precisions of known cost only."""
+        nodes = [
+            replace(node, choices=tuple(self._known(node))) if len(node.choices) > 1 else node
+            for node in self.graph.nodes
+        ]
+        return replace(self.graph, nodes=nodes)
+
+    def unknown_us(self, precision: Precision) -> float:
+        """Return the time of operators that could compute in a precision, but whose cost in it is not known."""
+        return sum(
+            self.times.us(node.label, "forward") + self.times.us(node.label, "backward")
+            for node, known in zip(self.graph.nodes, self.known_graph.nodes, strict=True)
+            if precision in node.choices and precision not in known.choices
+        )
 
     def _known(self, node: OperatorNode) -> Iterator[Precision]:
         for precision in node.choices:
