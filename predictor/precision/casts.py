@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import permutations
 
 from predictor.base.errors import ConfigError
 from predictor.costs.cost import ZERO, Cost, Source
 from predictor.precision.measured_costs import CastSample, MeasuredCast, MeasuredCosts
 from predictor.precision.operator_graph import Precision
 
-# What ``microbench traced`` measures: all pairs of what training mixes; TF32 tensors are fp32 tensors.
-CASTING_PAIRS = tuple(permutations((Precision.FP32, Precision.FP16, Precision.BF16, Precision.INT8, Precision.FP8), 2))
 ANALYTIC_SPREAD = 2.0  # a cast by bytes may be half or twice as long; assumed, not measured
 ROUNDING_PASSES = {Precision.INT8: 1, Precision.FP8: 1}  # further reads of the tensor, for its largest value
 
@@ -96,10 +93,6 @@ class CastCosts:
         size_bytes = numel * (pair[0].bytes * (1 + ROUNDING_PASSES.get(pair[1], 0)) + pair[1].bytes)
         us = size_bytes / (self._bandwidth * 1e3)
         return Cost(us, us / ANALYTIC_SPREAD, us * ANALYTIC_SPREAD, Source.ANALYTIC)
-
-    def is_measured(self, cast_from: Precision, cast_to: Precision) -> bool:
-        """Return whether a pair's cost was measured."""
-        return (_as_tensor(cast_from), _as_tensor(cast_to)) in self._fitted
 
 
 def _as_tensor(precision: Precision) -> Precision:

@@ -15,10 +15,11 @@ from predictor.precision.device_sheets import DeviceSheet, pass_work
 from predictor.precision.measured_costs import MeasuredCosts
 from predictor.precision.operator_config import OperatorConfig
 from predictor.precision.operator_graph import OperatorGraph, OperatorNode, Precision
-from predictor.precision.work_of_shapes import WorkKind, product_dims, shape_work
+from predictor.precision.work_of_shapes import MULTIPLIES, WorkKind, product_dims, shape_work
 
 Pass = Literal["forward", "backward"]
 Key = tuple[str, tuple[tuple[int, ...], ...], Precision, Pass]
+MOST_OF_ROOFLINE = 10.0  # assumed: slower than that, something else than the work takes the time
 LINEAR_REGRESSOR = "ffn_up"  # any operator of the family of matrix products
 
 
@@ -148,19 +149,36 @@ class PhysicsSource:
         self._sheet, self._config = sheet, config
 
     def cost(self, node: OperatorNode, precision: Precision, step_pass: Pass, traced_us: float) -> Cost | None:
-        """Return the traced time times a ratio; anything between that, the ratio of the bytes and 1 is possible."""
+        """Return the traced time times a ratio; anything between that, the ratio of the bytes and 1 is possible.
+
+        Of an operator that takes long for its work, such as a small kernel, only MOST_OF_ROOFLINE times the roofline
+        scales.
+        """
         kind = self._config.of(self._config.work, node.name)
         if kind is None:
             return None
         if kind is WorkKind.VIEW:
             return Cost(traced_us, traced_us, traced_us, Source.ANALYTIC)
+        by_bytes = precision.bytes / node.traced.bytes
+        limits = self._limits(node, precision, step_pass, kind)
+        if limits is None:
+            if kind in MULTIPLIES:
+                return None
+            ratio, scales = by_bytes, 1.0  # as many elements in any precision, so that no shape is needed
+        else:
+            old, new = limits
+            ratio, scales = new / old, min(1.0, MOST_OF_ROOFLINE * old / traced_us)
+        us = traced_us * (1.0 - scales + scales * ratio)
+        bounds = (us, traced_us * ratio, traced_us * by_bytes, traced_us)
+        return Cost(us, min(bounds), max(bounds), Source.ANALYTIC)
+
+    def _limits(
+        self, node: OperatorNode, precision: Precision, step_pass: Pass, kind: WorkKind
+    ) -> tuple[float, float] | None:
+        """Return the roofline in the traced and in another precision, µs; None where shapes or peaks are unknown."""
         work = shape_work(kind, node.shapes, node.output_numel)
         if work is None:
             return None
         flops, elements = pass_work(work, step_pass == "backward")
-        new, old = (self._sheet.us(flops, elements, each) for each in (precision, node.traced))
-        if new is None or old is None or old <= 0.0:
-            return None
-        ratio = new / old
-        bounds = (ratio, precision.bytes / node.traced.bytes, 1.0)
-        return Cost(traced_us * ratio, traced_us * min(bounds), traced_us * max(bounds), Source.ANALYTIC)
+        old, new = (self._sheet.us(flops, elements, each) for each in (node.traced, precision))
+        return None if new is None or not old else (old, new)

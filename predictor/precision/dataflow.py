@@ -34,12 +34,20 @@ class Flow(NamedTuple):
     numel: int
 
 
-class RecordedFlow(NamedTuple):
-    """The calls of a forward pass, who reads whose output, and the elements of each output."""
+class RecordedCall(NamedTuple):
+    """A call of a tracked operator, with the shapes and types of the tensors that it reads, numbers left out."""
 
-    names: Sequence[str]
+    name: str
+    shapes: tuple[tuple[int, ...], ...]
+    dtypes: tuple[str, ...]
+    output_numel: int
+
+
+class RecordedFlow(NamedTuple):
+    """The calls of a forward pass, and who reads whose output."""
+
+    calls: Sequence[RecordedCall]
     flows: Sequence[Flow]
-    output_numels: Sequence[int]
 
 
 def recorded_flow(trace: ExecutionTrace, config: OperatorConfig) -> RecordedFlow:
@@ -48,24 +56,24 @@ def recorded_flow(trace: ExecutionTrace, config: OperatorConfig) -> RecordedFlow
     A tensor is followed by its storage, which views share; what writes to a storage is its new producer. Operators that
     are not tracked pass on what they read, and what reads nothing tracked produces data. Backward calls are left out.
     """
-    names: list[str] = []
-    outputs: list[int] = []
+    calls: list[RecordedCall] = []
     flows: dict[tuple[int, int], int] = {}
     producers: dict[int, tuple[int, ...]] = {}
     for node in _calls(trace, config):
         read = {tensor.storage: producers.get(tensor.storage, ()) for tensor in node.inputs}
         made_by = tuple(dict.fromkeys(producer for known in read.values() for producer in known))
         if node.name in config.tracked:
-            at = len(names)
+            at = len(calls)
             for tensor in node.inputs:
                 for producer in read[tensor.storage]:
                     flows[producer, at] = max(flows.get((producer, at), 0), tensor.numel)
-            names.append(node.name)
-            outputs.append(max((tensor.numel for tensor in node.outputs), default=0))
+            output = max((tensor.numel for tensor in node.outputs), default=0)
+            shapes = tuple(tensor.shape for tensor in node.inputs)
+            calls.append(RecordedCall(node.name, shapes, tuple(tensor.dtype for tensor in node.inputs), output))
             made_by = (at,)
         for tensor in node.outputs:
             producers[tensor.storage] = made_by
-    return RecordedFlow(names, [Flow(*pair, numel) for pair, numel in sorted(flows.items())], outputs)
+    return RecordedFlow(calls, [Flow(*pair, numel) for pair, numel in sorted(flows.items())])
 
 
 def _calls(trace: ExecutionTrace, config: OperatorConfig) -> Iterator[ExecutionNode]:

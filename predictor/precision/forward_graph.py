@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
 from math import prod
+from typing import NamedTuple
 
 from predictor.precision.cost_sources import TracedTimes
-from predictor.precision.dataflow import Call, Flow, guessed_flow, recorded_flow
+from predictor.precision.dataflow import Call, Flow, RecordedFlow, guessed_flow, recorded_flow
+from predictor.precision.nesting import Inside
 from predictor.precision.operator_config import OperatorConfig, own_operators
 from predictor.precision.operator_graph import OperatorGraph, OperatorNode, Precision, Tensor
 from predictor.precision.rules import widest
@@ -17,7 +18,6 @@ from predictor.precision.work_of_shapes import output_numel
 from predictor.traces.execution_trace import ExecutionTrace
 from predictor.traces.local_graph import NO_OPERATOR, LocalGraph, TracedOperator
 
-CASTS = frozenset({"aten::to", "aten::_to_copy"})
 DTYPES = {
     "float": Precision.FP32,
     "c10::Half": Precision.FP16,
@@ -50,78 +50,50 @@ def operator_graph(
     config = config or own_operators()
     inside = Inside.of(local)
     positions = list(_tracked(local, inside, config))
-    calls = [_call(local, positions, number, config) for number in range(len(positions))]
-    flows, outputs, facts = _flows(calls, execution_trace, config)
+    recorded = None if execution_trace is None else _recorded(local, positions, execution_trace, config)
+    operators = [local.operators[position] for position in positions]
+    if recorded is not None:
+        operators = [_with_shapes(operator, recorded, number) for number, operator in enumerate(operators)]
+    calls = [_call(operators, number, config) for number in range(len(operators))]
+    flows, outputs, facts = _flows(calls, recorded)
     depths = [0] * len(calls)
     for producer, consumer, _ in flows:
         depths[consumer] = max(depths[consumer], depths[producer] + 1)
     backward = _backward(local, inside, positions, config)
     counts: defaultdict[str, int] = defaultdict(int)
     nodes = []
-    for number, position in enumerate(positions):
-        operator = local.operators[position]
-        traced = _precision(local, inside, position, config)
-        choices = config.choices(operator.name, local.backend, tuple(precisions))
-        if choices and traced not in choices:
-            choices = (traced,) if config.stays_fp32(operator.name, local.backend) else (*choices, traced)
-        nodes.append(
-            OperatorNode(
-                name=operator.name,
-                label=f"{operator.name}.{counts[operator.name]}",
-                depth=depths[number],
-                shapes=operator.shapes,
-                weight_numel=_weights(operator, config) if config.is_changeable(operator.name) else 0,
-                output_numel=outputs[number],
-                saved_numel=_saved(calls[number], outputs[number], config),
-                choices=choices,
-                forward=position,
-                backward=backward.get(position, ()),
-                traced=traced,
-            )
+    for number, (position, operator) in enumerate(zip(positions, operators, strict=True)):
+        traced = _precision(local, inside, position, operator, config)
+        weights = _weights(operator, config) if config.is_changeable(operator.name) else ()
+        node = OperatorNode(
+            name=operator.name,
+            label=f"{operator.name}.{counts[operator.name]}",
+            depth=depths[number],
+            shapes=operator.shapes,
+            weight_numel=sum(weights),
+            output_numel=outputs[number],
+            saved_numel=_saved(calls[number], outputs[number], config),
+            choices=_choices(operator, local.backend, traced, precisions, config),
+            forward=position,
+            backward=backward.get(position, ()),
+            traced=traced,
+            weight_numels=weights,
         )
+        nodes.append(node)
         counts[operator.name] += 1
-    others = (position for position in positions if not config.is_changeable(local.operators[position].name))
-    facts["other_weight_numel"] = sum(_weights(local.operators[position], config) for position in others)
+    others = (operator for operator in operators if not config.is_changeable(operator.name))
+    facts["other_weight_numel"] = sum(map(sum, (_weights(operator, config) for operator in others)))
     return OperatorGraph(nodes, [Tensor(*flow) for flow in flows], facts)
 
 
-@dataclass(frozen=True, slots=True)
-class Inside:
-    """How the operators of a step nest: those directly inside of each, and the backward operators tied to each."""
-
-    children: Mapping[int, Sequence[int]]
-    backward: Mapping[int, Sequence[int]]
-
-    @classmethod
-    def of(cls, local: LocalGraph) -> Inside:
-        """Read the nesting of a step."""
-        children: defaultdict[int, list[int]] = defaultdict(list)
-        backward: defaultdict[int, list[int]] = defaultdict(list)
-        for position, operator in enumerate(local.operators):
-            children[operator.parent].append(position)
-            if operator.forward != NO_OPERATOR and operator.step_pass == "backward":
-                backward[operator.forward].append(position)
-        return cls(children, backward)
-
-    def below(self, position: int) -> Iterator[int]:
-        """Yield an operator and all inside it."""
-        waiting = [position]
-        while waiting:
-            at = waiting.pop()
-            yield at
-            waiting += self.children.get(at, ())
-
-    def casts(self, local: LocalGraph, positions: Iterable[int]) -> list[int]:
-        """Return the outermost casts inside of operators."""
-        casts: list[int] = []
-        waiting = [child for position in positions for child in self.children.get(position, ())]
-        while waiting:
-            at = waiting.pop()
-            if local.operators[at].name in CASTS:
-                casts.append(at)
-            else:
-                waiting += self.children.get(at, ())
-        return casts
+def _choices(
+    operator: TracedOperator, backend: str, traced: Precision, wanted: Sequence[Precision], config: OperatorConfig
+) -> tuple[Precision, ...]:
+    """Return the precisions to choose between, the traced one included; none: as the inputs are."""
+    choices = config.choices(operator.name, backend, tuple(wanted))
+    if not choices or traced in choices:
+        return choices
+    return (traced,) if config.stays_fp32(operator.name, backend) else (*choices, traced)
 
 
 def _tracked(local: LocalGraph, inside: Inside, config: OperatorConfig) -> Iterator[int]:
@@ -136,12 +108,44 @@ def _tracked(local: LocalGraph, inside: Inside, config: OperatorConfig) -> Itera
             waiting += list(inside.children.get(position, ()))[::-1]
 
 
-def _call(local: LocalGraph, positions: Sequence[int], number: int, config: OperatorConfig) -> Call:
-    operator = local.operators[positions[number]]
+class _Recorded(NamedTuple):
+    """The calls of an execution trace, and which of them each call of the step is; facts about it."""
+
+    flow: RecordedFlow
+    here: Mapping[int, int]  # of a recorded call, the number of the step's call
+    there: Mapping[int, int]  # the other way round
+    facts: Mapping[str, object]
+
+
+def _recorded(
+    local: LocalGraph, positions: Sequence[int], trace: ExecutionTrace, config: OperatorConfig
+) -> _Recorded | None:
+    """Tie a step's calls to those of an execution trace by their order; None where too few are the same."""
+    flow = recorded_flow(trace, config)
+    names = [local.operators[position].name for position in positions]
+    matcher = SequenceMatcher(None, names, [call.name for call in flow.calls], autojunk=False)
+    blocks = matcher.get_matching_blocks()
+    here = {other + step: own + step for own, other, size in blocks for step in range(size)}
+    if len(here) < ENOUGH_IN_COMMON * max(len(names), 1):
+        return None
+    facts = {"flow": "recorded", "execution_trace": trace.path.name, "calls_in_common": len(here)}
+    return _Recorded(flow, here, {own: other for other, own in here.items()}, facts)
+
+
+def _with_shapes(operator: TracedOperator, recorded: _Recorded, number: int) -> TracedOperator:
+    """Return an operator with the shapes of the execution trace where its own trace has none."""
+    if any(operator.shapes) or number not in recorded.there:
+        return operator
+    call = recorded.flow.calls[recorded.there[number]]
+    return operator._replace(shapes=call.shapes, dtypes=call.dtypes)
+
+
+def _call(operators: Sequence[TracedOperator], number: int, config: OperatorConfig) -> Call:
+    operator = operators[number]
     kind = config.of(config.work, operator.name)
     outputs = output_numel(kind, operator.shapes) if kind is not None else 0
-    if not outputs and number + 1 < len(positions):
-        outputs = _read_next(operator, local.operators[positions[number + 1]])
+    if not outputs and number + 1 < len(operators):
+        outputs = _read_next(operator, operators[number + 1])
     read = tuple(operator.shapes[at] for at in _activations(operator, config))
     return Call(operator.name, read if any(operator.shapes) else None, outputs)
 
@@ -149,8 +153,8 @@ def _call(local: LocalGraph, positions: Sequence[int], number: int, config: Oper
 def _read_next(operator: TracedOperator, reader: TracedOperator) -> int:
     """Return the elements of the next operator's input where it can be this one's output: of as many samples."""
     shape = reader.shapes[0] if reader.shapes else ()
-    own = operator.shapes[0] if operator.shapes else ()
-    return prod(shape) if shape and own and shape[0] == own[0] else 0
+    own = operator.shapes[0] if operator.shapes else shape
+    return prod(shape) if shape and (not own or shape[0] == own[0]) else 0
 
 
 def _activations(operator: TracedOperator, config: OperatorConfig) -> list[int]:
@@ -163,9 +167,10 @@ def _activations(operator: TracedOperator, config: OperatorConfig) -> list[int]:
     ]
 
 
-def _weights(operator: TracedOperator, config: OperatorConfig) -> int:
+def _weights(operator: TracedOperator, config: OperatorConfig) -> tuple[int, ...]:
+    """Return the elements of each of an operator's weights."""
     positions = config.of(config.weights, operator.name) or ()
-    return sum(prod(operator.shapes[at]) for at in positions if at < len(operator.shapes) and operator.shapes[at])
+    return tuple(prod(operator.shapes[at]) for at in positions if at < len(operator.shapes) and operator.shapes[at])
 
 
 def _saved(call: Call, outputs: int, config: OperatorConfig) -> int:
@@ -174,45 +179,37 @@ def _saved(call: Call, outputs: int, config: OperatorConfig) -> int:
     return of_kind.get(config.of(config.saves, call.name) or "", 0)
 
 
-def _precision(local: LocalGraph, inside: Inside, position: int, config: OperatorConfig) -> Precision:
+def _precision(
+    local: LocalGraph, inside: Inside, position: int, operator: TracedOperator, config: OperatorConfig
+) -> Precision:
     """Return in what an operator computed: the widest of its inputs, as autocast calls it again inside."""
-    operator = local.operators[position]
     again = position
     while True:
         inner = [child for child in inside.children.get(again, ()) if local.operators[child].name == operator.name]
         if not inner:
             break
         again = inner[0]
-    called = local.operators[again]
+    called = local.operators[again] if again != position else operator
     known = [DTYPES[called.dtypes[at]] for at in _activations(called, config) if at < len(called.dtypes)]
     return widest(known) if known else Precision.FP32
 
 
-def _flows(
-    calls: Sequence[Call], trace: ExecutionTrace | None, config: OperatorConfig
-) -> tuple[list[Flow], list[int], dict[str, object]]:
+def _flows(calls: Sequence[Call], recorded: _Recorded | None) -> tuple[list[Flow], list[int], dict[str, object]]:
     """Return who reads whose output, the elements of every output, and what is known of both."""
     guessed, unknown = guessed_flow(calls)
     outputs = [call.output_numel for call in calls]
-    facts: dict[str, object] = {"flow": "guessed from sizes", "inputs_of_unknown_origin": unknown}
-    if trace is None:
-        return guessed, outputs, facts
-    recorded = recorded_flow(trace, config)
-    matcher = SequenceMatcher(None, [call.name for call in calls], list(recorded.names), autojunk=False)
-    here = {other + step: own + step for own, other, size in matcher.get_matching_blocks() for step in range(size)}
-    facts |= {"execution_trace": trace.path.name, "calls_in_common": len(here)}
-    if len(here) < ENOUGH_IN_COMMON * max(len(calls), 1):
-        return guessed, outputs, facts
+    if recorded is None:
+        return guessed, outputs, {"flow": "guessed from sizes", "inputs_of_unknown_origin": unknown}
+    here = recorded.here
     flows = [
         Flow(here[producer], here[consumer], numel)
-        for producer, consumer, numel in recorded.flows
+        for producer, consumer, numel in recorded.flow.flows
         if producer in here and consumer in here
     ]
-    known = set(here.values())
-    flows += [flow for flow in guessed if flow.consumer not in known or flow.producer not in known]
+    flows += [flow for flow in guessed if flow.consumer not in recorded.there or flow.producer not in recorded.there]
     for other, own in here.items():
-        outputs[own] = recorded.output_numels[other] or outputs[own]
-    return sorted(flows), outputs, facts | {"flow": "recorded"}
+        outputs[own] = recorded.flow.calls[other].output_numel or outputs[own]
+    return sorted(flows), outputs, dict(recorded.facts)
 
 
 def _backward(

@@ -49,6 +49,7 @@ class OperatorNode:
         forward: position of its call in the traced step, and of its backward operators.
         backward: likewise.
         traced: precision that it computed in as traced.
+        weight_numels: elements of each of its weights, which are cast one by one; empty: it has one, or none.
     """
 
     name: str
@@ -62,6 +63,7 @@ class OperatorNode:
     forward: int = -1
     backward: tuple[int, ...] = ()
     traced: Precision = Precision.FP32
+    weight_numels: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from predictor.costs.cost import ZERO, Cost
 from predictor.precision.cost_sources import Pass
-from predictor.precision.forward_graph import Inside
+from predictor.precision.nesting import Inside
 from predictor.precision.operator_graph import OperatorGraph, OperatorNode, Plan
 from predictor.precision.plan_time import Cast, Costs, casts_of, propagate
 from predictor.precision.rules import RULES, PrecisionRules

@@ -34,7 +34,7 @@ class PlanClock:
         def casts_us(number: int, made: Precision, *readers: Precision) -> float:
             us, numel = 0.0, self._activations[number].numel
             output, expected = rules.output_of(made), rules.gradient_of(made)
-            for read, gradient in crossings(made, readers, rules):
+            for read, gradient, _ in crossings(made, readers, rules):
                 us += cast_us(output, read, numel) if read is not output else 0.0
                 us += cast_us(gradient, expected, numel) if gradient is not expected else 0.0
             return us

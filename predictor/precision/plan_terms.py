@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import product
+from math import prod
 from typing import Any, NamedTuple
 
 from predictor.precision.operator_graph import OperatorGraph, OperatorNode, Precision
@@ -64,7 +65,7 @@ class PlanTerms:
                 table[tuple(at for variable, at in at_free if len(self.domains[variable]) > 1)] = added
         if not free:
             self.constant = _sum(self.constant, table[()])
-        elif len(table) < _product(len(self.domains[variable]) for variable in free) or any(
+        elif len(table) < prod(len(self.domains[variable]) for variable in free) or any(
             added != NOTHING for added in table.values()
         ):
             self.terms.append(Term(tuple(free), table))
@@ -134,7 +135,7 @@ def _outputs(terms: PlanTerms, variable: int, rules: PrecisionRules) -> tuple[Pr
 
 
 def _wider_of(some: Sequence[Precision], others: Sequence[Precision]) -> tuple[Precision, ...]:
-    return tuple(dict.fromkeys(wider(one, other) for one in some for other in others))
+    return tuple(dict.fromkeys(wider(left, right) for left in some for right in others))
 
 
 def _add_widest(terms: PlanTerms, position: int, producers: Sequence[int], rules: PrecisionRules) -> None:
@@ -170,22 +171,25 @@ def _add_casts(
     producer, consumers, numel = activation
 
     def casts(made: Precision, *readers: Precision) -> Amount:
-        us = 0.0
-        for read, gradient in crossings(made, readers, rules):
-            us += form_us(made, read, gradient)
+        us, output, expected = 0.0, rules.output_of(made), rules.gradient_of(made)
+        for read, gradient, _ in crossings(made, readers, rules):
+            us += cast_us(output, read, numel) if read is not output else 0.0
+            us += cast_us(gradient, expected, numel) if gradient is not expected else 0.0
         return amount(us, 0.0)
 
-    def form_us(made: Precision, read: Precision, gradient: Precision) -> float:
-        us, output, expected = 0.0, rules.output_of(made), rules.gradient_of(made)
-        if read is not output:
-            us += cast_us(output, read, numel)
-        if gradient is not expected:
-            us += cast_us(gradient, expected, numel)
-        return us
-
-    if len(consumers) <= DIRECT:
+    if not rules.shares_casts:
+        for consumer in consumers:
+            terms.add([producer, consumer], casts)
+    elif len(consumers) <= DIRECT:
         terms.add([producer, *consumers], casts)
-        return
+    else:
+        _add_shared_casts(terms, activation, rules, casts)
+
+
+def _add_shared_casts(
+    terms: PlanTerms, activation: Activation, rules: PrecisionRules, casts: Callable[..., Amount]
+) -> None:
+    """Add the casts of an output that many read, with helpers for the forms that it was cast to so far."""
 
     def form(precision: Precision) -> tuple[Precision, Precision]:
         return rules.input_of(precision), rules.gradient_of(precision)
@@ -193,23 +197,16 @@ def _add_casts(
     def next_cast(made: Precision, done: frozenset[Any], reader: Precision, then: frozenset[Any]) -> Amount | None:
         if done | {form(reader)} != then:
             return None
-        return NOTHING if form(reader) in done else amount(form_us(made, *form(reader)), 0.0)
+        return NOTHING if form(reader) in done else casts(made, reader)
 
-    done = terms.helper([frozenset()], producer)
-    for consumer in consumers:
+    done = terms.helper([frozenset()], activation.producer)
+    for consumer in activation.consumers:
         forms = dict.fromkeys(form(precision) for precision in terms.domains[consumer])
         reached = dict.fromkeys(before | {read} for before in terms.domains[done] for read in forms)
         then = terms.helper(tuple(reached), consumer)
-        terms.add([producer, done, consumer, then], next_cast)
+        terms.add([activation.producer, done, consumer, then], next_cast)
         done = then
 
 
-def _sum(one: Amount, other: Amount) -> Amount:
-    return one[0] + other[0], one[1] + other[1]
-
-
-def _product(sizes: Any) -> int:
-    result = 1
-    for size in sizes:
-        result *= size
-    return result
+def _sum(left: Amount, right: Amount) -> Amount:
+    return left[0] + right[0], left[1] + right[1]

@@ -44,6 +44,7 @@ class Cast(NamedTuple):
         producer: position of the operator whose output it is; of a weight, the operator itself.
         consumers: positions of the operators that read it in ``cast_to``, forward; whose gradient it is, backward.
         is_weight: of the operator's weights, from and to the master copies.
+        number: of the weight.
     """
 
     producer: int
@@ -53,6 +54,7 @@ class Cast(NamedTuple):
     numel: int
     step_pass: Literal["forward", "backward"]
     is_weight: bool = False
+    number: int = 0
 
 
 class PlanTime(NamedTuple):
@@ -135,20 +137,34 @@ def check_plan(graph: OperatorGraph, plan: Plan) -> None:
             raise PlanError(f"the plan gives {label} {precision}; {rule}")
 
 
-def crossings(
-    producer: Precision, consumers: Sequence[Precision], rules: PrecisionRules = RULES
-) -> dict[tuple[Precision, Precision], list[int]]:
-    """Return the forms in which an output is read, input and gradient, with the consumers of each.
+class Crossing(NamedTuple):
+    """A form in which an output is read, other than the one that it is made in.
 
-    Consumers of one form share a cast forward, and one cast of their summed gradient backward. A form that needs
-    neither is left out.
+    Attributes:
+        read: precision of the input.
+        gradient: precision of the gradient that comes back.
+        consumers: positions among the activation's consumers.
     """
-    forms: dict[tuple[Precision, Precision], list[int]] = {}
-    for position, precision in enumerate(consumers):
-        form = rules.input_of(precision), rules.gradient_of(precision)
-        if form != (rules.output_of(producer), rules.gradient_of(producer)):
-            forms.setdefault(form, []).append(position)
-    return forms
+
+    read: Precision
+    gradient: Precision
+    consumers: tuple[int, ...]
+
+
+def crossings(producer: Precision, consumers: Sequence[Precision], rules: PrecisionRules = RULES) -> list[Crossing]:
+    """Return the forms in which an output is read that need a cast forward or backward: one for each consumer.
+
+    Where the rules share casts, consumers of one form have one cast forward, and one of their summed gradient backward.
+    """
+    made = rules.output_of(producer), rules.gradient_of(producer)
+    forms = [(rules.input_of(precision), rules.gradient_of(precision)) for precision in consumers]
+    if not rules.shares_casts:
+        return [Crossing(*form, (position,)) for position, form in enumerate(forms) if form != made]
+    shared: dict[tuple[Precision, Precision], list[int]] = {}
+    for position, form in enumerate(forms):
+        if form != made:
+            shared.setdefault(form, []).append(position)
+    return [Crossing(*form, tuple(positions)) for form, positions in shared.items()]
 
 
 def casts_of(graph: OperatorGraph, precisions: Sequence[Precision], rules: PrecisionRules = RULES) -> list[Cast]:
@@ -158,27 +174,25 @@ def casts_of(graph: OperatorGraph, precisions: Sequence[Precision], rules: Preci
         casts += weight_casts(position, node, precision, rules)
     for producer, consumers, numel in activations(graph):
         made, expected = rules.output_of(precisions[producer]), rules.gradient_of(precisions[producer])
-        forms = crossings(precisions[producer], [precisions[consumer] for consumer in consumers], rules)
-        for (read, gradient), positions in forms.items():
-            readers = tuple(consumers[position] for position in positions)
-            if read is not made:
-                casts.append(Cast(producer, readers, made, read, numel, "forward"))
-            if gradient is not expected:
-                casts.append(Cast(producer, readers, gradient, expected, numel, "backward"))
+        for crossing in crossings(precisions[producer], [precisions[consumer] for consumer in consumers], rules):
+            readers = tuple(consumers[position] for position in crossing.consumers)
+            if crossing.read is not made:
+                casts.append(Cast(producer, readers, made, crossing.read, numel, "forward"))
+            if crossing.gradient is not expected:
+                casts.append(Cast(producer, readers, crossing.gradient, expected, numel, "backward"))
     return casts
 
 
 def weight_casts(position: int, node: OperatorNode, precision: Precision, rules: PrecisionRules) -> list[Cast]:
     """Return the casts of an operator's weights from the master copies, and of their gradients back."""
-    if not node.weight_numel:
-        return []
     casts: list[Cast] = []
     own, master = (position,), rules.weights
     used, gradient = rules.input_of(precision), rules.gradient_of(precision)
-    if used is not master:
-        casts.append(Cast(position, own, master, used, node.weight_numel, "forward", is_weight=True))
-    if gradient is not master:
-        casts.append(Cast(position, own, gradient, master, node.weight_numel, "backward", is_weight=True))
+    for number, numel in enumerate(node.weight_numels or ((node.weight_numel,) if node.weight_numel else ())):
+        if used is not master:
+            casts.append(Cast(position, own, master, used, numel, "forward", is_weight=True, number=number))
+        if gradient is not master:
+            casts.append(Cast(position, own, gradient, master, numel, "backward", is_weight=True, number=number))
     return casts
 
 

@@ -29,12 +29,15 @@ class PrecisionRules:
         gradients: precision of the gradients that its backward reads and writes. The backward of an int8 operator
             computes in fp16 (QSync, ``output_bit_mapping_bwd``).
         weights: precision of the master copies that the optimizer updates.
+        shares_casts: operators in one precision that read one tensor share its cast, and that of its gradient.
+            PyTorch's autocast casts for each of them: it keeps casts of weights alone.
     """
 
     inputs: Mapping[Precision, Precision] = field(default_factory=lambda: {TF32: FP32})
     outputs: Mapping[Precision, Precision] = field(default_factory=lambda: {TF32: FP32, INT8: FP32, FP8: BF16})
     gradients: Mapping[Precision, Precision] = field(default_factory=lambda: {TF32: FP32, INT8: FP16, FP8: BF16})
     weights: Precision = FP32
+    shares_casts: bool = False
 
     def input_of(self, precision: Precision) -> Precision:
         """Return the precision of the inputs of an operator that computes in ``precision``."""
@@ -52,17 +55,17 @@ class PrecisionRules:
 RULES = PrecisionRules()
 
 
-def wider(one: Precision, other: Precision) -> Precision:
+def wider(left: Precision, right: Precision) -> Precision:
     """Return what an operator computes in whose two inputs have these precisions.
 
     The wider one; fp32 for two of the same width, such as fp16 and bf16, as neither holds the other.
     Source: PyTorch, "Tensor Attributes", type promotion (``torch.promote_types``).
     """
-    if one is other:
-        return one
-    if one.bytes == other.bytes:
+    if left is right:
+        return left
+    if left.bytes == right.bytes:
         return FP32
-    return one if one.bytes > other.bytes else other
+    return left if left.bytes > right.bytes else right
 
 
 def widest(precisions: Iterable[Precision]) -> Precision:

@@ -27,6 +27,9 @@ class WorkKind(StrEnum):
     VIEW = "view"  # moves no elements
 
 
+MULTIPLIES = frozenset({WorkKind.LINEAR, WorkKind.ADDMM, WorkKind.MATMUL, WorkKind.CONVOLUTION, WorkKind.ATTENTION})
+
+
 class ShapeWork(NamedTuple):
     """Work of one operator.
 

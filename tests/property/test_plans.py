@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 from predictor.costs.cost import Cost, Source
 from predictor.precision.operator_graph import OperatorGraph, OperatorNode, Precision, Tensor
+from predictor.precision.plan_clock import PlanClock
 from predictor.precision.plan_time import PlanError, plan_time
 from predictor.precision.plans import fastest_plan, fastest_plan_under, least_sensitive_plan
+from predictor.precision.rules import PrecisionRules
 
 CHOICES = (Precision.FP32, Precision.FP16, Precision.INT8)
 AS_INPUT: tuple[Precision, ...] = ()
@@ -74,13 +76,17 @@ def all_plans(graph: OperatorGraph) -> list[dict[str, Precision]]:
 
 
 @settings(max_examples=120)
-@given(problems())
-def test_the_fastest_plan_is_the_fastest_of_all_plans(problem: tuple[OperatorGraph, TableCosts]) -> None:
+@given(problems(), st.booleans())
+def test_the_fastest_plan_is_the_fastest_of_all_plans(
+    problem: tuple[OperatorGraph, TableCosts], shares_casts: bool
+) -> None:
     graph, costs = problem
-    best = fastest_plan(graph, costs)
+    rules = PrecisionRules(shares_casts=shares_casts)
+    best = fastest_plan(graph, costs, rules)
     assert best.is_exact
-    assert isclose(best.us, plan_time(graph, best.plan, costs).us)
-    assert isclose(best.us, min(plan_time(graph, plan, costs).us for plan in all_plans(graph)))
+    assert isclose(best.us, plan_time(graph, best.plan, costs, rules).us)
+    assert isclose(best.us, PlanClock(graph, costs, rules).us(best.plan))
+    assert isclose(best.us, min(plan_time(graph, plan, costs, rules).us for plan in all_plans(graph)))
 
 
 @settings(max_examples=120)

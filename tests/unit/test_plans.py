@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from predictor.precision.greedy import greedy_plan
@@ -29,14 +31,20 @@ def test_weights_are_cast_from_their_master_copies_and_their_gradients_back() ->
         (FP16, FP32, 50, "backward"),
     ]
     assert casts_of(graph, [FP32]) == []
+    with_bias = chain(replace(node("a", weights=50), weight_numels=(40, 10)))
+    assert [cast.numel for cast in casts_of(with_bias, [FP16])] == [40, 40, 10, 10]
     assert casts_of(graph, [FP16], PrecisionRules(weights=FP16)) == []
 
 
-def test_consumers_in_one_precision_share_a_cast() -> None:
+def test_autocast_casts_for_every_consumer_and_a_backend_may_share_the_casts() -> None:
     nodes = [node("a"), node("b"), node("c"), node("d")]
     graph = OperatorGraph(nodes, [Tensor(0, 1, 100), Tensor(0, 2, 100), Tensor(0, 3, 100)])
     casts = casts_of(graph, [FP32, FP16, FP16, FP32])
-    assert [(cast.consumers, cast.step_pass) for cast in casts] == [((1, 2), "forward"), ((1, 2), "backward")]
+    assert [(cast.consumers, cast.step_pass) for cast in casts] == [
+        ((1,), "forward"), ((1,), "backward"), ((2,), "forward"), ((2,), "backward"),
+    ]  # fmt: skip
+    shared = casts_of(graph, [FP32, FP16, FP16, FP32], PrecisionRules(shares_casts=True))
+    assert [(cast.consumers, cast.step_pass) for cast in shared] == [((1, 2), "forward"), ((1, 2), "backward")]
 
 
 def test_int8_reads_and_writes_fp32_and_its_backward_is_in_fp16() -> None:

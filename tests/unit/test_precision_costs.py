@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -132,10 +133,18 @@ def test_physics_scales_by_the_roofline_and_says_that_it_is_analytic() -> None:
     answer = PrecisionCosts(times(node, 400.0), sheet=SHEET).look_up(node, FP16, "forward")
     assert (answer.cost.us, answer.origin, answer.cost.source) == (100.0, Origin.PHYSICS, Source.ANALYTIC)
     assert (answer.cost.low_us, answer.cost.high_us) == (100.0, 400.0)
-    small = linear(FP32, ((1, 8), (8, 8)))
-    assert PrecisionCosts(times(small, 4.0), sheet=SHEET).forward(small, FP16).us == 2.0  # by bytes
+    relu = replace(node, name="aten::relu", shapes=())
+    assert PrecisionCosts(times(relu, 4.0), sheet=SHEET).forward(relu, FP16).us == 2.0  # by bytes, without shapes
     with pytest.raises(ConfigError, match="int8 is not known"):
         PrecisionCosts(times(node, 400.0), sheet=SHEET).forward(node, INT8)
+
+
+def test_a_small_kernel_does_not_follow_the_roofline() -> None:
+    node = linear(FP32, ((50, 100), (100, 100)))  # 1 MFLOP: 1 µs at the peak of fp32, 0.4 µs of fp16 by bytes
+    answer = PrecisionCosts(times(node, 40.0), sheet=SHEET).look_up(node, FP16, "forward")
+    assert answer.cost.us == pytest.approx(30.0 + 10.0 / 2.5)
+    assert answer.cost.low_us == pytest.approx(16.0)
+    assert answer.cost.high_us == 40.0
 
 
 def test_casts_are_fitted_with_terms_that_are_not_negative() -> None:

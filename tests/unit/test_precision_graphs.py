@@ -118,16 +118,17 @@ def test_a_step_in_another_plan_has_new_times_and_its_casts() -> None:
     costs = FixedCosts({(node.label, each): 10.0 for node in graph.nodes for each in (FP32, BF16)}, element_us=0.0)
     changes = plan_changes(local, graph, {"aten::linear.1": BF16}, costs)
     assert changes.operators == 1
-    assert (changes.before.us, changes.after.us) == (60.0, 10.0 + 60.0)
-    assert [(cast.cast.cast_from, cast.cast.step_pass, cast.cast.is_weight) for cast in changes.inserted] == [
-        (FP32, "forward", True), (BF16, "backward", True),
-        (FP32, "forward", False), (BF16, "backward", False),
-        (BF16, "forward", False), (FP32, "backward", False),
+    assert (changes.before.us, changes.after.us) == (60.0, 10.0 + 80.0)
+    assert [(cast.cast.numel, cast.cast.cast_from, cast.cast.step_pass) for cast in changes.inserted] == [
+        (32, FP32, "forward"), (32, BF16, "backward"),  # weight and bias
+        (2, FP32, "forward"), (2, BF16, "backward"),
+        (64, FP32, "forward"), (64, BF16, "backward"),  # from the activation
+        (8, BF16, "forward"), (8, FP32, "backward"),  # to the loss
     ]  # fmt: skip
     replay = replay_graph(changed_tasks(local, changes))
-    assert replay.makespan_us == pytest.approx(replay_local(local).makespan_us - 60.0 + 70.0)
+    assert replay.makespan_us == pytest.approx(replay_local(local).makespan_us - 60.0 + 90.0)
     order = [span.name for span in sorted(replay.spans, key=lambda span: span.start_us)]
-    assert order.index("cast fp32 to bf16") == order.index("aten::linear", order.index("aten::relu")) - 2
+    assert order.index("cast fp32 to bf16") == order.index("aten::linear", order.index("aten::relu")) - 3
     unchanged = plan_changes(local, graph, {}, costs)
     assert (unchanged.durations, unchanged.inserted) == ({}, [])
     assert replay_graph(changed_tasks(local, unchanged)).makespan_us == replay_local(local).makespan_us
