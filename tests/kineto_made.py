@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from predictor.traces.local_graph import LocalGraph, TaskKind, TracedTask
+from predictor.traces.local_graph import NO_PEER, LocalGraph, TaskKind, TracedTask
 from tests.traces_made import COMMUNICATION, COMPUTE, MadeJob
 from tests.unit.kineto_traces import NVIDIA, Event, event, write
 
@@ -41,6 +41,8 @@ def write_rank(path: Path, local: LocalGraph) -> Path:
                     "Process Group Ranks": str(list(call.group_ranks)),
                     "Group size": len(call.group_ranks),
                 }
+                if call.peer != NO_PEER:
+                    said["Dst Rank" if call.name == "send" else "Src Rank"] = call.peer
             events.append(_on_gpu(position, task, said))
     return write(
         path,

@@ -9,6 +9,7 @@ from predictor.costs.cost import Source
 from predictor.replay.breakdown import RankParts, breakdown
 from predictor.replay.changes import Applied, Means, apply_changes, settings_of
 from predictor.replay.critical import Move, PathShare, moved, path_shares
+from predictor.replay.idle import RowGaps, busiest_gaps
 from predictor.replay.traced_step import TracedStep, measured_spans
 from predictor.timeline.graph import GraphReplay
 
@@ -22,6 +23,7 @@ class Replayed:
         replay: times of its tasks.
         parts: of every rank.
         path: operators on the critical path.
+        gaps: of every rank's row that computes most.
         bounds_us: the step with changed times at the ends of their intervals; None where all are measured or asked for.
     """
 
@@ -29,6 +31,7 @@ class Replayed:
     replay: GraphReplay
     parts: list[RankParts]
     path: list[PathShare]
+    gaps: list[RowGaps]
     bounds_us: tuple[float, float] | None
 
     @property
@@ -91,14 +94,17 @@ def measured(step: TracedStep) -> Replayed:
     """Return an unchanged step as it was measured; what its critical path was is known of a replay only."""
     spans = measured_spans(step)
     end_us = step.measured_us
-    return Replayed(step, GraphReplay(spans, end_us, [], {}), breakdown(step, spans, end_us), [], None)
+    return Replayed(
+        step, GraphReplay(spans, end_us, [], {}), breakdown(step, spans, end_us), [], busiest_gaps(step, spans), None
+    )
 
 
 def replayed(step: TracedStep) -> Replayed:
     """Replay a step and break it down."""
     replay = step.replay()
     parts = breakdown(step, replay.spans, replay.makespan_us)
-    return Replayed(step, replay, parts, path_shares(step, replay), step.bounds_us())
+    gaps = busiest_gaps(step, replay.spans)
+    return Replayed(step, replay, parts, path_shares(step, replay), gaps, step.bounds_us())
 
 
 def answered(step: TracedStep, changes: Sequence[str], means: Means, notes: Sequence[str] = ()) -> ReplayAnswer:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from heapq import heapify, heapreplace
+from heapq import heapify, heappop, heapreplace
 from math import inf, isfinite
 from typing import NamedTuple
 
@@ -74,6 +74,7 @@ def balance(
     times: Sequence[LocalTime] | None = None,
     collective_us: CollectiveTime = ring_traffic,
     multiple: int = 1,
+    most: Sequence[int] | None = None,
 ) -> Balance:
     """Split a global batch over the ranks of a mixed job and replay it.
 
@@ -86,6 +87,7 @@ def balance(
         times: of the ranks; None: from one trace each.
         collective_us: see ``mixed_graph``.
         multiple: of which each rank's samples are, such as a micro-batch size.
+        most: samples that fit into each rank's memory; None: any.
 
     Raises:
         RecordError: the samples are not one positive number a rank, or the global batch cannot be split.
@@ -96,8 +98,8 @@ def balance(
         )
     whole = sum(samples) if global_batch is None else global_batch
     known = tuple(times or (local_time(place, count) for place, count in zip(places, samples, strict=True)))
-    even = balanced_split([LocalTime(0.0, 1.0, 1)] * len(places), whole, multiple=multiple)
-    split = balanced_split(known, whole, multiple=multiple)
+    even = balanced_split([LocalTime(0.0, 1.0, 1)] * len(places), whole, multiple=multiple, most=most)
+    split = balanced_split(known, whole, multiple=multiple, most=most)
     before, after = (
         replay_global(
             mixed_graph(
@@ -111,7 +113,12 @@ def balance(
 
 
 def balanced_split(
-    times: Sequence[LocalTime], global_batch: int, *, minimum: int = 1, multiple: int = 1
+    times: Sequence[LocalTime],
+    global_batch: int,
+    *,
+    minimum: int = 1,
+    multiple: int = 1,
+    most: Sequence[int] | None = None,
 ) -> tuple[int, ...]:
     """Return whole samples of each rank that add up to the global batch and make the largest time least.
 
@@ -123,6 +130,7 @@ def balanced_split(
         global_batch: samples of all of them.
         minimum: samples that each rank has at least, rounded up to the multiple.
         multiple: of which each rank's samples are.
+        most: samples that fit into each rank's memory; None: any.
 
     Raises:
         RecordError: a time does not grow with samples, or the global batch is too small or no multiple.
@@ -131,18 +139,27 @@ def balanced_split(
         if not (isfinite(time.fixed_us) and 0.0 <= time.per_sample_us < inf):
             raise RecordError(f"the local time of rank {rank} is {time}; it must be finite and not fall with samples")
     least = -(-minimum // multiple) * multiple
+    room = [whole // multiple * multiple for whole in (most or [global_batch] * len(times))]
     if not times or global_batch % multiple or global_batch < least * len(times):
         raise RecordError(
             f"the global batch is {global_batch} for {len(times)} ranks; it must be a multiple of {multiple} and give "
             f"each rank {least} or more"
         )
+    if len(room) != len(times) or min(room) < least or sum(room) < global_batch:
+        raise RecordError(
+            f"at most {list(most or room)} samples fit on the ranks; each of {len(times)} ranks needs {least} or more, "
+            f"and together {global_batch} in multiples of {multiple}"
+        )
     counts = [least] * len(times)
-    following = [(time.at(least + multiple), rank) for rank, time in enumerate(times)]
+    following = [(time.at(least + multiple), rank) for rank, time in enumerate(times) if room[rank] > least]
     heapify(following)
     for _ in range((global_batch - least * len(times)) // multiple):
         rank = following[0][1]
         counts[rank] += multiple
-        heapreplace(following, (times[rank].at(counts[rank] + multiple), rank))
+        if counts[rank] < room[rank]:
+            heapreplace(following, (times[rank].at(counts[rank] + multiple), rank))
+        else:
+            heappop(following)
     return tuple(counts)
 
 

@@ -23,19 +23,25 @@ TENSOR_PARALLEL, PIPELINE = LABELS["tensor_parallel_us"], LABELS["pipeline_us"]
 EXPERT_PARALLEL, GATHER = LABELS["expert_parallel_us"], LABELS["parameter_gather_us"]
 # Beyond what a predicted step has.
 OTHER, COPIES, WAITING = "other computation", "copies", "waiting for other ranks"
+OTHER_TRAFFIC = "other traffic"
 SYNC, IDLE = "waiting for synchronisation", "idle"
 
 COMPUTING: dict[OperatorPass, str] = {"forward": FORWARD, "backward": BACKWARD, "optimizer": OPTIMIZER, "other": OTHER}
-TRAFFIC = (TENSOR_PARALLEL, EXPERT_PARALLEL, PIPELINE, DATA_PARALLEL, GATHER)
+TRAFFIC = (TENSOR_PARALLEL, EXPERT_PARALLEL, PIPELINE, DATA_PARALLEL, GATHER, OTHER_TRAFFIC)
 # In the order in which they count where several happen at once.
 PRIORITY = (FORWARD, BACKWARD, OPTIMIZER, OTHER, COPIES, *TRAFFIC, WAITING, HOST, SYNC, IDLE)
 # In the order in which they are printed, that of a predicted step.
-PRINTED = (FORWARD, BACKWARD, OTHER, COPIES, *TRAFFIC[:3], HOST, SYNC, DATA_PARALLEL, OPTIMIZER, GATHER, WAITING, IDLE)
+PRINTED = (
+    *(FORWARD, BACKWARD, OTHER, COPIES, TENSOR_PARALLEL, EXPERT_PARALLEL, PIPELINE, OTHER_TRAFFIC, HOST, SYNC),
+    *(DATA_PARALLEL, OPTIMIZER, GATHER, WAITING, IDLE),
+)
 RANK = {name: number for number, name in enumerate(PRIORITY)}
 LAST_COMPUTING = RANK[COPIES]
 FIRST_TRAFFIC, LAST_TRAFFIC = RANK[TRAFFIC[0]], RANK[TRAFFIC[-1]]
 
 MESSAGES = frozenset({"send", "recv"})
+SEND_RECV = "send_recv"  # NCCL's kernel of messages, and of an all-to-all
+REPLICATED = frozenset({"all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +72,16 @@ def traffic_of(collective: Collective, step_pass: OperatorPass, world_size: int)
 
     Messages are pipeline traffic, an all-to-all moves experts' tokens; what the optimizer gathers are parameters. A
     group smaller than the job that works in a forward pass, and not with gradients, shares the tensors of a layer.
+    Messages within more than two ranks, which may be an all-to-all, and barriers are other traffic.
     """
-    if collective.name in MESSAGES:
+    if collective.name in MESSAGES or (collective.name == SEND_RECV and len(collective.group_ranks) == 2):
         return PIPELINE
     if collective.name == "all_to_all":
         return EXPERT_PARALLEL
     if collective.name == "all_gather" and step_pass == "optimizer":
         return GATHER
+    if collective.name not in REPLICATED:
+        return OTHER_TRAFFIC
     within = 1 < len(collective.group_ranks) < world_size
     if within and not collective.gradients and step_pass == "forward":
         return TENSOR_PARALLEL
@@ -93,7 +102,7 @@ def _traffic_names(step: TracedStep) -> list[dict[int, str]]:
 def _name(step: TracedStep, position: int, traffic: Sequence[dict[int, str]]) -> str:
     role = step.roles[position]
     if role.kind is TaskKind.COLLECTIVE:
-        return traffic[role.rank].get(role.task, DATA_PARALLEL)
+        return traffic[role.rank].get(role.task, DATA_PARALLEL if role.task == ADDED else OTHER_TRAFFIC)
     if role.computes:
         return COPIES if role.kind is TaskKind.COPY else COMPUTING[role.step_pass]
     if role.kind is TaskKind.WAIT:

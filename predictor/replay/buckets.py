@@ -19,7 +19,7 @@ from predictor.costs.published import PublishedSystem
 from predictor.replay.collective_times import CollectiveCosts, SystemCosts, TimedCollective, timed_collectives
 from predictor.replay.scaling import touched
 from predictor.replay.setting import Changed, Setting, Touched, counted
-from predictor.replay.traced_step import ADDED, Role, TracedStep, no_longer_waiting, waiting_also
+from predictor.replay.traced_step import ADDED, Role, TracedStep, waiting_also
 from predictor.replay.traffic import links_of
 from predictor.timeline.graph import GraphTask
 from predictor.traces.local_graph import LocalGraph, TaskKind, TracedOperator
@@ -94,29 +94,6 @@ def gradients_of(step: TracedStep, timed: TimedCollective, places: dict[int, int
     return [Gradient(size, ready, operator) for size, ready, operator in numbered if ready is not None], known
 
 
-def settled(step: TracedStep, reducing: Sequence[TimedCollective]) -> TracedStep:
-    """Return the step in which nothing before the last gradient of a rank waits for its reductions.
-
-    DistributedDataParallel waits for them behind its backward pass only; a trace of gloo shows no waiting, so that a
-    long operator which ends just behind a reduction may be taken for it.
-    """
-    places = step.places()
-    changed: dict[int, GraphTask] = {}
-    for rank, local in enumerate(step.ranks):
-        own = [timed for timed in reducing if timed.rank == rank]
-        gradients = [gradient for timed in own for gradient in gradients_of(step, timed, places[rank])[0]]
-        if not gradients:
-            continue
-        last = max(local.tasks[step.roles[gradient.ready].task].start_us for gradient in gradients)
-        ends = {timed.position for timed in own}
-        for task, position in places[rank].items():
-            waits = ends.intersection(step.tasks[position].after)
-            is_reduction = step.roles[position].kind is TaskKind.COLLECTIVE
-            if waits and not is_reduction and local.tasks[task].start_us <= last:
-                changed[position] = no_longer_waiting(step.tasks[position], waits)
-    return step.with_tasks(changed, {at: step.costs[at] for at in changed if at in step.costs})
-
-
 def bucketed(gradients: Iterable[Gradient], caps_bytes: Sequence[float]) -> list[Bucket]:
     """Return gradients in buckets: each is closed when it reaches its cap, the last of which holds for all others."""
     buckets: list[Bucket] = []
@@ -174,63 +151,69 @@ def change_buckets(step: TracedStep, setting: Setting, system: PublishedSystem |
         raise ConfigError(
             f"--set {setting.text}: the ranks' gradients fill {counts} buckets; all ranks reduce the same"
         )
-    after, us = _regrouped(
-        settled(step, old), old, by_rank, lambda name, size, ranks: costs_of(name, size, ranks) * ratio
-    )
+    more = _with_buckets(step, old, by_rank, lambda name, size, ranks: costs_of(name, size, ranks) * ratio)
+    new = range(len(step.tasks), len(more.tasks))
+    after = _without_old(more, old, new)
     notes = [f"By {costs_of.told()}; measured over predicted {ratio:.3g}, which is kept."]
     if not all_known:
         notes.append("Shapes of gradients are not in the trace: a bucket's bytes are shared evenly between them.")
-    what = f"{counted(len(old), 'bucket')} → {len(by_rank[0]) * len(by_rank)}"
+    ranks = {timed.rank for timed in old}
+    what = f"{counted(len(old) // len(ranks), 'bucket')} of a rank → {len(by_rank[0])}"
+    us = sum(after.tasks[position].duration_us for position in new)
     return Changed(after, Touched(what, sum(timed.us for timed in old), us, tuple(notes)))
 
 
-def _regrouped(
+def _with_buckets(
     step: TracedStep,
     old: Sequence[TimedCollective],
     by_rank: Sequence[Sequence[Bucket]],
     cost_of: Callable[[str, float, int], Cost],
-) -> tuple[TracedStep, float]:
-    """Return the step with new collectives instead of old ones, and the time of the new ones together.
+) -> TracedStep:
+    """Return the step with a collective for every new bucket of every rank, besides the old ones."""
+    tasks, roles, costs, added = list(step.tasks), list(step.roles), dict(step.costs), dict(step.added)
+    everything = _readies(bucket for buckets in by_rank for bucket in buckets)
+    examples = [next(timed for timed in old if timed.rank == rank) for rank in range(len(by_rank))]
+    for number in range(len(by_rank[0])):
+        waits = _readies(buckets[number] for buckets in by_rank) if step.overlaps else everything
+        for rank, (buckets, example) in enumerate(zip(by_rank, examples, strict=True)):
+            position, bucket, like = len(tasks), buckets[number], step.tasks[example.position]
+            costs[position] = cost_of(example.name, bucket.size_bytes, example.ranks)
+            added[position] = example.collective._replace(
+                task=ADDED,
+                size_bytes=round(bucket.size_bytes),
+                order=number,
+                gradients=tuple(gradient.operator for gradient in bucket.gradients),
+            )
+            stream, us = f"{like.stream}, buckets", costs[position].us
+            tasks.append(GraphTask(like.name, like.rank, stream, us, waits, (), True, like.category))
+            roles.append(Role(rank, ADDED, TaskKind.COLLECTIVE, "backward", example.name, computes=False))
+    return replace(step, tasks=tasks, roles=roles, costs=costs, added=added)
+
+
+def _readies(buckets: Iterable[Bucket]) -> tuple[int, ...]:
+    return tuple(dict.fromkeys(gradient.ready for bucket in buckets for gradient in bucket.gradients))
+
+
+def _without_old(step: TracedStep, old: Sequence[TimedCollective], new: Iterable[int]) -> TracedStep:
+    """Return the step in which new collectives stand for old ones.
 
     An old one stays as a task that takes no time and that no other one of its stream waits for; whoever waited for it
     waits for the new ones that have its gradients.
     """
-    tasks, roles, costs, added = list(step.tasks), list(step.roles), dict(step.costs), dict(step.added)
-    everything = tuple(dict.fromkeys(g.ready for buckets in by_rank for bucket in buckets for g in bucket.gradients))
-    made: list[tuple[int, int, frozenset[int]]] = []  # rank, position, the tasks that complete its gradients
-    total_us = 0.0
-    for number in range(len(by_rank[0])):
-        own = tuple(dict.fromkeys(gradient.ready for buckets in by_rank for gradient in buckets[number].gradients))
-        waits = own if step.overlaps else everything
-        for rank, buckets in enumerate(by_rank):
-            example = next(timed for timed in old if timed.rank == rank)
-            bucket = buckets[number]
-            cost = cost_of(example.name, bucket.size_bytes, example.ranks)
-            like = tasks[example.position]
-            made.append((rank, len(tasks), frozenset(gradient.ready for gradient in bucket.gradients)))
-            costs[len(tasks)] = cost
-            gradients = tuple(gradient.operator for gradient in bucket.gradients)
-            added[len(tasks)] = example.collective._replace(
-                task=ADDED, size_bytes=round(bucket.size_bytes), order=number, gradients=gradients
-            )
-            stream = f"{like.stream}, buckets"
-            tasks.append(GraphTask(like.name, like.rank, stream, cost.us, waits, (), True, like.category))
-            roles.append(Role(rank, ADDED, TaskKind.COLLECTIVE, "backward", example.name, computes=False))
-            total_us += cost.us
-    places = step.places()
+    tasks, costs, places = list(step.tasks), dict(step.costs), step.places()
+    has = [(step.roles[at].rank, at, set(step.added[at].gradients)) for at in new]
     instead: dict[int, list[int]] = {}
     for timed in old:
-        ready = {gradient.ready for gradient in gradients_of(step, timed, places[timed.rank])[0]}
-        instead[timed.position] = [at for rank, at, has in made if rank == timed.rank and not ready.isdisjoint(has)]
+        own = timed.collective.gradients
+        instead[timed.position] = [at for rank, at, inside in has if rank == timed.rank and not inside.isdisjoint(own)]
         for position in {timed.position, step.entry(timed.position)}:
             tasks[position] = tasks[position]._replace(duration_us=0.0, lags_us=(), is_exclusive=False)
         costs.pop(timed.position, None)
-    for position in range(len(step.tasks)):
-        task = tasks[position]
-        tasks[position] = waiting_also(task, [new for before in task.after for new in instead.get(before, ())])
-    replaced = frozenset(step.replaced) | {timed.position for timed in old}
-    changed = replace(step, tasks=tasks, roles=roles, costs=costs, added=added, replaced=replaced)
-    return changed, total_us
+    for position in (at for of_rank in places for at in of_rank.values()):
+        waits = [at for before in tasks[position].after for at in instead.get(before, ())]
+        tasks[position] = waiting_also(tasks[position], waits)
+    replaced = frozenset(step.replaced) | instead.keys()
+    return replace(step, tasks=tasks, costs=costs, replaced=replaced)
 
 
 def change_overlap(step: TracedStep, setting: Setting) -> Changed:
@@ -242,7 +225,6 @@ def change_overlap(step: TracedStep, setting: Setting) -> Changed:
     if setting.multiplies or setting.value not in ("true", "false"):
         raise ConfigError(f"--set {setting.text}: expected overlap=true or overlap=false")
     listed = reductions(step, setting)
-    step = settled(step, listed)
     places = step.places()
     own = {timed.position: [g.ready for g in gradients_of(step, timed, places[timed.rank])[0]] for timed in listed}
     changed = {}

@@ -5,6 +5,7 @@ kernel:PATTERN*=0.5    kernel:PATTERN=remove      kernels by name; a removed one
 host*=0.5              launch_us=3                time of the host; of every call that launches a kernel
 communication*=0.5                                time of all collectives
 link.bandwidth_GBps=50 link.latency_us=5          the links, α–β of the traced collectives
+links=H200                                        collectives over the links of another published system
 ranks=16                                          ranks of the whole job
 bucket_mb=25           overlap=false              buckets of gradients, and when they are reduced
 precision:PATTERN=bf16                            operators in another precision
@@ -16,23 +17,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from predictor.base.bundled import REGRESSORS_FOLDER
 from predictor.base.errors import ConfigError, nearest
-from predictor.configuration.loading import find_folder
 from predictor.costs.published import PublishedSystem
 from predictor.replay.buckets import change_buckets, change_overlap
-from predictor.replay.devices import change_gpu, opened
+from predictor.replay.devices import change_gpu, opened_in_any, source_device
 from predictor.replay.precision_change import CostsOf, change_precision
 from predictor.replay.precision_means import precision_costs
 from predictor.replay.scaling import change_communication, change_host, change_kernels, change_launch, change_operators
 from predictor.replay.setting import Changed, Setting, Touched, parse_setting
 from predictor.replay.traced_step import TracedStep
-from predictor.replay.traffic import change_link, change_ranks
+from predictor.replay.traffic import change_link, change_ranks, change_system_links
 from predictor.timeline.graph import GraphError
 
 PATTERN_KEYS = ("operator", "kernel", "precision")
 REORDERING = ("bucket_mb", "overlap")  # the others leave what waits for what
-ELEMENT_PRECISIONS = ("bf16", "fp16", "fp32")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,19 +57,23 @@ class Means:
         """
         return self.costs_of or precision_costs(self.system, self.costs, self.traces)
 
-    def published(self) -> PublishedSystem | None:
-        """Open the system, in whatever precision it has; None where no system is named.
+    def published(self, setting: Setting) -> PublishedSystem | None:
+        """Open the system; None where none is named.
 
         Raises:
             ConfigError: there is no such system.
         """
-        if self.system is None:
-            return None
-        find_folder(self.system, REGRESSORS_FOLDER)
-        return next((system for name in ELEMENT_PRECISIONS if (system := opened(self.system, name)) is not None), None)
+        return None if self.system is None else opened_in_any(self.system, setting)
 
 
 AS_THE_TRACE_SAYS = Means()
+
+
+def _change_links(step: TracedStep, setting: Setting, means: Means) -> Changed:
+    by = means.system or source_device(step, setting, None).name
+    return change_system_links(step, setting, opened_in_any(by, setting), opened_in_any(setting.value, setting))
+
+
 Apply = Callable[[TracedStep, Setting, Means], Changed]
 CHANGES: dict[str, Apply] = {
     "operator": lambda step, setting, _: change_operators(step, setting),
@@ -81,8 +83,9 @@ CHANGES: dict[str, Apply] = {
     "communication": lambda step, setting, _: change_communication(step, setting),
     "link.bandwidth_GBps": lambda step, setting, _: change_link(step, setting),
     "link.latency_us": lambda step, setting, _: change_link(step, setting),
-    "ranks": lambda step, setting, means: change_ranks(step, setting, means.published()),
-    "bucket_mb": lambda step, setting, means: change_buckets(step, setting, means.published()),
+    "links": _change_links,
+    "ranks": lambda step, setting, means: change_ranks(step, setting, means.published(setting)),
+    "bucket_mb": lambda step, setting, means: change_buckets(step, setting, means.published(setting)),
     "overlap": lambda step, setting, _: change_overlap(step, setting),
     "precision": lambda step, setting, means: change_precision(step, setting, means.in_precisions()),
     "gpu": lambda step, setting, means: change_gpu(step, setting, means.system),

@@ -32,6 +32,29 @@ class CollectiveTotals(NamedTuple):
     waiting_us: float | None
 
 
+class Waits(NamedTuple):
+    """How long a rank waited in collectives in which another rank was the last to arrive."""
+
+    rank: int
+    waited_for: int
+    us: float
+
+
+def waits_between(step: TracedStep, spans: Sequence[Span]) -> list[Waits]:
+    """Return who waited for whom in the collectives that several traced ranks share, the longest first."""
+    waits: dict[tuple[int, int], float] = {}
+    for transfers in step.meetings:
+        arrived = [spans[step.arrivals[transfer]].end_us for transfer in transfers]
+        last = step.roles[transfers[arrived.index(max(arrived))]].rank
+        for transfer, since in zip(transfers, arrived, strict=True):
+            us = spans[transfer].start_us - since
+            if us > 0.0:
+                pair = step.ranks[step.roles[transfer].rank].rank, step.ranks[last].rank
+                waits[pair] = waits.get(pair, 0.0) + us
+    listed = [Waits(*pair, us) for pair, us in waits.items() if pair[0] != pair[1]]
+    return sorted(listed, key=lambda wait: -wait.us)
+
+
 def collective_totals(step: TracedStep, spans: Sequence[Span]) -> list[CollectiveTotals]:
     """Return the collectives of a step, those that take the most time first."""
     totals: dict[tuple[str, str, str, int], list[float]] = {}

@@ -104,6 +104,23 @@ def opened(name: str, precision: str) -> PublishedSystem | None:
         return None
 
 
+def opened_in_any(name: str, setting: Setting) -> PublishedSystem:
+    """Open a published system for its collectives, which are the same in every precision.
+
+    Raises:
+        ConfigError: there is no such system.
+    """
+    known = systems()
+    if name in known:
+        for precision in Precision:
+            system = opened(name, precision)
+            if system is not None:
+                return system
+    raise ConfigError(
+        f"--set {setting.text}: {name} is not a published system.{nearest(name, known)} Published: {', '.join(known)}"
+    )
+
+
 class Ratio(NamedTuple):
     """How much longer a kernel takes: the factor, its 90 % interval as a log, and what it rests on."""
 

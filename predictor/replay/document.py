@@ -3,16 +3,18 @@
 format
 traces            the files and patterns that were asked for
 step              label, ranks (rank, world_size, backend, device, step_us, tasks, operators, collectives)
-measured          step_us, ranks: parts and hidden_us of each
+measured          step_us, and ranks as in « changed »
 replayed          step_us, error (over the measured step, minus one), and what « changed » has
 changes           set, what, before_us, after_us, notes
 changed           null without changes; else
   step_us, ratio  over the unchanged replay
   low_us, high_us, source   90 % interval; null where every time is measured or was asked for
   critical_rank   that ends the step
-  ranks           rank, step_us, parts by their printed names, hidden_us
+  ranks           rank, step_us, parts by their printed names, hidden_us,
+                  gaps (of the row that computes most: row, and µs launch-bound, sync-bound, dependency-bound, no work)
   critical_path   operator, kind, path_us, total_us, tasks
   collectives     name, part, group, rank, calls, size_bytes, us, waiting_us
+  waits           rank, waited_for (rank), us: in the collectives that several traced ranks share
 moved             operator, kind, how (joined, left, longer, shorter), before_us, after_us
 bottleneck        one sentence
 notes
@@ -24,8 +26,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from predictor.replay.answer import ReplayAnswer, Replayed, measured
-from predictor.replay.breakdown import RankParts
-from predictor.replay.collectives import collective_totals
+from predictor.replay.collectives import collective_totals, waits_between
 from predictor.replay.text import bottleneck
 from predictor.replay.traced_step import TracedStep
 
@@ -41,7 +42,7 @@ def to_json(answer: ReplayAnswer, traces: Sequence[str]) -> dict[str, Any]:
         "format": FORMAT,
         "traces": list(traces),
         "step": {"label": ranks[0].label, "ranks": _traced(before.step)},
-        "measured": {"step_us": answer.measured_us, "ranks": _ranks(before.step, as_measured.parts)},
+        "measured": {"step_us": answer.measured_us, "ranks": _ranks(as_measured)},
         "replayed": {**_replayed(before), "error": answer.error},
         "changes": [
             {
@@ -76,10 +77,16 @@ def _traced(step: TracedStep) -> list[dict[str, object]]:
     ]
 
 
-def _ranks(step: TracedStep, parts: Sequence[RankParts]) -> list[dict[str, object]]:
+def _ranks(replay: Replayed) -> list[dict[str, object]]:
     return [
-        {"rank": local.rank, "step_us": part.step_us, "parts": part.parts, "hidden_us": part.hidden_us}
-        for local, part in zip(step.ranks, parts, strict=True)
+        {
+            "rank": local.rank,
+            "step_us": part.step_us,
+            "parts": part.parts,
+            "hidden_us": part.hidden_us,
+            "gaps": {"row": gaps.row, **{kind.value: us for kind, us in gaps.us.items()}},
+        }
+        for local, part, gaps in zip(replay.step.ranks, replay.parts, replay.gaps, strict=True)
     ]
 
 
@@ -101,7 +108,8 @@ def _replayed(replay: Replayed) -> dict[str, object]:
         "high_us": high_us,
         "source": replay.source.label,
         "critical_rank": replay.step.ranks[replay.critical_rank].rank,
-        "ranks": _ranks(replay.step, replay.parts),
+        "ranks": _ranks(replay),
         "critical_path": path,
         "collectives": [total._asdict() for total in collective_totals(replay.step, replay.replay.spans)],
+        "waits": [wait._asdict() for wait in waits_between(replay.step, replay.replay.spans)],
     }

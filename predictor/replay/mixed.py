@@ -18,9 +18,9 @@ from typing import NamedTuple
 from predictor.timeline.graph import replay_graph
 from predictor.traces.clocks import Clock
 from predictor.traces.closed import RecordError
-from predictor.traces.global_graph import GlobalGraph, JoinedCollective, Member, global_graph, join
+from predictor.traces.global_graph import GlobalGraph, JoinedCollective, Member, global_graph, join, with_locals
 from predictor.traces.global_replay import is_computing
-from predictor.traces.local_graph import NO_OPERATOR, Collective, LocalGraph, TracedOperator
+from predictor.traces.local_graph import NO_OPERATOR, Collective, LocalGraph, TaskKind, TracedOperator
 from predictor.traces.local_replay import graph_tasks_of
 from predictor.traces.matching import MESSAGES, Call, match_collectives
 from predictor.traces.rank_count import CollectiveTime, alone, ring_traffic, transfer_scale
@@ -58,14 +58,14 @@ def same_ratio(ratio: float) -> OperatorRatio:
 def on_device(local: LocalGraph, ratio: OperatorRatio, device_name: str = "") -> LocalGraph:
     """Return a local graph with the time of every computing task multiplied, and its starts as replayed.
 
-    Tasks of the host, collectives and lags keep their times: a GPU that is exchanged leaves its host as it was.
+    Tasks of a GPU's host, copies, collectives and lags keep their times: an exchanged GPU leaves its host as it was.
 
     Raises:
         RecordError: a ratio is not finite or not positive.
     """
     tasks = []
     for task in local.tasks:
-        if is_computing(local, task):
+        if is_computing(local, task) and task.kind is not TaskKind.COPY:
             operator = None if task.operator == NO_OPERATOR else local.operators[task.operator]
             factor = ratio(operator)
             if not (isfinite(factor) and factor > 0.0):
@@ -108,6 +108,7 @@ def _is_one_job(one: LocalGraph, other: LocalGraph) -> bool:
 def mixed_graph(places: Sequence[Place], collective_us: CollectiveTime = ring_traffic) -> GlobalGraph:
     """Return the graph of a data-parallel job, one rank for each place.
 
+    Places that are all ranks of one measured job keep its clocks and transfers. Otherwise the ranks start together.
     A collective's transfer takes as long as in the slowest of the measured jobs, each without its waiting, times what
     ``collective_us`` says for the mixed ranks over what it says for the measured ones. Collectives of groups that do
     not hold all ranks of a measured job keep their measured time.
@@ -117,10 +118,15 @@ def mixed_graph(places: Sequence[Place], collective_us: CollectiveTime = ring_tr
     """
     if not places:
         raise RecordError("a mixed job has no ranks; give each of its ranks a trace")
+    job = places[0].job
+    if all(place.job is job for place in places) and [p.rank for p in places] == [rank.rank for rank in job.ranks]:
+        return with_locals(job, [place.local() for place in places])
     locals_ = [_renumbered(place.local(), rank, len(places)) for rank, place in enumerate(places)]
     calls, notes = match_collectives(locals_, sizes_agree=False)
     own = [own_collectives(place) for place in places]
     collectives = [_mixed(call, places, own, collective_us) for call in calls]
+    if any(len(joined.members) == 1 < joined.ranks for calls_of in own for joined in calls_of.values()):
+        notes.append("a rank's job has no other trace: its waiting for other ranks counts as transfer")
     clocks = [Clock(rank, 0.0, 0.0, 0.0, 0.0, 0.0, 0) for rank in range(len(places))]
     if len({id(place.job) for place in places}) > 1:
         notes.append("traces of different jobs: their ranks start the step together")

@@ -15,8 +15,10 @@ from predictor.replay.text import (
     bottleneck,
     changed_words,
     collective_cells,
+    gap_words,
     path_cells,
     shown_parts,
+    wait_lines,
 )
 from predictor.report.page.style import STYLE
 from predictor.report.text import duration
@@ -34,7 +36,11 @@ def page(answer: ReplayAnswer) -> str:
     sections = [
         _headline(answer),
         _section("When", *_timelines(answer, as_measured)),
-        _section("Where the step goes", *_bars(answer, as_measured), f"<p>{escape(bottleneck(answer))}</p>"),
+        _section(
+            "Where the step goes",
+            *_bars(answer, as_measured),
+            f"<p>{escape(bottleneck(answer))} {escape(gap_words(shown))}</p>",
+        ),
         _section("Critical path", _path(shown)),
         _section("What moved on the critical path", _moves(answer)) if answer.after is not None else "",
         _collectives(shown),
@@ -162,4 +168,5 @@ def _collectives(shown: Replayed) -> str:
     return _section(
         "Collectives of a rank",
         _table(["name", *COLLECTIVE_HEAD], [[total.name, *collective_cells(total)] for total in totals]),
+        "".join(f"<p>{escape(line)}</p>" for line in wait_lines(shown, LISTED)),
     )

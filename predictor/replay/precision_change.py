@@ -24,8 +24,8 @@ CostsOf = Callable[[LocalGraph, TracedTimes], Costs]
 def change_precision(step: TracedStep, setting: Setting, costs_of: CostsOf) -> Changed:
     """Let operators compute in another precision, forward and backward.
 
-    Operators without a choice of their own compute as their inputs are. Casts inside of the changed operators are
-    replaced by those that their new precision needs.
+    Operators without a choice of their own compute as their inputs are, in their traced time where no other is known.
+    Casts inside of the changed operators are replaced by those that their new precision needs.
 
     Raises:
         ConfigError: no such precision, no operator that matches can compute in it, or a cost in it is not known.
@@ -39,6 +39,7 @@ def change_precision(step: TracedStep, setting: Setting, costs_of: CostsOf) -> C
     places = step.places()
     costs: dict[int, Cost] = {}
     changed = cast = 0
+    kept: set[str] = set()
     for rank, local in enumerate(step.ranks):
         graph = operator_graph(local, precisions=tuple(Precision))
         plan = {node.label: precision for node in _chosen(local, graph, setting, precision)}
@@ -50,14 +51,18 @@ def change_precision(step: TracedStep, setting: Setting, costs_of: CostsOf) -> C
         costs |= rank_costs.costs
         changed += rank_costs.changed
         cast += rank_costs.casts
+        kept |= rank_costs.kept
     if not changed:
         raise ConfigError(f"--set {setting.text}: what matches {setting.pattern} computes in {precision} already")
     before = sum(step.tasks[position].duration_us for position in costs)
+    if not before:
+        raise ConfigError(f"--set {setting.text}: what matches {setting.pattern} took no time on the device")
     after = sum(cost.us for cost in costs.values())
     sources = ", ".join(source.label for source in sorted({cost.source for cost in costs.values()}))
     note = f"Times in {precision} are {sources}; {counted(cast, 'cast')} between precisions included."
+    notes = [f"{', '.join(sorted(kept))} follow in {precision} with their time as traced."] if kept else []
     what = f"{counted(changed, 'call')}, forward and backward"
-    return Changed(with_costs(step, costs), Touched(what, before, after, (note,)))
+    return Changed(with_costs(step, costs), Touched(what, before, after, (note, *notes)))
 
 
 def _chosen(local: LocalGraph, graph: OperatorGraph, setting: Setting, precision: Precision) -> Iterator[OperatorNode]:
@@ -103,6 +108,7 @@ class _RankCosts:
         self.costs: dict[int, Cost] = {}
         self.changed = 0
         self.casts = 0
+        self.kept: set[str] = set()
 
     def apply(self, before: Sequence[Precision], after: Sequence[Precision]) -> None:
         """Change the operators whose precision differs, and add the casts between.
@@ -114,17 +120,28 @@ class _RankCosts:
         for at in sorted(different):
             node = self._graph.nodes[at]
             self.changed += 1
-            forward_us = self._times.us(node.label, "forward")
-            backward_us = self._times.us(node.label, "backward")
-            if forward_us:
-                self._scale([node.forward], self._costs_of.forward(node, after[at]) * (1.0 / forward_us))
-            if backward_us:
-                self._scale(node.backward, self._costs_of.backward(node, after[at]) * (1.0 / backward_us))
+            try:
+                factors = self._factors(node, after[at])
+            except ConfigError:
+                if node.choices:
+                    raise
+                self.kept.add(node.name)  # was not asked for: it only follows its inputs
+                continue
+            for operators, factor in factors:
+                self._scale(operators, factor)
         known = set(casts_of(self._graph, before))
         for cast in casts_of(self._graph, after):
             reads_anew = not different.isdisjoint((*cast.consumers, *([cast.producer] if cast.is_weight else [])))
             if reads_anew or cast not in known:
                 self._add(cast)
+
+    def _factors(self, node: OperatorNode, precision: Precision) -> list[tuple[Sequence[int], Cost]]:
+        """Return the operators of both passes, each with its new cost over its traced time."""
+        passes = (
+            ((node.forward,), self._times.us(node.label, "forward"), self._costs_of.forward),
+            (node.backward, self._times.us(node.label, "backward"), self._costs_of.backward),
+        )
+        return [(operators, cost(node, precision) * (1.0 / us)) for operators, us, cost in passes if us]
 
     def _scale(self, operators: Sequence[int], factor: Cost) -> None:
         """Give the computing tasks of operators their share of a new cost; casts inside of them take no time."""

@@ -107,7 +107,9 @@ def _computes(role: Role) -> bool:
 
 def change_kernels(step: TracedStep, setting: Setting) -> Changed:
     """Scale or remove kernels and copies by their names; a removed kernel is not launched either."""
-    known = {position: step.tasks[position].name for position, role in enumerate(step.roles) if role.kind in ON_DEVICE}
+    arrivals = set(step.arrivals.values())
+    on_device = (at for at, role in enumerate(step.roles) if role.kind in ON_DEVICE and at not in arrivals)
+    known = {position: step.tasks[position].name for position in on_device}
     positions = [position for position, name in known.items() if fnmatchcase(name, setting.pattern)]
     if not positions:
         raise nothing_matches(setting, "kernel", set(known.values()))
@@ -127,10 +129,10 @@ def launches_of(step: TracedStep, positions: Iterable[int]) -> list[int]:
 
 
 def _launches(step: TracedStep) -> Iterator[tuple[int, int]]:
-    """Yield every runtime call with what it started on the GPU."""
-    places = step.places()
+    """Yield every runtime call with what it started on a GPU; on a CPU the work that gives a collective is none."""
+    places, arrivals = step.places(), set(step.arrivals.values())
     for position, role in enumerate(step.roles):
-        if role.task == ADDED:
+        if role.task == ADDED or position in arrivals or step.ranks[role.rank].backend == "cpu":
             continue
         for edge in step.ranks[role.rank].tasks[role.task].after:
             if edge.kind is EdgeKind.LAUNCH:
@@ -165,7 +167,8 @@ def change_communication(step: TracedStep, setting: Setting) -> Changed:
 def _scale_all(
     step: TracedStep, setting: Setting, is_meant: Callable[[Role], bool], noun: str, missing: str
 ) -> Changed:
-    positions = [position for position, role in enumerate(step.roles) if is_meant(role)]
+    arrivals = set(step.arrivals.values())
+    positions = [at for at, role in enumerate(step.roles) if is_meant(role) and at not in arrivals]
     if not positions:
         raise ConfigError(f"--set {setting.text}: the step has no {missing}")
     return touched(step, scaled(step, positions, setting.factor()), positions, counted(len(positions), noun))

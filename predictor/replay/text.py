@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from predictor.replay.answer import ReplayAnswer, Replayed
 from predictor.replay.breakdown import PRINTED, RankParts
-from predictor.replay.collectives import CollectiveTotals, collective_totals
+from predictor.replay.collectives import CollectiveTotals, collective_totals, waits_between
 from predictor.replay.critical import PathShare
 from predictor.report.text import TITLE, duration, wrapped
 
@@ -175,9 +175,21 @@ def _sentences(answer: ReplayAnswer) -> list[str]:
         share = parts.exposed_us / shown.step_us
         exposed = f"{in_ms(parts.exposed_us, shown.step_us)} ms of it exposed ({share:.1%} of the step)"
         lines.append(f"Traffic: {in_ms(whole, shown.step_us)} ms, {exposed}.")
+    lines.append(gap_words(shown))
     if answer.after is None:
         lines += ["* the rank that ends the step."] if len(shown.parts) > 1 else []
     return lines
+
+
+def gap_words(shown: Replayed) -> str:
+    """Return why the busiest row of the rank that ends the step was idle."""
+    row, us = shown.gaps[shown.critical_rank]
+    listed = [f"{in_ms(idle, shown.step_us)} ms {kind.value}" for kind, idle in us.items() if idle > 0.0]
+    whole = sum(us.values())
+    if not listed:
+        return f"Gaps of {row}: none."
+    share = whole / shown.step_us
+    return f"Gaps of {row}: {in_ms(whole, shown.step_us)} ms ({share:.1%} of the step): {', '.join(listed)}."
 
 
 def short(name: str) -> str:
@@ -242,4 +254,13 @@ def _collectives(replay: Replayed, top: int) -> list[str]:
     listed = totals[:top]
     labels = ["Collectives of a rank", *(f"  {total.name}" for total in listed)]
     rows = [COLLECTIVE_HEAD, *map(collective_cells, listed)]
-    return ["", *_columns(labels, list(zip(*rows, strict=True)))]
+    return ["", *_columns(labels, list(zip(*rows, strict=True))), *wait_lines(replay, top)]
+
+
+def wait_lines(replay: Replayed, top: int) -> list[str]:
+    """Return who waits for whom in collectives, a line each."""
+    return [
+        f"Rank {wait.rank} waits {in_ms(wait.us, replay.step_us)} ms for rank {wait.waited_for}."
+        for wait in waits_between(replay.step, replay.replay.spans)[:top]
+        if wait.us > SMALLEST_PART * replay.step_us
+    ]

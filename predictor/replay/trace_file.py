@@ -64,6 +64,7 @@ def _spans(replay: Replayed, first: int, base: int) -> list[Span]:
         span, role = timed[position], step.roles[position]
         after = tuple(places[b] for b in span.after if b in places and timed[b].stream != span.stream)
         details = {"operator": role.operator, "pass": role.step_pass}
-        category = CATEGORIES[role.kind]
+        on_cpu = role.kind is TaskKind.COLLECTIVE and step.ranks[role.rank].backend == "cpu"
+        category = Category.OPERATOR if on_cpu else CATEGORIES[role.kind]
         spans.append(span._replace(rank=first + role.rank, after=after, category=category, details=details))
     return spans

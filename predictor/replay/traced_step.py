@@ -13,7 +13,6 @@ from predictor.traces.global_graph import GlobalGraph
 from predictor.traces.local_graph import (
     NO_OPERATOR,
     Collective,
-    EdgeKind,
     LocalGraph,
     OperatorPass,
     TaskKind,
@@ -54,6 +53,7 @@ class TracedStep:
         measured_us: the step as measured, from the start of the first rank to the end of the last one.
         arrivals: of a collective that several traced ranks share, the position of this rank's arrival at it by the
             position of its transfer, which begins when all have arrived.
+        meetings: of every such collective the positions of its transfers.
         starts_us: of every rank's step, after the first rank's.
         costs: of tasks whose time is no longer a measured one, by position.
         added: collectives of a change, by position; their ``task`` is ADDED.
@@ -66,6 +66,7 @@ class TracedStep:
     roles: Sequence[Role]
     measured_us: float
     arrivals: Mapping[int, int] = field(default_factory=dict)
+    meetings: Sequence[tuple[int, ...]] = ()
     starts_us: Sequence[float] = (0.0,)
     costs: Mapping[int, Cost] = field(default_factory=dict)
     added: Mapping[int, Collective] = field(default_factory=dict)
@@ -140,11 +141,6 @@ def role_of(local: LocalGraph, rank: int, position: int) -> Role:
     )
 
 
-def operator_cost(operator: TracedOperator) -> Cost:
-    """Return a traced operator's time: measured once, so its interval is the time itself."""
-    return Cost(operator.us, operator.us, operator.us, Source.MEASURED)
-
-
 def operators(step: TracedStep) -> Iterator[tuple[int, int, TracedOperator]]:
     """Yield every traced operator with its rank and its position in that rank's graph."""
     for rank, local in enumerate(step.ranks):
@@ -179,27 +175,11 @@ def joined(graph: GlobalGraph) -> TracedStep:
     }
     starts = [graph.start(local.rank) for local in graph.ranks]
     measured_us = max(start + local.step_us for start, local in zip(starts, graph.ranks, strict=True))
-    return TracedStep(graph.ranks, _with_all_reductions(graph), roles, measured_us, arrivals, starts)
-
-
-def _with_all_reductions(graph: GlobalGraph) -> list[GraphTask]:
-    """Return the tasks, those that wait for a reduction of gradients waiting for all that ended before it too.
-
-    DistributedDataParallel waits for each of its buckets; the last to end is the one that is seen.
-    """
-    tasks = list(graph.tasks)
-    for local in graph.ranks:
-        reducing = [c.task for c in local.collectives if c.gradients]
-        ended = {at: local.tasks[at].start_us + local.tasks[at].duration_us for at in reducing}
-        for at, traced in enumerate(local.tasks):
-            seen = [edge.task for edge in traced.after if edge.kind is EdgeKind.SYNC and edge.task in ended]
-            if not seen or at in ended:
-                continue
-            last = max(ended[before] for before in seen)
-            others = [before for before in reducing if before not in seen and ended[before] <= last]
-            position = graph.position(local.rank, at)
-            tasks[position] = waiting_also(tasks[position], [graph.position(local.rank, before) for before in others])
-    return tasks
+    meetings = [
+        tuple(graph.position(member.rank, member.task) for member in collective.members)
+        for collective in graph.collectives
+    ]
+    return TracedStep(graph.ranks, graph.tasks, roles, measured_us, arrivals, meetings, starts)
 
 
 def waiting_also(task: GraphTask, others: Sequence[int]) -> GraphTask:
@@ -209,13 +189,6 @@ def waiting_also(task: GraphTask, others: Sequence[int]) -> GraphTask:
         return task
     lags = (*(task.lags_us or (0.0,) * len(task.after)), *(0.0,) * len(extra))
     return task._replace(after=(*task.after, *extra), lags_us=lags)
-
-
-def no_longer_waiting(task: GraphTask, others: Collection[int]) -> GraphTask:
-    """Return a task that does not wait for others."""
-    kept = [number for number, position in enumerate(task.after) if position not in others]
-    lags = tuple(task.lags_us[number] for number in kept) if task.lags_us else ()
-    return task._replace(after=tuple(task.after[number] for number in kept), lags_us=lags)
 
 
 def measured_spans(step: TracedStep) -> list[Span]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from predictor.base.errors import ConfigError
@@ -56,17 +55,22 @@ def change_link(step: TracedStep, setting: Setting) -> Changed:
     costs = {timed.position: rescaled(timed, _predicted(links, timed), _predicted(new, timed)) for timed in collectives}
     note = f"Measured: {links.told()}."
     what = counted(len(costs), "collective")
-    return touched(step, with_costs(step, costs), costs, what, note, *_left_out(step, collectives))
+    return touched(step, with_costs(step, costs), costs, what, note, *_caveats(step, collectives))
 
 
 def _predicted(costs: CollectiveCosts, timed: TimedCollective, ranks: int | None = None) -> Cost:
     return costs(timed.name, timed.collective.size_bytes, timed.ranks if ranks is None else ranks)
 
 
-def _left_out(step: TracedStep, collectives: list[TimedCollective]) -> list[str]:
-    """Return a note on collectives that a change could not time."""
-    missing = len(timed_collectives(step)) - len(collectives)
-    return [f"{counted(missing, 'collective')} of unknown size kept their time."] if missing else []
+def _caveats(step: TracedStep, collectives: list[TimedCollective]) -> list[str]:
+    """Return notes on collectives that a change could not time, or whose time has waiting in it."""
+    everything = timed_collectives(step)
+    missing = len(everything) - len(collectives)
+    notes = [f"{counted(missing, 'collective')} of unknown size kept their time."] if missing else []
+    alone = sum(timed.position not in step.arrivals and timed.position not in step.added for timed in collectives)
+    if alone:
+        notes.append(f"{counted(alone, 'collective')} waited for ranks that were not traced; that is scaled too.")
+    return notes
 
 
 def change_ranks(step: TracedStep, setting: Setting, system: PublishedSystem | None) -> Changed:
@@ -84,20 +88,19 @@ def change_ranks(step: TracedStep, setting: Setting, system: PublishedSystem | N
         raise ConfigError(f"--set {setting.text}: no collective of the step spans all {step.ranks[0].world_size} ranks")
     note = f"By {costs_of.told()}; measured over predicted {min(ratios):.3g} to {max(ratios):.3g}, which is kept."
     what = counted(len(costs), "collective")
-    return touched(step, with_costs(step, costs), costs, what, note, *_left_out(step, collectives))
+    return touched(step, with_costs(step, costs), costs, what, note, *_caveats(step, collectives))
 
 
-def change_system_links(step: TracedStep, setting: Setting, to: PublishedSystem, by: PublishedSystem) -> Changed:
+def change_system_links(step: TracedStep, setting: Setting, by: PublishedSystem, to: PublishedSystem) -> Changed:
     """Move collectives from the links of one published system to those of another.
 
     Raises:
         ConfigError: the step has no collective of known size.
+        PublishedError: a system has no regressor for one.
     """
     collectives, _ = links_of(step, setting)
     before, after = SystemCosts(by), SystemCosts(to)
     costs = {t.position: rescaled(t, _predicted(before, t), _predicted(after, t)) for t in collectives}
     note = f"Collectives: measured × {after.told()} ÷ {before.told()}."
-    return touched(step, with_costs(step, costs), costs, counted(len(costs), "collective"), note)
-
-
-Change = Callable[[TracedStep, Setting], Changed]
+    what = counted(len(costs), "collective")
+    return touched(step, with_costs(step, costs), costs, what, note, *_caveats(step, collectives))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from predictor.traces.collectives_of import collectives_of
+from predictor.traces.collectives_of import collectives_of, with_gradients
 from predictor.traces.drafts import ROOT, Drafts
 from predictor.traces.events import RankTrace
 from predictor.traces.host_tasks import add_thread, merged
@@ -19,7 +19,7 @@ from predictor.traces.local_graph import NO_OPERATOR, EdgeKind, LocalGraph
 from predictor.traces.operator_tasks import traced_operators
 from predictor.traces.operators import OperatorTable, operator_table
 from predictor.traces.step_events import StepEvents, step_events
-from predictor.traces.steps import choose_step
+from predictor.traces.steps import StepWindow, choose_step
 from predictor.traces.stream_edges import StreamEdges, add_stream_edges
 from predictor.traces.streams import add_streams, submissions, typical_latencies
 from predictor.traces.synchronization import Synchronization, Synchronizer, waiting_calls
@@ -37,7 +37,11 @@ def local_graph(trace: RankTrace, step: int | None = None) -> LocalGraph:
     Raises:
         RecordError: there is no such step.
     """
-    window = choose_step(trace, step)
+    return graph_between(trace, choose_step(trace, step))
+
+
+def graph_between(trace: RankTrace, window: StepWindow) -> LocalGraph:
+    """Return the local dataflow graph of any part of a trace, such as an annotation, as of a step."""
     events = step_events(trace, window.label, window.start_us, window.end_us, ties(trace))
     threads = _threads(trace, events)
     table = operator_table(trace, events, threads)
@@ -149,7 +153,7 @@ def _finished(
         backend=trace.backend,
         device_name=trace.device_name,
         rows=_labels(trace, order, lanes),
-        tasks=tasks,
+        tasks=with_gradients(tasks, operators, collectives),
         operators=operators,
         collectives=collectives,
         facts={**facts, "tasks": dict(sorted(by_kind.items()))},

@@ -8,11 +8,22 @@ from collections.abc import Mapping, Sequence
 
 from predictor.traces.collective_names import collective_name
 from predictor.traces.events import UNKNOWN, RankTrace
-from predictor.traces.local_graph import NO_OPERATOR, Collective, TaskKind, TracedOperator, TracedTask
+from predictor.traces.local_graph import (
+    NO_OPERATOR,
+    NO_PEER,
+    Collective,
+    Edge,
+    EdgeKind,
+    TaskKind,
+    TracedOperator,
+    TracedTask,
+)
 from predictor.traces.operators import GRADIENT, OperatorTable
 from predictor.traces.step_events import StepEvents
 
 NAME, GROUP, RANKS, SIZE = "Collective name", "Process Group Name", "Process Group Ranks", "Group size"
+# Of a send and of a receive: the rank at the other end, counted in the job (torch/csrc/profiler/util.cpp).
+PEERS = {"send": "Dst Rank", "recv": "Src Rank"}
 ELEMENTS = ("In msg nelems", "Out msg nelems")
 # Bytes of an element, by c10's names of types and those of ``record_param_comms``.
 BYTES = {
@@ -59,6 +70,7 @@ def collectives_of(
                 size_bytes=_size_bytes(says),
                 order=orders[group],
                 gradients=buckets.get(tasks[number].operator, ()),
+                peer=_peer(names[number], says),
             )
         )
         orders[group] += 1
@@ -81,6 +93,12 @@ def _described(trace: RankTrace, step: StepEvents, table: OperatorTable, task: T
 
 def _text(value: object) -> str:
     return "" if value is None else str(value)
+
+
+def _peer(name: str, says: Mapping[str, object]) -> int:
+    """Return the rank at the other end of a message; NO_PEER where the trace does not say."""
+    told = _text(says.get(PEERS.get(name, "")))
+    return int(told) if told.isdecimal() else NO_PEER
 
 
 def _ranks(value: object) -> tuple[int, ...]:
@@ -136,3 +154,21 @@ def _gradients(
             buckets[number] = tuple(gradients)
             gradients = []
     return buckets
+
+
+def with_gradients(
+    tasks: Sequence[TracedTask], operators: Sequence[TracedOperator], collectives: Sequence[Collective]
+) -> list[TracedTask]:
+    """Return the tasks, with buckets waiting for the last task of each operator whose gradient is in them."""
+    result = list(tasks)
+    for collective in collectives:
+        task = tasks[collective.task]
+        known = {edge.task for edge in task.after}
+        last = {max(operators[gradient].tasks, default=UNKNOWN) for gradient in collective.gradients} - {UNKNOWN}
+        edges = [
+            Edge(before, 0.0, EdgeKind.GRADIENT)
+            for before in sorted(last - known)
+            if tasks[before].start_us + tasks[before].duration_us <= task.start_us
+        ]
+        result[collective.task] = task._replace(after=(*task.after, *edges))
+    return result

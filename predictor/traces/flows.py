@@ -20,7 +20,7 @@ FORWARD_BACKWARDS = frozenset({"fwdbwd", "fwd_bwd", "forward_backward"})
 
 
 class Flow(NamedTuple):
-    """An end of an arrow; its time is as the file has it."""
+    """An end of an arrow; its time is from the same origin as the events'."""
 
     is_start: bool
     kind: str

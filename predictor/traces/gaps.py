@@ -12,13 +12,13 @@ from predictor.traces.local_graph import Edge, EdgeKind, LocalGraph, TaskKind, T
 
 NO_TASK = -1
 TIGHT_US = 1e-6  # of an edge: rounding of sums in floats
-SYNC_SHARE = 0.5  # of a gap, in which the launching thread waited
+HALF = 0.5
 
 
 class GapKind(StrEnum):
     """What a row without work waits for."""
 
-    LAUNCH = "launch-bound"  # the host had not launched the next task yet, or the launch was on its way
+    LAUNCH = "launch-bound"  # the host had not launched the next task for most of it, or the launch was on its way
     SYNC = "sync-bound"  # likewise, and the host was late because it waited for the GPU or a collective itself
     DEPENDENCY = "dependency-bound"  # launched: it waits for another stream or thread, or for room on the GPU
     NO_WORK = "no work"  # nothing comes after it in the step
@@ -112,26 +112,37 @@ def _explain(
 ) -> tuple[GapKind, int]:
     """Return why nothing ran since a time until a task, and what it waited for.
 
-    A launch was late because its thread waited, if it did during half of the gap or more.
+    A task that was not launched during half of the gap or more was launched late, even if it waited for something else
+    last. Its launch was late because its thread waited, if it did during half of the gap or more.
     """
+    until_us = tasks[number].start_us
     edge = tight_edge(tasks, number)
+    launch = next((edge for edge in tasks[number].after if edge.kind is EdgeKind.LAUNCH), None)
+    if launch is not None and launch is not edge:
+        launched_us = tasks[launch.task].start_us + tasks[launch.task].duration_us
+        if min(launched_us, until_us) - since_us >= HALF * (until_us - since_us):
+            edge = launch
     if edge is None:
         return GapKind.DEPENDENCY, NO_TASK
     if edge.kind is EdgeKind.SYNC:
         return GapKind.SYNC, edge.task
     if edge.kind is not EdgeKind.LAUNCH:
         return GapKind.DEPENDENCY, edge.task
-    until_us = tasks[number].start_us
-    longest, waited_us, waited_for = 0.0, 0.0, edge.task
-    of_thread = waits.get(tasks[edge.task].row, ())
-    for place in range(bisect_right(of_thread, since_us, key=lambda wait: wait.end_us), len(of_thread)):
-        start, end, task = of_thread[place]
+    waited_us, waited_for = _waited(waits.get(tasks[edge.task].row, ()), since_us, until_us)
+    if waited_us >= HALF * (until_us - since_us):
+        return GapKind.SYNC, waited_for
+    return GapKind.LAUNCH, edge.task
+
+
+def _waited(waits: Sequence[_Wait], since_us: float, until_us: float) -> tuple[float, int]:
+    """Return how long a thread waited between two times, and the task after the longest wait."""
+    longest_us, waited_us, waited_for = 0.0, 0.0, NO_TASK
+    for place in range(bisect_right(waits, since_us, key=lambda wait: wait.end_us), len(waits)):
+        start, end, task = waits[place]
         if start >= until_us:
             break
         us = min(end, until_us) - max(start, since_us)
         waited_us += us
-        if us > longest:
-            longest, waited_for = us, task
-    if waited_us >= SYNC_SHARE * (until_us - since_us):
-        return GapKind.SYNC, waited_for
-    return GapKind.LAUNCH, edge.task
+        if us > longest_us:
+            longest_us, waited_for = us, task
+    return waited_us, waited_for

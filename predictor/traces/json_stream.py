@@ -15,6 +15,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from decimal import Decimal
 from json import JSONDecodeError
 from pathlib import Path
 from typing import BinaryIO
@@ -29,7 +30,17 @@ NEXT_EVENT = re.compile(r"\}\s*,\s*(?=\{)")
 BETWEEN = re.compile(r"[\s,]*")
 # The profiler prints C++'s infinities and NaN as they are, for example as the bandwidth of a copy of no duration.
 NO_NUMBER = re.compile(r"([:\[,]\s*)[-+]?(?:inf(?:inity)?|nan(?:\(\w*\))?)(?=\s*[,\]}])", re.IGNORECASE)
+# Microseconds since 1970 with decimals have more digits than a float: versions before baseTimeNanoseconds print them.
+LONG_TIME = re.compile(rb'"ts"\s*:\s*\d{16,}\.\d')
+DIGITS_OF_FLOAT = 15
+
+
+def _exact(text: str) -> float | Decimal:
+    return Decimal(text) if text.find(".") > DIGITS_OF_FLOAT else float(text)
+
+
 DECODER = json.JSONDecoder(strict=False)  # control characters are allowed in names
+EXACT_DECODER = json.JSONDecoder(strict=False, parse_float=_exact)  # slower
 
 
 class NotATraceError(RecordError):
@@ -120,6 +131,7 @@ class _Text:
         self.pieces = pieces
         self.rest = b""
         self.is_whole = False
+        self.decoder = DECODER
 
     def more(self) -> bool:
         """Read on; return whether there was something."""
@@ -141,12 +153,14 @@ class _Text:
 def _stream(file: TraceFile, pieces: Iterator[bytes], take: Take, list_key: str) -> None:
     text = _Text(pieces)
     is_object = _enter_list(file, text, list_key)
+    if LONG_TIME.search(text.rest):
+        text.decoder = EXACT_DECODER
     ended = False
     while not ended:
         grown = text.more()
         if not text.is_whole and (cut := _last_cut(text.rest)):
             try:
-                take(DECODER.decode(f"[{text.rest[:cut].decode()}]"))
+                take(text.decoder.decode(f"[{text.rest[:cut].decode()}]"))
                 text.rest = text.rest[cut + 1 :]
                 continue
             except (ValueError, RecursionError):
@@ -242,9 +256,9 @@ def _decode_each(file: TraceFile, text: _Text) -> tuple[list[object], bytes, boo
         if at == len(content):
             return events, beyond, False
         try:
-            event, at = DECODER.raw_decode(content, at)
+            event, at = text.decoder.raw_decode(content, at)
         except (ValueError, RecursionError) as error:
-            event, after = _mended(content, at, error, text.is_whole)
+            event, after = _mended(text, content, at, error)
             if after == at:
                 return events, content[at:].encode() + beyond, False
             at = after
@@ -254,18 +268,18 @@ def _decode_each(file: TraceFile, text: _Text) -> tuple[list[object], bytes, boo
         events.append(event)
 
 
-def _mended(content: str, at: int, error: ValueError | RecursionError, is_last: bool) -> tuple[object, int]:
+def _mended(text: _Text, content: str, at: int, error: ValueError | RecursionError) -> tuple[object, int]:
     """Return an event that does not decode, without its infinities, and where it ends.
 
     The event is None where it is damaged otherwise. It ends where it begins if its end was not read yet, or is torn.
     """
     error_at = error.pos if isinstance(error, JSONDecodeError) else at
-    if not is_last and (str(error).startswith("Unterminated string") or error_at >= len(content.rstrip()) - 8):
+    if not text.is_whole and (str(error).startswith("Unterminated string") or error_at >= len(content.rstrip()) - 8):
         return None, at
     boundary = NEXT_EVENT.search(content, error_at)
     end = boundary.start() + 1 if boundary else len(content)
     try:
-        event, used = DECODER.raw_decode(_without_infinities(content[at:end]))
+        event, used = text.decoder.raw_decode(_without_infinities(content[at:end]))
     except (ValueError, RecursionError):
         return None, boundary.end() if boundary else at
     return event, at + used

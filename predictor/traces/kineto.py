@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from decimal import Decimal, InvalidOperation
 from math import isfinite
 from operator import itemgetter
 from pathlib import Path
@@ -36,7 +37,7 @@ NUMBERS = (int, float)  # their types alone, as the type of true is a kind of in
 LATEST = 1e18  # µs, some thirty thousand years
 NS_PER_US = 1000.0
 
-# start, duration, name, category, row, correlation, external, sequence, args; times as the file has them
+# start since the reader's origin, duration, name, category, row, correlation, external, sequence, args
 RawEvent = tuple[float, float, str, Category, int, int, int, int, Mapping[str, object]]
 
 
@@ -65,7 +66,7 @@ def _trace_of(reader: _Reader, file: TraceFile, notes: Sequence[str]) -> RankTra
     make = TraceEvent
     events = cast(list[TraceEvent], raw)
     for number, (start, lasts, name, category, row, correlation, external, sequence, args) in enumerate(raw):
-        begins = round(float(start - first), 3)
+        begins = round(start - first, 3)
         ends = round(begins + lasts, 3)
         events[number] = make(name, category, row, begins, ends, correlation, external, sequence, args)
     events.sort(key=itemgetter(4), reverse=True)
@@ -80,20 +81,22 @@ def _trace_of(reader: _Reader, file: TraceFile, notes: Sequence[str]) -> RankTra
         events=events,
         rows=reader.rows,
         arrows=arrows_of(events, reader.rows, reader.flows, first),
-        begin_us=origin.base_ns / NS_PER_US + first,
+        begin_us=origin.base_ns / NS_PER_US + (reader.origin or 0) + first,
         notes=(*notes, *origin.notes),
         groups=origin.groups,
     )
 
 
-def _number(value: object) -> float | None:
+def _number(value: object) -> float | Decimal | None:
     """Return a finite number, also where it was written as text; otherwise None."""
     if isinstance(value, str):
         try:
-            value = float(value)
-        except ValueError:
+            value = Decimal(value)
+        except InvalidOperation:
             return None
-    return value if type(value) is int or (type(value) is float and isfinite(value)) else None
+    if isinstance(value, float | Decimal):
+        return value if isfinite(value) else None
+    return value if type(value) is int else None
 
 
 class _Reader:
@@ -104,6 +107,7 @@ class _Reader:
         self.rows: list[Row] = []
         self.flows: list[Flow] = []
         self.left_out: Counter[str] = Counter()
+        self.origin: int | None = None
         self._positions: dict[tuple[bool, object, object], int] = {}
         self._kinds: dict[str, tuple[Category | None, bool]] = {}
         self._plans: dict[tuple[str, ...], KeyPlan] = {}
@@ -149,7 +153,7 @@ class _Reader:
             return
         begin = begun.pop()
         start, end = _number(begin.get("ts")), _number(item.get("ts"))
-        lasts = None if start is None or end is None else end - start
+        lasts = None if start is None or end is None else Decimal(end) - Decimal(start)
         self._complete({**begin, "dur": lasts, "args": {**_arguments(begin), **_arguments(item)}})
 
     def _complete(self, item: Mapping[str, Any]) -> None:
@@ -157,13 +161,14 @@ class _Reader:
         start, lasts, kind, name = item.get("ts"), item.get("dur"), item.get("cat"), item.get("name")
         if type(start) not in NUMBERS or type(lasts) not in NUMBERS:
             start, lasts = _number(start), _number(lasts)
+            lasts = float(lasts) if isinstance(lasts, Decimal) else lasts
         if start is None or lasts is None or not (-LATEST < start < LATEST and 0 <= lasts < LATEST):
             is_negative = start is not None and lasts is not None and -LATEST < lasts < 0
             why = "have a negative duration" if is_negative else "have no time or no duration"
             self.left_out[why] += 1
             return
-        place = self._kinds.get(kind) if type(kind) is str else None
-        category, is_gpu = place or self._kind(str(kind or ""))
+        known = self._kinds.get(kind) if type(kind) is str else None
+        category, is_gpu = known or self._kind(str(kind or ""))
         if category is None:
             return
         args = item.get("args")
@@ -179,7 +184,14 @@ class _Reader:
         name = self._names.setdefault(name, name) if type(name) is str else str(name or "")
         place = (item.get("pid", ""), item.get("tid", ""))
         row = self._gpu_row(place, args) if is_gpu else self._row(False, *place)
-        self.events.append((start, lasts, name, category, row, correlation, external, sequence, args))
+        since = self._since(start)
+        self.events.append((since, lasts, name, category, row, correlation, external, sequence, args))
+
+    def _since(self, at: float | Decimal) -> float:
+        """Return a time since the first one read, to the last digit that the file has."""
+        if self.origin is None:
+            self.origin = int(at)
+        return float(at - self.origin)
 
     def _kind(self, kind: str) -> tuple[Category | None, bool]:
         """Return the category of a spelling, None for the profiler's own span, and whether its rows are streams."""
@@ -218,7 +230,7 @@ class _Reader:
         at = _number(item.get("ts"))
         if at is not None:
             place = (str(item.get("pid", "")), str(item.get("tid", "")))
-            self.flows.append(Flow(phase == "s", str(kind), str(number), *place, at))
+            self.flows.append(Flow(phase == "s", str(kind), str(number), *place, self._since(at)))
 
 
 def _arguments(item: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping
 from itertools import accumulate
-from statistics import median
+from statistics import median_low
 from typing import NamedTuple
 
 from predictor.traces.collective_names import is_collective
@@ -125,7 +125,7 @@ def typical_latencies(trace: RankTrace, step: StepEvents) -> Latencies:
             elif call != UNKNOWN and trace.events[call].end_us + LONG_BEFORE_US < end:
                 behind.append(max(0.0, event.start_us - end))
             end = max(end, event.end_us)
-    return Latencies(median(launch) if launch else 0.0, median(behind) if behind else 0.0)
+    return Latencies(median_low(launch) if launch else 0.0, median_low(behind) if behind else 0.0)
 
 
 def submissions(

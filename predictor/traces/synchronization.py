@@ -28,6 +28,10 @@ EVENT_CALLS = frozenset({"cudaEventSynchronize", "cuEventSynchronize"})
 WAIT_EVENT_CALLS = frozenset({"cudaStreamWaitEvent", "cuStreamWaitEvent"})
 # What a call takes beside waiting at most: it ends this long after what it waited for at the latest.
 RETURN_US = 100.0
+# A launch that takes longer than this, behind so many tasks that have not ended, waits for room in the queue, which
+# holds 1024 launches on today's GPUs: J. Bakita and J. Anderson, "Hardware Compute Partitioning on NVIDIA GPUs".
+BLOCKED_US = 50.0
+QUEUED = 256
 RECENT = 16  # launches of a thread among which the one that a collective waits for is sought
 
 
@@ -131,6 +135,7 @@ class Synchronizer:
         """Return what waits for what in the step."""
         result = Synchronization()
         copies = self._blocking_copies()
+        full = self._full_queues()
         for row, positions in self._step.host.items():
             idle = []
             for position in positions:
@@ -143,6 +148,8 @@ class Synchronizer:
                     continue
                 if position in copies:
                     targets = [copies[position]]
+                elif position in full:
+                    targets = [full[position]]
                 elif name in DEVICE_CALLS or name in STREAM_CALLS or name in EVENT_CALLS:
                     targets = self._targets(row, position, name)
                 else:
@@ -184,6 +191,25 @@ class Synchronizer:
                 if waits and task.end_us <= self._us(self._events[call].end_us):
                     copies[call] = draft
         return copies
+
+    def _full_queues(self) -> dict[int, int]:
+        """Return the tasks that launches waited for because the queue of launches was full: drafts by calls.
+
+        A call waits until the GPU has taken one more task from the queue, which it does when a task ends.
+        """
+        full = {}
+        for row, stream in self._streams.items():
+            for place, draft in enumerate(stream.tasks):
+                call = self._step.launched_by.get(self._drafts.tasks[draft].event, UNKNOWN)
+                if call == UNKNOWN or self._events[call].end_us - self._events[call].start_us < BLOCKED_US:
+                    continue
+                begin, end = self._us(self._events[call].start_us), self._us(self._events[call].end_us)
+                behind = place - bisect_left(stream.tasks, begin, key=lambda task: self._drafts.tasks[task].end_us)
+                awaited = self._drafts.last_by(row, end)
+                ended = self._drafts.tasks[awaited].end_us
+                if behind >= QUEUED and awaited != ROOT and max(begin, end - RETURN_US) <= ended:
+                    full[call] = awaited
+        return full
 
     def _targets(self, row: int, position: int, name: str) -> list[int]:
         """Return the last tasks that a synchronizing call waits for."""

@@ -85,8 +85,23 @@ def test_ranks_of_one_job_are_told_from_those_of_another() -> None:
     jobs = measured_jobs([*first, *later])
     assert [len(job.ranks) for job in jobs] == [2, 2]
     # Waiting in the first job is known, so it is not taken for a slow transfer.
-    replay = replay_global(mixed_graph([Place(jobs[0], 0), Place(jobs[0], 1)]))
-    assert steps(replay) == pytest.approx(make_job([SLOW, FAST], TRANSFERS).steps_us)
+    replay = replay_global(mixed_graph([Place(jobs[0], 1), Place(jobs[0], 0)]))
+    assert steps(replay) == pytest.approx(make_job([FAST, SLOW], TRANSFERS).steps_us)
+
+
+def test_all_ranks_of_one_job_start_as_they_did() -> None:
+    made = make_job([SLOW, FAST], TRANSFERS, starts_us=[0.0, 700.0])
+    graph = global_graph(made.locals)
+    replay = replay_global(mixed_graph([Place(graph, 0), Place(graph, 1)]))
+    assert steps(replay) == pytest.approx(made.steps_us)
+    assert replay.ranks[1].start_us == pytest.approx(700.0)
+
+
+def test_a_trace_without_its_peers_counts_waiting_as_transfer() -> None:
+    lone = [global_graph(make_job([times] * 2, TRANSFERS).locals[:1]) for times in (SLOW, FAST)]
+    graph = mixed_graph([Place(measured, 0) for measured in lone])
+    assert any("counts as transfer" in note for note in graph.notes)
+    assert not any("counts as transfer" in note for note in mixed_graph([Place(job(SLOW), 0)] * 2).notes)
 
 
 def test_traces_of_one_gpu_do_not_wait() -> None:
@@ -191,6 +206,14 @@ def test_the_split_is_the_best_of_all(case: int) -> None:
 def test_a_split_keeps_to_multiples() -> None:
     split = balanced_split([LocalTime(0.0, 3.0, 1), LocalTime(0.0, 1.0, 1)], 32, multiple=4)
     assert split == (8, 24)
+
+
+def test_a_split_keeps_to_what_fits() -> None:
+    times = [LocalTime(0.0, 3.0, 1), LocalTime(0.0, 1.0, 1), LocalTime(0.0, 1.0, 1)]
+    assert balanced_split(times, 28) == (4, 12, 12)
+    assert balanced_split(times, 28, most=[100, 8, 100]) == (5, 8, 15)
+    with pytest.raises(RecordError, match=r"at most \[1, 8, 8\] samples fit"):
+        balanced_split(times, 28, most=[1, 8, 8])
 
 
 @pytest.mark.parametrize(("whole", "multiple"), [(1, 1), (10, 4), (4, 4)])

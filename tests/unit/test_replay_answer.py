@@ -125,8 +125,7 @@ def test_every_key_of_the_json_is_documented() -> None:
 
     def keys(value: object) -> set[str]:
         if isinstance(value, dict):
-            named = {key for key in value if " " not in key and "," not in key}
-            return named.union(*(keys(item) for key, item in value.items() if key != "parts"))
+            return set(value).union(*(keys(item) for key, item in value.items() if key != "parts"))
         return set().union(*map(keys, value)) if isinstance(value, list) else set()
 
     assert {key for key in keys(document) if key not in text} == set()
@@ -181,6 +180,18 @@ def test_a_record_counts_every_microsecond_once_and_reads_back(tmp_path: Path) -
     path.write_text("{}", encoding="utf-8")
     with pytest.raises(RecordError, match="is no traced step"):
         read_record(path)
+
+
+def test_gaps_of_the_stream_that_computes_have_their_reasons() -> None:
+    (gaps,) = answer().before.gaps
+    assert gaps.row == "stream 7"
+    assert {kind.value: us for kind, us in gaps.us.items() if us} == pytest.approx(
+        {"launch-bound": 12.0, "sync-bound": 61.0}
+    )
+    assert measured(answer().before.step).gaps == [gaps]
+    assert "Gaps of stream 7: 0.073 ms (28.9% of the step): 0.012 ms launch-bound, 0.061 ms sync-bound." in " ".join(
+        render(answer()).split()
+    )
 
 
 def test_a_cpu_step_computes_on_its_thread() -> None:

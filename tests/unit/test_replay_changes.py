@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -15,7 +16,7 @@ from predictor.replay.changes import Means, apply_changes, settings_of
 from predictor.replay.collective_times import fitted_links, timed_collectives
 from predictor.replay.setting import parse_setting
 from predictor.replay.traced_step import TracedStep
-from predictor.traces.local_graph import LocalGraph
+from predictor.traces.local_graph import Edge, EdgeKind, LocalGraph, TaskKind, TracedTask
 from tests.unit.traced_steps import (
     ALL_REDUCE,
     K_GELU,
@@ -114,6 +115,15 @@ def test_ranks_by_a_published_system_keep_the_measured_ratio_and_have_an_interva
     assert cost.low_us < cost.us < cost.high_us
     low, high = step.bounds_us() or (0.0, 0.0)
     assert low < step.replay().makespan_us < high
+
+
+def test_links_of_another_system_keep_the_measured_ratio() -> None:
+    assert step_us("links=Perlmutter") == pytest.approx(STEP_US)
+    faster = changed("links=H200")
+    assert faster.tasks[ALL_REDUCE].duration_us < 50.0
+    cost = faster.costs[ALL_REDUCE]
+    assert cost.low_us < cost.us < cost.high_us
+    assert step_us("links=H200", means=Means(system="H200")) == pytest.approx(STEP_US)
 
 
 def test_overlap_off_reduces_after_the_last_gradient() -> None:
@@ -219,6 +229,7 @@ REFUSED: dict[str, list[str]] = {
     "ranks=0": ["'0' is no number"],
     "overlap=maybe": ["expected overlap=true or overlap=false"],
     "bucket_mb=x": ["expected bucket_mb=25"],
+    "links=H101": ["H101 is not a published system", "Did you mean H100?"],
     "gpu=H101": ["H101 is not a published system", "Did you mean H100?"],
     "precision:aten::linear=bf17": ["bf17 is no precision", "Did you mean bf16?"],
     "precision:nothing=bf16": ["no operator of a forward pass of the step matches nothing"],
@@ -270,3 +281,11 @@ def test_a_star_before_the_sign_belongs_to_the_factor_unless_it_removes() -> Non
         "remove",
     )
     assert parse_setting("kernel:a=b*=2").pattern == "a=b"
+
+
+def test_on_a_cpu_a_removed_collective_leaves_the_work_that_gave_it() -> None:
+    local = cpu_rank()
+    given = (Edge(0, 0.0, EdgeKind.LAUNCH),)
+    reduction = TracedTask("gloo:all_reduce", TaskKind.COLLECTIVE, 0, 165.0, 50.0, given, -1)
+    step = changed("kernel:gloo*=remove", local=replace(local, tasks=(*local.tasks, reduction)))
+    assert [task.duration_us for task in step.tasks] == [100.0, 5.0, 60.0, 0.0]

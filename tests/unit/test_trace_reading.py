@@ -107,6 +107,21 @@ def test_nanoseconds_stay_exact(tmp_path: Path) -> None:
     assert trace.begin_us == pytest.approx(1735632360000000 + base, abs=0.5)
 
 
+def test_nanoseconds_since_1970_stay_exact(tmp_path: Path) -> None:
+    # 16 digits and three decimals: neighbouring floats lie a quarter of a microsecond apart.
+    path = tmp_path / "trace.json"
+    row = '"ph": "X", "cat": "cpu_op", "pid": 1, "tid": 1'
+    path.write_text(
+        f'{{"traceEvents": [{{{row}, "name": "outer", "ts": 1712867402348256.123, "dur": 30.001}},'
+        f'{{{row}, "name": "inner", "ts": 1712867402348266.125, "dur": 19.999, "args": {{"x": 0.5}}}},'
+        f'{{{row}, "name": "whole", "ts": 1712867402348300, "dur": 1}}]}}'
+    )
+    outer, inner, whole = read_trace(path).events
+    assert (outer.start_us, outer.end_us) == (0.0, 30.001)
+    assert (inner.start_us, inner.end_us, dict(inner.args)) == (10.002, 30.001, {"x": 0.5})
+    assert whole.start_us == 43.877
+
+
 def test_what_encloses_comes_first(tmp_path: Path) -> None:
     events = [event("cpu_op", "inner", 5, 10), event("cpu_op", "outer", 5, 20), event("cpu_op", "first", 1, 1)]
     assert [item.name for item in read_trace(written(tmp_path, events)).events] == ["first", "outer", "inner"]

@@ -1,0 +1,117 @@
+"""``python -m predictor mixed``: ranks on different devices, from trace files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from predictor.__main__ import main
+from predictor.base.errors import ConfigError
+from predictor.replay.mixed_question import MixedQuestion, answer, gpu_of
+from tests.kineto_made import write_job, write_rank
+from tests.traces_made import make_job
+
+SLOW, FAST = [600.0, 600.0], [200.0, 200.0]
+TRANSFERS = [30.0, 45.0]
+
+
+@pytest.fixture
+def traces(tmp_path: Path) -> tuple[str, str]:
+    """Return the folders of two jobs, each of two ranks of one device."""
+    for name, computing in (("slow", SLOW), ("fast", FAST)):
+        write_job(tmp_path / name, make_job([computing] * 2, TRANSFERS, launch_us=9.0))
+    return str(tmp_path / "slow"), str(tmp_path / "fast")
+
+
+def asked(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    assert main(["mixed", *arguments, "--json"]) == 0
+    document: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return document
+
+
+def test_ranks_of_two_devices_are_replayed_together(
+    traces: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    document = asked(capsys, *traces)
+    truth = make_job([SLOW, FAST], TRANSFERS, launch_us=9.0)
+    assert [rank["step_us"] for rank in document["ranks"]] == pytest.approx(truth.steps_us, abs=0.05)
+    assert [wait["for_rank"] for wait in document["waits"]] == [0]
+    assert document["balance"] is None
+    assert any("different jobs" in note for note in document["notes"])
+
+
+def test_the_batch_is_split_for_any_number_of_ranks(
+    traces: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    document = asked(capsys, *traces, "--ranks", "1", "2", "--samples", "8", "8", "--global-batch", "28")
+    assert [rank["asked"] for rank in document["ranks"]] == [traces[0], traces[1], traces[1]]
+    split = document["balance"]
+    assert split["split"] == [4, 12, 12]
+    assert split["step_us"] < split["even_step_us"]
+    assert main(["mixed", *traces, "--samples", "8", "8"]) == 0
+    text = capsys.readouterr().out
+    assert "Split of 16 samples" in text
+    assert "Rank 1 waits" in text
+
+
+def test_traces_at_two_batch_sizes_need_no_assumption(tmp_path: Path) -> None:
+    for name, us in (("a8", 450.0), ("a16", 850.0), ("b8", 250.0), ("b16", 450.0)):  # 50 µs whatever the batch
+        write_job(tmp_path / name, make_job([[us, us]] * 2, TRANSFERS, launch_us=9.0))
+    device, other = (str(tmp_path / name) for name in ("a8", "b8"))
+    second = [str(tmp_path / name) for name in ("a16", "b16")]
+    answered = answer(
+        MixedQuestion([device, other], samples=[8, 8], second=second, second_samples=[16, 16], global_batch=32)
+    )
+    assert answered.balance is not None
+    assert [time.per_sample_us for time in answered.balance.times] == pytest.approx([100.0, 50.0], abs=0.01)
+    assert {time.source for time in answered.balance.times} == {"measured at two batch sizes"}
+    assert answered.balance.split == (11, 21)
+
+
+def test_a_trace_moves_to_another_gpu(traces: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    trace = traces[1]
+    document = asked(capsys, trace, f"{trace}@Vista")
+    assert [rank["device"] for rank in document["ranks"]] == ["NVIDIA A100-SXM4-80GB", "Vista"]
+    here, there = (rank["busy_us"] for rank in document["ranks"])
+    assert there < here
+    assert document["low_us"] <= document["step_us"] <= document["high_us"]
+    assert any("kernel time moved" in note for note in document["notes"])
+
+
+def test_single_traces_of_one_job_are_joined_as_it_ran(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = make_job([SLOW, FAST], TRANSFERS, launch_us=9.0)
+    paths = [str(path) for path in write_job(tmp_path, made)]
+    document = asked(capsys, *paths)
+    assert [rank["step_us"] for rank in document["ranks"]] == pytest.approx(made.steps_us, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"ranks": [1]}, "--ranks is 1; give 1 or more for each of 2 traces"),
+        ({"samples": [8, 0]}, "--samples is 8 0"),
+        ({"global_batch": 8}, "--samples is missing"),
+        ({"samples": [8, 8], "second": ["x"], "second_samples": [4]}, "--second"),
+        ({"samples": [8, 8], "global_batch": 1}, "the global batch is 1 for 2 ranks"),
+    ],
+)
+def test_what_cannot_be_answered_is_one_line(traces: tuple[str, str], change: dict[str, Any], told: str) -> None:
+    if "second" in change:
+        change = {**change, "second": [traces[0]]}
+    with pytest.raises(ConfigError, match=told) as error:
+        answer(MixedQuestion(traces, **change))
+    assert "\n" not in str(error.value)
+
+
+def test_an_unknown_gpu_is_told(traces: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["mixed", f"{traces[0]}@Abacus"]) == 2
+    assert "nothing is known of Abacus" in capsys.readouterr().err
+
+
+def test_a_file_with_the_sign_in_its_name_is_a_trace(tmp_path: Path) -> None:
+    path = write_rank(tmp_path / "run@night.json.gz", make_job([FAST], TRANSFERS).locals[0])
+    assert gpu_of(str(path)) == (str(path), "")
+    assert gpu_of(f"{path}@Vista") == (str(path), "Vista")
