@@ -149,8 +149,8 @@ def test_another_precision_takes_what_was_measured_and_its_casts(
     saved_us = (step_ms(out, "Step time") - step_ms(out, "Changed")) * 1000.0
     products_us = 3 * (102.0 + 204.0)
     casts_us = 0.75 * products_us - saved_us
-    # Three weights there and their gradients back; of the loss, which stays in fp32, both inputs likewise.
-    assert casts_us == pytest.approx(10 * CAST_US, abs=2.0)
+    # Three weights and biases there and their gradients back; of the loss, which stays in fp32, both inputs likewise.
+    assert casts_us == pytest.approx((2 * 3 * 2 + 2 * 2) * CAST_US, abs=2.0)
     assert "costs measured on CPU" in out
 
 

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from predictor.precision.cost_sources import TracedTimes
-from predictor.precision.forward_graph import Inside
+from predictor.precision.nesting import Inside
 from predictor.precision.operator_graph import OperatorGraph, OperatorNode, Precision
 from predictor.replay.procedure.blocks import blocks, first_of_kind
 from predictor.replay.procedure.documents import CastRow, DagNode, ForwardGraph, NodeData, NodeRow, Origin

@@ -199,7 +199,7 @@ def _notes(job: JobTrace, precision: Precision) -> tuple[str, ...]:
 
 
 def other_times(folders: Folders, model: str, name: str, device: str) -> list[TracedTimes]:
-    """Return the operators' times of a model's other traces of a device, as ``analyse --generate_mapping`` wrote them."""
+    """Return the times of a model's other traces of a device, as ``analyse --generate_mapping`` wrote them."""
     written = (read_document(path, NodeData) for path in folders.outputs("node_data", model))
     return [times_of(data) for data in written if data.origin.file_name != name and data.origin.traced_device == device]
 
