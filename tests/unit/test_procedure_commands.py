@@ -249,14 +249,21 @@ def test_the_four_steps_of_a_kernel_are_checked(tmp_path: Path, capsys: pytest.C
 MODULES = ("analyse", "fwd_gen", "casting_cost", "cross_node_predict", "fastest_plan", "test", "algos", "config")
 
 
+def helps(command: list[str], folder: Path, **variables: str) -> str:
+    """Return what a command line in another folder prints as help."""
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"} | variables
+    done = subprocess.run(
+        [sys.executable, *command, "--help"], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 @pytest.mark.parametrize("name", MODULES)
-def test_every_module_runs_as_module_and_as_file(name: str, tmp_path: Path) -> None:
-    kept = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    as_file = [sys.executable, str(ROOT / "predictor" / "replay" / f"{name}.py")]
-    as_module = [sys.executable, "-m", f"predictor.replay.{name}"]
-    for command, paths in ((as_file, {}), (as_module, {"PYTHONPATH": str(ROOT)})):
-        done = subprocess.run(
-            [*command, "--help"], cwd=tmp_path, env=kept | paths, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stderr
-        assert done.stdout.startswith(f"usage: python -m predictor.replay.{name}")
+def test_every_module_runs_as_a_file_from_any_folder(name: str, tmp_path: Path) -> None:
+    text = helps([str(ROOT / "predictor" / "replay" / f"{name}.py")], tmp_path)
+    assert text.startswith(f"usage: python -m predictor.replay.{name}")
+
+
+def test_a_module_runs_as_a_module(tmp_path: Path) -> None:
+    assert helps(["-m", "predictor.replay.analyse"], tmp_path, PYTHONPATH=str(ROOT)).startswith("usage: python -m")
