@@ -157,7 +157,7 @@ def test_the_forward_graph_has_depths_inputs_and_isomorphic_blocks(
         ("aten::gelu.0", 1, ("aten::linear.0",), None),
         ("aten::linear.1", 2, ("aten::gelu.0",), "aten::linear.0"),
         ("aten::gelu.1", 3, ("aten::linear.1",), "aten::gelu.0"),
-        ("aten::add.0", 4, ("aten::gelu.1", "aten::gelu.0"), None),
+        ("aten::add.0", 4, ("aten::gelu.0", "aten::gelu.1"), None),
     ]
     assert [node.weight_numel for node in graph.nodes[:2]] == [2 * TOKENS * HIDDEN, 0]
 

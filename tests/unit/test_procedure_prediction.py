@@ -144,7 +144,7 @@ def test_another_precision_takes_what_was_measured_and_its_casts(
     measure(root, {Precision.FP32: 200.0, Precision.BF16: 50.0})
     code, out, err = ask(analysis, capsys, root, "--bit", "16", "--file_name", "fp32_comm_t4")
     assert code == 0, err
-    assert out.startswith("bert, fp32_comm_t4: bf16 on t4, traced in fp32")
+    assert out.startswith("bert, fp32_comm_t4: bf16 on t4, traced in fp32 on cpu")
     # Three layers forward and backward take a quarter: the ratio of both measured rows, not the measured time.
     saved_us = (step_ms(out, "Step time") - step_ms(out, "Changed")) * 1000.0
     products_us = 3 * (102.0 + 204.0)

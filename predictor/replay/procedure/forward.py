@@ -56,7 +56,8 @@ def answer(arguments: argparse.Namespace) -> str:
         raise ConfigError(
             f"{path} has {len(trace.nodes)} nodes, none of which is tracked; add them to ops_to_track (--config)"
         )
-    output = folders.output("fwd_graph", model, arguments.file_name or path.name.partition(".")[0])
+    is_beside_traces = path.name.startswith("execution")
+    output = folders.output("fwd_graph", model, path.parent.name if is_beside_traces else model)
     write_document(output, forward_graph(model, path.name, graph))
     notes = (f"note: {note}" for note in trace.notes)
     return "\n".join([f"{model}, {path.name}", *notes, *_summary(graph), f"wrote {output}"])

@@ -220,7 +220,8 @@ def predict_step(folders: Folders, arguments: Namespace, name: str, config: Oper
     job = open_job(folders, model, name, index, config, arguments.device_name, reads_node_data=True)
     precision = precision_of(arguments.bit, [job.precision, name, *measured_in(job), *folders.trace_names(model)])
     prediction = predict_job(job, precision)
-    title = f"{model}, {name}: {precision} on {arguments.device_name}, traced in {job.precision}"
+    traced = f"traced in {job.precision} on {traced_device(job.graph.ranks[0])}"
+    title = f"{model}, {name}: {precision} on {arguments.device_name}, {traced}"
     graph = job.costs[0].graph
     memory, optimizer = memory_model(job.graph.ranks[0], graph, config)
     used = memory_text(memory.of_plan(graph, prediction.plan))
