@@ -88,14 +88,23 @@ class MeasuredSource:
             if types.setdefault(key, row.dtypes) == row.dtypes:
                 samples[key] += row.samples_us
         self._costs = {key: sampled(times_us) for key, times_us in samples.items()}
+        self._on_cpu = table.device_kind == "cpu"
 
     def cost(self, node: OperatorNode, precision: Precision, step_pass: Pass, traced_us: float) -> Cost | None:
-        """Return the measured time; with the traced precision in the table too, the traced time times their ratio."""
+        """Return the measured time; with the traced precision in the table too, the traced time changed as theirs.
+
+        What a trace adds to both precisions is work of its own on a CPU, whose cores also run the collectives: it stays
+        as it is, and the difference of both measured times is what changes. Elsewhere, and where the trace has the
+        shorter time, the ratio of both does.
+        """
         family = self._config.family(node.name)
         there = self._costs.get((family, node.shapes, precision, step_pass))
         here = self._costs.get((family, node.shapes, node.traced, step_pass))
         if there is None or here is None or here.us <= 0.0 or traced_us <= 0.0:
             return there
+        beside_us = traced_us - here.us
+        if self._on_cpu and beside_us > 0.0:
+            return Cost(there.us + beside_us, there.low_us + beside_us, there.high_us + beside_us, Source.MEASURED)
         return Cost(
             traced_us * there.us / here.us,
             traced_us * there.low_us / max(here.high_us, here.us),

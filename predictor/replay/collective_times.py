@@ -8,7 +8,7 @@ Source of the bytes and steps of each: predictor/costs/collectives.py.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, exp, inf
 from typing import NamedTuple, Protocol
 
@@ -17,7 +17,7 @@ from predictor.costs.cost import Cost, Source
 from predictor.costs.operator import Direction
 from predictor.costs.published import PublishedSystem
 from predictor.costs.transfer_errors import transfer_errors
-from predictor.replay.traced_step import TracedStep
+from predictor.replay.traced_step import TracedStep, product
 from predictor.traces.local_graph import Collective
 
 POINT_TO_POINT = "point_to_point"
@@ -161,14 +161,12 @@ def fitted_links(collectives: Sequence[TimedCollective]) -> LinkCosts | None:
     return LinkCosts(0.0, b / bb)
 
 
-def rescaled(timed: TimedCollective, before: Cost, after: Cost) -> Cost:
-    """Return the measured time × after ÷ before, with the relative interval of ``after``.
+def rescaled(known: Cost, before: Cost, after: Cost) -> Cost:
+    """Return a known time × after ÷ before, with the relative interval of ``after``.
 
-    A prediction that did not change leaves the measured time as it is.
+    A prediction that did not change leaves the time as it is.
     """
     if before == after or before.us <= 0.0:
-        return Cost(timed.us, timed.us, timed.us, Source.MEASURED)
-    us = timed.us * after.us / before.us
-    if after.us <= 0.0:
-        return Cost(us, us, us, after.source)
-    return Cost(us, us * after.low_us / after.us, us * after.high_us / after.us, max(after.source, before.source))
+        return known
+    ratio = replace(after * (1.0 / before.us), source=max(after.source, before.source))
+    return product(ratio, known)

@@ -27,7 +27,7 @@ from predictor.precision.device_sheets import DeviceSheet, device_sheet, sheet_o
 from predictor.precision.operator_graph import Precision
 from predictor.replay.known_operators import KnownCall, known_around, known_call, precision_of, traced_work
 from predictor.replay.setting import Changed, Setting, Touched, counted
-from predictor.replay.traced_step import ADDED, TracedStep
+from predictor.replay.traced_step import ADDED, TracedStep, product
 from predictor.replay.traffic import with_costs
 from predictor.traces.local_graph import NO_OPERATOR, TaskKind, TracedOperator
 
@@ -128,6 +128,12 @@ class Ratio(NamedTuple):
     log_error: float
     source: Source
     basis: str
+
+    @property
+    def cost(self) -> Cost:
+        """Return the factor with its interval, to multiply times with."""
+        spread = exp(self.log_error)
+        return Cost(self.factor, self.factor / spread, self.factor * spread, max(self.source, Source.INTERPOLATED))
 
 
 @dataclass(slots=True)
@@ -244,11 +250,9 @@ def change_gpu(step: TracedStep, setting: Setting, named: str | None) -> Changed
     costs: dict[int, Cost] = {}
     before: dict[str, float] = {}
     for position, traced in _kernels(step):
-        ratio = ratios.of(traced)
-        us = step.tasks[position].duration_us
-        before[ratio.basis] = before.get(ratio.basis, 0.0) + us
-        new, spread = us * ratio.factor, exp(ratio.log_error)
-        costs[position] = Cost(new, new / spread, new * spread, max(ratio.source, Source.INTERPOLATED))
+        ratio, now = ratios.of(traced), step.cost(position)
+        before[ratio.basis] = before.get(ratio.basis, 0.0) + now.us
+        costs[position] = product(ratio.cost, now)
     whole = sum(before.values())
     if not whole:
         raise ConfigError(f"--set {setting.text}: no kernel ran in the step")

@@ -6,14 +6,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 
 from predictor.base.errors import ConfigError, nearest
-from predictor.costs.cost import Cost, Source
+from predictor.costs.cost import ZERO, Cost
 from predictor.precision.cost_sources import TracedTimes
-from predictor.precision.forward_graph import Inside, operator_graph, traced_times
+from predictor.precision.forward_graph import operator_graph, traced_times
+from predictor.precision.nesting import Inside
 from predictor.precision.operator_graph import OperatorGraph, OperatorNode, Precision
 from predictor.precision.plan_time import Cast, Costs, casts_of, propagate
 from predictor.replay.scaling import matches, nothing_matches
 from predictor.replay.setting import Changed, Setting, Touched, counted
-from predictor.replay.traced_step import TracedStep
+from predictor.replay.traced_step import TracedStep, product
 from predictor.replay.traffic import with_costs
 from predictor.traces.local_graph import NO_OPERATOR, LocalGraph
 
@@ -150,8 +151,8 @@ class _RankCosts:
         }
         for operator in operators:
             for task in self._computing(operator):
-                us = 0.0 if task in casts else self._step.tasks[self._places[task]].duration_us
-                self.costs[self._places[task]] = factor * us
+                position = self._places[task]
+                self.costs[position] = ZERO if task in casts else product(factor, self._step.cost(position))
 
     def _computing(self, operator: int) -> list[int]:
         tasks = self._local.operators[operator].tasks
@@ -166,8 +167,7 @@ class _RankCosts:
             tasks = [task for operator in operators for task in self._computing(operator)]
             if tasks:
                 position = self._places[tasks[0] if cast.step_pass == "forward" else tasks[-1]]
-                us = self._step.tasks[position].duration_us
-                now = self.costs.get(position, Cost(us, us, us, Source.MEASURED))
+                now = self.costs.get(position) or self._step.cost(position)
                 self.costs[position] = now + self._costs_of.cast(cast.cast_from, cast.cast_to, cast.numel)
                 self.casts += 1
                 return

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from predictor.base.errors import ConfigError
+from predictor.base.bundled import systems
+from predictor.base.errors import ConfigError, nearest
 from predictor.replay.answer import ReplayAnswer, answered
 from predictor.replay.changes import AS_THE_TRACE_SAYS, Means
+from predictor.replay.devices import device_named
 from predictor.replay.traced_step import TracedStep, joined
 from predictor.timeline.graph import GraphError
 from predictor.traces.build_graph import local_graph
@@ -50,6 +52,13 @@ def answer(question: ReplayQuestion) -> ReplayAnswer:
     Raises:
         ConfigError: the question cannot be answered; the message says why.
     """
+    named = question.means.system
+    if named is not None and device_named(named) is None:
+        known = systems()
+        raise ConfigError(
+            f"--system {named} is not a published system, nor a GPU with a known data sheet.{nearest(named, known)} "
+            f"Published: {', '.join(known)}"
+        )
     step, notes = traced_step(question)
     try:
         return answered(step, question.changes, question.means, notes)

@@ -13,8 +13,9 @@ from predictor.report.text import TITLE, duration, wrapped
 TOP = 10
 NUMBER, SHARE = 11, 9
 LONG_US = 1e5  # of a step that is told to a tenth of a millisecond
-WIDEST_NAME = 60
+NARROWEST_LABEL = 16
 SMALLEST_PART = 1e-4
+MOST_RANKS = 16
 
 
 def render(answer: ReplayAnswer, width: int = 100, top: int = TOP) -> str:
@@ -29,9 +30,9 @@ def render(answer: ReplayAnswer, width: int = 100, top: int = TOP) -> str:
     lines += _changes(answer, width)
     lines += ["", "Where the step goes", *_parts(answer, width)]
     lines += wrapped(_sentences(answer), width, 2)
-    lines += ["", *_path(answer, top)]
+    lines += ["", *_path(answer, top, width)]
     if answer.after is not None:
-        lines += ["", *_moves(answer, top)]
+        lines += ["", *_moves(answer, top, width)]
     lines += _collectives(answer.shown, top)
     return "\n".join([*lines, *wrapped([f"Note: {note}" for note in answer.notes], width, 6)])
 
@@ -74,13 +75,15 @@ def _changes(answer: ReplayAnswer, width: int) -> list[str]:
     return lines
 
 
-def _columns(labels: Sequence[str], columns: Sequence[Sequence[str]]) -> list[str]:
-    """Return rows with labels to the left and right-aligned columns."""
-    wide = max(map(len, labels)) + 2
+def _columns(labels: Sequence[str], columns: Sequence[Sequence[str]], width: int = 0) -> list[str]:
+    """Return rows with labels to the left and right-aligned columns; labels that are too wide are cut."""
     widths = [max(map(len, column)) + 2 for column in columns]
+    wide = max(map(len, labels))
+    if width:
+        wide = max(min(wide, width - sum(widths)), NARROWEST_LABEL)
     rows = zip(labels, *columns, strict=True)
     return [
-        (label.ljust(wide) + "".join(cell.rjust(w) for cell, w in zip(cells, widths, strict=True))).rstrip()
+        (_cut(label, wide).ljust(wide) + "".join(cell.rjust(w) for cell, w in zip(cells, widths, strict=True))).rstrip()
         for label, *cells in rows
     ]
 
@@ -121,6 +124,7 @@ def _parts(answer: ReplayAnswer, width: int) -> list[str]:
             in_ms(part.step_us, before.step_us),
         ]
         for at, (local, part) in enumerate(zip(before.step.ranks, before.parts, strict=True))
+        if at in _shown_ranks(before)
     ]
     room = max(1, (width - max(map(len, labels)) - SHARE) // NUMBER)
     lines: list[str] = []
@@ -128,6 +132,12 @@ def _parts(answer: ReplayAnswer, width: int) -> list[str]:
         block = ranks[first : first + room]
         lines += [*([""] if first else []), *_columns(labels, [share, *block] if not first else block)]
     return lines
+
+
+def _shown_ranks(replay: Replayed) -> set[int]:
+    """Return the ranks that a table shows: the one that ends the step, and as many of the others as it has room for."""
+    others = [at for at in range(len(replay.parts)) if at != replay.critical_rank]
+    return {replay.critical_rank, *others[: MOST_RANKS - 1]}
 
 
 def _before_and_after(answer: ReplayAnswer) -> list[str]:
@@ -178,6 +188,8 @@ def _sentences(answer: ReplayAnswer) -> list[str]:
     lines.append(gap_words(shown))
     if answer.after is None:
         lines += ["* the rank that ends the step."] if len(shown.parts) > 1 else []
+        hidden = len(shown.parts) - MOST_RANKS
+        lines += [f"{hidden} more ranks: --json has all."] if hidden > 0 else []
     return lines
 
 
@@ -192,9 +204,8 @@ def gap_words(shown: Replayed) -> str:
     return f"Gaps of {row}: {in_ms(whole, shown.step_us)} ms ({share:.1%} of the step): {', '.join(listed)}."
 
 
-def short(name: str) -> str:
-    """Return a name that fits a column."""
-    return name if len(name) <= WIDEST_NAME else f"{name[: WIDEST_NAME - 1]}…"
+def _cut(name: str, width: int) -> str:
+    return name if len(name) <= width else f"{name[: width - 1]}…"
 
 
 def path_cells(share: PathShare, step_us: float) -> list[str]:
@@ -211,30 +222,32 @@ def path_cells(share: PathShare, step_us: float) -> list[str]:
 PATH_HEAD = ["kind", "ms on it", "of step", "ms in all", "tasks"]
 
 
-def _path(answer: ReplayAnswer, top: int) -> list[str]:
+def _path(answer: ReplayAnswer, top: int, width: int) -> list[str]:
     shown = answer.shown
     listed = shown.path[:top]
-    labels = ["Critical path", *(f"  {short(share.operator)}" for share in listed)]
+    labels = ["Critical path", *(f"  {share.operator}" for share in listed)]
     rows = [PATH_HEAD, *(path_cells(share, shown.step_us) for share in listed)]
-    lines = _columns(labels, list(zip(*rows, strict=True)))
+    lines = _columns(labels, list(zip(*rows, strict=True)), width)
     rest = shown.path[top:]
     if rest:
         lines.append(f"  and {len(rest)} more, {sum(share.path_us for share in rest) / 1e3:,.3f} ms")
     return lines
 
 
-def _moves(answer: ReplayAnswer, top: int) -> list[str]:
+def _moves(answer: ReplayAnswer, top: int, width: int) -> list[str]:
     if not answer.moves:
         return ["Nothing moved on the critical path."]
     listed = answer.moves[:top]
-    labels = ["What moved on the critical path", *(f"  {short(move.operator)}" for move in listed)]
+    labels = ["What moved on the critical path", *(f"  {move.operator}" for move in listed)]
     rows = [["kind", "", "before, µs", "after, µs", "change, µs"]]
     rows += [
         [move.kind, move.how, f"{move.before_us:,.1f}", f"{move.after_us:,.1f}", f"{move.change_us:+,.1f}"]
         for move in listed
     ]
     more = len(answer.moves) - len(listed)
-    return _columns(labels, list(zip(*rows, strict=True))) + ([f"  and {more} more, each smaller"] if more else [])
+    return _columns(labels, list(zip(*rows, strict=True)), width) + (
+        [f"  and {more} more, each smaller"] if more else []
+    )
 
 
 COLLECTIVE_HEAD = ["calls", "MB", "ms", "waiting, ms", "for"]
@@ -260,7 +273,8 @@ def _collectives(replay: Replayed, top: int) -> list[str]:
 def wait_lines(replay: Replayed, top: int) -> list[str]:
     """Return who waits for whom in collectives, a line each."""
     return [
-        f"Rank {wait.rank} waits {in_ms(wait.us, replay.step_us)} ms for rank {wait.waited_for}."
+        f"Collectives of rank {wait.rank} wait {in_ms(wait.us, replay.step_us)} ms for rank {wait.waited_for}, "
+        "beside other work or not."
         for wait in waits_between(replay.step, replay.replay.spans)[:top]
         if wait.us > SMALLEST_PART * replay.step_us
     ]

@@ -73,6 +73,11 @@ class TracedStep:
     replaced: Collection[int] = frozenset()
     overlaps: bool = True
 
+    def cost(self, position: int) -> Cost:
+        """Return a task's time: measured, unless a change gave it a cost."""
+        us = self.tasks[position].duration_us
+        return self.costs.get(position, Cost(us, us, us, Source.MEASURED))
+
     def entry(self, position: int) -> int:
         """Return the task that waits for what a collective needs of its own rank: its arrival where it has one."""
         return self.arrivals.get(position, position)
@@ -117,6 +122,12 @@ class TracedStep:
     def source(self) -> Source:
         """Return the weakest source of any time."""
         return max((cost.source for cost in self.costs.values()), default=Source.MEASURED)
+
+
+def product(factor: Cost, cost: Cost) -> Cost:
+    """Return a cost times a factor that has an interval too; both ends multiply, the cautious choice."""
+    source = max(factor.source, cost.source)
+    return Cost(factor.us * cost.us, factor.low_us * cost.low_us, factor.high_us * cost.high_us, source)
 
 
 def pass_of(local: LocalGraph, task: int) -> OperatorPass:

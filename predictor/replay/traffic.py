@@ -52,7 +52,10 @@ def change_link(step: TracedStep, setting: Setting) -> Changed:
         new = replace(links, us_per_byte=1.0 / (setting.number() * BYTES_PER_US))
     else:
         new = replace(links, hop_us=setting.number())
-    costs = {timed.position: rescaled(timed, _predicted(links, timed), _predicted(new, timed)) for timed in collectives}
+    costs = {
+        timed.position: rescaled(step.cost(timed.position), _predicted(links, timed), _predicted(new, timed))
+        for timed in collectives
+    }
     note = f"Measured: {links.told()}."
     what = counted(len(costs), "collective")
     return touched(step, with_costs(step, costs), costs, what, note, *_caveats(step, collectives))
@@ -83,7 +86,7 @@ def change_ranks(step: TracedStep, setting: Setting, system: PublishedSystem | N
         if timed.ranks == step.ranks[timed.rank].world_size:
             before = _predicted(costs_of, timed)
             ratios.append(timed.us / before.us if before.us else 1.0)
-            costs[timed.position] = rescaled(timed, before, _predicted(costs_of, timed, ranks))
+            costs[timed.position] = rescaled(step.cost(timed.position), before, _predicted(costs_of, timed, ranks))
     if not costs:
         raise ConfigError(f"--set {setting.text}: no collective of the step spans all {step.ranks[0].world_size} ranks")
     note = f"By {costs_of.told()}; measured over predicted {min(ratios):.3g} to {max(ratios):.3g}, which is kept."
@@ -100,7 +103,9 @@ def change_system_links(step: TracedStep, setting: Setting, by: PublishedSystem,
     """
     collectives, _ = links_of(step, setting)
     before, after = SystemCosts(by), SystemCosts(to)
-    costs = {t.position: rescaled(t, _predicted(before, t), _predicted(after, t)) for t in collectives}
+    costs = {
+        t.position: rescaled(step.cost(t.position), _predicted(before, t), _predicted(after, t)) for t in collectives
+    }
     note = f"Collectives: measured × {after.told()} ÷ {before.told()}."
     what = counted(len(costs), "collective")
     return touched(step, with_costs(step, costs), costs, what, note, *_caveats(step, collectives))

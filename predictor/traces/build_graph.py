@@ -1,7 +1,15 @@
 """Build the local dataflow graph of one step from one rank's trace.
 
-The step begins when its annotation does and ends when the host leaves it and the last thing that it started has
-ended, whichever is later: kernels run behind the host that launched them.
+The step begins when the host begins it and ends when the host leaves it or the last thing that it launched has ended,
+whichever is later: that is ``step_us``, which an unchanged replay gives again. The facts have what else is read as the
+time of a step, all in µs:
+
+- ``host_us``: the annotation, from the host's begin to its end. Where the host waits for the GPU in every step, or is
+  the slower one, this is the time of a step.
+- ``gpu_end_us``: when the last kernel, copy or collective ended that the step launched.
+- ``carried_us``: how long the GPU, or a thread of gloo, still ran what earlier steps had launched.
+- ``period_us``: the time of a step among many: the host's, or the GPU's from ``carried_us`` to ``gpu_end_us`` where
+  that is longer. Where a GPU lags behind its host this is less than ``step_us``.
 """
 
 from __future__ import annotations
@@ -10,6 +18,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from predictor.traces.collectives_of import collectives_of, with_gradients
+from predictor.traces.collector import paused_collector
 from predictor.traces.drafts import ROOT, Drafts
 from predictor.traces.events import RankTrace
 from predictor.traces.host_tasks import add_thread, merged
@@ -42,6 +51,11 @@ def local_graph(trace: RankTrace, step: int | None = None) -> LocalGraph:
 
 def graph_between(trace: RankTrace, window: StepWindow) -> LocalGraph:
     """Return the local dataflow graph of any part of a trace, such as an annotation, as of a step."""
+    with paused_collector():
+        return _graph(trace, window)
+
+
+def _graph(trace: RankTrace, window: StepWindow) -> LocalGraph:
     events = step_events(trace, window.label, window.start_us, window.end_us, ties(trace))
     threads = _threads(trace, events)
     table = operator_table(trace, events, threads)
@@ -110,13 +124,17 @@ def _facts(
     trace: RankTrace, step: StepEvents, drafts: Drafts, edges: StreamEdges, synchronization: Synchronization
 ) -> dict[str, object]:
     """Return what is known of a step beside its graph; times in µs."""
-    on_gpu = [drafts.tasks[task].end_us for row in step.gpu for task in drafts.rows[row]]
+    host_us = round(step.end_us - step.start_us, 3)
+    carried_us = max(step.carried_us.values(), default=0.0)
+    launched = {position for rows in (step.gpu, step.workers) for positions in rows.values() for position in positions}
+    gpu_end_us = max((draft.end_us for draft in drafts.tasks if draft.event in launched), default=0.0)
     return {
         "path": str(trace.path),
         "notes": list(trace.notes),
-        "host_us": round(step.end_us - step.start_us, 3),
-        "gpu_end_us": max(on_gpu, default=0.0),
-        "carried_us": max(step.carried_us.values(), default=0.0),
+        "host_us": host_us,
+        "gpu_end_us": gpu_end_us,
+        "carried_us": round(carried_us, 3),
+        "period_us": max(host_us, round(gpu_end_us - carried_us, 3)),
         "unexplained_gpu_starts": edges.unexplained,
         "unexplained_gpu_us": round(edges.unexplained_us, 3),
         "contended_gpu_starts": edges.contended,

@@ -146,9 +146,13 @@ def _gradients(
     buckets: dict[int, tuple[int, ...]] = {}
     gradients: list[int] = []
     for number, operator in enumerate(operators):
-        if operator.step_pass != "backward":
-            continue
-        if operator.name.endswith(GRADIENT) and "evaluate_function" not in operator.name:
+        if operator.step_pass == "forward":
+            gradients = []  # those of a micro-batch before, which were not reduced
+        if (
+            operator.step_pass == "backward"
+            and operator.name.endswith(GRADIENT)
+            and "evaluate_function" not in operator.name
+        ):
             gradients.append(number)
         if number in givers and gradients:
             buckets[number] = tuple(gradients)

@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from predictor.traces.events import ON_GPU, UNKNOWN, Category, RankTrace, TraceEvent
-from predictor.traces.step_events import is_worker_collective
+from predictor.traces.step_events import C10D, worker_collectives
 
-C10D = "c10d::"
+RUN_AS = {"allreduce": ("reducescatter",)}  # gloo reduces all and keeps a part
 
 
 def ties(trace: RankTrace) -> dict[int, int]:
@@ -24,32 +24,35 @@ def ties(trace: RankTrace) -> dict[int, int]:
         if kind == "launch" and events[before].start_us <= events[after].end_us
     }
     operators: dict[int, int] = {}
-    given = []
     for position, event in enumerate(events):
         if event.category in ON_GPU:
             if position not in by and event.external in operators:
                 by[position] = operators[event.external]
-        elif is_worker_collective(event):
-            given.append(position)
         elif event.category is Category.OPERATOR and event.external != UNKNOWN:
             operators[event.external] = position
-    by.update(_ties_of_workers(events, given))
+    by.update(_ties_of_workers(events, worker_collectives(events)))
     return by
 
 
 def _ties_of_workers(events: Sequence[TraceEvent], given: Sequence[int]) -> dict[int, int]:
-    """Return the operators of workers' collectives: of each the first free one before it of its kind and size."""
-    waiting: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
-    for position, event in enumerate(events):
+    """Return the operators of workers' collectives.
+
+    Of each collective it is the first operator before it of its kind that has none yet: of its size, if there is one.
+    An all-gather says the size of its input here and of its output there.
+    """
+    waiting: defaultdict[str, list[int]] = defaultdict(list)
+    for position, event in enumerate(events) if given else ():
         if event.category is Category.OPERATOR and event.name.startswith(C10D):
-            waiting[_kind(event.name), _numel(event)].append(position)
+            waiting[_kind(event.name)].append(position)
     by = {}
     for position in given:
         event = events[position]
         kind, numel = _kind(event.name), _numel(event)
-        for key in ((kind, numel), (kind, 0)):
-            if waiting[key] and events[waiting[key][0]].start_us <= event.start_us:
-                by[position] = waiting[key].pop(0)
+        for name in (kind, *RUN_AS.get(kind, ())):
+            before = [call for call in waiting[name] if events[call].start_us <= event.start_us]
+            if before:
+                by[position] = next((call for call in before if _numel(events[call]) == numel), before[0])
+                waiting[name].remove(by[position])
                 break
     return by
 

@@ -16,7 +16,7 @@ from predictor.traces.step_events import AUTOGRAD, STEP, StepEvents
 
 OPTIMIZER = ("Optimizer.step#", "Optimizer.zero_grad#")
 FORWARD_THREAD = "Fwd thread id"
-BACKWARD_NAME = re.compile(r"(\w+?)(Backward\w*)$")
+BACKWARD_NAME = re.compile(r"(\w+?)Backward\d*$")
 NAMED_LIKE_AN_OPERATOR = re.compile(r"[A-Za-z_]\w*(::[A-Za-z_]\w*)+$|(nccl|rccl|gloo|mpi|ucc):\w+$")
 # Before 1.10 the profiler gave annotations the category of operators.
 ANNOTATES = (STEP, "Optimizer.", "enumerate(DataLoader)", "DistributedDataParallel.")
@@ -104,8 +104,8 @@ def is_backward(event: TraceEvent) -> bool:
     if event.name.startswith(AUTOGRAD) or event.name.startswith(GRADIENT):
         return True
     thread = event.args.get(FORWARD_THREAD)
-    if isinstance(thread, int) and thread > 0:
-        return True
+    if isinstance(thread, int):  # 0 in forward operators
+        return thread > 0
     return event.sequence != UNKNOWN and "::" not in event.name and BACKWARD_NAME.match(event.name) is not None
 
 

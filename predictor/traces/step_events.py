@@ -16,12 +16,20 @@ ON_HOST = frozenset({Category.OPERATOR, Category.ANNOTATION, Category.RUNTIME, C
 MODULE = "nn.Module: "  # how the profiler names the Python call of a module
 WORKERS = ("gloo:", "mpi:", "ucc:")  # collectives that threads of a backend run, of which it says when they did
 STEP = "ProfilerStep"  # of the annotations of steps
+C10D = "c10d::"  # of operators that give collectives
 AUTOGRAD = "autograd::engine::"
 
 
-def is_worker_collective(event: TraceEvent) -> bool:
-    """Return whether a thread of gloo, MPI or UCC runs a collective here."""
-    return event.name.startswith(WORKERS) and event.category in (Category.ANNOTATION, Category.OPERATOR)
+def worker_collectives(events: Sequence[TraceEvent]) -> list[int]:
+    """Return the positions of the collectives that threads of gloo, MPI or UCC run.
+
+    A thread on which operators start such a collective, or that trains, is none of theirs: there it is an annotation.
+    """
+    named = [position for position, event in enumerate(events) if event.name.startswith(WORKERS)]
+    if not named:
+        return []
+    others = {event.row for event in events if event.name.startswith((STEP, AUTOGRAD, C10D))}
+    return [position for position in named if events[position].row not in others]
 
 
 @dataclass(slots=True)
@@ -65,13 +73,16 @@ def step_events(trace: RankTrace, label: str, start_us: float, end_us: float, ti
     host: defaultdict[int, list[int]] = defaultdict(list)
     step = StepEvents(label, start_us, end_us, UNKNOWN)
     events = trace.events
+    collectives = set(worker_collectives(events))
+    workers = {events[position].row for position in collectives}
     for position, event in enumerate(events):
         category = event.category
-        if category in ON_GPU or is_worker_collective(event):
+        if category in ON_GPU or position in collectives:
             _take_started(step, events, position, ties)
-        elif category not in ON_HOST or event.start_us >= end_us or event.end_us <= start_us:
             continue
-        elif category is not Category.PYTHON or event.name.startswith(MODULE):
+        is_within = event.start_us < end_us and event.end_us > start_us
+        is_of_thread = category in ON_HOST and event.row not in workers  # there, parts of collectives
+        if is_within and is_of_thread and (category is not Category.PYTHON or event.name.startswith(MODULE)):
             host[event.row].append(position)
     step.host = dict(host)
     step.main_row = _main_row(events, host, label)

@@ -339,12 +339,44 @@ def test_step_without_a_gpu_or_a_thread_is_a_graph_too() -> None:
 
 def test_launch_that_finds_the_queue_full_waits_for_the_gpu() -> None:
     made = HandMade()
-    made.step(0, 40_000)
-    for place in range(300):
+    made.step(0, 70_000)
+    for place in range(600):
         made.launch(f"kernel {place}", (10 * place, 10 * place + 5), (20 + 100 * place, 119 + 100 * place))
-    made.launch("one more", (3000, 7125), (30_020, 30_100))
+    made.launch("one more", (6000, 7125), (60_020, 60_100))
     local = made.graph()
-    wait = task(local, "cudaLaunchKernel", 300)
+    wait = task(local, "cudaLaunchKernel", 600)
     assert (wait.kind, wait.start_us, wait.duration_us) == (TaskKind.WAIT, 7119, 6)
-    assert local.tasks[only(local, "cudaLaunchKernel", EdgeKind.SYNC, 300).task].name == "kernel 70"
+    assert local.tasks[only(local, "cudaLaunchKernel", EdgeKind.SYNC, 600).task].name == "kernel 70"
     assert_as_measured(local)
+
+
+def test_parts_of_a_collective_on_its_thread_are_no_tasks() -> None:
+    made = HandMade()
+    made.step(0, 1000)
+    made.operator("c10d::_allgather_base_", 100, 120, dims=[[2000], [1000]])
+    made.annotation("gloo:all_gather", 130, 400, WORKER, dims=[[1000]])
+    made.operator("aten::copy_", 390, 398, WORKER)
+    made.operator("c10d::_reduce_scatter_base_", 600, 620, dims=[[500], [1000]])
+    made.annotation("gloo:all_reduce", 630, 700, WORKER, dims=[[1000]])
+    local = made.graph("cpu")
+    assert "aten::copy_" not in {operator.name for operator in local.operators}
+    assert [collective.name for collective in local.collectives] == ["all_gather", "reduce_scatter"]
+    assert [local.operators[local.tasks[collective.task].operator].name for collective in local.collectives] == [
+        "c10d::_allgather_base_",
+        "c10d::_reduce_scatter_base_",
+    ]
+    assert_as_measured(local)
+
+
+def test_gradients_of_micro_batches_that_are_not_reduced_are_in_no_bucket() -> None:
+    made = HandMade()
+    made.step(0, 2000)
+    for sequence, start in enumerate((0, 1000), start=1):
+        made.operator("aten::mul", start + 100, start + 150, sequence=sequence, forward_thread=0)
+        made.operator("MulBackward0", start + 200, start + 250, sequence=sequence, forward_thread=1)
+        made.operator("torch::autograd::AccumulateGrad", start + 300, start + 350, forward_thread=1)
+    made.operator("c10d::allreduce_", 1400, 1410, dims=[[[8]]])
+    made.annotation("gloo:all_reduce", 1420, 1500, WORKER, dims=[[8]])
+    local = made.graph("cpu")
+    ((gradient,),) = [collective.gradients for collective in local.collectives]
+    assert local.tasks[local.operators[gradient].tasks[0]].start_us == 1300

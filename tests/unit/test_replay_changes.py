@@ -156,6 +156,15 @@ def test_changes_of_traffic_apply_to_new_buckets_too() -> None:
     assert [task.duration_us for task in linked.tasks[-2:]] == pytest.approx([75.0, 75.0])
 
 
+def test_a_second_change_keeps_what_the_first_did_not_know() -> None:
+    once, twice = changed("links=H200"), changed("links=H200", "ranks=2")
+    assert twice.costs[ALL_REDUCE] == once.costs[ALL_REDUCE], "two ranks as before"
+    moved = changed("gpu=H100", "precision:aten::linear=fp32", means=Means(costs_of=Twice)).costs[K_MM]
+    before = changed("gpu=H100").costs[K_MM]
+    assert (moved.us, moved.low_us, moved.high_us) == pytest.approx((2 * before.us, before.low_us, 4 * before.high_us))
+    assert moved.source is max(before.source, Source.EXTRAPOLATED)
+
+
 @pytest.mark.parametrize("texts", [("overlap=false", "bucket_mb=1"), ("bucket_mb=1", "overlap=false")])
 def test_new_buckets_need_not_overlap(texts: tuple[str, str]) -> None:
     assert step_us(*texts, local=two_buckets()) == pytest.approx(STEP_US + 50.0)

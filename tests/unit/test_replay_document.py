@@ -12,7 +12,9 @@ import pytest
 
 from predictor.__main__ import main
 from predictor.replay.changes import CHANGES, PATTERN_KEYS
+from predictor.replay.question import ReplayQuestion, answer
 from predictor.replay.record import read_record
+from predictor.replay.text import render
 from predictor.traces.kineto import read_trace
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -45,6 +47,15 @@ def test_every_line_runs_as_written(line: str, folder: Path, capsys: pytest.Capt
         records = [read_record(path) for path in sorted((folder / "records").iterdir())]
         assert [record.rank for record in records] == [0, 1]
         assert {"aten::addmm", "aten::mm"} <= {row.name for record in records for row in record.operators}
+
+
+def test_the_shown_answers_are_those_of_the_lines() -> None:
+    step = re.compile(r"^(?:Step time|Replay|Changed) .*$", re.MULTILINE)
+    shown = re.findall(r"```text\n(.*?)```", TEXT, re.DOTALL)
+    traces = str(DOCS / "traces")
+    for block, changes in zip(shown, ([], ["operator:aten::linear*=0.5"]), strict=True):
+        answered = answer(ReplayQuestion([traces], changes=changes))
+        assert step.findall(block) == step.findall(render(answered))
 
 
 def test_every_change_is_told_of() -> None:

@@ -59,7 +59,7 @@ def test_the_measured_step_comes_back_with_the_waiting_apart() -> None:
     (wait,) = waits_between(answer.before.step, answer.before.replay.spans)
     assert (wait.rank, wait.waited_for) == (0, 1)
     assert wait.us == pytest.approx(LATE_US)
-    assert "Rank 0 waits 0.030 ms for rank 1." in render(answer)
+    assert "Collectives of rank 0 wait 0.030 ms for rank 1, beside other work or not." in render(answer)
     assert to_json(answer, [])["replayed"]["waits"] == [{"rank": 0, "waited_for": 1, "us": pytest.approx(LATE_US)}]
 
 
@@ -81,6 +81,17 @@ def test_changes_reach_all_ranks(text: str, faster_us: float) -> None:
     assert answer.before.step_us - answer.after.step_us == pytest.approx(faster_us)
     for parts in answer.after.parts:
         assert parts.step_us == pytest.approx(answer.after.step_us)
+
+
+def test_many_ranks_are_cut_in_the_table_and_not_in_the_json() -> None:
+    ranks = [replace(gpu_rank(), rank=rank, world_size=20) for rank in range(20)]
+    answer = answered(joined(global_graph(ranks)), (), NO_MEANS)
+    text = render(answer)
+    assert "4 more ranks: --json has all." in text
+    assert "rank 15" in text
+    assert "rank 16" not in text
+    assert all(len(line) <= 100 for line in text.splitlines())
+    assert len(to_json(answer, [])["replayed"]["ranks"]) == 20
 
 
 def test_a_collective_counts_once_on_each_rank() -> None:

@@ -149,6 +149,18 @@ def test_process_groups_rank_and_world(tmp_path: Path) -> None:
     assert (trace.rank, trace.world_size, dict(trace.groups)) == (2, 4, {"1": (0, 2)})
 
 
+def test_a_rank_beyond_the_world_is_noted(tmp_path: Path) -> None:
+    trace = read_trace(written(tmp_path, training_steps(1), distributedInfo={"rank": 4, "world_size": 4}))
+    assert (trace.rank, trace.world_size) == (4, None)
+    assert trace.notes == ("its rank is 4 of 4 ranks; the number of ranks is left unknown",)
+
+
+@pytest.mark.parametrize("job", [{"rank": -1, "world_size": 0}, {"rank": True}, {"rank": "x"}, [], "rank 3", None])
+def test_a_job_that_says_nothing(tmp_path: Path, job: object) -> None:
+    trace = read_trace(written(tmp_path, training_steps(1), distributedInfo=job))
+    assert (trace.rank, trace.world_size, trace.notes) == (None, None, ())
+
+
 @pytest.mark.parametrize(
     ("name", "rank"),
     [
