@@ -78,8 +78,8 @@ def test_ranks_of_three_devices_wait_for_the_slowest(tmp_path: Path, capsys: pyt
     rows = [line.split() for line in out.splitlines()]
     assert [row[1] for row in rows if row and row[0] in {"0", "1", "2"}] == ["fast", "slow", "middle"]
     # Three layers of one forward and two backward products each: the fast rank is 3 · 3 · 200 µs earlier.
-    assert "rank 0 waits 1.8 ms for rank 1" in out
-    assert "rank 2 waits 900 µs for rank 1" in out
+    assert "Rank 0 waits 1.8 ms for rank 1" in out
+    assert "Rank 2 waits 900 µs for rank 1" in out
     assert "for rank 0" not in out
 
 
@@ -88,8 +88,23 @@ def test_ranks_of_one_trace_are_replayed_together(tmp_path: Path, capsys: pytest
         Perceptron(rank=rank, world_size=4).write(tmp_path / "traces" / "bert" / "fp32" / f"rank-{rank}.json")
     code, out, err = ask(cross_node, capsys, "--root", str(tmp_path), "--file_names", "fp32")
     assert code == 0, err
-    assert out.startswith("bert: step of 4 ranks")
-    assert "no rank waits for another one" in out
+    assert "4 ranks" in out
+    assert "No rank waits for another one." in out
+
+
+def test_a_batch_is_split_so_that_nobody_waits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, us in (("slow", 200.0), ("fast", 100.0)):
+        Perceptron(linear_us=us, world_size=2).write(tmp_path / "traces" / "bert" / f"{name}.json")
+    line = ["--root", str(tmp_path), "--file_names", "fast", "slow", "--samples", "30", "30"]
+    code, out, err = ask(cross_node, capsys, *line)
+    assert code == 0, err
+    split = out[out.index("Split of 60 samples") :].splitlines()
+    fast, slow = (int(row.split()[2]) for row in split[2:4])
+    assert fast + slow == 60
+    assert fast > 35
+    code, _, err = ask(cross_node, capsys, *line, "30")
+    assert code == 2
+    assert "--samples has 3 numbers; give one for each of 2 ranks" in err
 
 
 def execution_node(

@@ -64,7 +64,7 @@ def test_the_document_has_every_module_and_its_own_kernel() -> None:
     assert "casting_cost" in TEXT  # which needs torch
     block = re.search(r"```yaml\n(.*?)```", TEXT, re.DOTALL)
     assert block is not None
-    assert 'qsync::linear_fp32' in block[1]
+    assert "qsync::linear_fp32" in block[1]
 
 
 def test_the_kernel_of_the_document_is_complete(tmp_path: Path) -> None:

@@ -108,6 +108,15 @@ def open_ranks(paths: Sequence[Path], index: int) -> list[OpenedStep]:
     return [open_step(path, index) for path in paths]
 
 
+def check_step(path: Path, index: int) -> None:
+    """Check that a trace has a step.
+
+    Raises:
+        ConfigError: it has not; the message lists those that it has.
+    """
+    _check(path, step_windows(read_once(path)), index)
+
+
 def count_steps(path: Path) -> int:
     """Return how many steps a trace has."""
     return len(step_windows(read_once(path)))
