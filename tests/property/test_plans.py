@@ -141,12 +141,16 @@ def test_a_search_that_drops_states_or_labels_says_how_far_it_can_be_off(
     indicator = {node.label: {precision: float(precision.bytes) for precision in node.choices} for node in graph.nodes}
     sizes = [sum(indicator[label][precision] for label, precision in plan.items()) for plan in all_plans(graph)]
     budget = sorted(sizes)[len(sizes) // 2]
-    under = fastest_plan_under(graph, costs, sensitivity=budget, indicator=indicator, max_labels=max_labels)
-    within = [
-        us
-        for us, size in zip((plan_time(graph, plan, costs).us for plan in all_plans(graph)), sizes, strict=True)
-        if size <= budget
-    ]
+    timed = zip((plan_time(graph, plan, costs).us for plan in all_plans(graph)), sizes, strict=True)
+    within = [us for us, size in timed if size <= budget]
+    try:
+        under = fastest_plan_under(
+            graph, costs, sensitivity=budget, indicator=indicator, max_states=max_states, max_labels=max_labels
+        )
+    except PlanError:  # likewise, or to none within the budget
+        assert not best.is_exact or max_states < len(all_plans(graph))
+        return
+    assert under.resource <= budget + 1e-6
     assert under.lower_bound <= min(within) + 1e-6
     assert under.us >= min(within) - 1e-6
     assert not under.is_exact or isclose(under.us, min(within), abs_tol=1e-6)
