@@ -46,7 +46,8 @@ def train(rank: int, meeting: str, folder: str) -> None:
     dist.barrier()
     dist.destroy_process_group()
     trace = json.loads(path.read_text())
-    trace.pop("traceName", None)
+    for name in ("traceName", "host_name"):
+        trace.pop(name, None)
     for event in trace["traceEvents"]:
         event.get("args", {}).pop("Ev Idx", None)
     path.unlink()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from predictor.base.errors import ConfigError
 from predictor.costs.cost import Source
 from predictor.replay.breakdown import RankParts, breakdown
 from predictor.replay.changes import Applied, Means, apply_changes, settings_of
@@ -115,6 +116,8 @@ def answered(step: TracedStep, changes: Sequence[str], means: Means, notes: Sequ
     """
     settings = settings_of(changes)
     before = replayed(step)
+    if not before.step_us:
+        raise ConfigError(f"{step.ranks[0].label}: nothing in it takes time, so there is nothing to replay")
     if not settings:
         return ReplayAnswer(before, notes=notes)
     changed, applied = apply_changes(step, settings, means)
