@@ -33,3 +33,19 @@ for model in vgg16 resnet50 bert roberta; do
         --out "$root/casting_cost/$model.json"
 done
 "$python" -m microbench casts --device cpu --largest 22 --out "$root/casting_cost/casts.json"
+
+# One table of costs, without the name of this machine.
+"$python" - "$root/casting_cost" <<'END'
+import sys
+from pathlib import Path
+
+from predictor.precision.measured_costs import joined, read_measured_costs
+
+folder = Path(sys.argv[1])
+paths = sorted(path for path in folder.glob("*.json") if path.name != "cpu.json")
+costs = joined(read_measured_costs(path) for path in paths).model_copy(update={"host": None})
+(folder / "cpu.json").write_text(costs.model_dump_json(exclude_none=True) + "\n", encoding="utf-8")
+for path in paths:
+    path.unlink()
+END
+find "$root/traces" -name record.json -delete

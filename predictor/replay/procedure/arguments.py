@@ -74,7 +74,7 @@ def add_trace(parser: argparse.ArgumentParser) -> None:
         metavar="I",
         help="step of the trace, counted from 0 (0)",
     )
-    parser.add_argument("--rank", type=int, metavar="R", help="of a trace of several ranks (its first)")
+    parser.add_argument("--rank", type=int, metavar="R", help="to take apart (the first); predictions have all ranks")
 
 
 def precision_of(bit: str, known: Sequence[str] = ()) -> Precision:

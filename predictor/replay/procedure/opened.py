@@ -136,10 +136,8 @@ def clipping_note(trace: RankTrace, local: LocalGraph) -> tuple[str, ...]:
 
 
 def _check(path: Path, windows: Sequence[StepWindow], index: int) -> None:
-    if not windows and index == 0:
-        return
     if not 0 <= index < len(windows):
-        count = len(windows) or 1
+        count = len(windows)
         raise ConfigError(
             f"--target_trace_idx is {index}; {path.name} has {count} step{'s' if count > 1 else ''}: {_listed(windows)}"
         )
@@ -148,7 +146,7 @@ def _check(path: Path, windows: Sequence[StepWindow], index: int) -> None:
 def _listed(windows: Sequence[StepWindow], without: int | None = None) -> str:
     names = [f"{at} ({window.label})" for at, window in enumerate(windows) if at != without]
     more = [f"… {len(names) - MOST_STEPS} more"] if len(names) > MOST_STEPS else []
-    return ", ".join([*names[:MOST_STEPS], *more]) or "0, the whole trace"
+    return ", ".join([*names[:MOST_STEPS], *more])
 
 
 def _untrackable(path: Path, windows: Sequence[StepWindow], index: int, reason: str) -> ConfigError:
