@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+START_US = 4203669603187.439
 ROOT = Path(__file__).resolve().parents[1]
 HEAD = """{
   "schemaVersion": 1,
@@ -64,7 +65,7 @@ EVENTS_OF_CALL = len(OPERATORS) + 4  # a launch, a kernel and the two ends of th
 def trace_events(count: int) -> Iterator[str]:
     """Return events as the profiler prints them, at least as many as asked for."""
     for call in range(-(-count // EVENTS_OF_CALL)):
-        base = 4203669603187.439 + 40.0 * call
+        base = START_US + 40.0 * call
         step = f"ProfilerStep#{call // 20000}"
         if call % 20000 == 0:
             yield event("user_annotation", step, 1, 1, base, 799999.0, {"External id": call, "Ev Idx": call})

@@ -263,11 +263,11 @@ def read_config(path: str | Path) -> tuple[dict[str, Any], Path]:
     if path.suffix in OTHER_TOOLS and path.is_file():
         from predictor.configuration.readers import TRAINERS, detect
 
-        found = detect(path)
-        if found in TRAINERS:
+        tool = detect(path)
+        if tool in TRAINERS:
             return read_mapping(path), path.resolve().parent
         raise ConfigError(
-            f"{path} is a {found}; a configuration takes from it with from: {path.name}, beside its own "
+            f"{path} is a {tool}; a configuration takes from it with from: {path.name}, beside its own "
             "system and whatever the file does not say"
         )
     return read_mapping(path), path.resolve().parent if path.is_file() else Path.cwd()

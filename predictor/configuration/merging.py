@@ -16,11 +16,11 @@ def merged(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
 
 def clashing(under: dict[str, Any], over: dict[str, Any], path: str = "") -> list[tuple[str, Any, Any]]:
     """Return key, value and new value of what two nested mappings say differently."""
-    found: list[tuple[str, Any, Any]] = []
+    clashes: list[tuple[str, Any, Any]] = []
     for key in under.keys() & over.keys():
         old, new = under[key], over[key]
         if isinstance(old, dict) and isinstance(new, dict):
-            found += clashing(old, new, f"{path}{key}.")
+            clashes += clashing(old, new, f"{path}{key}.")
         elif old != new:
-            found.append((f"{path}{key}", old, new))
-    return sorted(found, key=lambda one: one[0])
+            clashes.append((f"{path}{key}", old, new))
+    return sorted(clashes, key=lambda clash: clash[0])

@@ -87,7 +87,7 @@ def least_under(sweep: Sweep, budget: float, max_labels: int = MAX_LABELS) -> Co
         raise Infeasible(frugal.resource)
     if fastest.resource <= budget + slack:
         bound = min(fastest.objective, sweep.dropped)
-        return Constrained(fastest.objective, fastest.resource, fastest.values, bound, sweep.dropped >= bound)
+        return Constrained(fastest.objective, fastest.resource, fastest.values, bound, bound >= fastest.objective)
     bounds = _dual(sweep, budget + slack, fastest, frugal)
     objective, resource, values = bounds.best.objective, bounds.best.resource, bounds.best.values
     # Few labels are soon set, and the better solution that they give drops most labels of the next pass.

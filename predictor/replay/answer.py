@@ -81,6 +81,11 @@ class ReplayAnswer:
         return self.before.step_us / self.measured_us - 1.0 if self.measured_us else 0.0
 
     @property
+    def error_words(self) -> str:
+        """Return the error in percent, with its sign; rounding leaves no negative zero."""
+        return f"{round(self.error, 4) + 0.0:+.2%}"
+
+    @property
     def ratio(self) -> float | None:
         """Return the changed step over the unchanged replay; None without changes."""
         return None if self.after is None else self.after.step_us / self.before.step_us

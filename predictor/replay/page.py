@@ -76,7 +76,7 @@ def _change_notes(answer: ReplayAnswer) -> list[str]:
 
 
 def _headline(answer: ReplayAnswer) -> str:
-    replay = f"replayed unchanged {duration(answer.before.step_us)}, {answer.error:+.2%}"
+    replay = f"replayed unchanged {duration(answer.before.step_us)}, {answer.error_words}"
     said = f"measured {duration(answer.measured_us)}; {replay}"
     if answer.after is not None:
         said = f"{changed_words(answer)}; {said}"

@@ -46,7 +46,7 @@ def header(answer: ReplayAnswer) -> dict[str, str]:
     before = answer.before
     rows = {
         "Step time": f"{duration(answer.measured_us)}   measured; {first.label}, {traced}, {device}",
-        "Replay": f"{duration(before.step_us)}   {answer.error:+.2%} beside the measured step",
+        "Replay": f"{duration(before.step_us)}   {answer.error_words} beside the measured step",
     }
     if answer.after is not None:
         rows["Changed"] = f"{duration(answer.after.step_us)}   {changed_words(answer)}"

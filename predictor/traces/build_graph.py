@@ -30,8 +30,10 @@ from predictor.traces.operators import OperatorTable, operator_table
 from predictor.traces.step_events import StepEvents, step_events
 from predictor.traces.steps import StepWindow, choose_step
 from predictor.traces.stream_edges import StreamEdges, add_stream_edges
+from predictor.traces.stream_waits import stream_waits
 from predictor.traces.streams import add_streams, submissions, typical_latencies
-from predictor.traces.synchronization import Synchronization, Synchronizer, waiting_calls
+from predictor.traces.sync_calls import SyncCalls, waiting_calls
+from predictor.traces.synchronization import Synchronization, Synchronizer
 from predictor.traces.wakes import idle_by_wakes
 from predictor.traces.workers import add_worker_edges, add_workers, join_workers, waits_for_workers
 
@@ -68,10 +70,11 @@ def _graph(trace: RankTrace, window: StepWindow) -> LocalGraph:
     launchers = {task: trace.events[events.launched_by[drafts.tasks[task].event]].row for task in given}
     for thread in threads:
         thread.segments = split(thread.segments, (us for task, us in given.items() if launchers[task] == thread.row))
-    synchronization = Synchronizer(trace, events, drafts, streams, given).read()
+    calls = SyncCalls(trace, events, drafts, streams)
+    synchronization = Synchronizer(calls, given).read()
     _add_threads(drafts, trace, events, threads, table, workers, synchronization)
     add_worker_edges(drafts, trace, events, workers)
-    edges = add_stream_edges(drafts, trace, events, streams, synchronization.stream_waits, given, latencies)
+    edges = add_stream_edges(drafts, trace, events, streams, stream_waits(calls), given, latencies)
     for task in range(1, len(drafts.tasks)):
         if not drafts.tasks[task].after and drafts.tasks[task].start_us:
             drafts.wait(task, ROOT, EdgeKind.ROW)
@@ -108,7 +111,9 @@ def _add_threads(
         for before in wait.after:
             drafts.wait(task, before, EdgeKind.SYNC, 0.0)
         for row in wait.threads:
-            drafts.wait(task, drafts.last_by(row, wait.end_us), EdgeKind.WAKE)
+            before = drafts.last_by(row, wait.end_us)
+            drafts.wait(task, before, EdgeKind.WAKE)
+            synchronization.late_wakes += drafts.tasks[before].end_us < drafts.tasks[task].start_us
     waited = {task for waits in for_workers.values() for wait in waits for task in wait.after}
     join_workers(drafts, trace, step, table, [task for task in workers if task not in waited])
 
@@ -139,6 +144,7 @@ def _facts(
         "unexplained_gpu_us": round(edges.unexplained_us, 3),
         "contended_gpu_starts": edges.contended,
         "inferred_events": edges.inferred,
+        "unexplained_wakes": synchronization.late_wakes,
         "waits_for_unknown": synchronization.unknown,
         "unlaunched_gpu_tasks": sum(
             position not in step.launched_by for positions in step.gpu.values() for position in positions

@@ -58,7 +58,7 @@ def collectives_of(
     names = {number: collective_name(_text(says[NAME])) for number, says in described.items()}
     buckets = _gradients(tasks, names, operators)
     result = []
-    orders: Counter[str] = Counter()
+    orders = _orders(trace, step, tasks, {number: _text(says.get(GROUP)) for number, says in described.items()})
     for number, says in described.items():
         group = _text(says.get(GROUP))
         result.append(
@@ -68,13 +68,29 @@ def collectives_of(
                 group=group,
                 group_ranks=_ranks(says.get(RANKS)) or tuple(trace.groups.get(group, ())),
                 size_bytes=_size_bytes(says),
-                order=orders[group],
+                order=orders[number],
                 gradients=buckets.get(tasks[number].operator, ()),
                 peer=_peer(names[number], says),
             )
         )
-        orders[group] += 1
     return result
+
+
+def _orders(
+    trace: RankTrace, step: StepEvents, tasks: Sequence[TracedTask], groups: Mapping[int, str]
+) -> dict[int, int]:
+    """Return, of each collective, how many of its group were given before: workers may begin them in another order."""
+
+    def given(number: int) -> tuple[float, int]:
+        call = step.launched_by.get(tasks[number].event, tasks[number].event)
+        return trace.events[call].start_us, number
+
+    count: Counter[str] = Counter()
+    orders = {}
+    for number in sorted(groups, key=given):
+        orders[number] = count[groups[number]]
+        count[groups[number]] += 1
+    return orders
 
 
 def _described(trace: RankTrace, step: StepEvents, table: OperatorTable, task: TracedTask) -> dict[str, object]:

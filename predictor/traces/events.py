@@ -93,7 +93,7 @@ class RankTrace:
         path: it was read from.
         rank: of the process; None where the trace does not say.
         world_size: ranks of the job; None likewise.
-        backend: cuda, rocm or cpu: what computed.
+        backend: cuda, rocm or cpu: what computed; another accelerator as the trace names it: xpu, mtia.
         device_name: of the GPU; empty where unknown or on a CPU.
         events: by start, those that enclose others first.
         rows: where they ran.

@@ -12,7 +12,6 @@ from __future__ import annotations
 import ast
 import json
 import re
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +21,7 @@ from typing import Any, NamedTuple
 from predictor.traces.chakra_file import ChakraNode, read_chakra_file
 from predictor.traces.closed import RecordError
 from predictor.traces.json_stream import stream_events
+from predictor.traces.trace_bytes import first_bytes
 
 NO_NODE = -1
 NO_ATTRIBUTES: Mapping[str, object] = MappingProxyType({})
@@ -101,7 +101,7 @@ class ExecutionTrace:
 
 
 def read_execution_trace(path: Path) -> ExecutionTrace:
-    """Read an execution trace: JSON (.json, .json.gz) or protocol buffers (.et).
+    """Read an execution trace: JSON (.json, .json.gz, also in an archive, .tar.gz) or protocol buffers (.et).
 
     Raises:
         RecordError: it cannot be read, is no execution trace, or no node of it is whole.
@@ -117,16 +117,10 @@ def read_execution_trace(path: Path) -> ExecutionTrace:
 def _is_json(path: Path) -> bool:
     try:
         with path.open("rb") as stream:
-            head = stream.read(1 << 12)
+            return first_bytes(stream).startswith(b"{")
     except OSError as error:
         reason = "it is a folder" if path.is_dir() else error.strerror
         raise RecordError(f"{path} cannot be read as an execution trace: {reason}") from None
-    if head.startswith(b"\x1f\x8b"):
-        try:
-            head = zlib.decompressobj(wbits=31).decompress(head, 64)
-        except zlib.error as error:
-            raise RecordError(f"{path} cannot be read as an execution trace: {error}") from None
-    return head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] == b"{"
 
 
 def _from_json(path: Path) -> ExecutionTrace:

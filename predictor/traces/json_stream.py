@@ -14,28 +14,23 @@ from __future__ import annotations
 
 import json
 import re
-import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from decimal import Decimal
 from json import JSONDecodeError
 from pathlib import Path
-from typing import BinaryIO
 
+from predictor.traces import trace_bytes
 from predictor.traces.closed import RecordError
 
-PIECE_BYTES = 4 << 20
-COMPRESSED_BYTES = 1 << 16
-GZIP = b"\x1f\x8b"
-UTF8_MARK = b"\xef\xbb\xbf"
 NEXT_EVENT = re.compile(r"\}\s*,\s*(?=\{)")
 BETWEEN = re.compile(r"[\s,]*")
 # The profiler prints C++'s infinities and NaN as they are, for example as the bandwidth of a copy of no duration.
 NO_NUMBER = re.compile(r"([:\[,]\s*)[-+]?(?:inf(?:inity)?|nan(?:\(\w*\))?)(?=\s*[,\]}])", re.IGNORECASE)
-# Microseconds since 1970 with decimals have more digits than a float: versions before baseTimeNanoseconds print them.
-LONG_TIME = re.compile(rb'"ts"\s*:\s*\d{16,}\.\d')
-DIGITS_OF_FLOAT = 15
+# Differences of floats are exact to half a nanosecond below 2**42 µs, 51 days. Times count from a quarter of a year's
+# beginning since baseTimeNanoseconds, and from 1970 before.
+LONG_TIME = re.compile(rb'"ts"\s*:\s*(?:4[4-9]|[5-9]\d|\d{3,})\d{11}\.\d')
+DIGITS_OF_FLOAT = 12
 
 
 def _exact(text: str) -> float | Decimal:
@@ -83,48 +78,13 @@ def stream_events(path: Path, take: Take, list_key: str = "traceEvents") -> Trac
     file = TraceFile(path)
     try:
         with path.open("rb") as stream:
-            _stream(file, _pieces(stream, file), take, list_key)
+            _stream(file, trace_bytes.pieces(stream, file.notes), take, list_key)
     except OSError as error:
         reason = "it is a folder" if path.is_dir() else error.strerror
         raise RecordError(f"{path} cannot be read as a trace: {reason}") from None
     if file.bad_events:
         file.notes.append(f"{file.bad_events} events are no JSON; left out")
     return file
-
-
-def _pieces(stream: BinaryIO, file: TraceFile) -> Iterator[bytes]:
-    """Return the content in pieces, decompressed; a torn or damaged end is noted."""
-    head = stream.read(COMPRESSED_BYTES)
-    if not head.startswith(GZIP):
-        yield head.removeprefix(UTF8_MARK)
-        while piece := stream.read(PIECE_BYTES):
-            yield piece
-        return
-    unpacker = zlib.decompressobj(wbits=31)
-    packed = head
-    while packed:
-        before = unpacker.copy()
-        try:
-            yield unpacker.decompress(packed, PIECE_BYTES)
-        except zlib.error as error:
-            file.notes.append(f"the compressed file is damaged ({error})")
-            yield b"".join(_until_damage(before, packed))
-            return
-        packed = unpacker.unconsumed_tail
-        if unpacker.eof:
-            packed = unpacker.unused_data or stream.read(COMPRESSED_BYTES)
-            if not packed.startswith(GZIP):  # padding after the last member
-                return
-            unpacker = zlib.decompressobj(wbits=31)
-        packed = packed or stream.read(COMPRESSED_BYTES)
-    file.notes.append("the compressed file is torn")
-
-
-def _until_damage(unpacker: zlib._Decompress, packed: bytes) -> Iterator[bytes]:
-    """Return what precedes the damage, which an unpacker that is given more at once withholds."""
-    with suppress(zlib.error):
-        for at in range(len(packed)):
-            yield unpacker.decompress(packed[at : at + 1])
 
 
 class _Text:
@@ -138,7 +98,7 @@ class _Text:
 
     def more(self) -> bool:
         """Read on; return whether there was something."""
-        wanted = len(self.rest) + PIECE_BYTES
+        wanted = len(self.rest) + trace_bytes.PIECE_BYTES
         read = [self.rest]
         size = len(self.rest)
         while size < wanted:
@@ -163,15 +123,13 @@ def _stream(file: TraceFile, pieces: Iterator[bytes], take: Take, list_key: str)
         grown = text.more()
         if not text.is_whole and (cut := _last_cut(text.rest)):
             try:
-                take(text.decoder.decode(f"[{text.rest[:cut].decode()}]"))
+                events = text.decoder.decode(f"[{text.rest[:cut].decode()}]")
                 text.rest = text.rest[cut + 1 :]
-                continue
             except (ValueError, RecursionError):
-                pass  # event by event
-        events, used, ended = _decode_each(file, text)
-        if events:
-            take(events)
-        text.rest = used
+                events, text.rest, ended = _decode_each(file, text)
+        else:
+            events, text.rest, ended = _decode_each(file, text)
+        take(events)
         if text.is_whole and not grown and not ended:
             break
     if not ended:

@@ -24,8 +24,8 @@ from predictor.traces.json_stream import TraceFile, stream_events
 from predictor.traces.origin import origin_of
 from predictor.traces.spellings import (
     CATEGORIES,
-    COUNTERS_OF_KERNELS,
     ON_STREAMS,
+    OTHER_ON_STREAMS,
     PROFILER_SPAN,
     UNSIGNED_NONE,
     KeyPlan,
@@ -71,7 +71,7 @@ def _trace_of(reader: _Reader, file: TraceFile, notes: Sequence[str]) -> RankTra
         events[number] = make(name, category, row, begins, ends, correlation, external, sequence, args)
     events.sort(key=itemgetter(4), reverse=True)
     events.sort(key=itemgetter(3))
-    origin = origin_of(file, events, reader.rows)
+    origin = origin_of(file, events, reader.rows, reader.kinds)
     return RankTrace(
         path=file.path,
         rank=origin.rank,
@@ -109,7 +109,7 @@ class _Reader:
         self.left_out: Counter[str] = Counter()
         self.origin: int | None = None
         self._positions: dict[tuple[bool, object, object], int] = {}
-        self._kinds: dict[str, tuple[Category | None, bool]] = {}
+        self.kinds: dict[str, tuple[Category | None, bool]] = {}
         self._plans: dict[tuple[str, ...], KeyPlan] = {}
         self._names: dict[str, str] = {}
         self._open: dict[tuple[object, object], list[Mapping[str, Any]]] = {}
@@ -167,7 +167,7 @@ class _Reader:
             why = "have a negative duration" if is_negative else "have no time or no duration"
             self.left_out[why] += 1
             return
-        known = self._kinds.get(kind) if type(kind) is str else None
+        known = self.kinds.get(kind) if type(kind) is str else None
         category, is_gpu = known or self._kind(str(kind or ""))
         if category is None:
             return
@@ -197,8 +197,8 @@ class _Reader:
         """Return the category of a spelling, None for the profiler's own span, and whether its rows are streams."""
         lower = kind.lower()
         category = None if lower == PROFILER_SPAN else CATEGORIES.get(lower, Category.OTHER)
-        self._kinds[kind] = category, category in ON_STREAMS or lower == COUNTERS_OF_KERNELS
-        return self._kinds[kind]
+        self.kinds[kind] = category, category in ON_STREAMS or lower in OTHER_ON_STREAMS
+        return self.kinds[kind]
 
     def _plan(self, keys: tuple[str, ...]) -> KeyPlan:
         plan = self._plans[keys] = key_plan(keys)

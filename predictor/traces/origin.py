@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from predictor.traces.events import ON_GPU, Category, Row, TraceEvent
 from predictor.traces.json_stream import TraceFile
+from predictor.traces.spellings import ACCELERATORS
 
 CUDA, ROCM, CPU = "cuda", "rocm", "cpu"
 RANK_IN_NAME = re.compile(r"(?<![a-z])rank[-_ =]?(\d+)(?!\d)", re.IGNORECASE)
@@ -39,8 +40,15 @@ def rank_in_name(path: Path) -> int | None:
     return None
 
 
-def origin_of(file: TraceFile, events: Sequence[TraceEvent], rows: Sequence[Row]) -> Origin:
-    """Return where a trace comes from, as far as it says so."""
+def origin_of(file: TraceFile, events: Sequence[TraceEvent], rows: Sequence[Row], kinds: Iterable[str] = ()) -> Origin:
+    """Return where a trace comes from, as far as it says so.
+
+    Args:
+        file: what stands beside the events.
+        events: of the trace.
+        rows: of the events.
+        kinds: their categories as the file has them.
+    """
     notes = []
     told = file.facts.get("distributedInfo")
     job: Mapping[str, Any] = told if isinstance(told, dict) else {}
@@ -56,7 +64,8 @@ def origin_of(file: TraceFile, events: Sequence[TraceEvent], rows: Sequence[Row]
     device_name = _device_name(file.facts.get("deviceProperties"), events, rows)
     base = file.facts.get("baseTimeNanoseconds")
     base_ns = float(base) if isinstance(base, int | float) and not isinstance(base, bool) else 0.0
-    return Origin(rank, world_size, _backend(events, rows, device_name), device_name, base_ns, _groups(job), notes)
+    backend = _accelerator(kinds) or _backend(events, rows, device_name)
+    return Origin(rank, world_size, backend, device_name, base_ns, _groups(job), notes)
 
 
 def _count(value: object, least: int) -> int | None:
@@ -90,6 +99,12 @@ def _device_name(listed: object, events: Sequence[TraceEvent], rows: Sequence[Ro
         if most in names:
             return names[most]
     return next(iter(names.values())) if len(set(names.values())) == 1 else ""
+
+
+def _accelerator(kinds: Iterable[str]) -> str:
+    """Return the name of an accelerator that has categories of its own; empty: none has."""
+    prefixes = {kind.lower().partition("_")[0] for kind in kinds}
+    return next((name for name in ACCELERATORS if name in prefixes), "")
 
 
 def _backend(events: Sequence[TraceEvent], rows: Sequence[Row], device_name: str) -> str:

@@ -13,7 +13,7 @@ from predictor.traces.events import RankTrace
 from predictor.traces.json_stream import NotATraceError
 from predictor.traces.kineto import read_trace
 
-SUFFIXES = (".json", ".json.gz")
+SUFFIXES = (".json", ".json.gz", ".json.tar.gz")
 NUMBER = re.compile(r"(\d+)")
 
 

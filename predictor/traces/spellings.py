@@ -29,6 +29,8 @@ CATEGORIES = {
     "glow_runtime": Category.RUNTIME,
     "privateuse1_runtime": Category.RUNTIME,
     "privateuse1_driver": Category.RUNTIME,
+    "hpu_op": Category.RUNTIME,
+    "mtia_ccp_events": Category.KERNEL,
     "kernel": Category.KERNEL,
     "gpu_memcpy": Category.COPY,
     "memcpy": Category.COPY,
@@ -38,12 +40,13 @@ CATEGORIES = {
     "gpu_user_annotation": Category.GPU_ANNOTATION,
     "python_function": Category.PYTHON,
     "python": Category.PYTHON,
-    "cuda_profiler_range": Category.OTHER,
 }
 ON_STREAMS = frozenset(
     {Category.KERNEL, Category.COPY, Category.SET, Category.SYNC, Category.GPU_ANNOTATION}
 )  # rows are streams
-COUNTERS_OF_KERNELS = "cuda_profiler_range"  # on a row of the GPU, but for as long as counters were read
+# On streams, and no work: kernels for as long as their counters were read, and the recording of an event.
+OTHER_ON_STREAMS = frozenset({"cuda_profiler_range", "cuda_event"})
+ACCELERATORS = ("mtia", "xpu", "hpu", "privateuse1")  # prefixes of their categories
 
 CORRELATION, EXTERNAL, SEQUENCE = "correlation", "External id", "Sequence number"
 NO_NUMBER, LARGEST = 2**32 - 1, 2**63  # -1 as an unsigned number of 32 bits; no number is as large as this

@@ -15,8 +15,8 @@ from predictor.traces.drafts import ROOT, Drafts
 from predictor.traces.events import UNKNOWN, RankTrace
 from predictor.traces.local_graph import EdgeKind
 from predictor.traces.step_events import StepEvents
+from predictor.traces.stream_waits import StreamWait
 from predictor.traces.streams import LATE_US, Latencies, Stream
-from predictor.traces.synchronization import StreamWait
 
 JUST_US = 10.0  # a task that began late waited for one of another stream that ended this shortly before
 

@@ -20,6 +20,11 @@ class Failed(NamedTuple):
     name: str
     reason: str
 
+    @classmethod
+    def of(cls, name: str, error: Exception) -> Failed:
+        """Return a configuration and the error that kept it from being compared, in one line."""
+        return cls(name, " ".join(str(error).split()))
+
 
 @dataclass(frozen=True, slots=True)
 class Verification:

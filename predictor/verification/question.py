@@ -79,7 +79,7 @@ def _from_records(question: Question, folder: Path) -> Verification:
 
 def _failures(errors: Sequence[tuple[str, Exception]]) -> tuple[Failed, ...]:
     """Return errors by the name of their configuration, each in one line."""
-    return tuple(Failed(name, " ".join(str(error).split())) for name, error in errors)
+    return tuple(Failed.of(name, error) for name, error in errors)
 
 
 def _stored(folder: Path, run: Verified) -> Verified:
@@ -152,7 +152,7 @@ def _from_configurations(question: Question, paths: Sequence[str], progress: Pro
             folder, launches = _launches(question, runner, configuration, progress)
             answered.append(_stored(folder, verified_launches(configuration, launches)))
         except (RunFailed, RecordError, ConfigError, PublishedError) as error:
-            failed.append(Failed(configuration.name, " ".join(str(error).split())))
+            failed.append(Failed.of(configuration.name, error))
             progress(f"{failed[-1].name}: {failed[-1].reason}")
     return Verification(tuple(answered), tuple(failed))
 

@@ -132,4 +132,4 @@ def verified_table(path: Path, system: str | None) -> Verification:
             errors.append((row["name"], error))
     if not runs:
         raise errors[0][1]
-    return Verification(tuple(runs), tuple(Failed(name, " ".join(str(error).split())) for name, error in errors))
+    return Verification(tuple(runs), tuple(Failed.of(name, error) for name, error in errors))

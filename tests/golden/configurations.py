@@ -10,6 +10,8 @@ from typing import Any
 
 import yaml
 
+from predictor.configuration.merging import merged
+
 TABLE = Path(__file__).with_name("configurations.yaml")
 READERS = Path(__file__).resolve().parents[1] / "data" / "readers"
 PUBLISHED = Path(__file__).resolve().parents[2] / "regressors"
@@ -30,19 +32,10 @@ class Configuration:
     content: dict[str, Any]
 
 
-def _merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """Return a nested mapping with the changes of another."""
-    merged = dict(base)
-    for key, value in changes.items():
-        old = merged.get(key)
-        merged[key] = _merged(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
-    return merged
-
-
 def _resolved(entry: dict[str, Any], bases: dict[str, Any]) -> dict[str, Any]:
     """Return an entry of the table as a change of its base, which may have a base in turn."""
     own = {key: value for key, value in entry.items() if key != "base"}
-    return _merged(_resolved(bases[entry["base"]], bases), own) if "base" in entry else own
+    return merged(_resolved(bases[entry["base"]], bases), own) if "base" in entry else own
 
 
 def configurations() -> list[Configuration]:

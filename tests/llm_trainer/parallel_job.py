@@ -6,9 +6,7 @@ import multiprocessing
 import os
 import signal
 import sys
-import time
 from dataclasses import dataclass, field
-from multiprocessing.connection import wait
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -21,7 +19,7 @@ from llm_trainer.models import TransformerLM
 from llm_trainer.parallel.engine import ParallelEngine
 from llm_trainer.training.make_engine import make_engine
 from llm_trainer.training.scheduler import create_scheduler
-from tests.trainer.runs import free_port
+from tests.ranks import free_port, run_together
 
 DEADLINE_S = 100.0
 PACKAGE = f"{os.sep}model_training_framework{os.sep}trainer{os.sep}"
@@ -140,19 +138,7 @@ def start(run: Run, folder: Path) -> list[int]:
     folder.mkdir(parents=True, exist_ok=True)
     port = free_port()
     ranks = [_CONTEXT.Process(target=main_of_rank, args=(run, str(folder), rank, port)) for rank in range(run.ranks)]
-    for rank in ranks:
-        rank.start()
-    end = time.monotonic() + DEADLINE_S
-    alive = list(ranks)
-    while alive:
-        done = wait([rank.sentinel for rank in alive], timeout=max(0.0, end - time.monotonic()))
-        for rank in alive:
-            rank.join(None if rank.sentinel in done else 0.0)
-        alive = [rank for rank in alive if rank.sentinel not in done]
-        if not done or any(rank.exitcode not in (0, 75) for rank in ranks if rank not in alive):
-            for rank in alive:
-                rank.kill()
-    return [int(rank.exitcode or 0) for rank in ranks]
+    return run_together(ranks, DEADLINE_S, (0, 75))
 
 
 def logs(folder: Path) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import tarfile
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from unittest.mock import patch
@@ -11,7 +12,7 @@ from unittest.mock import patch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from predictor.traces import json_stream
+from predictor.traces import trace_bytes
 from predictor.traces.chakra_file import Attribute, ChakraFile, ChakraNode, NodeType, write_chakra_file
 from predictor.traces.closed import RecordError
 from predictor.traces.events import RankTrace
@@ -28,8 +29,11 @@ EVENTS = [
 ]
 FACTS = {"deviceProperties": [{"id": 0, "name": "NVIDIA H100"}], "distributedInfo": {"rank": 1, "world_size": 2}}
 CONTENT = json.dumps({**FACTS, "traceEvents": EVENTS, "after": [{"a": 1}, {"b": 2}]}, ensure_ascii=False).encode()
+MEMBER = tarfile.TarInfo("trace.json")
+MEMBER.size = len(CONTENT)
 FORMS = {
     "object": CONTENT,
+    "archive": MEMBER.tobuf() + CONTENT,
     "indented": json.dumps({"traceEvents": EVENTS, **FACTS}, indent=2).encode(),
     "list": json.dumps(EVENTS).encode(),
     "packed": gzip.compress(CONTENT, mtime=0),
@@ -42,8 +46,8 @@ def read(content: bytes, piece: int = 1 << 20) -> RankTrace | str:
     """Return the trace, or the message of the refusal; any other exception fails the test."""
     with (
         TemporaryDirectory() as folder,
-        patch.object(json_stream, "PIECE_BYTES", piece),
-        patch.object(json_stream, "COMPRESSED_BYTES", piece),
+        patch.object(trace_bytes, "PIECE_BYTES", piece),
+        patch.object(trace_bytes, "COMPRESSED_BYTES", piece),
     ):
         path = Path(folder) / "trace.json"
         path.write_bytes(content)

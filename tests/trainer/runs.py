@@ -6,15 +6,13 @@ import json
 import multiprocessing
 import shutil
 import signal
-import socket
-import time
 from dataclasses import dataclass
-from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from tests.ranks import free_port, run_together
 from tests.trainer.job import Kill, Scenario, main_of_rank
 
 TIMES = {"step_time_s", "time_s"}
@@ -32,13 +30,6 @@ class Left:
     results: list[dict[str, Any]]
 
 
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
-        return port
-
-
 def start(scenario: Scenario, folder: Path, kill: Kill | None = None) -> list[int]:
     """Run all ranks once and return their exit codes; where one dies, the others are killed, as Slurm does."""
     port = free_port()
@@ -46,20 +37,7 @@ def start(scenario: Scenario, folder: Path, kill: Kill | None = None) -> list[in
         _CONTEXT.Process(target=main_of_rank, args=(scenario, str(folder), kill, rank, port))
         for rank in range(scenario.ranks)
     ]
-    for rank in ranks:
-        rank.start()
-    end = time.monotonic() + DEADLINE_S
-    alive = list(ranks)
-    while alive:
-        done = wait([rank.sentinel for rank in alive], timeout=max(0.0, end - time.monotonic()))
-        for rank in alive:
-            rank.join(None if rank.sentinel in done else 0.0)
-        alive = [rank for rank in alive if rank.sentinel not in done]
-        died = [rank for rank in ranks if rank not in alive and rank.exitcode not in (0, RESUMABLE)]
-        if died or not done:
-            for rank in alive:
-                rank.kill()
-    return [int(rank.exitcode or 0) for rank in ranks]
+    return run_together(ranks, DEADLINE_S, (0, RESUMABLE))
 
 
 def logs(folder: Path) -> str:

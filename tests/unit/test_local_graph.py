@@ -380,3 +380,14 @@ def test_gradients_of_micro_batches_that_are_not_reduced_are_in_no_bucket() -> N
     local = made.graph("cpu")
     ((gradient,),) = [collective.gradients for collective in local.collectives]
     assert local.tasks[local.operators[gradient].tasks[0]].start_us == 1300
+
+
+def test_collectives_are_counted_in_the_order_in_which_they_were_given() -> None:
+    made = HandMade()
+    made.step(0, 1000)
+    made.operator("c10d::allreduce_", 100, 110, dims=[[[8]]])
+    made.operator("c10d::allreduce_", 120, 130, dims=[[[9]]])
+    made.annotation("gloo:all_reduce", 150, 300, WORKER, dims=[[9]], types=["float"])
+    made.annotation("gloo:all_reduce", 310, 400, WORKER, dims=[[8]], types=["float"])
+    local = made.graph("cpu")
+    assert [(collective.size_bytes, collective.order) for collective in local.collectives] == [(36, 1), (32, 0)]

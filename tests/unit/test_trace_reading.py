@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import tarfile
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -120,6 +121,16 @@ def test_nanoseconds_since_1970_stay_exact(tmp_path: Path) -> None:
     assert (outer.start_us, outer.end_us) == (0.0, 30.001)
     assert (inner.start_us, inner.end_us, dict(inner.args)) == (10.002, 30.001, {"x": 0.5})
     assert whole.start_us == 43.877
+
+
+def test_nanoseconds_of_late_times_stay_exact(tmp_path: Path) -> None:
+    times = [8_123_456_789_012_439 + 1_001 * number for number in range(3000)]  # in ns, 94 days after the base
+    path = tmp_path / "trace.json"
+    row = '"ph": "X", "cat": "cpu_op", "pid": 1, "tid": 1, "dur": 0.5'
+    lines = [f'{{{row}, "ts": {time // 1000}.{time % 1000:03}}}' for time in times]
+    path.write_text(f'{{"traceEvents": [{", ".join(lines)}]}}')
+    trace = read_trace(path)
+    assert [round(item.start_us * 1000) for item in trace.events] == [time - times[0] for time in times]
 
 
 def test_what_encloses_comes_first(tmp_path: Path) -> None:
@@ -271,6 +282,34 @@ def test_compressed_and_plain_are_alike(tmp_path: Path) -> None:
     hidden.write_bytes(gzip.compress(content[:500]) + gzip.compress(content[500:]) + b"\0\0")
     assert plain.events == packed.events == read_trace(hidden).events
     assert packed.notes == ()
+
+
+def test_the_first_file_of_an_archive(tmp_path: Path) -> None:
+    inside = write(tmp_path / "rank0.json", training_steps(40))
+    notes = tmp_path / ("long" * 40)  # its name needs an entry of its own
+    notes.mkdir()
+    for form in (tarfile.USTAR_FORMAT, tarfile.PAX_FORMAT, tarfile.GNU_FORMAT):
+        packed = tmp_path / "trace.json.tar.gz"
+        with tarfile.open(packed, "w:gz", format=form) as archive:
+            archive.add(notes, "folder" if form == tarfile.USTAR_FORMAT else notes.name)
+            archive.add(inside, inside.name)
+            archive.add(inside, "second.json")
+        assert read_trace(packed).events == read_trace(inside).events
+
+
+@pytest.mark.parametrize(
+    ("kinds", "backend"),
+    [
+        (("xpu_runtime", "kernel"), "xpu"),
+        (("mtia_runtime", "mtia_ccp_events"), "mtia"),
+        (("cuda_event", "cpu_op"), "cpu"),
+    ],
+)
+def test_other_accelerators(tmp_path: Path, kinds: tuple[str, str], backend: str) -> None:
+    events = [event(kind, kind, at, 1, (0, 3)) for at, kind in enumerate(kinds)]
+    trace = read_trace(written(tmp_path, events))
+    assert trace.backend == backend
+    assert any(row.is_gpu for row in trace.rows)
 
 
 EXPECTED = {

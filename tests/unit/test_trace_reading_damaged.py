@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from predictor.traces import json_stream
+from predictor.traces import trace_bytes
 from predictor.traces.closed import RecordError
 from predictor.traces.kineto import read_trace
 from tests.unit.kineto_traces import event, training_steps, write, written
@@ -205,8 +205,8 @@ def test_nested_lists_of_objects_and_braces_in_names_do_not_mislead_the_cuts(
     facts = {"after": [{"a": 1}, {"b": "], }, {"}] * 50, "distributedInfo": {"rank": 5, "world_size": 6}}
     path.write_text(json.dumps({"traceEvents": events, **facts}, ensure_ascii=False))
     for size in (64, 300, 1 << 12):
-        monkeypatch.setattr(json_stream, "PIECE_BYTES", size)
-        monkeypatch.setattr(json_stream, "COMPRESSED_BYTES", size)
+        monkeypatch.setattr(trace_bytes, "PIECE_BYTES", size)
+        monkeypatch.setattr(trace_bytes, "COMPRESSED_BYTES", size)
         trace = read_trace(path)
         assert ([item.name for item in trace.events], trace.rank, trace.notes) == (["a }, { b"] * 200, 5, ())
 
@@ -215,7 +215,7 @@ def test_characters_of_several_bytes_across_pieces(tmp_path: Path, monkeypatch: 
     path = tmp_path / "trace.json"
     path.write_text(json.dumps([event("cpu_op", "µ→« naïve 計 »" * 3, n, 1) for n in range(40)], ensure_ascii=False))
     for size in range(61, 90, 7):
-        monkeypatch.setattr(json_stream, "PIECE_BYTES", size)
-        monkeypatch.setattr(json_stream, "COMPRESSED_BYTES", size)
+        monkeypatch.setattr(trace_bytes, "PIECE_BYTES", size)
+        monkeypatch.setattr(trace_bytes, "COMPRESSED_BYTES", size)
         assert set(read_names(path)) == {"µ→« naïve 計 »" * 3}
         assert len(read_names(path)) == 40

@@ -23,7 +23,7 @@ def run(main: Callable[[Sequence[str] | None], None], argv: Sequence[str] | None
     except (ModelConfigurationError, DataError) as error:
         sys.stderr.write(f"error: {error}\n")
         return BAD_INPUT
-    except LLMTrainerError as error:
+    except (LLMTrainerError, OSError) as error:
         sys.stderr.write(f"error: {error}\n")
         return FAILED
     except KeyboardInterrupt:

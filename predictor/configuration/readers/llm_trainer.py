@@ -24,11 +24,12 @@ from predictor.base.read_yaml import read_mapping
 from predictor.configuration.readers.fields import Fields
 from predictor.configuration.readers.known_keys import known_keys
 from predictor.configuration.readers.result import Read
+from predictor.configuration.telling import LLM_TRAINER_SIZES
 from predictor.workloads.frameworks import PYTORCH_DDP, TORCHTITAN_FSDP2
 
 FORMAT = "configuration of llm_trainer"
 KEYS = "llm_trainer"
-TELLING = re.compile(r"^\s*[\"']?(?:d_model|n_heads|n_layers|d_ff|max_seq_len)[\"']?\s*:", re.MULTILINE)
+TELLING = re.compile(rf"^\s*[\"']?(?:{'|'.join(sorted(LLM_TRAINER_SIZES))})[\"']?\s*:", re.MULTILINE)
 SECTIONS = ("model", "training", "data", "prediction")
 ASKED = ("gpus_per_node", "price_per_gpu_hour", "system", "world_size")
 # Defaults of the fields that a prediction needs.

@@ -19,7 +19,7 @@ from microbench.clocks import CudaClock, Samples
 from microbench.device import Device
 from microbench.timing import FLUSH_TIMES_CACHE, LEAST_GPU_FLUSH_BYTES
 
-FEWEST, MOST = 5, 25
+FEWEST, MOST = 5, 15
 
 
 class ColdClock:

@@ -31,14 +31,14 @@ from predictor.traces.execution_trace import read_execution_trace
 from predictor.traces.kineto import read_trace
 
 PRECISIONS = ("fp32", "bf16")
-# Small enough for two cores and two minutes a model, with steps of half a second and more.
+# Small enough for two cores and two minutes a model, and large enough that collectives are a small part of a step.
 SIZES: dict[str, dict[str, Any]] = {
-    "vgg16": {"batch": 8, "image": 64, "width": 48},
-    "resnet50": {"batch": 8, "image": 96},
-    "bert": {"batch": 4, "sequence": 128, "layers": 4},
-    "roberta": {"batch": 1, "sequence": 128, "layers": 4},
+    "vgg16": {"batch": 24, "image": 64, "width": 48},
+    "resnet50": {"batch": 16, "image": 96},
+    "bert": {"batch": 12, "sequence": 128, "layers": 2},
+    "roberta": {"batch": 3, "sequence": 128, "layers": 2},
 }
-STEPS, WARM_UP = 5, 3
+STEPS, WARM_UP = 3, 2
 CAST_EXPONENTS = range(12, 25)
 
 

@@ -189,8 +189,10 @@ class CheckpointStore:
         if self._save_top_k < 0:
             return
         stored = list(self.readable())
-        keep = {one.path for one in stored[: self._keep_last]}
-        keep |= {one.path for one in sorted(stored, key=self._rank)[: self._save_top_k] if self._rank(one) < math.inf}
+        keep = {kept.path for kept in stored[: self._keep_last]}
+        keep |= {
+            best.path for best in sorted(stored, key=self._rank)[: self._save_top_k] if self._rank(best) < math.inf
+        }
         for path in self._paths():
             if path not in keep:
                 shutil.rmtree(path, ignore_errors=True)

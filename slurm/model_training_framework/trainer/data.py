@@ -212,8 +212,8 @@ class EpochData:
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[Any]:
         """Yield the batches of an epoch from one on, on this rank's device."""
-        found = self._sought(epoch, start) if self._is_seekable else self._replayed(epoch, start)
-        return map(self._fabric.to_device, found) if self._moves else found
+        batches = self._sought(epoch, start) if self._is_seekable else self._replayed(epoch, start)
+        return map(self._fabric.to_device, batches) if self._moves else batches
 
     def close(self) -> None:
         """End workers that the loader keeps from epoch to epoch; at exit Python would wait for them, in vain."""

@@ -20,8 +20,9 @@ from predictor.timeline.spans import Span
 from predictor.traces.measured_step import COLLECTIVE, OPERATOR, OperatorTime, PassName, StepProvenance
 
 SETTLING_STEPS = 1  # the profiler's own start makes its first step slower
-# Gloo's threads tell the profiler that a collective has ended only after those who wait for it go on; a profiler that is
-# gone by then leaves them to write into freed memory. Source: PyTorch, ProcessGroupGloo.cpp, AsyncWork::finishWorkGloo.
+# Gloo's threads tell the profiler that a collective has ended only after those who wait for it go on; a profiler that
+# has stopped by then leaves them to write into freed memory.
+# Source: PyTorch, torch/csrc/distributed/c10d/ProcessGroupGloo.cpp, AsyncWork::finishWorkGloo.
 TRAFFIC_ENDS_S = 0.1
 STREAMS = {OPERATOR: f"{Stream.COMPUTE}, profiled", COLLECTIVE: f"{Stream.COMMUNICATION}, profiled"}
 
