@@ -56,12 +56,15 @@ def test_a_missing_trace_is_told_with_those_that_there_are(tmp_path: Path) -> No
         folders(tmp_path).traces("bert", "../bert/fp32_comm_t4")
 
 
-def test_a_trace_of_the_root_comes_before_the_sample_of_its_name(tmp_path: Path) -> None:
-    place(tmp_path, "own/traces/bert/fp32.json", "samples/traces/bert/fp32.json", "samples/traces/bert/bf16.json")
+def test_samples_stand_in_for_models_that_the_root_does_not_have(tmp_path: Path) -> None:
+    place(tmp_path, "own/traces/bert/int8.json", "samples/traces/bert/bf16.json", "samples/traces/vgg16/bf16.json")
     here = Folders(tmp_path / "own", tmp_path / "samples")
-    assert here.trace_names("bert") == ["bf16", "fp32"]
-    assert here.traces("bert", "fp32")[0].is_relative_to(tmp_path / "own")
-    assert here.traces("bert", "bf16")[0].is_relative_to(tmp_path / "samples")
+    assert here.models() == ["bert"]
+    assert here.trace_names("bert") == ["int8"]
+    assert here.trace_names("vgg16") == ["bf16"]
+    assert not here.is_sample(here.traces("bert", "int8")[0])
+    assert here.is_sample(here.traces("vgg16", "bf16")[0])
+    assert Folders(tmp_path, tmp_path / "samples").models() == ["bert", "vgg16"]
 
 
 def parser() -> TraceParser:

@@ -189,11 +189,8 @@ def test_the_comparison_has_every_pair_of_traces(root: Path, capsys: pytest.Capt
     assert "unchanged replay: median error 0.0%, largest 0.0%, 2 of 2 predicted" in out
 
 
-def test_without_traces_the_command_that_records_is_told(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("predictor.replay.procedure.folders.SAMPLES", tmp_path / "none")
-    code, out, err = ask(comparison, capsys, tmp_path, "--model_name", "bert")
+def test_without_traces_the_command_that_records_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = ask(comparison, capsys, tmp_path, "--model_name", "gpt2")
     assert (code, out) == (1, "")
     assert "python -m microbench trace MODEL" in err
 

@@ -66,16 +66,25 @@ def costs_path(folders: Folders, device_name: str) -> Path:
     return path
 
 
-def measured_costs(folders: Folders, device_name: str, traced_device: str, backend: str) -> MeasuredCosts | None:
+def measured_costs(
+    folders: Folders, device_name: str, traced_device: str, backend: str, is_sample: bool = False
+) -> MeasuredCosts | None:
     """Return what was measured on a traced device, all its files as one, or None where there are none.
 
     The device is the one whose file ``--device_name`` names, else the one that the trace names; of CPUs, which traces
     do not name, the one that was measured last.
 
+    Args:
+        folders: with what was measured.
+        device_name: as on the command line.
+        traced_device: as the trace says.
+        backend: of the trace.
+        is_sample: it is a sample, whose costs were measured where it was recorded; they are those of no other trace.
+
     Raises:
         RecordError: a file of costs is damaged.
     """
-    files = sorted(_files(folders), key=lambda path: (path.stat().st_mtime, path.name), reverse=True)
+    files = sorted(folders.costs(is_sample), key=lambda path: (path.stat().st_mtime, path.name), reverse=True)
     tables = [(path, read_measured_costs(path)) for path in files]
     fitting = [(path, table) for path, table in tables if table.device_kind == backend]
     named = [table for path, table in fitting if path.stem == device_name.lower()]
@@ -85,12 +94,6 @@ def measured_costs(folders: Folders, device_name: str, traced_device: str, backe
         return None
     device = first.device, first.device_kind, first.threads
     return joined(table for _, table in fitting if (table.device, table.device_kind, table.threads) == device)
-
-
-def _files(folders: Folders) -> list[Path]:
-    """Return the files of measured costs: the root's, or those of the samples where the root has none."""
-    own = list((folders.root / "tmp_data" / "casting_cost").glob("*.json"))
-    return own or list((folders.samples / "casting_cost").glob("*.json"))
 
 
 def _measure(arguments: argparse.Namespace, out: Path) -> None:

@@ -1,8 +1,8 @@
 """Where the procedure reads traces and inputs and where it writes; the names of the folders are the specification's.
 
 Traces lie in ``traces/MODEL/NAME.json`` (``.json.gz``; ``traces/exp/MODEL`` too), or, of a job of several ranks, one
-file a rank in the folder ``traces/MODEL/NAME``. What a root does not have is read from the samples beside this package;
-everything is written below the root.
+file a rank in the folder ``traces/MODEL/NAME``. A model that the root does not have is read from the samples beside
+this package; everything is written below the root.
 """
 
 from __future__ import annotations
@@ -35,13 +35,33 @@ class Folders:
     samples: Path = SAMPLES
 
     def models(self) -> list[str]:
-        """Return the models that there are traces of."""
-        folders = [folder for base in self._bases() if base.is_dir() for folder in base.iterdir() if folder.is_dir()]
-        return sorted({folder.name for folder in folders if folder.name != EXPERIMENTS and _recorded(folder)})
+        """Return the models that there are traces of: the root's, or those of the samples where it has none."""
+        for root in (self.root, self.samples):
+            bases = [root / name for name in TRACE_FOLDERS]
+            folders = [folder for base in bases if base.is_dir() for folder in base.iterdir() if folder.is_dir()]
+            models = {folder.name for folder in folders if folder.name != EXPERIMENTS and _recorded(folder)}
+            if models:
+                return sorted(models)
+        return []
 
     def trace_names(self, model: str) -> list[str]:
         """Return the file names of a model's traces, without their ending."""
-        return sorted({name for base in self._bases() for name in _recorded(base / _simple("--model_name", model))})
+        return sorted({name for base in self._bases(model) for name in _recorded(base)})
+
+    def is_sample(self, path: Path) -> bool:
+        """Return whether a trace lies among the samples."""
+        return path.resolve().is_relative_to(self.samples.resolve())
+
+    def costs(self, is_sample: bool) -> list[Path]:
+        """Return the files of measured costs for the root's traces, or for the samples.
+
+        Samples have those of the machine that recorded them. Where the root is their folder, its own come first: traces
+        may have been added there.
+        """
+        own = sorted((self.root / "tmp_data" / "casting_cost").glob("*.json"))
+        if not is_sample or (own and self.root.resolve() == self.samples.resolve()):
+            return own
+        return sorted((self.samples / "casting_cost").glob("*.json"))
 
     def traces(self, model: str, file_name: str) -> list[Path]:
         """Return a trace's files in the order of their ranks.
@@ -50,8 +70,8 @@ class Folders:
             ConfigError: there is none of that name; the message lists those that there are.
         """
         _simple("--file_name", file_name)
-        for base in self._bases():
-            files = _recorded(base / _simple("--model_name", model)).get(file_name)
+        for base in self._bases(model):
+            files = _recorded(base).get(file_name)
             if files:
                 return files
         names = self.trace_names(model)
@@ -72,10 +92,10 @@ class Folders:
             for path in _json(base / "input_data", _simple("--model_name", model)):
                 if b'"nodes"' in _head(path):
                     return path
-        for base in self._bases():
-            names = [file_name] if file_name is not None else sorted(_recorded(base / model))
+        for base in self._bases(model):
+            names = [file_name] if file_name is not None else sorted(_recorded(base))
             for name in names:
-                paths = [path for path in sorted((base / model / name).glob("execution*")) if ".json" in path.suffixes]
+                paths = [path for path in sorted((base / name).glob("execution*")) if ".json" in path.suffixes]
                 if paths:
                     return paths[0]
         return None
@@ -96,8 +116,11 @@ class Folders:
         path.parent.mkdir(parents=True, exist_ok=True)
         return path
 
-    def _bases(self) -> list[Path]:
-        return [base / name for base in (self.root, self.samples) for name in TRACE_FOLDERS]
+    def _bases(self, model: str) -> list[Path]:
+        """Return the folders of a model's traces: those of the root, or of the samples where it has none."""
+        _simple("--model_name", model)
+        own, samples = ([root / name / model for name in TRACE_FOLDERS] for root in (self.root, self.samples))
+        return own if any(_recorded(base) for base in own) else samples
 
 
 def _simple(option: str, name: str) -> str:

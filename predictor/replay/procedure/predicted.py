@@ -116,9 +116,10 @@ def open_job(
     ranks = open_ranks(folders.traces(model, name), index)
     graph = global_graph([step.local for step in ranks])
     execution = execution_trace_of(folders, model, name)
+    is_sample = folders.is_sample(ranks[0].path)
     others = other_times(folders, model, name, traced_device(graph.ranks[0])) if reads_node_data else ()
     costs = [
-        rank_costs(folders, local, operator_graph(local, execution, config), config, device_name, others)
+        rank_costs(folders, local, operator_graph(local, execution, config), config, device_name, others, is_sample)
         for local in graph.ranks
     ]
     precision = precision_of_step(costs[0].graph, graph.ranks[0])

@@ -141,6 +141,7 @@ def rank_costs(
     config: OperatorConfig,
     device_name: str,
     others: Sequence[TracedTimes] = (),
+    is_sample: bool = False,
 ) -> RankCosts:
     """Return the costs of a rank's operators.
 
@@ -151,7 +152,8 @@ def rank_costs(
         config: what is known of operators.
         device_name: names measured costs that come first.
         others: of traces of the same model in other precisions, on the same device.
+        is_sample: the trace is one of the samples.
     """
-    measured = measured_costs(folders, device_name, local.device_name, local.backend)
+    measured = measured_costs(folders, device_name, local.device_name, local.backend, is_sample)
     sheet = device_sheet(local.device_name)
     return RankCosts(graph, traced_times(local, graph), measured, sheet, config, tuple(others))
