@@ -9,7 +9,7 @@ from predictor.base.errors import ConfigError
 from predictor.costs.cost import Source
 from predictor.replay.breakdown import RankParts, breakdown
 from predictor.replay.changes import Applied, Means, apply_changes, settings_of
-from predictor.replay.critical import Move, PathShare, moved, path_shares
+from predictor.replay.critical import Move, PathShare, moved, operator_shares
 from predictor.replay.idle import RowGaps, busiest_gaps
 from predictor.replay.traced_step import TracedStep, measured_spans
 from predictor.timeline.graph import GraphReplay
@@ -23,7 +23,8 @@ class Replayed:
         step: what was replayed.
         replay: times of its tasks.
         parts: of every rank.
-        path: operators on the critical path.
+        path: operators on the critical path, by their time on it.
+        operators: all of them, by their time in all.
         gaps: of every rank's row that computes most.
         bounds_us: the step with changed times at the ends of their intervals; None where all are measured or asked for.
     """
@@ -32,6 +33,7 @@ class Replayed:
     replay: GraphReplay
     parts: list[RankParts]
     path: list[PathShare]
+    operators: list[PathShare]
     gaps: list[RowGaps]
     bounds_us: tuple[float, float] | None
 
@@ -101,7 +103,13 @@ def measured(step: TracedStep) -> Replayed:
     spans = measured_spans(step)
     end_us = step.measured_us
     return Replayed(
-        step, GraphReplay(spans, end_us, [], {}), breakdown(step, spans, end_us), [], busiest_gaps(step, spans), None
+        step,
+        GraphReplay(spans, end_us, [], {}),
+        breakdown(step, spans, end_us),
+        [],
+        [],
+        busiest_gaps(step, spans),
+        None,
     )
 
 
@@ -110,7 +118,7 @@ def replayed(step: TracedStep) -> Replayed:
     replay = step.replay()
     parts = breakdown(step, replay.spans, replay.makespan_us)
     gaps = busiest_gaps(step, replay.spans)
-    return Replayed(step, replay, parts, path_shares(step, replay), gaps, step.bounds_us())
+    return Replayed(step, replay, parts, *operator_shares(step, replay), gaps, step.bounds_us())
 
 
 def answered(step: TracedStep, changes: Sequence[str], means: Means, notes: Sequence[str] = ()) -> ReplayAnswer:

@@ -61,8 +61,27 @@ class Move(NamedTuple):
         return "longer" if self.change_us > 0 else "shorter"
 
 
-def path_shares(step: TracedStep, replay: GraphReplay) -> list[PathShare]:
-    """Return the operators of the critical path, those with the most time on it first; times add up to the step."""
+def operator_shares(step: TracedStep, replay: GraphReplay) -> tuple[list[PathShare], list[PathShare]]:
+    """Return the operators of the critical path, and all operators.
+
+    The first are by their time on the path, which add up to the step; the others by their time in all, without waits.
+    """
+    on_path = _on_path(step, replay)
+    totals = _totals(step, replay)
+    path = [
+        PathShare(*key, us, totals.get(key, us), int(calls)) for key, (us, calls) in on_path.items() if us > SMALLEST_US
+    ]
+    every = [
+        PathShare(*key, on_path.get(key, (0.0, 0.0))[0], us, int(on_path.get(key, (0.0, 0.0))[1]))
+        for key, us in totals.items()
+        if us > SMALLEST_US and key[1] != WORDS[TaskKind.WAIT]
+    ]
+    by_path = sorted(path, key=lambda share: -share.path_us)
+    return by_path, sorted(every, key=lambda share: -share.total_us)
+
+
+def _on_path(step: TracedStep, replay: GraphReplay) -> dict[tuple[str, str], list[float]]:
+    """Return time and number of the tasks of every operator on the critical path."""
     on_path: dict[tuple[str, str], list[float]] = {}
     ended = 0.0
     for position in replay.critical_path:
@@ -75,13 +94,7 @@ def path_shares(step: TracedStep, replay: GraphReplay) -> list[PathShare]:
         entry[0] += span.duration_us
         entry[1] += 1
         ended = span.end_us
-    totals = _totals(step, replay)
-    shares = [
-        PathShare(operator, kind, us, totals.get((operator, kind), us), int(calls))
-        for (operator, kind), (us, calls) in on_path.items()
-        if us > SMALLEST_US
-    ]
-    return sorted(shares, key=lambda share: -share.path_us)
+    return on_path
 
 
 def _totals(step: TracedStep, replay: GraphReplay) -> dict[tuple[str, str], float]:

@@ -12,7 +12,8 @@ changed           null without changes; else
   critical_rank   that ends the step
   ranks           rank, step_us, parts by their printed names, hidden_us,
                   gaps (of the row that computes most: row, and µs launch-bound, sync-bound, dependency-bound, no work)
-  critical_path   operator, kind, path_us, total_us, tasks
+  critical_path   operator, kind, path_us, total_us, tasks (on the path)
+  operators       likewise of all operators, by total_us
   collectives     name, part, group, rank, calls, size_bytes, us, waiting_us
   waits           rank, waited_for (rank), us: in the collectives that several traced ranks share
 moved             operator, kind, how (joined, left, longer, shorter), before_us, after_us
@@ -27,6 +28,7 @@ from typing import Any
 
 from predictor.replay.answer import ReplayAnswer, Replayed, measured
 from predictor.replay.collectives import collective_totals, waits_between
+from predictor.replay.critical import PathShare
 from predictor.replay.text import bottleneck
 from predictor.replay.traced_step import TracedStep
 
@@ -92,16 +94,6 @@ def _ranks(replay: Replayed) -> list[dict[str, object]]:
 
 def _replayed(replay: Replayed) -> dict[str, object]:
     low_us, high_us = replay.bounds_us or (None, None)
-    path = [
-        {
-            "operator": share.operator,
-            "kind": share.kind,
-            "path_us": share.path_us,
-            "total_us": share.total_us,
-            "tasks": share.calls,
-        }
-        for share in replay.path
-    ]
     return {
         "step_us": replay.step_us,
         "low_us": low_us,
@@ -109,7 +101,21 @@ def _replayed(replay: Replayed) -> dict[str, object]:
         "source": replay.source.label,
         "critical_rank": replay.step.ranks[replay.critical_rank].rank,
         "ranks": _ranks(replay),
-        "critical_path": path,
+        "critical_path": _shares(replay.path),
+        "operators": _shares(replay.operators),
         "collectives": [total._asdict() for total in collective_totals(replay.step, replay.replay.spans)],
         "waits": [wait._asdict() for wait in waits_between(replay.step, replay.replay.spans)],
     }
+
+
+def _shares(shares: Sequence[PathShare]) -> list[dict[str, object]]:
+    return [
+        {
+            "operator": share.operator,
+            "kind": share.kind,
+            "path_us": share.path_us,
+            "total_us": share.total_us,
+            "tasks": share.calls,
+        }
+        for share in shares
+    ]

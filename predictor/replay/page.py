@@ -11,11 +11,13 @@ from predictor.replay.collectives import collective_totals
 from predictor.replay.picture import COLOURS, picture_rows, timeline
 from predictor.replay.text import (
     COLLECTIVE_HEAD,
+    OPERATOR_HEAD,
     PATH_HEAD,
     bottleneck,
     changed_words,
     collective_cells,
     gap_words,
+    operator_cells,
     path_cells,
     shown_parts,
     wait_lines,
@@ -42,6 +44,7 @@ def page(answer: ReplayAnswer) -> str:
             f"<p>{escape(bottleneck(answer))} {escape(gap_words(shown))}</p>",
         ),
         _section("Critical path", _path(shown)),
+        _section("Operators of a rank", _operators(shown)),
         _section("What moved on the critical path", _moves(answer)) if answer.after is not None else "",
         _collectives(shown),
         _section("To know before trusting it", _listed([*answer.notes, *_change_notes(answer)])),
@@ -143,6 +146,11 @@ def _bars(answer: ReplayAnswer, as_measured: Replayed) -> list[str]:
 def _path(shown: Replayed) -> str:
     rows = [[share.operator, *path_cells(share, shown.step_us)] for share in shown.path[:LISTED]]
     return _table(["operator", *PATH_HEAD], rows)
+
+
+def _operators(shown: Replayed) -> str:
+    rows = [[share.operator, *operator_cells(share, shown.step_us)] for share in shown.operators[:LISTED]]
+    return _table(["operator", *OPERATOR_HEAD], rows)
 
 
 def _moves(answer: ReplayAnswer) -> str:

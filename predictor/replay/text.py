@@ -34,6 +34,7 @@ def render(answer: ReplayAnswer, width: int = 100, top: int = TOP) -> str:
     if answer.after is not None:
         lines += ["", *_moves(answer, top, width)]
     lines += _collectives(answer.shown, top)
+    lines += ["", *_operators(answer.shown, top, width)]
     return "\n".join([*lines, *wrapped([f"Note: {note}" for note in answer.notes], width, 6)])
 
 
@@ -232,6 +233,23 @@ def _path(answer: ReplayAnswer, top: int, width: int) -> list[str]:
     if rest:
         lines.append(f"  and {len(rest)} more, {sum(share.path_us for share in rest) / 1e3:,.3f} ms")
     return lines
+
+
+OPERATOR_HEAD = ["kind", "ms in all", "of step", "ms on the path"]
+
+
+def operator_cells(share: PathShare, step_us: float) -> list[str]:
+    """Return the cells of a row of operators."""
+    total = [f"{share.total_us / 1e3:,.3f}", f"{share.total_us / step_us:.1%}"]
+    return [share.kind, *total, in_ms(share.path_us, 0.0)]
+
+
+def _operators(shown: Replayed, top: int, width: int) -> list[str]:
+    """Return the operators with the most time in all, on the path or not."""
+    listed = shown.operators[:top]
+    labels = ["Operators of a rank", *(f"  {share.operator}" for share in listed)]
+    rows = [OPERATOR_HEAD, *(operator_cells(share, shown.step_us) for share in listed)]
+    return _columns(labels, list(zip(*rows, strict=True)), width)
 
 
 def _moves(answer: ReplayAnswer, top: int, width: int) -> list[str]:

@@ -17,6 +17,7 @@ from predictor.report.page.charts import Bar, Point, bars, scatter
 from predictor.step.breakdown import answers, stage_parts
 from predictor.step.prediction import predict
 from predictor.step.spans import step_trace
+from predictor.traces.execution_trace import read_execution_trace
 from tests.unit.examples import full_form, short_form, write
 
 EMPTY = {"meta", "br", "img", "hr", "line", "rect", "circle", "path", "use"}
@@ -96,6 +97,18 @@ def test_trace_and_picture_end_with_the_step(name: str, tmp_path: Path) -> None:
     ElementTree.fromstring(picture.read_text(encoding="utf-8"))
 
 
+def test_timeline_writes_chakra_traces_of_every_stage_and_replica(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, folder = write(CONFIGS["pipeline"], tmp_path / "c.yml"), tmp_path / "chakra"
+    assert main(["timeline", str(path), "--chakra", str(folder)]) == 0
+    layout = prepare(*read_config(path)).run.layout
+    ranks = layout.pipeline_parallel_size * layout.gradient_ranks
+    assert f"Chakra traces of {ranks} ranks" in capsys.readouterr().out
+    for rank in range(ranks):
+        assert read_execution_trace(folder / f"step.{rank}.et").nodes
+
+
 @pytest.mark.parametrize("name", CONFIGS)
 def test_slots_of_a_trace_add_up_to_the_breakdown(name: str, tmp_path: Path) -> None:
     loaded = prepare(*read_config(write(CONFIGS[name], tmp_path / "c.yml")))
@@ -119,6 +132,7 @@ def test_files_that_cannot_be_written_are_one_line(tmp_path: Path, capsys: pytes
     for command in (
         ["report", str(path), "--out", absent],
         ["timeline", str(path), "--trace", absent],
+        ["timeline", str(path), "--chakra", str(path)],
         ["timeline", str(path)],
     ):
         assert main(command) == 2

@@ -61,6 +61,14 @@ def test_the_critical_path_adds_up_and_names_operators() -> None:
     assert latency == {"aten::addmm": 2.0, "Optimizer.step#Adam.step": 2.0}
 
 
+def test_operators_are_listed_by_their_time_in_all() -> None:
+    shown = answer().before.operators
+    assert [share.total_us for share in shown] == sorted((share.total_us for share in shown), reverse=True)
+    hidden = next(share for share in shown if (share.operator, share.kind) == ("aten::gelu", "host"))
+    assert (hidden.total_us, hidden.path_us, hidden.calls) == (10.0, 0.0, 0)
+    assert re.search(r"aten::gelu +host +0\.010 +4\.0% +-", render(answer(), top=20))
+
+
 def test_what_moved_adds_up_to_the_difference() -> None:
     told = answer("kernel:gemm_backward=remove", "communication*=0")
     assert told.after is not None
