@@ -1,18 +1,28 @@
 #!/usr/bin/env bash
-# Record traces of the four models on two ranks of this machine's CPU, in fp32 and bf16, and what their operators and
-# casts cost here.
-#   bash record_samples.sh              small models, as they come with the package, into the current folder
-#   bash record_samples.sh --full DIR   whole models (minutes, and memory for each rank)
+# Record traces of VGG16, ResNet-50, BERT and RoBERTa on two ranks of this machine's CPU, in fp32 and bf16, and what their
+# operators and casts cost here.
+#   bash record_samples.sh DIR          whole models (minutes, and memory for each rank)
+#   bash record_samples.sh --small DIR  small models
+#   bash record_samples.sh --samples    small models, as they come with the package, beside this script
 # The interpreter is $PYTHON, or python3; it needs torch and transformers.
 set -euo pipefail
 
-full=""
-if [ "${1:-}" = "--full" ]; then full=yes; shift; fi
-root="${1:-.}"
+here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 python="${PYTHON:-python3}"
+small=""
+root="${1:?usage: bash record_samples.sh [--small] DIR, or --samples}"
+if [ "$root" = "--small" ]; then
+    small=yes
+    root="${2:?usage: bash record_samples.sh --small DIR}"
+elif [ "$root" = "--samples" ]; then
+    small=yes
+    root="$here"
+fi
+costs="$root/tmp_data/casting_cost"
+[ "$root" != "$here" ] || costs="$here/casting_cost"
 
 sizes() {
-    [ -z "$full" ] || return 0
+    [ -n "$small" ] || return 0
     case "$1" in
         vgg16) echo --image 32 --width 16 ;;
         resnet50) echo --image 64 --width 16 --layers 1 ;;
@@ -21,21 +31,22 @@ sizes() {
     esac
 }
 
-mkdir -p "$root/casting_cost"
+mkdir -p "$costs"
 for model in vgg16 resnet50 bert roberta; do
     for precision in fp32 bf16; do
         # shellcheck disable=SC2046 # sizes are words
-        "$python" -m microbench trace "$model" --precision "$precision" $(sizes "$model") --steps 5 --keep median --device cpu \
-            --out "$root/traces" --input "$root/input_data"
+        "$python" -m microbench trace "$model" --precision "$precision" $(sizes "$model") --steps 1 --warm-up 4 \
+            --device cpu --out "$root/traces" --input "$root/input_data"
     done
     rm "$root/traces/$model/bf16/execution-0.json.gz" # its operators are those of fp32, and casts
     "$python" -m microbench traced "$root/traces/$model/fp32/rank-0.json.gz" --precision fp32 bf16 --device cpu \
-        --out "$root/casting_cost/$model.json"
+        --out "$costs/$model.json"
 done
-"$python" -m microbench casts --device cpu --largest 22 --out "$root/casting_cost/casts.json"
+"$python" -m microbench casts --device cpu --largest 22 --out "$costs/casts.json"
+[ "$root" = "$here" ] || exit 0
 
-# One table of costs, without the name of this machine.
-"$python" - "$root/casting_cost" <<'END'
+# One table of costs, and nothing that names this machine.
+"$python" - "$costs" <<'END'
 import sys
 from pathlib import Path
 
