@@ -63,11 +63,14 @@ format: $(TEST_READY) ## rewrite the code in the project's format
 	$(TEST) -m ruff check --fix .
 	.venv/test/bin/snakefmt Snakefile
 
-bench: $(TEST_READY) $(WORKFLOW_READY) ## how fast predicting, fitting and grids are, how exact measuring is; what the trainer costs
+bench: $(TEST_READY) $(WORKFLOW_READY) ## how fast predicting, fitting, grids and traces are, how exact measuring is; what the trainer costs
 	$(TEST) -m tests.bench
 	$(TEST) -m tests.launch.bench_grids
+	$(TEST) -m tests.bench_plans
+	$(TEST) -m tests.bench_traces
 	$(WORKFLOW) -m tests.bench_profile
 	$(WORKFLOW) -m tests.bench_trainer
+	$(WORKFLOW) -m tests.bench_replay
 	$(WORKFLOW) -m tests.llm_trainer.bench_model
 	$(WORKFLOW) -m tests.llm_trainer.bench_learning
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from predictor.precision.operator_config import OperatorConfig
 from predictor.traces.execution_trace import NO_NODE, ExecutionNode, ExecutionTrace
 
+COPIES = frozenset({"aten::contiguous", "aten::cat", "aten::constant_pad_nd"})
 NOT_FORWARD = ("autograd::", "Optimizer.", "torch::autograd::", "record_param_comms", "gloo:", "nccl:")
 
 
@@ -19,11 +20,13 @@ class Call(NamedTuple):
         name: of the operator.
         activations: shapes of its inputs that are no weights; None where the trace has no shapes.
         output_numel: elements of its output; 0 where unknown.
+        is_product: it multiplies by weights or activations.
     """
 
     name: str
     activations: tuple[tuple[int, ...], ...] | None
     output_numel: int
+    is_product: bool = False
 
 
 class Flow(NamedTuple):
@@ -93,30 +96,54 @@ def _calls(trace: ExecutionTrace, config: OperatorConfig) -> Iterator[ExecutionN
 
 
 def guessed_flow(calls: Sequence[Call]) -> tuple[list[Flow], int]:
-    """Return a dataflow guessed from sizes: each input is the latest output of as many elements, else the last output.
+    """Return a dataflow guessed from sizes.
 
-    What reads only integers, as an embedding does, reads no operator. Calls on one input, such as query, key and value,
-    are guessed to be a chain where their outputs have the size of their input. Without shapes all calls are a chain.
+    An input is an earlier output of as many elements: the first input the latest of them. Further inputs are the latest
+    that nothing read yet, otherwise the latest that is no product or copy, as a residual connection is. A product right
+    after one that reads as much, such as key after query, reads the same; two without anything between them are rare.
+    What reads only integers, as an embedding does, reads no operator. Without shapes all calls are a chain.
 
     Returns:
         The flows, and how many inputs had the size of no earlier output.
     """
     flows: dict[tuple[int, int], int] = {}
+    first_of: dict[int, int] = {}  # producer of a call's first input
+    was_read: set[int] = set()
     unknown = 0
     for at, call in enumerate(calls):
-        used: set[int] = set()
         if call.activations is None:
             if at:
                 flows[at - 1, at] = calls[at - 1].output_numel
             continue
-        for number, shape in enumerate(call.activations):
+        used: list[int] = []
+        for shape in call.activations:
             numel = prod(shape)
-            fitting = (back for back in range(at - 1, -1, -1) if calls[back].output_numel == numel and back not in used)
-            producer = next(fitting, None)
+            producer = None
+            if not used and at and _reads_the_same(calls[at - 1], call):
+                producer = first_of.get(at - 1)
+            if producer is None:
+                producer = _likely(calls, at, numel, used, was_read)
             if producer is None:
                 unknown += 1
-                producer = at - 1 if number == 0 and at else None
+                producer = at - 1 if not used and at else None
             if producer is not None:
-                used.add(producer)
+                used.append(producer)
                 flows[producer, at] = numel
+        was_read.update(used)
+        if used:
+            first_of[at] = used[0]
     return [Flow(*pair, numel) for pair, numel in sorted(flows.items())], unknown
+
+
+def _reads_the_same(before: Call, call: Call) -> bool:
+    return before.is_product and call.is_product and before.activations == call.activations
+
+
+def _likely(calls: Sequence[Call], at: int, numel: int, used: Sequence[int], was_read: set[int]) -> int | None:
+    """Return the earlier call whose output an input most likely is."""
+    fitting = [back for back in range(at - 1, -1, -1) if calls[back].output_numel == numel and back not in used]
+    if not used or not fitting:
+        return fitting[0] if fitting else None
+    unread = (back for back in fitting if back not in was_read)
+    residual = (back for back in fitting if not calls[back].is_product and calls[back].name not in COPIES)
+    return next(unread, next(residual, fitting[0]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
+from itertools import repeat
 from math import prod
 from typing import NamedTuple
 
@@ -14,7 +15,7 @@ from predictor.precision.nesting import Inside
 from predictor.precision.operator_config import OperatorConfig, own_operators
 from predictor.precision.operator_graph import OperatorGraph, OperatorNode, Precision, Tensor
 from predictor.precision.rules import widest
-from predictor.precision.work_of_shapes import output_numel
+from predictor.precision.work_of_shapes import MULTIPLIES, output_numel
 from predictor.traces.execution_trace import ExecutionTrace
 from predictor.traces.local_graph import NO_OPERATOR, LocalGraph, TracedOperator
 
@@ -25,6 +26,7 @@ DTYPES = {
     "c10::Float8_e4m3fn": Precision.FP8,
     "c10::Float8_e5m2": Precision.FP8,
 }
+LISTS = ("TensorList", "GenericList")
 PRECISIONS = (Precision.FP32, Precision.FP16, Precision.BF16, Precision.INT8)
 ENOUGH_IN_COMMON = 0.9  # of a step's calls, to take the dataflow of an execution trace for theirs
 
@@ -54,7 +56,7 @@ def operator_graph(
     operators = [local.operators[position] for position in positions]
     if recorded is not None:
         operators = [_with_shapes(operator, recorded, number) for number, operator in enumerate(operators)]
-    calls = [_call(operators, number, config) for number in range(len(operators))]
+    calls = list(map(_call, operators, _readers(operators), repeat(config)))
     flows, outputs, facts = _flows(calls, recorded)
     depths = [0] * len(calls)
     for producer, consumer, _ in flows:
@@ -140,14 +142,25 @@ def _with_shapes(operator: TracedOperator, recorded: _Recorded, number: int) -> 
     return operator._replace(shapes=call.shapes, dtypes=call.dtypes)
 
 
-def _call(operators: Sequence[TracedOperator], number: int, config: OperatorConfig) -> Call:
-    operator = operators[number]
+def _readers(operators: Sequence[TracedOperator]) -> list[TracedOperator | None]:
+    """Return, for each operator, the next one that has shapes."""
+    readers: list[TracedOperator | None] = []
+    reader: TracedOperator | None = None
+    for operator in reversed(operators):
+        readers.append(reader)
+        reader = operator if any(operator.shapes) else reader
+    return readers[::-1]
+
+
+def _call(operator: TracedOperator, reader: TracedOperator | None, config: OperatorConfig) -> Call:
+    if any(operator.dtypes) and not set(operator.dtypes) & {*DTYPES, "double", *LISTS}:
+        return Call(operator.name, (), 0)  # of integers
     kind = config.of(config.work, operator.name)
     outputs = output_numel(kind, operator.shapes) if kind is not None else 0
-    if not outputs and number + 1 < len(operators):
-        outputs = _read_next(operator, operators[number + 1])
+    if not outputs and reader is not None:
+        outputs = _read_next(operator, reader)
     read = tuple(operator.shapes[at] for at in _activations(operator, config))
-    return Call(operator.name, read if any(operator.shapes) else None, outputs)
+    return Call(operator.name, read if any(operator.shapes) else None, outputs, kind in MULTIPLIES)
 
 
 def _read_next(operator: TracedOperator, reader: TracedOperator) -> int:

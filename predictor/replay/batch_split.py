@@ -55,7 +55,7 @@ class Balance:
         times: of the ranks.
         even: samples of each rank, as equal as can be.
         split: samples of each rank that make the largest local time least.
-        before: replay of the even split.
+        before: replay of the even split, the ranks starting together: a late start of the traced step is no split's.
         after: replay of the balanced one.
     """
 
@@ -105,6 +105,7 @@ def balance(
             mixed_graph(
                 [_resized(*rank) for rank in zip(places, known, samples, counts, strict=True)],
                 collective_us,
+                keeps_starts=False,
             )
         )
         for counts in (even, split)

@@ -105,10 +105,13 @@ def _is_one_job(one: LocalGraph, other: LocalGraph) -> bool:
     return is_same_time and one.world_size == other.world_size > 1 and one.rank != other.rank
 
 
-def mixed_graph(places: Sequence[Place], collective_us: CollectiveTime = ring_traffic) -> GlobalGraph:
+def mixed_graph(
+    places: Sequence[Place], collective_us: CollectiveTime = ring_traffic, keeps_starts: bool = True
+) -> GlobalGraph:
     """Return the graph of a data-parallel job, one rank for each place.
 
-    Places that are all ranks of one measured job keep its clocks and transfers. Otherwise the ranks start together.
+    Places that are all ranks of one measured job keep its clocks and transfers, and with ``keeps_starts`` a rank that
+    began its step later than the others does so again. Otherwise the ranks start together.
     A collective's transfer takes as long as in the slowest of the measured jobs, each without its waiting, times what
     ``collective_us`` says for the mixed ranks over what it says for the measured ones. Collectives of groups that do
     not hold all ranks of a measured job keep their measured time.
@@ -119,7 +122,8 @@ def mixed_graph(places: Sequence[Place], collective_us: CollectiveTime = ring_tr
     if not places:
         raise RecordError("a mixed job has no ranks; give each of its ranks a trace")
     job = places[0].job
-    if all(place.job is job for place in places) and [p.rank for p in places] == [rank.rank for rank in job.ranks]:
+    is_measured = keeps_starts and all(place.job is job for place in places)
+    if is_measured and [p.rank for p in places] == [rank.rank for rank in job.ranks]:
         return with_locals(job, [place.local() for place in places])
     locals_ = [_renumbered(place.local(), rank, len(places)) for rank, place in enumerate(places)]
     calls, notes = match_collectives(locals_, sizes_agree=False)

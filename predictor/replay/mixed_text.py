@@ -61,7 +61,8 @@ def _waits(answer: MixedAnswer) -> Iterator[str]:
 
 def _split(balance: Balance) -> Iterator[str]:
     ratio = balance.after.step_us / balance.before.step_us
-    yield f"Split of {sum(balance.split)} samples: {duration(balance.after.step_us)}, {ratio:.3g} × the even split's"
+    title = f"Split of {sum(balance.split)} samples: {duration(balance.after.step_us)}, {ratio:.3g} × the even split's"
+    yield f"{title}; ranks start together"
     yield f"rank{'even':>9}{'split':>9}{'fixed':>12}{'per sample':>12}{'local':>12}"
     rows = zip(balance.even, balance.split, balance.times, strict=True)
     for rank, (even, split, time) in enumerate(list(rows)[:MOST_RANKS]):

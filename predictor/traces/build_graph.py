@@ -10,6 +10,16 @@ time of a step, all in µs:
 - ``carried_us``: how long the GPU, or a thread of gloo, still ran what earlier steps had launched.
 - ``period_us``: the time of a step among many: the host's, or the GPU's from ``carried_us`` to ``gpu_end_us`` where
   that is longer. Where a GPU lags behind its host this is less than ``step_us``.
+
+They also count what is not explained:
+
+- ``unexplained_gpu_starts``: late for no visible reason, by ``unexplained_gpu_us`` in all;
+- ``contended_gpu_starts``: late while another stream had the GPU;
+- ``inferred_events``: a stream waited for another one, by their times alone;
+- ``unexplained_wakes``: a thread began to work and no other one stopped just then;
+- ``waits_for_unknown``: calls that wait for events that the trace does not show;
+- ``started_before_launch``: the clocks of host and GPU disagree;
+- ``unlaunched_gpu_tasks``: nothing is known to have launched them.
 """
 
 from __future__ import annotations
@@ -138,7 +148,7 @@ def _facts(
         "notes": list(trace.notes),
         "host_us": host_us,
         "gpu_end_us": gpu_end_us,
-        "carried_us": round(carried_us, 3),
+        "carried_us": carried_us,
         "period_us": max(host_us, round(gpu_end_us - carried_us, 3)),
         "unexplained_gpu_starts": edges.unexplained,
         "unexplained_gpu_us": round(edges.unexplained_us, 3),
@@ -146,6 +156,9 @@ def _facts(
         "inferred_events": edges.inferred,
         "unexplained_wakes": synchronization.late_wakes,
         "waits_for_unknown": synchronization.unknown,
+        "started_before_launch": sum(
+            trace.events[after].start_us < trace.events[before].start_us for after, before in step.launched_by.items()
+        ),
         "unlaunched_gpu_tasks": sum(
             position not in step.launched_by for positions in step.gpu.values() for position in positions
         ),

@@ -98,7 +98,7 @@ def _take_started(step: StepEvents, events: Sequence[TraceEvent], position: int,
         return
     if given_us < step.start_us:
         if event.end_us > step.start_us:
-            carried = event.end_us - step.start_us
+            carried = round(event.end_us - step.start_us, 3)
             step.carried_us[event.row] = max(carried, step.carried_us.get(event.row, 0.0))
         return
     rows = step.gpu if event.category in ON_GPU else step.workers

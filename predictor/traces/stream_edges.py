@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from predictor.traces.drafts import ROOT, Drafts
 from predictor.traces.events import UNKNOWN, RankTrace
@@ -19,6 +20,22 @@ from predictor.traces.stream_waits import StreamWait
 from predictor.traces.streams import LATE_US, Latencies, Stream
 
 JUST_US = 10.0  # a task that began late waited for one of another stream that ended this shortly before
+
+
+class Cause(NamedTuple):
+    """What a task may have waited for.
+
+    Attributes:
+        end_us: when it had ended, or the launch was given.
+        task: draft.
+        kind: of the edge.
+        typical_us: what the GPU typically takes from then until the task starts.
+    """
+
+    end_us: float
+    task: int
+    kind: EdgeKind
+    typical_us: float
 
 
 @dataclass(slots=True)
@@ -64,22 +81,22 @@ def add_stream_edges(
     facts = StreamEdges()
     for row, stream in streams.items():
         lanes = {drafts.tasks[task].row for task in stream.tasks} | {row}
+        others = [other for other in streams if other != row]
         for task in stream.tasks:
-            draft = drafts.tasks[task]
-            causes: list[tuple[float, int, EdgeKind, float]] = []
+            causes = []
             before = _before(drafts, task, lanes)
             if before != ROOT:
-                causes.append((drafts.tasks[before].end_us, before, EdgeKind.ROW, latencies.next_us))
-            call = step.launched_by.get(draft.event, UNKNOWN)
+                causes.append(Cause(drafts.tasks[before].end_us, before, EdgeKind.ROW, latencies.next_us))
+            call = step.launched_by.get(drafts.tasks[task].event, UNKNOWN)
             if call != UNKNOWN:
                 launcher = drafts.last_by(trace.events[call].row, given[task])
-                causes.append((given[task], launcher, EdgeKind.LAUNCH, latencies.launch_us))
+                causes.append(Cause(given[task], launcher, EdgeKind.LAUNCH, latencies.launch_us))
             causes += [
-                (drafts.tasks[other].end_us, other, EdgeKind.EVENT, latencies.next_us)
+                Cause(drafts.tasks[other].end_us, other, EdgeKind.EVENT, latencies.next_us)
                 for other in awaited.get(task, ())
-                if drafts.tasks[other].end_us <= draft.start_us
+                if drafts.tasks[other].end_us <= drafts.tasks[task].start_us
             ]
-            _add(drafts, task, causes, [other for other in streams if other != row], latencies, facts)
+            _add(drafts, task, causes, others, latencies, facts)
     return facts
 
 
@@ -97,18 +114,18 @@ def _before(drafts: Drafts, task: int, lanes: Iterable[int]) -> int:
 def _add(
     drafts: Drafts,
     task: int,
-    causes: list[tuple[float, int, EdgeKind, float]],
+    causes: list[Cause],
     others: Iterable[int],
     latencies: Latencies,
     facts: StreamEdges,
 ) -> None:
     start = drafts.tasks[task].start_us
-    late = start - max((end + typical for end, _, _, typical in causes), default=0.0)
+    late = start - max((cause.end_us + cause.typical_us for cause in causes), default=0.0)
     if late > LATE_US:
         for row in others:
             before = drafts.last_by(row, start)
             if before != ROOT and start - drafts.tasks[before].end_us <= JUST_US:
-                causes.append((drafts.tasks[before].end_us, before, EdgeKind.EVENT, latencies.next_us))
+                causes.append(Cause(drafts.tasks[before].end_us, before, EdgeKind.EVENT, latencies.next_us))
                 late = 0.0
                 facts.inferred += 1
         if late and any(drafts.runs(row, start) for row in others):
@@ -119,7 +136,6 @@ def _add(
     if not causes:
         drafts.wait(task, ROOT, EdgeKind.ROW)
         return
-    cause = max(causes, key=lambda cause: cause[0] + cause[3])
-    for known in causes:
-        _, before, kind, typical = known
-        drafts.wait(task, before, kind, None if known is cause else typical)
+    last = max(causes, key=lambda cause: cause.end_us + cause.typical_us)
+    for cause in causes:
+        drafts.wait(task, cause.task, cause.kind, None if cause is last else cause.typical_us)

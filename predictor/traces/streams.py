@@ -75,7 +75,7 @@ def add_streams(drafts: Drafts, trace: RankTrace, step: StepEvents, lanes: dict[
     for row, positions in sorted(step.gpu.items()):
         carried = step.carried_us.get(row, 0.0)
         if carried:
-            drafts.add(Draft(CARRIED, TaskKind.KERNEL, row, 0.0, round(carried, 3)))
+            drafts.add(Draft(CARRIED, TaskKind.KERNEL, row, 0.0, carried))
         ends = {row: carried}
         tasks = []
         for position in positions:

@@ -47,7 +47,7 @@ def add_workers(drafts: Drafts, trace: RankTrace, step: StepEvents) -> list[int]
     for row in sorted({*step.workers, *step.carried_us}):
         carried = step.carried_us.get(row, 0.0)
         if carried and not trace.rows[row].is_gpu:
-            drafts.add(Draft(CARRIED, TaskKind.COLLECTIVE, row, 0.0, round(carried, 3)))
+            drafts.add(Draft(CARRIED, TaskKind.COLLECTIVE, row, 0.0, carried))
         end = carried
         for position in step.workers.get(row, ()):
             event = trace.events[position]

@@ -102,6 +102,33 @@ def test_a_flow_is_guessed_from_sizes_or_the_order() -> None:
     assert [(flow.producer, flow.consumer) for flow in blind] == [(0, 1)]
 
 
+def test_attention_and_a_residual_connection_are_guessed() -> None:
+    whole, product = ((4,),), True
+    calls = [
+        Call("norm", whole, 4),
+        *(Call(name, whole, 4, product) for name in ("query", "key", "value")),
+        Call("attention", whole * 3, 4, product),
+        Call("aten::contiguous", whole, 4),
+        Call("output", whole, 4, product),
+        Call("dropout", whole, 4),
+        Call("add", whole * 2, 4),
+    ]
+    flows, unknown = guessed_flow(calls)
+    assert [(flow.producer, flow.consumer) for flow in flows] == [
+        (0, 1), (0, 2), (0, 3), (0, 8), (1, 4), (2, 4), (3, 4), (4, 5), (5, 6), (6, 7), (7, 8),
+    ]  # fmt: skip
+    assert unknown == 1
+
+
+def test_operators_of_integers_take_no_part_in_the_flow() -> None:
+    drawing = StepDrawing()
+    drawing.add("aten::conv2d", 5.0, ((2, 3, 8, 8), (4, 3, 3, 3)))
+    drawing.add("aten::add_", 1.0, ((), ()), ("long int", "long int"))
+    drawing.add("aten::batch_norm", 5.0, ((2, 4, 8, 8), (4,), (4,)))
+    graph = operator_graph(drawing.local())
+    assert edges(graph) == [("aten::conv2d.0", "aten::batch_norm.0", 512)]
+
+
 def test_backward_operators_without_a_tie_are_tied_by_the_names_of_the_configuration() -> None:
     drawing = StepDrawing()
     for _ in range(2):

@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 import shutil
+from glob import glob
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("line", LINES)
 def test_every_line_runs_as_written(line: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(shlex.split(line)) == 0, capsys.readouterr().err
+    words = [path for word in shlex.split(line) for path in sorted(glob(word)) or [word]]  # as a shell does
+    assert main(words) == 0, capsys.readouterr().err
     told = capsys.readouterr().out
     if "--json" in line:
         document = json.loads(told)
