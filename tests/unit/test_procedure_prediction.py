@@ -189,6 +189,21 @@ def test_the_comparison_has_every_pair_of_traces(root: Path, capsys: pytest.Capt
     assert "unchanged replay: median error 0.0%, largest 0.0%, 2 of 2 predicted" in out
 
 
+def test_a_trace_that_cannot_be_tracked_is_left_out_of_the_comparison(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (root / "traces" / "bert" / "damaged.json").write_text('{"traceEvents": []}')
+    (root / "traces" / "bert" / "bf16_comm_t4.json").unlink()
+    code, out, err = ask(comparison, capsys, root, "--model_name", "bert")
+    assert code == 0, err
+    assert "1 of 1 predicted" in out
+    assert "left out: bert, damaged: " in out
+    (root / "traces" / "bert" / "fp32_comm_t4.json").unlink()
+    code, out, err = ask(comparison, capsys, root, "--model_name", "bert")
+    assert (code, out) == (1, "")
+    assert "left out: bert, damaged: " in err
+
+
 def test_without_traces_the_command_that_records_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = ask(comparison, capsys, tmp_path, "--model_name", "gpt2")
     assert (code, out) == (1, "")

@@ -17,6 +17,7 @@ from predictor.replay.procedure.kernels import add_config, config_of
 from predictor.replay.procedure.opened import count_steps
 from predictor.replay.procedure.predicted import JobTrace, Prediction, open_job, predict_job
 from predictor.report.text import duration
+from predictor.timeline.graph import GraphError
 
 BY_ITS_OPERATORS = "its operators"
 
@@ -62,8 +63,7 @@ def answer(arguments: argparse.Namespace) -> str:
     """Return the table of all comparisons.
 
     Raises:
-        UnansweredError: nothing is recorded.
-        ConfigError: a trace has no such step, or it cannot be tracked.
+        UnansweredError: nothing is recorded, or nothing of it can be tracked.
     """
     folders, config = folders_of(arguments), config_of(folders_of(arguments), arguments)
     models = folders.models() if arguments.model_name is None else [arguments.model_name]
@@ -71,13 +71,18 @@ def answer(arguments: argparse.Namespace) -> str:
     if not models:
         raise UnansweredError(f"no traces are recorded below {folders.root / 'traces'}; {RECORD} records a model's")
     rows: list[Row] = []
+    left_out: list[str] = []
     for model in models:
-        traces = {
-            name: list(_steps(folders, model, name, arguments.target_trace_idx, config))
-            for name in folders.trace_names(model)
-        }
-        rows += [_row(by, of) for by in traces.values() for of in traces.values()]
-    return "\n".join(_text(rows))
+        traces = []
+        for name in folders.trace_names(model):
+            try:
+                traces.append(list(_steps(folders, model, name, arguments.target_trace_idx, config)))
+            except (ConfigError, GraphError) as error:
+                left_out.append(f"left out: {model}, {name}: {' '.join(str(error).split())}")
+        rows += [_row(by, of) for by in traces for of in traces]
+    if not rows:
+        raise UnansweredError("; ".join(left_out))
+    return "\n".join([*_text(rows), *left_out])
 
 
 def _steps(folders: Folders, model: str, name: str, index: int | None, config: OperatorConfig) -> Iterator[JobTrace]:
