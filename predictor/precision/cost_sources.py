@@ -93,7 +93,7 @@ class MeasuredSource:
     def cost(self, node: OperatorNode, precision: Precision, step_pass: Pass, traced_us: float) -> Cost | None:
         """Return the measured time; with the traced precision in the table too, the traced time changed as theirs.
 
-        What a trace adds to both precisions is work of its own on a CPU, whose cores also run the collectives: it stays
+        What a trace adds to a backward pass on a CPU is other work, since its cores also run the collectives: it stays
         as it is, and the difference of both measured times is what changes. Elsewhere, and where the trace has the
         shorter time, the ratio of both does.
         """
@@ -103,7 +103,7 @@ class MeasuredSource:
         if there is None or here is None or here.us <= 0.0 or traced_us <= 0.0:
             return there
         beside_us = traced_us - here.us
-        if self._on_cpu and beside_us > 0.0:
+        if self._on_cpu and step_pass == "backward" and beside_us > 0.0:
             return Cost(there.us + beside_us, there.low_us + beside_us, there.high_us + beside_us, Source.MEASURED)
         return Cost(
             traced_us * there.us / here.us,

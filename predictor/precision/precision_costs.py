@@ -5,7 +5,7 @@ knows it answers:
 
 trace       the same operator, by name and shapes, in a trace in that precision
 measured    a table of ``microbench traced``; where the table has the traced precision too, the traced time changes
-            by the ratio of both rows or, on a CPU whose cores run collectives too, by their difference
+            by the ratio of both rows or, backward on a CPU whose cores run collectives too, by their difference
 regressors  published regressors of matrix products, as a ratio between precisions
 physics     max(FLOP ÷ peak, bytes ÷ bandwidth) of the shapes, as a ratio between precisions
 """

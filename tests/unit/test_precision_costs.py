@@ -89,8 +89,7 @@ def test_a_trace_of_other_shapes_does_not_answer() -> None:
 
 def test_a_table_with_both_precisions_scales_the_traced_time() -> None:
     node = linear()
-    operators = [row(FP16, 9.0, 10.0, 11.0), row(FP32, 20.0, 20.0, 20.0)]
-    measured = table(operators=operators, device_kind="cuda")
+    measured = table(operators=[row(FP16, 9.0, 10.0, 11.0), row(FP32, 20.0, 20.0, 20.0)])
     answer = PrecisionCosts(times(node, 30.0), measured=measured).look_up(node, FP16, "forward")
     assert (answer.cost.us, answer.origin) == (15.0, Origin.MEASURED)
     assert answer.cost.low_us < 15.0 < answer.cost.high_us
@@ -98,12 +97,16 @@ def test_a_table_with_both_precisions_scales_the_traced_time() -> None:
     assert alone.forward(node, FP16).us == 9.0
 
 
-@pytest.mark.parametrize(("traced_us", "expected_us"), [(30.0, 20.0), (20.0, 10.0), (16.0, 8.0)])
-def test_what_a_cpu_ran_beside_an_operator_stays(traced_us: float, expected_us: float) -> None:
+@pytest.mark.parametrize(
+    ("device_kind", "traced_us", "expected_us"),
+    [("cpu", 30.0, 20.0), ("cpu", 20.0, 10.0), ("cpu", 16.0, 8.0), ("cuda", 30.0, 15.0)],
+)
+def test_what_a_cpu_ran_beside_a_backward_stays(device_kind: str, traced_us: float, expected_us: float) -> None:
     node = linear()
-    measured = table(operators=[row(FP16, 10.0), row(FP32, 20.0)], device_kind="cpu")
-    costs = PrecisionCosts(times(node, traced_us), measured=measured)
-    assert costs.forward(node, FP16).us == pytest.approx(expected_us)
+    rows = [row(precision, us, step_pass="backward") for precision, us in ((FP16, 10.0), (FP32, 20.0))]
+    measured = table(operators=rows, device_kind=device_kind)
+    costs = PrecisionCosts(times(node, 1.0, traced_us), measured=measured)
+    assert costs.backward(node, FP16).us == pytest.approx(expected_us)
 
 
 def test_of_rows_with_other_types_of_inputs_the_first_answers() -> None:

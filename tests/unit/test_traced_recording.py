@@ -59,6 +59,22 @@ def test_a_slim_trace_has_its_steps_and_nothing_else() -> None:
     assert step_us(slim) == (10.0, 11.0)
 
 
+@pytest.mark.parametrize(
+    ("shapes", "strides", "is_kept"),
+    [
+        ([[2, 3], []], [[3, 1], []], False),
+        ([[2, 1, 3]], [[3, 99, 1]], False),
+        ([[2, 3]], [[1, 2]], True),
+        ([[[2, 3], [4]]], [[[3, 1], [1]]], False),
+        ([[[2, 3], [4]]], [[[1, 2], [1]]], True),
+    ],
+)
+def test_strides_are_kept_where_they_say_something(shapes: Any, strides: Any, is_kept: bool) -> None:
+    call = operator("aten::cat", 12.0, **{"Input Dims": shapes, "Input Strides": strides})
+    slim = slim_trace({"traceEvents": [mark(1, 10.0, 10.0), call]}, range(1))
+    assert ("Input Strides" in slim["traceEvents"][1]["args"]) is is_kept
+
+
 def test_a_trace_without_enough_steps_is_refused() -> None:
     with pytest.raises(MeasureError, match="recorded 3 whole steps; 4 were asked for"):
         slim_trace(WHOLE, range(4))

@@ -38,7 +38,7 @@ SIZES: dict[str, dict[str, Any]] = {
     "bert": {"batch": 12, "sequence": 128, "layers": 2},
     "roberta": {"batch": 3, "sequence": 128, "layers": 2},
 }
-STEPS, WARM_UP = 3, 2
+STEPS, WARM_UP = 5, 2
 CAST_EXPONENTS = range(12, 25)
 
 
@@ -49,7 +49,8 @@ class Comparison:
     Attributes:
         traced_us: in the precision that the prediction starts from.
         measured_us: in the other precision.
-        unmeasured_share: of the traced step, in operators that could not be measured again.
+        operators: that compute in another precision.
+        casts: that the prediction inserts.
     """
 
     model: str

@@ -20,6 +20,7 @@ KEPT_FACTS = (
 )  # fmt: skip
 # Of an event: whether it is shown where, memory addresses and estimates of the profiler are left out.
 DROPPED_ARGS = frozenset({"Ev Idx", "Record function id", "Input type names", "queued", "warps per SM"})
+STRIDES = "Input Strides"
 PYTHON = "python_function"
 DIGITS = 3  # of microseconds: the profiler's clock counts nanoseconds
 
@@ -34,8 +35,26 @@ def _slim_event(event: dict[str, Any]) -> dict[str, Any]:
         if key in slim:
             slim[key] = round(float(slim[key]), DIGITS)
     if "args" in slim:
-        slim["args"] = {key: value for key, value in slim["args"].items() if key not in DROPPED_ARGS}
+        dropped = DROPPED_ARGS | {STRIDES} if _all_contiguous(slim["args"]) else DROPPED_ARGS
+        slim["args"] = {key: value for key, value in slim["args"].items() if key not in dropped}
     return slim
+
+
+def _all_contiguous(args: Mapping[str, Any]) -> bool:
+    """Return whether the strides of an operator's inputs say nothing beside their shapes."""
+    shapes, strides = args.get("Input Dims", ()), args.get(STRIDES, ())
+    return len(shapes) == len(strides) and all(map(_is_contiguous, shapes, strides))
+
+
+def _is_contiguous(shape: Any, strides: Any) -> bool:
+    if any(isinstance(size, list) for size in shape):
+        return all(map(_is_contiguous, shape, strides)) and len(shape) == len(strides)
+    step = 1
+    for size, stride in zip(reversed(shape), reversed(strides), strict=False):
+        if size != 1 and stride != step:
+            return False
+        step *= size
+    return len(shape) == len(strides)
 
 
 def step_marks(trace: Mapping[str, Any]) -> list[dict[str, Any]]:
