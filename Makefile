@@ -19,6 +19,7 @@ WORKFLOW_READY := .venv/workflow/$(READY)
 WORKFLOW := .venv/workflow/bin/python
 SMOKE := results/smoke
 VERIFY_OUT := results/verify
+TRACES := results/traces
 # Survey of a GPU: kit, Python with torch on the GPU machine, minutes, and results folders.
 GPU_KIT := gpu-kit
 GPU_PYTHON := python3
@@ -35,7 +36,7 @@ DATA_SHEETS := $(filter $(notdir $(wildcard regressors/*)), $(DATA_SHEET_SOURCES
 
 .DEFAULT_GOAL := help
 .PHONY: help predict test check check-profile format bench accuracy fit profile-smoke
-.PHONY: verify verify-gpu gpu-kit profile-gpu publish-gpu survey-emulated slurm-installed test-slurm test-launch clean
+.PHONY: verify verify-gpu traces precisions gpu-kit profile-gpu publish-gpu survey-emulated slurm-installed test-slurm test-launch clean
 .SUFFIXES:
 
 help: ## list the targets
@@ -55,7 +56,8 @@ check: $(TEST_READY) ## the Snakefile's formatting, then test; CI runs this and 
 	@$(MAKE) --no-print-directory test
 
 check-profile: $(WORKFLOW_READY) ## tests that need torch, MPI or Snakemake
-	$(WORKFLOW) -m pytest tests/unit/test_microbench_*.py tests/unit/test_collectives_*.py tests/workflow \
+	$(WORKFLOW) -m pytest tests/unit/test_microbench_*.py tests/unit/test_collectives_*.py tests/unit/test_traced_*.py \
+		tests/unit/test_global_graph_of_ddp.py tests/unit/test_execution_trace.py tests/unit/test_procedure_recorded.py tests/workflow \
 		tests/trainer tests/llm_trainer tests/launch/test_examples.py tests/launch/test_launch_document.py
 
 format: $(TEST_READY) ## rewrite the code in the project's format
@@ -101,6 +103,12 @@ verify: $(WORKFLOW_READY) ## measure this CPU, predict 20 small training runs on
 	$(WORKFLOW) -m fitting fit --system $(VERIFY_OUT)/system.yaml --measurements $(VERIFY_OUT) --out $(VERIFY_OUT)/published
 	$(WORKFLOW) -m predictor verify profiling/verify --system $(VERIFY_OUT)/published --out $(VERIFY_OUT)/runs \
 		--device cpu --steps 8 --report $(VERIFY_OUT)/report.html
+
+traces: $(WORKFLOW_READY) ## record the sample traces of four models again, whole ones: TRACES=folder
+	PYTHON="$(CURDIR)/$(WORKFLOW)" bash predictor/replay/record_samples.sh "$(TRACES)"
+
+precisions: $(WORKFLOW_READY) ## predict four models in another precision from one trace each, and trace them in it
+	$(WORKFLOW) -m microbench compare-precisions --device cpu --out results/precisions
 
 verify-gpu: $(WORKFLOW_READY) ## predict 8 training runs on this machine's GPU, run them, and compare: GPU_SYSTEM=published system
 	$(WORKFLOW) -m predictor verify profiling/verify_gpu --system "$(GPU_SYSTEM)" --out results/verify_gpu \

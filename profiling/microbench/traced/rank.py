@@ -89,6 +89,15 @@ def execution_trace(training: Training, settings: TraceSettings, path: Path) -> 
     observer.unregister_callback()
 
 
+def agreed(kept: range, settings: TraceSettings) -> range:
+    """Return the steps that the first rank keeps, so that all ranks keep the same."""
+    if settings.ranks == 1:
+        return kept
+    choice = [kept]
+    dist.broadcast_object_list(choice, src=0)
+    return choice[0]
+
+
 def record(settings: TraceSettings, folder: Path, rank: int) -> None:
     """Train and write this rank's files."""
     training = Training(settings, rank)
@@ -102,7 +111,7 @@ def record(settings: TraceSettings, folder: Path, rank: int) -> None:
     profiled_steps(training, settings, whole)
     trace: dict[str, Any] = json.loads(whole.read_bytes())
     whole.unlink()
-    kept = kept_steps(trace, settings.steps, settings.keep)
+    kept = agreed(kept_steps(trace, settings.steps, settings.keep), settings)
     slim = slim_trace(trace, kept)
     profiled = step_us(trace)[: settings.steps]
     times = StepTimes(rank=rank, kept=tuple(kept), unprofiled_us=unprofiled, profiled_us=profiled)
