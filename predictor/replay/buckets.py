@@ -15,7 +15,7 @@ from typing import NamedTuple
 from predictor.base.errors import ConfigError
 from predictor.costs.cost import Cost, Source
 from predictor.costs.published import PublishedSystem
-from predictor.replay.bucket_launches import BucketLaunches, bucket_launches
+from predictor.replay.bucket_launches import BucketLaunches, Readies, bucket_launches, readies_of
 from predictor.replay.collective_times import (
     CollectiveCosts,
     SystemCosts,
@@ -29,7 +29,7 @@ from predictor.replay.traced_step import ADDED, Role, TracedStep, product, waiti
 from predictor.replay.traffic import links_of, ratios_told
 from predictor.timeline.graph import GraphTask
 from predictor.traces.gradient_buckets import SIZE_TOLERANCE, gradient_bytes
-from predictor.traces.local_graph import LocalGraph, TaskKind, TracedOperator
+from predictor.traces.local_graph import TaskKind
 
 MIB = 2**20
 DEFAULT = "default"
@@ -74,16 +74,7 @@ def reductions(step: TracedStep, setting: Setting) -> list[TimedCollective]:
     return listed
 
 
-def _ready(local: LocalGraph, operator: TracedOperator, places: dict[int, int]) -> int | None:
-    """Return the position of the task that ends an operator's work; None where nothing of it ran."""
-    kinds = (TaskKind.KERNEL, TaskKind.COPY) if local.backend != "cpu" else (TaskKind.HOST,)
-    tasks = [task for task in operator.tasks if local.tasks[task].kind in kinds] or operator.tasks
-    if not tasks:
-        return None
-    return places[max(tasks, key=lambda task: local.tasks[task].start_us + local.tasks[task].duration_us)]
-
-
-def gradients_of(step: TracedStep, timed: TimedCollective, places: dict[int, int]) -> tuple[list[Gradient], bool]:
+def gradients_of(step: TracedStep, timed: TimedCollective, readies: Readies) -> tuple[list[Gradient], bool]:
     """Return the gradients of a collective in the order in which they become ready, and whether their sizes are known.
 
     Where their shapes do not add up to the bucket, it is shared evenly between them.
@@ -95,8 +86,8 @@ def gradients_of(step: TracedStep, timed: TimedCollective, places: dict[int, int
     known = all(sizes) and abs(sum(sizes) - whole) <= SIZE_TOLERANCE * whole
     if not known:
         sizes = [whole // len(operators)] * len(operators)
-    readies = [_ready(local, operator, places) for operator in operators]
-    numbered = zip(sizes, readies, timed.collective.gradients, strict=True)
+    tasks = [readies.of(operator) for operator in operators]
+    numbered = zip(sizes, tasks, timed.collective.gradients, strict=True)
     return [Gradient(size, ready, operator) for size, ready, operator in numbered if ready is not None], known
 
 
@@ -141,14 +132,14 @@ def change_buckets(step: TracedStep, setting: Setting, system: PublishedSystem |
     _, links = links_of(step, setting)
     costs_of: CollectiveCosts = links if system is None else SystemCosts(system)
     ratios = measured_over_predicted(old, costs_of)
-    places = step.places()
+    readies = readies_of(step)
     by_rank: list[list[Bucket]] = []
     all_known = True
     for rank in range(len(step.ranks)):
         gradients: list[Gradient] = []
         for timed in old:
             if timed.rank == rank:
-                listed, known = gradients_of(step, timed, places[rank])
+                listed, known = gradients_of(step, timed, readies[rank])
                 gradients += listed
                 all_known &= known
         by_rank.append(bucketed(gradients, caps))
@@ -268,8 +259,8 @@ def change_overlap(step: TracedStep, setting: Setting) -> Changed:
     if setting.multiplies or setting.value not in ("true", "false"):
         raise ConfigError(f"--set {setting.text}: expected overlap=true or overlap=false")
     listed = reductions(step, setting)
-    places = step.places()
-    own = {timed.position: [g.ready for g in gradients_of(step, timed, places[timed.rank])[0]] for timed in listed}
+    readies = readies_of(step)
+    own = {timed.position: [g.ready for g in gradients_of(step, timed, readies[timed.rank])[0]] for timed in listed}
     changed = {}
     for timed in listed:
         entry = step.entry(timed.position)
@@ -303,8 +294,8 @@ def no_buckets(step: TracedStep, setting: Setting) -> str:
             last[task.rank, task.stream] = position
         for predecessor in {before, *task.after} - {position}:
             dependents.setdefault(predecessor, []).append(position)
-    listed, places = reductions(step, setting), step.places()
-    readies = {g.ready for timed in listed for g in gradients_of(step, timed, places[timed.rank])[0]}
+    listed, of_rank = reductions(step, setting), readies_of(step)
+    readies = {g.ready for timed in listed for g in gradients_of(step, timed, of_rank[timed.rank])[0]}
     blocking = set()
     for timed in listed:
         reached, ahead = {timed.position}, [timed.position]

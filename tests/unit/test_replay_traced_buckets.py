@@ -48,8 +48,8 @@ class Traced:
             self.events.append(event("cpu_op", "aten::mm", layer * 20.0, 18.0, **known))
             self.launch("gemm", layer * 20.0 + 5, (20 + layer * 20.0, 38 + layer * 20.0), 7)
 
-    def layer(self, at: float, sequence: int, kernel: tuple[float, float]) -> None:
-        """Add the backward of a layer, whose gradient is copied behind its kernel."""
+    def layer(self, at: float, sequence: int, kernel: tuple[float, float], is_copied: bool = True) -> None:
+        """Add the backward of a layer, whose gradient is copied behind its kernel, or taken as it is."""
         known: dict[str, Any] = {"Sequence number": sequence, "Fwd thread id": 1}
         self.events.append(event("cpu_op", f"{EVALUATE}MmBackward0", at, 10.0, ENGINE, **known))
         self.events.append(event("cpu_op", "MmBackward0", at + 1, 8.0, ENGINE, **known))
@@ -57,7 +57,8 @@ class Traced:
         shapes = {"Input Dims": [list(WEIGHT)], "Input type": ["float"]} if self.has_shapes else {}
         self.events.append(event("cpu_op", EVALUATE + ACCUMULATE, at + 10, 8.0, ENGINE))
         self.events.append(event("cpu_op", ACCUMULATE, at + 11, 6.0, ENGINE, **shapes))
-        self.launch("copy", at + 12, (kernel[1] - 2, kernel[1]), 7)
+        if is_copied:
+            self.launch("copy", at + 12, (kernel[1] - 2, kernel[1]), 7)
 
     def reduce(self, at: float, ran: tuple[float, float], numel: int, group: str = "dp", ranks: str = "[0, 2]") -> None:
         self.events.append(event("cpu_op", "c10d::allreduce_", at, 10.0, ENGINE))
@@ -199,6 +200,20 @@ def test_smaller_buckets_are_launched_as_late_as_traced_ones(tmp_path: Path) -> 
     # The host gave the copies of the gradients until 135 and 155, and the bucket started 110 µs after that.
     assert after.replay.spans[first].start_us == pytest.approx(245.0)
     assert after.replay.spans[last].start_us >= 265.0
+
+
+def test_gradients_that_are_taken_as_they_are_wait_for_their_kernels(tmp_path: Path) -> None:
+    traced = Traced()
+    traced.forward(2)
+    traced.layer(120.0, 2, (200.0, 300.0), is_copied=False)
+    traced.layer(140.0, 1, (300.0, 400.0), is_copied=False)
+    traced.reduce(160.0, (400.0, 600.0), 2 * 512 * 512)
+    local = traced.graph(tmp_path, 610.0)
+    after = changed(local, ["bucket_mb=1"]).after
+    assert after is not None
+    starts = [after.replay.spans[bucket].start_us for bucket in after.step.added]
+    assert starts[0] >= 298.0
+    assert starts[1] >= 398.0
 
 
 @pytest.mark.parametrize("text", ["overlap=false", "bucket_mb=25", "overlap=true"])
