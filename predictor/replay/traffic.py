@@ -68,7 +68,8 @@ def change_link(step: TracedStep, setting: Setting) -> Changed:
     else:
         new = replace(links, hop_us=setting.number())
     costs = _moved(step, collectives, links, new)
-    notes = [f"Measured: {links.told()}.", *links.doubts()]
+    ratios = ratios_told(measured_over_predicted(collectives, links))
+    notes = [f"Measured: {links.told()}; {ratios}, which is kept.", *links.doubts()]
     what = counted(len(costs), "collective")
     return touched(step, with_costs(step, costs), costs, what, *notes, *_caveats(step, collectives))
 

@@ -223,6 +223,28 @@ def test_tensor_parallel_reductions_are_no_buckets(tmp_path: Path, text: str) ->
     assert step_us(local, text) == pytest.approx(540.0)
 
 
+def test_reductions_of_batch_norm_in_the_group_of_the_buckets_are_none(tmp_path: Path) -> None:
+    traced = Traced()
+    traced.forward(2)
+    traced.layer(120.0, 2, (140.0, 160.0))
+    traced.reduce(145.0, (165.0, 175.0), 2 * 64 + 1)
+    traced.layer(170.0, 1, (207.0, 227.0))
+    traced.reduce(195.0, (230.0, 530.0), 2 * 512 * 512)
+    assert [len(call.gradients) for call in traced.graph(tmp_path, 540.0).collectives] == [0, 2]
+
+
+def test_buckets_whose_gradients_come_out_of_order_are_known_by_their_sum(tmp_path: Path) -> None:
+    """The fourth gradient, of the second bucket, is there before the third one, of the first."""
+    traced = Traced()
+    traced.forward(5)
+    for layer in range(4):
+        traced.layer(120.0 + 20 * layer, 5 - layer, (140.0 + 20 * layer, 160.0 + 20 * layer))
+    traced.reduce(205.0, (225.0, 325.0), 3 * 512 * 512)
+    traced.layer(230.0, 1, (250.0, 270.0))
+    traced.reduce(255.0, (330.0, 430.0), 2 * 512 * 512)
+    assert [len(call.gradients) for call in traced.graph(tmp_path, 460.0).collectives] == [4, 1]
+
+
 def test_without_sizes_the_largest_group_that_no_forward_pass_uses_has_the_buckets(tmp_path: Path) -> None:
     traced = Traced(has_shapes=False)
     traced.forward(2)
