@@ -15,6 +15,7 @@ from predictor.replay.traced_step import ADDED, TracedStep, pass_of
 from predictor.report.text import LABELS
 from predictor.timeline.spans import Span
 from predictor.traces.local_graph import Collective, OperatorPass, TaskKind
+from predictor.traces.matching import MESSAGE, MESSAGES
 
 FORWARD, BACKWARD, OPTIMIZER = LABELS["forward_us"], LABELS["backward_us"], LABELS["optimizer_us"]
 HOST = LABELS["host_us"]
@@ -39,8 +40,6 @@ RANK = {name: number for number, name in enumerate(PRIORITY)}
 LAST_COMPUTING = RANK[COPIES]
 FIRST_TRAFFIC, LAST_TRAFFIC = RANK[TRAFFIC[0]], RANK[TRAFFIC[-1]]
 
-MESSAGES = frozenset({"send", "recv"})
-SEND_RECV = "send_recv"  # NCCL's kernel of messages, and of an all-to-all
 REPLICATED = frozenset({"all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce"})
 
 
@@ -72,9 +71,9 @@ def traffic_of(collective: Collective, step_pass: OperatorPass, world_size: int)
 
     Messages are pipeline traffic, an all-to-all moves experts' tokens; what the optimizer gathers are parameters. A
     group smaller than the job that works in a forward pass, and not with gradients, shares the tensors of a layer.
-    Messages within more than two ranks, which may be an all-to-all, and barriers are other traffic.
+    NCCL's kernel of messages within more than two ranks, which may be an all-to-all, and barriers are other traffic.
     """
-    if collective.name in MESSAGES or (collective.name == SEND_RECV and len(collective.group_ranks) == 2):
+    if collective.name in MESSAGES or (collective.name == MESSAGE and len(collective.group_ranks) == 2):
         return PIPELINE
     if collective.name == "all_to_all":
         return EXPERT_PARALLEL

@@ -8,28 +8,33 @@ distributed.py, bucket_cap_mb.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, replace
-from math import prod
 from typing import NamedTuple
 
 from predictor.base.errors import ConfigError
-from predictor.costs.cost import Cost
+from predictor.costs.cost import Cost, Source
 from predictor.costs.published import PublishedSystem
-from predictor.replay.collective_times import CollectiveCosts, SystemCosts, TimedCollective, timed_collectives
+from predictor.replay.bucket_launches import BucketLaunches, Readies, bucket_launches, readies_of
+from predictor.replay.collective_times import (
+    CollectiveCosts,
+    SystemCosts,
+    TimedCollective,
+    measured_over_predicted,
+    timed_collectives,
+)
 from predictor.replay.scaling import touched
 from predictor.replay.setting import Changed, Setting, Touched, counted
-from predictor.replay.traced_step import ADDED, Role, TracedStep, waiting_also
-from predictor.replay.traffic import links_of
+from predictor.replay.traced_step import ADDED, Role, TracedStep, product, waiting_also
+from predictor.replay.traffic import links_of, ratios_told
 from predictor.timeline.graph import GraphTask
-from predictor.traces.local_graph import LocalGraph, TaskKind, TracedOperator
+from predictor.traces.gradient_buckets import SIZE_TOLERANCE, gradient_bytes
+from predictor.traces.local_graph import TaskKind
 
 MIB = 2**20
 DEFAULT = "default"
 DEFAULT_CAPS = (1.0, 25.0)
-SIZE_TOLERANCE = 0.05
 LARGEST_CAP = 1e6
-ELEMENT_BYTES = {"float": 4, "c10::BFloat16": 2, "c10::Half": 2, "double": 8}
 
 
 class Gradient(NamedTuple):
@@ -51,6 +56,11 @@ class Bucket:
         """Return the size of all gradients."""
         return sum(gradient.size_bytes for gradient in self.gradients)
 
+    @property
+    def operators(self) -> frozenset[int]:
+        """Return the operators that complete its gradients."""
+        return frozenset(gradient.operator for gradient in self.gradients)
+
 
 def reductions(step: TracedStep, setting: Setting) -> list[TimedCollective]:
     """Return the collectives that reduce gradients.
@@ -64,33 +74,20 @@ def reductions(step: TracedStep, setting: Setting) -> list[TimedCollective]:
     return listed
 
 
-def _ready(local: LocalGraph, operator: TracedOperator, places: dict[int, int]) -> int | None:
-    """Return the position of the task that ends an operator's work; None where nothing of it ran."""
-    kinds = (TaskKind.KERNEL, TaskKind.COPY) if local.backend != "cpu" else (TaskKind.HOST,)
-    tasks = [task for task in operator.tasks if local.tasks[task].kind in kinds] or operator.tasks
-    if not tasks:
-        return None
-    return places[max(tasks, key=lambda task: local.tasks[task].start_us + local.tasks[task].duration_us)]
-
-
-def _numel(operator: TracedOperator) -> int:
-    return max((prod(shape) for shape in operator.shapes if shape), default=0)
-
-
-def gradients_of(step: TracedStep, timed: TimedCollective, places: dict[int, int]) -> tuple[list[Gradient], bool]:
+def gradients_of(step: TracedStep, timed: TimedCollective, readies: Readies) -> tuple[list[Gradient], bool]:
     """Return the gradients of a collective in the order in which they become ready, and whether their sizes are known.
 
     Where their shapes do not add up to the bucket, it is shared evenly between them.
     """
     local = step.ranks[timed.rank]
     operators = [local.operators[position] for position in timed.collective.gradients]
-    sizes = [_numel(o) * ELEMENT_BYTES.get(o.dtypes[0] if o.dtypes else "float", 4) for o in operators]
+    sizes = [gradient_bytes(operator) for operator in operators]
     whole = timed.collective.size_bytes
     known = all(sizes) and abs(sum(sizes) - whole) <= SIZE_TOLERANCE * whole
     if not known:
         sizes = [whole // len(operators)] * len(operators)
-    readies = [_ready(local, operator, places) for operator in operators]
-    numbered = zip(sizes, readies, timed.collective.gradients, strict=True)
+    tasks = [readies.of(operator) for operator in operators]
+    numbered = zip(sizes, tasks, timed.collective.gradients, strict=True)
     return [Gradient(size, ready, operator) for size, ready, operator in numbered if ready is not None], known
 
 
@@ -125,24 +122,24 @@ def _caps(setting: Setting) -> tuple[float, ...]:
 
 
 def change_buckets(step: TracedStep, setting: Setting, system: PublishedSystem | None) -> Changed:
-    """Reduce the traced gradients in other buckets, each as soon as the gradients in it are there on every rank.
+    """Reduce the traced gradients in other buckets, each once every rank has its gradients and has launched it.
 
-    Times follow the links that fit the traced collectives, or the system's collectives in their measured ratio.
+    A bucket of the same gradients as a traced one keeps its time. Others follow the links that fit the traced
+    collectives, or the system's collectives, in their measured ratio.
     """
     caps = _caps(setting)
     old = reductions(step, setting)
     _, links = links_of(step, setting)
     costs_of: CollectiveCosts = links if system is None else SystemCosts(system)
-    predicted = [costs_of(timed.name, timed.collective.size_bytes, timed.ranks) for timed in old]
-    ratio = sum(timed.us for timed in old) / (sum(cost.us for cost in predicted) or 1.0)
-    places = step.places()
+    ratios = measured_over_predicted(old, costs_of)
+    readies = readies_of(step)
     by_rank: list[list[Bucket]] = []
     all_known = True
     for rank in range(len(step.ranks)):
         gradients: list[Gradient] = []
         for timed in old:
             if timed.rank == rank:
-                listed, known = gradients_of(step, timed, places[rank])
+                listed, known = gradients_of(step, timed, readies[rank])
                 gradients += listed
                 all_known &= known
         by_rank.append(bucketed(gradients, caps))
@@ -151,43 +148,78 @@ def change_buckets(step: TracedStep, setting: Setting, system: PublishedSystem |
         raise ConfigError(
             f"--set {setting.text}: the ranks' gradients fill {counts} buckets; all ranks reduce the same"
         )
-    more = _with_buckets(step, old, by_rank, lambda name, size, ranks: costs_of(name, size, ranks) * ratio)
-    new = range(len(step.tasks), len(more.tasks))
-    after = _without_old(more, old, new)
-    notes = [f"By {costs_of.told()}; measured over predicted {ratio:.3g}, which is kept."]
+    what = f"{counted(len(old) // len({timed.rank for timed in old}), 'bucket')} of a rank → {len(by_rank[0])}"
+    old_us = sum(timed.us for timed in old)
+    traced = {(timed.rank, frozenset(timed.collective.gradients)): timed for timed in old}
+    new = [(rank, bucket) for rank, buckets in enumerate(by_rank) for bucket in buckets]
+    same = sum((rank, bucket.operators) in traced for rank, bucket in new)
+    if same == len(new) == len(old):
+        return Changed(step, Touched(what, old_us, old_us, ("The traced buckets are so already.",)))
+
+    def cost_of(rank: int, bucket: Bucket, like: TimedCollective) -> Cost:
+        if (rank, bucket.operators) in traced:
+            return step.cost(traced[rank, bucket.operators].position)
+        return product(costs_of(like.name, bucket.size_bytes, like.ranks), ratios)
+
+    more = _with_buckets(step, old, by_rank, cost_of)
+    added = range(len(step.tasks), len(more.tasks))
+    after = _without_old(more, old, added)
+    notes = [f"By {costs_of.told()}; {ratios_told(ratios)}, which is kept."]
+    if system is None:
+        notes += links.doubts()
+    if same:
+        notes.append(f"{counted(same, 'bucket')} of the same gradients as before kept the measured time.")
     if not all_known:
         notes.append("Shapes of gradients are not in the trace: a bucket's bytes are shared evenly between them.")
-    ranks = {timed.rank for timed in old}
-    what = f"{counted(len(old) // len(ranks), 'bucket')} of a rank → {len(by_rank[0])}"
-    us = sum(after.tasks[position].duration_us for position in new)
-    return Changed(after, Touched(what, sum(timed.us for timed in old), us, tuple(notes)))
+    us = sum(after.tasks[position].duration_us for position in added)
+    return Changed(after, Touched(what, old_us, us, tuple(notes)))
 
 
 def _with_buckets(
     step: TracedStep,
     old: Sequence[TimedCollective],
     by_rank: Sequence[Sequence[Bucket]],
-    cost_of: Callable[[str, float, int], Cost],
+    cost_of: Callable[[int, Bucket, TimedCollective], Cost],
 ) -> TracedStep:
     """Return the step with a collective for every new bucket of every rank, besides the old ones."""
     tasks, roles, costs, added = list(step.tasks), list(step.roles), dict(step.costs), dict(step.added)
     everything = _readies(bucket for buckets in by_rank for bucket in buckets)
     examples = [next(timed for timed in old if timed.rank == rank) for rank in range(len(by_rank))]
+    launches = [
+        bucket_launches(local, [timed.collective for timed in old if timed.rank == rank])
+        for rank, local in enumerate(step.ranks)
+    ]
     for number in range(len(by_rank[0])):
-        waits = _readies(buckets[number] for buckets in by_rank) if step.overlaps else everything
-        for rank, (buckets, example) in enumerate(zip(by_rank, examples, strict=True)):
-            position, bucket, like = len(tasks), buckets[number], step.tasks[example.position]
-            costs[position] = cost_of(example.name, bucket.size_bytes, example.ranks)
+        at_number = [buckets[number] for buckets in by_rank]
+        after, lags = _waits(step, launches, at_number, _readies(at_number) if step.overlaps else everything)
+        for rank, (bucket, example) in enumerate(zip(at_number, examples, strict=True)):
+            position, like = len(tasks), step.tasks[example.position]
+            cost = cost_of(rank, bucket, example)
+            if cost.source is not Source.MEASURED:
+                costs[position] = cost
             added[position] = example.collective._replace(
                 task=ADDED,
                 size_bytes=round(bucket.size_bytes),
                 order=number,
                 gradients=tuple(gradient.operator for gradient in bucket.gradients),
             )
-            stream, us = f"{like.stream}, buckets", costs[position].us
-            tasks.append(GraphTask(like.name, like.rank, stream, us, waits, (), True, like.category))
+            stream = f"{like.stream}, buckets"
+            tasks.append(GraphTask(like.name, like.rank, stream, cost.us, after, lags, True, like.category))
             roles.append(Role(rank, ADDED, TaskKind.COLLECTIVE, "backward", example.name, computes=False))
     return replace(step, tasks=tasks, roles=roles, costs=costs, added=added)
+
+
+def _waits(
+    step: TracedStep, launches: Sequence[BucketLaunches], buckets: Sequence[Bucket], readies: Sequence[int]
+) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    """Return what one bucket, with its parts on all ranks, waits for: gradients, then the launch on every rank."""
+    lags = dict.fromkeys(readies, 0.0)
+    places = step.places()
+    for rank, bucket in enumerate(buckets):
+        for task, lag_us in launches[rank].waits(bucket.gradients[-1].operator):
+            position = places[rank][task]
+            lags[position] = max(lag_us, lags.get(position, 0.0))
+    return tuple(lags), tuple(lags.values())
 
 
 def _readies(buckets: Iterable[Bucket]) -> tuple[int, ...]:
@@ -217,7 +249,9 @@ def _without_old(step: TracedStep, old: Sequence[TimedCollective], new: Iterable
 
 
 def change_overlap(step: TracedStep, setting: Setting) -> Changed:
-    """Reduce gradients after the last of them (false), or each bucket as soon as its own gradients are there (true).
+    """Reduce gradients after the last of them (false), or each bucket without waiting for those of others (true).
+
+    The host launches every bucket when it did.
 
     Raises:
         ConfigError: neither true nor false, or it is not known which gradients a collective reduces.
@@ -225,19 +259,52 @@ def change_overlap(step: TracedStep, setting: Setting) -> Changed:
     if setting.multiplies or setting.value not in ("true", "false"):
         raise ConfigError(f"--set {setting.text}: expected overlap=true or overlap=false")
     listed = reductions(step, setting)
-    places = step.places()
-    own = {timed.position: [g.ready for g in gradients_of(step, timed, places[timed.rank])[0]] for timed in listed}
+    readies = readies_of(step)
+    own = {timed.position: [g.ready for g in gradients_of(step, timed, readies[timed.rank])[0]] for timed in listed}
     changed = {}
     for timed in listed:
         entry = step.entry(timed.position)
         task = step.tasks[entry]
+        everyone = {ready for other in listed if other.rank == timed.rank for ready in own[other.position]}
         if setting.value == "true":
-            changed[entry] = task._replace(after=tuple(dict.fromkeys(own[timed.position])), lags_us=())
-            continue
-        others = [ready for other in listed if other.rank == timed.rank for ready in own[other.position]]
-        changed[entry] = waiting_also(task, others)
+            changed[entry] = _without(task, everyone.difference(own[timed.position]))
+        else:
+            changed[entry] = waiting_also(task, sorted(everyone))
     kept = {position: step.costs[position] for position in changed if position in step.costs}
     after = replace(step.with_tasks(changed, kept), overlaps=setting.value == "true")
     note = "Computing is as fast beside traffic as without, as far as this change knows."
     positions = [timed.position for timed in listed]
     return touched(step, after, positions, counted(len(listed), "bucket"), note)
+
+
+def _without(task: GraphTask, others: Container[int]) -> GraphTask:
+    """Return a task that does not wait for others."""
+    lags = task.lags_us or (0.0,) * len(task.after)
+    kept = [(before, lag) for before, lag in zip(task.after, lags, strict=True) if before not in others]
+    return task._replace(after=tuple(before for before, _ in kept), lags_us=tuple(lag for _, lag in kept))
+
+
+def no_buckets(step: TracedStep, setting: Setting) -> str:
+    """Return which collectives cannot be buckets, as gradients wait for them; empty without such."""
+    dependents: dict[int, list[int]] = {}
+    last: dict[tuple[int, str], int] = {}
+    for position, task in enumerate(step.tasks):
+        before = last.get((task.rank, task.stream), position) if task.is_exclusive else position
+        if task.is_exclusive:
+            last[task.rank, task.stream] = position
+        for predecessor in {before, *task.after} - {position}:
+            dependents.setdefault(predecessor, []).append(position)
+    listed, of_rank = reductions(step, setting), readies_of(step)
+    readies = {g.ready for timed in listed for g in gradients_of(step, timed, of_rank[timed.rank])[0]}
+    blocking = set()
+    for timed in listed:
+        reached, ahead = {timed.position}, [timed.position]
+        while ahead:
+            new = set(dependents.get(ahead.pop(), ())) - reached
+            reached |= new
+            ahead += new
+        if not reached.isdisjoint(readies):
+            group = timed.collective.group
+            blocking.add(f"{timed.collective.name} of {f'group {group}' if group else 'a group without a name'}")
+    told = ", ".join(sorted(blocking))
+    return f"gradients wait for {told}, so these collectives are no buckets of gradients" if blocking else ""

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from predictor.base.errors import ConfigError, nearest
 from predictor.costs.published import PublishedSystem
-from predictor.replay.buckets import change_buckets, change_overlap
+from predictor.replay.buckets import change_buckets, change_overlap, no_buckets
 from predictor.replay.devices import change_gpu, opened_in_any, source_device
 from predictor.replay.precision_change import CostsOf, change_precision
 from predictor.replay.precision_means import precision_costs
@@ -145,11 +145,12 @@ def apply_changes(
     """
     applied = []
     for setting in settings:
+        before = step
         step, touched = CHANGES[setting.key](step, setting, means)
         if setting.key in REORDERING:
             try:
                 step.replay()
             except GraphError as error:
-                raise ConfigError(f"--set {setting.text} cannot be: {error}") from None
+                raise ConfigError(f"--set {setting.text} cannot be: {no_buckets(before, setting) or error}") from None
         applied.append(Applied(setting.text, touched))
     return step, applied

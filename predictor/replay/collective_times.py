@@ -9,20 +9,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import ceil, exp, inf
+from math import ceil, exp, floor
 from typing import NamedTuple, Protocol
 
-from predictor.costs.collectives import COLLECTIVES, SHARDED, Topology
+from predictor.costs.collectives import COLLECTIVES, Topology
 from predictor.costs.cost import Cost, Source
-from predictor.costs.operator import Direction
 from predictor.costs.published import PublishedSystem
 from predictor.costs.transfer_errors import transfer_errors
 from predictor.replay.traced_step import TracedStep, product
 from predictor.traces.local_graph import Collective
+from predictor.traces.rank_count import bytes_and_steps, shard
 
 POINT_TO_POINT = "point_to_point"
 SAME_AS = {"send": POINT_TO_POINT, "recv": POINT_TO_POINT}
 BYTES_PER_US = 1e3  # of 1 GB/s
+# What the times of the step's collectives do where they do not tell the latency of the links.
+ONE_SIZE, NO_LATENCY, FLAT = (
+    "are of one size",
+    "grow more than in proportion to their sizes",
+    "do not grow with their sizes",
+)
 
 
 class TimedCollective(NamedTuple):
@@ -63,17 +69,6 @@ def predicted_by_name(timed: TimedCollective) -> bool:
     return timed.name in COLLECTIVES and timed.collective.size_bytes > 0 and timed.ranks > 1
 
 
-def _shard(name: str, size_bytes: float, ranks: int) -> float:
-    """Return the size as ``predictor.costs.collectives`` counts it, from that of the operation's larger side."""
-    return size_bytes / ranks if name in SHARDED else size_bytes
-
-
-def bytes_and_steps(name: str, size_bytes: float, ranks: int) -> tuple[float, float]:
-    """Return the bytes that each rank sends and the latency steps that it takes, over one kind of link."""
-    work = COLLECTIVES[name].work((max(1, int(_shard(name, size_bytes, ranks))), 1, ranks), Direction.FORWARD, 1)
-    return work.size_bytes, work.extras[3]
-
-
 class CollectiveCosts(Protocol):
     """Predicts a collective from its name, size in bytes and number of ranks."""
 
@@ -89,31 +84,57 @@ class LinkCosts:
     """Latency and bandwidth of the links between ranks, as collectives use them.
 
     Attributes:
-        hop_us: a latency step.
+        hop_us: a latency step; 0 where it is not known.
         us_per_byte: that a rank sends.
+        slowest_hop_us: a latency step if all time were latency, where latency is not known; 0: it is known.
+        doubt: why latency is not known, of the traced collectives' times; empty: it is known.
     """
 
     hop_us: float
     us_per_byte: float
+    slowest_hop_us: float = 0.0
+    doubt: str = ""
+
+    @property
+    def knows_latency(self) -> bool:
+        """Return whether the traced times part latency from bytes."""
+        return not self.doubt
+
+    @property
+    def knows_bandwidth(self) -> bool:
+        """Return whether the traced times grow with bytes, or may."""
+        return self.doubt != FLAT
 
     def __call__(self, name: str, size_bytes: float, ranks: int) -> Cost:
-        """Return the cost of one call; its interval is that of a collective timed by its bytes over links."""
+        """Return the cost of one call.
+
+        Its interval is that of a collective timed by its bytes over links; where latency is not known, from all time in
+        bytes to all of it in latency.
+        """
         if ranks < 2:
             return Cost(0.0, 0.0, 0.0, Source.ANALYTIC)
         sent, steps = bytes_and_steps(name, size_bytes, ranks)
         us = self.hop_us * steps + self.us_per_byte * sent
+        latency_us = us if self.knows_latency else self.slowest_hop_us * steps
         error = transfer_errors().collectives["alike"]
-        return Cost(us, us * exp(-error), us * exp(error), Source.ANALYTIC)
+        return Cost(us, min(us, latency_us) * exp(-error), max(us, latency_us) * exp(error), Source.ANALYTIC)
 
     @property
     def bandwidth_gb_per_s(self) -> float:
-        """Return the bandwidth; infinite where no time goes into bytes."""
-        return 1.0 / (self.us_per_byte * BYTES_PER_US) if self.us_per_byte else inf
+        """Return the bandwidth."""
+        return 1.0 / (self.us_per_byte * BYTES_PER_US)
 
     def told(self) -> str:
         """Return the links in words."""
-        links = f"links of {self.bandwidth_gb_per_s:.4g} GB/s and {self.hop_us:.4g} µs a step"
-        return f"{links}, as the trace's collectives use them"
+        latency = f" and {self.hop_us:.4g} µs a step" if self.knows_latency else ""
+        return f"links of {self.bandwidth_gb_per_s:.4g} GB/s{latency}, as the trace's collectives use them"
+
+    def doubts(self) -> list[str]:
+        """Return what the traced times do not tell, one sentence each."""
+        if self.knows_latency:
+            return []
+        why = f"Latency is not known, as the times of the step's collectives {self.doubt}"
+        return [f"{why}: all time counts as bytes, and the interval reaches to all of it in latency."]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +151,7 @@ class SystemCosts:
         """
         nodes = ceil(ranks / self.system.hardware.gpus_per_node)
         topology = Topology(nodes, ceil(ranks / nodes))
-        return self.system.collective(name, _shard(name, size_bytes, ranks), topology)
+        return self.system.collective(name, shard(name, size_bytes, ranks), topology)
 
     def told(self) -> str:
         """Return the system in words."""
@@ -140,7 +161,8 @@ class SystemCosts:
 def fitted_links(collectives: Sequence[TimedCollective]) -> LinkCosts | None:
     """Return the links that fit the measured times best, by least squares of relative errors; None without any.
 
-    Of collectives of one size only, all time is taken to go into bytes.
+    Where times do not part latency from bytes, all time is taken to go into bytes: of collectives of one size, and
+    where the best fit has no bandwidth or no latency.
     """
     rows = []
     for timed in collectives:
@@ -152,21 +174,45 @@ def fitted_links(collectives: Sequence[TimedCollective]) -> LinkCosts | None:
     aa, ab, bb = (sum(row[i] * row[j] for row in rows) for i, j in ((0, 0), (0, 1), (1, 1)))
     a, b = sum(row[0] for row in rows), sum(row[1] for row in rows)
     determinant = aa * bb - ab * ab
+    doubt = ONE_SIZE
     if determinant > 1e-9 * aa * bb:
         hop_us, us_per_byte = (a * bb - b * ab) / determinant, (b * aa - a * ab) / determinant
-        if hop_us >= 0.0 and us_per_byte >= 0.0:
+        if hop_us > 0.0 and us_per_byte > 0.0:
             return LinkCosts(hop_us, us_per_byte)
-        if us_per_byte < 0.0:
-            return LinkCosts(a / aa, 0.0)
-    return LinkCosts(0.0, b / bb)
+        doubt = NO_LATENCY if us_per_byte > 0.0 else FLAT
+    return LinkCosts(0.0, b / bb, a / aa, doubt)
 
 
-def rescaled(known: Cost, before: Cost, after: Cost) -> Cost:
-    """Return a known time × after ÷ before, with the relative interval of ``after``.
+def measured_over_predicted(collectives: Sequence[TimedCollective], costs_of: CollectiveCosts) -> Cost:
+    """Return the ratio of all measured times to the predicted ones, with the interval of single ones.
 
-    A prediction that did not change leaves the time as it is.
+    It holds 90 % of the single ratios, rounded outwards: all of them where they are few.
+    """
+    predicted = [costs_of(timed.name, timed.collective.size_bytes, timed.ranks).us for timed in collectives]
+    pairs = [(timed.us, us) for timed, us in zip(collectives, predicted, strict=True) if timed.us > 0.0 and us > 0.0]
+    if not pairs:
+        return Cost(1.0, 1.0, 1.0, Source.ANALYTIC)
+    ratios = sorted(measured / us for measured, us in pairs)
+    last = len(ratios) - 1
+    ratio = sum(measured for measured, _ in pairs) / sum(us for _, us in pairs)
+    low, high = ratios[floor(0.05 * last)], ratios[ceil(0.95 * last)]
+    return Cost(ratio, min(ratio, low), max(ratio, high), Source.ANALYTIC)
+
+
+def rescaled(known: Cost, before: Cost, after: Cost, ratios: Cost) -> Cost:
+    """Return a known time × after ÷ before.
+
+    Its interval has the relative one of ``after``, and that of a collective which does not keep its own ratio of
+    measured to predicted, but has another of those measured. A prediction that did not change leaves the time as it is.
+
+    Args:
+        known: before the change.
+        before: predicted.
+        after: likewise, with the change.
+        ratios: see ``measured_over_predicted``.
     """
     if before == after or before.us <= 0.0:
         return known
-    ratio = replace(after * (1.0 / before.us), source=max(after.source, before.source))
-    return product(ratio, known)
+    kept = product(replace(after * (1.0 / before.us), source=max(after.source, before.source)), known)
+    other = product(after, ratios)
+    return replace(kept, low_us=min(kept.low_us, other.low_us), high_us=max(kept.high_us, other.high_us))

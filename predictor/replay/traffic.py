@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from predictor.base.errors import ConfigError
@@ -14,6 +15,7 @@ from predictor.replay.collective_times import (
     SystemCosts,
     TimedCollective,
     fitted_links,
+    measured_over_predicted,
     predicted_by_name,
     rescaled,
     timed_collectives,
@@ -21,6 +23,8 @@ from predictor.replay.collective_times import (
 from predictor.replay.scaling import touched
 from predictor.replay.setting import Changed, Setting, counted
 from predictor.replay.traced_step import TracedStep
+
+FAR = 8  # times the traced ranks; ranks of so many more nodes meet over other links
 
 
 def links_of(step: TracedStep, setting: Setting) -> tuple[list[TimedCollective], LinkCosts]:
@@ -46,19 +50,45 @@ def with_costs(step: TracedStep, costs: dict[int, Cost]) -> TracedStep:
 
 
 def change_link(step: TracedStep, setting: Setting) -> Changed:
-    """Change bandwidth or latency of the links; every collective keeps its ratio to what the links predict."""
+    """Change bandwidth or latency of the links; every collective keeps its ratio to what the links predict.
+
+    Raises:
+        ConfigError: the traced collectives do not tell what is to be changed, or there are none.
+    """
     collectives, links = links_of(step, setting)
-    if setting.key == "link.bandwidth_GBps":
+    is_bandwidth = setting.key == "link.bandwidth_GBps"
+    if not (links.knows_bandwidth if is_bandwidth else links.knows_latency):
+        what = "bandwidth" if is_bandwidth else "latency"
+        raise ConfigError(
+            f"--set {setting.text}: the {what} of the links is not known, as the times of the step's collectives "
+            f"{links.doubt}; scale communication*=FACTOR"
+        )
+    if is_bandwidth:
         new = replace(links, us_per_byte=1.0 / (setting.number() * BYTES_PER_US))
     else:
         new = replace(links, hop_us=setting.number())
-    costs = {
-        timed.position: rescaled(step.cost(timed.position), _predicted(links, timed), _predicted(new, timed))
+    costs = _moved(step, collectives, links, new)
+    ratios = ratios_told(measured_over_predicted(collectives, links))
+    notes = [f"Measured: {links.told()}; {ratios}, which is kept.", *links.doubts()]
+    what = counted(len(costs), "collective")
+    return touched(step, with_costs(step, costs), costs, what, *notes, *_caveats(step, collectives))
+
+
+def _moved(
+    step: TracedStep,
+    collectives: Sequence[TimedCollective],
+    before: CollectiveCosts,
+    after: CollectiveCosts,
+    ranks: int | None = None,
+) -> dict[int, Cost]:
+    """Return the costs of collectives that are predicted otherwise."""
+    ratios = measured_over_predicted(collectives, before)
+    return {
+        timed.position: rescaled(
+            step.cost(timed.position), _predicted(before, timed), _predicted(after, timed, ranks), ratios
+        )
         for timed in collectives
     }
-    note = f"Measured: {links.told()}."
-    what = counted(len(costs), "collective")
-    return touched(step, with_costs(step, costs), costs, what, note, *_caveats(step, collectives))
 
 
 def _predicted(costs: CollectiveCosts, timed: TimedCollective, ranks: int | None = None) -> Cost:
@@ -80,18 +110,27 @@ def change_ranks(step: TracedStep, setting: Setting, system: PublishedSystem | N
     """Change the number of ranks of the groups that span the whole job; what a rank computes stays as it is."""
     ranks = setting.whole()
     collectives, links = links_of(step, setting)
+    spanning = [timed for timed in collectives if timed.ranks == step.ranks[timed.rank].world_size]
+    world = step.ranks[0].world_size
+    if not spanning:
+        raise ConfigError(f"--set {setting.text}: no collective of the step spans all {world} ranks")
     costs_of: CollectiveCosts = links if system is None else SystemCosts(system)
-    costs, ratios = {}, []
-    for timed in collectives:
-        if timed.ranks == step.ranks[timed.rank].world_size:
-            before = _predicted(costs_of, timed)
-            ratios.append(timed.us / before.us if before.us else 1.0)
-            costs[timed.position] = rescaled(step.cost(timed.position), before, _predicted(costs_of, timed, ranks))
-    if not costs:
-        raise ConfigError(f"--set {setting.text}: no collective of the step spans all {step.ranks[0].world_size} ranks")
-    note = f"By {costs_of.told()}; measured over predicted {min(ratios):.3g} to {max(ratios):.3g}, which is kept."
+    costs = _moved(step, spanning, costs_of, costs_of, ranks)
+    notes = [f"By {costs_of.told()}; {ratios_told(measured_over_predicted(spanning, costs_of))}, which is kept."]
+    if system is None and ranks != world:
+        notes += links.doubts()
+    if system is None and ranks > FAR * world:
+        notes.append(
+            f"{ranks:,} ranks are far beyond the {world} of the trace, which does not know the links between more "
+            "nodes; --system NAME does."
+        )
     what = counted(len(costs), "collective")
-    return touched(step, with_costs(step, costs), costs, what, note, *_caveats(step, collectives))
+    return touched(step, with_costs(step, costs), costs, what, *notes, *_caveats(step, collectives))
+
+
+def ratios_told(ratios: Cost) -> str:
+    """Return measured over predicted in words."""
+    return f"measured over predicted {ratios.low_us:.3g} to {ratios.high_us:.3g}, together {ratios.us:.3g}"
 
 
 def change_system_links(step: TracedStep, setting: Setting, by: PublishedSystem, to: PublishedSystem) -> Changed:
@@ -103,9 +142,7 @@ def change_system_links(step: TracedStep, setting: Setting, by: PublishedSystem,
     """
     collectives, _ = links_of(step, setting)
     before, after = SystemCosts(by), SystemCosts(to)
-    costs = {
-        t.position: rescaled(step.cost(t.position), _predicted(before, t), _predicted(after, t)) for t in collectives
-    }
+    costs = _moved(step, collectives, before, after)
     note = f"Collectives: measured × {after.told()} ÷ {before.told()}."
     what = counted(len(costs), "collective")
     return touched(step, with_costs(step, costs), costs, what, note, *_caveats(step, collectives))

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 
 from predictor.traces.collective_names import collective_name
 from predictor.traces.events import UNKNOWN, RankTrace
+from predictor.traces.gradient_buckets import BYTES, buckets_of
 from predictor.traces.local_graph import (
-    NO_OPERATOR,
     NO_PEER,
     Collective,
     Edge,
@@ -18,20 +18,13 @@ from predictor.traces.local_graph import (
     TracedOperator,
     TracedTask,
 )
-from predictor.traces.operators import GRADIENT, OperatorTable
+from predictor.traces.operators import OperatorTable
 from predictor.traces.step_events import StepEvents
 
 NAME, GROUP, RANKS, SIZE = "Collective name", "Process Group Name", "Process Group Ranks", "Group size"
 # Of a send and of a receive: the rank at the other end, counted in the job (torch/csrc/profiler/util.cpp).
 PEERS = {"send": "Dst Rank", "recv": "Src Rank"}
 ELEMENTS = ("In msg nelems", "Out msg nelems")
-# Bytes of an element, by c10's names of types and those of ``record_param_comms``.
-BYTES = {
-    "float": 4, "double": 8, "int": 4, "long": 8, "long int": 8, "short": 2, "signed char": 1, "unsigned char": 1,
-    "bool": 1, "half": 2, "c10::half": 2, "bfloat16": 2, "c10::bfloat16": 2, "byte": 1, "char": 1, "float32": 4,
-    "float16": 2, "float64": 8, "int64": 8, "int32": 4, "int8": 1, "uint8": 1, "float8_e4m3fn": 1, "float8_e5m2": 1,
-}  # fmt: skip
-REDUCES = frozenset({"all_reduce", "reduce_scatter", "reduce"})
 COMMUNICATES = re.compile(r"(nccl|rccl|gloo|mpi|ucc|c10d):|record_param_comms")
 
 
@@ -55,25 +48,23 @@ def collectives_of(
     for number, task in enumerate(tasks):
         if task.kind is TaskKind.COLLECTIVE and task.event != UNKNOWN:
             described[number] = _described(trace, step, table, task)
-    names = {number: collective_name(_text(says[NAME])) for number, says in described.items()}
-    buckets = _gradients(tasks, names, operators)
     result = []
     orders = _orders(trace, step, tasks, {number: _text(says.get(GROUP)) for number, says in described.items()})
     for number, says in described.items():
-        group = _text(says.get(GROUP))
+        group, name = _text(says.get(GROUP)), collective_name(_text(says[NAME]))
         result.append(
             Collective(
                 task=number,
-                name=names[number],
+                name=name,
                 group=group,
                 group_ranks=_ranks(says.get(RANKS)) or tuple(trace.groups.get(group, ())),
                 size_bytes=_size_bytes(says),
                 order=orders[number],
-                gradients=buckets.get(tasks[number].operator, ()),
-                peer=_peer(names[number], says),
+                peer=_peer(name, says),
             )
         )
-    return result
+    buckets = buckets_of(tasks, operators, result)
+    return [each._replace(gradients=buckets.get(tasks[each.task].operator, ())) for each in result]
 
 
 def _orders(
@@ -149,31 +140,6 @@ def _tensor_bytes(dims: object, types: object) -> list[int]:
             numel *= size
         sizes.append(numel * BYTES.get(_text(dtype).lower(), 0))
     return sizes
-
-
-def _gradients(
-    tasks: Sequence[TracedTask], names: Mapping[int, str], operators: Sequence[TracedOperator]
-) -> dict[int, tuple[int, ...]]:
-    """Return, by the operator that gave a bucket, the operators whose gradients are in it.
-
-    A bucket is reduced in the backward pass once it is full, so it has the gradients accumulated since the one before.
-    """
-    givers = {tasks[number].operator for number, name in names.items() if name in REDUCES} - {NO_OPERATOR}
-    buckets: dict[int, tuple[int, ...]] = {}
-    gradients: list[int] = []
-    for number, operator in enumerate(operators):
-        if operator.step_pass == "forward":
-            gradients = []  # those of a micro-batch before, which were not reduced
-        if (
-            operator.step_pass == "backward"
-            and operator.name.endswith(GRADIENT)
-            and "evaluate_function" not in operator.name
-        ):
-            gradients.append(number)
-        if number in givers and gradients:
-            buckets[number] = tuple(gradients)
-            gradients = []
-    return buckets
 
 
 def with_gradients(

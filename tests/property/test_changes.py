@@ -98,5 +98,6 @@ def test_gradients_reduced_at_the_end_are_no_faster_than_in_time(step: TracedSte
     assert step_us(step, "overlap=true") <= step_us(step, "overlap=false") + 1e-6
     assert step_us(step, "overlap=true") <= unchanged + 1e-6
     regrouped = apply_changes(step, settings_of(["bucket_mb=1000"]), Means())[0]
-    assert len(regrouped.added) == 1
+    is_regrouped = sum(bool(collective.gradients) for collective in step.ranks[0].collectives) > 1
+    assert len(regrouped.added) == is_regrouped
     assert replayed(regrouped).parts[0].step_us == pytest.approx(regrouped.replay().makespan_us, abs=1e-6)

@@ -12,7 +12,6 @@ import pytest
 from predictor.traces.build_graph import local_graph
 from predictor.traces.global_graph import GlobalGraph, global_graph
 from predictor.traces.global_replay import replay_global
-from predictor.traces.rank_count import with_ranks
 from predictor.traces.reading import read_traces
 from tests.unit import ddp_job
 
@@ -63,9 +62,3 @@ def test_the_rank_that_sleeps_is_waited_for(graph: GlobalGraph) -> None:
     assert waits[0, 1] > waits.get((1, 0), 0.0)
     slept = any(task.rank == 1 for task in replay.critical_path)
     assert slept
-
-
-def test_alone_a_rank_sends_nothing(graph: GlobalGraph) -> None:
-    alone = replay_global(with_ranks(graph, 1))
-    assert len(alone.ranks) == 1
-    assert alone.step_us < replay_global(graph).step_us

@@ -21,7 +21,7 @@ from predictor.traces.closed import RecordError
 from predictor.traces.global_graph import GlobalGraph, global_graph
 from predictor.traces.global_replay import GlobalReplay, replay_global
 from predictor.traces.local_graph import TracedOperator
-from predictor.traces.rank_count import ring_traffic, with_ranks
+from predictor.traces.rank_count import ring_traffic
 from tests.traces_made import make_job
 
 SLOW, FAST = [300.0, 200.0, 250.0], [100.0, 70.0, 90.0]
@@ -116,66 +116,7 @@ def test_a_mixed_job_has_ranks() -> None:
         mixed_graph([])
 
 
-# --- another number of ranks
-
-
-@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
-def test_copies_run_as_a_job_of_so_many_ranks(ranks: int) -> None:
-    graph = with_ranks(global_graph(make_job([SLOW, FAST], TRANSFERS).locals), ranks)
-    growth = 2.0 * (ranks - 1) / ranks
-    truth = make_job([(SLOW, FAST)[rank % 2] for rank in range(ranks)], [us * growth for us in TRANSFERS])
-    assert steps(replay_global(graph)) == pytest.approx(truth.steps_us)
-    assert all(collective.ranks == ranks for collective in graph.collectives)
-
-
-def test_no_more_ranks_than_measured_take_the_same_steps() -> None:
-    measured = global_graph(make_job([SLOW, FAST], TRANSFERS).locals)
-    every = replay_global(with_ranks(measured, 6))
-    few = replay_global(with_ranks(measured, 6, every_rank=False))
-    assert (len(every.ranks), len(few.ranks)) == (6, 2)
-    assert few.step_us == pytest.approx(every.step_us)
-
-
-def test_a_collectives_time_may_be_given_as_it_is() -> None:
-    graph = with_ranks(job(FAST), 4, lambda name, size, ranks: 1000.0, scaled=False)
-    assert steps(replay_global(graph)) == pytest.approx(make_job([FAST] * 4, [1000.0] * 3).steps_us)
-
-
-def test_one_measured_rank_stands_for_all() -> None:
-    local = make_job([FAST] * 4, TRANSFERS).locals[2]
-    graph = with_ranks(global_graph([local]), 8)
-    truth = make_job([FAST] * 8, [us * (7 / 8) / (3 / 4) for us in TRANSFERS])
-    assert steps(replay_global(graph)) == pytest.approx(truth.steps_us)
-    assert any("counts as transfer" in note for note in graph.notes)
-
-
-def test_groups_that_do_not_grow_are_copied() -> None:
-    made = make_job([FAST] * 2, TRANSFERS)
-    locals_ = [
-        replace(
-            local,
-            collectives=[
-                call._replace(group="tensor parallel" if call.order == 1 else "0") for call in local.collectives
-            ],
-        )
-        for local in made.locals
-    ]
-    measured = global_graph(locals_)
-    graph = with_ranks(measured, 4, groups={"0"})
-    assert sorted(len(coll.members) for coll in graph.collectives) == [2, 2, 4, 4]
-    assert {member.rank for coll in graph.collectives for member in coll.members} == {0, 1, 2, 3}
-    with pytest.raises(RecordError, match="group tensor parallel does not grow"):
-        with_ranks(measured, 3, groups={"0"})
-
-
-def test_a_job_has_one_rank_or_more() -> None:
-    with pytest.raises(RecordError, match="number of ranks is 0"):
-        with_ranks(job(FAST), 0)
-
-
-def test_a_job_of_one_rank_has_nothing_to_scale() -> None:
-    with pytest.raises(RecordError, match="measured on 1 ranks"):
-        with_ranks(job(FAST, 1), 2)
+# --- bytes of collectives
 
 
 def test_ring_traffic_is_that_of_nccl_tests() -> None:

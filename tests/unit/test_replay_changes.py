@@ -23,6 +23,7 @@ from tests.unit.traced_steps import (
     K_LINEAR,
     K_MM,
     LAUNCH_GELU,
+    LAUNCH_REDUCE,
     cpu_rank,
     gpu_rank,
     step_of,
@@ -99,8 +100,18 @@ def test_twice_the_bandwidth_halves_the_collective() -> None:
     assert step_us(f"link.bandwidth_GBps={bandwidth}") == pytest.approx(STEP_US)
 
 
+def two_sizes() -> LocalGraph:
+    """Return ``two_buckets`` over links of 20 µs per MiB and 5 µs a step: of 1 MiB in 30 µs, of 2 MiB in 50 µs."""
+    local = two_buckets()
+    tasks = list(local.tasks)
+    tasks[ALL_REDUCE] = tasks[ALL_REDUCE]._replace(duration_us=30.0)
+    early, late = local.collectives
+    return replace(local, tasks=tasks, collectives=(early._replace(size_bytes=2**20), late))
+
+
 def test_latency_counts_every_step_of_the_ring() -> None:
-    assert step_us("link.latency_us=10") == pytest.approx(STEP_US + 20.0)  # 2 · (2 − 1) steps
+    assert step_us(local=two_sizes()) == STEP_US
+    assert step_us("link.latency_us=15", local=two_sizes()) == pytest.approx(STEP_US + 20.0)  # 2 · (2 − 1) steps
 
 
 def test_ranks_follow_the_ring() -> None:
@@ -138,22 +149,23 @@ def test_one_bucket_of_all_gradients_waits_for_the_last() -> None:
     step = changed("bucket_mb=100", local=two_buckets())
     new = step.tasks[len(two_buckets().tasks) :]
     assert len(new) == 1
-    assert new[0].after == (K_GELU, K_MM)
+    assert new[0].after == (K_GELU, K_MM, LAUNCH_REDUCE)
+    assert new[0].lags_us == (0.0, 0.0, 2.0)
     assert new[0].duration_us == pytest.approx(100.0)  # the bytes of both at the same bandwidth
     assert step.replay().makespan_us == pytest.approx(STEP_US + 50.0)
 
 
-def test_small_buckets_keep_the_traced_ones_apart() -> None:
-    step = changed("bucket_mb=1", local=two_buckets())
-    assert len(step.tasks) == len(two_buckets().tasks) + 2
-    assert step.replay().makespan_us == pytest.approx(STEP_US)
+def test_the_traced_buckets_are_no_change() -> None:
+    step = changed("bucket_mb=1", local=two_sizes())
+    assert step.tasks == step_of(two_sizes()).tasks
+    assert step.bounds_us() is None
 
 
 def test_changes_of_traffic_apply_to_new_buckets_too() -> None:
     halved = changed("bucket_mb=100", "communication*=0.5", local=two_buckets())
     assert halved.tasks[-1].duration_us == pytest.approx(50.0)
-    linked = changed("bucket_mb=1", "ranks=4", local=two_buckets())
-    assert [task.duration_us for task in linked.tasks[-2:]] == pytest.approx([75.0, 75.0])
+    linked = changed("bucket_mb=100", "ranks=4", local=two_buckets())
+    assert linked.tasks[-1].duration_us == pytest.approx(150.0)
 
 
 def test_a_second_change_keeps_what_the_first_did_not_know() -> None:
@@ -236,6 +248,7 @@ REFUSED: dict[str, list[str]] = {
     "launch_us*=3": ["launch_us is set, not scaled"],
     "ranks=1.5": ["1.5 is no whole number"],
     "ranks=0": ["'0' is no number"],
+    "link.latency_us=1": ["the latency of the links is not known", "are of one size"],
     "overlap=maybe": ["expected overlap=true or overlap=false"],
     "bucket_mb=x": ["expected bucket_mb=25"],
     "links=H101": ["H101 is not a published system", "Did you mean H100?"],
