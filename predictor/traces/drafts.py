@@ -24,6 +24,7 @@ class Draft:
     operator: int = NO_OPERATOR
     event: int = UNKNOWN
     after: list[Edge] = field(default_factory=list)
+    call: int = UNKNOWN
 
 
 class Drafts:
@@ -102,8 +103,8 @@ class Drafts:
                 if known is None or edge.lag_us > known.lag_us:
                     after[edge.task] = Edge(place[edge.task], edge.lag_us, edge.kind)
             duration = task.end_us - task.start_us
-            edges = tuple(after.values())
+            edges, times = tuple(after.values()), (task.start_us, duration)
             traced.append(
-                TracedTask(task.name, task.kind, task.row, task.start_us, duration, edges, task.operator, task.event)
+                TracedTask(task.name, task.kind, task.row, *times, edges, task.operator, task.event, task.call)
             )
         return traced

@@ -49,6 +49,8 @@ class TracedTask(NamedTuple):
         operator: position in ``LocalGraph.operators`` of the innermost traced operator; NO_OPERATOR: none.
         event: position in the trace's events; UNKNOWN: time between events.
         after: what it waits for. As measured, at least one edge is tight: its end plus its lag is the task's start.
+        call: position in the trace's events of the runtime call that launched it; UNKNOWN: none. The call's own tasks
+            are those of this event; a LAUNCH edge may be to what ended when the call began.
     """
 
     name: str
@@ -59,6 +61,7 @@ class TracedTask(NamedTuple):
     after: tuple[Edge, ...] = ()
     operator: int = NO_OPERATOR
     event: int = -1
+    call: int = -1
 
 
 class TracedOperator(NamedTuple):
