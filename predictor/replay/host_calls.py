@@ -1,13 +1,14 @@
-"""Runtime calls of a traced step: what they launched, and which tasks of a thread they are."""
+"""Runtime calls of a traced step: what they launched, which tasks of a thread they are, what they wait for."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from predictor.replay.traced_step import ADDED, TracedStep
+from predictor.timeline.graph import GraphTask
 from predictor.traces.events import UNKNOWN
-from predictor.traces.local_graph import TaskKind, TracedTask
+from predictor.traces.local_graph import Edge, EdgeKind, TaskKind, TracedTask
 
 
 class Call(NamedTuple):
@@ -44,6 +45,33 @@ def own_tasks(step: TracedStep, calls: Iterable[Call]) -> Mapping[Call, list[int
             if parts is not None:
                 parts.append(position)
     return own
+
+
+def without_waits(step: TracedStep, is_dropped: Callable[[int, Edge], bool]) -> TracedStep:
+    """Return the step in which some calls do not wait.
+
+    Args:
+        step: to change.
+        is_dropped: whether the call of an edge of a rank, by its position, does not wait.
+    """
+    places = step.places()
+    changed = {}
+    for rank, local in enumerate(step.ranks):
+        for number, task in enumerate(local.tasks):
+            waits = [edge for edge in task.after if edge.kind is EdgeKind.SYNC and is_dropped(rank, edge)]
+            if waits:
+                position = places[rank][number]
+                changed[position] = _not_after(step.tasks[position], {places[rank][edge.task] for edge in waits})
+    return step.with_tasks(changed, {position: step.costs[position] for position in changed if position in step.costs})
+
+
+def _not_after(task: GraphTask, dropped: Collection[int]) -> GraphTask:
+    """Return a task that does not wait for some; of the first of a thread, which nothing else starts, they stay."""
+    kept = [number for number, before in enumerate(task.after) if before not in dropped]
+    if not kept:
+        return task
+    lags = tuple(task.lags_us[number] for number in kept) if task.lags_us else ()
+    return task._replace(after=tuple(task.after[number] for number in kept), lags_us=lags)
 
 
 def _traced(step: TracedStep, position: int) -> TracedTask | None:

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
 
 from predictor.base.errors import ConfigError, nearest
-from predictor.replay.host_calls import launched, launching_only, own_tasks
+from predictor.replay.host_calls import Call, launched, launching_only, own_tasks, without_waits
 from predictor.replay.setting import Changed, Setting, Touched, counted
 from predictor.replay.traced_step import Role, TracedStep, operators
-from predictor.traces.local_graph import LocalGraph, TaskKind, TracedOperator
+from predictor.traces.local_graph import NO_OPERATOR, Edge, LocalGraph, TaskKind, TracedOperator
 
 ON_DEVICE = frozenset({TaskKind.KERNEL, TaskKind.COPY, TaskKind.COLLECTIVE})
 MOST_NAMES = 6
@@ -74,7 +74,7 @@ def change_operators(step: TracedStep, setting: Setting) -> Changed:
     """Scale or remove operators with all that they started, forward and backward.
 
     Scaled is what computes: kernels, copies and collectives on a GPU, the thread's time on a CPU. Removed is all of it,
-    launches included.
+    with launches and waits for the GPU.
     """
     selected = matching(step, setting)
     removes = setting.removes
@@ -94,7 +94,10 @@ def change_operators(step: TracedStep, setting: Setting) -> Changed:
     if not any(step.tasks[position].duration_us for position in positions):
         raise ConfigError(f"--set {setting.text}: {', '.join(sorted(names)[:MOST_NAMES])} ran nothing that takes time")
     what = f"{counted(len(outer), 'call')} of {counted(len(names), 'operator')}, forward and backward"
-    return touched(step, scaled(step, positions, factor), positions, what)
+    after = scaled(step, positions, factor)
+    if removes:
+        after = without_waits(after, lambda rank, edge: (rank, edge.operator) in members)
+    return touched(step, after, positions, what)
 
 
 def _computes(role: Role) -> bool:
@@ -102,7 +105,11 @@ def _computes(role: Role) -> bool:
 
 
 def change_kernels(step: TracedStep, setting: Setting) -> Changed:
-    """Scale or remove kernels and copies by their names; a removed kernel is not launched either."""
+    """Scale or remove kernels and copies by their names; a removed one is not launched or waited for either.
+
+    A thread waits for what ran before a removed kernel still. Not so for a removed copy: PyTorch waits for the stream
+    in the operator that copies and for that copy's sake (aten/src/ATen/native/cuda/Copy.cu, copy_kernel_cuda).
+    """
     arrivals = set(step.arrivals.values())
     on_device = (at for at, role in enumerate(step.roles) if role.kind in ON_DEVICE and at not in arrivals)
     known = {position: step.tasks[position].name for position in on_device}
@@ -112,8 +119,24 @@ def change_kernels(step: TracedStep, setting: Setting) -> Changed:
     calls = launching_only(step, positions) if setting.removes else []
     launches = [at for parts in own_tasks(step, calls).values() for at in parts]
     after = scaled(step, [*positions, *launches], 0.0 if setting.removes else setting.factor())
+    if setting.removes:
+        after = _without_waits_for(after, positions, calls)
     what = counted(len(positions), "kernel") + (f" and {counted(len(calls), 'launch')}" if calls else "")
     return touched(step, after, [*positions, *launches], what)
+
+
+def _without_waits_for(step: TracedStep, removed: Iterable[int], calls: Iterable[Call]) -> TracedStep:
+    """Return the step in which calls do not wait, nor do operators for the copies among what they no longer start."""
+    roles = [step.roles[position] for position in removed]
+    copies = {(role.rank, role.task) for role in roles if role.kind is TaskKind.COPY}
+    silent = set(calls)
+
+    def is_dropped(rank: int, edge: Edge) -> bool:
+        operator = step.ranks[rank].tasks[edge.task].operator
+        is_for_copy = (rank, edge.task) in copies and operator != NO_OPERATOR and edge.operator == operator
+        return is_for_copy or Call(rank, edge.call) in silent
+
+    return without_waits(step, is_dropped)
 
 
 def _is_host(local: LocalGraph, role: Role) -> bool:

@@ -118,8 +118,9 @@ def _add_threads(
         idle = merged([*woken.get(row, ()), *synchronization.idle.get(row, ()), *for_workers.get(row, ())])
         after_waits += add_thread(drafts, trace.events, table, thread, idle)
     for task, wait in after_waits:
+        operator = table.of_event.get(wait.call, NO_OPERATOR)
         for before in wait.after:
-            drafts.wait(task, before, EdgeKind.SYNC, 0.0)
+            drafts.wait(task, before, EdgeKind.SYNC, 0.0, wait.call, operator)
         for row in wait.threads:
             before = drafts.last_by(row, wait.end_us)
             drafts.wait(task, before, EdgeKind.WAKE)

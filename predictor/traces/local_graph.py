@@ -34,11 +34,19 @@ class EdgeKind(StrEnum):
 
 
 class Edge(NamedTuple):
-    """A task that must have ended, and how long after its end the other one starts at the earliest."""
+    """A task that must have ended, and how long after its end the other one starts at the earliest.
+
+    Attributes:
+        call: of SYNC, position in the trace's events of the call that waits; UNKNOWN: none. It is another one than that
+            of the task that has the edge where waiting filled the call, as the next task of the thread waits for it.
+        operator: of SYNC, position in ``LocalGraph.operators`` of the innermost one around it; NO_OPERATOR: none.
+    """
 
     task: int
     lag_us: float
     kind: EdgeKind
+    call: int = -1
+    operator: int = NO_OPERATOR
 
 
 class TracedTask(NamedTuple):

@@ -95,3 +95,59 @@ def test_launches_of_a_public_trace_take_what_its_calls_take() -> None:
     local = answered.before.step.ranks[0]
     calls_us = sum(task.duration_us for task in local.tasks if task.name in names)
     assert applied.touched.before_us == pytest.approx(calls_us, rel=0.01)
+
+
+def reading_values() -> list[Event]:
+    """Return three kernels of 150 µs, each read by the host (``item``) before it goes on."""
+    events = [step(700)]
+    for number in range(3):
+        at = 200.0 * number
+        events.append(event("cpu_op", "aten::mm", at, 30))
+        events += launch("gemm", number + 1, (at + 10, 8), (at + 20, 150))
+        events.append(event("cpu_op", "aten::item", at + 40, 140))
+        events.append(event("cuda_runtime", "cudaStreamSynchronize", at + 45, 130))
+    return events
+
+
+def reading_values_to_the_end() -> list[Event]:
+    """Return the same with calls that end with what they wait for, so that no time of theirs is left."""
+    return [entry | {"dur": 125} if entry["name"] == "cudaStreamSynchronize" else entry for entry in reading_values()]
+
+
+@pytest.mark.parametrize("events", [reading_values(), reading_values_to_the_end()])
+def test_a_removed_operator_does_not_wait(events: list[Event], tmp_path: Path) -> None:
+    answered = replay(tmp_path, events, "operator:aten::item=remove")
+    kernels = [span for span in answered.shown.replay.spans if span.name == "gemm"]
+    assert [span.start_us for span in kernels] == pytest.approx([20, 170, 320], abs=10)
+    assert answered.shown.step_us == pytest.approx(480, abs=20)
+    assert step_us(tmp_path, events, "operator:aten::mm*=1") == pytest.approx(700)
+
+
+def pageable() -> list[Event]:
+    """Return a copy to pageable memory, which its call waits for, between two kernels that the host outlasts."""
+    return [
+        step(1000),
+        event("cpu_op", "aten::mm", 300, 40),
+        *launch("gemm", 1, (310, 5), (320, 100)),
+        event("cpu_op", "aten::to", 350, 200),
+        event("cpu_op", "aten::copy_", 355, 190),
+        *launch("Memcpy DtoH (Device -> Pageable)", 2, (360, 170), (421, 100), "cudaMemcpyAsync"),
+        event("cuda_runtime", "cudaStreamSynchronize", 531, 8),
+        event("cpu_op", "aten::mm", 600, 40),
+        *launch("gemm", 3, (610, 5), (620, 100)),
+    ]
+
+
+@pytest.mark.parametrize(("text", "us"), [("operator:aten::to=remove", 800), ("kernel:Memcpy*=remove", 830)])
+def test_a_removed_copy_does_not_wait(text: str, us: float, tmp_path: Path) -> None:
+    assert step_us(tmp_path, pageable(), text) == pytest.approx(us)
+
+
+def test_a_removed_kernel_leaves_the_waits_of_other_operators(tmp_path: Path) -> None:
+    events = [
+        step(400),
+        *launch("first", 1, (10, 8), (20, 100)),
+        *launch("second", 2, (30, 8), (121, 50)),
+        event("cuda_runtime", "cudaDeviceSynchronize", 60, 115),
+    ]
+    assert step_us(tmp_path, events, "kernel:second=remove") == pytest.approx(400 - 50, abs=2)
