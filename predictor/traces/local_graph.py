@@ -76,7 +76,8 @@ class TracedOperator(NamedTuple):
     """One call of an operator, with everything that it started.
 
     Attributes:
-        name: as PyTorch's dispatcher or autograd names it: ``aten::linear``, ``AddmmBackward0``.
+        name: as PyTorch's dispatcher or autograd names it: ``aten::linear``, ``AddmmBackward0``. Of a launch in no
+            operator, which stands for one, that of the innermost annotation or module around it.
         step_pass: where in the step.
         forward: of a backward operator, the position of the forward one; NO_OPERATOR: none or unknown.
         scope: annotations and modules around it, outermost first.
