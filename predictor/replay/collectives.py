@@ -41,18 +41,30 @@ class Waits(NamedTuple):
 
 
 def waits_between(step: TracedStep, spans: Sequence[Span]) -> list[Waits]:
-    """Return who waited for whom in the collectives that several traced ranks share, the longest first."""
+    """Return who waited for whom in the collectives that several traced ranks share, the longest first.
+
+    A rank waits for the last to arrive of those that its transfer needs: of all, or, of a broadcast, a reduction to one
+    rank or a message, of some.
+    """
     waits: dict[tuple[int, int], float] = {}
     for transfers in step.meetings:
-        arrived = [spans[step.arrivals[transfer]].end_us for transfer in transfers]
-        last = step.roles[transfers[arrived.index(max(arrived))]].rank
-        for transfer, since in zip(transfers, arrived, strict=True):
-            us = spans[transfer].start_us - since
+        arrivals = [step.arrivals[transfer] for transfer in transfers]
+        for transfer, arrival in zip(transfers, arrivals, strict=True):
+            us = spans[transfer].start_us - spans[arrival].end_us
             if us > 0.0:
-                pair = step.ranks[step.roles[transfer].rank].rank, step.ranks[last].rank
+                awaited = _awaited(step, transfer, arrivals)
+                last = max(awaited, key=lambda position: spans[position].end_us)
+                pair = step.ranks[step.roles[transfer].rank].rank, step.ranks[step.roles[last].rank].rank
                 waits[pair] = waits.get(pair, 0.0) + us
     listed = [Waits(*pair, us) for pair, us in waits.items() if pair[0] != pair[1]]
     return sorted(listed, key=lambda wait: -wait.us)
+
+
+def _awaited(step: TracedStep, transfer: int, arrivals: Sequence[int]) -> list[int]:
+    """Return the arrivals that a transfer waits for, itself or by a task in which all ranks meet."""
+    before = set(step.tasks[transfer].after)
+    before |= {arrival for position in before.difference(arrivals) for arrival in step.tasks[position].after}
+    return [arrival for arrival in arrivals if arrival in before]
 
 
 def collective_totals(step: TracedStep, spans: Sequence[Span]) -> list[CollectiveTotals]:

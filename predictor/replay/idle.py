@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from predictor.replay.traced_step import ADDED, TracedStep
+from predictor.replay.traced_step import ADDED, Role, TracedStep
+from predictor.timeline.graph import GraphTask
 from predictor.timeline.spans import Span
 from predictor.traces.gaps import GapKind, gaps, idle_us_by_kind
-from predictor.traces.local_graph import LocalGraph
+from predictor.traces.local_graph import Edge, EdgeKind, LocalGraph, TaskKind, TracedTask
+
+ON_HOST = (TaskKind.HOST, TaskKind.WAIT)
 
 
 class RowGaps(NamedTuple):
@@ -22,21 +25,58 @@ class RowGaps(NamedTuple):
 def retimed(step: TracedStep, spans: Sequence[Span]) -> list[LocalGraph]:
     """Return the ranks' graphs with the times of a replay, each from the start of its own step.
 
-    A collective lasts from its rank's arrival on, waiting included.
+    What tasks wait for is as in the step, changed or not; collectives that a change added come last, each kind on a row
+    of its own. A collective lasts from its rank's arrival on, waiting included.
     """
-    times: list[dict[int, tuple[float, float]]] = [{} for _ in step.ranks]
-    for role, span in zip(step.roles, spans, strict=True):
-        if role.task != ADDED:
-            of_rank, start_us = times[role.rank], step.starts_us[role.rank]
-            first = of_rank[role.task][0] if role.task in of_rank else span.start_us - start_us
-            of_rank[role.task] = first, span.end_us - start_us
-    graphs = []
-    for local, of_rank in zip(step.ranks, times, strict=True):
-        ends = (of_rank[at] for at in range(len(local.tasks)))
-        timed = zip(local.tasks, ends, strict=True)
-        tasks = [task._replace(start_us=start, duration_us=end - start) for task, (start, end) in timed]
-        graphs.append(replace(local, tasks=tasks, step_us=max((end for _, end in of_rank.values()), default=0.0)))
-    return graphs
+    return [_retimed(step, spans, rank) for rank in range(len(step.ranks))]
+
+
+def _retimed(step: TracedStep, spans: Sequence[Span], rank: int) -> LocalGraph:
+    local, start_us = step.ranks[rank], step.starts_us[rank]
+    numbers: dict[int, int] = {}  # of tasks in the graph, by their positions in the replay
+    entries: dict[int, int] = {}  # the other way round; of a collective its arrival
+    ends: dict[int, float] = {}
+    rows = list(local.rows)
+    tasks = list(local.tasks)
+    for position, (role, span) in enumerate(zip(step.roles, spans, strict=True)):
+        if role.rank != rank or (role.task == ADDED and position not in step.added):
+            continue
+        number = role.task
+        if number == ADDED:
+            number = len(tasks)
+            tasks.append(_added(role, span, rows))
+        numbers[position] = number
+        entries.setdefault(number, position)
+        ends[number] = span.end_us - start_us
+    for number, position in entries.items():
+        start = spans[position].start_us - start_us
+        after = _edges(tasks, number, step.tasks[position], numbers)
+        tasks[number] = tasks[number]._replace(start_us=start, duration_us=ends[number] - start, after=after)
+    return replace(local, rows=rows, tasks=tasks, step_us=max(ends.values(), default=0.0))
+
+
+def _added(role: Role, span: Span, rows: list[str]) -> TracedTask:
+    """Return a collective of a change, without times; its row is added where there is none."""
+    if span.stream not in rows:
+        rows.append(span.stream)
+    return TracedTask(span.name, role.kind, rows.index(span.stream), 0.0, 0.0)
+
+
+def _edges(
+    tasks: Sequence[TracedTask], number: int, graph_task: GraphTask, numbers: Mapping[int, int]
+) -> tuple[Edge, ...]:
+    """Return what a task of a replay waits for on its own rank; what a change added is told by the kinds of both."""
+    known = {edge.task: edge for edge in tasks[number].after}
+    lags = graph_task.lags_us or (0.0,) * len(graph_task.after)
+    edges = []
+    for before, lag in zip(graph_task.after, lags, strict=True):
+        task = numbers.get(before)
+        if task is None:
+            continue
+        is_sync = tasks[number].kind in ON_HOST and tasks[task].kind not in ON_HOST
+        edge = known.get(task, Edge(task, lag, EdgeKind.SYNC if is_sync else EdgeKind.EVENT))
+        edges.append(edge._replace(lag_us=lag))
+    return tuple(edges)
 
 
 def busiest_gaps(step: TracedStep, spans: Sequence[Span]) -> list[RowGaps]:

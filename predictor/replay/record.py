@@ -2,7 +2,7 @@
 
 A trace does not say what a run was configured to do, on which host or at which commit, which ``StepProvenance`` needs;
 so this record has what a trace says. Every microsecond of the device counts once: to the innermost operator around it
-that the predictor knows, or to the innermost one.
+that the predictor knows, or to the innermost one. Kernels that were launched in no operator have their own names.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ from pydantic import Field, ValidationError
 from predictor.base.errors import ConfigError
 from predictor.base.files import write_whole
 from predictor.base.read_yaml import first_problem
+from predictor.precision.operator_graph import Precision
 from predictor.replay.breakdown import traffic_of
 from predictor.replay.known_operators import known_around, known_call, precision_of
 from predictor.replay.traced_step import ADDED, TracedStep, pass_of
 from predictor.traces.closed import Closed, RecordError
-from predictor.traces.local_graph import NO_OPERATOR, OperatorPass, TracedOperator
+from predictor.traces.events import UNKNOWN
+from predictor.traces.local_graph import NO_OPERATOR, LocalGraph, OperatorPass, TracedOperator, TracedTask
 
 FORMAT: Literal["estimate-train-time/traced-step/1"] = "estimate-train-time/traced-step/1"
 Times = Annotated[tuple[Annotated[float, Field(ge=0)], ...], Field(min_length=1)]
@@ -29,14 +31,14 @@ Times = Annotated[tuple[Annotated[float, Field(ge=0)], ...], Field(min_length=1)
 class TracedOperatorTimes(Closed):
     """All calls of one operator with the same inputs in one pass of the step."""
 
-    name: str = Field(min_length=1, description="as PyTorch's dispatcher or autograd names it")
+    name: str = Field(min_length=1, description="as PyTorch's dispatcher or autograd names it; else the kernel's")
     operator: str | None = Field(description="the predictor's operator that it is; null: none")
     shape: tuple[int, ...] | None = Field(description="in the order of that operator's dimensions")
     direction: str | None = Field(description="forward or backward, of that operator")
     step_pass: OperatorPass
     shapes: tuple[tuple[int, ...], ...] = Field(description="of the inputs, where the trace has them")
     dtypes: tuple[str, ...]
-    precision: str = Field(description="of the first floating-point input")
+    precision: str = Field(description="of the first floating-point input; fp32 where unknown")
     samples_us: Times = Field(description="of every call: its kernels on a GPU, its thread's time on a CPU")
 
 
@@ -86,18 +88,22 @@ def step_records(step: TracedStep) -> list[TracedStepRecord]:
 def _operators(step: TracedStep, rank: int) -> tuple[TracedOperatorTimes, ...]:
     local = step.ranks[rank]
     calls: dict[int, float] = {}
+    kernels: dict[tuple[str, OperatorPass], list[float]] = {}
     for position, role in enumerate(step.roles):
         if role.rank != rank or role.task == ADDED or not role.computes:
             continue
-        innermost = local.tasks[role.task].operator
-        if innermost != NO_OPERATOR:
-            call = known_around(local, innermost)
-            calls[call] = calls.get(call, 0.0) + step.tasks[position].duration_us
+        task, us = local.tasks[role.task], step.tasks[position].duration_us
+        if is_in_operator(local, task):
+            call = known_around(local, task.operator)
+            calls[call] = calls.get(call, 0.0) + us
+        elif task.event != UNKNOWN:  # otherwise it is what earlier steps left to do
+            kernels.setdefault((task.name or task.kind.value, role.step_pass), []).append(us)
     grouped: dict[tuple[object, ...], list[int]] = {}
     for call in sorted(calls):
         traced = local.operators[call]
         grouped.setdefault((traced.name, traced.step_pass, traced.shapes, traced.dtypes), []).append(call)
     times = [_times(local.operators[same[0]], [calls[call] for call in same]) for same in grouped.values()]
+    times += [_kernel_times(name, step_pass, us) for (name, step_pass), us in kernels.items()]
     return tuple(sorted(times, key=lambda row: -sum(row.samples_us)))
 
 
@@ -112,6 +118,27 @@ def _times(traced: TracedOperator, samples_us: Sequence[float]) -> TracedOperato
         shapes=traced.shapes,
         dtypes=traced.dtypes,
         precision=precision_of(traced).value,
+        samples_us=tuple(samples_us),
+    )
+
+
+def is_in_operator(local: LocalGraph, task: TracedTask) -> bool:
+    """Return whether a task belongs to an operator of PyTorch's; a launch in none stands for itself."""
+    if task.operator == NO_OPERATOR:
+        return False
+    return task.call == UNKNOWN or local.operators[task.operator].event != task.call
+
+
+def _kernel_times(name: str, step_pass: OperatorPass, samples_us: Sequence[float]) -> TracedOperatorTimes:
+    return TracedOperatorTimes(
+        name=name,
+        operator=None,
+        shape=None,
+        direction=None,
+        step_pass=step_pass,
+        shapes=(),
+        dtypes=(),
+        precision=Precision.FP32.value,
         samples_us=tuple(samples_us),
     )
 

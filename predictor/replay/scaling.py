@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
 
 from predictor.base.errors import ConfigError, nearest
+from predictor.replay.host_calls import Call, launched, launching_only, own_tasks, without_waits
 from predictor.replay.setting import Changed, Setting, Touched, counted
-from predictor.replay.traced_step import ADDED, Role, TracedStep, operators
-from predictor.traces.local_graph import EdgeKind, LocalGraph, TaskKind, TracedOperator
+from predictor.replay.traced_step import Role, TracedStep, operators
+from predictor.traces.local_graph import NO_OPERATOR, Edge, LocalGraph, TaskKind, TracedOperator
 
 ON_DEVICE = frozenset({TaskKind.KERNEL, TaskKind.COPY, TaskKind.COLLECTIVE})
 MOST_NAMES = 6
@@ -24,11 +25,6 @@ def scaled(step: TracedStep, positions: Iterable[int], factor: float) -> TracedS
         if position in step.costs:
             costs[position] = step.costs[position] * factor
     return step.with_tasks(changed, costs)
-
-
-def timed(step: TracedStep, positions: Iterable[int], us: float) -> TracedStep:
-    """Return the step with the same time for each of some tasks."""
-    return step.with_tasks({position: step.tasks[position]._replace(duration_us=us) for position in positions})
 
 
 def touched(before: TracedStep, after: TracedStep, positions: Iterable[int], what: str, *notes: str) -> Changed:
@@ -78,7 +74,7 @@ def change_operators(step: TracedStep, setting: Setting) -> Changed:
     """Scale or remove operators with all that they started, forward and backward.
 
     Scaled is what computes: kernels, copies and collectives on a GPU, the thread's time on a CPU. Removed is all of it,
-    launches included.
+    with launches and waits for the GPU.
     """
     selected = matching(step, setting)
     removes = setting.removes
@@ -98,7 +94,10 @@ def change_operators(step: TracedStep, setting: Setting) -> Changed:
     if not any(step.tasks[position].duration_us for position in positions):
         raise ConfigError(f"--set {setting.text}: {', '.join(sorted(names)[:MOST_NAMES])} ran nothing that takes time")
     what = f"{counted(len(outer), 'call')} of {counted(len(names), 'operator')}, forward and backward"
-    return touched(step, scaled(step, positions, factor), positions, what)
+    after = scaled(step, positions, factor)
+    if removes:
+        after = without_waits(after, lambda rank, edge: (rank, edge.operator) in members)
+    return touched(step, after, positions, what)
 
 
 def _computes(role: Role) -> bool:
@@ -106,37 +105,38 @@ def _computes(role: Role) -> bool:
 
 
 def change_kernels(step: TracedStep, setting: Setting) -> Changed:
-    """Scale or remove kernels and copies by their names; a removed kernel is not launched either."""
+    """Scale or remove kernels and copies by their names; a removed one is not launched or waited for either.
+
+    A thread waits for what ran before a removed kernel still. Not so for a removed copy: PyTorch waits for the stream
+    in the operator that copies and for that copy's sake (aten/src/ATen/native/cuda/Copy.cu, copy_kernel_cuda).
+    """
     arrivals = set(step.arrivals.values())
     on_device = (at for at, role in enumerate(step.roles) if role.kind in ON_DEVICE and at not in arrivals)
     known = {position: step.tasks[position].name for position in on_device}
     positions = [position for position, name in known.items() if fnmatchcase(name, setting.pattern)]
     if not positions:
         raise nothing_matches(setting, "kernel", set(known.values()))
-    launches = launches_of(step, positions) if setting.removes else []
+    calls = launching_only(step, positions) if setting.removes else []
+    launches = [at for parts in own_tasks(step, calls).values() for at in parts]
     after = scaled(step, [*positions, *launches], 0.0 if setting.removes else setting.factor())
-    what = counted(len(positions), "kernel") + (f" and {counted(len(launches), 'launch')}" if launches else "")
+    if setting.removes:
+        after = _without_waits_for(after, positions, calls)
+    what = counted(len(positions), "kernel") + (f" and {counted(len(calls), 'launch')}" if calls else "")
     return touched(step, after, [*positions, *launches], what)
 
 
-def launches_of(step: TracedStep, positions: Iterable[int]) -> list[int]:
-    """Return the runtime calls that start some tasks and nothing else."""
-    removed = set(positions)
-    started: dict[int, list[int]] = {}
-    for launch, kernel in _launches(step):
-        started.setdefault(launch, []).append(kernel)
-    return [launch for launch, kernels in started.items() if removed.issuperset(kernels)]
+def _without_waits_for(step: TracedStep, removed: Iterable[int], calls: Iterable[Call]) -> TracedStep:
+    """Return the step in which calls do not wait, nor do operators for the copies among what they no longer start."""
+    roles = [step.roles[position] for position in removed]
+    copies = {(role.rank, role.task) for role in roles if role.kind is TaskKind.COPY}
+    silent = set(calls)
 
+    def is_dropped(rank: int, edge: Edge) -> bool:
+        operator = step.ranks[rank].tasks[edge.task].operator
+        is_for_copy = (rank, edge.task) in copies and operator != NO_OPERATOR and edge.operator == operator
+        return is_for_copy or Call(rank, edge.call) in silent
 
-def _launches(step: TracedStep) -> Iterator[tuple[int, int]]:
-    """Yield every runtime call with what it started on a GPU; on a CPU the work that gives a collective is none."""
-    places, arrivals = step.places(), set(step.arrivals.values())
-    for position, role in enumerate(step.roles):
-        if role.task == ADDED or position in arrivals or step.ranks[role.rank].backend == "cpu":
-            continue
-        for edge in step.ranks[role.rank].tasks[role.task].after:
-            if edge.kind is EdgeKind.LAUNCH:
-                yield places[role.rank][edge.task], position
+    return without_waits(step, is_dropped)
 
 
 def _is_host(local: LocalGraph, role: Role) -> bool:
@@ -150,13 +150,20 @@ def change_host(step: TracedStep, setting: Setting) -> Changed:
 
 
 def change_launch(step: TracedStep, setting: Setting) -> Changed:
-    """Give every runtime call that launches a kernel the same time."""
-    kernels = [position for position, role in enumerate(step.roles) if role.kind is not TaskKind.COPY]
-    wanted = set(kernels)
-    positions = sorted({launch for launch, kernel in _launches(step) if kernel in wanted})
-    if not positions:
+    """Give every runtime call that launches a kernel the same time; what it waits is beside it."""
+    us = setting.number()
+    launching = launched(step)
+    calls = [call for call, started in launching.items() if any(_is_kernel(step.roles[at]) for at in started)]
+    parts = [tasks for tasks in own_tasks(step, calls).values() if tasks]
+    if not parts:
         raise ConfigError(f"--set {setting.text}: no kernel of the step was launched; on a CPU nothing is")
-    return touched(step, timed(step, positions, setting.number()), positions, counted(len(positions), "launch"))
+    after = {at: step.tasks[at]._replace(duration_us=0.0) for tasks in parts for at in tasks[:-1]}
+    after |= {tasks[-1]: step.tasks[tasks[-1]]._replace(duration_us=us) for tasks in parts}
+    return touched(step, step.with_tasks(after), after, counted(len(parts), "launch"))
+
+
+def _is_kernel(role: Role) -> bool:
+    return role.kind is not TaskKind.COPY
 
 
 def change_communication(step: TracedStep, setting: Setting) -> Changed:

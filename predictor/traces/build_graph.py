@@ -30,7 +30,7 @@ from collections.abc import Mapping, Sequence
 from predictor.traces.collectives_of import collectives_of, with_gradients
 from predictor.traces.collector import paused_collector
 from predictor.traces.drafts import ROOT, Drafts
-from predictor.traces.events import RankTrace
+from predictor.traces.events import Category, RankTrace
 from predictor.traces.host_tasks import add_thread, merged
 from predictor.traces.host_threads import Thread, read_thread, split
 from predictor.traces.launches import ties
@@ -88,7 +88,7 @@ def _graph(trace: RankTrace, window: StepWindow) -> LocalGraph:
     for task in range(1, len(drafts.tasks)):
         if not drafts.tasks[task].after and drafts.tasks[task].start_us:
             drafts.wait(task, ROOT, EdgeKind.ROW)
-    _own_gpu_tasks(drafts, events, table)
+    _own_gpu_tasks(drafts, trace, events, table)
     return _finished(trace, events, drafts, table, lanes, _facts(trace, events, drafts, edges, synchronization))
 
 
@@ -118,8 +118,9 @@ def _add_threads(
         idle = merged([*woken.get(row, ()), *synchronization.idle.get(row, ()), *for_workers.get(row, ())])
         after_waits += add_thread(drafts, trace.events, table, thread, idle)
     for task, wait in after_waits:
+        operator = table.of_event.get(wait.call, NO_OPERATOR)
         for before in wait.after:
-            drafts.wait(task, before, EdgeKind.SYNC, 0.0)
+            drafts.wait(task, before, EdgeKind.SYNC, 0.0, wait.call, operator)
         for row in wait.threads:
             before = drafts.last_by(row, wait.end_us)
             drafts.wait(task, before, EdgeKind.WAKE)
@@ -128,11 +129,14 @@ def _add_threads(
     join_workers(drafts, trace, step, table, [task for task in workers if task not in waited])
 
 
-def _own_gpu_tasks(drafts: Drafts, step: StepEvents, table: OperatorTable) -> None:
-    """Give what runs on streams and workers the operators that started it."""
+def _own_gpu_tasks(drafts: Drafts, trace: RankTrace, step: StepEvents, table: OperatorTable) -> None:
+    """Give what runs on streams and workers the operators that started it, and the runtime calls."""
     for draft in drafts.tasks:
         if draft.operator == NO_OPERATOR and draft.event in step.launched_by:
-            draft.operator = table.of_event.get(step.launched_by[draft.event], NO_OPERATOR)
+            starter = step.launched_by[draft.event]
+            draft.operator = table.of_event.get(starter, NO_OPERATOR)
+            if trace.events[starter].category is Category.RUNTIME:
+                draft.call = starter
 
 
 def _facts(

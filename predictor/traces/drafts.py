@@ -24,6 +24,7 @@ class Draft:
     operator: int = NO_OPERATOR
     event: int = UNKNOWN
     after: list[Edge] = field(default_factory=list)
+    call: int = UNKNOWN
 
 
 class Drafts:
@@ -72,7 +73,15 @@ class Drafts:
         place = bisect_left(rows, time_us, key=lambda task: self.tasks[task].start_us) - 1
         return place >= 0 and self.tasks[rows[place]].end_us > time_us
 
-    def wait(self, task: int, before: int, kind: EdgeKind, at_most_us: float | None = None) -> bool:
+    def wait(
+        self,
+        task: int,
+        before: int,
+        kind: EdgeKind,
+        at_most_us: float | None = None,
+        call: int = UNKNOWN,
+        operator: int = NO_OPERATOR,
+    ) -> bool:
         """Let a task wait for another one; return whether it started as soon as the edge allows.
 
         Args:
@@ -80,12 +89,14 @@ class Drafts:
             before: that it waits for.
             kind: why.
             at_most_us: what the edge typically takes; None: all the time that passed between them.
+            call: that waits, as ``Edge.call``.
+            operator: around it, as ``Edge.operator``.
         """
         waited = self.tasks[task].start_us - self.tasks[before].end_us
         if waited < 0.0 or task == before:
             return False
         lag = waited if at_most_us is None else min(waited, at_most_us)
-        self.tasks[task].after.append(Edge(before, lag, kind))
+        self.tasks[task].after.append(Edge(before, lag, kind, call, operator))
         return lag == waited
 
     def in_order(self) -> list[TracedTask]:
@@ -100,10 +111,12 @@ class Drafts:
             for edge in task.after:
                 known = after.get(edge.task)
                 if known is None or edge.lag_us > known.lag_us:
-                    after[edge.task] = Edge(place[edge.task], edge.lag_us, edge.kind)
+                    after[edge.task] = edge._replace(task=place[edge.task])
+                elif known.call != edge.call:  # two calls wait for it, so that no one of them can be taken away
+                    after[edge.task] = known._replace(call=UNKNOWN, operator=NO_OPERATOR)
             duration = task.end_us - task.start_us
-            edges = tuple(after.values())
+            edges, times = tuple(after.values()), (task.start_us, duration)
             traced.append(
-                TracedTask(task.name, task.kind, task.row, task.start_us, duration, edges, task.operator, task.event)
+                TracedTask(task.name, task.kind, task.row, *times, edges, task.operator, task.event, task.call)
             )
         return traced

@@ -8,11 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
+from predictor.traces.events import UNKNOWN
 from predictor.traces.local_graph import Edge, EdgeKind, LocalGraph, TaskKind, TracedTask
 
 NO_TASK = -1
 TIGHT_US = 1e-6  # of an edge: rounding of sums in floats
 HALF = 0.5
+ON_HOST = (TaskKind.HOST, TaskKind.WAIT)
 
 
 class GapKind(StrEnum):
@@ -51,13 +53,18 @@ def gaps(local: LocalGraph) -> list[Gap]:
     for number, task in enumerate(local.tasks):
         by_row[task.row].append(number)
     waits = _waits(local)
+    calls = {
+        task.event: number
+        for number, task in reversed(list(enumerate(local.tasks)))
+        if task.event != UNKNOWN and task.kind in ON_HOST
+    }
     result = []
     for row, numbers in sorted(by_row.items()):
         at = 0.0
         for number in numbers:
             task = local.tasks[number]
             if task.start_us - at > TIGHT_US:
-                kind, waited_for = _explain(local.tasks, number, at, waits)
+                kind, waited_for = _explain(local.tasks, number, at, waits, calls)
                 result.append(Gap(row, at, task.start_us - at, kind, number, waited_for))
             at = max(at, task.start_us + task.duration_us)
         if local.step_us - at > TIGHT_US:
@@ -98,7 +105,7 @@ def _waits(local: LocalGraph) -> dict[int, list[_Wait]]:
     ends: dict[int, float] = {}
     waits: dict[int, list[_Wait]] = {}
     for number, task in enumerate(local.tasks):
-        if task.kind in (TaskKind.HOST, TaskKind.WAIT):
+        if task.kind in ON_HOST:
             edge = tight_edge(local.tasks, number)
             if edge is not None and edge.kind is EdgeKind.SYNC:
                 end = task.start_us + (task.duration_us if task.kind is TaskKind.WAIT else 0.0)
@@ -108,7 +115,11 @@ def _waits(local: LocalGraph) -> dict[int, list[_Wait]]:
 
 
 def _explain(
-    tasks: Sequence[TracedTask], number: int, since_us: float, waits: Mapping[int, Sequence[_Wait]]
+    tasks: Sequence[TracedTask],
+    number: int,
+    since_us: float,
+    waits: Mapping[int, Sequence[_Wait]],
+    calls: Mapping[int, int],
 ) -> tuple[GapKind, int]:
     """Return why nothing ran since a time until a task, and what it waited for.
 
@@ -131,7 +142,7 @@ def _explain(
     waited_us, waited_for = _waited(waits.get(tasks[edge.task].row, ()), since_us, until_us)
     if waited_us >= HALF * (until_us - since_us):
         return GapKind.SYNC, waited_for
-    return GapKind.LAUNCH, edge.task
+    return GapKind.LAUNCH, calls.get(tasks[number].call, edge.task)
 
 
 def _waited(waits: Sequence[_Wait], since_us: float, until_us: float) -> tuple[float, int]:

@@ -34,11 +34,19 @@ class EdgeKind(StrEnum):
 
 
 class Edge(NamedTuple):
-    """A task that must have ended, and how long after its end the other one starts at the earliest."""
+    """A task that must have ended, and how long after its end the other one starts at the earliest.
+
+    Attributes:
+        call: of SYNC, position in the trace's events of the call that waits; UNKNOWN: none. It is another one than that
+            of the task that has the edge where waiting filled the call, as the next task of the thread waits for it.
+        operator: of SYNC, position in ``LocalGraph.operators`` of the innermost one around it; NO_OPERATOR: none.
+    """
 
     task: int
     lag_us: float
     kind: EdgeKind
+    call: int = -1
+    operator: int = NO_OPERATOR
 
 
 class TracedTask(NamedTuple):
@@ -49,6 +57,8 @@ class TracedTask(NamedTuple):
         operator: position in ``LocalGraph.operators`` of the innermost traced operator; NO_OPERATOR: none.
         event: position in the trace's events; UNKNOWN: time between events.
         after: what it waits for. As measured, at least one edge is tight: its end plus its lag is the task's start.
+        call: position in the trace's events of the runtime call that launched it; UNKNOWN: none. The call's own tasks
+            are those of this event; a LAUNCH edge may be to what ended when the call began.
     """
 
     name: str
@@ -59,13 +69,15 @@ class TracedTask(NamedTuple):
     after: tuple[Edge, ...] = ()
     operator: int = NO_OPERATOR
     event: int = -1
+    call: int = -1
 
 
 class TracedOperator(NamedTuple):
     """One call of an operator, with everything that it started.
 
     Attributes:
-        name: as PyTorch's dispatcher or autograd names it: ``aten::linear``, ``AddmmBackward0``.
+        name: as PyTorch's dispatcher or autograd names it: ``aten::linear``, ``AddmmBackward0``. Of a launch in no
+            operator, which stands for one, that of the innermost annotation or module around it.
         step_pass: where in the step.
         forward: of a backward operator, the position of the forward one; NO_OPERATOR: none or unknown.
         scope: annotations and modules around it, outermost first.

@@ -36,7 +36,7 @@ def traced_operators(
         numbers = tuple(sorted(own[operator]))
         operators.append(
             TracedOperator(
-                name=event.name,
+                name=table.name(operator, event),
                 step_pass=table.passes[operator],
                 forward=table.forwards[operator],
                 scope=table.scopes[operator],

@@ -39,8 +39,11 @@ def is_operator(event: TraceEvent) -> bool:
 class OperatorTable:
     """The operators of a step, by start; every list is parallel to ``events``.
 
+    A launch in no operator, as of a fused optimizer's or a Triton kernel, stands for one: a call of what the innermost
+    annotation or module around it names.
+
     Attributes:
-        events: their positions in the trace.
+        events: their positions in the trace; of such a launch that of its runtime call.
         rows: threads they ran on.
         parents: the operator around each; NO_OPERATOR: none.
         scopes: annotations and modules around each, outermost first.
@@ -61,6 +64,18 @@ class OperatorTable:
     around: dict[int, int] = field(default_factory=dict)
     has_reducer: bool = False
 
+    def add(self, event: int, row: int, parent: int, scope: tuple[str, ...]) -> None:
+        """Add the next operator; its pass and its forward one are known later."""
+        self.of_event[event] = len(self.events)
+        self.events.append(event)
+        self.rows.append(row)
+        self.parents.append(parent)
+        self.scopes.append(scope)
+
+    def name(self, operator: int, event: TraceEvent) -> str:
+        """Return what an operator is called, of which the event is given."""
+        return self.scopes[operator][-1] if event.category is Category.RUNTIME else event.name
+
 
 def operator_table(trace: RankTrace, step: StepEvents, threads: Sequence[Thread]) -> OperatorTable:
     """Return the operators of a step."""
@@ -68,6 +83,7 @@ def operator_table(trace: RankTrace, step: StepEvents, threads: Sequence[Thread]
     events = trace.events
     around = table.around
     row_of: dict[int, int] = {}
+    launches = {call for call in step.launched_by.values() if events[call].category is Category.RUNTIME}
     for thread in threads:
         around |= thread.around
         row_of |= dict.fromkeys(thread.frames, thread.row)
@@ -76,11 +92,10 @@ def operator_table(trace: RankTrace, step: StepEvents, threads: Sequence[Thread]
         event, outer = events[frame], around[frame]
         parent = table.of_event.get(outer, NO_OPERATOR)
         if is_operator(event):
-            table.of_event[frame] = len(table.events)
-            table.events.append(frame)
-            table.rows.append(row_of[frame])
-            table.parents.append(parent)
-            table.scopes.append(scopes[outer] + _hierarchy(event))
+            table.add(frame, row_of[frame], parent, scopes[outer] + _hierarchy(event))
+            scopes[frame] = scopes[outer]
+        elif parent == NO_OPERATOR and frame in launches and scopes[outer]:
+            table.add(frame, row_of[frame], NO_OPERATOR, scopes[outer])
             scopes[frame] = scopes[outer]
         else:
             if parent != NO_OPERATOR:

@@ -53,13 +53,13 @@ def gpu_rank() -> LocalGraph:
     """
     host, kernel = TaskKind.HOST, TaskKind.KERNEL
     tasks = (
-        TracedTask("cudaLaunchKernel", host, THREAD, 0.0, 10.0, (), ADDMM),
-        TracedTask("cudaLaunchKernel", host, THREAD, 10.0, 10.0, (), GELU),
-        TracedTask("cudaLaunchKernel", host, THREAD, 20.0, 10.0, (), MM),
-        TracedTask("cudaLaunchKernelExC", host, THREAD, 30.0, 10.0, (), REDUCE),
-        TracedTask("gemm_forward", kernel, STREAM, 12.0, 50.0, launched(LAUNCH_LINEAR), ADDMM),
-        TracedTask("gelu_kernel", kernel, STREAM, 62.0, 10.0, launched(LAUNCH_GELU), GELU),
-        TracedTask("gemm_backward", kernel, STREAM, 72.0, 100.0, launched(LAUNCH_MM), MM),
+        TracedTask("cudaLaunchKernel", host, THREAD, 0.0, 10.0, (), ADDMM, 1),
+        TracedTask("cudaLaunchKernel", host, THREAD, 10.0, 10.0, (), GELU, 2),
+        TracedTask("cudaLaunchKernel", host, THREAD, 20.0, 10.0, (), MM, 3),
+        TracedTask("cudaLaunchKernelExC", host, THREAD, 30.0, 10.0, (), REDUCE, 4),
+        TracedTask("gemm_forward", kernel, STREAM, 12.0, 50.0, launched(LAUNCH_LINEAR), ADDMM, call=1),
+        TracedTask("gelu_kernel", kernel, STREAM, 62.0, 10.0, launched(LAUNCH_GELU), GELU, call=2),
+        TracedTask("gemm_backward", kernel, STREAM, 72.0, 100.0, launched(LAUNCH_MM), MM, call=3),
         TracedTask(
             "ncclDevKernel_AllReduce",
             TaskKind.COLLECTIVE,
@@ -68,10 +68,11 @@ def gpu_rank() -> LocalGraph:
             50.0,
             launched(LAUNCH_REDUCE, Edge(K_MM, 0.0, EdgeKind.GRADIENT)),
             REDUCE,
+            call=4,
         ),
         TracedTask("cudaStreamSynchronize", TaskKind.WAIT, THREAD, 222.0, 1.0, (Edge(ALL_REDUCE, 0.0, EdgeKind.SYNC),)),
-        TracedTask("cudaLaunchKernel", host, THREAD, 223.0, 8.0, (), ADAM),
-        TracedTask("adam_kernel", kernel, STREAM, 233.0, 20.0, launched(LAUNCH_ADAM), ADAM),
+        TracedTask("cudaLaunchKernel", host, THREAD, 223.0, 8.0, (), ADAM, 5),
+        TracedTask("adam_kernel", kernel, STREAM, 233.0, 20.0, launched(LAUNCH_ADAM), ADAM, call=5),
     )
     weight = (1024, 1024)
     operators = (
