@@ -33,9 +33,15 @@ def read_traces(paths: Iterable[Path | str], *, partial: bool = False) -> list[R
 
     Raises:
         RecordError: there is no trace, a file cannot be read, two are of one rank, ranks are missing, or the traces are
-            of jobs of different sizes.
+            of jobs of different sizes, or a replay wrote one.
     """
     traces, notes = _read_each(paths)
+    for trace in traces:
+        if trace.is_replay:
+            raise RecordError(
+                f"{trace.path} is what replay --trace wrote, each rank in it replayed and measured; give the traces of "
+                "the profiler that it was made from"
+            )
     ranked = _with_ranks(traces)
     sizes = {trace.world_size: trace.path for trace in ranked if trace.world_size is not None}
     if len(sizes) > 1:

@@ -115,6 +115,13 @@ def test_collectives_that_a_change_removed_are_told(first: str, then: str, trace
     assert f"--set {then}: a change before it lets the step's collectives take no time" in told
 
 
+def test_a_trace_that_a_replay_wrote_is_not_replayed_again(tmp_path: Path, traced_gpu: str, capsys: Capture) -> None:
+    out = str(tmp_path / "out.json")
+    assert main(["replay", traced_gpu, "--trace", out]) == 0
+    capsys.readouterr()
+    assert "is what replay --trace wrote" in refused([out], capsys)
+
+
 def test_other_commands_do_not_load_replay() -> None:
     code = "import sys, predictor.__main__; print([n for n in sys.modules if n.startswith('predictor.replay')])"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
