@@ -14,6 +14,7 @@ from predictor.__main__ import main
 from tests.conftest import ROOT, SHARED
 from tests.kineto_made import write_job
 from tests.traces_made import make_job
+from tests.unit.kineto_traces import NVIDIA, event, written
 
 Capture = pytest.CaptureFixture[str]
 RANKS = [str(ROOT / "docs" / "traces" / f"mlp-rank-{rank}.json.gz") for rank in (0, 1)]
@@ -113,6 +114,23 @@ def test_another_form_of_the_gpu_is_another_one(traced_gpu: str, capsys: Capture
 def test_collectives_that_a_change_removed_are_told(first: str, then: str, traced_gpu: str, capsys: Capture) -> None:
     told = refused([traced_gpu, "--set", first, "--set", then], capsys)
     assert f"--set {then}: a change before it lets the step's collectives take no time" in told
+
+
+def test_what_a_step_adds_to_a_run_is_told_where_it_differs(tmp_path: Path, capsys: Capture) -> None:
+    events = [event("user_annotation", "ProfilerStep#1", 0, 100), event("cpu_op", "aten::mm", 10, 80)]
+    events += [
+        event("cuda_runtime", "cudaLaunchKernel", 80, 5, correlation=1),
+        event("kernel", "gemm", 100, 80, (0, 7), device=0, stream=7, correlation=1),
+    ]
+    path = str(written(tmp_path, events, **NVIDIA))
+    assert main(["replay", path]) == 0
+    assert "Steady     100 µs   what the step adds to a run of many alike" in capsys.readouterr().out
+    assert main(["replay", path, "--set", "kernel:gemm*=2"]) == 0
+    assert "Steady     100 µs → 160 µs" in capsys.readouterr().out
+    events.append(event("cuda_runtime", "cudaDeviceSynchronize", 95, 90))
+    events[0]["dur"] = 190
+    assert main(["replay", str(written(tmp_path, events, **NVIDIA))]) == 0
+    assert "Steady" not in capsys.readouterr().out
 
 
 def test_a_trace_that_a_replay_wrote_is_not_replayed_again(tmp_path: Path, traced_gpu: str, capsys: Capture) -> None:
