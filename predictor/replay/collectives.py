@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from predictor.replay.breakdown import traffic_of
 from predictor.replay.collective_times import timed_collectives
 from predictor.replay.traced_step import TracedStep
 from predictor.timeline.spans import Span
+from predictor.traces.global_replay import summed_waits
 
 
 class CollectiveTotals(NamedTuple):
@@ -42,17 +43,18 @@ class Waits(NamedTuple):
 
 def waits_between(step: TracedStep, spans: Sequence[Span]) -> list[Waits]:
     """Return who waited for whom in the collectives that several traced ranks share, the longest first."""
-    waits: dict[tuple[int, int], float] = {}
+    sums = summed_waits(_waits(step, spans))
+    return sorted((Waits(*pair, us) for pair, us in sums.items()), key=lambda wait: -wait.us)
+
+
+def _waits(step: TracedStep, spans: Sequence[Span]) -> Iterator[tuple[int, int, float]]:
+    """Yield every rank's wait at every such collective, with the rank that came last."""
     for transfers in step.meetings:
         arrived = [spans[step.arrivals[transfer]].end_us for transfer in transfers]
-        last = step.roles[transfers[arrived.index(max(arrived))]].rank
-        for transfer, since in zip(transfers, arrived, strict=True):
-            us = spans[transfer].start_us - since
-            if us > 0.0:
-                pair = step.ranks[step.roles[transfer].rank].rank, step.ranks[last].rank
-                waits[pair] = waits.get(pair, 0.0) + us
-    listed = [Waits(*pair, us) for pair, us in waits.items() if pair[0] != pair[1]]
-    return sorted(listed, key=lambda wait: -wait.us)
+        ranks = [step.ranks[step.roles[transfer].rank].rank for transfer in transfers]
+        last = ranks[arrived.index(max(arrived))]
+        for transfer, rank, since in zip(transfers, ranks, arrived, strict=True):
+            yield rank, last, spans[transfer].start_us - since
 
 
 def collective_totals(step: TracedStep, spans: Sequence[Span]) -> list[CollectiveTotals]:
