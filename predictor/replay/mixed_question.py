@@ -82,7 +82,7 @@ def answer(question: MixedQuestion) -> MixedAnswer:
     if not samples and asks_for_split:
         raise ConfigError("--samples is missing; splitting a batch needs the samples of a step of each trace")
     devices = [device for device, count in zip(question.devices, counts, strict=True) for _ in range(count)]
-    opened = _Opened(question.step, [*question.devices, *question.second])
+    opened = _Opened(question.step, question.devices, question.second)
     places = [opened.place(device, devices[:rank].count(device)) for rank, device in enumerate(devices)]
     graph = mixed_graph(places)
     of_rank = [size for size, count in zip(samples, counts, strict=bool(samples)) for _ in range(count)]
@@ -149,21 +149,30 @@ def gpu_of(device: str) -> tuple[str, str]:
     return (device, "") if not sign or Path(device).exists() else (trace, gpu)
 
 
+def _trace_of(device: str) -> str:
+    return gpu_of(device)[0]
+
+
 class _Opened:
     """The traces of a question, each read once, with the jobs that they are from."""
 
-    def __init__(self, step: int | None, devices: Sequence[str]) -> None:
+    def __init__(self, step: int | None, *runs: Sequence[str]) -> None:
         """Read all traces.
 
         Args:
             step: of each.
-            devices: as in ``MixedQuestion``.
+            runs: devices as in ``MixedQuestion``; traces of two of them are never of one job.
         """
         self.notes: list[str] = []
         self._jobs: dict[str, tuple[GlobalGraph, list[int]]] = {}
         self._ratios: dict[tuple[str, str], DeviceRatios] = {}
+        for devices in runs:
+            self._open([trace for trace in dict.fromkeys(map(_trace_of, devices)) if trace not in self._jobs], step)
+
+    def _open(self, paths: Sequence[str], step: int | None) -> None:
+        """Read traces of which those given singly may be of one job."""
         alone: dict[str, RankTrace] = {}
-        for trace in dict.fromkeys(gpu_of(device)[0] for device in devices):
+        for trace in paths:
             traces = read_traces([trace], partial=True)
             self.notes += [f"{read.path.name}: {note}" for read in traces for note in read.notes]
             if len(traces) == 1:

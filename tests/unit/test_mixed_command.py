@@ -136,6 +136,15 @@ def test_single_traces_that_no_offset_fits_are_of_two_jobs(tmp_path: Path, capsy
     assert any("different jobs" in note for note in document["notes"])
 
 
+def test_traces_at_two_batch_sizes_are_of_two_jobs(tmp_path: Path) -> None:
+    made = [make_job([[us, us]] * 2, [us / 10, us / 9], launch_us=9.0) for us in (450.0, 850.0)]
+    path, other = (str(write_job(tmp_path / str(number), job)[number]) for number, job in enumerate(made))
+    question = MixedQuestion([path], samples=[8], second=[other], second_samples=[16], global_batch=8)
+    balance = answer(question).balance
+    assert balance is not None
+    assert [balance.times[0].at(size) for size in (8, 16)] == pytest.approx([job.steps_us[0] for job in made], abs=0.01)
+
+
 def test_single_traces_of_one_job_are_taken_in_the_same_step(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
