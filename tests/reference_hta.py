@@ -32,13 +32,12 @@ from pathlib import Path
 from typing import Any
 
 from predictor.traces.build_graph import graph_between
-from predictor.traces.critical_path import critical_path
 from predictor.traces.events import RankTrace
 from predictor.traces.gaps import NO_TASK, GapKind, gaps
 from predictor.traces.kineto import read_trace
 from predictor.traces.local_graph import EdgeKind, LocalGraph, TaskKind
-from predictor.traces.local_replay import replay_local
 from predictor.traces.steps import StepWindow
+from tests.critical_parts import critical_parts
 
 CPU, COMPUTE, COMMUNICATION = "cpu_bound", "gpu_compute_bound", "gpu_communication_bound"
 BETWEEN, LAUNCH = "gpu_kernel_kernel_overhead", "gpu_kernel_launch_overhead"
@@ -49,8 +48,8 @@ ON_HOST = (TaskKind.HOST, TaskKind.WAIT)
 def our_path(local: LocalGraph) -> dict[str, float]:
     """Return the critical path in the classes of HTA, in µs."""
     us = dict.fromkeys(CLASSES, 0.0)
-    for part in critical_path(local, replay_local(local)).parts:
-        kind = local.tasks[part.task].kind
+    for part in critical_parts(local):
+        kind = part.task.kind
         on_gpu = COMMUNICATION if kind is TaskKind.COLLECTIVE else COMPUTE
         us[CPU if kind in ON_HOST else on_gpu] += part.us
         if kind in ON_HOST:

@@ -88,7 +88,7 @@ class CastCosts:
         if self._bandwidth is None:
             raise ConfigError(
                 f"cast from {cast_from} to {cast_to} was not measured, and the memory's bandwidth is not known; "
-                "measure it with python -m microbench traced, or give the device's data sheet"
+                "measure it with python -m microbench casts, or give the device's data sheet"
             )
         size_bytes = numel * (pair[0].bytes * (1 + ROUNDING_PASSES.get(pair[1], 0)) + pair[1].bytes)
         us = size_bytes / (self._bandwidth * 1e3)

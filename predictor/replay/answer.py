@@ -13,6 +13,7 @@ from predictor.replay.critical import Move, PathShare, moved, operator_shares
 from predictor.replay.idle import RowGaps, busiest_gaps
 from predictor.replay.traced_step import TracedStep, measured_spans
 from predictor.timeline.graph import GraphReplay
+from predictor.traces.steady import steady_step_us
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,11 @@ class Replayed:
     def step_us(self) -> float:
         """Return the replayed step."""
         return self.replay.makespan_us
+
+    @property
+    def steady_us(self) -> float:
+        """Return what the step adds to a run of many alike."""
+        return steady_step_us(self.step.tasks)
 
     @property
     def source(self) -> Source:

@@ -17,7 +17,7 @@ from predictor.traces.clocks import Clock
 from predictor.traces.closed import RecordError
 from predictor.traces.global_graph import Member, join
 from predictor.traces.global_replay import GlobalReplay, replay_global
-from predictor.traces.local_graph import TracedOperator
+from predictor.traces.local_graph import NO_OPERATOR, LocalGraph
 from predictor.traces.rank_count import CollectiveTime, ring_traffic
 
 
@@ -136,21 +136,9 @@ def balanced_split(
     Raises:
         RecordError: a time does not grow with samples, or the global batch is too small or no multiple.
     """
-    for rank, time in enumerate(times):
-        if not (isfinite(time.fixed_us) and 0.0 <= time.per_sample_us < inf):
-            raise RecordError(f"the local time of rank {rank} is {time}; it must be finite and not fall with samples")
     least = -(-minimum // multiple) * multiple
     room = [whole // multiple * multiple for whole in (most or [global_batch] * len(times))]
-    if not times or global_batch % multiple or global_batch < least * len(times):
-        raise RecordError(
-            f"the global batch is {global_batch} for {len(times)} ranks; it must be a multiple of {multiple} and give "
-            f"each rank {least} or more"
-        )
-    if len(room) != len(times) or min(room) < least or sum(room) < global_batch:
-        raise RecordError(
-            f"at most {list(most or room)} samples fit on the ranks; each of {len(times)} ranks needs {least} or more, "
-            f"and together {global_batch} in multiples of {multiple}"
-        )
+    _check_split(times, global_batch, least, multiple, room)
     counts = [least] * len(times)
     following = [(time.at(least + multiple), rank) for rank, time in enumerate(times) if room[rank] > least]
     heapify(following)
@@ -162,6 +150,27 @@ def balanced_split(
         else:
             heappop(following)
     return tuple(counts)
+
+
+def _check_split(times: Sequence[LocalTime], global_batch: int, least: int, multiple: int, room: Sequence[int]) -> None:
+    """Check that a global batch can be split.
+
+    Raises:
+        RecordError: it cannot.
+    """
+    for rank, time in enumerate(times):
+        if not (isfinite(time.fixed_us) and 0.0 <= time.per_sample_us < inf):
+            raise RecordError(f"the local time of rank {rank} is {time}; it must be finite and not fall with samples")
+    if not times or global_batch % multiple or global_batch < least * len(times):
+        raise RecordError(
+            f"the global batch is {global_batch} for {len(times)} ranks; it must be a multiple of {multiple} and give "
+            f"each rank {least} or more"
+        )
+    if len(room) != len(times) or min(room) < least or sum(room) < global_batch:
+        raise RecordError(
+            f"at most {list(room)} samples fit on the ranks; each of {len(times)} ranks needs {least} or more, "
+            f"and together {global_batch} in multiples of {multiple}"
+        )
 
 
 def local_us(place: Place) -> float:
@@ -206,8 +215,9 @@ def local_time_of_two(place: Place, samples: int, other: Place, other_samples: i
 def per_sample(factor: float) -> OperatorRatio:
     """Return the ratio of operators for ``factor`` times the samples: the optimizer's time does not change."""
 
-    def ratio(operator: TracedOperator | None) -> float:
-        return 1.0 if operator is not None and operator.step_pass == "optimizer" else factor
+    def ratio(local: LocalGraph, operator: int) -> float:
+        is_optimizer = operator != NO_OPERATOR and local.operators[operator].step_pass == "optimizer"
+        return 1.0 if is_optimizer else factor
 
     return ratio
 
@@ -217,7 +227,7 @@ def scaled_place(place: Place, ratio: OperatorRatio) -> Place:
     device = place.ratio
     if device is None:
         return place._replace(ratio=ratio)
-    return place._replace(ratio=lambda operator: device(operator) * ratio(operator))
+    return place._replace(ratio=lambda local, operator: device(local, operator) * ratio(local, operator))
 
 
 def _resized(place: Place, time: LocalTime, samples: int, count: int) -> Place:

@@ -17,10 +17,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from predictor.base.bundled import systems
 from predictor.base.errors import ConfigError, nearest
 from predictor.costs.published import PublishedSystem
 from predictor.replay.buckets import change_buckets, change_overlap, no_buckets
-from predictor.replay.devices import change_gpu, opened_in_any, source_device
+from predictor.replay.devices import change_gpu, device_traced, opened_in_any
 from predictor.replay.precision_change import CostsOf, change_precision
 from predictor.replay.precision_means import precision_costs
 from predictor.replay.scaling import change_communication, change_host, change_kernels, change_launch, change_operators
@@ -70,7 +71,16 @@ AS_THE_TRACE_SAYS = Means()
 
 
 def _change_links(step: TracedStep, setting: Setting, means: Means) -> Changed:
-    by = means.system or source_device(step, setting, None).name
+    by = means.system
+    if by is None:
+        local = step.ranks[0]
+        traced = device_traced(local.device_name) if local.backend != "cpu" else None
+        if traced is None or not traced.is_published:
+            raise ConfigError(
+                f"--set {setting.text}: the trace was recorded on {local.device_name or f'a {local.backend.upper()}'}, "
+                f"which no published system has; name the one with its links with --system: {', '.join(systems())}"
+            )
+        by = traced.name
     return change_system_links(step, setting, opened_in_any(by, setting), opened_in_any(setting.value, setting))
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from predictor.replay.breakdown import traffic_of
 from predictor.replay.collective_times import timed_collectives
 from predictor.replay.traced_step import TracedStep
 from predictor.timeline.spans import Span
+from predictor.traces.global_replay import summed_waits
 
 
 class CollectiveTotals(NamedTuple):
@@ -46,18 +47,19 @@ def waits_between(step: TracedStep, spans: Sequence[Span]) -> list[Waits]:
     A rank waits for the last to arrive of those that its transfer needs: of all, or, of a broadcast, a reduction to one
     rank or a message, of some.
     """
-    waits: dict[tuple[int, int], float] = {}
+    sums = summed_waits(_waits(step, spans))
+    return sorted((Waits(*pair, us) for pair, us in sums.items()), key=lambda wait: -wait.us)
+
+
+def _waits(step: TracedStep, spans: Sequence[Span]) -> Iterator[tuple[int, int, float]]:
+    """Yield every rank's wait at every such collective, with the rank that it waited for."""
     for transfers in step.meetings:
         arrivals = [step.arrivals[transfer] for transfer in transfers]
         for transfer, arrival in zip(transfers, arrivals, strict=True):
-            us = spans[transfer].start_us - spans[arrival].end_us
-            if us > 0.0:
-                awaited = _awaited(step, transfer, arrivals)
-                last = max(awaited, key=lambda position: spans[position].end_us)
-                pair = step.ranks[step.roles[transfer].rank].rank, step.ranks[step.roles[last].rank].rank
-                waits[pair] = waits.get(pair, 0.0) + us
-    listed = [Waits(*pair, us) for pair, us in waits.items() if pair[0] != pair[1]]
-    return sorted(listed, key=lambda wait: -wait.us)
+            awaited = _awaited(step, transfer, arrivals)
+            last = max(awaited, key=lambda position: spans[position].end_us, default=arrival)
+            waited_us = spans[transfer].start_us - spans[arrival].end_us
+            yield step.ranks[step.roles[transfer].rank].rank, step.ranks[step.roles[last].rank].rank, waited_us
 
 
 def _awaited(step: TracedStep, transfer: int, arrivals: Sequence[int]) -> list[int]:

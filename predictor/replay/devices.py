@@ -9,7 +9,7 @@ longer of FLOPs ÷ peak and bytes ÷ memory bandwidth where the operator's input
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from math import exp, hypot, log
@@ -29,10 +29,11 @@ from predictor.replay.known_operators import KnownCall, known_around, known_call
 from predictor.replay.setting import Changed, Setting, Touched, counted
 from predictor.replay.traced_step import ADDED, TracedStep, product
 from predictor.replay.traffic import with_costs
-from predictor.traces.local_graph import NO_OPERATOR, TaskKind, TracedOperator
+from predictor.traces.local_graph import NO_OPERATOR, LocalGraph, TaskKind, TracedOperator
 
 MODEL = re.compile(r"[A-Z]{1,3}\d{2,4}[A-Z]?")
 REGRESSORS, ROOFLINE, BANDWIDTH = "regressors of both GPUs", "roofline of the data sheets", "memory bandwidths"
+SAME_GPU = "the same GPU"
 
 
 class Device(NamedTuple):
@@ -61,6 +62,18 @@ def device_named(name: str) -> Device | None:
     return None if sheet is None else Device(name, False, sheet)
 
 
+def _model(gpu: str) -> str:
+    """Return the model in the name of a GPU: A100 of NVIDIA A100-SXM4-80GB; empty where it has none."""
+    model = MODEL.search(gpu.replace(" ", "").removeprefix("NVIDIA"))
+    return "" if model is None else model[0]
+
+
+def same_gpu(by: Device, to: Device) -> bool:
+    """Return whether two devices are one model of GPU, with the same peaks and memory bandwidth."""
+    limits = [(_model(sheet.name), sheet.memory_bandwidth_gb_per_s, sheet.peak_tflop_per_s) for _, _, sheet in (by, to)]
+    return limits[0] == limits[1]
+
+
 def device_traced(device_name: str) -> Device | None:
     """Return the GPU that a trace names: of a published system, else with a known data sheet.
 
@@ -68,14 +81,13 @@ def device_traced(device_name: str) -> Device | None:
     the regressors of a published one and the data sheet of its own.
     """
     spelt = device_name.replace(" ", "")
-    model = MODEL.search(spelt.removeprefix("NVIDIA"))
+    model = _model(device_name)
     by_model = None
     for name in systems():
         gpu = hardware_of(name).gpu.name
         if gpu == spelt:
             return _published(name)
-        of_gpu = MODEL.search(gpu.removeprefix("NVIDIA"))
-        if by_model is None and model is not None and of_gpu is not None and of_gpu[0] == model[0]:
+        if by_model is None and model and _model(gpu) == model:
             by_model = name
     sheet = device_sheet(device_name)
     if by_model is None:
@@ -133,7 +145,11 @@ class Ratio(NamedTuple):
     def cost(self) -> Cost:
         """Return the factor with its interval, to multiply times with."""
         spread = exp(self.log_error)
-        return Cost(self.factor, self.factor / spread, self.factor * spread, max(self.source, Source.INTERPOLATED))
+        source = self.source if self.basis == SAME_GPU else max(self.source, Source.INTERPOLATED)
+        return Cost(self.factor, self.factor / spread, self.factor * spread, source)
+
+
+UNCHANGED = Ratio(1.0, 0.0, Source.MEASURED, SAME_GPU)
 
 
 @dataclass(slots=True)
@@ -144,9 +160,16 @@ class DeviceRatios:
     to: Device
     _known: dict[tuple[str, tuple[tuple[int, ...], ...], tuple[str, ...]], Ratio] = field(default_factory=dict)
     _open: dict[tuple[str, str], PublishedSystem | None] = field(default_factory=dict)
+    _same: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Compare both."""
+        self._same = same_gpu(self.by, self.to)
 
     def of(self, traced: TracedOperator | None) -> Ratio:
         """Return the ratio of the kernels of an operator; None: of a kernel that belongs to none."""
+        if self._same:
+            return UNCHANGED
         if traced is None:
             return self._by_bandwidth()
         key = (traced.name, traced.shapes, traced.dtypes)
@@ -178,7 +201,7 @@ class DeviceRatios:
             except PublishedError:  # no regressor, and no donor operator: the data sheets answer
                 return None
         before, after = costs
-        error = hypot(*(log(cost.high_us / cost.low_us) / 2 for cost in costs)) if self.by != self.to else 0.0
+        error = hypot(*(log(cost.high_us / cost.low_us) / 2 for cost in costs))
         return Ratio(after.us / before.us, error, max(before.source, after.source), REGRESSORS)
 
     def _by_roofline(self, traced: TracedOperator, precision: Precision) -> Ratio | None:
@@ -189,47 +212,82 @@ class DeviceRatios:
         if before is None or after is None:  # no such peak
             return None
         kind = "compute" if after > (self.to.sheet.us(0.0, work[1], precision) or 0.0) else "stream"
-        return Ratio(after / before, self._error(kind), Source.ANALYTIC, ROOFLINE)
+        return Ratio(after / before, transfer_errors().kinds[kind], Source.ANALYTIC, ROOFLINE)
 
     def _by_bandwidth(self) -> Ratio:
         before, after = (device.sheet.memory_bandwidth_gb_per_s for device in (self.by, self.to))
-        return Ratio(before / after, self._error("stream"), Source.ANALYTIC, BANDWIDTH)
+        return Ratio(before / after, transfer_errors().kinds["stream"], Source.ANALYTIC, BANDWIDTH)
 
-    def _error(self, kind: str) -> float:
-        return 0.0 if self.by == self.to else transfer_errors().kinds[kind]
+    def told(self, traced_on: str, us_by_basis: Mapping[str, float]) -> str:
+        """Return what was moved where, and the shares of what the new times rest on.
+
+        Args:
+            traced_on: the GPU as the trace names it; empty where it does not.
+            us_by_basis: measured time of the kernels by what their ratio rests on.
+        """
+        if self._same:
+            return f"{self.to.name} is the GPU that was traced ({traced_on or self.by.name}): all stays as measured."
+        whole = sum(us_by_basis.values())
+        shares = ", ".join(f"{us / whole:.0%} by {basis}" for basis, us in us_by_basis.items())
+        whose = f" (regressors of {self.by.name})" if REGRESSORS in us_by_basis and traced_on else ""
+        moved = f"{traced_on or self.by.name}{whose} to {self.to.name}"
+        return f"Kernel time moved from {moved}: {shares}; host, copies and collectives stay."
 
 
-def source_device(step: TracedStep, setting: Setting, named: str | None) -> Device:
+def known_device(name: str, told: str) -> Device:
+    """Return a published system's GPU, or one with a known data sheet.
+
+    Args:
+        name: of either.
+        told: what asks for it, with which the message begins.
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    device = device_named(name)
+    if device is None:
+        known = systems()
+        raise ConfigError(
+            f"{told}: {name} is not a published system, nor a GPU with a known data sheet.{nearest(name, known)} "
+            f"Published: {', '.join(known)}"
+        )
+    return device
+
+
+def source_device(local: LocalGraph, told: str, named: str | None = None) -> Device:
     """Return the GPU that a step was traced on: that of the named system, else by the trace.
+
+    Args:
+        local: the step of a rank.
+        told: what asks for it, with which the message begins.
+        named: the system.
 
     Raises:
         ConfigError: it is a CPU's trace, or nothing is known of the GPU.
     """
-    first = step.ranks[0]
-    if first.backend == "cpu":
-        raise ConfigError(
-            f"--set {setting.text}: the trace is of a CPU; kernels of a GPU are needed to move to another"
-        )
-    known = device_named(named) if named is not None else device_traced(first.device_name)
+    if local.backend == "cpu":
+        raise ConfigError(f"{told}: the trace is of a CPU; kernels of a GPU are needed to move to another")
+    known = device_named(named) if named is not None else device_traced(local.device_name)
     if known is None:
         raise ConfigError(
-            f"--set {setting.text}: the trace was recorded on {first.device_name or 'an unnamed device'}, of which "
-            f"nothing is known; name the published system with that GPU with --system: {', '.join(systems())}"
+            f"{told}: the trace was recorded on {local.device_name or 'an unnamed device'}, of which nothing is known; "
+            f"replay --system names the published system with that GPU: {', '.join(systems())}"
         )
     return known
 
 
-def _kernels(step: TracedStep) -> Iterator[tuple[int, TracedOperator | None]]:
-    """Yield every kernel, without collectives and copies, with the innermost operator that the predictor knows.
+def innermost_known(local: LocalGraph, operator: int) -> TracedOperator | None:
+    """Return the innermost operator around a position that the predictor knows, else that one; None: of NO_OPERATOR."""
+    return None if operator == NO_OPERATOR else local.operators[known_around(local, operator)]
 
-    Where it knows none of those around the kernel, it is the innermost.
-    """
+
+def _kernels(step: TracedStep) -> Iterator[tuple[int, TracedOperator | None]]:
+    """Yield every kernel, without collectives and copies, with the innermost operator that the predictor knows."""
     for position, role in enumerate(step.roles):
         if role.kind is not TaskKind.KERNEL or role.task == ADDED:
             continue
         local = step.ranks[role.rank]
-        innermost = local.tasks[role.task].operator
-        yield position, None if innermost == NO_OPERATOR else local.operators[known_around(local, innermost)]
+        yield position, innermost_known(local, local.tasks[role.task].operator)
 
 
 def change_gpu(step: TracedStep, setting: Setting, named: str | None) -> Changed:
@@ -238,15 +296,9 @@ def change_gpu(step: TracedStep, setting: Setting, named: str | None) -> Changed
     Raises:
         ConfigError: nothing is known of that GPU, or of the one of the trace.
     """
-    to = device_named(setting.value)
-    if to is None:
-        known = systems()
-        raise ConfigError(
-            f"--set {setting.text}: {setting.value} is not a published system, nor a GPU with a known data sheet."
-            f"{nearest(setting.value, known)} Published: {', '.join(known)}"
-        )
-    by = source_device(step, setting, named)
-    ratios = DeviceRatios(by, to)
+    told, first = f"--set {setting.text}", step.ranks[0]
+    to = known_device(setting.value, told)
+    ratios = DeviceRatios(source_device(first, told, named), to)
     costs: dict[int, Cost] = {}
     before: dict[str, float] = {}
     for position, traced in _kernels(step):
@@ -255,9 +307,8 @@ def change_gpu(step: TracedStep, setting: Setting, named: str | None) -> Changed
         costs[position] = product(ratio.cost, now)
     whole = sum(before.values())
     if not whole:
-        raise ConfigError(f"--set {setting.text}: no kernel ran in the step")
-    shares = ", ".join(f"{us / whole:.0%} by {name}" for name, us in before.items())
-    note = f"Kernel time moved from {by.name} to {to.name}: {shares}; host, copies and collectives stay."
+        raise ConfigError(f"{told}: no kernel ran in the step")
     after = with_costs(step, costs)
     total_us = sum(cost.us for cost in costs.values())
+    note = ratios.told("" if named is not None else first.device_name, before)
     return Changed(after, Touched(counted(len(costs), "kernel"), whole, total_us, (note,)))

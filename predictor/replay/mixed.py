@@ -20,13 +20,14 @@ from predictor.traces.clocks import Clock
 from predictor.traces.closed import RecordError
 from predictor.traces.global_graph import GlobalGraph, JoinedCollective, Member, global_graph, join, with_locals
 from predictor.traces.global_replay import is_computing
-from predictor.traces.local_graph import NO_OPERATOR, Collective, LocalGraph, TaskKind, TracedOperator
+from predictor.traces.local_graph import NO_OPERATOR, Collective, LocalGraph, TaskKind
 from predictor.traces.local_replay import graph_tasks_of
 from predictor.traces.matching import MESSAGES, Call, match_collectives
 from predictor.traces.rank_count import CollectiveTime, alone, ring_traffic, transfer_scale
 
-# What the time of a task in this operator is multiplied by; None stands for tasks outside of all operators.
-OperatorRatio = Callable[[TracedOperator | None], float]
+FITTING = 2  # collectives that one offset of two clocks must fit; it fits any single one
+# What the time of a task in an operator is multiplied by: of a graph, the operator's position; NO_OPERATOR: of none.
+OperatorRatio = Callable[[LocalGraph, int], float]
 
 
 class Place(NamedTuple):
@@ -52,7 +53,7 @@ class Place(NamedTuple):
 
 def same_ratio(ratio: float) -> OperatorRatio:
     """Return one ratio for all operators."""
-    return lambda operator: ratio
+    return lambda local, operator: ratio
 
 
 def on_device(local: LocalGraph, ratio: OperatorRatio, device_name: str = "") -> LocalGraph:
@@ -66,10 +67,10 @@ def on_device(local: LocalGraph, ratio: OperatorRatio, device_name: str = "") ->
     tasks = []
     for task in local.tasks:
         if is_computing(local, task) and task.kind is not TaskKind.COPY:
-            operator = None if task.operator == NO_OPERATOR else local.operators[task.operator]
-            factor = ratio(operator)
+            factor = ratio(local, task.operator)
             if not (isfinite(factor) and factor > 0.0):
-                name = operator.name if operator else "tasks outside of operators"
+                is_none = task.operator == NO_OPERATOR
+                name = "tasks outside of operators" if is_none else local.operators[task.operator].name
                 raise RecordError(f"the ratio of {name} is {factor}; it must be finite and more than 0")
             task = task._replace(duration_us=task.duration_us * factor)
         tasks.append(task)
@@ -83,15 +84,17 @@ def on_device(local: LocalGraph, ratio: OperatorRatio, device_name: str = "") ->
 
 
 def measured_jobs(locals_: Sequence[LocalGraph]) -> list[GlobalGraph]:
-    """Return the jobs that traces are from: those of different ranks of one job, at the same time, are one.
+    """Return the jobs that traces are from: different ranks of one job are one.
+
+    They are of one job if they ran at the same time by their recorded clocks; or else, as hosts' clocks may be far
+    apart, if they are of the same step and one offset of the clocks fits all their collectives.
 
     Raises:
         RecordError: the ranks of one job run different collectives.
     """
     jobs: list[list[LocalGraph]] = []
     for local in locals_:
-        same = (job for job in jobs if all(_is_one_job(local, other) for other in job))
-        job = next(same, None)
+        job = next((job for job in jobs if _is_one_job(job, local)), None)
         if job is None:
             jobs.append([local])
         else:
@@ -99,10 +102,19 @@ def measured_jobs(locals_: Sequence[LocalGraph]) -> list[GlobalGraph]:
     return [global_graph(job, sizes_agree=False) for job in jobs]
 
 
-def _is_one_job(one: LocalGraph, other: LocalGraph) -> bool:
-    apart_us = abs(one.begin_us - other.begin_us)
-    is_same_time = apart_us < max(one.step_us, other.step_us)
-    return is_same_time and one.world_size == other.world_size > 1 and one.rank != other.rank
+def _is_one_job(job: Sequence[LocalGraph], local: LocalGraph) -> bool:
+    """Return whether a trace is of another rank of a job."""
+    if local.world_size < 2 or any(o.world_size != local.world_size or o.rank == local.rank for o in job):
+        return False
+    if all(abs(other.begin_us - local.begin_us) < max(other.step_us, local.step_us) for other in job):
+        return True
+    if any(other.label != local.label for other in job):
+        return False
+    try:
+        graph = global_graph([*job, local], sizes_agree=False)
+    except RecordError:
+        return False
+    return all(clock.is_consistent and clock.meetings >= FITTING for clock in graph.clocks)
 
 
 def mixed_graph(

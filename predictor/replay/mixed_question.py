@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import exp
 from pathlib import Path
 
-from predictor.base.bundled import systems
-from predictor.base.errors import ConfigError, nearest
+from predictor.base.errors import ConfigError
 from predictor.replay.batch_split import Balance, LocalTime, balance, local_time_of_two
-from predictor.replay.devices import DeviceRatios, device_named, device_traced
-from predictor.replay.known_operators import known_around
+from predictor.replay.devices import DeviceRatios, innermost_known, known_device, source_device
 from predictor.replay.mixed import OperatorRatio, Place, measured_jobs, mixed_graph
-from predictor.traces.build_graph import local_graph
+from predictor.traces.build_graph import graph_between
+from predictor.traces.events import RankTrace
 from predictor.traces.global_graph import GlobalGraph, global_graph
 from predictor.traces.global_replay import GlobalReplay, replay_global
-from predictor.traces.local_graph import LocalGraph, TaskKind, TracedOperator
+from predictor.traces.local_graph import LocalGraph, TaskKind
 from predictor.traces.reading import read_traces
+from predictor.traces.steps import choose_steps
 
 ON_GPU = "@"
 
@@ -35,7 +35,7 @@ class MixedQuestion:
         most: samples that fit into the memory of one rank on each device; () for any.
         second: traces of the same devices at another batch size; () for none.
         second_samples: theirs.
-        step: of the traces; None: as ``choose_step`` chooses.
+        step: of the traces; None: as ``choose_steps`` chooses.
     """
 
     devices: Sequence[str]
@@ -82,7 +82,7 @@ def answer(question: MixedQuestion) -> MixedAnswer:
     if not samples and asks_for_split:
         raise ConfigError("--samples is missing; splitting a batch needs the samples of a step of each trace")
     devices = [device for device, count in zip(question.devices, counts, strict=True) for _ in range(count)]
-    opened = _Opened(question.step, [*question.devices, *question.second])
+    opened = _Opened(question.step, question.devices, question.second)
     places = [opened.place(device, devices[:rank].count(device)) for rank, device in enumerate(devices)]
     graph = mixed_graph(places)
     of_rank = [size for size, count in zip(samples, counts, strict=bool(samples)) for _ in range(count)]
@@ -149,31 +149,40 @@ def gpu_of(device: str) -> tuple[str, str]:
     return (device, "") if not sign or Path(device).exists() else (trace, gpu)
 
 
+def _trace_of(device: str) -> str:
+    return gpu_of(device)[0]
+
+
 class _Opened:
     """The traces of a question, each read once, with the jobs that they are from."""
 
-    def __init__(self, step: int | None, devices: Sequence[str]) -> None:
+    def __init__(self, step: int | None, *runs: Sequence[str]) -> None:
         """Read all traces.
 
         Args:
             step: of each.
-            devices: as in ``MixedQuestion``.
+            runs: devices as in ``MixedQuestion``; traces of two of them are never of one job.
         """
         self.notes: list[str] = []
         self._jobs: dict[str, tuple[GlobalGraph, list[int]]] = {}
         self._ratios: dict[tuple[str, str], DeviceRatios] = {}
-        alone: dict[str, LocalGraph] = {}
-        for trace in dict.fromkeys(gpu_of(device)[0] for device in devices):
+        for devices in runs:
+            self._open([trace for trace in dict.fromkeys(map(_trace_of, devices)) if trace not in self._jobs], step)
+
+    def _open(self, paths: Sequence[str], step: int | None) -> None:
+        """Read traces of which those given singly may be of one job."""
+        alone: dict[str, RankTrace] = {}
+        for trace in paths:
             traces = read_traces([trace], partial=True)
             self.notes += [f"{read.path.name}: {note}" for read in traces for note in read.notes]
-            locals_ = [local_graph(read, step) for read in traces]
-            if len(locals_) == 1:
-                alone[trace] = locals_[0]
+            if len(traces) == 1:
+                alone[trace] = traces[0]
             else:
-                graph = global_graph(locals_)
+                graph = global_graph(_in_one_step(traces, step))
                 self._jobs[trace] = graph, [local.rank for local in graph.ranks]
-        for job in measured_jobs(list(alone.values())):
-            for trace, local in alone.items():
+        singles = dict(zip(alone, _in_steps(list(alone.values()), step), strict=True))
+        for job in measured_jobs(list(singles.values())):
+            for trace, local in singles.items():
                 if any(rank is local for rank in job.ranks):
                     self._jobs[trace] = job, [local.rank]
 
@@ -197,55 +206,51 @@ class _Opened:
         local = place.job.local(place.rank)
         key = local.device_name, gpu
         if key not in self._ratios:
-            self._ratios[key] = _ratios(local, device, gpu)
+            self._ratios[key] = DeviceRatios(source_device(local, device), known_device(gpu, device))
         ratios = self._ratios[key]
         if not end:
             self.notes += _bases(local, ratios)
-        known = _innermost_known(local)
-        return lambda operator: _at_end(ratios, known(operator), end)
 
+        def at_end(of: LocalGraph, operator: int) -> float:
+            ratio = ratios.of(innermost_known(of, operator))
+            return ratio.factor * exp(end * ratio.log_error)
 
-def _at_end(ratios: DeviceRatios, operator: TracedOperator | None, end: float) -> float:
-    ratio = ratios.of(operator)
-    return ratio.factor * exp(end * ratio.log_error)
-
-
-def _ratios(local: LocalGraph, device: str, gpu: str) -> DeviceRatios:
-    if local.backend == "cpu":
-        raise ConfigError(f"{device}: the trace is of a CPU; kernels of a GPU are needed to move to another")
-    by, to = device_traced(local.device_name), device_named(gpu)
-    if by is None:
-        raise ConfigError(
-            f"{device}: nothing is known of the GPU of the trace, {local.device_name or 'without a name'}"
-        )
-    if to is None:
-        known = systems()
-        raise ConfigError(
-            f"{device}: nothing is known of {gpu}.{nearest(gpu, known)} Published systems: {', '.join(known)}"
-        )
-    return DeviceRatios(by, to)
-
-
-def _innermost_known(local: LocalGraph) -> Callable[[TracedOperator | None], TracedOperator | None]:
-    """Return the function from an operator to the innermost one around it that the predictor knows."""
-    positions = {id(operator): at for at, operator in enumerate(local.operators)}
-
-    def known(operator: TracedOperator | None) -> TracedOperator | None:
-        return None if operator is None else local.operators[known_around(local, positions[id(operator)])]
-
-    return known
+        return at_end
 
 
 def _bases(local: LocalGraph, ratios: DeviceRatios) -> Iterator[str]:
     """Yield on what the kernels' times on another GPU rest."""
-    known = _innermost_known(local)
     by_basis: dict[str, float] = {}
     for task in local.tasks:
         if task.kind is TaskKind.KERNEL:
-            operator = local.operators[task.operator] if task.operator >= 0 else None
-            basis = ratios.of(known(operator)).basis
+            basis = ratios.of(innermost_known(local, task.operator)).basis
             by_basis[basis] = by_basis.get(basis, 0.0) + task.duration_us
-    whole = sum(by_basis.values())
-    if whole:
-        shares = ", ".join(f"{us / whole:.0%} by {basis}" for basis, us in by_basis.items())
-        yield f"kernel time moved from {ratios.by.name} to {ratios.to.name}: {shares}; host, copies, collectives stay"
+    if sum(by_basis.values()):
+        yield ratios.told(local.device_name, by_basis)
+
+
+def _in_one_step(traces: Sequence[RankTrace], step: int | None) -> list[LocalGraph]:
+    """Return the graphs of one step of several ranks."""
+    windows = choose_steps(traces, step)
+    return [graph_between(trace, window) for trace, window in zip(traces, windows, strict=True)]
+
+
+def _in_steps(traces: Sequence[RankTrace], step: int | None) -> list[LocalGraph]:
+    """Return the graphs of traces that were given singly; those that may be ranks of one job are of one step."""
+    jobs: list[list[int]] = []
+    for at, trace in enumerate(traces):
+        fitting = (
+            job
+            for job in jobs
+            if (trace.world_size or 1) > 1
+            and all(traces[o].world_size == trace.world_size and traces[o].rank != trace.rank for o in job)
+        )
+        job = next(fitting, None)
+        if job is None:
+            jobs.append([at])
+        else:
+            job.append(at)
+    graphs = {
+        at: local for job in jobs for at, local in zip(job, _in_one_step([traces[at] for at in job], step), strict=True)
+    }
+    return [graphs[at] for at in range(len(traces))]

@@ -33,8 +33,8 @@ def change_precision(step: TracedStep, setting: Setting, costs_of: CostsOf) -> C
     """
     if setting.multiplies or setting.value not in list(Precision):
         raise ConfigError(
-            f"--set {setting.text}: {setting.value} is no precision;{nearest(setting.value, list(Precision))} "
-            f"expected {', '.join(Precision)}"
+            f"--set {setting.text}: {setting.value} is no precision.{nearest(setting.value, list(Precision))} "
+            f"Precisions: {', '.join(Precision)}"
         )
     precision = Precision(setting.value)
     places = step.places()

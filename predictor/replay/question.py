@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from predictor.base.bundled import systems
-from predictor.base.errors import ConfigError, nearest
+from predictor.base.errors import ConfigError
 from predictor.replay.answer import ReplayAnswer, answered
 from predictor.replay.changes import AS_THE_TRACE_SAYS, Means
-from predictor.replay.devices import device_named
+from predictor.replay.devices import known_device
 from predictor.replay.traced_step import TracedStep, joined
 from predictor.timeline.graph import GraphError
-from predictor.traces.build_graph import local_graph
+from predictor.traces.build_graph import graph_between
 from predictor.traces.global_graph import global_graph
 from predictor.traces.reading import read_traces
+from predictor.traces.steps import choose_steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class ReplayQuestion:
 
     Attributes:
         traces: files, folders or patterns; one trace for each rank.
-        step: which of the traced steps, counted from 0; None: as ``choose_step`` chooses.
+        step: which of the traced steps, counted from 0; None: as ``choose_steps`` chooses.
         changes: in their order.
         means: what the changes may ask.
     """
@@ -41,7 +41,8 @@ def traced_step(question: ReplayQuestion) -> tuple[TracedStep, list[str]]:
         ConfigError: a trace cannot be read, there is no such step, or the ranks do not fit together.
     """
     traces = read_traces(question.traces, partial=True)
-    graph = global_graph([local_graph(trace, question.step) for trace in traces])
+    windows = choose_steps(traces, question.step)
+    graph = global_graph([graph_between(trace, window) for trace, window in zip(traces, windows, strict=True)])
     notes = [f"{trace.path.name}: {note}" for trace in traces for note in trace.notes]
     return joined(graph), [*notes, *graph.notes]
 
@@ -53,12 +54,8 @@ def answer(question: ReplayQuestion) -> ReplayAnswer:
         ConfigError: the question cannot be answered; the message says why.
     """
     named = question.means.system
-    if named is not None and device_named(named) is None:
-        known = systems()
-        raise ConfigError(
-            f"--system {named} is not a published system, nor a GPU with a known data sheet.{nearest(named, known)} "
-            f"Published: {', '.join(known)}"
-        )
+    if named is not None:
+        known_device(named, f"--system {named}")
     step, notes = traced_step(question)
     try:
         return answered(step, question.changes, question.means, notes)

@@ -16,6 +16,7 @@ LONG_US = 1e5  # of a step that is told to a tenth of a millisecond
 NARROWEST_LABEL = 16
 SMALLEST_PART = 1e-4
 MOST_RANKS = 16
+SMALLEST_LAG = 0.01  # of a step, by which the steady one differs from it
 
 
 def render(answer: ReplayAnswer, width: int = 100, top: int = TOP) -> str:
@@ -39,7 +40,7 @@ def render(answer: ReplayAnswer, width: int = 100, top: int = TOP) -> str:
 
 
 def header(answer: ReplayAnswer) -> dict[str, str]:
-    """Return measured step, replay and changed step, each with its title."""
+    """Return measured step, replay, changed step and the steady one where it differs, each with its title."""
     ranks = answer.before.step.ranks
     first = ranks[0]
     device = first.device_name or first.backend.upper()
@@ -51,6 +52,12 @@ def header(answer: ReplayAnswer) -> dict[str, str]:
     }
     if answer.after is not None:
         rows["Changed"] = f"{duration(answer.after.step_us)}   {changed_words(answer)}"
+    replays = [before, *([answer.after] if answer.after is not None else [])]
+    steady = [replay.steady_us for replay in replays]
+    if any(
+        abs(us - replay.step_us) > SMALLEST_LAG * replay.step_us for us, replay in zip(steady, replays, strict=True)
+    ):
+        rows["Steady"] = f"{' → '.join(map(duration, steady))}   what the step adds to a run of many alike"
     return rows
 
 

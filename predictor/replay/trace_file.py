@@ -1,15 +1,18 @@
 """A replayed step as a trace file, with the measured one beside it: every rank is two processes.
 
-Categories are Kineto's, so that what reads its traces reads these too.
+Categories are Kineto's, so that what shows its traces shows these too. They are not to be replayed again: several ranks
+are in one file, and nothing says what an operator computes or which operators are a pass's.
 """
 
 from __future__ import annotations
+
+from pathlib import Path
 
 from predictor.replay.answer import Replayed
 from predictor.replay.traced_step import ADDED
 from predictor.timeline.spans import Span
 from predictor.timeline.trace import StepTrace, trace_events
-from predictor.traces.events import Category
+from predictor.traces.events import REPLAY_OF, Category
 from predictor.traces.local_graph import TaskKind
 
 CATEGORIES = {
@@ -36,6 +39,9 @@ def replay_trace(replayed: Replayed, measured: Replayed) -> dict[str, object]:
     for event in events:
         if event["name"] == "process_name":
             event["args"] = {"name": stages[event["args"]["name"]]}
+    other = document["otherData"]
+    assert isinstance(other, dict)
+    other[REPLAY_OF] = [Path(str(local.facts.get("path", ""))).name for local in ranks]
     if len(ranks) == 1:
         document["distributedInfo"] = {"rank": ranks[0].rank, "world_size": ranks[0].world_size}
     return document

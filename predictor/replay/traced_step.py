@@ -10,6 +10,7 @@ from predictor.costs.cost import Cost, Source
 from predictor.timeline.graph import GraphReplay, GraphTask, replay_graph
 from predictor.timeline.spans import Span
 from predictor.traces.global_graph import GlobalGraph
+from predictor.traces.global_replay import is_computing
 from predictor.traces.local_graph import (
     NO_OPERATOR,
     Collective,
@@ -140,15 +141,13 @@ def role_of(local: LocalGraph, rank: int, position: int) -> Role:
     """Return what a task of a rank's graph is."""
     task = local.tasks[position]
     operator = None if task.operator == NO_OPERATOR else local.operators[task.operator]
-    on_device = task.kind in (TaskKind.KERNEL, TaskKind.COPY)
-    on_host = local.backend == "cpu" and task.kind is TaskKind.HOST and operator is not None
     return Role(
         rank,
         position,
         task.kind,
         "other" if operator is None else operator.step_pass,
         task.name if operator is None else operator.name,
-        on_device or on_host,
+        is_computing(local, task),
     )
 
 
@@ -157,17 +156,6 @@ def operators(step: TracedStep) -> Iterator[tuple[int, int, TracedOperator]]:
     for rank, local in enumerate(step.ranks):
         for position, operator in enumerate(local.operators):
             yield rank, position, operator
-
-
-def single_rank(local: LocalGraph, tasks: Sequence[GraphTask]) -> TracedStep:
-    """Return the step of one rank.
-
-    Args:
-        local: its graph.
-        tasks: one for each task of the graph, in the same order.
-    """
-    roles = [role_of(local, 0, position) for position in range(len(tasks))]
-    return TracedStep((local,), tasks, roles, local.step_us)
 
 
 def joined(graph: GlobalGraph) -> TracedStep:

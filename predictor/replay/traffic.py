@@ -31,10 +31,14 @@ def links_of(step: TracedStep, setting: Setting) -> tuple[list[TimedCollective],
     """Return the step's collectives whose bytes are known, and the links that fit them.
 
     Raises:
-        ConfigError: there are none.
+        ConfigError: there are none, or they take no time.
     """
     known = [timed for timed in timed_collectives(step) if predicted_by_name(timed)]
     links = fitted_links(known)
+    if known and not any(timed.us for timed in known):
+        raise ConfigError(
+            f"--set {setting.text}: a change before it lets the step's collectives take no time; give this one first"
+        )
     if links is None:
         raise ConfigError(
             f"--set {setting.text}: the step has no collective of known size between ranks; record one with "

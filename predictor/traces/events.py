@@ -27,6 +27,7 @@ class Category(StrEnum):
     OTHER = "other"
 
 
+REPLAY_OF = "replay_of"  # key in ``otherData`` of a trace that a replay wrote
 ON_GPU = frozenset({Category.KERNEL, Category.COPY, Category.SET})
 UNKNOWN = -1
 
@@ -101,6 +102,7 @@ class RankTrace:
         begin_us: the trace's first event on the clock of the trace, to compare ranks.
         notes: what could not be used, one line each: a torn end, events without times.
         groups: ranks of the process groups by name, where the trace lists them.
+        is_replay: it was written by a replay, not by a profiler.
     """
 
     path: Path
@@ -114,3 +116,4 @@ class RankTrace:
     begin_us: float
     notes: Sequence[str] = ()
     groups: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    is_replay: bool = False

@@ -90,13 +90,20 @@ class GlobalReplay:
 
     def waited_for_us(self) -> dict[tuple[int, int], float]:
         """Return, by (rank that waits, rank that came last), the sum of waits at collectives."""
-        waits: dict[tuple[int, int], float] = {}
-        for collective in self.collectives:
-            for rank, us in collective.waits_us.items():
-                if us > 0.0:
-                    pair = rank, collective.last_rank
-                    waits[pair] = waits.get(pair, 0.0) + us
-        return waits
+        return summed_waits(
+            (rank, collective.last_rank, us)
+            for collective in self.collectives
+            for rank, us in collective.waits_us.items()
+        )
+
+
+def summed_waits(waits: Iterable[tuple[int, int, float]]) -> dict[tuple[int, int], float]:
+    """Return, by (rank that waits, rank that came last), the sum of waits: such two ranks and microseconds each."""
+    sums: dict[tuple[int, int], float] = {}
+    for rank, last, us in waits:
+        if us > 0.0 and rank != last:
+            sums[rank, last] = sums.get((rank, last), 0.0) + us
+    return sums
 
 
 def replay_global(graph: GlobalGraph) -> GlobalReplay:

@@ -18,7 +18,7 @@ from typing import Any, cast
 
 from predictor.traces.closed import RecordError
 from predictor.traces.collector import paused_collector
-from predictor.traces.events import UNKNOWN, Category, RankTrace, Row, TraceEvent
+from predictor.traces.events import REPLAY_OF, UNKNOWN, Category, RankTrace, Row, TraceEvent
 from predictor.traces.flows import LAUNCHES, Flow, arrows_of
 from predictor.traces.json_stream import TraceFile, stream_events
 from predictor.traces.origin import origin_of
@@ -72,6 +72,7 @@ def _trace_of(reader: _Reader, file: TraceFile, notes: Sequence[str]) -> RankTra
     events.sort(key=itemgetter(4), reverse=True)
     events.sort(key=itemgetter(3))
     origin = origin_of(file, events, reader.rows, reader.kinds)
+    other = file.facts.get("otherData")
     return RankTrace(
         path=file.path,
         rank=origin.rank,
@@ -84,6 +85,7 @@ def _trace_of(reader: _Reader, file: TraceFile, notes: Sequence[str]) -> RankTra
         begin_us=origin.base_ns / NS_PER_US + (reader.origin or 0) + first,
         notes=(*notes, *origin.notes),
         groups=origin.groups,
+        is_replay=isinstance(other, dict) and REPLAY_OF in other,
     )
 
 

@@ -21,7 +21,8 @@ def read_traces(paths: Iterable[Path | str], *, partial: bool = False) -> list[R
     """Read one trace of each rank of a job.
 
     A trace that names no rank is given the lowest free one, in the order of the names (``trace_2`` before
-    ``trace_10``), and a note on it. In a folder, JSON files that are no traces are passed over and noted.
+    ``trace_10``), and a note on it. One that does not say how many ranks the job has is given the least number that
+    fits all traces, noted too. In a folder, JSON files that are no traces are passed over and noted.
 
     Args:
         paths: files, folders with files or with folders of files, and patterns such as ``run/rank*.json.gz``.
@@ -32,9 +33,15 @@ def read_traces(paths: Iterable[Path | str], *, partial: bool = False) -> list[R
 
     Raises:
         RecordError: there is no trace, a file cannot be read, two are of one rank, ranks are missing, or the traces are
-            of jobs of different sizes.
+            of jobs of different sizes, or a replay wrote one.
     """
     traces, notes = _read_each(paths)
+    for trace in traces:
+        if trace.is_replay:
+            raise RecordError(
+                f"{trace.path} is what replay --trace wrote, each rank in it replayed and measured; give the traces of "
+                "the profiler that it was made from"
+            )
     ranked = _with_ranks(traces)
     sizes = {trace.world_size: trace.path for trace in ranked if trace.world_size is not None}
     if len(sizes) > 1:
@@ -42,6 +49,7 @@ def read_traces(paths: Iterable[Path | str], *, partial: bool = False) -> list[R
         raise RecordError(f"{path} is of a job of {size} ranks and {other_path} of {other_size}; give those of one job")
     if len(ranked) > 1 and not partial:
         _check_complete(ranked, next(iter(sizes), None))
+    ranked = _with_world_size(ranked)
     if notes:
         ranked[0] = replace(ranked[0], notes=(*ranked[0].notes, *notes))
     return ranked
@@ -132,6 +140,18 @@ def _with_ranks(traces: Sequence[RankTrace]) -> list[RankTrace]:
             note = f"it does not say its rank; taken as rank {rank}"
             by_rank[rank] = replace(trace, rank=rank, notes=(*trace.notes, note))
     return [by_rank[rank] for rank in sorted(by_rank)]
+
+
+def _with_world_size(traces: Sequence[RankTrace]) -> list[RankTrace]:
+    """Return traces that all say how many ranks the job has: the least number that fits all of them."""
+    ranks = max(len(traces), *(1 + (trace.rank or 0) for trace in traces), *(trace.world_size or 1 for trace in traces))
+    unknown = next((at for at, trace in enumerate(traces) if trace.world_size is None), None)
+    if unknown is None or ranks == 1:
+        return list(traces)
+    sized = [replace(trace, world_size=trace.world_size or ranks) for trace in traces]
+    note = f"it does not say how many ranks the job has; taken as {ranks}"
+    sized[unknown] = replace(sized[unknown], notes=(*sized[unknown].notes, note))
+    return sized
 
 
 def _check_complete(traces: Sequence[RankTrace], world_size: int | None) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Sequence
 from itertools import accumulate
 from typing import NamedTuple
@@ -66,12 +66,51 @@ def choose_step(trace: RankTrace, index: int | None = None) -> StepWindow:
     """
     windows = step_windows(trace)
     if index is None:
-        return windows[_last_whole(trace, windows)]
-    if not -len(windows) <= index < len(windows):
-        shown = [f"{number} ({window.label})" for number, window in enumerate(windows)]
-        listed = shown if len(shown) <= 12 else [*shown[:6], "…", *shown[-3:]]
-        raise RecordError(f"{trace.path} has no step {index}; it has {', '.join(listed)}")
+        return windows[max(_whole(trace, windows))]
+    _check_index(trace, index, [window.label for window in windows])
     return windows[index]
+
+
+def choose_steps(traces: Sequence[RankTrace], index: int | None = None) -> list[StepWindow]:
+    """Return the window of one step on every rank: that of the same label.
+
+    Without an index it is the last step that ``choose_step`` could take on all ranks, or on most of them. Where the
+    traces have no label in common, ``choose_step`` chooses in each.
+
+    Args:
+        traces: of the ranks of one job.
+        index: position among the steps that all ranks have, in the order of the first one; a negative one counts from
+            the last.
+
+    Raises:
+        RecordError: there is no such step; the message lists the steps.
+    """
+    by_label = [{window.label: window for window in step_windows(trace)} for trace in traces]
+    labels = [label for label in by_label[0] if all(label in windows for windows in by_label)]
+    if len(traces) == 1 or not labels:
+        return [choose_step(trace, index) for trace in traces]
+    if index is None:
+        whole: Counter[str] = Counter()
+        for trace, windows in zip(traces, by_label, strict=True):
+            listed = list(windows.values())
+            whole.update(listed[number].label for number in _whole(trace, listed))
+        label = max(enumerate(labels), key=lambda numbered: (whole[numbered[1]], numbered[0]))[1]
+    else:
+        _check_index(traces[0], index, labels, " in common with the other ranks")
+        label = labels[index]
+    return [windows[label] for windows in by_label]
+
+
+def _check_index(trace: RankTrace, index: int, labels: Sequence[str], beside: str = "") -> None:
+    """Check that there is a step of this position.
+
+    Raises:
+        RecordError: there is none.
+    """
+    if not -len(labels) <= index < len(labels):
+        shown = [f"{number} ({label})" for number, label in enumerate(labels)]
+        listed = shown if len(shown) <= 12 else [*shown[:6], "…", *shown[-3:]]
+        raise RecordError(f"{trace.path} has no step {index}; it has {', '.join(listed)}{beside}")
 
 
 def _named(trace: RankTrace, names: Container[str]) -> list[TraceEvent]:
@@ -85,13 +124,23 @@ def _named(trace: RankTrace, names: Container[str]) -> list[TraceEvent]:
 
 def _annotated(events: Iterable[TraceEvent]) -> list[StepWindow]:
     """Return annotations as steps, each label once, without those inside of another one."""
-    windows: dict[str, StepWindow] = {}
-    end = 0.0
+    windows: list[StepWindow] = []
+    labels: set[str] = set()
     for event in events:
-        if event.name not in windows and (not windows or event.start_us >= end):
-            windows[event.name] = StepWindow(event.name, event.start_us, event.end_us)
-            end = event.end_us
-    return list(windows.values())
+        if event.name not in labels and _add(windows, event.name, event):
+            labels.add(event.name)
+    return windows
+
+
+def _add(windows: list[StepWindow], label: str, event: TraceEvent) -> bool:
+    """Add a step, unless it is inside of the one before; one that overlaps it ends it."""
+    if windows:
+        before = windows[-1]
+        if event.end_us <= before.end_us:
+            return False
+        windows[-1] = before._replace(end_us=min(before.end_us, event.start_us))
+    windows.append(StepWindow(label, event.start_us, event.end_us))
+    return True
 
 
 def _iterations(events: Iterable[TraceEvent]) -> list[StepWindow]:
@@ -105,9 +154,7 @@ def _iterations(events: Iterable[TraceEvent]) -> list[StepWindow]:
         windows: list[StepWindow] = []
         names = {event.name for event in repeated}
         for event in repeated:
-            if not windows or event.start_us >= windows[-1].end_us:
-                label = event.name if len(names) == len(repeated) else f"{event.name} {len(windows)}"
-                windows.append(StepWindow(label, event.start_us, event.end_us))
+            _add(windows, event.name if len(names) == len(repeated) else f"{event.name} {len(windows)}", event)
         if len(windows) > 1 or any(character.isdigit() for character in windows[0].label):
             return windows
     return []
@@ -126,7 +173,8 @@ def _until_optimizer(events: Sequence[TraceEvent]) -> list[StepWindow]:
     ]
 
 
-def _last_whole(trace: RankTrace, windows: Sequence[StepWindow]) -> int:
+def _whole(trace: RankTrace, windows: Sequence[StepWindow]) -> list[int]:
+    """Return the positions of whole steps, with a backward pass where any has one; see ``choose_step``."""
     streams = [row.is_gpu for row in trace.rows]
     work = [event for event in trace.events if event.category is Category.OPERATOR or streams[event.row]]
     starts = [event.start_us for event in work]
@@ -137,4 +185,4 @@ def _last_whole(trace: RankTrace, windows: Sequence[StepWindow]) -> int:
     trains = [backward[end] > backward[begin] for begin, end in places]
     candidates = [number for number in range(len(windows)) if trains[number]] or list(range(len(windows)))
     most = max(counts[number] for number in candidates)
-    return max(number for number in candidates if counts[number] >= LEAST_SHARE * most)
+    return [number for number in candidates if counts[number] >= LEAST_SHARE * most]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections import Counter
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -15,9 +14,8 @@ from predictor.traces.chakra_file import Attribute, ChakraFile, ChakraNode, Node
 from predictor.traces.closed import RecordError
 from predictor.traces.execution_trace import NO_NODE, ExecutionTensor, read_execution_trace
 from predictor.traces.kineto import read_trace
-from predictor.traces.linking import link
 from predictor.traces.steps import choose_step
-from tests.unit.kineto_traces import Event, event, public_trace, written
+from tests.unit.kineto_traces import Event, public_trace
 
 THREAD = "[pytorch|profiler|execution_trace|thread]"
 WEIGHT = [5, 6, 0, 8, 4, "cuda:0"]
@@ -143,72 +141,6 @@ def test_what_is_no_execution_trace_is_refused_in_one_line(tmp_path: Path, conte
         read_execution_trace(tmp_path)
 
 
-def test_operators_are_tied_by_record_functions(tmp_path: Path) -> None:
-    numbers: list[dict[str, Any]] = [{"Record function id": number} for number in (5, 6, 7, 0)]
-    names = ("aten::linear", "aten::t", "aten::addmm", "aten::relu")
-    events = [
-        event("cpu_op", name, 10 * at, 5, **args) for at, (name, args) in enumerate(zip(names, numbers, strict=True))
-    ]
-    nodes = [older(1, THREAD, 1), older(10, "aten::linear", 1, 5), older(11, "aten::t", 1, 6), older(12, "other", 1, 7)]
-    trace = read_trace(written(tmp_path, events))
-    tied = link(trace, read_execution_trace(et_file(tmp_path / "et.json", nodes, "1.0.1")))
-    assert (dict(tied.nodes), tied.by) == ({0: 10, 1: 11}, "record function")
-
-
-def test_operators_are_tied_by_sequence_and_order(tmp_path: Path) -> None:
-    number: dict[str, Any] = {"Sequence number": 4}
-    other: dict[str, Any] = {"Sequence number": 5}
-    step = [  # twice: the execution trace is of the second step
-        [
-            event("user_annotation", f"ProfilerStep#{at}", 100 * at, 99),
-            event("cpu_op", "aten::zeros", 100 * at + 1, 5),
-            event("cpu_op", "aten::linear", 100 * at + 10, 20, **args),
-            event("cpu_op", "aten::t", 100 * at + 12, 5),
-            event("cpu_op", "aten::t", 100 * at + 18, 5),
-            event("cpu_op", "aten::relu", 100 * at + 40, 5),
-            event("cpu_op", "aten::new", 100 * at + 50, 5),
-        ]
-        for at, args in enumerate((number, other))
-    ]
-    nodes = [
-        older(1, THREAD, 1),
-        older(2, "aten::zeros", 1),
-        older(3, "aten::linear", 1, 0, 5),
-        older(4, "aten::t", 3),
-        older(5, "aten::t", 3),
-        older(6, "aten::relu", 1),
-        older(7, "aten::old", 1),
-    ]
-    trace = read_trace(written(tmp_path, step[0] + step[1]))
-    tied = link(trace, read_execution_trace(et_file(tmp_path / "et.json", nodes, "1.0.1")))
-    assert tied.by == "sequence"
-    assert [(trace.events[position].start_us, node) for position, node in tied.nodes.items()] == [
-        (101.0, 2),
-        (110.0, 3),
-        (112.0, 4),
-        (118.0, 5),
-        (140.0, 6),
-    ]
-
-
-def test_nothing_in_common_ties_nothing(tmp_path: Path) -> None:
-    trace = read_trace(written(tmp_path, [event("cpu_op", "aten::mm", 1, 2)]))
-    execution = read_execution_trace(et_file(tmp_path / "et.json", [older(2, "aten::mm", 1)], "1.0.1"))
-    assert link(trace, execution) == ({}, "")
-
-
-def test_public_traces_of_one_run_are_tied_whole() -> None:
-    trace = read_trace(public_trace("param_linear_kineto.json.gz"))
-    execution = read_execution_trace(public_trace("param_linear_chakra_et.json.gz"))
-    tied = link(trace, execution)
-    names = {node.id: node.name for node in execution.nodes}
-    assert tied.by == "sequence"
-    assert all(trace.events[position].name == names[identity] for position, identity in tied.nodes.items())
-    assert len(set(tied.nodes.values())) == len(tied.nodes)
-    untied = Counter(name for identity, name in names.items() if identity not in set(tied.nodes.values()))
-    assert set(untied) == {"[pytorch|profiler|execution_graph|process]", "[pytorch|profiler|execution_graph|thread]"}
-
-
 def test_public_resnet() -> None:
     execution = read_execution_trace(public_trace("param_resnet_1gpu_chakra_et.json.gz"))
     assert (execution.schema, len(execution.nodes), execution.notes) == ("1.0.3-chakra.0.0.4", 14391, [])
@@ -220,7 +152,7 @@ def test_public_resnet() -> None:
     assert sum(map(len, children.values())) == len(execution.nodes)
 
 
-def test_what_the_installed_torch_writes_is_read_and_tied_whole(tmp_path: Path) -> None:
+def test_what_the_installed_torch_writes_is_read(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch", reason="no torch to record with")
     model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -237,7 +169,6 @@ def test_what_the_installed_torch_writes_is_read_and_tied_whole(tmp_path: Path) 
     assert (trace.backend, trace.notes, execution.notes) == ("cpu", (), [])
     assert {arrow.kind for arrow in trace.arrows} == {"fwdbwd"}
     assert choose_step(trace).label == "step 1 (to SGD.step)"  # the profiler counts steps with a schedule only
-    tied = link(trace, execution)
-    assert tied.by == "record function"
-    calls = [node for node in execution.nodes if not node.name.startswith("[pytorch|profiler|")]
-    assert len(tied.nodes) >= 0.95 * len(calls) > 0  # the observers begin and end one after the other
+    traced = {(event.name, event.args.get("Record function id")) for event in trace.events}
+    calls = [(node.name, node.record_function) for node in execution.nodes if node.record_function]
+    assert len(traced.intersection(calls)) >= 0.95 * len(calls) > 0  # the observers begin and end one after the other

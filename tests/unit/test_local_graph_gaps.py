@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from predictor.traces.critical_path import PathKind, critical_path
+from predictor.replay.critical import operator_shares
+from predictor.replay.traced_step import joined
 from predictor.traces.gaps import GapKind, gaps
+from predictor.traces.global_graph import global_graph
 from predictor.traces.local_graph import EdgeKind
-from predictor.traces.local_replay import replay_local
 from tests.unit.hand_made_traces import (
     NCCL,
     HandMade,
@@ -89,25 +90,14 @@ def test_critical_path_is_told_by_kind_and_operator() -> None:
     made.launch("ncclDevKernel_AllReduce", (62, 64), (153, 253), NCCL)
     made.call("cudaDeviceSynchronize", 70, 257)
     local = made.graph()
-    path = critical_path(local, replay_local(local))
-    assert path.us_by_kind == {
-        PathKind.COMPUTE: 122,  # gemm
-        PathKind.COMMUNICATION: 100,
-        PathKind.LAUNCH: 8,  # from the begin of the call to gemm
-        PathKind.HOST: 20 + 243,  # until that call, and after the wait
-        PathKind.WAIT: 3 + 4,  # from gemm to the all-reduce, from that to the end of the call
+    step = joined(global_graph([local]))
+    path, _ = operator_shares(step, step.replay())
+    assert {(share.operator, share.kind): share.path_us for share in path} == {
+        ("Python", "host"): 10 + 243,  # before the operator, and after the wait
+        ("aten::linear", "host"): 10,  # until the call
+        ("aten::linear", "gap"): 8,  # from the begin of the call to gemm
+        ("aten::linear", "kernel"): 122,
+        ("ncclDevKernel_AllReduce", "gap"): 3,
+        ("ncclDevKernel_AllReduce", "collective"): 100,
+        ("cudaDeviceSynchronize", "wait"): 4,
     }
-    assert path.us_by_operator == {"aten::linear": 10 + 122, "": 10 + 100 + 4 + 243}
-    assert [local.tasks[part.task].name for part in path.parts[-4:]] == [
-        "gemm",
-        "ncclDevKernel_AllReduce",
-        "cudaDeviceSynchronize",
-        "Python",
-    ]
-
-
-def test_critical_path_of_a_cpu_is_its_operators() -> None:
-    local = backward_on_its_thread().graph("cpu")
-    path = critical_path(local, replay_local(local))
-    assert path.us_by_kind[PathKind.COMPUTE] == 100 + 300 + 90
-    assert path.us_by_kind[PathKind.HOST] == 1000 - 490

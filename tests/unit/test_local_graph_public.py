@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from predictor.traces.build_graph import graph_between, local_graph
-from predictor.traces.critical_path import PathKind, critical_path
 from predictor.traces.events import RankTrace
 from predictor.traces.gaps import NO_TASK, gaps
 from predictor.traces.kineto import read_trace
@@ -16,6 +15,7 @@ from predictor.traces.local_graph import EdgeKind, LocalGraph, TaskKind
 from predictor.traces.local_replay import replay_local
 from predictor.traces.steps import StepWindow, step_windows
 from tests.conftest import SHARED
+from tests.critical_parts import critical_parts
 
 TRACES = SHARED / "traces"
 NAMES = (
@@ -64,13 +64,13 @@ def test_critical_path_of_alexnet_is_that_of_holistic_trace_analysis() -> None:
     name = "[param|pytorch.model.alex_net|0|0|0|measure|forward]"
     last = max((event for event in trace.events if event.name == name), key=lambda event: event.start_us)
     local = graph_between(trace, StepWindow(name, last.start_us, last.end_us))
-    path = critical_path(local, replay_local(local))
-    on_gpu = [part for part in path.parts if local.tasks[part.task].kind in (TaskKind.KERNEL, TaskKind.COPY)]
+    parts = list(critical_parts(local))
+    on_gpu = [part for part in parts if part.task.kind in (TaskKind.KERNEL, TaskKind.COPY)]
     launched = sum(part.lag_us for part in on_gpu if part.edge is EdgeKind.LAUNCH)
-    assert path.us_by_kind[PathKind.COMPUTE] == 3712
+    assert sum(part.us for part in on_gpu) == 3712
     assert launched == 30
     assert sum(part.lag_us for part in on_gpu) - launched == pytest.approx(50, abs=1)
-    assert sum(path.us_by_kind.values()) == pytest.approx(local.step_us)
+    assert sum(part.us + part.lag_us for part in parts) == pytest.approx(local.step_us)
 
 
 def test_streams_are_idle_as_long_as_holistic_trace_analysis_says() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from predictor.__main__ import main
 from predictor.base.errors import ConfigError
 from predictor.replay.mixed_question import MixedQuestion, answer, gpu_of
 from tests.kineto_made import write_job, write_rank
-from tests.traces_made import make_job
+from tests.traces_made import MadeJob, make_job
 
 SLOW, FAST = [600.0, 600.0], [200.0, 200.0]
 TRANSFERS = [30.0, 45.0]
@@ -78,7 +79,7 @@ def test_a_trace_moves_to_another_gpu(traces: tuple[str, str], capsys: pytest.Ca
     here, there = (rank["busy_us"] for rank in document["ranks"])
     assert there < here
     assert document["low_us"] <= document["step_us"] <= document["high_us"]
-    assert any("kernel time moved" in note for note in document["notes"])
+    assert any("Kernel time moved" in note for note in document["notes"])
 
 
 def test_single_traces_of_one_job_are_joined_as_it_ran(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -108,10 +109,79 @@ def test_what_cannot_be_answered_is_one_line(traces: tuple[str, str], change: di
 
 def test_an_unknown_gpu_is_told(traces: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["mixed", f"{traces[0]}@Abacus"]) == 2
-    assert "nothing is known of Abacus" in capsys.readouterr().err
+    assert "Abacus is not a published system, nor a GPU with a known data sheet" in capsys.readouterr().err
 
 
 def test_a_file_with_the_sign_in_its_name_is_a_trace(tmp_path: Path) -> None:
     path = write_rank(tmp_path / "run@night.json.gz", make_job([FAST], TRANSFERS).locals[0])
     assert gpu_of(str(path)) == (str(path), "")
     assert gpu_of(f"{path}@Vista") == (str(path), "Vista")
+
+
+def test_single_traces_of_one_job_are_joined_though_their_clocks_are_far_apart(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = make_job([SLOW, FAST], TRANSFERS, launch_us=9.0, offsets_us=[0.0, 5e6])
+    document = asked(capsys, *(str(path) for path in write_job(tmp_path, made)))
+    assert [rank["step_us"] for rank in document["ranks"]] == pytest.approx(made.steps_us, abs=0.05)
+    assert not any("different jobs" in note for note in document["notes"])
+
+
+def test_single_traces_that_no_offset_fits_are_of_two_jobs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = []
+    for number, computing in enumerate((SLOW, FAST)):
+        job = make_job([computing] * 2, TRANSFERS, launch_us=9.0, starts_us=[5e6 * number] * 2)
+        paths.append(str(write_job(tmp_path / str(number), job)[number]))
+    document = asked(capsys, *paths)
+    assert any("different jobs" in note for note in document["notes"])
+
+
+def test_traces_at_two_batch_sizes_are_of_two_jobs(tmp_path: Path) -> None:
+    made = [make_job([[us, us]] * 2, [us / 10, us / 9], launch_us=9.0) for us in (450.0, 850.0)]
+    path, other = (str(write_job(tmp_path / str(number), job)[number]) for number, job in enumerate(made))
+    question = MixedQuestion([path], samples=[8], second=[other], second_samples=[16], global_batch=8)
+    balance = answer(question).balance
+    assert balance is not None
+    assert [balance.times[0].at(size) for size in (8, 16)] == pytest.approx([job.steps_us[0] for job in made], abs=0.01)
+
+
+def test_single_traces_of_one_job_are_taken_in_the_same_step(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = two_steps(tmp_path, make_job([SLOW, FAST], TRANSFERS, launch_us=9.0))
+    content = json.loads(Path(paths[1]).read_text())
+    cut = [item for item in content["traceEvents"] if item["ts"] < LATER_US or item["cat"] == "user_annotation"]
+    Path(paths[1]).write_text(json.dumps({**content, "traceEvents": cut}))
+    document = asked(capsys, *paths)
+    whole = make_job([SLOW, FAST], TRANSFERS, launch_us=9.0)
+    assert [rank["step_us"] for rank in document["ranks"]] == pytest.approx(whole.steps_us, abs=0.05)
+    assert not any("different jobs" in note for note in document["notes"])
+
+
+LATER_US = 2000.0
+
+
+def two_steps(folder: Path, made: MadeJob) -> list[str]:
+    """Write the step of every rank twice, the second one later."""
+    paths = []
+    for path in write_job(folder, made):
+        content = json.loads(gzip.decompress(path.read_bytes()))
+        events = content["traceEvents"]
+        for item in [*events]:
+            args = {
+                key: value + 10**6 if key == "correlation" else value for key, value in item.get("args", {}).items()
+            }
+            name = item["name"].replace("ProfilerStep#1", "ProfilerStep#2")
+            events.append({**item, "name": name, "ts": item["ts"] + LATER_US, "args": args})
+        paths.append(str(path.with_suffix("").with_suffix(".json")))
+        Path(paths[-1]).write_text(json.dumps(content))
+    return paths
+
+
+def test_a_trace_moved_to_its_own_gpu_is_as_measured(
+    traces: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    document = asked(capsys, f"{traces[1]}@A100-SXM4-80GB")
+    assert document["low_us"] == document["step_us"] == document["high_us"]
+    told = "A100-SXM4-80GB is the GPU that was traced (NVIDIA A100-SXM4-80GB): all stays as measured."
+    assert told in document["notes"]

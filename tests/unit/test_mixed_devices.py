@@ -20,7 +20,7 @@ from predictor.replay.mixed import Place, measured_jobs, mixed_graph, on_device,
 from predictor.traces.closed import RecordError
 from predictor.traces.global_graph import GlobalGraph, global_graph
 from predictor.traces.global_replay import GlobalReplay, replay_global
-from predictor.traces.local_graph import TracedOperator
+from predictor.traces.local_graph import LocalGraph
 from predictor.traces.rank_count import ring_traffic
 from tests.traces_made import make_job
 
@@ -62,7 +62,7 @@ def test_the_slower_links_set_the_pace() -> None:
 
 def test_another_device_by_its_ratio_is_the_trace_of_it() -> None:
     (slow, other) = make_job([SLOW, [us * 3.0 for us in SLOW]], TRANSFERS, optimizer_us=20.0).locals
-    scaled = on_device(slow, lambda op: 1.0 if op is not None and op.step_pass == "optimizer" else 3.0, "T4")
+    scaled = on_device(slow, lambda local, at: 1.0 if local.operators[at].step_pass == "optimizer" else 3.0, "T4")
     assert scaled.device_name == "T4"
     kernels = [(task.name, task.duration_us) for task in scaled.tasks if task.name.endswith("kernel")]
     assert kernels == [(task.name, task.duration_us) for task in other.tasks if task.name.endswith("kernel")]
@@ -215,8 +215,8 @@ def test_samples_are_given_for_each_rank() -> None:
 def test_a_ratio_sees_the_operator() -> None:
     names: list[str] = []
 
-    def ratio(operator: TracedOperator | None) -> float:
-        names.append(operator.name if operator else "")
+    def ratio(local: LocalGraph, operator: int) -> float:
+        names.append(local.operators[operator].name)
         return 1.0
 
     on_device(job(FAST).local(0), ratio)

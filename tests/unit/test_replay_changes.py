@@ -185,7 +185,7 @@ def test_new_buckets_need_not_overlap(texts: tuple[str, str]) -> None:
 def test_another_gpu_scales_kernels_and_says_by_what() -> None:
     answer = answered(step_of(gpu_rank()), ["gpu=H100"], Means())
     (note,) = answer.applied[0].touched.notes
-    assert "from Perlmutter to H100" in note
+    assert "from NVIDIA A100-SXM4-80GB (regressors of Perlmutter) to H100" in note
     assert "by regressors of both GPUs" in note
     assert "by memory bandwidths" in note, "Adam has no shapes"
     assert answer.after is not None

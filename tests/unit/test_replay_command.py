@@ -12,6 +12,9 @@ import pytest
 
 from predictor.__main__ import main
 from tests.conftest import ROOT, SHARED
+from tests.kineto_made import write_job
+from tests.traces_made import make_job
+from tests.unit.kineto_traces import NVIDIA, event, written
 
 Capture = pytest.CaptureFixture[str]
 RANKS = [str(ROOT / "docs" / "traces" / f"mlp-rank-{rank}.json.gz") for rank in (0, 1)]
@@ -40,6 +43,8 @@ def refused(arguments: list[str], capsys: Capture) -> str:
         ([*RANKS, "--costs", "absent.json", "--set", "precision:*=bf16"], "absent.json: No such file"),
         ([*RANKS, "--set", "precision:*=bf16"], "is not known; give a trace in bf16"),
         ([*RANKS, "--to", "H100"], "the trace is of a CPU"),
+        ([*RANKS, "--set", "links=H200"], "name the one with its links with --system"),
+        ([*RANKS, "--set", "precision:*=fp7"], "fp7 is no precision. Did you mean fp8? Precisions: fp32"),
         ([*RANKS, "--report", "absent/page.html"], "--report absent/page.html: No such file"),
         ([*RANKS, "--report", RANKS[0]], "the same command reads or writes it"),
         ([*RANKS, "--nonsense"], "--help"),
@@ -74,6 +79,65 @@ def test_one_rank_of_two_says_that_it_waits_inside_its_collectives(capsys: Captu
     assert "1 of 2 ranks" in told
     assert "waiting" in told
     assert "Note: " in told
+
+
+@pytest.fixture
+def traced_gpu(tmp_path: Path) -> str:
+    """Return the traces of two ranks with GPUs."""
+    made = make_job([[600.0, 600.0], [500.0, 700.0]], [30.0, 45.0], launch_us=9.0, sizes=[1 << 20, 1 << 21])
+    write_job(tmp_path / "gpu", made)
+    return str(tmp_path / "gpu")
+
+
+@pytest.mark.parametrize("gpu", ["A100-SXM4-80GB", "Perlmutter"])
+def test_the_gpu_of_the_trace_changes_nothing(gpu: str, traced_gpu: str, capsys: Capture) -> None:
+    assert main(["replay", traced_gpu, "--to", gpu, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["changed"]["ratio"] == 1.0
+    assert document["changed"]["low_us"] is None
+    assert document["changed"]["source"] == "measured"
+
+
+def test_another_form_of_the_gpu_is_another_one(traced_gpu: str, capsys: Capture) -> None:
+    assert main(["replay", traced_gpu, "--to", "A100-SXM4-40GB"]) == 0
+    assert "moved from NVIDIA A100-SXM4-80GB" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        ("ranks=1", "link.bandwidth_GBps=5"),
+        ("communication*=0", "ranks=4"),
+        ("kernel:nccl*=remove", "ranks=4"),
+    ],
+)
+def test_collectives_that_a_change_removed_are_told(first: str, then: str, traced_gpu: str, capsys: Capture) -> None:
+    told = refused([traced_gpu, "--set", first, "--set", then], capsys)
+    assert f"--set {then}: a change before it lets the step's collectives take no time" in told
+
+
+def test_what_a_step_adds_to_a_run_is_told_where_it_differs(tmp_path: Path, capsys: Capture) -> None:
+    events = [event("user_annotation", "ProfilerStep#1", 0, 100), event("cpu_op", "aten::mm", 10, 80)]
+    events += [
+        event("cuda_runtime", "cudaLaunchKernel", 80, 5, correlation=1),
+        event("kernel", "gemm", 100, 80, (0, 7), device=0, stream=7, correlation=1),
+    ]
+    path = str(written(tmp_path, events, **NVIDIA))
+    assert main(["replay", path]) == 0
+    assert "Steady     100 µs   what the step adds to a run of many alike" in capsys.readouterr().out
+    assert main(["replay", path, "--set", "kernel:gemm*=2"]) == 0
+    assert "Steady     100 µs → 160 µs" in capsys.readouterr().out
+    events.append(event("cuda_runtime", "cudaDeviceSynchronize", 95, 90))
+    events[0]["dur"] = 190
+    assert main(["replay", str(written(tmp_path, events, **NVIDIA))]) == 0
+    assert "Steady" not in capsys.readouterr().out
+
+
+def test_a_trace_that_a_replay_wrote_is_not_replayed_again(tmp_path: Path, traced_gpu: str, capsys: Capture) -> None:
+    out = str(tmp_path / "out.json")
+    assert main(["replay", traced_gpu, "--trace", out]) == 0
+    capsys.readouterr()
+    assert "is what replay --trace wrote" in refused([out], capsys)
 
 
 def test_other_commands_do_not_load_replay() -> None:

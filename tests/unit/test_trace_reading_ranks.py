@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 from pathlib import Path
 
 import pytest
 
+from predictor.__main__ import main
 from predictor.traces.closed import RecordError
 from predictor.traces.reading import read_traces, trace_files
+from tests.kineto_made import write_job
+from tests.traces_made import make_job
 from tests.unit.kineto_traces import training_steps, write
 
 EVENTS = training_steps(1)
@@ -93,3 +98,33 @@ def test_nothing_to_read(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "config.json"):
         with pytest.raises(RecordError, match=r"config.json is no trace: it has no list traceEvents"):
             read_traces([path])
+
+
+def test_ranks_that_do_not_say_the_size_of_their_job_are_one_job(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = make_job([[100.0, 60.0], [70.0, 90.0]], [30.0, 45.0], launch_us=9.0, sizes=[1 << 20, 1 << 21])
+    for number, path in enumerate(write_job(tmp_path / "said", made)):
+        content = json.loads(gzip.decompress(path.read_bytes()))
+        del content["distributedInfo"]
+        for item in content["traceEvents"]:
+            for key in ("Process Group Ranks", "Group size"):
+                item.get("args", {}).pop(key, None)
+        (tmp_path / f"s_{number}.json").write_text(json.dumps(content))
+    traces = read_traces([str(tmp_path / "s_*.json")])
+    assert [trace.world_size for trace in traces] == [2, 2]
+    assert [list(trace.notes) for trace in traces] == [
+        ["it does not say its rank; taken as rank 0", "it does not say how many ranks the job has; taken as 2"],
+        ["it does not say its rank; taken as rank 1"],
+    ]
+    assert main(["replay", str(tmp_path / "s_*.json"), "--set", "ranks=8"]) == 0
+    told = capsys.readouterr().out
+    assert "2 of 2 ranks" in told
+    assert "ranks=8: 4 collectives" in told
+
+
+def test_a_rank_beyond_the_traces_counts(tmp_path: Path) -> None:
+    (trace,) = read_traces([rank_file(tmp_path / "rank-3.json")])
+    assert (trace.rank, trace.world_size) == (3, 4)
+    (alone,) = read_traces([rank_file(tmp_path / "alone.json")])
+    assert (alone.world_size, list(alone.notes)) == (None, ["it does not say its rank; taken as rank 0"])

@@ -6,10 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from predictor.replay.question import ReplayQuestion, traced_step
+from predictor.traces.build_graph import local_graph
 from predictor.traces.closed import RecordError
+from predictor.traces.events import RankTrace
 from predictor.traces.kineto import read_trace
-from predictor.traces.steps import StepWindow, choose_step, step_windows
-from tests.unit.kineto_traces import Event, event, public_trace, training_steps, written
+from predictor.traces.reading import read_traces
+from predictor.traces.steps import StepWindow, choose_step, choose_steps, step_windows
+from tests.unit.kineto_traces import Event, event, public_trace, training_steps, write, written
 
 
 def without(events: list[Event], name: str) -> list[Event]:
@@ -132,3 +136,52 @@ def test_a_step_that_is_not_there_is_refused_with_a_list(tmp_path: Path) -> None
 def test_steps_of_public_traces(name: str, count: int, chosen: str) -> None:
     trace = read_trace(public_trace(name))
     assert (len(step_windows(trace)), choose_step(trace).label) == (count, chosen)
+
+
+def test_steps_that_overlap_are_steps_of_their_own(tmp_path: Path) -> None:
+    events = [event("user_annotation", f"ProfilerStep#{number}", 100 * number, 101) for number in range(1, 5)]
+    events.append(event("user_annotation", "ProfilerStep#9", 210, 20))  # inside of the second one
+    trace = read_trace(written(tmp_path, [*events, event("cpu_op", "aten::mm", 110, 5)]))
+    assert step_windows(trace) == [
+        *(StepWindow(f"ProfilerStep#{number}", 100.0 * (number - 1), 100.0 * number) for number in range(1, 4)),
+        StepWindow("ProfilerStep#4", 300.0, 401.0),
+    ]
+    assert local_graph(trace, 1).label == "ProfilerStep#2"
+
+
+def test_iterations_that_overlap_are_steps_of_their_own(tmp_path: Path) -> None:
+    events = [event("user_annotation", "train_step", 100 * number, 101) for number in range(3)]
+    assert labels(written(tmp_path, [*events, event("cpu_op", "aten::mm", 110, 5)])) == [
+        f"train_step {number}" for number in range(3)
+    ]
+
+
+def ranks_of(tmp_path: Path, *events: list[Event]) -> list[RankTrace]:
+    for rank, of_rank in enumerate(events):
+        write(tmp_path / f"rank-{rank}.json", of_rank)
+    return read_traces([tmp_path])
+
+
+def test_ranks_are_replayed_in_the_last_step_that_is_whole_on_all(tmp_path: Path) -> None:
+    whole = training_steps(3)
+    cut = [item for item in whole if item["ts"] <= 1200 + 5 or item["name"].startswith("ProfilerStep")]
+    traces = ranks_of(tmp_path, whole, cut)
+    assert [choose_step(trace).label for trace in traces] == ["ProfilerStep#7", "ProfilerStep#6"]
+    assert [window.label for window in choose_steps(traces)] == ["ProfilerStep#6"] * 2
+    step, notes = traced_step(ReplayQuestion([str(tmp_path)]))
+    assert {local.label for local in step.ranks} == {"ProfilerStep#6"}
+    assert not any("different names" in note for note in notes)
+
+
+def test_steps_of_ranks_are_counted_among_those_that_all_have(tmp_path: Path) -> None:
+    late = [item for item in training_steps(3) if item["ts"] >= 1100]
+    traces = ranks_of(tmp_path, training_steps(3), late)
+    assert [window.label for window in choose_steps(traces, 0)] == ["ProfilerStep#6"] * 2
+    assert [window.label for window in choose_steps(traces, -1)] == ["ProfilerStep#7"] * 2
+    with pytest.raises(RecordError, match=r"no step 2; it has 0 \(ProfilerStep#6\), 1 \(ProfilerStep#7\) in common"):
+        choose_steps(traces, 2)
+
+
+def test_ranks_without_a_common_label_are_chosen_by_themselves(tmp_path: Path) -> None:
+    traces = ranks_of(tmp_path, training_steps(2), without(training_steps(2), "ProfilerStep"))
+    assert [window.label for window in choose_steps(traces)] == ["ProfilerStep#6", "step 1 (to SGD.step)"]

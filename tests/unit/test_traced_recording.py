@@ -17,7 +17,6 @@ from microbench.traced.slim import kept_steps, slim_trace, step_us
 from predictor.traces.events import Category
 from predictor.traces.execution_trace import read_execution_trace
 from predictor.traces.kineto import read_trace
-from predictor.traces.linking import link
 from predictor.traces.steps import step_windows
 from tests.unit.recorded_steps import NO_TORCH
 
@@ -138,9 +137,10 @@ def test_an_execution_trace_is_tied_to_the_last_step(tmp_path: Path) -> None:
     (window,) = step_windows(trace)
     assert window.end_us - window.start_us == pytest.approx(sorted(times.profiled_us)[1])
     execution = read_execution_trace(folder / "execution-0.json.gz")
-    tied = link(trace, execution).nodes
-    operators = [at for at, event in enumerate(trace.events) if event.category is Category.OPERATOR]
-    assert len(tied.keys() & set(operators)) > 0.99 * len(operators)
-    shapes = {node.id: [tensor.shape for tensor in node.inputs] for node in execution.nodes}
-    (linear,) = [at for at in operators if trace.events[at].name == "aten::linear"]
-    assert shapes[tied[linear]][:2] == [(4, 8), (10, 8)]
+    nodes = {(node.name, node.record_function): node for node in execution.nodes if node.record_function}
+    operators = [event for event in trace.events if event.category is Category.OPERATOR]
+    tied = [(event.name, event.args.get("Record function id")) in nodes for event in operators]
+    assert sum(tied) > 0.99 * len(operators)
+    (linear,) = [event for event in operators if event.name == "aten::linear"]
+    node = nodes[linear.name, linear.args["Record function id"]]  # type: ignore[index]
+    assert [tensor.shape for tensor in node.inputs][:2] == [(4, 8), (10, 8)]

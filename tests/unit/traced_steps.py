@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
-from predictor.replay.traced_step import TracedStep, single_rank
+from predictor.replay.traced_step import TracedStep, role_of
 from predictor.timeline.graph import GraphTask
 from predictor.traces.local_graph import (
     Collective,
@@ -151,6 +152,12 @@ def graph_tasks(local: LocalGraph) -> list[GraphTask]:
         )
         for task in local.tasks
     ]
+
+
+def single_rank(local: LocalGraph, tasks: Sequence[GraphTask]) -> TracedStep:
+    """Return the step of one rank from its graph, and one task for each of the graph's, in the same order."""
+    roles = [role_of(local, 0, position) for position in range(len(tasks))]
+    return TracedStep((local,), tasks, roles, local.step_us)
 
 
 def step_of(local: LocalGraph) -> TracedStep:
