@@ -51,6 +51,8 @@ class Comparison:
         measured_us: in the other precision.
         operators: that compute in another precision.
         casts: that the prediction inserts.
+        noise: of the two runs' steps, with and without the profiler, the slowest over the fastest, less one; the larger
+            one. No prediction can be held to less.
     """
 
     model: str
@@ -61,6 +63,7 @@ class Comparison:
     measured_us: float
     operators: int
     casts: int
+    noise: float
 
     @property
     def error(self) -> float:
@@ -146,15 +149,26 @@ def compare(
         for source, target in (PRECISIONS, PRECISIONS[::-1]):
             traced, predicted, operators, inserted = predict(runs[source][0], target, costs)
             measured = min(runs[target][1].steps[0].profiled_us)
-            comparisons.append(Comparison(model, source, target, traced, predicted, measured, operators, inserted))
+            noise = max(step_noise(record) for _, record in runs.values())
+            comparisons.append(
+                Comparison(model, source, target, traced, predicted, measured, operators, inserted, noise)
+            )
             say(render(comparisons[-1:]).splitlines()[-1])
     return comparisons
 
 
+def step_noise(record: TraceRecord) -> float:
+    """Return by how much the slowest step of a run is slower than its fastest, of those under the profiler or not."""
+    times = record.steps[0]
+    return max(max(steps) / min(steps) for steps in (times.profiled_us, times.unprofiled_us)) - 1.0
+
+
 def render(comparisons: Sequence[Comparison]) -> str:
     """Return a table of comparisons."""
-    lines = [f"{'model':<10} {'from':>5} {'to':>5} {'traced ms':>10} {'predicted':>10} {'measured':>10} {'error':>7}"]
+    titles = ("traced ms", "predicted", "measured")
+    columns = " ".join(f"{title:>10}" for title in titles)
+    lines = [f"{'model':<10} {'from':>5} {'to':>5} {columns} {'error':>7} {'noise':>6}"]
     for row in comparisons:
         times = " ".join(f"{us / 1e3:>10.1f}" for us in (row.traced_us, row.predicted_us, row.measured_us))
-        lines.append(f"{row.model:<10} {row.source:>5} {row.target:>5} {times} {row.error:>+7.1%}")
+        lines.append(f"{row.model:<10} {row.source:>5} {row.target:>5} {times} {row.error:>+7.1%} {row.noise:>6.0%}")
     return "\n".join(lines)
