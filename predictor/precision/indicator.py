@@ -37,13 +37,12 @@ from math import floor, log2, sqrt
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from predictor.base.files import write_whole
-from predictor.base.read_yaml import first_problem
 from predictor.precision.operator_graph import OperatorGraph, Precision
 from predictor.precision.rules import RULES, PrecisionRules
-from predictor.traces.closed import Closed, RecordError
+from predictor.traces.closed import Closed
 
 MANTISSA_BITS = {Precision.TF32: 10, Precision.FP16: 10, Precision.BF16: 7, Precision.FP8: 3}
 INT8_LEVELS = 127
@@ -85,12 +84,7 @@ def read_statistics(path: Path) -> Statistics:
     Raises:
         RecordError: the file is not there, damaged, or holds something else.
     """
-    try:
-        return Statistics.model_validate_json(path.read_bytes())
-    except OSError as error:
-        raise RecordError(f"{path}: {error.strerror}") from None
-    except ValidationError as error:
-        raise RecordError(f"{path} holds no statistics of operators: {first_problem(error)}") from None
+    return Statistics.read(path, "holds no statistics of operators")
 
 
 def write_statistics(path: Path, statistics: Statistics) -> None:

@@ -7,10 +7,9 @@ from pathlib import Path
 from statistics import median
 from typing import Annotated, Literal
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
 from predictor.base.files import write_whole
-from predictor.base.read_yaml import first_problem
 from predictor.precision.operator_graph import Precision
 from predictor.traces.closed import Closed, RecordError
 
@@ -89,12 +88,7 @@ def read_measured_costs(path: Path) -> MeasuredCosts:
     Raises:
         RecordError: it is not there, damaged, or no such table.
     """
-    try:
-        return MeasuredCosts.model_validate_json(path.read_bytes())
-    except OSError as error:
-        raise RecordError(f"{path}: {error.strerror}") from None
-    except ValidationError as error:
-        raise RecordError(f"{path} is no table of measured costs: {first_problem(error)}") from None
+    return MeasuredCosts.read(path, "is no table of measured costs")
 
 
 def write_measured_costs(path: Path, costs: MeasuredCosts) -> None:

@@ -11,16 +11,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from predictor.base.errors import ConfigError
 from predictor.base.files import write_whole
-from predictor.base.read_yaml import first_problem
 from predictor.precision.operator_graph import Precision
 from predictor.replay.breakdown import traffic_of
 from predictor.replay.known_operators import known_around, known_call, precision_of
 from predictor.replay.traced_step import ADDED, TracedStep, pass_of
-from predictor.traces.closed import Closed, RecordError
+from predictor.traces.closed import Closed
 from predictor.traces.events import UNKNOWN
 from predictor.traces.local_graph import NO_OPERATOR, LocalGraph, OperatorPass, TracedOperator, TracedTask
 
@@ -202,9 +201,4 @@ def read_record(path: Path) -> TracedStepRecord:
     Raises:
         RecordError: it is not there, damaged, or no such record.
     """
-    try:
-        return TracedStepRecord.model_validate_json(path.read_bytes())
-    except OSError as error:
-        raise RecordError(f"{path}: {error.strerror}") from None
-    except ValidationError as error:
-        raise RecordError(f"{path} is no traced step: {first_problem(error)}") from None
+    return TracedStepRecord.read(path, "is no traced step")

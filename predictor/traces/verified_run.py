@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import AliasChoices, Field, ValidationError
+from pydantic import AliasChoices, Field
 
 from predictor.base.files import write_whole
-from predictor.base.read_yaml import first_problem
-from predictor.traces.closed import Closed, RecordError
+from predictor.traces.closed import Closed
 from predictor.traces.measured_step import PassName
 
 FILE = "comparison.json"
@@ -116,12 +115,7 @@ def read_verified_run(path: Path) -> VerifiedRun:
         RecordError: it is not there, damaged, or no such record.
     """
     path = path / FILE if path.is_dir() else path
-    try:
-        return VerifiedRun.model_validate_json(path.read_bytes())
-    except OSError as error:
-        raise RecordError(f"{path}: {error.strerror}") from None
-    except ValidationError as error:
-        raise RecordError(f"{path} is no verified run: {first_problem(error)}") from None
+    return VerifiedRun.read(path, "is no verified run")
 
 
 def write_verified_run(folder: Path, run: VerifiedRun) -> Path:
