@@ -58,7 +58,7 @@ check: $(TEST_READY) ## the Snakefile's formatting, then test; CI runs this and 
 check-profile: $(WORKFLOW_READY) ## tests that need torch, MPI or Snakemake
 	$(WORKFLOW) -m pytest tests/unit/test_microbench_*.py tests/unit/test_collectives_*.py tests/unit/test_traced_*.py \
 		tests/unit/test_global_graph_of_ddp.py tests/unit/test_execution_trace.py tests/unit/test_procedure_recorded.py tests/workflow \
-		tests/trainer tests/llm_trainer tests/launch/test_examples.py tests/launch/test_launch_document.py
+		tests/trainer tests/llm_trainer tests/hugectr tests/launch/test_examples.py tests/launch/test_launch_document.py
 
 format: $(TEST_READY) ## rewrite the code in the project's format
 	$(TEST) -m ruff format .
@@ -152,7 +152,7 @@ clean: ## remove environments, caches and builds
 $(PREDICT_READY): EXTRAS :=
 $(TEST_READY): EXTRAS := [fit,test]
 $(PROFILE_READY): EXTRAS := [fit,profile]
-$(WORKFLOW_READY): EXTRAS := [fit,launch,profile,reference,test,train,workflow]
+$(WORKFLOW_READY): EXTRAS := [fit,launch,profile,recommend,reference,test,train,workflow]
 .venv/%/$(READY): pyproject.toml
 	@rm -rf "$(@D)"
 	@for python in $(or $(PYTHON),$(PYTHONS)); do \
@@ -170,4 +170,7 @@ $(WORKFLOW_READY): EXTRAS := [fit,launch,profile,reference,test,train,workflow]
 	echo "Setting up $(@D) with $$("$$python" --version), once" >&2; \
 	"$$python" -m venv "$(@D)"
 	@"$(@D)/bin/python" -m pip install --quiet --disable-pip-version-check --editable ".$(EXTRAS)"
+	@if [ "$(*)" = workflow ]; then \
+		"$(@D)/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps -r training/hugectr/engine-cpu.txt; \
+	fi
 	@touch "$@"

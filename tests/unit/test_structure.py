@@ -24,6 +24,7 @@ PACKAGES = {
     "microbench": ROOT / "profiling" / "microbench",
     "model_training_framework": ROOT / "slurm" / "model_training_framework",
     "llm_trainer": ROOT / "training" / "llm_trainer",
+    "hugectr": ROOT / "training" / "hugectr",
 }
 # What each package may import besides the standard library and itself. `predictor` is the ground floor.
 RUNTIME = {"pydantic", "yaml"}
@@ -36,6 +37,8 @@ ALLOWED_IMPORTS = {
     "llm_trainer": RUNTIME
     | {"predictor", "model_training_framework", "torch", "lightning_fabric", "numpy"}
     | {"tokenizers", "safetensors", "pyarrow", "datasets", "sacrebleu"},
+    "hugectr": RUNTIME
+    | {"predictor", "model_training_framework", "torch", "torchrec", "fbgemm_gpu", "numpy", "pyarrow"},
 }
 # The rooms of `predictor`, from the ground up, and the rooms that each may import. A file beside the rooms is a door.
 TO_WORKLOADS = {"base", "timeline", "costs", "workloads"}
@@ -178,10 +181,11 @@ def test_rooms_of_the_launcher_import_only_rooms_below() -> None:
     assert len(imports) > 50
 
 
-def test_llm_trainer_uses_lower_rooms_only() -> None:
+@pytest.mark.parametrize("trainer", ["llm_trainer", "hugectr"])
+def test_trainer_uses_lower_rooms_only(trainer: str) -> None:
     imports = [
         (name.split("."), f"{relative(path)}:{line} imports {name}")
-        for path in modules("llm_trainer").values()
+        for path in modules(trainer).values()
         for name, line in imported_names(path)
         if name.partition(".")[0] in TRAINERS_IMPORTS
     ]

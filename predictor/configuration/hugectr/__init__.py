@@ -1,0 +1,1 @@
+"""HugeCTR's JSON configuration: read here once, for predictions and for the trainer alike."""

@@ -1,0 +1,77 @@
+"""How often a slot's keys are looked up, which decides the distinct rows that a batch touches.
+
+HugeCTR's data generator draws keys uniformly or from a power law, p(key) ∝ (key + 1)^-exponent; its long, medium and
+short tails have the exponents 1, 3 and 5 (user guide, "Generating Synthetic Data and Benchmarks").
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from math import exp, expm1, log, log1p
+
+TAILS = {"long": 1.0, "medium": 3.0, "short": 5.0}
+EXACT_KEYS = 1024  # the most frequent keys are summed one by one, the rest in geometric ranges
+RANGES_PER_OCTAVE = 8
+
+
+@dataclass(frozen=True, slots=True)
+class KeyDistribution:
+    """The distribution of a slot's keys.
+
+    Attributes:
+        exponent: of the power law; 0 is uniform.
+    """
+
+    exponent: float = 0.0
+
+    def distinct(self, lookups: float, rows: float) -> float:
+        """Return the expected number of distinct rows of ``lookups`` independent draws from ``rows`` keys."""
+        if lookups <= 0 or rows <= 0:
+            return 0.0
+        if rows <= 1:
+            return 1.0
+        if self.exponent == 0:
+            return -rows * expm1(lookups * log1p(-1.0 / rows))
+        return _distinct_of_power_law(self.exponent, float(lookups), int(rows))
+
+    def hit_share(self, cached: float, rows: float) -> float:
+        """Return the share of lookups that the ``cached`` most frequent of ``rows`` keys answer."""
+        if cached <= 0 or rows <= 0:
+            return 0.0
+        if cached >= rows:
+            return 1.0
+        if self.exponent == 0:
+            return cached / rows
+        return _mass(self.exponent, int(cached)) / _mass(self.exponent, int(rows))
+
+
+UNIFORM = KeyDistribution()
+
+
+def _ranges(rows: int) -> list[tuple[float, float]]:
+    """Return (middle key, number of keys) of ranges that cover keys 1 to ``rows``; the first ones hold one key each."""
+    head = min(rows, EXACT_KEYS)
+    ranges = [(float(key), 1.0) for key in range(1, head + 1)]
+    start, ratio = head, 2.0 ** (1.0 / RANGES_PER_OCTAVE)
+    while start < rows:
+        end = min(rows, max(start + 1, int(start * ratio)))
+        ranges.append((((start + 1) * end) ** 0.5, float(end - start)))
+        start = end
+    return ranges
+
+
+@lru_cache(maxsize=4096)
+def _mass(exponent: float, rows: int) -> float:
+    return sum(count * exp(-exponent * log(key)) for key, count in _ranges(rows))
+
+
+@lru_cache(maxsize=4096)
+def _distinct_of_power_law(exponent: float, lookups: float, rows: int) -> float:
+    mass = _mass(exponent, rows)
+    distinct = 0.0
+    for key, count in _ranges(rows):
+        share = min(exp(-exponent * log(key)) / mass, 1.0)
+        missed = 0.0 if share == 1.0 else exp(lookups * log1p(-share))
+        distinct += count * (1.0 - missed)
+    return distinct

@@ -1,0 +1,42 @@
+"""One training run of a recommender: model, plan, batch and settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from predictor.workloads.recommender.keys import UNIFORM, KeyDistribution
+from predictor.workloads.recommender.model import Recommender
+from predictor.workloads.recommender.plan import ShardingPlan
+
+
+@dataclass(frozen=True, slots=True)
+class RecommenderRun:
+    """A run.
+
+    Attributes:
+        batch_size: samples of one step over all GPUs.
+        precision: of matrix products and of pooled embeddings; "fp32", or "fp16" or "bf16" for mixed precision, in
+            which weights, rows and optimizers keep fp32.
+        tf32: fp32 matrix products run in TF32 (enable_tf32_compute).
+        keys: assumed distribution of every slot's keys.
+        key_bytes: of one key in the input, 4 or 8.
+        overlap_input: keys of the next batch are copied and exchanged while this one computes.
+        overlap_embeddings: exchanged embeddings travel beside the bottom network.
+    """
+
+    model: Recommender
+    plan: ShardingPlan
+    batch_size: int
+    num_gpus: int
+    gpus_per_node: int
+    precision: str
+    tf32: bool = False
+    keys: KeyDistribution = UNIFORM
+    key_bytes: int = 4
+    overlap_input: bool = True
+    overlap_embeddings: bool = True
+
+    @property
+    def batch_per_gpu(self) -> int:
+        """Return the samples that one GPU's dense network sees."""
+        return self.batch_size // self.num_gpus

@@ -1,0 +1,1 @@
+"""Data sets in HugeCTR's formats: read, write and generate."""
