@@ -1,0 +1,203 @@
+"""HugeCTR's configuration: every sample is read, what cannot be read says why in one line."""
+
+from __future__ import annotations
+
+import json
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from predictor.base.errors import ConfigError, MissingKeyError
+from predictor.configuration.hugectr.reading import is_hugectr, parse_hugectr, read_hugectr
+from predictor.workloads.recommender.embedding import Combiner, EmbeddingKind
+from predictor.workloads.recommender.layers import LAYER_TYPES, TensorShape
+from predictor.workloads.recommender.optimizer import OptimizerKind, UpdateType
+
+ROOT = Path(__file__).resolve().parents[2]
+COMPANION = ROOT.parent / "shared" / "spec" / "companion" / "hugectr"
+SAMPLES = sorted((COMPANION / "samples").glob("*.json"))
+needs_samples = pytest.mark.skipif(not SAMPLES, reason="the sample configurations are not here")
+
+
+def dlrm() -> dict[str, Any]:
+    """A small DLRM with every kind of clause."""
+    return {
+        "solver": {"gpu": [0, 1], "batchsize": 64, "mixed_precision": 1024, "input_key_type": "I32"},
+        "optimizer": {"type": "SGD", "global_update": False, "sgd_hparam": {"learning_rate": 24.0, "warmup_steps": 10}},
+        "layers": [
+            {
+                "name": "data",
+                "type": "Data",
+                "format": "Raw",
+                "num_samples": 100,
+                "slot_size_array": [10, 20],
+                "label": {"top": "label", "label_dim": 1},
+                "dense": {"top": "dense", "dense_dim": 3},
+                "sparse": [
+                    {
+                        "top": "data1",
+                        "type": "LocalizedSlot",
+                        "max_feature_num_per_sample": 2,
+                        "max_nnz": 1,
+                        "slot_num": 2,
+                    }
+                ],
+            },
+            {
+                "name": "embedding",
+                "type": "LocalizedSlotSparseEmbeddingOneHot",
+                "bottom": "data1",
+                "top": "embedding",
+                "sparse_embedding_hparam": {"slot_size_array": [10, 20], "embedding_vec_size": 8, "combiner": 0},
+            },
+            {
+                "name": "fc1",
+                "type": "FusedInnerProduct",
+                "bottom": "dense",
+                "top": "fc1",
+                "fc_param": {"num_output": 8},
+            },
+            {"name": "interaction", "type": "Interaction", "bottom": ["fc1", "embedding"], "top": "interaction"},
+            {
+                "name": "fc2",
+                "type": "InnerProduct",
+                "bottom": "interaction",
+                "top": "fc2",
+                "fc_param": {"num_output": 1},
+            },
+            {"name": "loss", "type": "BinaryCrossEntropyLoss", "bottom": ["fc2", "label"], "top": "loss"},
+        ],
+    }
+
+
+@needs_samples
+@pytest.mark.parametrize("path", SAMPLES, ids=lambda path: str(path.stem))
+def test_sample_is_read(path: Path) -> None:
+    config = read_hugectr(path)
+    assert is_hugectr(config.content)
+    assert config.solver is not None
+    assert config.model.loss is not None
+    assert config.model.shapes[config.model.loss.inputs[0]] == TensorShape(1, 1)
+    for embedding in config.model.embeddings:
+        slots = [slot for table in embedding.tables(8) for slot in table.slots]
+        assert sorted(slots) == list(range(embedding.num_slots))
+
+
+@needs_samples
+def test_samples_of_the_notebooks_are_read() -> None:
+    texts = [path.read_text() for path in COMPANION.glob("notebook_*.txt")]
+    configurations = [json.loads(text.partition("\n")[2]) for text in texts if ".json\n" in text[:60]]
+    assert len(configurations) == 3
+    read = [parse_hugectr(content) for content in configurations]
+    assert sum(config.inference is not None for config in read) == 1
+
+
+def test_clauses_become_a_model() -> None:
+    config = parse_hugectr(dlrm())
+    model = config.model
+    assert config.solver is not None
+    assert config.solver.gpu == ((0, 1),)
+    assert model.optimizer is not None
+    assert (model.optimizer.kind, model.optimizer.update) == (OptimizerKind.SGD, UpdateType.LOCAL)
+    (embedding,) = model.embeddings
+    assert (embedding.kind, embedding.combiner) == (EmbeddingKind.ONE_HOT, Combiner.SUM)
+    assert model.shapes["interaction"] == TensorShape(1, 8 + 3 + 1)
+    assert model.dense_parameters == (3 * 8 + 8) + (12 + 1)
+
+
+def test_dense_parameters_of_dlrm_are_the_published_ones() -> None:
+    path = COMPANION / "samples" / "dlrm_fp16_64k.json"
+    if not path.exists():
+        pytest.skip("the sample configurations are not here")
+    # 13-512-256-128 and 480-1024-1024-512-256-1, with biases.
+    bottom = 13 * 512 + 512 + 512 * 256 + 256 + 256 * 128 + 128
+    top = 480 * 1024 + 1024 + 1024 * 1024 + 1024 + 1024 * 512 + 512 + 512 * 256 + 256 + 256 + 1
+    assert read_hugectr(path).model.dense_parameters == bottom + top
+
+
+def changed(*path: Any, to: Any) -> dict[str, Any]:
+    content = deepcopy(dlrm())
+    place: Any = content
+    for key in path[:-1]:
+        place = place[key]
+    if to is None:
+        del place[path[-1]]
+    else:
+        place[path[-1]] = to
+    return content
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (changed("solver", "eval_batches", to=3), "eval_batches is deprecated; use max_eval_batches"),
+        (changed("solver", "mixed_precision", to=100), "expected one of 128, 256, 512, 1024"),
+        (changed("solver", "num_epochs", to=1) | {"x": 1}, "x is not a clause"),
+        (changed("optimizer", "type", to="Lamb"), "optimizer: type: Input should be 'Adam'"),
+        (
+            changed("layers", 0, "slot_size_array", to=[1]),
+            "slot_size_array has 1 sizes; the sparse inputs have 2 slots",
+        ),
+        (changed("layers", 0, "slot_size_array", to=None), "slot_size_array is missing; format Raw needs it"),
+        (changed("layers", 0, "format", to="CSV"), "format: Input should be 'Norm', 'Raw' or 'Parquet'"),
+        (changed("layers", 1, "bottom", to="data2"), "bottom is data2; the data layer has data1"),
+        (changed("layers", 1, "type", to="DistributedSlotSparseEmbeddingHash"), "it takes DistributedSlot"),
+        (changed("layers", 2, "type", to="InnerProdct"), "Did you mean InnerProduct?"),
+        (changed("layers", 2, "fc_param", to={"num_outputs": 3}), "Did you mean fc_param.num_output?"),
+        (changed("layers", 2, "fc_param", to={}), "fc_param.num_output is missing"),
+        (changed("layers", 2, "fc_param", to={"num_output": 1.5}), "num_output is 1.5; expected a whole number"),
+        (changed("layers", 2, "bottom", to="dens"), "Did you mean dense?"),
+        (changed("layers", 2, "fc_param", to={"num_output": 7}), "fc1 has 7 columns, embeddings 8"),
+        (changed("layers", 3, "bottom", to=["fc1"]), "bottom names 1 tensors; expected 2"),
+        (changed("layers", 5, to={"name": "s", "type": "Sigmoid", "bottom": "fc2", "top": "s"}), "no layer is a loss"),
+    ],
+)
+def test_bad_configuration_says_what_is_wrong(content: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        parse_hugectr(content, "model.json")
+    message = str(raised.value)
+    assert message.startswith("model.json: ")
+    assert told in message
+    assert "\n" not in message
+
+
+def test_missing_clauses_are_named() -> None:
+    for clause in ("optimizer", "layers"):
+        content = dlrm()
+        del content[clause]
+        with pytest.raises(MissingKeyError, match=f"{clause} is missing"):
+            parse_hugectr(content)
+
+
+def test_embedding_behind_a_dense_layer_is_refused() -> None:
+    content = dlrm()
+    content["layers"][1], content["layers"][2] = content["layers"][2], content["layers"][1]
+    with pytest.raises(ConfigError, match="embeddings must precede dense layers"):
+        parse_hugectr(content)
+
+
+def test_key_given_twice_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "model.json"
+    path.write_text('{"solver": {}, "solver": {}}')
+    with pytest.raises(ConfigError, match="solver is given twice"):
+        read_hugectr(path)
+
+
+@pytest.mark.parametrize("text", ["", "[1", "[]", '"a"', "\ud800".encode("utf-8", "surrogatepass").decode("latin-1")])
+def test_what_is_no_configuration_is_told_in_one_line(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "model.json"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigError) as raised:
+        read_hugectr(path)
+    assert str(path) in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_every_layer_type_has_its_name() -> None:
+    assert set(LAYER_TYPES) == {
+        "Add", "BatchNorm", "BinaryCrossEntropyLoss", "Cast", "Concat", "CrossEntropyLoss", "DotProduct", "Dropout",
+        "ELU", "FmOrder2", "FusedInnerProduct", "InnerProduct", "Interaction", "MultiCross", "MultiCrossEntropyLoss",
+        "WeightMultiply", "ReduceSum", "ReLU", "Reshape", "Sigmoid", "Slice",
+    }  # fmt: skip
