@@ -72,7 +72,8 @@ class Fp32System(PublishedSystem):
 
     def _in_fp32(self, regressor: Regressor, operator: Operator) -> Regressor:
         """Return a regressor with its terms scaled; unchanged where its bytes are the same in every precision."""
-        assert isinstance(regressor, DirectionRegressor)  # collectives alone have others
+        if not isinstance(regressor, DirectionRegressor):  # a copy from the host, by its bytes
+            return regressor
         product = computes(operator)
         scale = {
             "count": 1.0,

@@ -10,6 +10,7 @@ from predictor.costs.hardware import Gpu
 from predictor.precision.operator_graph import Precision
 from predictor.precision.work_of_shapes import ShapeWork
 
+
 @dataclass(frozen=True, slots=True)
 class DeviceSheet:
     """Limits of one device.

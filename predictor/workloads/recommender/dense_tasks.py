@@ -5,7 +5,6 @@ A layer without an operator of its own is timed by the bytes that it reads and w
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import singledispatch
 from typing import NamedTuple
 
@@ -254,7 +253,7 @@ def _(layer: WeightMultiply, call: LayerCall) -> LayerTasks:
 
 @layer_tasks.register
 def _(layer: LossLayer, call: LayerCall) -> LayerTasks:
-    """Predictions and labels read, gradients written in the same kernel; a regularizer reads and adds to all weights."""
+    """Predictions and labels read, gradients written at once; a regularizer reads all weights and adds to gradients."""
     forward = [streamed("loss", 1.5, call.input_elements)]
     if not layer.regularizer:
         return LayerTasks(forward, [])
@@ -266,7 +265,6 @@ def _(layer: LossLayer, call: LayerCall) -> LayerTasks:
     )
     forward.append(streamed_bytes("regularizer", FP32_BYTES * weights, call.run))
     return LayerTasks(forward, [streamed_bytes("regularizer", 3 * FP32_BYTES * weights, call.run)])
-
 
 
 class Network(NamedTuple):

@@ -14,7 +14,9 @@ from predictor.workloads.recommender.traffic import Exchange, Lookups, RankTraff
 from predictor.workloads.step_tasks import BlockMemory, StageStates
 
 FP32_BYTES = 4
-BATCHES_READ = 3  # the one that trains, the one whose keys travel, and the one that is copied (TorchRec, TrainPipelineSparseDist)
+BATCHES_READ = (
+    3  # the one that trains, the one whose keys travel, and the one that is copied (TorchRec, TrainPipelineSparseDist)
+)
 
 
 def _states(group: Lookups) -> int:
@@ -30,9 +32,7 @@ def _row_gradients(group: Lookups) -> float:
 
 def embedding_bytes(traffic: RankTraffic) -> float:
     """Return the bytes of a rank's rows, their optimizer states and their gradients."""
-    return FP32_BYTES * sum(
-        group.parameters * (1 + _states(group)) + _row_gradients(group) for group in traffic.groups
-    )
+    return FP32_BYTES * sum(group.parameters * (1 + _states(group)) + _row_gradients(group) for group in traffic.groups)
 
 
 def fullest(traffic: tuple[RankTraffic, ...]) -> RankTraffic:
@@ -52,7 +52,8 @@ def states_of(run: RecommenderRun, traffic: RankTraffic, sent: Exchange) -> Stag
     return StageStates(
         weights=FP32_BYTES * traffic.parameters + (FP32_BYTES + copies) * dense,
         gradients=FP32_BYTES * sum(map(_row_gradients, traffic.groups)) + run.element_bytes * dense,
-        optimizer=FP32_BYTES * (sum(_states(group) * group.parameters for group in traffic.groups) + dense_states * dense),
+        optimizer=FP32_BYTES
+        * (sum(_states(group) * group.parameters for group in traffic.groups) + dense_states * dense),
         buffers=buffers,
     )
 

@@ -32,9 +32,7 @@ SCHEDULE = "1f1b"  # of one stage and one micro-batch all are alike
 GRAPH_LAUNCHES = 1.0  # a CUDA graph holds all kernels of a pass
 
 
-def _forward(
-    run: RecommenderRun, network: Network, lookups: list[Task], sent: Exchange, keys: list[Task]
-) -> PassTasks:
+def _forward(run: RecommenderRun, network: Network, lookups: list[Task], sent: Exchange, keys: list[Task]) -> PassTasks:
     """Return the forward pass; the keys and the copy of later batches run beside it, or before it."""
     arriving = pooled_exchange(run, sent, backward=False)
     before, after = network.before.forward, network.after.forward
