@@ -43,22 +43,22 @@ class Reference:
 
 
 def request(self, keys: list[int]) -> list[bool]:
-        """Return which keys were hits; missed ones come in, in the order of keys."""
-        hits = [key in self.worth for key in keys]
-        lru = self.eviction is Eviction.LRU
-        self.clock += 1
-        for key, hit in zip(keys, hits, strict=True):
-            if hit:
-                self.worth[key] = self.clock if lru else self.worth[key] + 1
-        missed = sorted({key for key, hit in zip(keys, hits, strict=True) if not hit})
-        before = sorted(self.worth, key=lambda key: self.worth[key])
-        free = self.ways - len(before)
-        incoming = missed[: self.ways]
-        for victim in before[: max(0, len(incoming) - free)]:
-            del self.worth[victim]
-        for key in incoming:
-            self.worth[key] = self.clock if lru else keys.count(key)
-        return hits
+    """Return which keys were hits; missed ones come in, in the order of keys."""
+    hits = [key in self.worth for key in keys]
+    lru = self.eviction is Eviction.LRU
+    self.clock += 1
+    for key, hit in zip(keys, hits, strict=True):
+        if hit:
+            self.worth[key] = self.clock if lru else self.worth[key] + 1
+    missed = sorted({key for key, hit in zip(keys, hits, strict=True) if not hit})
+    before = sorted(self.worth, key=lambda key: self.worth[key])
+    free = self.ways - len(before)
+    incoming = missed[: self.ways]
+    for victim in before[: max(0, len(incoming) - free)]:
+        del self.worth[victim]
+    for key in incoming:
+        self.worth[key] = self.clock if lru else keys.count(key)
+    return hits
 
 
 def request(cache: DeviceCache, keys: list[int]) -> list[bool]:

@@ -128,7 +128,5 @@ def CreateParameterServer(  # noqa: N802 - the documented name
         )
     if len(set(model_name)) < len(model_name):
         raise HugeCtrError(f"model_name names a model twice: {', '.join(model_name)}")
-    models = {
-        name: read_inference_model(Path(path)) for name, path in zip(model_name, model_config_path, strict=True)
-    }
+    models = {name: read_inference_model(Path(path)) for name, path in zip(model_name, model_config_path, strict=True)}
     return ParameterServerBase(models, i64_input_key)

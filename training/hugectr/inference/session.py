@@ -106,9 +106,7 @@ def checked(
     if samples > model.clause.max_batchsize:
         raise HugeCtrError(f"the request has {samples} samples; max_batchsize is {model.clause.max_batchsize}")
     if len(dense) != samples * dense_dim:
-        raise HugeCtrError(
-            f"dense_feature has {len(dense)} values; expected {dense_dim} for each of {samples} samples"
-        )
+        raise HugeCtrError(f"dense_feature has {len(dense)} values; expected {dense_dim} for each of {samples} samples")
     if pointers[0] != 0 or pointers[-1] != len(keys) or bool((np.diff(pointers) < 0).any()):
         raise HugeCtrError(
             f"row_ptrs goes from {pointers[0]} to {pointers[-1]}; expected from 0 to {len(keys)}, the number of keys, "
