@@ -81,7 +81,8 @@ def test_missed_rows_are_those_of_drawn_keys(exponent: float) -> None:
 
 
 def test_ends() -> None:
-    assert lru_hit_share(LONG, 0, 100) == 0.0 and lru_hit_share(LONG, 100, 100) == 1.0
+    assert lru_hit_share(LONG, 0, 100) == 0.0
+    assert lru_hit_share(LONG, 100, 100) == 1.0
     assert missed_rows(UNIFORM, 10, 100, 100) == 0.0
     assert missed_rows(UNIFORM, 1e9, 0, 100) == pytest.approx(100.0)
     assert step_cost(run(recommender()), 1.0, LINK).us == 0.0
@@ -97,18 +98,22 @@ def test_traffic_of_a_step_is_rows_and_states_both_ways() -> None:
     plain, adam = (step_cost(run(recommender(optimizer)), 0.1, LINK) for optimizer in (SGD, ADAM))
     assert plain.bytes_in == plain.bytes_out == pytest.approx(plain.missed_rows * 16 * 4)
     assert plain.us == pytest.approx(plain.bytes_in / 10e3)
-    assert adam.bytes_in == pytest.approx(3 * plain.bytes_in) and adam.hit_share == plain.hit_share
+    assert adam.bytes_in == pytest.approx(3 * plain.bytes_in)
+    assert adam.hit_share == plain.hit_share
     assert adam.cached_bytes == pytest.approx(3 * 0.1 * 100_000 * 16 * 4)
 
 
 def test_traffic_of_a_request_is_rows_one_way() -> None:
     model = recommender(None, slots=26)
     cost = request_cost(model, 4096, 0.1, LINK, LONG)
-    assert cost.bytes_out == 0.0 and cost.bytes_in == pytest.approx(cost.missed_rows * 64)
+    assert cost.bytes_out == 0.0
+    assert cost.bytes_in == pytest.approx(cost.missed_rows * 64)
     single = request_cost(recommender(None), 4096, 0.1, LINK, LONG)
-    assert cost.us == pytest.approx(26 * single.us) and cost.hit_share == pytest.approx(single.hit_share)
+    assert cost.us == pytest.approx(26 * single.us)
+    assert cost.hit_share == pytest.approx(single.hit_share)
     costs = [request_cost(model, 4096, share, LINK, LONG).us for share in (0.0, 0.01, 0.1, 0.5, 1.0)]
-    assert costs == sorted(costs, reverse=True) and costs[-1] == 0.0
+    assert costs == sorted(costs, reverse=True)
+    assert costs[-1] == 0.0
     assert request_cost(model, 4096, 0.0, LINK, LONG).hit_share == 0.0
 
 
@@ -131,7 +136,8 @@ def test_the_fullest_rank_counts() -> None:
 
 
 def test_link_is_the_system_s_or_an_assumption() -> None:
-    assert host_link(None) is PCIE_4 and PCIE_5.value == 2 * PCIE_4.value
+    assert host_link(None) is PCIE_4
+    assert PCIE_5.value == 2 * PCIE_4.value
     assert PCIE_4.source.startswith("assumption")
     assert Links.model_fields["host_gb_per_s"].default is None
 

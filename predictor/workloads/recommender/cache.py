@@ -23,7 +23,7 @@ PCIE_5 = Quantity(value=63.0, source="assumption: PCI Express 5.0 x16, 32 GT/s Â
 
 
 def host_link(system: System | None) -> Quantity:
-    """Return the bandwidth of a GPU's link to its host, GB/s per direction: the system's, or PCI Express 4.0 assumed."""
+    """Return the bandwidth between a GPU and its host, GB/s per direction; PCI Express 4.0 where none is stated."""
     stated = None if system is None else system.links.host_gb_per_s
     return PCIE_4 if stated is None else stated
 
