@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,13 +25,11 @@ class Model(NamedTuple):
         """Return the predictions of a request, slot by slot."""
         by_slot = any(isinstance(key, tuple) for key in self.rows)
         pooled = []
-        for number, (start, end) in enumerate(zip(row_ptrs[:-1], row_ptrs[1:], strict=True)):
+        for number, (start, end) in enumerate(pairwise(row_ptrs)):
             tags = [(number % SLOTS, key) if by_slot else key for key in keys[start:end]]
             total = sum((self.rows.get(tag, np.zeros(WIDTH)) for tag in tags), np.zeros(WIDTH))
             pooled.append(total / max(1, len(tags)) if self.combiner else total)
-        features = np.concatenate(
-            (np.reshape(pooled, (-1, SLOTS * WIDTH)), np.reshape(dense, (-1, DENSE))), axis=1
-        )
+        features = np.concatenate((np.reshape(pooled, (-1, SLOTS * WIDTH)), np.reshape(dense, (-1, DENSE))), axis=1)
         kernel, bias, last, last_bias = self.weights
         hidden = np.maximum(features @ kernel + bias, 0.0)
         return list((1.0 / (1.0 + np.exp(-(hidden @ last + last_bias)))).ravel())
@@ -108,13 +107,9 @@ def write_model(
     rows["vector"] = random.normal(size=(len(tags), WIDTH))
     random.shuffle(rows)
     rows.tofile(sparse_file)
-    by_tag = {
-        ((int(row["slot"]), int(row["key"])) if localized else int(row["key"])): row["vector"] for row in rows
-    }
+    by_tag = {((int(row["slot"]), int(row["key"])) if localized else int(row["key"])): row["vector"] for row in rows}
     config = folder / f"{name}.json"
-    config.write_text(
-        json.dumps(content(dense_file, sparse_file, localized=localized, combiner=combiner, **clause))
-    )
+    config.write_text(json.dumps(content(dense_file, sparse_file, localized=localized, combiner=combiner, **clause)))
     return Model(config, by_tag, weights, combiner)
 
 

@@ -3,7 +3,8 @@
 Missing keys of a cache come from the parameter server; keys that no training step has seen are zero vectors.
 """
 
-from hugectr.inference.embedding_cache import CacheStatistics, CreateEmbeddingCache, EmbeddingCacheInterface, Eviction
+from hugectr.inference.device_cache import Eviction
+from hugectr.inference.embedding_cache import CacheStatistics, CreateEmbeddingCache, EmbeddingCacheInterface
 from hugectr.inference.parameter_server import CreateParameterServer, ParameterServerBase
 from hugectr.inference.session import InferenceSession
 
