@@ -16,7 +16,7 @@ from predictor.costs.published import PublishedSystem, measured_precisions
 from predictor.costs.work import STEP_PRECISIONS
 from predictor.workloads.recommender.keys import KeyDistribution
 from predictor.workloads.recommender.plan import default_plan
-from predictor.workloads.recommender.run import RecommenderRun
+from predictor.workloads.recommender.run import Engine, RecommenderRun
 
 HUGECTR_PLAN = "default"
 KEY_BYTES = {"I32": 4, "I64": 8}
@@ -130,6 +130,16 @@ def _gpus_per_node(config: HugeCtrConfig, options: Options, num_gpus: int, syste
     return min(most, max(len(node) for node in solver.gpu))
 
 
+def _engine(config: HugeCtrConfig, system: PublishedSystem) -> Engine:
+    """Return what trains: as the clause says, else HugeCTR, or on a CPU, where it does not run, our trainer."""
+    on_cpu = system.hardware.links.engine == "processor"
+    usual = Engine.TORCHREC if on_cpu else Engine.HUGECTR
+    engine = Engine(config.prediction.engine or usual)
+    if engine is Engine.HUGECTR and on_cpu:
+        raise ConfigError(f"prediction.engine is hugectr, which needs GPUs; {system.name} has none. Try torchrec")
+    return engine
+
+
 def _precision(config: HugeCtrConfig, options: Options) -> str:
     mixed = config.solver is not None and config.solver.mixed_precision is not None
     precision = options.precision or config.prediction.precision or ("fp16" if mixed else "fp32")
@@ -177,7 +187,7 @@ def to_run(config: HugeCtrConfig, options: Options = NO_OPTIONS, base: Path | No
         plan = default_plan(config.model.embeddings, num_gpus)
     else:
         plan = read_plan(Path(name) if options.plan is not None else base / name, config.model.embeddings, num_gpus)
-    hides = system.hardware.links.engine != "processor"
+    engine, hides = _engine(config, system), system.hardware.links.engine != "processor"
     run = RecommenderRun(
         model=config.model,
         plan=plan,
@@ -191,7 +201,8 @@ def to_run(config: HugeCtrConfig, options: Options = NO_OPTIONS, base: Path | No
         overlap_input=hides and clause.overlap_input,
         overlap_embeddings=hides and clause.overlap_embeddings,
         overlap_gradients=hides and clause.overlap_gradients,
-        cuda_graphs=clause.use_cuda_graph,
+        engine=engine,
+        cuda_graphs=engine is Engine.HUGECTR and clause.use_cuda_graph,
     )
     return LoadedRecommender(run, system, _assumptions(config, run, system, name), clause.price_per_gpu_hour)
 
