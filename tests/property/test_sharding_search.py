@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from predictor.search.sharding.branch import branch_and_bound
 from predictor.search.sharding.greedy import improve, starts
-from predictor.search.sharding.problem import Load, Place, ShardingProblem, Way
+from predictor.search.sharding.problem import Floor, Load, Place, ShardingProblem, Way
 from predictor.search.sharding.solve import solve
 from predictor.workloads.recommender.embedding import Table
 from predictor.workloads.recommender.plan import Sharding
@@ -22,6 +22,9 @@ AMOUNTS = st.integers(0, 20).map(float)
 def step_us(busy: float, exchanged: float, reduced: float) -> float:
     """A step: lookups, then an exchange that may hide behind 5 µs of other work, then a reduction with a latency."""
     return 3.0 + busy + max(0.0, 0.5 * exchanged - 5.0) + (1.0 + 0.25 * reduced if reduced else 0.0)
+
+
+FLOORS = (Floor(-2.0, 1.0, 0.5, 0.25), Floor(3.0, 1.0, 0.0, 0.25))
 
 
 @st.composite
@@ -38,7 +41,8 @@ def problems(draw: st.DrawFn) -> ShardingProblem:
             options.append(Way(Sharding.DATA_PARALLEL, num_ranks, Load(draw(AMOUNTS), 0.0, draw(AMOUNTS)), reduced))
         ways.append(tuple(options))
     room = draw(st.one_of(st.just(inf), st.integers(10, 60).map(float)))
-    return ShardingProblem(num_ranks, tuple(tables), tuple(ways), room, step_us)
+    floors = draw(st.sampled_from([(), FLOORS]))
+    return ShardingProblem(num_ranks, tuple(tables), tuple(ways), room, step_us, floors)
 
 
 def every_plan(problem: ShardingProblem) -> list[tuple[Place, ...]]:

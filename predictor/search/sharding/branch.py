@@ -10,7 +10,8 @@ from math import inf
 
 from predictor.search.sharding.problem import Place, ShardingProblem, Solution, Way
 
-MOST_NODES = 20_000
+# Partial plans times ranks; a second or two.
+MOST_WORK = 250_000
 ROUNDING = 1e-9
 
 State = tuple[float, float, float]  # busy, exchanged, memory of one rank
@@ -24,6 +25,7 @@ class _Rest:
         self.totals = [zero]  # over all ranks: busy, exchanged, memory
         self.largest = [(0.0, 0.0)]  # of a single part
         self.reduced = [0.0]
+        self.floors = [tuple(floor.base_us for floor in problem.floors)]  # of what is below, in the floors' order
         for table in reversed(order):
             ways = problem.ways[table]
             before, parts = self.totals[-1], self.largest[-1]
@@ -41,7 +43,13 @@ class _Rest:
                 )
             )
             self.reduced.append(self.reduced[-1] + min(way.reduced_bytes for way in ways))
-        for rows in (self.totals, self.largest, self.reduced):
+            self.floors.append(
+                tuple(
+                    us + min(floor.share_us(way, problem.num_ranks) for way in ways)
+                    for us, floor in zip(self.floors[-1], problem.floors, strict=True)
+                )
+            )
+        for rows in (self.totals, self.largest, self.reduced, self.floors):
             rows.reverse()
 
 
@@ -64,33 +72,47 @@ class _Search:
         if sum(rank[2] for rank in ranks) + memory > problem.room_bytes * count * (1.0 + ROUNDING):
             return inf
         part_us, part_bytes = self.rest.largest[depth]
-        return problem.step_us(
-            max(max(rank[0] for rank in ranks), (sum(rank[0] for rank in ranks) + busy) / count, part_us),
-            max(max(rank[1] for rank in ranks), (sum(rank[1] for rank in ranks) + exchanged) / count, part_bytes),
+        total_us, total_bytes = sum(rank[0] for rank in ranks), sum(rank[1] for rank in ranks)
+        busiest, most = max(rank[0] for rank in ranks), max(rank[1] for rank in ranks)
+        apart = problem.step_us(
+            max(busiest, (total_us + busy) / count, part_us),
+            max(most, (total_bytes + exchanged) / count, part_bytes),
             reduced + self.rest.reduced[depth],
         )
+        together = (
+            rest_us
+            + floor.per_busy_us * total_us / count
+            + floor.us_per_exchanged_byte * total_bytes / count
+            + floor.us_per_reduced_byte * reduced
+            for floor, rest_us in zip(problem.floors, self.rest.floors[depth], strict=True)
+        )
+        return max((apart, *together))
 
     def descend(self, depth: int, ranks: list[State], reduced: float) -> None:
         bound = self.bound(depth, ranks, reduced)
         if bound >= self.best_us * (1.0 - ROUNDING):
             return
         if depth == len(self.order):
-            self.best, self.best_us = self._in_tables_order(), bound
+            self.best = self._in_tables_order()
+            self.best_us = self.problem.time_us(self.best)
             return
-        if self.nodes_left <= 0:
-            self.open_us = min(self.open_us, bound)
-            return
-        self.nodes_left -= 1
         for place, after in self._children(depth, ranks, reduced):
             self.path.append(place)
             self.descend(depth + 1, after, reduced + place.way.reduced_bytes)
             self.path.pop()
 
     def _children(self, depth: int, ranks: list[State], reduced: float) -> list[tuple[Place, list[State]]]:
-        """Return the places of the next table with what ranks then hold, the most promising first."""
-        children = []
+        """Return the places of the next table with what ranks then hold, the most promising first.
+
+        Where the search may look at no more, what is left out counts as open.
+        """
+        children: list[tuple[float, Place, list[State]]] = []
         for way in self.problem.ways[self.order[depth]]:
             for chosen in rank_sets(ranks, way, self.problem.room_bytes):
+                if self.nodes_left <= 0:
+                    self.open_us = min(self.open_us, self.bound(depth, ranks, reduced))
+                    break
+                self.nodes_left -= 1
                 after, load = list(ranks), way.load
                 for rank in chosen:
                     busy, exchanged, memory = ranks[rank]
@@ -127,16 +149,16 @@ def rank_sets(ranks: list[State], way: Way, room_bytes: float) -> Iterator[tuple
 
 
 def branch_and_bound(
-    problem: ShardingProblem, known: tuple[Place, ...] | None = None, most_nodes: int = MOST_NODES
+    problem: ShardingProblem, known: tuple[Place, ...] | None = None, most_nodes: int | None = None
 ) -> Solution | None:
     """Return the fastest places, or after ``most_nodes`` the fastest so far; None where nothing fits.
 
     Args:
         problem: to be solved.
         known: places that fit, to be beaten.
-        most_nodes: partial plans to look at.
+        most_nodes: partial plans to look at; None: as many as a second or two allows.
     """
-    search = _Search(problem, known, most_nodes)
+    search = _Search(problem, known, MOST_WORK // problem.num_ranks if most_nodes is None else most_nodes)
     search.descend(0, [(0.0, 0.0, 0.0)] * problem.num_ranks, 0.0)
     if search.best is None:
         return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from predictor.search.sharding.problem import Place, ShardingProblem, Way
+from predictor.search.sharding.problem import Floor, Place, ShardingProblem, Way
 from predictor.workloads.recommender.plan import Sharding
 
 # A change must save more than rounding does.
@@ -92,12 +92,15 @@ def _construct(problem: ShardingProblem, chosen: Chosen) -> tuple[Place, ...] | 
 
 
 def starts(problem: ShardingProblem) -> Iterator[tuple[Place, ...]]:
-    """Yield places to search from: any way, and each sharding wherever a table has it."""
+    """Yield places to search from: any way, each sharding wherever a table has it, and each floor's cheapest ways."""
 
     def only(sharding: Sharding) -> Chosen:
         return lambda ways: [way for way in ways if way.sharding is sharding] or list(ways)
 
-    for chosen in (list, *(only(sharding) for sharding in Sharding)):
+    def cheapest(floor: Floor) -> Chosen:
+        return lambda ways: [min(ways, key=lambda way: floor.share_us(way, problem.num_ranks))]
+
+    for chosen in (list, *map(only, Sharding), *map(cheapest, problem.floors)):
         places = _construct(problem, chosen)
         if places is not None:
             yield places

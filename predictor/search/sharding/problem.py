@@ -50,6 +50,30 @@ class Place(NamedTuple):
     ranks: tuple[int, ...]
 
 
+class Floor(NamedTuple):
+    """A linear function that a step's time never falls below.
+
+    It joins what a bound on every argument by itself would tear apart: a table either exchanges vectors or reduces
+    gradients, and pays for one of them.
+
+    Attributes:
+        base_us: may be negative, where traffic hides behind other work.
+    """
+
+    base_us: float
+    per_busy_us: float
+    us_per_exchanged_byte: float
+    us_per_reduced_byte: float
+
+    def share_us(self, way: Way, num_ranks: int) -> float:
+        """Return what one table adds at least, its parts spread evenly over all ranks."""
+        spread = way.parts / num_ranks
+        return (
+            spread * (self.per_busy_us * way.load.busy_us + self.us_per_exchanged_byte * way.load.exchanged_bytes)
+            + self.us_per_reduced_byte * way.reduced_bytes
+        )
+
+
 # Arguments: the busiest rank's µs, the most bytes that a rank exchanges, the reduced bytes.
 StepTime = Callable[[float, float, float], float]
 
@@ -62,6 +86,7 @@ class ShardingProblem:
         ways: of each table, in the tables' order; at least one each.
         room_bytes: memory of one rank for tables.
         step_us: falls with none of its arguments.
+        floors: linear functions below ``step_us``; they sharpen bounds and give starts.
     """
 
     num_ranks: int
@@ -69,6 +94,7 @@ class ShardingProblem:
     ways: tuple[tuple[Way, ...], ...]
     room_bytes: float
     step_us: StepTime
+    floors: tuple[Floor, ...] = ()
 
     def time_us(self, places: tuple[Place, ...]) -> float:
         """Return the time of a step with every table in its place."""

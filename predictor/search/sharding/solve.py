@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from predictor.search.sharding.branch import MOST_NODES, branch_and_bound
+from predictor.search.sharding.branch import branch_and_bound
 from predictor.search.sharding.greedy import improve, starts
 from predictor.search.sharding.problem import Place, ShardingProblem, Solution
 
@@ -13,12 +13,12 @@ def local_optima(problem: ShardingProblem) -> list[tuple[Place, ...]]:
     return sorted(places, key=problem.time_us)
 
 
-def solve(problem: ShardingProblem, most_nodes: int = MOST_NODES) -> Solution | None:
+def solve(problem: ShardingProblem, most_nodes: int | None = None) -> Solution | None:
     """Return the fastest places and a bound on the best; None where no plan is known to fit.
 
     Args:
         problem: to be solved.
-        most_nodes: partial plans that branch and bound looks at; enough for a few tables on a few ranks.
+        most_nodes: partial plans that branch and bound looks at; None: as many as a second or two allows.
     """
     optima = local_optima(problem)
     return branch_and_bound(problem, optima[0] if optima else None, most_nodes)
