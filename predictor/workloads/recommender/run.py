@@ -3,10 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
+from predictor.costs.collectives import Topology, topology_of
+from predictor.costs.work import element_bytes
 from predictor.workloads.recommender.keys import UNIFORM, KeyDistribution
 from predictor.workloads.recommender.model import Recommender
 from predictor.workloads.recommender.plan import ShardingPlan
+
+
+class Engine(StrEnum):
+    """What runs the step.
+
+    HUGECTR: CUDA kernels launched from C++, the dense weights in one buffer that the optimizer updates in one kernel,
+    gradients summed over ranks in the precision of the products. TORCHREC: PyTorch's operators, launched from Python,
+    with fp32 gradients; this project's trainer ``hugectr``.
+    """
+
+    HUGECTR = "hugectr"
+    TORCHREC = "torchrec"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +37,9 @@ class RecommenderRun:
         key_bytes: of one key in the input, 4 or 8.
         overlap_input: keys of the next batch are copied and exchanged while this one computes.
         overlap_embeddings: exchanged embeddings travel beside the bottom network.
+        overlap_gradients: the dense network's gradients are summed beside the rest of the backward pass.
+        engine: what runs it.
+        cuda_graphs: kernels are launched as one graph per pass, so that short ones follow each other at once.
     """
 
     model: Recommender
@@ -35,8 +53,30 @@ class RecommenderRun:
     key_bytes: int = 4
     overlap_input: bool = True
     overlap_embeddings: bool = True
+    overlap_gradients: bool = True
+    engine: Engine = Engine.HUGECTR
+    cuda_graphs: bool = True
 
     @property
     def batch_per_gpu(self) -> int:
         """Return the samples that one GPU's dense network sees."""
         return self.batch_size // self.num_gpus
+
+    @property
+    def element_bytes(self) -> int:
+        """Return the bytes of an activation and of a pooled embedding on its way."""
+        return element_bytes(self.precision)
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Return the bytes of a dense weight's gradient."""
+        return self.element_bytes if self.engine is Engine.HUGECTR else element_bytes("fp32")
+
+    @property
+    def is_mixed(self) -> bool:
+        """Return whether weights are cast for the dense network's products."""
+        return self.precision != "fp32"
+
+    def group(self) -> Topology:
+        """Return what all ranks span."""
+        return topology_of(((self.num_gpus, 1),), self.gpus_per_node, None, self.num_gpus)
