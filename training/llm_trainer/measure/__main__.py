@@ -36,8 +36,8 @@ def measure(arguments: argparse.Namespace) -> None:
     import torch
 
     from llm_trainer.measure.configuration import is_compiled, read_measured_config, task_names
-    from llm_trainer.measure.recorder import OperatorRecorder
     from llm_trainer.measure.run import run_and_record
+    from model_training_framework.trainer.operator_recorder import OperatorRecorder
 
     for name, least in (("steps", 1), ("warm_up", 0), ("profiled", 0), ("threads", 1)):
         if getattr(arguments, name) < least:

@@ -1,6 +1,6 @@
 """Operator and collective times of one profiled training step, from torch's profiler.
 
-A model names its operators in the forward pass (``llm_trainer.models.operators``). Every node of the backward graph
+A model names its operators in the forward pass (``operator_scopes``). Every node of the backward graph
 carries the sequence number of the forward operation that recorded it, so its time goes to the operator in whose scope
 that operation ran. Scopes inside a backward node are activations that are computed again.
 
@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from llm_trainer.models.operators import PREFIX
+from model_training_framework.trainer.operator_scopes import PREFIX
 from predictor.traces.measured_step import PassName
 
 FORWARD: PassName = "forward"
