@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from model_training_framework.trainer.operator_scopes import PREFIX
+from model_training_framework.trainer.operator_scopes import PREFIX, TRAFFIC_PREFIX
 from predictor.traces.measured_step import PassName
 
 FORWARD: PassName = "forward"
@@ -44,7 +44,10 @@ TRAFFIC_PREFIXES = ("c10d::", "_c10d_functional::", "FSDP::", "fsdp::")
 # two branches, and gradients added to those of earlier micro-batches.
 BIAS_GRADIENTS, BRANCH_SUM, ACCUMULATION, OTHER = "bias_gradients", "residual_add", "gradient_accumulation", "other"
 BESIDE_NODES = {"aten::sum": BIAS_GRADIENTS, "aten::add": BRANCH_SUM, "aten::add_": BRANCH_SUM}
-END_SCOPES = frozenset({"gradient_clipping", "optimizer_step"})
+END_SCOPES = frozenset({"gradient_clipping", "optimizer_step", "dense_optimizer", "embedding_optimizer"})
+# Passes of scopes outside the backward graph; of all others it is the forward pass.
+SCOPE_PASSES: dict[str, PassName] = {**dict.fromkeys(END_SCOPES, END), "embedding_update": BACKWARD}
+EMBEDDING_EXCHANGE = "embedding_exchange"
 
 
 class Timed(NamedTuple):
@@ -120,7 +123,7 @@ class _Walk:
         if _is_scope(event):
             name = event.name.removeprefix(PREFIX)
             if owner is None:
-                self._add(END if name in END_SCOPES else FORWARD, name, event)
+                self._add(SCOPE_PASSES.get(name, FORWARD), name, event)
             owner = name
         elif owner is None and event.name.startswith(OPTIMIZER_PREFIX):
             self._add(END, "optimizer_step", event)
@@ -156,9 +159,15 @@ def _purpose(call: Any, collective: str, sends: PassName) -> tuple[PassName, str
     """Return the pass and the part of the step that a call of torch.distributed belongs to.
 
     DDP reduces a bucket from the accumulation of its last gradient; FSDP's calls are in scopes of its own; what an
-    optimizer's scope holds exchanges weights; the functional collectives are the tensor axis's.
+    optimizer's scope holds exchanges weights; the functional collectives are the tensor axis's. A scope of traffic says
+    its part itself; gradients of pooled embeddings leave in their nodes of the backward graph.
     """
     names = [event.name for event in _ancestors(call)]
+    named = [name.removeprefix(TRAFFIC_PREFIX) for name in names if name.startswith(TRAFFIC_PREFIX)]
+    if named:
+        return (BACKWARD if _is_backward(call) else FORWARD), named[0]
+    if collective == "all_to_all":
+        return (BACKWARD if _is_backward(call) else FORWARD), EMBEDDING_EXCHANGE
     if collective == "point_to_point":
         return sends, "pipeline_parallel"
     if any(name.startswith(OPTIMIZER_PREFIX) or name.removeprefix(PREFIX) in END_SCOPES for name in names):

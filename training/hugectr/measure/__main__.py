@@ -1,4 +1,4 @@
-"""Record steps of one HugeCTR configuration: ``python -m hugectr.measure CONFIG --out FOLDER``, or so under torchrun."""
+"""Record steps of a HugeCTR configuration: ``python -m hugectr.measure CONFIG --out FOLDER``, or so under torchrun."""
 
 from __future__ import annotations
 

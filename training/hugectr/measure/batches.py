@@ -29,7 +29,7 @@ class KeySource:
     """Draws the keys of one embedding layer's slots."""
 
     def __init__(self, layer: EmbeddingLayer, num_ranks: int, exponent: float, random: np.random.Generator) -> None:
-        """Prepare the slots' distributions: uniform, or p(key) ∝ (key + 1)^-exponent, a slot's first key the most frequent.
+        """Prepare the slots' distributions: uniform, or p(key) ∝ (key + 1)^-exponent with keys counted in their slot.
 
         Args:
             layer: whose slots they are.
