@@ -9,11 +9,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from predictor.base.errors import ConfigError, MissingKeyError, PublishedError
+from predictor.base.read_yaml import read_mapping
+from predictor.configuration.hugectr.reading import is_hugectr
 from predictor.configuration.loading import read_config
+from predictor.verification.recommenders import RECOMMENDER
 from predictor.verification.transformers import TRANSFORMER
 from predictor.verification.workloads import Kind, Workload
 
-KINDS: tuple[Kind, ...] = (TRANSFORMER,)
+KINDS: tuple[Kind, ...] = (RECOMMENDER, TRANSFORMER)
 SUFFIXES = (".yaml", ".yml", ".json")
 
 
@@ -99,4 +102,13 @@ def read_configurations(paths: Sequence[str], system: str | None) -> list[Config
         yaml.YAMLError: it does not parse.
         ConfigError, PublishedError: one cannot be predicted.
     """
-    return [configured(path.stem, *read_config(path), system) for path in configuration_files(paths)]
+    return [configured(path.stem, *_read(path), system) for path in configuration_files(paths)]
+
+
+def _read(path: Path) -> tuple[dict[str, Any], Path]:
+    """Return the content of a file, and the folder that its paths are relative to."""
+    if path.suffix == ".json" and path.is_file():
+        content = read_mapping(path)
+        if is_hugectr(content):
+            return content, path.resolve().parent
+    return read_config(path)

@@ -118,7 +118,7 @@ def _runner(question: Question, configurations: Sequence[Configured]) -> Runner 
     ]
     if not missing or not question.runs_missing:
         return None
-    packages = {configuration.workload.program.package for configuration in missing}
+    packages = {name for configuration in missing for name in configuration.workload.program.packages}
     device = find_device(question.python, device, sorted(packages))
     return Runner(question.python, device, question.steps, threads, question.timeout_s)
 

@@ -20,7 +20,7 @@ from predictor.workloads.run import TrainingRun
 
 # Of a machine or of a bill; a run is the same on any system.
 NOT_OF_THE_RUN = {"system", "gpu", "budget"}
-LLM_TRAINER = Program("llm_trainer.measure", "llm_trainer", "config.yaml")
+LLM_TRAINER = Program("llm_trainer.measure", ("llm_trainer",), "config.yaml")
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,12 +18,12 @@ class Program(NamedTuple):
 
     Attributes:
         module: of its command line.
-        package: that it is part of, whose presence says that an interpreter has it.
+        packages: whose presence says that an interpreter has it.
         config_file: name of the file that it reads, whose ending says the format.
     """
 
     module: str
-    package: str
+    packages: tuple[str, ...]
     config_file: str
 
     def files(self, content: Mapping[str, Any]) -> dict[str, str]:
