@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from predictor.base.errors import ConfigError
-from predictor.configuration.hugectr.plan_file import plan_content
+from predictor.configuration.hugectr.plan_file import plan_entries
 from predictor.configuration.hugectr.reading import is_hugectr, parse_hugectr
 from predictor.configuration.hugectr.to_run import HUGECTR_PLAN, LoadedRecommender, Options, to_run
 from predictor.configuration.loading import find_folder, published
@@ -80,7 +80,7 @@ def opened(content: dict[str, Any], base: Path, system: str | None) -> Opened:
         if key not in NOT_OF_THE_RUN
     }
     if config.prediction.plan != HUGECTR_PLAN:
-        clause["plan"] = plan_content(loaded.run.plan)
+        clause["plan"] = plan_entries(loaded.run.plan)
     return Opened({**content, "prediction": clause}, RecommenderWorkload(loaded))
 
 

@@ -33,8 +33,8 @@ class _Plan(BaseModel):
     tables: tuple[_Entry, ...]
 
 
-def plan_content(plan: ShardingPlan) -> dict[str, Any]:
-    """Return a plan as it stands in a file."""
+def plan_entries(plan: ShardingPlan) -> dict[str, Any]:
+    """Return a plan as plain lists, dictionaries, strings and numbers, as ``read_plan`` reads it."""
     tables = [
         {"table": sharded.table.name, "sharding": str(sharded.sharding), "ranks": list(sharded.ranks)}
         for sharded in plan.tables
@@ -44,7 +44,7 @@ def plan_content(plan: ShardingPlan) -> dict[str, Any]:
 
 def plan_text(plan: ShardingPlan) -> str:
     """Return a plan as JSON."""
-    return json.dumps(plan_content(plan), indent=2) + "\n"
+    return json.dumps(plan_entries(plan), indent=2) + "\n"
 
 
 def write_plan(plan: ShardingPlan, path: Path) -> None:

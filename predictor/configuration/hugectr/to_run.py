@@ -16,7 +16,7 @@ from predictor.costs.published import PublishedSystem, measured_precisions
 from predictor.costs.work import STEP_PRECISIONS
 from predictor.workloads.recommender.keys import KeyDistribution
 from predictor.workloads.recommender.plan import ShardingPlan, default_plan
-from predictor.workloads.recommender.run import RecommenderRun
+from predictor.workloads.recommender.run import Engine, RecommenderRun
 
 HUGECTR_PLAN = "default"
 KEY_BYTES = {"I32": 4, "I64": 8}
@@ -130,6 +130,16 @@ def _gpus_per_node(config: HugeCtrConfig, options: Options, num_gpus: int, syste
     return min(most, max(len(node) for node in solver.gpu))
 
 
+def _engine(config: HugeCtrConfig, system: PublishedSystem) -> Engine:
+    """Return what trains: as the clause says, else HugeCTR, or on a CPU, where it does not run, our trainer."""
+    on_cpu = system.hardware.links.engine == "processor"
+    usual = Engine.TORCHREC if on_cpu else Engine.HUGECTR
+    engine = Engine(config.prediction.engine or usual)
+    if engine is Engine.HUGECTR and on_cpu:
+        raise ConfigError(f"prediction.engine is hugectr, which needs GPUs; {system.name} has none. Try torchrec")
+    return engine
+
+
 def precision_of(config: HugeCtrConfig, options: Options = NO_OPTIONS) -> str:
     """Return the precision of a run: as the options, the clause or the solver say, else fp32.
 
@@ -194,7 +204,7 @@ def to_run(config: HugeCtrConfig, options: Options = NO_OPTIONS, base: Path | No
         raise ConfigError(f"key_exponent is {exponent}; expected 0, uniform keys, or the exponent of a power law")
     name = options.plan if options.plan is not None else clause.plan
     plan = plan_of(config, name, num_gpus, Path() if options.plan is not None else base)
-    hides = system.hardware.links.engine != "processor"
+    engine, hides = _engine(config, system), system.hardware.links.engine != "processor"
     run = RecommenderRun(
         model=config.model,
         plan=plan,
@@ -208,7 +218,8 @@ def to_run(config: HugeCtrConfig, options: Options = NO_OPTIONS, base: Path | No
         overlap_input=hides and clause.overlap_input,
         overlap_embeddings=hides and clause.overlap_embeddings,
         overlap_gradients=hides and clause.overlap_gradients,
-        cuda_graphs=clause.use_cuda_graph,
+        engine=engine,
+        cuda_graphs=engine is Engine.HUGECTR and clause.use_cuda_graph,
     )
     return LoadedRecommender(run, system, _assumptions(config, run, system, name), clause.price_per_gpu_hour)
 
