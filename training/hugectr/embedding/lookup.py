@@ -20,17 +20,39 @@ from predictor.workloads.recommender.optimizer import Optimizer
 
 
 class Bags(NamedTuple):
-    """Which keys are pooled: by slot, then sample.
+    """Which rows are pooled: by sample, then slot.
 
     Attributes:
         rows: (keys,) int32 of the store.
-        offsets: (slots · samples + 1,) int32.
+        offsets: (samples · slots + 1,) int32.
+        lengths: (samples · slots,); None where every bag holds one row.
         samples: of the batches of all ranks together.
     """
 
     rows: torch.Tensor
     offsets: torch.Tensor
+    lengths: torch.Tensor | None
     samples: int
+
+
+def by_sample(rows: torch.Tensor, lengths: torch.Tensor, slots: int) -> Bags:
+    """Return the bags of rows that lie by slot, then sample.
+
+    Reordering rows is cheaper than reordering what is pooled, whose elements are ``width`` times as many.
+    """
+    samples = len(lengths) // slots
+    shortest, longest = (int(value) for value in torch.aminmax(lengths))
+    if shortest == longest:
+        ordered = rows.view(slots, samples, longest).transpose(0, 1).reshape(-1)
+        lengths = None if longest == 1 else lengths
+        offsets = torch.arange(0, samples * slots * longest + 1, max(longest, 1), dtype=torch.int32, device=rows.device)
+        if longest == 0:
+            offsets = offsets.new_zeros(samples * slots + 1)
+        return Bags(ordered, offsets, lengths, samples)
+    order = torch.arange(samples * slots, dtype=torch.int32, device=rows.device).view(slots, samples).t().reshape(-1)
+    permuted, ordered, _ = torch.ops.fbgemm.permute_2D_sparse_data(order, lengths.view(-1, 1), rows, None, len(rows))
+    lengths = permuted.view(-1)
+    return Bags(ordered, torch.ops.fbgemm.asynchronous_complete_cumsum(lengths), lengths, samples)
 
 
 class _Pool(torch.autograd.Function):
@@ -38,19 +60,13 @@ class _Pool(torch.autograd.Function):
     def forward(ctx: Any, anchor: torch.Tensor, store: RowStore, bags: Bags) -> torch.Tensor:
         """Return (samples, slots · width) sums."""
         ctx.store, ctx.bags = store, bags
-        pooled = store.pool(bags.rows, bags.offsets)
-        return pooled.view(-1, bags.samples, store.width).transpose(0, 1).reshape(bags.samples, -1)
+        return store.pool(bags.rows, bags.offsets).view(bags.samples, -1)
 
     @staticmethod
     def backward(ctx: Any, gradients: torch.Tensor) -> tuple[None, None, None]:
         """Leave the gradients in the store."""
-        store, (rows, offsets, samples) = ctx.store, ctx.bags
-        slots = store.num_features
-        bags = torch.arange(slots * samples, dtype=torch.int32, device=rows.device)
-        bags = bags.view(samples, slots).t().reshape(-1)  # of slot-wise bags among the sample-wise gradients
-        if len(rows) != len(bags) or not torch.equal(offsets[:-1], torch.arange(len(rows), dtype=torch.int32)):
-            bags = torch.repeat_interleave(bags, offsets.diff(), output_size=len(rows))
-        store.add_gradient(rows, bags, gradients.reshape(samples * slots, store.width))
+        bags = ctx.bags
+        ctx.store.add_gradient(bags.rows, bags.lengths, gradients.reshape(-1, ctx.store.width))
         return None, None, None
 
 
@@ -98,17 +114,17 @@ class PooledLookup(nn.Module):
         samples = features.stride()
         if not self.stores:
             return torch.empty(samples, 0, dtype=self.output_dtype, device=self.device, requires_grad=True)
-        keys, offsets = features.values(), features.offsets()
+        keys, lengths = features.values(), features.lengths()
         ends = features.offset_per_key()
         outputs, slot = [], 0
         for store in self.stores:
-            parts, first = [], slot
+            parts = []
             for table in store.tables:
                 parts.append(keys[ends[slot] : ends[slot + table.shard.num_slots]])
                 slot += table.shard.num_slots
             rows = store.rows_of(parts, insert=self.training)
-            own = offsets[first * samples : slot * samples + 1] - ends[first]
-            anchor = torch.empty(0, requires_grad=True)
-            outputs.append(_Pool.apply(anchor, store, Bags(rows, own.to(torch.int32), samples)))
+            own = lengths[(slot - store.num_features) * samples : slot * samples]
+            bags = by_sample(rows, own, store.num_features)
+            outputs.append(_Pool.apply(torch.empty(0, requires_grad=True), store, bags))
         pooled = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
         return pooled.to(self.output_dtype)

@@ -34,7 +34,7 @@ class RowStore:
             self.tables.append(make_rows(shard, first, self.table.weights, seed))
             first += shard.capacity
         self.replicas: dist.ProcessGroup | None = None
-        self._pending: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = []
+        self._pending: list[tuple[torch.Tensor, torch.Tensor | None, torch.Tensor]] = []
 
     @property
     def num_features(self) -> int:
@@ -52,9 +52,9 @@ class RowStore:
         """Return the sum of every bag's rows, (bags, width)."""
         return functional.embedding_bag(rows, self.table.weights, offsets, mode="sum", include_last_offset=True)
 
-    def add_gradient(self, rows: torch.Tensor, bags: torch.Tensor, gradients: torch.Tensor) -> None:
-        """Keep the gradients of pooled bags: row ``rows[i]`` was in bag ``bags[i]`` of ``gradients``."""
-        self._pending.append((rows, bags, gradients))
+    def add_gradient(self, rows: torch.Tensor, lengths: torch.Tensor | None, gradients: torch.Tensor) -> None:
+        """Keep the gradients of pooled bags, which held ``lengths`` of the rows one after another; None: one each."""
+        self._pending.append((rows, lengths, gradients))
 
     def drop_gradients(self) -> None:
         """Forget the gradients of this step."""
@@ -79,23 +79,31 @@ class RowStore:
         if not self._pending:
             empty = torch.empty(0, dtype=torch.int64, device=self.table.weights.device)
             return empty, self.table.weights.new_empty(0, self.width)
-        parts, first = [], 0
-        for rows, bags, gradients in self._pending:
-            parts.append((rows, bags + first))
-            first += len(gradients)
-        rows, bags = (torch.cat(tensors) if len(tensors) > 1 else tensors[0] for tensors in zip(*parts, strict=True))
-        kept = [gradients for _, _, gradients in self._pending]
-        gradients = (kept[0] if len(kept) == 1 else torch.cat(kept)).to(torch.float32)
+        rows, bags, gradients = self._lookups_of_step()
         order, source = torch.sort(rows, stable=True)  # a radix sort for int32
         is_first = torch.ones(len(order), dtype=torch.bool, device=order.device)
         torch.ne(order[1:], order[:-1], out=is_first[1:])
         starts = is_first.nonzero().squeeze(1)
         touched = order.index_select(0, starts).to(torch.int64)
-        # The sums are pooled look-ups themselves: bag of a row are the gradients of the bags that it was in.
-        sums = functional.embedding_bag(bags.index_select(0, source), gradients, starts, mode="sum")
+        # The sums are pooled look-ups themselves: a row's bag holds the gradients of the bags that it was in.
+        members = source.to(torch.int32) if bags is None else bags.index_select(0, source)
+        sums = functional.embedding_bag(members, gradients, starts.to(torch.int32), mode="sum")
         if len(touched) and int(touched[-1]) == self.zero_row:
             touched, sums = touched[:-1], sums[:-1]
         return touched, sums
+
+    def _lookups_of_step(self) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor]:
+        """Return the rows that were looked up, the bag of each (None: its own), and the bags' gradients."""
+        if len(self._pending) == 1 and self._pending[0][1] is None:
+            rows, _, gradients = self._pending[0]
+            return rows, None, gradients.to(torch.float32)
+        members, first = [], 0
+        for rows, lengths, gradients in self._pending:
+            bags = torch.arange(first, first + len(gradients), dtype=torch.int32, device=rows.device)
+            members.append(bags if lengths is None else torch.repeat_interleave(bags, lengths, output_size=len(rows)))
+            first += len(gradients)
+        every = torch.cat([gradients.to(torch.float32) for _, _, gradients in self._pending])
+        return torch.cat([rows for rows, _, _ in self._pending]), torch.cat(members), every
 
     def _summed_over_replicas(self, rows: torch.Tensor, gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the rows that any rank looked up and the mean over ranks of their gradients.
