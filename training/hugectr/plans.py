@@ -20,6 +20,6 @@ def plan_of(model: Recommender, num_ranks: int, plan_file: str) -> ShardingPlan:
     if not plan_file:
         return default_plan(model.embeddings, num_ranks)
     try:
-        return read_plan(Path(plan_file), model, num_ranks)
+        return read_plan(Path(plan_file), model.embeddings, num_ranks)
     except (FileNotFoundError, ConfigError, MissingKeyError) as error:
         raise HugeCtrError(str(error)) from None

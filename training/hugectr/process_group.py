@@ -27,7 +27,7 @@ class Launched(NamedTuple):
     """A process that a launcher started as one of several."""
 
     launcher: str
-    index: int
+    number: int
     size: int
 
 
@@ -114,4 +114,4 @@ def join_launched(solver: SolverParser, place: Launched) -> Rank:
                 f"{place.launcher} started {place.size} processes, and {missing[0]} is not set; start with: "
                 f"MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 mpirun -n {place.size} python PROGRAM"
             )
-    return join(solver, place.index, None)
+    return join(solver, place.number, None)

@@ -22,7 +22,6 @@ from hugectr.exceptions import HugeCtrError
 from hugectr.export import write_columns
 from hugectr.metric_names import parse_metrics
 from hugectr.metrics import Evaluation
-from hugectr.model_oversubscriber import ModelOversubscriber
 from hugectr.plans import plan_of
 from hugectr.schedule import read_configuration
 from hugectr.solver import SolverParser
@@ -35,12 +34,12 @@ class Rank(NamedTuple):
     """A process of a run.
 
     Attributes:
-        index: from 0.
+        number: from 0.
         size: number of ranks.
         group: of torch.distributed; None is the default group.
     """
 
-    index: int
+    number: int
     size: int
     device: torch.device
     group: Any = None
@@ -93,8 +92,10 @@ class RankEngine:
         self._regularizer = Regularizer(model.loss, solver.batchsize)
         if solver.enable_tf32_compute:
             torch.set_float32_matmul_precision("high")
-        self._oversubscriber: ModelOversubscriber | None = None
+        self._oversubscriber: Any = None
         if use_model_oversubscriber:
+            from hugectr.model_oversubscriber import ModelOversubscriber
+
             self._oversubscriber = ModelOversubscriber(
                 self._embeddings, temp_embedding_dir, i64_input_key=solver.i64_input_key
             )
@@ -121,7 +122,7 @@ class RankEngine:
             data,
             source=data.source if is_training else data.eval_source,
             batch_size=solver.batchsize if is_training else solver.batchsize_eval,
-            rank=self._rank.index,
+            rank=self._rank.number,
             num_ranks=self._rank.size,
             i64_input_key=solver.i64_input_key,
             repeat=solver.repeat_dataset,
@@ -183,7 +184,7 @@ class RankEngine:
         self._embeddings.train()
         pooled = self._embeddings(batch.sparse)
         step = self._updates + self.skipped_steps + 1
-        position = Position(self._solver.seed, step, self._rank.index * batch.num_samples)
+        position = Position(self._solver.seed, step, self._rank.number * batch.num_samples)
         output = self._network(batch.label, batch.dense, pooled.wait, position)
         assert output.loss is not None
         loss = output.loss.total / batch.num_samples
@@ -275,7 +276,7 @@ class RankEngine:
             if not self.eval():
                 break
         metrics, predictions, labels = self._metrics()
-        if predictions_file and self._rank.index == 0:
+        if predictions_file and self._rank.number == 0:
             write_columns(Path(predictions_file), predictions)
             write_columns(Path(labels_file), labels)
         return metrics
