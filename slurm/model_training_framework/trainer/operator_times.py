@@ -44,9 +44,7 @@ TRAFFIC_PREFIXES = ("c10d::", "_c10d_functional::", "FSDP::", "fsdp::")
 # two branches, and gradients added to those of earlier micro-batches.
 BIAS_GRADIENTS, BRANCH_SUM, ACCUMULATION, OTHER = "bias_gradients", "residual_add", "gradient_accumulation", "other"
 BESIDE_NODES = {"aten::sum": BIAS_GRADIENTS, "aten::add": BRANCH_SUM, "aten::add_": BRANCH_SUM}
-END_SCOPES = frozenset({"gradient_clipping", "optimizer_step", "dense_optimizer", "embedding_optimizer"})
-# Passes of scopes outside the backward graph; of all others it is the forward pass.
-SCOPE_PASSES: dict[str, PassName] = {**dict.fromkeys(END_SCOPES, END), "embedding_update": BACKWARD}
+GRADIENT_CLIPPING, OPTIMIZER_SUFFIX, EMBEDDING_UPDATE = "gradient_clipping", "_step", "embedding_update"
 EMBEDDING_EXCHANGE = "embedding_exchange"
 
 
@@ -98,6 +96,17 @@ def _is_scope(event: Any) -> bool:
     return bool(event.name.startswith(PREFIX))
 
 
+def _is_end(name: str) -> bool:
+    return name == GRADIENT_CLIPPING or name.endswith(OPTIMIZER_SUFFIX)
+
+
+def _scope_pass(name: str) -> PassName:
+    """Return the pass of a scope outside the backward graph."""
+    if _is_end(name):
+        return END
+    return BACKWARD if name == EMBEDDING_UPDATE else FORWARD
+
+
 class _Walk:
     """Collects the calls of operators from the events of one profiled process."""
 
@@ -123,7 +132,7 @@ class _Walk:
         if _is_scope(event):
             name = event.name.removeprefix(PREFIX)
             if owner is None:
-                self._add(SCOPE_PASSES.get(name, FORWARD), name, event)
+                self._add(_scope_pass(name), name, event)
             owner = name
         elif owner is None and event.name.startswith(OPTIMIZER_PREFIX):
             self._add(END, "optimizer_step", event)
@@ -166,11 +175,9 @@ def _purpose(call: Any, collective: str, sends: PassName) -> tuple[PassName, str
     named = [name.removeprefix(TRAFFIC_PREFIX) for name in names if name.startswith(TRAFFIC_PREFIX)]
     if named:
         return (BACKWARD if _is_backward(call) else FORWARD), named[0]
-    if collective == "all_to_all":
-        return (BACKWARD if _is_backward(call) else FORWARD), EMBEDDING_EXCHANGE
     if collective == "point_to_point":
         return sends, "pipeline_parallel"
-    if any(name.startswith(OPTIMIZER_PREFIX) or name.removeprefix(PREFIX) in END_SCOPES for name in names):
+    if any(name.startswith(OPTIMIZER_PREFIX) or _is_end(name.removeprefix(PREFIX)) for name in names):
         return END, "data_parallel"
     if any(name.startswith("FSDP::") for name in names):
         return (BACKWARD if _is_backward(call) else FORWARD), "data_parallel"
@@ -179,6 +186,8 @@ def _purpose(call: Any, collective: str, sends: PassName) -> tuple[PassName, str
             return FORWARD, "tensor_parallel"
         is_again = any(name.startswith(PREFIX) for name in names)  # a forward scope inside a backward node
         return (RECOMPUTE if is_again else BACKWARD), "tensor_parallel"
+    if collective != "all_reduce" and _is_backward(call):
+        return BACKWARD, EMBEDDING_EXCHANGE
     return END, "data_parallel"
 
 

@@ -102,7 +102,7 @@ def run_and_record(config_file: Path, counts: StepCounts, out: Path, device: str
         solver = _solver(config, plan)
         rank = _join(solver, device)
         try:
-            batches = make_batches(config.run, config.data, NUM_BATCHES, rank.index, rank.device)
+            batches = make_batches(config.run, config.data, NUM_BATCHES, rank.number, rank.device)
             _record(MeasuredEngine(solver, config_file, rank, batches), config, counts, rank, out)
         finally:
             distributed.destroy_process_group()
@@ -126,7 +126,7 @@ def _record(engine: RankEngine, config: MeasuredConfig, counts: StepCounts, rank
         if step >= counts.warm_up:
             timer.keep(marks)
     facts = RunFacts(
-        rank=rank.index,
+        rank=rank.number,
         world_size=rank.size,
         device=rank.device,
         num_micro_batches=1,
