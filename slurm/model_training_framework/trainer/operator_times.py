@@ -1,6 +1,6 @@
 """Operator and collective times of one profiled training step, from torch's profiler.
 
-A model names its operators in the forward pass (``llm_trainer.models.operators``). Every node of the backward graph
+A model names its operators in the forward pass (``operator_scopes``). Every node of the backward graph
 carries the sequence number of the forward operation that recorded it, so its time goes to the operator in whose scope
 that operation ran. Scopes inside a backward node are activations that are computed again.
 
@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from llm_trainer.models.operators import PREFIX
+from model_training_framework.trainer.operator_scopes import PREFIX, TRAFFIC_PREFIX
 from predictor.traces.measured_step import PassName
 
 FORWARD: PassName = "forward"
@@ -44,7 +44,8 @@ TRAFFIC_PREFIXES = ("c10d::", "_c10d_functional::", "FSDP::", "fsdp::")
 # two branches, and gradients added to those of earlier micro-batches.
 BIAS_GRADIENTS, BRANCH_SUM, ACCUMULATION, OTHER = "bias_gradients", "residual_add", "gradient_accumulation", "other"
 BESIDE_NODES = {"aten::sum": BIAS_GRADIENTS, "aten::add": BRANCH_SUM, "aten::add_": BRANCH_SUM}
-END_SCOPES = frozenset({"gradient_clipping", "optimizer_step"})
+GRADIENT_CLIPPING, OPTIMIZER_SUFFIX, EMBEDDING_UPDATE = "gradient_clipping", "_step", "embedding_update"
+EMBEDDING_EXCHANGE = "embedding_exchange"
 
 
 class Timed(NamedTuple):
@@ -95,6 +96,17 @@ def _is_scope(event: Any) -> bool:
     return bool(event.name.startswith(PREFIX))
 
 
+def _is_end(name: str) -> bool:
+    return name == GRADIENT_CLIPPING or name.endswith(OPTIMIZER_SUFFIX)
+
+
+def _scope_pass(name: str) -> PassName:
+    """Return the pass of a scope outside the backward graph."""
+    if _is_end(name):
+        return END
+    return BACKWARD if name == EMBEDDING_UPDATE else FORWARD
+
+
 class _Walk:
     """Collects the calls of operators from the events of one profiled process."""
 
@@ -120,7 +132,7 @@ class _Walk:
         if _is_scope(event):
             name = event.name.removeprefix(PREFIX)
             if owner is None:
-                self._add(END if name in END_SCOPES else FORWARD, name, event)
+                self._add(_scope_pass(name), name, event)
             owner = name
         elif owner is None and event.name.startswith(OPTIMIZER_PREFIX):
             self._add(END, "optimizer_step", event)
@@ -156,12 +168,16 @@ def _purpose(call: Any, collective: str, sends: PassName) -> tuple[PassName, str
     """Return the pass and the part of the step that a call of torch.distributed belongs to.
 
     DDP reduces a bucket from the accumulation of its last gradient; FSDP's calls are in scopes of its own; what an
-    optimizer's scope holds exchanges weights; the functional collectives are the tensor axis's.
+    optimizer's scope holds exchanges weights; the functional collectives are the tensor axis's. A scope of traffic says
+    its part itself; gradients of pooled embeddings leave in their nodes of the backward graph.
     """
     names = [event.name for event in _ancestors(call)]
+    named = [name.removeprefix(TRAFFIC_PREFIX) for name in names if name.startswith(TRAFFIC_PREFIX)]
+    if named:
+        return (BACKWARD if _is_backward(call) else FORWARD), named[0]
     if collective == "point_to_point":
         return sends, "pipeline_parallel"
-    if any(name.startswith(OPTIMIZER_PREFIX) or name.removeprefix(PREFIX) in END_SCOPES for name in names):
+    if any(name.startswith(OPTIMIZER_PREFIX) or _is_end(name.removeprefix(PREFIX)) for name in names):
         return END, "data_parallel"
     if any(name.startswith("FSDP::") for name in names):
         return (BACKWARD if _is_backward(call) else FORWARD), "data_parallel"
@@ -170,6 +186,8 @@ def _purpose(call: Any, collective: str, sends: PassName) -> tuple[PassName, str
             return FORWARD, "tensor_parallel"
         is_again = any(name.startswith(PREFIX) for name in names)  # a forward scope inside a backward node
         return (RECOMPUTE if is_again else BACKWARD), "tensor_parallel"
+    if collective != "all_reduce" and _is_backward(call):
+        return BACKWARD, EMBEDDING_EXCHANGE
     return END, "data_parallel"
 
 
