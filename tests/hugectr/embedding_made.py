@@ -92,7 +92,7 @@ def train_step(
         loss = loss + (pooled[layer.output].float() - target(layer, step)[first:last]).square().mean() * 10
     (loss * 4).backward()
     embeddings.update(0.1, 4.0, number or step)
-    return mean_over_ranks(float(loss))
+    return mean_over_ranks(float(loss.detach()))
 
 
 def mean_over_ranks(value: float) -> float:
