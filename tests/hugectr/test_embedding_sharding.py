@@ -42,7 +42,12 @@ def _cases() -> dict[str, Case]:
                 cases[f"{sharding}-{kind}-{update}"] = Case(model, sharding)
         both = recommender(SGD, hashed(), hashed("wide", width=8), localized(rows=300, combiner=Combiner.MEAN))
         cases[f"{sharding}-layers"] = Case(both, sharding)
-    cases["table_wise-widths"] = Case(recommender(SGD, hashed(width=4), hashed("wide", width=1)), None)
+    many = recommender(optimizer(OptimizerKind.ADAM, UpdateType.LOCAL), hashed(), localized(SIZES), hashed("wide"))
+    cases["mixed-layers"] = Case(many, None)
+    cases["mixed-slots"] = Case(
+        recommender(SGD, localized(SIZES), hashed(), hashed("wide", combiner=Combiner.MEAN)), None
+    )
+    cases["row_wise-widths"] = Case(recommender(SGD, hashed(width=4), hashed("wide", width=1)), Sharding.ROW_WISE)
     return cases
 
 
