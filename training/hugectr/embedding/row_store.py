@@ -116,9 +116,11 @@ class RowStore:
     def _summed_over_replicas(self, rows: torch.Tensor, gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the rows that any rank looked up and the mean over ranks of their gradients.
 
-        All rows travel, as a data-parallel network's gradients do, and one more column that counts who looked up.
+        All rows with keys travel, as a data-parallel network's gradients do, and one more column that counts who
+        looked up.
         """
-        every = torch.zeros(self.zero_row, self.width + 1, device=gradients.device)
+        end = max(rows.used.stop for rows in self.tables)
+        every = torch.zeros(end, self.width + 1, device=gradients.device)
         every[rows, : self.width] = gradients
         every[rows, self.width] = 1.0
         dist.all_reduce(every, group=self.replicas)

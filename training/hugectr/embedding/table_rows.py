@@ -107,7 +107,7 @@ class DirectRows:
         for slot in shard.known:
             keys = self._keys_of(slot)
             table.weights[self._rows(keys)] = initial_rows(seed, shard.layer, keys, shard.columns, slot.bound)
-        self.used = slice(first_row, first_row + len(self.keys()))
+        self.used = slice(first_row, first_row + shard.capacity)
 
     def _keys_of(self, slot: SlotKeys) -> torch.Tensor:
         keys = torch.arange(slot.start, slot.end, device=self.table.weights.device)
