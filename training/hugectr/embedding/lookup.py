@@ -118,11 +118,13 @@ class PooledLookup(nn.Module):
         ends = features.offset_per_key()
         outputs, slot = [], 0
         for store in self.stores:
-            parts = []
+            parts, slot_lengths = [], []
             for table in store.tables:
-                parts.append(keys[ends[slot] : ends[slot + table.shard.num_slots]])
-                slot += table.shard.num_slots
-            rows = store.rows_of(parts, insert=self.training)
+                last = slot + len(table.shard.slots)
+                parts.append(keys[ends[slot] : ends[last]])
+                slot_lengths.append([ends[i + 1] - ends[i] for i in range(slot, last)])
+                slot = last
+            rows = store.rows_of(parts, slot_lengths, insert=self.training)
             own = lengths[(slot - store.num_features) * samples : slot * samples]
             bags = by_sample(rows, own, store.num_features)
             outputs.append(_Pool.apply(torch.empty(0, requires_grad=True), store, bags))

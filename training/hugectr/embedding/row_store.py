@@ -31,7 +31,7 @@ class RowStore:
         self.tables = []
         first = 0
         for shard in shards:
-            self.tables.append(make_rows(shard, first, self.table.weights, seed))
+            self.tables.append(make_rows(shard, first, self.table, seed))
             first += shard.capacity
         self.replicas: dist.ProcessGroup | None = None
         self._pending: list[tuple[torch.Tensor, torch.Tensor | None, torch.Tensor]] = []
@@ -39,13 +39,18 @@ class RowStore:
     @property
     def num_features(self) -> int:
         """Return the slots that look up here."""
-        return sum(rows.shard.num_slots for rows in self.tables)
+        return sum(len(rows.shard.slots) for rows in self.tables)
 
-    def rows_of(self, keys: Sequence[torch.Tensor], *, insert: bool) -> torch.Tensor:
-        """Return the int32 rows of the keys of each table, one after another."""
+    def rows_of(
+        self, keys: Sequence[torch.Tensor], slot_lengths: Sequence[Sequence[int]], *, insert: bool
+    ) -> torch.Tensor:
+        """Return the int32 rows of the keys of each table, one after another; with the keys of each of its slots."""
         if insert and self.replicas is not None:
             self._insert_everywhere(keys)
-        parts = [rows.rows_of(some, insert=insert) for rows, some in zip(self.tables, keys, strict=True)]
+        parts = [
+            rows.rows_of(some, lengths, insert=insert)
+            for rows, some, lengths in zip(self.tables, keys, slot_lengths, strict=True)
+        ]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def pool(self, rows: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
@@ -71,7 +76,7 @@ class RowStore:
             rows, gradients = self._summed_over_replicas(rows, gradients)
         if scale != 1.0:
             gradients.div_(scale)
-        update_rows(self.table, rows, gradients, [rows.used() for rows in self.tables], rate, step)
+        update_rows(self.table, rows, gradients, [rows.used for rows in self.tables], rate, step)
         self._pending.clear()
 
     def _merged(self) -> tuple[torch.Tensor, torch.Tensor]:

@@ -14,7 +14,7 @@ from hugectr.embedding.initial_values import HASH_TABLE_BOUND, bound_of_slot
 from hugectr.embedding.lookup import PooledLookup
 from hugectr.embedding.row_store import RowStore
 from hugectr.embedding.sharding import shard_tables
-from hugectr.embedding.table_rows import HashedRows, Shard
+from hugectr.embedding.table_rows import HashedRows, Shard, SlotKeys
 from hugectr.exceptions import EmbeddingOverflowError
 from predictor.workloads.recommender.embedding import Combiner, EmbeddingLayer
 from predictor.workloads.recommender.model import Recommender
@@ -116,27 +116,23 @@ class ShardedEmbeddings(nn.Module):
         columns = table.width // len(sharded.ranks) if sharded.sharding is Sharding.COLUMN_WISE else table.width
         parts = self.plan.num_ranks if sharded.sharding is Sharding.ROW_WISE else 1
         part = self.rank if parts > 1 else 0
+        known: tuple[SlotKeys, ...] = ()
+        capacity = -(-table.rows // parts)
         if layer.slot_rows:
-            starts = _slot_starts(layer)
-            bounds = tuple(
-                (starts[slot], layer.slot_rows[slot], bound_of_slot(layer.slot_rows[slot])) for slot in table.slots
-            )
-            end = bounds[-1][0] + bounds[-1][1]
-            first = bounds[0][0]
-            capacity = end - first if parts == 1 else -(-end // parts) - first // parts
-        else:
-            bounds = ((0, 0, HASH_TABLE_BOUND),)
-            capacity = -(-table.rows // parts)
+            starts, sizes = slot_starts(layer), layer.slot_rows
+            known = tuple(SlotKeys(slot, starts[slot], sizes[slot], bound_of_slot(sizes[slot])) for slot in table.slots)
+            capacity = len(range(known[0].start + (part - known[0].start) % parts, known[-1].end, parts))
         return Shard(
             name=table.name,
             layer=table.layer,
+            slots=table.slots,
             columns=range(first_column, first_column + columns),
-            num_slots=len(table.slots),
             capacity=capacity,
             parts=parts,
             part=part,
-            bounds=bounds,
-            is_hashed=not layer.slot_rows,
+            known=known,
+            bound=HASH_TABLE_BOUND,
+            is_copied=sharded.sharding is Sharding.DATA_PARALLEL,
         )
 
     @property
@@ -241,7 +237,8 @@ def _feature(layer: str, slot: int) -> str:
     return f"{layer}:{slot}"
 
 
-def _slot_starts(layer: EmbeddingLayer) -> list[int]:
+def slot_starts(layer: EmbeddingLayer) -> list[int]:
+    """Return the first key of each slot among the layer's keys, and the end of the last."""
     starts = [0]
     for rows in layer.slot_rows:
         starts.append(starts[-1] + rows)
@@ -249,4 +246,4 @@ def _slot_starts(layer: EmbeddingLayer) -> list[int]:
 
 
 def _slot_offsets(layer: EmbeddingLayer, device: torch.device) -> torch.Tensor:
-    return torch.tensor(_slot_starts(layer)[:-1], device=device)
+    return torch.tensor(slot_starts(layer)[:-1], device=device)

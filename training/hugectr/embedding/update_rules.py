@@ -25,6 +25,7 @@ class RowStates:
     Attributes:
         weights: (rows, width) float32.
         states: per optimizer's state, shaped as ``weights``.
+        initial_state: of every state before the first step.
         last_step: (rows,) int64, the step of each row's last update; None where no rule asks for it.
     """
 
@@ -34,11 +35,17 @@ class RowStates:
         self.weights = torch.empty(rows, width, device=device)
         num_states = 0 if optimizer is None else optimizer.kind.num_states
         self.states = [torch.zeros(rows, width, device=device) for _ in range(num_states)]
-        if optimizer is not None and optimizer.kind is OptimizerKind.ADAGRAD and optimizer.initial:
-            self.states[0].fill_(optimizer.initial)
-        is_lazy = optimizer is not None and optimizer.update is UpdateType.LAZY_GLOBAL and num_states > 0
-        has_momentum = optimizer is not None and optimizer.kind is not OptimizerKind.ADAGRAD
-        self.last_step = torch.zeros(rows, dtype=torch.int64, device=device) if is_lazy and has_momentum else None
+        is_adagrad = optimizer is not None and optimizer.kind is OptimizerKind.ADAGRAD
+        self.initial_state = optimizer.initial if optimizer is not None and is_adagrad else 0.0
+        if self.initial_state:
+            self.states[0].fill_(self.initial_state)
+        self.last_step = torch.zeros(rows, dtype=torch.int64, device=device) if keeps_last_step(optimizer) else None
+
+
+def keeps_last_step(optimizer: Optimizer | None) -> bool:
+    """Return whether an optimizer asks for the step of each row's last update."""
+    has_momentum = optimizer is not None and optimizer.kind not in (OptimizerKind.SGD, OptimizerKind.ADAGRAD)
+    return optimizer is not None and optimizer.update is UpdateType.LAZY_GLOBAL and has_momentum
 
 
 def update_rows(
