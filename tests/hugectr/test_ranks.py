@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hugectr.exceptions import HugeCtrError
-from hugectr.process_group import Launched, check_ranks, launched
+from hugectr.launchers import Launched, check_ranks, launched
 from hugectr.ranks import ChildRanks, RankError
 from hugectr.solver import solver_parser_helper
 
