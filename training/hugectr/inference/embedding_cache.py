@@ -119,13 +119,22 @@ class EmbeddingCacheInterface:
         return vectors
 
     def _missed(self, tags: torch.Tensor, *, is_inserted: bool) -> torch.Tensor:
-        distinct, inverse, uses = torch.unique(tags, dim=0, return_inverse=True, return_counts=True)
+        distinct, inverse, uses = _distinct(tags)
         host_vectors, host_known = self._table.lookup(distinct)
         vectors, known = host_vectors.to(self.device), host_known.to(self.device)
         self._unknown += int(uses[~known].sum())
         if is_inserted:
             self._cache.insert(distinct[known], vectors[known], uses[known])
         return vectors[inverse]
+
+
+def _distinct(tags: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return the different tags, each one's number among them, and their counts."""
+    if tags.shape[1] > 1:
+        distinct, inverse, counts = torch.unique(tags, dim=0, return_inverse=True, return_counts=True)
+        return distinct, inverse, counts
+    keys, inverse, counts = torch.unique(tags[:, 0], return_inverse=True, return_counts=True)
+    return keys[:, None], inverse, counts
 
 
 def CreateEmbeddingCache(  # noqa: N802 - the documented name
