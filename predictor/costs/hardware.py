@@ -44,7 +44,9 @@ class Links(HardwareModel):
 
     intra_node_gb_per_s: Quantity = Field(description="all links of one GPU to the others of its node together")
     inter_node_gb_per_s: Quantity
-    host_gb_per_s: Quantity | None = Field(default=None, description="between one GPU and its host's memory")
+    host_gb_per_s: Quantity | None = Field(
+        default=None, description="between host memory and one GPU; absent on a CPU, and where it is not known"
+    )
     wiring: Literal["pairwise", "switch"] = Field(
         default="pairwise",
         description="inside a node: every pair of GPUs has an even share of a GPU's links, or a switch gives any peer "

@@ -36,11 +36,16 @@ BOTH = (Direction.FORWARD, Direction.BACKWARD)
 
 
 class StandIn(NamedTuple):
-    """A call of a donor operator, and how many times it is counted, for an operator that was not measured."""
+    """A call of a donor operator, and how many times it is counted, for an operator that was not measured.
+
+    Attributes:
+        log_error: half width of what is not known about ``times``, as a log; 0 where only the donor's rate is in doubt.
+    """
 
     operator: str
     shape: Shape
     times: float
+    log_error: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +63,8 @@ class Operator:
             precision.
         precisions: in which it exists.
         launches: kernels that one eager call launches forward, and backward with its gradients accumulated.
+        is_member: its regressor tells it from others of its family; otherwise it is timed as their mean, so that
+            regressors that were published before it answer for it.
         stand_in: (shape, direction, number of multiprocessors) → the donor operator's call where this operator was not
             measured, extrapolated at best. None: a measurement is needed.
         source: where the work formula comes from.
@@ -73,6 +80,7 @@ class Operator:
     byte_sizes: Literal["by_element", "fixed"] = "by_element"
     precisions: tuple[str, ...] = STEP_PRECISIONS
     launches: tuple[int, int] = (1, 1)
+    is_member: bool = True
     stand_in: Callable[[Shape, Direction, int], StandIn] | None = None
 
     def byte_scale(self, precision: str) -> float:

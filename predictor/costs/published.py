@@ -1,7 +1,7 @@
 """A published system: the cost of an operator or a collective on it, with its source.
 
 In this order: its own regressor; a donor's, transferred to this hardware; for a collective, its bytes over the links;
-for an operator, a donor operator.
+for a copy from the host, its bytes over the host's; for an operator, a donor operator.
 """
 
 from __future__ import annotations
@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import copy
 from functools import lru_cache
+from math import hypot
 from pathlib import Path
 
 from predictor.base.errors import PublishedError
+from predictor.costs import host_copy
 from predictor.costs.catalogue import catalogue
 from predictor.costs.collectives import COLLECTIVES, SHARDED, Topology
 from predictor.costs.cost import ZERO, Cost, Source
@@ -162,7 +164,7 @@ class PublishedSystem:
             known = ", ".join(operator.precisions)
             raise PublishedError(f"{operator.name} does not exist in {self.precision}; it is measured in {known}")
         missing: list[str] = []
-        times = 1.0
+        times, log_error = 1.0, 0.0
         while (regressor := self._lookup(operator, direction)) is None:
             if operator.stand_in is None:
                 raise self._missing(operator, direction)
@@ -170,9 +172,12 @@ class PublishedSystem:
                 raise PublishedError(f"{self.name}: {', '.join(missing)} stand in for each other and none was measured")
             missing.append(operator.name)
             sms = int(self.hardware.gpu.num_multiprocessors.value)
-            name, shape, factor = operator.stand_in(shape, direction, sms)
-            operator, times = catalogue()[name], times * factor
-        return Call(operator, shape, times, regressor, stands_in=bool(missing))
+            name, shape, factor, unknown = operator.stand_in(shape, direction, sms)
+            donor = catalogue()[name]
+            # Bytes as they are counted are equal; those of elements have the width of the precision.
+            factor *= operator.byte_scale(self.precision) / donor.byte_scale(self.precision)
+            operator, times, log_error = donor, times * factor, hypot(log_error, unknown)
+        return Call(operator, shape, times, regressor, bool(missing), log_error)
 
     def _half_of_all_reduce(self, operator: Operator, direction: Direction, shape: Shape) -> Call | None:
         """Return half an all-reduce for a gather or scatter if its size and topology are closer to the measured ones.
@@ -245,6 +250,9 @@ class PublishedSystem:
                 donor, own = _with_peak(files, self.precision), self.hardware.gpu
                 for direction, regressor in files.read(operator).items():
                     regressors[direction] = transfer(regressor, operator, donor, own, self.precision)
+        link = self.hardware.links.host_gb_per_s
+        if not regressors and operator.name == host_copy.NAME and link is not None:
+            regressors[Direction.FORWARD] = host_copy.HostCopyRegressor(link.value)
         return regressors
 
     def _collective(self, collective: Operator) -> dict[Direction, Regressor]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import exp
+from math import exp, hypot
 from typing import NamedTuple
 
 from predictor.costs.cost import Cost, Source
@@ -17,13 +17,17 @@ STREAM_STAND_IN = 0.36
 
 
 class Call(NamedTuple):
-    """A call that a regressor can time: the call itself, or ``times`` calls of a donor operator (``stands_in``)."""
+    """A call that a regressor can time: the call itself, or ``times`` calls of a donor operator (``stands_in``).
+
+    ``log_error`` is the half width of what is not known about ``times``, as a log.
+    """
 
     operator: Operator
     shape: Shape
     times: float
     regressor: Regressor
     stands_in: bool
+    log_error: float = 0.0
 
     def cost(self, direction: Direction) -> Cost:
         """Return the cost; from a donor operator it is extrapolated at best, its interval that of an extrapolation."""
@@ -32,7 +36,7 @@ class Call(NamedTuple):
             return answer
         answer = answer * self.times
         least = 0.0 if computes(self.operator) else STREAM_STAND_IN
-        width = max(least, self.regressor.widest(self.operator, self.shape))
+        width = hypot(max(least, self.regressor.widest(self.operator, self.shape)), self.log_error)
         return Cost(
             answer.us,
             min(answer.low_us, answer.us * exp(-width)),

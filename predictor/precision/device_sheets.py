@@ -4,30 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
-from pathlib import Path
 
-from pydantic import Field
-
-from predictor.base.errors import ConfigError
-from predictor.base.read_yaml import read_valid
+from predictor.costs.device_sheets import sheet_named
 from predictor.costs.hardware import Gpu
 from predictor.precision.operator_graph import Precision
 from predictor.precision.work_of_shapes import ShapeWork
-from predictor.traces.closed import Closed
-
-FILE = Path(__file__).with_name("device_sheets.yaml")
-
-
-class _Sheet(Closed):
-    name: str = Field(min_length=1)
-    peak_tflop_per_s: dict[Precision, float]
-    memory_bandwidth_gb_per_s: float = Field(gt=0)
-    source: str = Field(min_length=1)
-
-
-class _Sheets(Closed):
-    sheets: tuple[_Sheet, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,19 +41,13 @@ def pass_work(work: ShapeWork, is_backward: bool) -> tuple[float, float]:
     return (work.backward_flops, work.backward_elements) if is_backward else (work.flops, work.elements)
 
 
-@cache
-def _sheets() -> tuple[_Sheet, ...]:
-    return read_valid(FILE, _Sheets, ConfigError).sheets
-
-
 def device_sheet(device_name: str) -> DeviceSheet | None:
     """Return the data sheet of a device by its name as torch gives it; None where none is known."""
-    squeezed = device_name.replace(" ", "").upper()
-    matching = [sheet for sheet in _sheets() if sheet.name.upper() in squeezed]
-    if not matching:
+    sheet = sheet_named(device_name)
+    if sheet is None:
         return None
-    sheet = max(matching, key=lambda sheet: len(sheet.name))
-    return DeviceSheet(device_name, sheet.memory_bandwidth_gb_per_s, sheet.peak_tflop_per_s, sheet.source)
+    peaks = {Precision(name): peak for name, peak in sheet.peak_tflop_per_s.items()}
+    return DeviceSheet(device_name, sheet.memory_bandwidth_gb_per_s, peaks, sheet.source)
 
 
 def sheet_of(gpu: Gpu) -> DeviceSheet:

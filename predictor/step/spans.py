@@ -21,6 +21,8 @@ TRAFFIC_NAMES = {
     Part.EXPERT_PARALLEL: "expert-parallel traffic",
     Part.PIPELINE_PARALLEL: "pipeline traffic",
     Part.DATA_PARALLEL: "data-parallel traffic",
+    Part.EMBEDDING_EXCHANGE: "embedding exchange",
+    Part.INPUT: "input",
 }
 SlotKind = tuple[int, object, object]  # stage, pass, chunk
 

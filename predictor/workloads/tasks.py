@@ -27,11 +27,23 @@ class Part(StrEnum):
     EXPERT_PARALLEL = "expert_parallel"
     PIPELINE_PARALLEL = "pipeline_parallel"
     DATA_PARALLEL = "data_parallel"
+    EMBEDDING_EXCHANGE = "embedding_exchange"
+    INPUT = "input"
+    EMBEDDING_LOOKUP = "embedding_lookup"
+    EMBEDDING_UPDATE = "embedding_update"
     OPTIMIZER = "optimizer"
 
 
 TRAFFIC = frozenset(
-    {Part.TENSOR_PARALLEL, Part.CONTEXT_PARALLEL, Part.EXPERT_PARALLEL, Part.PIPELINE_PARALLEL, Part.DATA_PARALLEL}
+    {
+        Part.TENSOR_PARALLEL,
+        Part.CONTEXT_PARALLEL,
+        Part.EXPERT_PARALLEL,
+        Part.PIPELINE_PARALLEL,
+        Part.DATA_PARALLEL,
+        Part.EMBEDDING_EXCHANGE,
+        Part.INPUT,
+    }
 )
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 # Public name: its module. Loaded on first use.
 _PUBLIC = {
-    "DataReader32": "hugectr.data_reader",
-    "DataReader64": "hugectr.data_reader",
+    "DataReader32": "hugectr.session",
+    "DataReader64": "hugectr.session",
     "LearningRateScheduler": "hugectr.schedule",
     "ModelOversubscriber": "hugectr.session",
     "Session": "hugectr.session",

@@ -259,4 +259,6 @@ class PredictionClause(Clause):
     plan: str = Field(default="default", description="default: HugeCTR's placement; or a plan's file")
     overlap_input: bool = True
     overlap_embeddings: bool = True
+    overlap_gradients: bool = True
+    use_cuda_graph: bool = Field(default=True, description="as the argument of solver_parser_helper")
     price_per_gpu_hour: float | None = Field(default=None, ge=0)

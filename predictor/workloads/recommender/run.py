@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from predictor.costs.collectives import Topology, topology_of
+from predictor.costs.work import element_bytes
 from predictor.workloads.recommender.keys import UNIFORM, KeyDistribution
 from predictor.workloads.recommender.model import Recommender
 from predictor.workloads.recommender.plan import ShardingPlan
@@ -22,6 +24,8 @@ class RecommenderRun:
         key_bytes: of one key in the input, 4 or 8.
         overlap_input: keys of the next batch are copied and exchanged while this one computes.
         overlap_embeddings: exchanged embeddings travel beside the bottom network.
+        overlap_gradients: the dense network's gradients are summed beside the rest of the backward pass.
+        cuda_graphs: the dense network's kernels are launched as one graph per pass.
     """
 
     model: Recommender
@@ -35,8 +39,24 @@ class RecommenderRun:
     key_bytes: int = 4
     overlap_input: bool = True
     overlap_embeddings: bool = True
+    overlap_gradients: bool = True
+    cuda_graphs: bool = True
 
     @property
     def batch_per_gpu(self) -> int:
         """Return the samples that one GPU's dense network sees."""
         return self.batch_size // self.num_gpus
+
+    @property
+    def element_bytes(self) -> int:
+        """Return the bytes of an activation, of a pooled embedding and of a dense gradient on its way."""
+        return element_bytes(self.precision)
+
+    @property
+    def is_mixed(self) -> bool:
+        """Return whether weights are cast for the dense network's products."""
+        return self.precision != "fp32"
+
+    def group(self) -> Topology:
+        """Return what all ranks span."""
+        return topology_of(((self.num_gpus, 1),), self.gpus_per_node, None, self.num_gpus)

@@ -3,45 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Protocol
 
 import torch
 
 from hugectr.data.batch import Batch, SparseInput
-from hugectr.data.file_list import read_file_list
-from hugectr.data.norm import NormFile
 from hugectr.data.read_ahead import ReadAhead
 from hugectr.data.samples import SampleFile, SampleLayout, Samples, joined, layout_of
+from hugectr.data.sources import Source, check_key_width, open_source
 from hugectr.exceptions import DataError, HugeCtrError
 from predictor.configuration.hugectr.sections import Data
-
-
-class Source(Protocol):
-    """The files of one data set, in order."""
-
-    def __len__(self) -> int:
-        """Return the number of files."""
-
-    def open(self, number: int) -> SampleFile:
-        """Open a file."""
-
-
-class NormSource:
-    """The files of a file list."""
-
-    def __init__(self, name: str, data: Data, is_64_bit: bool) -> None:
-        """Read the list."""
-        self._paths = read_file_list(Path(name))
-        self._layout, self._asks_check, self._is_64_bit = layout_of(data), data.check == "Sum", is_64_bit
-
-    def __len__(self) -> int:
-        """Return the number of files."""
-        return len(self._paths)
-
-    def open(self, number: int) -> SampleFile:
-        """Open a file."""
-        return NormFile(self._paths[number], self._layout, is_64_bit=self._is_64_bit, asks_check=self._asks_check)
 
 
 class Share:
@@ -93,12 +63,12 @@ def batches(source: Source, share: Share, repeat: bool) -> Iterator[Samples]:
 def _files(source: Source, repeat: bool) -> Iterator[SampleFile]:
     while True:
         num_samples = 0
-        for number in range(len(source)):
-            file = source.open(number)
+        for open_file in source.files:
+            file = open_file()
             num_samples += file.num_samples
             yield file
         if not num_samples:
-            raise DataError("the data set has no samples: all its files are empty")
+            raise DataError(f"{source.name} has no samples: all its files are empty")
         if not repeat:
             return
 
@@ -130,10 +100,13 @@ def as_batch(samples: Samples, layout: SampleLayout) -> Batch:
 class Reader:
     """Reads batches in order, some of them ahead."""
 
-    def __init__(self, data: Data, source: str, share: Share, *, is_64_bit: bool, repeat: bool) -> None:
-        """Nothing is opened before ``start``."""
+    def __init__(
+        self, data: Data, source: str, share: Share, *, is_64_bit: bool, repeat: bool, num_samples: int | None = None
+    ) -> None:
+        """Nothing is opened before ``start``; arguments are those of ``make_reader``."""
+        check_key_width(data, is_64_bit)
         self._data, self._source, self._share = data, source, share
-        self._is_64_bit, self._repeat = is_64_bit, repeat
+        self._is_64_bit, self._repeat, self._num_samples = is_64_bit, repeat, num_samples
         self._layout = layout_of(data)
         self._ahead: ReadAhead[Batch] | None = None
 
@@ -144,10 +117,9 @@ class Reader:
             DataError: the source is missing or not of its format.
         """
         if self._ahead is None:
-            self._ahead = ReadAhead(self._batches(NormSource(self._source, self._data, self._is_64_bit)))
-
-    def _batches(self, source: Source) -> Iterator[Batch]:
-        return (as_batch(samples, self._layout) for samples in batches(source, self._share, self._repeat))
+            source = open_source(self._data, self._source, is_64_bit=self._is_64_bit, num_samples=self._num_samples)
+            samples = batches(source, self._share, self._repeat)
+            self._ahead = ReadAhead(as_batch(part, self._layout) for part in samples)
 
     def next(self) -> Batch | None:
         """Return the rank's share of the next batch; None at the end of the data, and from then on.
@@ -166,7 +138,8 @@ class Reader:
             DataError: the source is missing or not of its format.
         """
         self.close()
-        self._source = file_name or self._source
+        if file_name and file_name != self._source:
+            self._source, self._num_samples = file_name, None  # num_samples is of the source before
         self.start()
 
     def close(self) -> None:
@@ -202,4 +175,5 @@ def make_reader(
     Raises:
         HugeCtrError: the batch cannot be shared evenly, or the format has no such keys.
     """
-    return Reader(data, source, Share(batch_size, rank, num_ranks), is_64_bit=i64_input_key, repeat=repeat)
+    share = Share(batch_size, rank, num_ranks)
+    return Reader(data, source, share, is_64_bit=i64_input_key, repeat=repeat, num_samples=num_samples)

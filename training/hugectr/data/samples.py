@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hugectr.exceptions import DataError
 from predictor.configuration.hugectr.sections import Data
 
 Keys = NDArray[np.int64]
@@ -49,6 +51,21 @@ class SampleLayout(NamedTuple):
         """Return the slots of all sparse inputs."""
         return self.inputs[-1].last
 
+    def check_keys(self, path: Path, start: int, keys: Keys) -> None:
+        """Check that keys of one per slot, (slots, samples), are of their slots; ``start`` is the first sample.
+
+        Raises:
+            DataError: a key is not; the message names the file, the sample and the slot.
+        """
+        sizes = np.array(self.slot_sizes, np.int64)[:, None]
+        wrong = (keys < 0) | (keys >= sizes)
+        if wrong.any():
+            slot, sample = divmod(int(wrong.argmax()), wrong.shape[1])
+            raise DataError(
+                f"{path}, sample {start + sample}: the key of slot {slot} is {keys[slot, sample]}; its keys are from 0 "
+                f"to below {self.slot_sizes[slot]} (slot_size_array)"
+            )
+
 
 def layout_of(data: Data) -> SampleLayout:
     """Return the layout that a data layer describes."""
@@ -75,6 +92,11 @@ class Samples(NamedTuple):
     dense: Floats
     keys: Keys
     lengths: Lengths
+
+
+def one_hot(label: Floats, dense: Floats, keys: Keys) -> Samples:
+    """Return samples of one key per slot; ``keys`` is (slots, samples)."""
+    return Samples(label, dense, keys.reshape(-1), np.ones(keys.shape, np.int32))
 
 
 class SampleFile(Protocol):

@@ -1,0 +1,88 @@
+"""Sharding plans on disk: JSON with every table's sharding and ranks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from predictor.base.errors import ConfigError, nearest
+from predictor.base.files import write_whole
+from predictor.base.read_yaml import first_problem
+from predictor.workloads.recommender.embedding import EmbeddingLayer
+from predictor.workloads.recommender.plan import ShardedTable, Sharding, ShardingPlan
+
+FORMAT = "estimate-train-time/sharding-plan/1"
+
+
+class _Entry(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    table: str
+    sharding: Sharding
+    ranks: tuple[int, ...] = Field(description="in the order of columns where they are split")
+
+
+class _Plan(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    format: Literal["estimate-train-time/sharding-plan/1"]
+    num_ranks: int = Field(gt=0)
+    tables: tuple[_Entry, ...]
+
+
+def plan_text(plan: ShardingPlan) -> str:
+    """Return a plan as JSON."""
+    tables = [
+        {"table": sharded.table.name, "sharding": str(sharded.sharding), "ranks": list(sharded.ranks)}
+        for sharded in plan.tables
+    ]
+    return json.dumps({"format": FORMAT, "num_ranks": plan.num_ranks, "tables": tables}, indent=2) + "\n"
+
+
+def write_plan(plan: ShardingPlan, path: Path) -> None:
+    """Write a plan.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    write_whole(path, plan_text(plan))
+
+
+def read_plan(path: Path, embeddings: tuple[EmbeddingLayer, ...], num_ranks: int) -> ShardingPlan:
+    """Read the plan of a model's tables on so many ranks.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ConfigError: it is no plan, is for another number of ranks or other tables, or splits a table as it cannot be.
+    """
+    try:
+        given = _Plan.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        raise FileNotFoundError(f"plan {path} does not exist") from None
+    except IsADirectoryError:
+        raise ConfigError(f"plan {path} is a folder; expected a JSON file") from None
+    except ValidationError as error:
+        raise ConfigError(f"plan {path}: {first_problem(error)}") from None
+    if given.num_ranks != num_ranks:
+        raise ConfigError(f"plan {path} is for {given.num_ranks} ranks; the run has {num_ranks} GPUs")
+    entries = {entry.table: entry for entry in given.tables}
+    if len(entries) < len(given.tables):
+        raise ConfigError(f"plan {path} names a table twice; give each table once")
+    tables = [table for layer in embeddings for table in layer.tables(num_ranks)]
+    names = [table.name for table in tables]
+    for name in entries:
+        if name not in names:
+            raise ConfigError(f"plan {path}: the model has no table {name}.{nearest(name, names)}")
+    for name in names:
+        if name not in entries:
+            raise ConfigError(f"plan {path} leaves out table {name}; give every table's sharding and ranks")
+    sharded = tuple(ShardedTable(table, entries[table.name].sharding, entries[table.name].ranks) for table in tables)
+    plan = ShardingPlan(num_ranks, sharded)
+    try:
+        plan.check()
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+    return plan

@@ -1,0 +1,224 @@
+"""A HugeCTR configuration as a run on a published system; what the file does not say is assumed, and said."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+from predictor.base.errors import ConfigError, MissingKeyError
+from predictor.configuration.hugectr.plan_file import read_plan
+from predictor.configuration.hugectr.reading import HugeCtrConfig
+from predictor.configuration.loading import find_folder, open_measured, published
+from predictor.costs.fp32 import Fp32System
+from predictor.costs.published import PublishedSystem, measured_precisions
+from predictor.costs.work import STEP_PRECISIONS
+from predictor.workloads.recommender.keys import KeyDistribution
+from predictor.workloads.recommender.plan import default_plan
+from predictor.workloads.recommender.run import RecommenderRun
+
+HUGECTR_PLAN = "default"
+KEY_BYTES = {"I32": 4, "I64": 8}
+OVERLAPS = ("overlap_input", "overlap_embeddings", "overlap_gradients")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a question sets beside its configuration, in place of the clause ``prediction`` and of the solver.
+
+    Attributes:
+        system: published system, by name or folder.
+        gpus: of the run.
+        batch_size: samples of a step, all GPUs together.
+        plan: "default", HugeCTR's own placement, or a plan's file.
+        key_exponent: of the power law of keys; 0 is uniform.
+        precision: fp32, fp16 or bf16.
+    """
+
+    system: str | None = None
+    gpus: int | None = None
+    batch_size: int | None = None
+    plan: str | None = None
+    key_exponent: float | None = None
+    precision: str | None = None
+
+
+NO_OPTIONS = Options()
+
+
+class LoadedRecommender(NamedTuple):
+    """A configuration, ready to predict.
+
+    Attributes:
+        assumptions: what the prediction takes for granted, a sentence each.
+        price_per_gpu_hour: as the configuration gives it.
+    """
+
+    run: RecommenderRun
+    system: PublishedSystem
+    assumptions: tuple[str, ...]
+    price_per_gpu_hour: float | None
+
+
+@lru_cache(maxsize=32)
+def _open_fp32(folder: Path, precision: str, tf32: bool) -> Fp32System:
+    return Fp32System(folder, precision, tf32)
+
+
+def open_for(folder: Path, precision: str, tf32: bool) -> PublishedSystem:
+    """Open a published system in a precision; fp32 is answered from 16 bits where it was not measured.
+
+    Raises:
+        ConfigError: the folder is no published system, or was not measured in any precision that answers.
+        PublishedError: it is damaged, or its GPU's fp32 peak is not known.
+    """
+    measured = measured_precisions(folder)
+    if precision == "fp32" and "fp32" not in measured:
+        for known in ("fp16", "bf16"):
+            if known in measured:
+                return _open_fp32(folder, known, tf32)
+    return open_measured(folder, precision)
+
+
+def _positive(name: str, value: int) -> int:
+    if value < 1:
+        raise ConfigError(f"{name} is {value}; expected a number above 0")
+    return value
+
+
+def _num_gpus(config: HugeCtrConfig, options: Options) -> int:
+    if options.gpus is not None:
+        return _positive("gpus", options.gpus)
+    if config.prediction.num_gpus is not None:
+        return config.prediction.num_gpus
+    if config.solver is None:
+        raise MissingKeyError(
+            "the number of GPUs is missing: the file has no solver; set prediction.num_gpus or --gpus"
+        )
+    return sum(len(node) for node in config.solver.gpu)
+
+
+def _batch_size(config: HugeCtrConfig, options: Options, num_gpus: int) -> int:
+    batch_size = options.batch_size if options.batch_size is not None else config.prediction.batch_size
+    if batch_size is None:
+        if config.solver is None:
+            raise MissingKeyError(
+                "the batch size is missing: the file has no solver; set prediction.batch_size or --batch-size"
+            )
+        batch_size = config.solver.batchsize
+    _positive("batch_size", batch_size)
+    if batch_size % num_gpus:
+        lower = batch_size // num_gpus * num_gpus
+        tries = f"{lower} or {lower + num_gpus}" if lower else f"{num_gpus}"
+        raise ConfigError(f"batch_size is {batch_size}; it must be a multiple of the {num_gpus} GPUs. Try {tries}")
+    return batch_size
+
+
+def _gpus_per_node(config: HugeCtrConfig, options: Options, num_gpus: int, system: PublishedSystem) -> int:
+    """Return the ranks of a node: as the clause or the solver's nodes say, at most the system's."""
+    most = system.hardware.gpus_per_node
+    stated = config.prediction.gpus_per_node
+    if stated is not None:
+        if stated > most:
+            raise ConfigError(f"prediction.gpus_per_node is {stated}; {system.name} has {most}")
+        return stated
+    solver = config.solver
+    moved = options.gpus is not None or config.prediction.num_gpus is not None
+    if moved or solver is None or len(solver.gpu) == 1:
+        return most
+    return min(most, max(len(node) for node in solver.gpu))
+
+
+def _precision(config: HugeCtrConfig, options: Options) -> str:
+    mixed = config.solver is not None and config.solver.mixed_precision is not None
+    precision = options.precision or config.prediction.precision or ("fp16" if mixed else "fp32")
+    if precision not in STEP_PRECISIONS:
+        raise ConfigError(f"precision is {precision}; expected one of {', '.join(STEP_PRECISIONS)}")
+    return precision
+
+
+def _system_folder(config: HugeCtrConfig, options: Options, base: Path) -> Path:
+    name = options.system if options.system is not None else config.prediction.system
+    if name is None or not name.strip():
+        raise MissingKeyError(
+            f"system is missing; give --system or prediction.system, a published system: {published()}"
+        )
+    return find_folder(name, base if options.system is None else Path.cwd())
+
+
+def to_run(config: HugeCtrConfig, options: Options = NO_OPTIONS, base: Path | None = None) -> LoadedRecommender:
+    """Return a configuration as a run on an open system.
+
+    Args:
+        config: for training; the solver may be missing where options or the clause ``prediction`` say what it would.
+        options: go before the clause ``prediction``, and that before the solver.
+        base: folder that paths in the configuration are relative to; those in options are relative to the current one.
+
+    Raises:
+        MissingKeyError: the system, the number of GPUs or the batch size is not said.
+        ConfigError: a value is not allowed, the batch is no multiple of the GPUs, or the plan is not one of this run.
+        FileNotFoundError: there is no such plan.
+        PublishedError: the published system is damaged.
+    """
+    if config.inference is not None or config.model.loss is None:
+        raise ConfigError("the configuration is for inference; a training step needs an optimizer and a loss")
+    base = base or Path.cwd()
+    clause, solver = config.prediction, config.solver
+    folder = _system_folder(config, options, base)
+    precision, tf32 = _precision(config, options), solver is not None and solver.enable_tf32_compute
+    system = open_for(folder, precision, tf32)
+    num_gpus = _num_gpus(config, options)
+    exponent = options.key_exponent if options.key_exponent is not None else clause.key_exponent
+    if not 0 <= exponent < float("inf"):
+        raise ConfigError(f"key_exponent is {exponent}; expected 0, uniform keys, or the exponent of a power law")
+    name = options.plan if options.plan is not None else clause.plan
+    if name == HUGECTR_PLAN:
+        plan = default_plan(config.model.embeddings, num_gpus)
+    else:
+        plan = read_plan(Path(name) if options.plan is not None else base / name, config.model.embeddings, num_gpus)
+    hides = system.hardware.links.engine != "processor"
+    run = RecommenderRun(
+        model=config.model,
+        plan=plan,
+        batch_size=_batch_size(config, options, num_gpus),
+        num_gpus=num_gpus,
+        gpus_per_node=_gpus_per_node(config, options, num_gpus, system),
+        precision=precision,
+        tf32=tf32,
+        keys=KeyDistribution(exponent),
+        key_bytes=KEY_BYTES[solver.input_key_type if solver is not None else "I32"],
+        overlap_input=hides and clause.overlap_input,
+        overlap_embeddings=hides and clause.overlap_embeddings,
+        overlap_gradients=hides and clause.overlap_gradients,
+        cuda_graphs=clause.use_cuda_graph,
+    )
+    return LoadedRecommender(run, system, _assumptions(config, run, system, name), clause.price_per_gpu_hour)
+
+
+def _assumptions(config: HugeCtrConfig, run: RecommenderRun, system: PublishedSystem, plan: str) -> tuple[str, ...]:
+    """Return what a prediction takes for granted, a sentence each."""
+    clause, exponent = config.prediction, run.keys.exponent
+    keys = "uniform" if exponent == 0 else f"by a power law of exponent {exponent:g}"
+    said = [f"Keys are drawn {keys} from every slot's rows."]
+    unsaid = [layer.input for layer in run.model.embeddings if layer.input not in clause.hotness]
+    if unsaid:
+        said.append(f"Every slot of {', '.join(dict.fromkeys(unsaid))} has one key per sample.")
+    if plan == HUGECTR_PLAN:
+        said.append("Tables lie as HugeCTR places them: distributed ones by rows, localized slots in turn.")
+    if config.solver is not None:
+        listed = sum(len(node) for node in config.solver.gpu)
+        if listed != run.num_gpus:
+            said.append(f"The solver lists {listed} GPUs; the run has {run.num_gpus}, the global batch stays.")
+    beside = [name for name in OVERLAPS if getattr(run, name)]
+    if system.hardware.links.engine == "processor":
+        said.append("Nothing hides traffic here: the processors that compute move it.")
+    elif beside:
+        said.append(f"Traffic runs beside kernels: {', '.join(beside)}.")
+    if isinstance(system, Fp32System):
+        peak = "TF32" if run.tf32 else "fp32"
+        said.append(
+            f"{system.name} was measured in {system.precision}: fp32 runs at the same shares of the peaks, with the "
+            f"data sheet's {peak} peak and twice the bytes per element."
+        )
+    return tuple(said)

@@ -1,0 +1,42 @@
+"""Data sheets of GPUs by name: what a published system's own hardware file does not say, such as the peaks in fp32."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from predictor.base.errors import ConfigError
+from predictor.base.read_yaml import read_valid
+
+FILE = Path(__file__).with_name("device_sheets.yaml")
+
+
+class Sheet(BaseModel):
+    """Peaks and memory bandwidth of one device; ``name`` is part of the device's name as torch gives it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = Field(min_length=1)
+    peak_tflop_per_s: dict[str, float]
+    memory_bandwidth_gb_per_s: float = Field(gt=0)
+    source: str = Field(min_length=1)
+
+
+class _Sheets(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    sheets: tuple[Sheet, ...]
+
+
+@cache
+def _sheets() -> tuple[Sheet, ...]:
+    return read_valid(FILE, _Sheets, ConfigError).sheets
+
+
+def sheet_named(device_name: str) -> Sheet | None:
+    """Return the data sheet of a device, the one with the longest name that fits; None where none is known."""
+    squeezed = device_name.replace(" ", "").upper()
+    matching = [sheet for sheet in _sheets() if sheet.name.upper() in squeezed]
+    return max(matching, key=lambda sheet: len(sheet.name)) if matching else None

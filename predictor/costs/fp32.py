@@ -1,0 +1,93 @@
+"""A system that was measured in 16 bits alone, in fp32.
+
+Every physics term keeps its fitted efficiency, as in ``transfer``: matrix products scale by the ratio of the data
+sheet's peaks, bytes of elements double, launches and counts stay. No published GPU was measured in both precisions, so
+an interval widens by the error of the transfer between the two measured GPUs, in proportion to the change.
+"""
+
+from __future__ import annotations
+
+from math import log
+from pathlib import Path
+
+from predictor.base.errors import PublishedError
+from predictor.costs.device_sheets import sheet_named
+from predictor.costs.hardware import Gpu
+from predictor.costs.operator import Direction, Operator, Shape
+from predictor.costs.published import PublishedSystem
+from predictor.costs.regressors import Basis, DirectionRegressor, Regressor
+from predictor.costs.stand_ins import Call
+from predictor.costs.transfer import computes, measured_log_error, rounded, transferred
+from predictor.costs.transfer_errors import transfer_errors
+
+FP32_PER_16_BITS = 2.0  # bytes
+
+
+def peak_ratio(gpu: Gpu, precision: str, tf32: bool) -> float:
+    """Return the 16-bit matrix peak of a GPU over its peak in fp32, or in TF32.
+
+    Raises:
+        PublishedError: no data sheet of this GPU says the peak.
+    """
+    name = "tf32" if tf32 else "fp32"
+    peaks = {key: peak.value for key, peak in gpu.peak_tflop_per_s.items()}
+    sheet = sheet_named(gpu.name)
+    known = {**(sheet.peak_tflop_per_s if sheet is not None else {}), **peaks}
+    if name not in known:
+        raise PublishedError(f"{gpu.name} was measured in {precision} alone, and no data sheet says its {name} peak")
+    return known[precision] / known[name]
+
+
+def _byte_factor(operator: Operator) -> float:
+    """Return the bytes that an operator moves in fp32 over those that it moves in 16 bits."""
+    return FP32_PER_16_BITS if operator.byte_sizes == "by_element" else 1.0
+
+
+class Fp32System(PublishedSystem):
+    """A published system whose 16-bit regressors answer for fp32; ``precision`` names theirs."""
+
+    def __init__(self, folder: Path, precision: str, tf32: bool) -> None:
+        """Open a published folder in one of its 16-bit precisions.
+
+        Raises:
+            FileNotFoundError, PublishedError: as ``PublishedSystem``, or the GPU's peak is not known.
+        """
+        super().__init__(folder, precision)
+        self._flops = peak_ratio(self.hardware.gpu, precision, tf32)
+
+    def _operator(self, operator: Operator) -> dict[Direction, Regressor]:
+        measured = super()._operator(operator)
+        return {direction: self._in_fp32(regressor, operator) for direction, regressor in measured.items()}
+
+    def _call(self, operator: Operator, direction: Direction, shape: Shape) -> Call:
+        """Return a call whose donor operator is counted by the bytes of fp32.
+
+        ``StandIn.times`` is a ratio of bytes in 16 bits; elements of the one may double where bytes of the other are
+        the same in every precision.
+        """
+        call = super()._call(operator, direction, shape)
+        if not call.stands_in or computes(operator) or operator.byte_sizes == call.operator.byte_sizes:
+            return call
+        return call._replace(times=call.times * _byte_factor(operator) / _byte_factor(call.operator))
+
+    def _in_fp32(self, regressor: Regressor, operator: Operator) -> Regressor:
+        """Return a regressor with its terms scaled; unchanged where its bytes are the same in every precision."""
+        if not isinstance(regressor, DirectionRegressor):  # a copy from the host, by its bytes
+            return regressor
+        product = computes(operator)
+        scale = {
+            "count": 1.0,
+            "flops": self._flops if product else 1.0,
+            "bytes": _byte_factor(operator),
+        }
+        kinds = ("count", "flops", "bytes", *operator.extra_kinds)
+        model = regressor.model
+        physics = tuple(rounded(c * scale[kind]) for c, kind in zip(model.physics, kinds, strict=True))
+        if physics == tuple(map(rounded, model.physics)):
+            return regressor
+        kind = "flops" if product else "bytes"
+        share = max(1.0, abs(log(scale[kind])) / transfer_errors().distance[kind])
+        sms = int(self.hardware.gpu.num_multiprocessors.value)
+        basis = Basis(physics=model.physics, num_multiprocessors=sms)
+        error = share * measured_log_error(operator)
+        return DirectionRegressor(transferred(model, physics, error, basis), regressor.members, sms)

@@ -1,0 +1,117 @@
+"""Tasks of the embeddings on one rank: the input's way to its owners, lookup, exchange, and update of rows.
+
+The exchange is TorchRec's (distributed/dist_data.py): three all-to-alls for the keys, splits, lengths and values; then
+an all-to-all of pooled vectors of table- and column-wise tables, a reduce-scatter of the partial sums of row-wise ones.
+Gradients go back by an all-to-all and an all-gather. Lookups read fp32 rows and write pooled vectors in the precision
+of the exchange, as HugeCTR's and FBGEMM's kernels do.
+"""
+
+from __future__ import annotations
+
+from predictor.costs.streams import ADAM_BYTES
+from predictor.workloads.recommender.optimizer import Optimizer
+from predictor.workloads.recommender.plan import Sharding
+from predictor.workloads.recommender.run import RecommenderRun
+from predictor.workloads.recommender.traffic import Exchange, Lookups, RankTraffic
+from predictor.workloads.tasks import BACKWARD, FORWARD, Part, Task, collective_task, shaped_task
+
+FP32_BYTES, LENGTH_BYTES, SPLIT_BYTES = 4, 4, 8
+
+
+def _whole(value: float) -> int:
+    return max(1, round(value))
+
+
+def optimizer_task(name: str, optimizer: Optimizer, parameters: float, tensors: int, part: Part) -> Task:
+    """Return an optimizer's step over fp32 tensors, as Adam's measured step in proportion to the bytes.
+
+    Weights, gradients and states are read, weights and states written.
+    """
+    moved = FP32_BYTES * (3 + 2 * optimizer.kind.num_states)
+    task = shaped_task("optimizer_step", (_whole(parameters), max(1, tensors)), FORWARD, moved / ADAM_BYTES)
+    return task._replace(name="optimizer_step" if moved == ADAM_BYTES else name, part=part, launches=1)
+
+
+def lookup_tasks(traffic: RankTraffic) -> list[Task]:
+    """Return the lookups of one rank, a kernel per group of tables."""
+    return [
+        shaped_task(
+            "embedding_bag",
+            (_whole(group.bags), _whole(group.lookups), _whole(group.touched), group.width),
+            FORWARD,
+        )._replace(part=Part.EMBEDDING_LOOKUP)
+        for group in traffic.groups
+    ]
+
+
+def _update(group: Lookups) -> list[Task]:
+    """Return what a group's gradients run into.
+
+    Rows that the batch touched; or, where moments of all rows decay, gradients by row and then a step over all rows. A
+    data-parallel table's gradients are added up like the dense network's, and its step follows there.
+    """
+    optimizer = group.optimizer
+    if optimizer is None:
+        return []
+    dense = group.updates_all_rows or group.sharding is Sharding.DATA_PARALLEL
+    states = 0 if dense else optimizer.kind.num_states
+    shape = (_whole(group.lookups), _whole(group.touched), group.width, states)
+    tasks = [shaped_task("embedding_update", shape, FORWARD)._replace(part=Part.EMBEDDING_UPDATE)]
+    if group.updates_all_rows and group.sharding is not Sharding.DATA_PARALLEL:
+        name = "embedding_optimizer"
+        tasks.append(optimizer_task(name, optimizer, group.parameters, group.tables, Part.EMBEDDING_UPDATE))
+    return tasks
+
+
+def update_tasks(traffic: RankTraffic) -> list[Task]:
+    """Return the update of one rank's rows."""
+    return [task for group in traffic.groups for task in _update(group)]
+
+
+def replica_steps(traffic: RankTraffic) -> list[Task]:
+    """Return the optimizer's steps over data-parallel tables, which run behind the sum of their gradients."""
+    return [
+        optimizer_task("embedding_optimizer", group.optimizer, group.parameters, group.tables, Part.OPTIMIZER)
+        for group in traffic.groups
+        if group.sharding is Sharding.DATA_PARALLEL and group.optimizer is not None
+    ]
+
+
+def pooled_exchange(run: RecommenderRun, sent: Exchange, backward: bool) -> list[Task]:
+    """Return the exchange of pooled vectors, or of their gradients."""
+    group, width = run.group(), run.element_bytes
+    sums = "all_gather" if backward else "reduce_scatter"
+    tasks = collective_task("all_to_all", sent.pooled * width, group, Part.EMBEDDING_EXCHANGE)
+    return tasks + collective_task(sums, sent.partial * width, group, Part.EMBEDDING_EXCHANGE)
+
+
+def reordering(run: RecommenderRun, sent: Exchange, backward: bool) -> list[Task]:
+    """Return the copy between the order of ranks, as vectors travel, and that of slots."""
+    if run.num_gpus == 1 or not sent.pooled:
+        return []
+    return [shaped_task("tensor_copy", (_whole(sent.pooled),), BACKWARD if backward else FORWARD)]
+
+
+def input_bytes(run: RecommenderRun) -> float:
+    """Return the bytes of one rank's share of a batch: labels, dense features and keys."""
+    model = run.model
+    keys = sum(sum(layer.hotness) for layer in model.embeddings)
+    return run.batch_per_gpu * ((model.label_dim + model.dense_dim) * FP32_BYTES + keys * run.key_bytes)
+
+
+def copy_tasks(run: RecommenderRun) -> list[Task]:
+    """Return the copy of the input from the host."""
+    return [shaped_task("host_to_device", (_whole(input_bytes(run)),), FORWARD)._replace(part=Part.INPUT)]
+
+
+def key_tasks(run: RecommenderRun, sent: Exchange, traffic: RankTraffic) -> list[Task]:
+    """Return the way of the keys to the ranks that hold their rows; none where every rank has its own."""
+    if run.num_gpus == 1 or not sent.keys:
+        return []
+    group, features = run.group(), _whole(sent.features)
+    sent_keys = shaped_task("kjt_permute", (features, _whole(sent.keys)), FORWARD)._replace(part=Part.INPUT)
+    arrived = sent_keys._replace(shape=(features, _whole(traffic.keys)))
+    splits = collective_task("all_to_all", 2 * SPLIT_BYTES * run.num_gpus, group, Part.INPUT)
+    lengths = collective_task("all_to_all", LENGTH_BYTES * sent.lengths, group, Part.INPUT)
+    values = collective_task("all_to_all", run.key_bytes * sent.keys, group, Part.INPUT)
+    return [sent_keys, *splits, *lengths, *values, arrived]

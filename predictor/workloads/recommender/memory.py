@@ -1,0 +1,68 @@
+"""Bytes on one GPU: rows and their optimizer states, the dense replica, activations, and buffers of input and exchange.
+
+Every tensor of the dense network is kept from its forward to its backward pass; gradients of activations are written
+over them, as in HugeCTR, but for the largest layer's, which exist beside.
+"""
+
+from __future__ import annotations
+
+from predictor.workloads.recommender.embedding_tasks import input_bytes
+from predictor.workloads.recommender.layers import LossLayer
+from predictor.workloads.recommender.plan import Sharding
+from predictor.workloads.recommender.run import RecommenderRun
+from predictor.workloads.recommender.traffic import Exchange, Lookups, RankTraffic
+from predictor.workloads.step_tasks import BlockMemory, StageStates
+
+FP32_BYTES = 4
+BATCHES_READ = (
+    3  # the one that trains, the one whose keys travel, and the one that is copied (TorchRec, TrainPipelineSparseDist)
+)
+
+
+def _states(group: Lookups) -> int:
+    return 0 if group.optimizer is None else group.optimizer.kind.num_states
+
+
+def _row_gradients(group: Lookups) -> float:
+    """Return the weights that a group's gradients cover: all rows where all are updated, else touched ones."""
+    if group.updates_all_rows or group.sharding is Sharding.DATA_PARALLEL:
+        return group.parameters
+    return group.touched * group.width
+
+
+def embedding_bytes(traffic: RankTraffic) -> float:
+    """Return the bytes of a rank's rows, their optimizer states and their gradients."""
+    return FP32_BYTES * sum(group.parameters * (1 + _states(group)) + _row_gradients(group) for group in traffic.groups)
+
+
+def fullest(traffic: tuple[RankTraffic, ...]) -> RankTraffic:
+    """Return the rank with the most bytes of embeddings."""
+    return max(traffic, key=embedding_bytes)
+
+
+def states_of(run: RecommenderRun, traffic: RankTraffic, sent: Exchange) -> StageStates:
+    """Return what a rank holds throughout the step."""
+    dense = run.model.dense_parameters
+    dense_states = 0 if run.model.optimizer is None else run.model.optimizer.kind.num_states
+    copies = run.element_bytes if run.is_mixed else 0  # of the weights, for products
+    pooled = max(sent.pooled, traffic.pooled) + sent.partial * run.num_gpus
+    exchanged = 2 * pooled * run.element_bytes if run.num_gpus > 1 else 0.0  # sent and received
+    read = BATCHES_READ if run.overlap_input else 1
+    buffers = exchanged + read * (input_bytes(run) + traffic.lookups * run.key_bytes)
+    return StageStates(
+        weights=FP32_BYTES * traffic.parameters + (FP32_BYTES + copies) * dense,
+        gradients=FP32_BYTES * sum(map(_row_gradients, traffic.groups)) + run.element_bytes * dense,
+        optimizer=FP32_BYTES
+        * (sum(_states(group) * group.parameters for group in traffic.groups) + dense_states * dense),
+        buffers=buffers,
+    )
+
+
+def activations(run: RecommenderRun) -> BlockMemory:
+    """Return the tensors of one rank's share of a batch: all outputs, and the largest layer's gradients."""
+    model, samples = run.model, run.batch_per_gpu
+    layers = [layer for layer in model.layers if not isinstance(layer, LossLayer)]
+    sizes = {name: model.shapes[name].elements for layer in layers for name in layer.outputs}
+    sizes |= {embedding.output: model.shapes[embedding.output].elements for embedding in model.embeddings}
+    width = run.element_bytes * samples
+    return BlockMemory(kept=width * sum(sizes.values()), working=width * max(sizes.values(), default=0))

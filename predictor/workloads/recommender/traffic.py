@@ -1,0 +1,240 @@
+"""What each rank looks up, updates and sends: a sharding plan as numbers of keys, rows and bytes.
+
+Keys of one slot follow the run's distribution, the most frequent first. The rows of a row-wise table lie on rank
+key mod ranks, as HugeCTR distributes them; keys of the slots of one table follow each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from predictor.workloads.recommender.embedding import EmbeddingLayer, Table
+from predictor.workloads.recommender.optimizer import Optimizer, UpdateType
+from predictor.workloads.recommender.plan import ShardedTable, Sharding
+from predictor.workloads.recommender.run import RecommenderRun
+
+FP32_BYTES = 4
+LOCAL = (Sharding.DATA_PARALLEL,)
+
+
+class SlotKeys(NamedTuple):
+    """The keys of one slot: lookups per sample, the number of keys, and the first key's number in its table."""
+
+    hotness: float
+    rows: float
+    first: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lookups:
+    """What one rank does per step in its tables of one width that are sharded alike.
+
+    Attributes:
+        width: columns of a row on this rank.
+        bags: pooled vectors.
+        lookups: keys.
+        touched: distinct rows of them.
+        rows: that the rank holds.
+        tables: number of them.
+    """
+
+    sharding: Sharding
+    width: int
+    optimizer: Optimizer | None
+    bags: float
+    lookups: float
+    touched: float
+    rows: float
+    tables: int
+
+    @property
+    def updates_all_rows(self) -> bool:
+        """Return whether a step updates rows that no key named, as moments decay there too."""
+        return self.optimizer is not None and self.optimizer.update is UpdateType.GLOBAL and self._num_states > 0
+
+    @property
+    def _num_states(self) -> int:
+        return 0 if self.optimizer is None else self.optimizer.kind.num_states
+
+    @property
+    def parameters(self) -> float:
+        """Return the weights that the rank holds."""
+        return self.rows * self.width
+
+    @property
+    def moved_bytes(self) -> float:
+        """Return the bytes of rows, pooled vectors and optimizer states that a step reads and writes, at least."""
+        updated = self.rows if self.updates_all_rows else self.touched
+        values = 2 * self.bags + 2 * self.lookups + 2 * (1 + self._num_states) * updated
+        return values * self.width * FP32_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class RankTraffic:
+    """One rank's share of a step.
+
+    Attributes:
+        pooled: elements of pooled vectors that it computes for all samples, of table- and column-wise tables.
+        keys: that reach it, other ranks' and its own, of tables that are not data-parallel.
+    """
+
+    rank: int
+    groups: tuple[Lookups, ...]
+    pooled: float
+    keys: float
+
+    @property
+    def lookups(self) -> float:
+        """Return the keys that it looks up."""
+        return sum(group.lookups for group in self.groups)
+
+    @property
+    def parameters(self) -> float:
+        """Return the embedding weights that it holds."""
+        return sum(group.parameters for group in self.groups)
+
+    @property
+    def moved_bytes(self) -> float:
+        """Return the bytes that lookups and updates move."""
+        return sum(group.moved_bytes for group in self.groups)
+
+
+def layer_of(run: RecommenderRun, table: Table) -> EmbeddingLayer:
+    """Return the layer of a table."""
+    return next(layer for layer in run.model.embeddings if layer.name == table.layer)
+
+
+def optimizer_of(run: RecommenderRun, table: Table) -> Optimizer | None:
+    """Return what updates a table's rows."""
+    return layer_of(run, table).optimizer or run.model.optimizer
+
+
+def slot_keys(run: RecommenderRun, table: Table) -> Iterator[SlotKeys]:
+    """Yield the keys of each of a table's slots; where their numbers are not known, slots share the rows evenly."""
+    sizes, first = layer_of(run, table).slot_rows, 0.0
+    for slot, hotness in zip(table.slots, table.hotness, strict=True):
+        rows = float(sizes[slot]) if sizes else table.rows / len(table.slots)
+        yield SlotKeys(hotness, rows, int(first))
+        first += rows
+
+
+def row_wise_share(run: RecommenderRun, keys: SlotKeys, rank: int) -> float:
+    """Return the share of a slot's lookups that reach one rank of a row-wise table."""
+    ranks, skew = run.num_gpus, run.keys
+    order = (rank - keys.first) % ranks  # the most frequent of the slot's keys that lies there
+    head = skew.hit_share(min(ranks, keys.rows), keys.rows)
+    own = skew.hit_share(order + 1, keys.rows) - skew.hit_share(order, keys.rows)
+    return own + (1.0 - head) / ranks
+
+
+def _on_rank(run: RecommenderRun, sharded: ShardedTable, rank: int) -> Lookups:
+    """Return what a rank that holds a part of a table does in it."""
+    table, samples = sharded.table, float(run.batch_size)
+    width, rows, share = table.width, float(table.rows), 1.0
+    lookups = touched = 0.0
+    if sharded.sharding is Sharding.COLUMN_WISE:
+        width //= len(sharded.ranks)
+    elif sharded.sharding is Sharding.DATA_PARALLEL:
+        samples /= run.num_gpus
+    elif sharded.sharding is Sharding.ROW_WISE:
+        share = 1.0 / run.num_gpus
+        rows *= share
+    for keys in slot_keys(run, table):
+        drawn = samples * keys.hotness
+        here = row_wise_share(run, keys, rank) if sharded.sharding is Sharding.ROW_WISE else 1.0
+        lookups += drawn * here
+        touched += min(run.keys.distinct(drawn, keys.rows) * share, drawn * here)
+    bags = samples * len(table.slots)
+    return Lookups(sharded.sharding, width, optimizer_of(run, table), bags, lookups, touched, rows, 1)
+
+
+def _merged(groups: list[Lookups]) -> tuple[Lookups, ...]:
+    """Return groups with those of one width, sharding and optimizer as one: one kernel looks all of them up."""
+    merged: dict[tuple[Sharding, int, Optimizer | None], Lookups] = {}
+    for group in groups:
+        key = group.sharding, group.width, group.optimizer
+        other = merged.get(key)
+        merged[key] = (
+            group
+            if other is None
+            else Lookups(
+                *key,
+                other.bags + group.bags,
+                other.lookups + group.lookups,
+                other.touched + group.touched,
+                other.rows + group.rows,
+                other.tables + group.tables,
+            )
+        )
+    return tuple(merged.values())
+
+
+def rank_traffic(run: RecommenderRun, rank: int) -> RankTraffic:
+    """Return what one rank does in its embedding tables."""
+    groups, pooled, keys = [], 0.0, 0.0
+    for sharded in run.plan.tables:
+        if rank not in sharded.ranks:
+            continue
+        part = _on_rank(run, sharded, rank)
+        groups.append(part)
+        if sharded.sharding in (Sharding.TABLE_WISE, Sharding.COLUMN_WISE):
+            pooled += part.bags * part.width
+        if sharded.sharding not in LOCAL:
+            keys += part.lookups
+    return RankTraffic(rank, _merged(groups), pooled, keys)
+
+
+def all_traffic(run: RecommenderRun) -> tuple[RankTraffic, ...]:
+    """Return what every rank does in its embedding tables."""
+    return tuple(rank_traffic(run, rank) for rank in range(run.num_gpus))
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """What ranks send each other for the embeddings of one step, by the rank that sends or receives most.
+
+    Attributes:
+        pooled: elements of an all-to-all of pooled vectors; the same of their gradients.
+        partial: elements that each rank keeps of a reduce-scatter of partial sums; gathered backward.
+        keys, lengths: of the input's all-to-alls.
+        features: slots whose lengths are sent.
+        replicated: weights of data-parallel tables, whose gradients all ranks sum.
+    """
+
+    pooled: float
+    partial: float
+    keys: float
+    lengths: float
+    features: int
+    replicated: float
+
+
+def exchange(run: RecommenderRun, traffic: tuple[RankTraffic, ...]) -> Exchange:
+    """Return what ranks send each other for the embeddings of one step."""
+    local = run.batch_size / run.num_gpus
+    arriving = partial = keys = lengths = replicated = 0.0
+    features = 0
+    for sharded in run.plan.tables:
+        table, slots = sharded.table, len(sharded.table.slots)
+        if sharded.sharding is Sharding.DATA_PARALLEL:
+            replicated += table.parameters
+            continue
+        copies = len(sharded.ranks) if sharded.sharding is Sharding.COLUMN_WISE else 1
+        buckets = run.num_gpus if sharded.sharding is Sharding.ROW_WISE else copies
+        features += slots * buckets
+        keys += local * table.lookups_per_sample * copies
+        lengths += local * slots * buckets
+        if sharded.sharding is Sharding.ROW_WISE:
+            partial += local * slots * table.width
+        else:
+            arriving += local * slots * table.width
+    return Exchange(
+        pooled=max(arriving, *(rank.pooled for rank in traffic)) if arriving else 0.0,
+        partial=partial,
+        keys=max(keys, *(rank.keys for rank in traffic)) if keys else 0.0,
+        lengths=lengths,
+        features=features,
+        replicated=replicated,
+    )
