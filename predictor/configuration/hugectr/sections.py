@@ -253,6 +253,9 @@ class PredictionClause(Clause):
     )
     precision: Literal["fp32", "fp16", "bf16"] | None = None
     key_exponent: float = Field(default=0.0, ge=0, description="of the power law of keys; 0: uniform")
+    keys_follow: bool = Field(
+        default=False, description="a sample's further keys of a slot follow from its first, as in MLPerf's data"
+    )
     hotness: dict[str, tuple[float, ...]] = Field(
         default_factory=dict, description="keys per sample and slot, by sparse input; a single one stands for all slots"
     )
@@ -260,5 +263,8 @@ class PredictionClause(Clause):
     overlap_input: bool = True
     overlap_embeddings: bool = True
     overlap_gradients: bool = True
+    engine: Literal["hugectr", "torchrec"] | None = Field(
+        default=None, description="what trains: HugeCTR itself, or this project's trainer, as always on a CPU"
+    )
     use_cuda_graph: bool = Field(default=True, description="as the argument of solver_parser_helper")
     price_per_gpu_hour: float | None = Field(default=None, ge=0)
