@@ -87,9 +87,9 @@ def test_a_rank_that_ends_closes_the_session_in_one_line() -> None:
     ranks = ChildRanks(2)
     first, second = ranks.pids
     os.kill(second, signal.SIGKILL)
+    wait_until_gone([second])
     with pytest.raises(RankError, match="rank 1 ended with status -9") as raised:
-        for _ in range(100):
-            ranks.call("train")
+        ranks.call("close")
     assert "\n" not in str(raised.value)
     wait_until_gone([first])
     with pytest.raises(RankError, match="the session is closed"):

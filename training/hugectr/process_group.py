@@ -11,6 +11,7 @@ import torch
 from torch import distributed
 
 from hugectr.exceptions import HugeCtrError
+from hugectr.quiet import hush_libraries
 from hugectr.rank_engine import Rank
 from hugectr.solver import SolverParser
 
@@ -81,6 +82,7 @@ def join(solver: SolverParser, index: int, store: distributed.Store | None) -> R
         index: of this rank.
         store: where ranks meet; None: as a launcher's variables say.
     """
+    hush_libraries()
     device = device_of(solver, index)
     if device.type == "cuda":
         torch.cuda.set_device(device)
