@@ -11,15 +11,22 @@ if TYPE_CHECKING:
 
     from predictor.interface.comparison import compare
     from predictor.interface.prediction import predict
+    from predictor.interface.recommender import predict_recommender
     from predictor.interface.search import search
     from predictor.interface.system import load_system
 else:
     ModuleType = type(sys)
 
-__all__ = ["__version__", "compare", "load_system", "predict", "search"]
+__all__ = ["__version__", "compare", "load_system", "predict", "predict_recommender", "search"]
 __version__ = "0.1.0"  # the same as in pyproject.toml; a test compares them
 
-_MODULES = {"compare": "comparison", "load_system": "system", "predict": "prediction", "search": "search"}
+_MODULES = {
+    "compare": "comparison",
+    "load_system": "system",
+    "predict": "prediction",
+    "predict_recommender": "recommender",
+    "search": "search",
+}
 
 
 class _Package(ModuleType):

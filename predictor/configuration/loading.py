@@ -261,11 +261,13 @@ def read_config(path: str | Path) -> tuple[dict[str, Any], Path]:
         raise ConfigError(f"config_path is {path!r}; expected the path of a configuration file")
     path = Path(path)
     if path.suffix in OTHER_TOOLS and path.is_file():
-        from predictor.configuration.readers import TRAINERS, detect
+        from predictor.configuration.readers import HUGECTR, TRAINERS, detect
 
         tool = detect(path)
         if tool in TRAINERS:
             return read_mapping(path), path.resolve().parent
+        if tool == HUGECTR:
+            raise ConfigError(f"{path} is a {tool}, of a recommender; predict takes it, with --system, and search")
         raise ConfigError(
             f"{path} is a {tool}; a configuration takes from it with from: {path.name}, beside its own "
             "system and whatever the file does not say"

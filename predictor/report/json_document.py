@@ -26,7 +26,7 @@ SLOW, WORTH_A_NOTE = 0.5, 0.02
 LARGE_MESSAGE = 1e9
 
 
-def _named(answer: Answer) -> str:
+def named(answer: Answer) -> str:
     """Return the operator with its direction, or the collective."""
     if answer.operator in COLLECTIVES:
         return answer.operator
@@ -42,7 +42,7 @@ def notes(prediction: Prediction, loaded: Loaded, answered: list[Answer]) -> lis
         widest = max(answered, key=lambda answer: answer.width_us)
         said.append(
             f"The 90 % interval is wide, its ends a factor of {step.high_us / step.low_us:.2g} apart: "
-            f"{_named(widest)} contributes most to its width."
+            f"{named(widest)} contributes most to its width."
         )
     said += _hardware_notes(prediction, system, answered)
     published = published_runs_note(run, system)
@@ -155,7 +155,8 @@ def _speed(prediction: Prediction) -> dict[str, Any]:
     }
 
 
-def _answer(answer: Answer, step_us: float) -> dict[str, Any]:
+def answer_entry(answer: Answer, step_us: float) -> dict[str, Any]:
+    """Return an operator's or a collective's contribution to a step."""
     outside = None if answer.outside is None else {"dimension": answer.outside, "factor": answer.factor}
     return {
         "operator": answer.operator.removesuffix(BY_BYTES),
@@ -212,7 +213,7 @@ def to_json(prediction: Prediction, loaded: Loaded) -> dict[str, Any]:
         "bubble_fraction": bubble_us / step.us,
         "stages": stages,
         "sources": count_by_source(answered),
-        "answers": [_answer(answer, step.us) for answer in answered],
+        "answers": [answer_entry(answer, step.us) for answer in answered],
         "run": _run(prediction),
         "budget": asdict(prediction_bill(prediction, loaded)),
         "system": {

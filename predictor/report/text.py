@@ -69,7 +69,7 @@ def _runs(values: tuple[int, ...]) -> str:
     return ", ".join(f"{count} × {value}" if count > 2 else ", ".join([str(value)] * count) for value, count in groups)
 
 
-def _short_path(path: Path) -> str:
+def short_path(path: Path) -> str:
     """Return a path relative to the current folder where it lies inside it."""
     here = Path.cwd()
     return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
@@ -163,7 +163,7 @@ def header_rows(prediction: Prediction, loaded: Loaded) -> dict[str, str]:
             f"{layout.data_parallel_size}; {run.precision}, recompute {run.recompute}, "
             f"{SCHEDULES[run.schedule].label}, ZeRO-{run.zero_stage}"
         ),
-        "System": f"{system.name}, {system.gpu}; card: {_short_path(system.folder / CARD)}",
+        "System": f"{system.name}, {system.gpu}; card: {short_path(system.folder / CARD)}",
         "Speed": (
             f"{prediction.tokens_per_second:,.0f} tokens/s, "
             f"{prediction.model_flops_per_second / 1e12:.1f} model TFLOP/s per GPU, MFU {prediction.mfu:.1%}"
@@ -223,9 +223,8 @@ def _block(
     return _columns(labels, columns, ([SHARE_WIDTH] if share else []) + [widest[i] for i in block])
 
 
-def _foundations(prediction: Prediction, answered: list[Answer]) -> list[str]:
+def foundations(step_us: float, answered: list[Answer]) -> list[str]:
     """Return the answers that are not interpolated, and how far outside the measured range they lie."""
-    step_us = prediction.step.us
     weak = [answer for answer in answered if answer.source > Source.INTERPOLATED]
     if not weak:
         return ["Every answer lies inside the measured range."]
@@ -276,7 +275,7 @@ def render(prediction: Prediction, loaded: Loaded, width: int = 100) -> str:
         )
     if prediction.run.layout.data_parallel_size > 1:
         below.append(_data_parallel(critical, critical.step_us))
-    below += ["", *_foundations(prediction, answered)]
+    below += ["", *foundations(prediction.step.us, answered)]
     below += [f"Note: {note}" for note in notes(prediction, loaded, answered)]
     table = ["", "Where the step goes", *_table(prediction, parts, width)]
     first, *others = (f"{name.ljust(len(TITLE))}{text}" for name, text in header_rows(prediction, loaded).items())

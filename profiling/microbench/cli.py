@@ -24,7 +24,7 @@ from microbench.profile import DeviceLostError, Job, profile
 from microbench.report.cli import register as register_report
 from microbench.steps.cli import register as register_steps
 from microbench.survey.cli import register as register_survey
-from microbench.sweep import read_sweep, sweep_names
+from microbench.sweep import Sweep, measured_by, read_sweep, sweep_names
 from microbench.table import read_tables
 from microbench.traced.cli import register as register_traced
 from predictor.base.command_line import Parser, progress
@@ -46,15 +46,15 @@ def _check_operators(names: Sequence[str]) -> None:
             raise MeasureError(f"{name} is not an operator.{nearest(name, known)} Known: {', '.join(known)}")
 
 
-def _in_precision(names: Sequence[str], precision: str) -> list[str]:
-    """Return the requested operators; "all" names those that exist in the precision.
+def _in_precision(names: Sequence[str], precision: str, sweep: Sweep) -> list[str]:
+    """Return the requested operators; "all" names those of the sweep that exist in the precision.
 
     Raises:
         MeasureError: a requested operator does not exist in it.
     """
     existing = [name for name in kernel_names() if precision in catalogue()[name].precisions]
     if list(names) == ["all"]:
-        return existing
+        return [name for name in existing if name in measured_by(sweep)]
     missing = ", ".join(name for name in names if name not in existing)
     if missing:
         raise MeasureError(f"{missing}: nothing to measure in {precision}, in which there are {', '.join(existing)}")
@@ -83,7 +83,7 @@ def _operator(arguments: argparse.Namespace) -> int:
     job = Job(
         arguments.out, device, arguments.precision or device.precisions[0], sweep, shard, deadline, arguments.threads
     )
-    names = _in_precision(arguments.names, job.precision)
+    names = _in_precision(arguments.names, job.precision, sweep)
     progress(f"measuring {len(names)} operators on {device.name} in {job.precision}, shard {arguments.shard}")
     outcomes = profile(job, names, progress)
     for outcome in outcomes:

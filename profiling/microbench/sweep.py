@@ -18,6 +18,7 @@ from pydantic import Field, model_validator
 
 from microbench.errors import MeasureError
 from microbench.provenance import Closed
+from microbench.recommender_shapes import DENSE_FEATURES, RECOMMENDER_SHAPES, RecommenderCall
 from microbench.timing import Policy
 from predictor.base.errors import nearest
 from predictor.base.read_yaml import read_valid
@@ -34,6 +35,8 @@ CORNER_SHARE = 3
 HALTON_BASES = (2, 3, 5, 7, 11, 13, 17)
 ROUND_TO = 64
 SEED = 20240611
+# Shares of a recommender's layers: of round widths, after the dense features, and before the loss.
+ROUNDED, FIRST_LAYERS, LAST_LAYERS = 0.75, 0.1, 0.1
 Choice = TypeVar("Choice")
 
 
@@ -77,15 +80,32 @@ class Models(Closed):
     tensors: Range = Field(description="how many tensors that list has")
 
 
+class Recommenders(Closed):
+    """Ranges of the recommenders whose operators are measured, of what one rank computes."""
+
+    batch_size: Range
+    slots: Range = Field(description="categorical features of a sample")
+    hotness: tuple[Annotated[int, Field(ge=1)], ...] = Field(description="lookups of each sample and slot")
+    table_rows: Range = Field(description="keys of each slot")
+    key_exponent: tuple[Annotated[float, Field(ge=0)], ...] = Field(description="of the keys' power law; 0: uniform")
+    embedding_width: tuple[Annotated[int, Field(ge=1)], ...]
+    layer_width: Range = Field(description="inputs and outputs of a fully connected layer")
+    states: tuple[Annotated[int, Field(ge=0, le=2)], ...] = Field(
+        default=(0, 1, 2), description="that the optimizer of the tables keeps per weight"
+    )
+
+
 class Sweep(Closed):
     """One file of ``profiling/sweeps``."""
 
     description: str
+    operators: tuple[str, ...] = Field(default=(), description="that « all » names; none: every operator")
     shapes_per_operator: int = Field(gt=0, le=100_000)
     shapes_per_linear: int = Field(gt=0, le=100_000, description="linear layers share one regressor")
     largest_call_gflop: float = Field(gt=0, description="shapes with more FLOPs in their larger direction are left out")
     largest_call_mb: float = Field(gt=0, description="the same for bytes, 1 MB = 10⁶ B; not of lists of parameters")
     models: Models
+    recommenders: Recommenders | None = Field(default=None, description="none: their operators are not measured")
     timing: Policy
 
     @model_validator(mode="after")
@@ -122,6 +142,15 @@ def read_sweep(name: str) -> Sweep:
             f"{name} is not a sweep.{nearest(name, known)} There are {', '.join(known)}, or give a .yaml file"
         )
     return read_valid(path, Sweep, MeasureError)
+
+
+def measured_by(sweep: Sweep) -> list[str]:
+    """Return the operators that a sweep measures where all are asked for."""
+    return [
+        name
+        for name in catalogue()
+        if name in (sweep.operators or catalogue()) and (sweep.recommenders or name not in RECOMMENDER_SHAPES)
+    ]
 
 
 def _halton(index: int, base: int) -> float:
@@ -165,6 +194,25 @@ def _layer_call(models: Models, index: int, random: Random) -> LayerCall:
     )
 
 
+def _recommender_call(ranges: Recommenders, index: int, random: Random) -> RecommenderCall:
+    """Return one recommender: ranges from the Halton sequence, choices at random."""
+    at = [_halton(index, base) for base in HALTON_BASES]
+    widths = [ranges.layer_width.at(share, ROUND_TO if random.random() < ROUNDED else 1) for share in at[3:5]]
+    fan_in = DENSE_FEATURES if random.random() < FIRST_LAYERS else widths[0]
+    return RecommenderCall(
+        batch_size=ranges.batch_size.at(at[0], ROUND_TO),
+        slots=ranges.slots.at(at[1]),
+        hotness=_pick(ranges.hotness, random.random()),
+        table_rows=ranges.table_rows.at(at[2]),
+        key_exponent=_pick(ranges.key_exponent, random.random()),
+        width=_pick(ranges.embedding_width, at[5]),
+        fan_in=fan_in,
+        fan_out=1 if random.random() < LAST_LAYERS else widths[1],
+        states=_pick(ranges.states, at[6]),
+        key_bytes=_pick((4, 8), random.random()),
+    )
+
+
 def _without_layer(operator: Operator, models: Models, index: int) -> Shape:
     """Return a shape of an operator that no layer calls, from the names of its dimensions."""
     ranges = {"parameters": models.parameters, "tensors": models.tensors, "elements": models.parameters}
@@ -179,6 +227,10 @@ def _without_layer(operator: Operator, models: Models, index: int) -> Shape:
 def _candidates(operator: Operator, sweep: Sweep) -> Iterator[Shape]:
     random = Random(SEED)
     for index in range(1, CANDIDATES + 1):
+        if operator.name in RECOMMENDER_SHAPES:
+            assert sweep.recommenders is not None
+            yield RECOMMENDER_SHAPES[operator.name](_recommender_call(sweep.recommenders, index, random))
+            continue
         if operator.name not in LAYER_SHAPES:
             yield _without_layer(operator, sweep.models, index)
             continue
@@ -224,9 +276,11 @@ def shapes_of(name: str, sweep: Sweep, precision: str) -> list[Shape]:
     """Return an operator's shapes in the order in which they are measured: shuffled, so that drift is no trend in size.
 
     Raises:
-        MeasureError: no candidate is small enough for the sweep's limits.
+        MeasureError: no candidate is small enough for the sweep's limits, or it has no recommenders.
     """
     operator = catalogue()[name]
+    if name in RECOMMENDER_SHAPES and sweep.recommenders is None:
+        raise MeasureError(f"{name}: the sweep has no section recommenders, whose operator it is; see standard.yaml")
     pool = list(dict.fromkeys(s for s in _candidates(operator, sweep) if _fits(operator, s, sweep, precision)))
     if not pool:
         raise MeasureError(f"{name}: no shape of the sweep is below largest_call_gflop and largest_call_mb")

@@ -21,8 +21,8 @@ def test_every_operator_has_a_kernel_and_every_kernel_an_operator() -> None:
     )
 
 
-def test_three_sweeps_come_with_the_project() -> None:
-    assert sweep_names() == ["full", "smoke", "standard"]
+def test_four_sweeps_come_with_the_project() -> None:
+    assert sweep_names() == ["full", "recommender", "smoke", "standard"]
 
 
 @pytest.mark.parametrize("name", kernel_names())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -33,13 +33,18 @@ class _Plan(BaseModel):
     tables: tuple[_Entry, ...]
 
 
-def plan_text(plan: ShardingPlan) -> str:
-    """Return a plan as JSON."""
+def plan_entries(plan: ShardingPlan) -> dict[str, Any]:
+    """Return a plan as plain lists, dictionaries, strings and numbers, as ``read_plan`` reads it."""
     tables = [
         {"table": sharded.table.name, "sharding": str(sharded.sharding), "ranks": list(sharded.ranks)}
         for sharded in plan.tables
     ]
-    return json.dumps({"format": FORMAT, "num_ranks": plan.num_ranks, "tables": tables}, indent=2) + "\n"
+    return {"format": FORMAT, "num_ranks": plan.num_ranks, "tables": tables}
+
+
+def plan_text(plan: ShardingPlan) -> str:
+    """Return a plan as JSON."""
+    return json.dumps(plan_entries(plan), indent=2) + "\n"
 
 
 def write_plan(plan: ShardingPlan, path: Path) -> None:

@@ -25,6 +25,7 @@ from predictor.configuration.hugectr.sections import (
     SgdHyperparameters,
     Solver,
 )
+from predictor.configuration.hugectr.telling import is_hugectr
 from predictor.workloads.recommender.embedding import Combiner, EmbeddingKind, EmbeddingLayer
 from predictor.workloads.recommender.layers import DenseLayer
 from predictor.workloads.recommender.model import Recommender
@@ -33,6 +34,8 @@ from predictor.workloads.recommender.optimizer import Optimizer, OptimizerKind, 
 CLAUSES = ("solver", "optimizer", "layers", "inference", "prediction")
 SPARSE_TYPES = {EmbeddingKind.DISTRIBUTED: "DistributedSlot"}
 Model = TypeVar("Model", bound=BaseModel)
+
+__all__ = ["HugeCtrConfig", "is_hugectr", "optimizer_of", "parse_hugectr", "read_hugectr"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +54,6 @@ class HugeCtrConfig:
     inference: InferenceClause | None
     prediction: PredictionClause
     content: dict[str, Any]
-
-
-def is_hugectr(content: Mapping[str, Any]) -> bool:
-    """Return whether a file is a HugeCTR configuration, told by its layers."""
-    layers = content.get("layers")
-    return isinstance(layers, list) and any(
-        isinstance(layer, Mapping) and layer.get("type") == "Data" for layer in layers
-    )
 
 
 def _clause(model: type[Model], where: str, content: Any) -> Model:

@@ -145,6 +145,13 @@ class InferenceClause(Clause):
     max_batchsize: int = Field(default=1024, gt=0, description="samples of the largest request")
     dense_model_file: str
     sparse_model_file: tuple[str, ...]
+    hit_rate_threshold: float = Field(
+        default=1.0, ge=0, le=1, description="a request below this hit rate puts the rows that it missed into the cache"
+    )
+    input_key_type: Literal["I32", "I64"] | None = Field(default=None, description="as i64_input_key says, where given")
+    mixed_precision: bool = Field(default=False, description="the dense network in fp16")
+    algorithm_search: bool = Field(default=True, description="of cuBLAS; the engine here searches by itself")
+    cuda_graph: bool = Field(default=True, description="requests have many sizes here, so none is captured")
 
     @field_validator("sparse_model_file", mode="before")
     @classmethod
@@ -246,6 +253,9 @@ class PredictionClause(Clause):
     )
     precision: Literal["fp32", "fp16", "bf16"] | None = None
     key_exponent: float = Field(default=0.0, ge=0, description="of the power law of keys; 0: uniform")
+    keys_follow: bool = Field(
+        default=False, description="a sample's further keys of a slot follow from its first, as in MLPerf's data"
+    )
     hotness: dict[str, tuple[float, ...]] = Field(
         default_factory=dict, description="keys per sample and slot, by sparse input; a single one stands for all slots"
     )
@@ -253,5 +263,8 @@ class PredictionClause(Clause):
     overlap_input: bool = True
     overlap_embeddings: bool = True
     overlap_gradients: bool = True
+    engine: Literal["hugectr", "torchrec"] | None = Field(
+        default=None, description="what trains: HugeCTR itself, or this project's trainer, as always on a CPU"
+    )
     use_cuda_graph: bool = Field(default=True, description="as the argument of solver_parser_helper")
     price_per_gpu_hour: float | None = Field(default=None, ge=0)

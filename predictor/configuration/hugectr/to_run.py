@@ -16,7 +16,7 @@ from predictor.costs.published import PublishedSystem, measured_precisions
 from predictor.costs.work import STEP_PRECISIONS
 from predictor.workloads.recommender.keys import KeyDistribution
 from predictor.workloads.recommender.plan import default_plan
-from predictor.workloads.recommender.run import RecommenderRun
+from predictor.workloads.recommender.run import Engine, RecommenderRun
 
 HUGECTR_PLAN = "default"
 KEY_BYTES = {"I32": 4, "I64": 8}
@@ -130,6 +130,16 @@ def _gpus_per_node(config: HugeCtrConfig, options: Options, num_gpus: int, syste
     return min(most, max(len(node) for node in solver.gpu))
 
 
+def _engine(config: HugeCtrConfig, system: PublishedSystem) -> Engine:
+    """Return what trains: as the clause says, else HugeCTR, or on a CPU, where it does not run, our trainer."""
+    on_cpu = system.hardware.links.engine == "processor"
+    usual = Engine.TORCHREC if on_cpu else Engine.HUGECTR
+    engine = Engine(config.prediction.engine or usual)
+    if engine is Engine.HUGECTR and on_cpu:
+        raise ConfigError(f"prediction.engine is hugectr, which needs GPUs; {system.name} has none. Try torchrec")
+    return engine
+
+
 def _precision(config: HugeCtrConfig, options: Options) -> str:
     mixed = config.solver is not None and config.solver.mixed_precision is not None
     precision = options.precision or config.prediction.precision or ("fp16" if mixed else "fp32")
@@ -177,7 +187,7 @@ def to_run(config: HugeCtrConfig, options: Options = NO_OPTIONS, base: Path | No
         plan = default_plan(config.model.embeddings, num_gpus)
     else:
         plan = read_plan(Path(name) if options.plan is not None else base / name, config.model.embeddings, num_gpus)
-    hides = system.hardware.links.engine != "processor"
+    engine, hides = _engine(config, system), system.hardware.links.engine != "processor"
     run = RecommenderRun(
         model=config.model,
         plan=plan,
@@ -186,12 +196,13 @@ def to_run(config: HugeCtrConfig, options: Options = NO_OPTIONS, base: Path | No
         gpus_per_node=_gpus_per_node(config, options, num_gpus, system),
         precision=precision,
         tf32=tf32,
-        keys=KeyDistribution(exponent),
+        keys=KeyDistribution(exponent, clause.keys_follow),
         key_bytes=KEY_BYTES[solver.input_key_type if solver is not None else "I32"],
         overlap_input=hides and clause.overlap_input,
         overlap_embeddings=hides and clause.overlap_embeddings,
         overlap_gradients=hides and clause.overlap_gradients,
-        cuda_graphs=clause.use_cuda_graph,
+        engine=engine,
+        cuda_graphs=engine is Engine.HUGECTR and clause.use_cuda_graph,
     )
     return LoadedRecommender(run, system, _assumptions(config, run, system, name), clause.price_per_gpu_hour)
 
@@ -201,6 +212,8 @@ def _assumptions(config: HugeCtrConfig, run: RecommenderRun, system: PublishedSy
     clause, exponent = config.prediction, run.keys.exponent
     keys = "uniform" if exponent == 0 else f"by a power law of exponent {exponent:g}"
     said = [f"Keys are drawn {keys} from every slot's rows."]
+    if run.keys.follow:
+        said.append("A sample's further keys of a slot follow from its first.")
     unsaid = [layer.input for layer in run.model.embeddings if layer.input not in clause.hotness]
     if unsaid:
         said.append(f"Every slot of {', '.join(dict.fromkeys(unsaid))} has one key per sample.")

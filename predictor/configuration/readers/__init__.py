@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 import tomllib
 from pathlib import Path
+from typing import Any
 
 from predictor.base.errors import ConfigError
+from predictor.configuration.hugectr.telling import is_hugectr
 from predictor.configuration.readers import deepspeed, experiment, hugging_face, llm_trainer, megatron, torchtitan
 from predictor.configuration.readers.megatron_options import TELLING
 from predictor.configuration.readers.result import Read
 from predictor.configuration.telling import is_experiment, is_llm_trainer
 
-__all__ = ["FORMATS", "TRAINERS", "Read", "detect", "read_any"]
+__all__ = ["FORMATS", "HUGECTR", "TRAINERS", "Read", "detect", "read_any"]
 
 TRAINERS = (experiment.FORMAT, llm_trainer.FORMAT)  # whose files are predicted as they are
-FORMATS = (hugging_face.FORMAT, megatron.FORMAT, deepspeed.FORMAT, torchtitan.FORMAT, *TRAINERS)
+HUGECTR = "HugeCTR configuration"  # of a recommender; predicted as it is, and by no ``from``
+FORMATS = (hugging_face.FORMAT, megatron.FORMAT, deepspeed.FORMAT, torchtitan.FORMAT, *TRAINERS, HUGECTR)
 # Top-level keys, of which every such file has at least one.
 DEEPSPEED_KEYS = frozenset({*deepspeed.BATCH, "zero_optimization", "fp16", "bf16", "zero_allow_untested_optimizer"})
 TORCHTITAN_SECTIONS = frozenset({"job", "model", "training", "parallelism", "activation_checkpoint"})
@@ -43,6 +46,19 @@ def _text(path: Path) -> str:
         raise ConfigError(f"{path} is no text; expected one of {', '.join(FORMATS)}") from None
 
 
+def _of_json(content: dict[str, Any]) -> str | None:
+    """Return the format of a JSON object; None where no format has its keys."""
+    if is_hugectr(content):
+        return HUGECTR
+    if is_experiment(content):
+        return experiment.FORMAT
+    if is_llm_trainer(content):
+        return llm_trainer.FORMAT
+    if "model_type" in content or "architectures" in content:
+        return hugging_face.FORMAT
+    return deepspeed.FORMAT if DEEPSPEED_KEYS & content.keys() else None
+
+
 def detect(path: Path) -> str:
     """Return the format of a file, told by its content.
 
@@ -55,15 +71,9 @@ def detect(path: Path) -> str:
         content = json.loads(text)
     except (ValueError, RecursionError):
         content = None
-    if isinstance(content, dict):
-        if is_experiment(content):
-            return experiment.FORMAT
-        if is_llm_trainer(content):
-            return llm_trainer.FORMAT
-        if "model_type" in content or "architectures" in content:
-            return hugging_face.FORMAT
-        if DEEPSPEED_KEYS & content.keys():
-            return deepspeed.FORMAT
+    told = _of_json(content) if isinstance(content, dict) else None
+    if told is not None:
+        return told
     if experiment.TELLING.search(text):
         return experiment.FORMAT
     if llm_trainer.TELLING.search(text):
@@ -92,6 +102,8 @@ def read_any(path: Path, num_gpus: int | None = None, data_parallel_size: int | 
         ConfigError: the format is unknown, or the file asks for what is not modelled.
     """
     name = detect(path)
+    if name == HUGECTR:
+        raise ConfigError(f"{path} is a {HUGECTR}; predict it as it is, with --system")
     if name == hugging_face.FORMAT:
         return hugging_face.read(path)
     if name == deepspeed.FORMAT:

@@ -93,9 +93,17 @@ def _both(name: str, *shape: int) -> LayerTasks:
 
 
 def _linear(call: LayerCall, m: int, k: int, n: int, needs_gradient: bool) -> LayerTasks:
-    """Return a product with weights; without a gradient of its input the backward pass has one product, not two."""
-    backward = shaped_task("mlp_linear", (m, k, n), BACKWARD, 1.0 if needs_gradient else 0.5)
-    return LayerTasks([shaped_task("mlp_linear", (m, k, n), FORWARD)], [backward])
+    """Return a product with weights; without a gradient of its input the backward pass has one product, not two.
+
+    A measured backward pass of a small product is mostly autograd's time on the host. In a CUDA graph it is the
+    products themselves. The weights' gradient has few results and long sums, which cuBLAS splits over blocks (split-K),
+    so it is timed as the forward product, of as many FLOPs and bytes.
+    """
+    forward = shaped_task("mlp_linear", (m, k, n), FORWARD)
+    if not call.run.cuda_graphs:
+        return LayerTasks([forward], [shaped_task("mlp_linear", (m, k, n), BACKWARD, 1.0 if needs_gradient else 0.5)])
+    of_data = forward._replace(shape=(m, n, k))
+    return LayerTasks([forward], [forward, of_data] if needs_gradient else [forward])
 
 
 def _streams(name: str, forward: float, backward: float, elements: float, call: LayerCall) -> LayerTasks:

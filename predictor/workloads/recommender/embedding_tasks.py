@@ -9,9 +9,10 @@ of the exchange, as HugeCTR's and FBGEMM's kernels do.
 from __future__ import annotations
 
 from predictor.costs.streams import ADAM_BYTES
+from predictor.workloads.recommender.dense_tasks import streamed_bytes
 from predictor.workloads.recommender.optimizer import Optimizer
 from predictor.workloads.recommender.plan import Sharding
-from predictor.workloads.recommender.run import RecommenderRun
+from predictor.workloads.recommender.run import Engine, RecommenderRun
 from predictor.workloads.recommender.traffic import Exchange, Lookups, RankTraffic
 from predictor.workloads.tasks import BACKWARD, FORWARD, Part, Task, collective_task, shaped_task
 
@@ -22,12 +23,16 @@ def _whole(value: float) -> int:
     return max(1, round(value))
 
 
-def optimizer_task(name: str, optimizer: Optimizer, parameters: float, tensors: int, part: Part) -> Task:
-    """Return an optimizer's step over fp32 tensors, as Adam's measured step in proportion to the bytes.
+def optimizer_task(run: RecommenderRun, optimizer: Optimizer, parameters: float, tensors: int, part: Part) -> Task:
+    """Return an optimizer's step over fp32 weights: weights, gradients, states read, weights and states written.
 
-    Weights, gradients and states are read, weights and states written.
+    HugeCTR updates a buffer of all weights in one kernel, which is timed by its bytes. PyTorch goes from tensor to
+    tensor; that is Adam's measured step, in proportion to the bytes.
     """
     moved = FP32_BYTES * (3 + 2 * optimizer.kind.num_states)
+    name = f"{optimizer.kind.lower()}_step"
+    if run.engine is Engine.HUGECTR:
+        return streamed_bytes(name, moved * parameters, run, part)
     task = shaped_task("optimizer_step", (_whole(parameters), max(1, tensors)), FORWARD, moved / ADAM_BYTES)
     return task._replace(name="optimizer_step" if moved == ADAM_BYTES else name, part=part, launches=1)
 
@@ -44,7 +49,7 @@ def lookup_tasks(traffic: RankTraffic) -> list[Task]:
     ]
 
 
-def _update(group: Lookups) -> list[Task]:
+def _update(run: RecommenderRun, group: Lookups) -> list[Task]:
     """Return what a group's gradients run into.
 
     Rows that the batch touched; or, where moments of all rows decay, gradients by row and then a step over all rows. A
@@ -58,20 +63,19 @@ def _update(group: Lookups) -> list[Task]:
     shape = (_whole(group.lookups), _whole(group.touched), group.width, states)
     tasks = [shaped_task("embedding_update", shape, FORWARD)._replace(part=Part.EMBEDDING_UPDATE)]
     if group.updates_all_rows and group.sharding is not Sharding.DATA_PARALLEL:
-        name = "embedding_optimizer"
-        tasks.append(optimizer_task(name, optimizer, group.parameters, group.tables, Part.EMBEDDING_UPDATE))
+        tasks.append(optimizer_task(run, optimizer, group.parameters, group.tables, Part.EMBEDDING_UPDATE))
     return tasks
 
 
-def update_tasks(traffic: RankTraffic) -> list[Task]:
+def update_tasks(run: RecommenderRun, traffic: RankTraffic) -> list[Task]:
     """Return the update of one rank's rows."""
-    return [task for group in traffic.groups for task in _update(group)]
+    return [task for group in traffic.groups for task in _update(run, group)]
 
 
-def replica_steps(traffic: RankTraffic) -> list[Task]:
+def replica_steps(run: RecommenderRun, traffic: RankTraffic) -> list[Task]:
     """Return the optimizer's steps over data-parallel tables, which run behind the sum of their gradients."""
     return [
-        optimizer_task("embedding_optimizer", group.optimizer, group.parameters, group.tables, Part.OPTIMIZER)
+        optimizer_task(run, group.optimizer, group.parameters, group.tables, Part.OPTIMIZER)
         for group in traffic.groups
         if group.sharding is Sharding.DATA_PARALLEL and group.optimizer is not None
     ]

@@ -51,7 +51,7 @@ def states_of(run: RecommenderRun, traffic: RankTraffic, sent: Exchange) -> Stag
     buffers = exchanged + read * (input_bytes(run) + traffic.lookups * run.key_bytes)
     return StageStates(
         weights=FP32_BYTES * traffic.parameters + (FP32_BYTES + copies) * dense,
-        gradients=FP32_BYTES * sum(map(_row_gradients, traffic.groups)) + run.element_bytes * dense,
+        gradients=FP32_BYTES * sum(map(_row_gradients, traffic.groups)) + run.gradient_bytes * dense,
         optimizer=FP32_BYTES
         * (sum(_states(group) * group.parameters for group in traffic.groups) + dense_states * dense),
         buffers=buffers,

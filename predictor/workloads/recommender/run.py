@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from predictor.costs.collectives import Topology, topology_of
 from predictor.costs.work import element_bytes
 from predictor.workloads.recommender.keys import UNIFORM, KeyDistribution
 from predictor.workloads.recommender.model import Recommender
 from predictor.workloads.recommender.plan import ShardingPlan
+
+
+class Engine(StrEnum):
+    """What runs the step.
+
+    HUGECTR: CUDA kernels launched from C++, the dense weights in one buffer that the optimizer updates in one kernel,
+    gradients summed over ranks in the precision of the products. TORCHREC: PyTorch's operators, launched from Python,
+    with fp32 gradients; this project's trainer ``hugectr``.
+    """
+
+    HUGECTR = "hugectr"
+    TORCHREC = "torchrec"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +38,8 @@ class RecommenderRun:
         overlap_input: keys of the next batch are copied and exchanged while this one computes.
         overlap_embeddings: exchanged embeddings travel beside the bottom network.
         overlap_gradients: the dense network's gradients are summed beside the rest of the backward pass.
-        cuda_graphs: the dense network's kernels are launched as one graph per pass.
+        engine: what runs it.
+        cuda_graphs: kernels are launched as one graph per pass, so that short ones follow each other at once.
     """
 
     model: Recommender
@@ -40,6 +54,7 @@ class RecommenderRun:
     overlap_input: bool = True
     overlap_embeddings: bool = True
     overlap_gradients: bool = True
+    engine: Engine = Engine.HUGECTR
     cuda_graphs: bool = True
 
     @property
@@ -49,8 +64,13 @@ class RecommenderRun:
 
     @property
     def element_bytes(self) -> int:
-        """Return the bytes of an activation, of a pooled embedding and of a dense gradient on its way."""
+        """Return the bytes of an activation and of a pooled embedding on its way."""
         return element_bytes(self.precision)
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Return the bytes of a dense weight's gradient."""
+        return self.element_bytes if self.engine is Engine.HUGECTR else element_bytes("fp32")
 
     @property
     def is_mixed(self) -> bool:

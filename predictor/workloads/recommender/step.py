@@ -52,7 +52,7 @@ def _forward(run: RecommenderRun, network: Network, lookups: list[Task], sent: E
 
 def _buckets(run: RecommenderRun, sent: Exchange) -> tuple[list[Task], int]:
     """Return the sum of replicated gradients over all ranks, a collective per bucket, and the number of buckets."""
-    size_bytes = run.model.dense_parameters * run.element_bytes + FP32_BYTES * sent.replicated
+    size_bytes = run.model.dense_parameters * run.gradient_bytes + FP32_BYTES * sent.replicated
     count = max(1, ceil(size_bytes / BUCKET_BYTES))
     return collective_task("all_reduce", size_bytes / count, run.group(), Part.DATA_PARALLEL, count), count
 
@@ -79,13 +79,11 @@ def _backward(
     return PassTasks([*tasks, *before, *updates], overlaps)
 
 
-def _launches(run: RecommenderRun, step_pass: PassTasks, network: list[Task]) -> float:
+def _launches(run: RecommenderRun, step_pass: PassTasks) -> float:
     """Return the launches of a pass's thread; those of input that is read ahead belong to another thread."""
-    tasks = [task for task in step_pass.calls() if task.part is not Part.INPUT or not run.overlap_input]
-    launches = sum(task.launches for task in tasks)
-    if not run.cuda_graphs or not network:
-        return launches
-    return launches - sum(task.launches for task in network) + GRAPH_LAUNCHES
+    if run.cuda_graphs:
+        return GRAPH_LAUNCHES
+    return sum(task.launches for task in step_pass.calls() if task.part is not Part.INPUT or not run.overlap_input)
 
 
 def _optimizer(run: RecommenderRun, traffic: RankTraffic) -> list[Task]:
@@ -95,12 +93,12 @@ def _optimizer(run: RecommenderRun, traffic: RankTraffic) -> list[Task]:
         return []
     dense = model.dense_parameters
     tensors = sum(len(layer.weights(model.inputs_of(layer))) for layer in model.layers)
-    tasks = replica_steps(traffic)
+    tasks = replica_steps(run, traffic)
     if not dense:
         return tasks
-    tasks.append(optimizer_task("dense_optimizer", model.optimizer, dense, tensors, Part.OPTIMIZER))
+    tasks.append(optimizer_task(run, model.optimizer, dense, tensors, Part.OPTIMIZER))
     if run.is_mixed:  # gradients are widened and unscaled, weights narrowed for the next step's products
-        moved = 2 * dense * (FP32_BYTES + run.element_bytes)
+        moved = dense * (2 * FP32_BYTES + run.gradient_bytes + run.element_bytes)
         tasks.append(streamed_bytes("mixed_precision", moved, run, Part.OPTIMIZER))
     return tasks
 
@@ -112,11 +110,11 @@ def recommender_step(run: RecommenderRun) -> StepTasks:
     network = network_tasks(run)
     buckets = _buckets(run, sent)
     forward = _forward(run, network, lookup_tasks(busiest), sent, key_tasks(run, sent, busiest))
-    backward = _backward(run, network, update_tasks(busiest), sent, buckets)
+    backward = _backward(run, network, update_tasks(run, busiest), sent, buckets)
     host = HostWork(
-        _launches(run, forward, network.before.forward + network.after.forward),
+        _launches(run, forward),
         0.0,
-        _launches(run, backward, network.before.backward + network.after.backward),
+        _launches(run, backward),
         takes_turns=False,
     )
     block = BlockTasks(forward, NO_TASKS, backward, [], host, activations(run))

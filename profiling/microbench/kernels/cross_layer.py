@@ -1,0 +1,18 @@
+"""One cross layer of DCN: x0 * (x @ w) + b + x."""
+
+from __future__ import annotations
+
+from microbench.call import Call, Maker
+from predictor.costs.operator import Shape
+
+
+def build(shape: Shape, make: Maker) -> Call:
+    """Return the call of shape (batch, width)."""
+    import torch
+
+    batch, width = shape
+    first, x = make.activation(batch, width), make.activation(batch, width)
+    weight, bias = make.weight(1, width), make.weight(1, width)
+    return Call(
+        lambda: torch.addcmul(x + bias, first, x @ weight.t()), (first, x, weight, bias), "torch mm, add and addcmul"
+    )

@@ -1,0 +1,17 @@
+"""Second order of a factorization machine: half of (sum over slots) squared less the sum of squares."""
+
+from __future__ import annotations
+
+from microbench.call import Call, Maker, Tensor
+from predictor.costs.operator import Shape
+
+
+def build(shape: Shape, make: Maker) -> Call:
+    """Return the call of shape (batch, slots, width)."""
+    vectors = make.activation(*shape)
+
+    def forward() -> Tensor:
+        total = vectors.sum(dim=1)
+        return 0.5 * (total * total - (vectors * vectors).sum(dim=1))
+
+    return Call(forward, (vectors,), "torch eager: sums and products, a kernel each")
