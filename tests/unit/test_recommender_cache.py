@@ -11,9 +11,9 @@ import pytest
 
 from predictor.base.errors import ConfigError
 from predictor.costs.hardware import Links, Quantity
+from predictor.costs.host_copy import EFFICIENCY
 from predictor.workloads.recommender.cache import (
     PCIE_4,
-    PCIE_5,
     host_link,
     lru_hit_share,
     missed_rows,
@@ -97,7 +97,7 @@ def test_share_for_hits_is_the_inverse(hits: float) -> None:
 def test_traffic_of_a_step_is_rows_and_states_both_ways() -> None:
     plain, adam = (step_cost(run(recommender(optimizer)), 0.1, LINK) for optimizer in (SGD, ADAM))
     assert plain.bytes_in == plain.bytes_out == pytest.approx(plain.missed_rows * 16 * 4)
-    assert plain.us == pytest.approx(plain.bytes_in / 10e3)
+    assert plain.us == pytest.approx(plain.bytes_in / (10e3 * EFFICIENCY))
     assert adam.bytes_in == pytest.approx(3 * plain.bytes_in)
     assert adam.hit_share == plain.hit_share
     assert adam.cached_bytes == pytest.approx(3 * 0.1 * 100_000 * 16 * 4)
@@ -137,7 +137,6 @@ def test_the_fullest_rank_counts() -> None:
 
 def test_link_is_the_system_s_or_an_assumption() -> None:
     assert host_link(None) is PCIE_4
-    assert PCIE_5.value == 2 * PCIE_4.value
     assert PCIE_4.source.startswith("assumption")
     assert Links.model_fields["host_gb_per_s"].default is None
 

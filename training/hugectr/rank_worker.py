@@ -12,15 +12,17 @@ import queue
 import signal
 import sys
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import distributed
 
 from hugectr.exceptions import HugeCtrError
-from hugectr.process_group import join
-from hugectr.rank_engine import Rank, RankEngine
+from hugectr.ranks import MAKE
 from hugectr.solver import SolverParser, solver_parser_helper
 from predictor.base.errors import ConfigError, MissingKeyError
+
+if TYPE_CHECKING:
+    from hugectr.rank_engine import RankEngine
 
 ORPHANED = 3
 LOOPBACK = "127.0.0.1"
@@ -78,8 +80,7 @@ class Worker:
                 answer = {"error": (type(error).__name__, str(error))}
             os.write(self._answers, json.dumps(answer).encode() + b"\n")
             command = self._commands.next()
-        if self._engine is not None:
-            self._engine.close()
+        self._close()
         if distributed.is_initialized():
             distributed.destroy_process_group()
         return 0
@@ -89,14 +90,24 @@ class Worker:
             self._store, port = _store(command)
             self._index = command["index"]
             return port
-        if command["call"] == "__init__":
+        if command["call"] == MAKE:
+            self._close()
             self._engine = self._make(**command["kwargs"])
             return None
         return getattr(self._engine, command["call"])(*command["args"], **command["kwargs"])
 
+    def _close(self) -> None:
+        if self._engine is not None:
+            self._engine.close()
+            self._engine = None
+
     def _make(self, solver: dict[str, Any], **arguments: Any) -> RankEngine:
+        """Make the engine; TorchRec is loaded here, which takes seconds, by all ranks at once."""
+        from hugectr.process_group import join
+        from hugectr.rank_engine import RankEngine
+
         settings: SolverParser = solver_parser_helper(**solver)
-        rank: Rank = join(settings, self._index, self._store)
+        rank = join(settings, self._index, self._store)
         return RankEngine(settings, rank=rank, **arguments)
 
 
@@ -109,4 +120,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    status = main()
+    sys.stderr.flush()
+    os._exit(status)  # all is closed; torch's own end of a process takes seconds

@@ -213,7 +213,7 @@ def to_run(config: HugeCtrConfig, options: Options = NO_OPTIONS, base: Path | No
         gpus_per_node=_gpus_per_node(config, options, num_gpus, system),
         precision=precision,
         tf32=tf32,
-        keys=KeyDistribution(exponent),
+        keys=KeyDistribution(exponent, clause.keys_follow),
         key_bytes=KEY_BYTES[solver.input_key_type if solver is not None else "I32"],
         overlap_input=hides and clause.overlap_input,
         overlap_embeddings=hides and clause.overlap_embeddings,
@@ -229,6 +229,8 @@ def _assumptions(config: HugeCtrConfig, run: RecommenderRun, system: PublishedSy
     clause, exponent = config.prediction, run.keys.exponent
     keys = "uniform" if exponent == 0 else f"by a power law of exponent {exponent:g}"
     said = [f"Keys are drawn {keys} from every slot's rows."]
+    if run.keys.follow:
+        said.append("A sample's further keys of a slot follow from its first.")
     unsaid = [layer.input for layer in run.model.embeddings if layer.input not in clause.hotness]
     if unsaid:
         said.append(f"Every slot of {', '.join(dict.fromkeys(unsaid))} has one key per sample.")

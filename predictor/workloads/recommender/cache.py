@@ -11,15 +11,15 @@ from typing import NamedTuple
 
 from predictor.base.errors import ConfigError
 from predictor.costs.hardware import Quantity, System
+from predictor.costs.host_copy import EFFICIENCY
 from predictor.workloads.recommender.keys import KeyDistribution
 from predictor.workloads.recommender.model import Recommender
 from predictor.workloads.recommender.plan import ShardedTable, Sharding
 from predictor.workloads.recommender.run import RecommenderRun
 
 ROW_BYTES_PER_VALUE = 4  # rows and states are fp32, also in mixed precision
-# Per direction: 16 lanes at 16 and 32 GT/s with 128b/130b coding. No protocol overhead, so a lower bound of times.
-PCIE_4 = Quantity(value=31.5, source="assumption: PCI Express 4.0 x16, 16 GT/s · 16 lanes · 128/130")
-PCIE_5 = Quantity(value=63.0, source="assumption: PCI Express 5.0 x16, 32 GT/s · 16 lanes · 128/130")
+# 16 lanes at 16 GT/s with 128b/130b coding.
+PCIE_4 = Quantity(value=31.5, source="assumption: PCI Express 4.0 x16, 16 GT/s · 16 lanes · 128/130, per direction")
 
 
 def host_link(system: System | None) -> Quantity:
@@ -46,7 +46,8 @@ class CacheCost:
         hit_share: of the lookups.
         missed_rows: different rows that come over the link.
         bytes_in, bytes_out: over the link, to the device and back.
-        us: of the busier direction; what computation hides of it is not taken off.
+        us: of the busier direction, at the rate that copies of pinned memory reach; what computation hides of it is not
+            taken off.
     """
 
     cached_share: float
@@ -192,7 +193,7 @@ def _together(cached_share: float, parts: list[_Part], link: Quantity, *, is_tra
         missed_rows=sum(part.missed for part in parts),
         bytes_in=missed_bytes,
         bytes_out=missed_bytes if is_training else 0.0,
-        us=missed_bytes / (link.value * 1e3),
+        us=missed_bytes / (link.value * 1e3 * EFFICIENCY),
     )
 
 

@@ -17,6 +17,7 @@ from predictor.workloads.recommender.run import RecommenderRun
 
 FP32_BYTES = 4
 LOCAL = (Sharding.DATA_PARALLEL,)
+BY_ROWS = (Sharding.ROW_WISE, Sharding.TABLE_ROW_WISE)
 
 
 class SlotKeys(NamedTuple):
@@ -120,13 +121,16 @@ def slot_keys(run: RecommenderRun, table: Table) -> Iterator[SlotKeys]:
         first += rows
 
 
-def row_wise_share(run: RecommenderRun, keys: SlotKeys, rank: int) -> float:
-    """Return the share of a slot's lookups that reach one rank of a row-wise table."""
-    ranks, skew = run.num_gpus, run.keys
+def row_wise_share(run: RecommenderRun, keys: SlotKeys, rank: int, ranks: int) -> float:
+    """Return the share of a slot's lookups that reach one of the ``ranks`` that share out a table's rows."""
+    skew = run.keys
     order = (rank - keys.first) % ranks  # the most frequent of the slot's keys that lies there
     head = skew.hit_share(min(ranks, keys.rows), keys.rows)
     own = skew.hit_share(order + 1, keys.rows) - skew.hit_share(order, keys.rows)
-    return own + (1.0 - head) / ranks
+    share = own + (1.0 - head) / ranks
+    if skew.follow and keys.hotness > 1.0:  # the first key lies there, those that follow it anywhere
+        return 1.0 / ranks + (share - 1.0 / ranks) / keys.hotness
+    return share
 
 
 def _on_rank(run: RecommenderRun, sharded: ShardedTable, rank: int) -> Lookups:
@@ -138,14 +142,16 @@ def _on_rank(run: RecommenderRun, sharded: ShardedTable, rank: int) -> Lookups:
         width //= len(sharded.ranks)
     elif sharded.sharding is Sharding.DATA_PARALLEL:
         samples /= run.num_gpus
-    elif sharded.sharding is Sharding.ROW_WISE:
-        share = 1.0 / run.num_gpus
+    elif sharded.sharding in BY_ROWS:
+        share = 1.0 / len(sharded.ranks)
         rows *= share
     for keys in slot_keys(run, table):
         drawn = samples * keys.hotness
-        here = row_wise_share(run, keys, rank) if sharded.sharding is Sharding.ROW_WISE else 1.0
+        here = 1.0
+        if sharded.sharding in BY_ROWS:
+            here = row_wise_share(run, keys, sharded.ranks.index(rank), len(sharded.ranks))
         lookups += drawn * here
-        touched += min(run.keys.distinct(drawn, keys.rows) * share, drawn * here)
+        touched += min(run.keys.touched(samples, keys.hotness, keys.rows) * share, drawn * here)
     bags = samples * len(table.slots)
     return Lookups(sharded.sharding, width, optimizer_of(run, table), bags, lookups, touched, rows, 1)
 
@@ -179,7 +185,7 @@ def rank_traffic(run: RecommenderRun, rank: int) -> RankTraffic:
             continue
         part = _on_rank(run, sharded, rank)
         groups.append(part)
-        if sharded.sharding in (Sharding.TABLE_WISE, Sharding.COLUMN_WISE):
+        if sharded.sharding in (Sharding.TABLE_WISE, Sharding.COLUMN_WISE, Sharding.TABLE_ROW_WISE):
             pooled += part.bags * part.width
         if sharded.sharding not in LOCAL:
             keys += part.lookups
@@ -196,7 +202,8 @@ class Exchange:
     """What ranks send each other for the embeddings of one step, by the rank that sends or receives most.
 
     Attributes:
-        pooled: elements of an all-to-all of pooled vectors; the same of their gradients.
+        pooled: elements of an all-to-all of pooled vectors, and of partial sums of tables whose rows some ranks share
+            out; the same of their gradients.
         partial: elements that each rank keeps of a reduce-scatter of partial sums; gathered backward.
         keys, lengths: of the input's all-to-alls.
         features: slots whose lengths are sent.
@@ -222,14 +229,15 @@ def exchange(run: RecommenderRun, traffic: tuple[RankTraffic, ...]) -> Exchange:
             replicated += table.parameters
             continue
         copies = len(sharded.ranks) if sharded.sharding is Sharding.COLUMN_WISE else 1
-        buckets = run.num_gpus if sharded.sharding is Sharding.ROW_WISE else copies
+        buckets = len(sharded.ranks) if sharded.sharding in BY_ROWS else copies
         features += slots * buckets
         keys += local * table.lookups_per_sample * copies
         lengths += local * slots * buckets
         if sharded.sharding is Sharding.ROW_WISE:
             partial += local * slots * table.width
-        else:
-            arriving += local * slots * table.width
+        else:  # a partial sum from each rank that has some of the rows
+            sums = len(sharded.ranks) if sharded.sharding is Sharding.TABLE_ROW_WISE else 1
+            arriving += local * slots * table.width * sums
     return Exchange(
         pooled=max(arriving, *(rank.pooled for rank in traffic)) if arriving else 0.0,
         partial=partial,

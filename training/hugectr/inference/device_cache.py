@@ -38,7 +38,7 @@ class DeviceCache:
         self.capacity = self.sets * self.ways
         self.evictions = 0
         self._eviction = eviction
-        self._tags = torch.zeros(self.sets, self.ways, tag_columns, dtype=torch.int64, device=device)
+        self._tags = torch.zeros(tag_columns, self.sets, self.ways, dtype=torch.int64, device=device)
         self._worth = torch.full((self.sets, self.ways), -1, dtype=torch.int64, device=device)  # -1: no row
         self._vectors = torch.zeros(self.capacity, width, device=device)
         self._clock = 0
@@ -57,9 +57,14 @@ class DeviceCache:
         if not self.capacity:
             return torch.full((len(tags),), -1, dtype=torch.int64, device=tags.device)
         sets = self._set_of(tags)
-        same = (self._tags[sets] == tags[:, None, :]).all(dim=2) & (self._worth[sets] >= 0)
-        way = same.to(torch.int8).argmax(dim=1)
-        return torch.where(same.any(dim=1), sets * self.ways + way, -1)
+        same = self._tags[0][sets] == tags[:, :1]
+        for column in range(1, tags.shape[1]):
+            same &= self._tags[column][sets] == tags[:, column : column + 1]
+        # Ways fill in order, so that of a set's ways with this tag the first one is a row, if any of them is.
+        way = same.to(torch.uint8).argmax(dim=1, keepdim=True)
+        positions = (sets * self.ways)[:, None] + way
+        is_row = same.gather(1, way) & (self._worth.view(-1, 1)[positions[:, 0]] >= 0)
+        return torch.where(is_row, positions, -1)[:, 0]
 
     def use(self, positions: torch.Tensor) -> torch.Tensor:
         """Return the rows of positions, which may repeat, and note their use."""
@@ -95,7 +100,7 @@ class DeviceCache:
         self.evictions += int((worth[positions] >= 0).sum())
         frequency = 0 if self._eviction is Eviction.LRU else uses[chosen] << FREQUENCY
         worth[positions] = frequency + self._clock
-        self._tags.view(self.capacity, -1)[positions] = tags[chosen]
+        self._tags.view(-1, self.capacity)[:, positions] = tags[chosen].t()
         self._vectors[positions] = vectors[chosen]
 
     def _set_of(self, tags: torch.Tensor) -> torch.Tensor:

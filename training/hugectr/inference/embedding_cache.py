@@ -14,6 +14,8 @@ from hugectr.inference.device_cache import DeviceCache, Eviction
 from hugectr.inference.parameter_server import ParameterServerBase
 from predictor.workloads.recommender.embedding import Combiner
 
+NO_KEY = torch.iinfo(torch.int64).min  # no table has it
+
 
 @dataclass(frozen=True, slots=True)
 class CacheStatistics:
@@ -83,21 +85,30 @@ class EmbeddingCacheInterface:
         """Return the (samples, slots, width) vectors of a request, on the device.
 
         Args:
-            keys: (n,) int64, slot by slot within sample by sample.
+            keys: (n,) int64, slot by slot within sample by sample; in models with slot sizes from 0 in each slot.
             row_ptrs: (samples · slots + 1,) int64, where each slot's keys begin, and the end.
         """
         num_slots = self.model.embedding.num_slots
-        tags = keys[:, None]
-        if self._table.has_slots:
-            slots = torch.arange(num_slots, device=keys.device).repeat((len(row_ptrs) - 1) // num_slots)
-            tags = torch.stack((keys, slots.repeat_interleave(row_ptrs.diff())), dim=1)
         with self._lock:
-            vectors = self._vectors(tags)
+            vectors = self._vectors(self._tags(keys, row_ptrs))
         everything = torch.arange(len(keys), device=self.device)
         pooled = functional.embedding_bag(
             everything, vectors, row_ptrs.to(self.device), mode=self._mode, include_last_offset=True
         )
         return pooled.view(-1, num_slots, vectors.shape[1])
+
+    def _tags(self, keys: torch.Tensor, row_ptrs: torch.Tensor) -> torch.Tensor:
+        """Return what the table knows the keys by: where they count from 0 in every slot, their place among all."""
+        sizes = self.model.embedding.slot_rows
+        if not sizes and not self._table.has_slots:
+            return keys[:, None]
+        num_slots = self.model.embedding.num_slots
+        slots = torch.arange(num_slots).repeat((len(row_ptrs) - 1) // num_slots).repeat_interleave(row_ptrs.diff())
+        if sizes:
+            rows = torch.tensor(sizes)
+            inside = (keys >= 0) & (keys < rows[slots])
+            keys = torch.where(inside, keys + (rows.cumsum(0) - rows)[slots], NO_KEY)
+        return torch.stack((keys, slots), dim=1) if self._table.has_slots else keys[:, None]
 
     def _vectors(self, tags: torch.Tensor) -> torch.Tensor:
         self._requests += 1
@@ -119,13 +130,22 @@ class EmbeddingCacheInterface:
         return vectors
 
     def _missed(self, tags: torch.Tensor, *, is_inserted: bool) -> torch.Tensor:
-        distinct, inverse, uses = torch.unique(tags, dim=0, return_inverse=True, return_counts=True)
+        distinct, inverse, uses = _distinct(tags)
         host_vectors, host_known = self._table.lookup(distinct)
         vectors, known = host_vectors.to(self.device), host_known.to(self.device)
         self._unknown += int(uses[~known].sum())
         if is_inserted:
             self._cache.insert(distinct[known], vectors[known], uses[known])
         return vectors[inverse]
+
+
+def _distinct(tags: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return the different tags, each one's number among them, and their counts."""
+    if tags.shape[1] > 1:
+        distinct, inverse, counts = torch.unique(tags, dim=0, return_inverse=True, return_counts=True)
+        return distinct, inverse, counts
+    keys, inverse, counts = torch.unique(tags[:, 0], return_inverse=True, return_counts=True)
+    return keys[:, None], inverse, counts
 
 
 def CreateEmbeddingCache(  # noqa: N802 - the documented name

@@ -13,7 +13,7 @@ from hugectr.inference.model_files import InferenceModel, read_inference_model
 
 
 class HostTable:
-    """The rows of one table, by key, or by slot and key where each slot has keys of its own.
+    """The rows of one table, by key, or by slot and key where several slots have the same key.
 
     Attributes:
         vectors: (rows, width) float32 in the host's memory, in the order of the index.
@@ -21,7 +21,9 @@ class HostTable:
     """
 
     def __init__(self, keys: np.ndarray, slots: np.ndarray | None, vectors: np.ndarray) -> None:
-        """Index the rows of a sparse model file."""
+        """Index the rows of a sparse model file; slots that shared a row in training do so here."""
+        if slots is not None and len(np.unique(keys)) == len(keys):
+            slots = None
         self.has_slots = slots is not None
         order = np.argsort(keys, kind="stable") if slots is None else np.lexsort((keys, slots))
         self._keys = keys[order]
