@@ -77,6 +77,19 @@ class RecommenderRun:
         """Return whether weights are cast for the dense network's products."""
         return self.precision != "fp32"
 
+    @property
+    def num_nodes(self) -> int:
+        """Return the nodes that all ranks span."""
+        return -(-self.num_gpus // self.gpus_per_node)
+
+    def node(self) -> Topology:
+        """Return what the ranks of one node span."""
+        return topology_of(((min(self.gpus_per_node, self.num_gpus), 1),), self.gpus_per_node, None, self.num_gpus)
+
+    def rail(self) -> Topology:
+        """Return what the ranks at the same place of every node span."""
+        return topology_of(((self.num_nodes, self.gpus_per_node),), self.gpus_per_node, None, self.num_gpus)
+
     def group(self) -> Topology:
         """Return what all ranks span."""
         return topology_of(((self.num_gpus, 1),), self.gpus_per_node, None, self.num_gpus)
