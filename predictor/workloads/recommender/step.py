@@ -10,6 +10,7 @@ from math import ceil
 from typing import NamedTuple
 
 from predictor.workloads.frameworks import PYTORCH_DDP
+from predictor.workloads.recommender.caching import transfer_tasks
 from predictor.workloads.recommender.dense_tasks import Network, network_tasks, streamed_bytes
 from predictor.workloads.recommender.embedding_tasks import (
     copy_tasks,
@@ -146,8 +147,10 @@ def recommender_step(run: RecommenderRun) -> StepTasks:
     busiest, sent = max(ranks, key=lambda rank: rank.moved_bytes), exchange(run, ranks)
     network = network_tasks(run)
     reduction, read = _reduction(run, sent), _input(run, sent, busiest)
-    forward = _forward(run, network, lookup_tasks(busiest), sent, read)
+    missing = transfer_tasks(run, busiest)
+    forward = _forward(run, network, missing + lookup_tasks(busiest), sent, read)
     backward = _backward(run, network, update_tasks(run, busiest), sent, reduction, read.then)
+    backward = PassTasks(backward.tasks + missing, backward.overlaps)
     host = HostWork(
         _launches(run, forward),
         0.0,
@@ -157,7 +160,7 @@ def recommender_step(run: RecommenderRun) -> StepTasks:
     block = BlockTasks(forward, NO_TASKS, backward, [], host, activations(run))
     late = [] if run.overlap_gradients else reduction.dense + reduction.tables
     end = EndTasks(late, [], _optimizer(run, busiest), [], reduction.buckets)
-    most = fullest(ranks)
+    most = fullest(run, ranks)
     stage = StageTasks(
         num_layers=len(run.model.layers),
         parameters=round(most.parameters) + run.model.dense_parameters,
