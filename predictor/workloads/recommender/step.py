@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from predictor.workloads.frameworks import PYTORCH_DDP
 from predictor.workloads.recommender.caching import transfer_tasks
-from predictor.workloads.recommender.dense_tasks import Network, network_tasks, streamed_bytes
+from predictor.workloads.recommender.dense_tasks import streamed_bytes
 from predictor.workloads.recommender.embedding_tasks import (
     copy_tasks,
     key_tasks,
@@ -23,6 +23,7 @@ from predictor.workloads.recommender.embedding_tasks import (
     update_tasks,
 )
 from predictor.workloads.recommender.memory import activations, fullest, states_of
+from predictor.workloads.recommender.network import Network, network_tasks
 from predictor.workloads.recommender.run import RecommenderRun
 from predictor.workloads.recommender.traffic import Exchange, RankTraffic, all_traffic, exchange
 from predictor.workloads.step_tasks import BlockTasks, ChunkTasks, EndTasks, HostWork, StageTasks, StepTasks
