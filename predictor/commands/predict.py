@@ -9,7 +9,7 @@ from predictor.base.errors import ConfigError
 from predictor.commands.parser import Commands, add_command, add_config, as_json, config_path, width
 
 # Options that a HugeCTR configuration takes; any other configuration says these things itself.
-RECOMMENDER_OPTIONS = ("gpus", "batch_size", "plan", "key_exponent", "precision")
+RECOMMENDER_OPTIONS = ("gpus", "batch_size", "plan", "key_exponent", "precision", "cached_share")
 
 
 def add(commands: Commands) -> None:
@@ -23,6 +23,7 @@ def add(commands: Commands) -> None:
     hugectr.add_argument("--batch-size", type=int, metavar="N", help="samples of a step, all GPUs together")
     hugectr.add_argument("--plan", metavar="FILE", help="sharding plan, instead of HugeCTR's placement")
     hugectr.add_argument("--key-exponent", type=float, metavar="X", help="power law of the keys; 0: uniform")
+    hugectr.add_argument("--cached-share", type=float, metavar="X", help="of all rows in device memory; 1: all")
     hugectr.add_argument("--precision", choices=("fp32", "fp16", "bf16"), help="of matrix products")
 
 

@@ -35,6 +35,7 @@ class RecommenderRun:
         tf32: fp32 matrix products run in TF32 (enable_tf32_compute).
         keys: assumed distribution of every slot's keys.
         key_bytes: of one key in the input, 4 or 8.
+        cached_share: of every table's rows that device memory holds, the most frequent ones; the host has the others.
         overlap_input: keys of the next batch are copied and exchanged while this one computes.
         overlap_embeddings: exchanged embeddings travel beside the bottom network.
         overlap_gradients: the dense network's gradients are summed beside the rest of the backward pass.
@@ -51,6 +52,7 @@ class RecommenderRun:
     tf32: bool = False
     keys: KeyDistribution = UNIFORM
     key_bytes: int = 4
+    cached_share: float = 1.0
     overlap_input: bool = True
     overlap_embeddings: bool = True
     overlap_gradients: bool = True
