@@ -27,7 +27,7 @@ def add(commands: Commands) -> None:
     hugectr.add_argument("--precision", choices=("fp32", "fp16", "bf16"), help="of matrix products")
 
 
-def _is_hugectr(path: Path) -> bool:
+def is_hugectr_file(path: Path) -> bool:
     """Return whether a file is a HugeCTR configuration; reads no file that cannot be one."""
     if path.suffix != ".json" or not path.is_file():
         return False
@@ -40,7 +40,7 @@ def answer(arguments: argparse.Namespace) -> str:
     """Return the report of one configuration."""
     path = config_path(arguments)
     given = {name: getattr(arguments, name) for name in RECOMMENDER_OPTIONS if getattr(arguments, name) is not None}
-    if _is_hugectr(path):
+    if is_hugectr_file(path):
         from predictor.interface.recommender import predict_recommender
 
         step = predict_recommender(path, system=arguments.system, **given)
