@@ -346,7 +346,7 @@ def test_rows_of_a_fused_kernel_are_kept(name: str, precision: str) -> None:
     operator = catalogue()[name]
     for direction in operator.directions:
         # Two products backward, each of which reads the gradient; no library runs them as one.
-        if direction is BACKWARD and operator.extra_kinds == MATMUL_EXTRAS:
+        if direction is BACKWARD and operator.extra_kinds[: len(MATMUL_EXTRAS)] == MATMUL_EXTRAS:
             continue
         if operator.family == "":  # a family is judged together
             assert_kept(fused_rows(name, direction, precision), precision)
