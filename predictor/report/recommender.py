@@ -113,7 +113,7 @@ def rows(reported: Reported) -> dict[str, str]:
     slots = sum(layer.num_slots for layer in model.embeddings)
     widths = "/".join(dict.fromkeys(str(layer.width) for layer in model.embeddings))
     price = reported.loaded.price_per_gpu_hour
-    nodes, cost = f"{run.gpus_per_node} per node", ""
+    nodes, cost = f"{min(run.gpus_per_node, run.num_gpus)} per node", ""
     if price is not None:
         hours = 1e6 / prediction.samples_per_second / SECONDS_PER_HOUR
         cost = f", {price * run.num_gpus * hours:.4g} per million samples"
