@@ -44,6 +44,14 @@ TRAFFIC_PREFIXES = ("c10d::", "_c10d_functional::", "FSDP::", "fsdp::")
 # two branches, and gradients added to those of earlier micro-batches.
 BIAS_GRADIENTS, BRANCH_SUM, ACCUMULATION, OTHER = "bias_gradients", "residual_add", "gradient_accumulation", "other"
 BESIDE_NODES = {"aten::sum": BIAS_GRADIENTS, "aten::add": BRANCH_SUM, "aten::add_": BRANCH_SUM}
+# Kernels outside any scope that are an operator's by themselves: TorchRec reorders keys before and behind exchanges.
+KERNELS = {
+    "fbgemm::block_bucketize_sparse_features": "kjt_permute",
+    "fbgemm::permute_1D_sparse_data": "kjt_permute",
+    "fbgemm::permute_2D_sparse_data": "kjt_permute",
+}
+# Nodes of the backward graph that start or await an exchange of TorchRec's.
+EXCHANGE_NODES = ("_ReqBackward", "_WaitBackward")
 GRADIENT_CLIPPING, OPTIMIZER_SUFFIX, EMBEDDING_UPDATE = "gradient_clipping", "_step", "embedding_update"
 EMBEDDING_EXCHANGE = "embedding_exchange"
 
@@ -137,6 +145,9 @@ class _Walk:
         elif owner is None and event.name.startswith(OPTIMIZER_PREFIX):
             self._add(END, "optimizer_step", event)
             return
+        elif owner is None and event.name in KERNELS:
+            owner = KERNELS[event.name]
+            self._add(FORWARD, owner, event)
         if event.sequence_nr >= 0:
             # Several events see the same next number; the last that starts with it records the node.
             self._owners[event.thread, event.sequence_nr] = owner or OTHER
@@ -148,6 +159,8 @@ class _Walk:
         scopes = list(_outermost(node, _is_scope))
         for scope in scopes:
             self._add(RECOMPUTE, scope.name.removeprefix(PREFIX), scope)
+        if node.name.endswith(EXCHANGE_NODES):
+            return
         if node.name == ACCUMULATE:
             self._add(BACKWARD, ACCUMULATION, node)
             return
