@@ -5,6 +5,8 @@ Source of semantics: HugeCTR, "Configuration File Setup", Dense Layers.
 
 from __future__ import annotations
 
+import hashlib
+import struct
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,8 +21,11 @@ Outputs = tuple[torch.Tensor, ...]
 # Samples that draw their dropout together: few, so that a rank draws few numbers in vain where its share ends within a
 # block; many on a GPU, where every block is a launch.
 DROPOUT_BLOCKS = {"cpu": 64, "cuda": 4096}
-# SplitMix64's increment and a second odd constant, so that near seeds and steps give generators far apart.
-SEED_STRIDE, STEP_STRIDE = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9
+
+
+def _seed_of(*numbers: int) -> int:
+    """Return a seed that any of the numbers changes; of 32 bits, since the CPU's generator takes no more."""
+    return int.from_bytes(hashlib.blake2b(struct.pack(f"<{len(numbers)}q", *numbers), digest_size=4).digest())
 
 
 class Add(DenseModule):
@@ -98,8 +103,7 @@ class Dropout(DenseModule):
         shape = (size * self.rows, tensor.shape[1])
         blocks = []
         for start in range(begin, end, size):
-            mixed = (position.seed * SEED_STRIDE) ^ (position.step * STEP_STRIDE) ^ (self.stream << 40) ^ start
-            self._generator.manual_seed(mixed % (1 << 63))
+            self._generator.manual_seed(_seed_of(position.seed, position.step, self.stream, start))
             blocks.append(torch.rand(shape, generator=self._generator, device=tensor.device))
         drawn = torch.cat(blocks)[(first - begin) * self.rows : (end - begin) * self.rows]
         return (drawn >= self.rate).to(tensor.dtype).mul_(1.0 / (1.0 - self.rate))
