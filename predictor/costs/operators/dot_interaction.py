@@ -20,12 +20,12 @@ def output_width(features: int, width: int) -> int:
 def _work(shape: Shape, direction: Direction, num_multiprocessors: int) -> Work:
     """A product per pair; forward vectors read and results written, backward both gradients and the vectors too.
 
-    ``extras``: bytes of the products of all vectors with all, which unfused kernels write and read.
+    ``extras``: bytes of the products of all vectors with all, which unfused kernels write and read; samples.
     """
     batch, features, width = shape
     vectors, results = batch * features * width, batch * output_width(features, width)
     flops = float(batch * features * (features - 1) * width)
-    every = (float(batch * features**2 * ELEMENT_BYTES),)
+    every = (float(batch * features**2 * ELEMENT_BYTES), float(batch))
     if direction is Direction.FORWARD:
         return Work(flops, float((vectors + results) * ELEMENT_BYTES), every)
     return Work(2.0 * flops, float((2 * vectors + results) * ELEMENT_BYTES), every)
@@ -36,7 +36,7 @@ OPERATOR = with_stream_stand_in(
         name="dot_interaction",
         dimensions=("batch", "features", "width"),
         work=_work,
-        extra_kinds=("bytes",),
+        extra_kinds=("bytes", "count"),
         launches=(4, 6),
         source="width FLOP per pair, twice; Naumov et al. 2019, arXiv:1906.00091, section 2.1",
     )

@@ -15,11 +15,14 @@ REPEATED = 0.28
 
 
 def _work(shape: Shape, direction: Direction, num_multiprocessors: int) -> Work:
-    """Each different row and every key read once, a vector per bag written; ``extras``: bytes of all rows, lookups."""
+    """Each different row and every key read once, a vector per bag written.
+
+    ``extras``: bytes of all lookups' rows, cached or not; lookups; bags.
+    """
     bags, lookups, rows, width = shape
     row_bytes = float(width * NUMBER_BYTES)
     size_bytes = (rows + bags) * row_bytes + (lookups + bags) * KEY_BYTES
-    return Work(0.0, size_bytes, (lookups * row_bytes, float(lookups)))
+    return Work(0.0, size_bytes, (lookups * row_bytes, float(lookups), float(bags)))
 
 
 def _stand_in(shape: Shape, direction: Direction, num_multiprocessors: int) -> StandIn:
@@ -35,7 +38,7 @@ OPERATOR = Operator(
     dimensions=("bags", "lookups", "rows", "width"),
     work=_work,
     directions=(Direction.FORWARD,),
-    extra_kinds=("bytes", "count"),
+    extra_kinds=("bytes", "count", "count"),
     byte_sizes="fixed",
     stand_in=_stand_in,
     source="distinct rows read, a vector per bag written; Naumov et al. 2019, arXiv:1906.00091",

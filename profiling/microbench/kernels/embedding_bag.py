@@ -1,4 +1,4 @@
-"""Pooled embedding lookup, as the trainer runs it behind TorchRec's exchange: keys to rows, sums, samples in order."""
+"""Pooled embedding lookup, as the trainer runs it behind TorchRec's exchange: keys to rows, rows in order, sums."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from microbench.call import Call, Maker, Tensor
 from microbench.lookups import SPREAD, even_offsets, keys, slots_of
 from predictor.costs.operator import Shape
 
-FIRST_KEY = 1  # of the table: keys count over all tables of a layer
+FIRST_ROW = 1  # of a table among the rows of all tables of one width
 
 
 def build(shape: Shape, make: Maker) -> Call:
@@ -19,14 +19,18 @@ def build(shape: Shape, make: Maker) -> Call:
     from torch.nn.functional import embedding_bag
 
     bags, lookups, rows, width = shape
-    table = make.constant(SPREAD * rows, width, dtype=torch.float32)
-    looked_up = keys(lookups, rows, make) + FIRST_KEY
-    offsets, slots = even_offsets(bags, lookups, make), slots_of(bags)
+    table = make.constant(FIRST_ROW + SPREAD * rows, width, dtype=torch.float32)
+    row_of_key = torch.arange(SPREAD * rows, dtype=torch.int32, device=make.device)
+    looked_up, offsets, slots = keys(lookups, rows, make), even_offsets(bags, lookups, make), slots_of(bags)
+    hotness = lookups // bags if lookups % bags == 0 else 1
+    if lookups % (slots * hotness):
+        slots = 1
 
     def forward() -> Tensor:
-        torch.aminmax(looked_up)  # keys outside the table are an error there
-        found = (looked_up - FIRST_KEY).to(torch.int32)
-        pooled = embedding_bag(found, table, offsets, mode="sum", include_last_offset=True)
-        return pooled.view(slots, -1, width).transpose(0, 1).reshape(-1, slots * width)
+        torch.aminmax(looked_up)  # decides whether a dense index of keys can hold them
+        found = row_of_key.index_select(0, looked_up)
+        assert found.device.type == "meta" or not bool((found < 0).any())
+        by_sample = (found + FIRST_ROW).view(slots, -1, hotness).transpose(0, 1).reshape(-1)
+        return embedding_bag(by_sample, table, offsets, mode="sum", include_last_offset=True)
 
-    return Call(forward, (), "torch embedding_bag, then slots of a sample together")
+    return Call(forward, (), "torch index_select of rows by key, embedding_bag")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from microbench.call import Call, Maker, Tensor
-from microbench.lookups import SPREAD, keys, slots_of
+from microbench.lookups import SPREAD, keys
 from predictor.costs.operator import Shape
 
 RATE, BETA1, BETA2, EPSILON = 1e-3, 0.9, 0.999, 1e-7
@@ -16,8 +16,8 @@ RATE, BETA1, BETA2, EPSILON = 1e-3, 0.9, 0.999, 1e-7
 Update = Callable[[Tensor, Tensor], Tensor]
 
 
-def merged(rows: Tensor, bags: Tensor, gradients: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the different rows in rising order, and the sum of the gradients of the bags that each was in."""
+def merged(rows: Tensor, gradients: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the different rows in rising order, and the sum of the gradients of each one's lookups."""
     import torch
     from torch.nn.functional import embedding_bag
 
@@ -26,12 +26,17 @@ def merged(rows: Tensor, bags: Tensor, gradients: Tensor) -> tuple[Tensor, Tenso
     torch.ne(ordered[1:], ordered[:-1], out=is_first[1:])
     starts = is_first.nonzero().squeeze(1)
     touched = ordered.index_select(0, starts).to(torch.int64)
-    return touched, embedding_bag(bags.index_select(0, source), gradients, starts, mode="sum")
+    return touched, embedding_bag(source.to(torch.int32), gradients, starts.to(torch.int32), mode="sum")
+
+
+def _move(table: Tensor, rows: Tensor, moved: Tensor) -> Tensor:
+    """Subtract from rows, each named once."""
+    return table.index_copy_(0, rows, table.index_select(0, rows).add_(moved, alpha=-RATE))
 
 
 def sgd(table: Tensor) -> Update:
     """Return w -= rate · g on some rows of a table."""
-    return lambda rows, gradients: table.index_add_(0, rows, gradients, alpha=-RATE)
+    return lambda rows, gradients: _move(table, rows, gradients)
 
 
 def adagrad(table: Tensor, sums: Tensor) -> Update:
@@ -40,7 +45,7 @@ def adagrad(table: Tensor, sums: Tensor) -> Update:
     def update(rows: Tensor, gradients: Tensor) -> Tensor:
         squares = sums.index_select(0, rows).addcmul_(gradients, gradients)
         sums.index_copy_(0, rows, squares)
-        return table.index_add_(0, rows, gradients.div_(squares.sqrt_().add_(EPSILON)), alpha=-RATE)
+        return _move(table, rows, gradients.div_(squares.sqrt_().add_(EPSILON)))
 
     return update
 
@@ -50,15 +55,16 @@ def adam(table: Tensor, first: Tensor, second: Tensor) -> Update:
 
     def update(rows: Tensor, gradients: Tensor) -> Tensor:
         m = first.index_select(0, rows).mul_(BETA1).add_(gradients, alpha=1.0 - BETA1)
-        v = second.index_select(0, rows).mul_(BETA2).addcmul_(gradients, gradients, value=1.0 - BETA2)
+        v = second.index_select(0, rows).mul_(BETA2)
+        v.addcmul_(gradients, gradients, value=1.0 - BETA2)
         first.index_copy_(0, rows, m)
         second.index_copy_(0, rows, v)
-        return table.index_add_(0, rows, m.div_(v.sqrt_().add_(EPSILON)), alpha=-RATE)
+        return _move(table, rows, m.div_(v.sqrt_().add_(EPSILON)))
 
     return update
 
 
-OPTIMIZERS: tuple[tuple[str, Callable[..., Update]], ...] = (("SGD", sgd), ("AdaGrad", adagrad), ("Adam", adam))
+BY_STATES: tuple[Callable[..., Update], ...] = (sgd, adagrad, adam)
 
 
 def build(shape: Shape, make: Maker) -> Call:
@@ -70,17 +76,11 @@ def build(shape: Shape, make: Maker) -> Call:
     import torch
 
     lookups, rows, width, states = shape
-    if not 0 <= states < len(OPTIMIZERS):
+    if not 0 <= states < len(BY_STATES):
         raise ValueError(f"states is {states}; SGD keeps 0, AdaGrad 1 and Adam 2")
-    name, optimizer = OPTIMIZERS[states]
     table = make.constant(SPREAD * rows, width, dtype=torch.float32)
-    update = optimizer(table, *(torch.zeros_like(table) for _ in range(states)))
+    update = BY_STATES[states](table, *(torch.zeros_like(table) for _ in range(states)))
     looked_up = keys(lookups, rows, make).to(torch.int32)
     gradients = make.constant(lookups, width, dtype=torch.float32)
-    slots = slots_of(lookups)
-
-    def forward() -> Tensor:
-        bags = torch.arange(lookups, dtype=torch.int32, device=make.device).view(-1, slots).t().reshape(-1)
-        return update(*merged(looked_up, bags, gradients))
-
-    return Call(forward, (), f"torch sort and embedding_bag of gradients, {name} on rows")
+    kernel = "torch sort and embedding_bag of gradients, index_select and index_copy_ of rows"
+    return Call(lambda: update(*merged(looked_up, gradients)), (), kernel)
