@@ -81,7 +81,7 @@ class UniformRecords:
     def floats(self, start: int, stop: int, float_bytes: int) -> NDArray[np.float32]:
         """Return labels and dense features, (samples, numbers)."""
         rows = self.rows(start, stop)[:, self._before : self._before + float_bytes]
-        return np.ascontiguousarray(rows).view("<f4")
+        return rows.copy().view("<f4")  # a copy even of one row, whose bytes count as contiguous but are unaligned
 
     def wrong_sums(self, start: int, stop: int) -> NDArray[np.int64]:
         """Return the samples whose check sum is wrong, counted from ``start``."""
@@ -124,9 +124,8 @@ class RaggedRecords:
     def wrong_sums(self, start: int, stop: int) -> NDArray[np.int64]:
         """Return the samples whose check sum is wrong, counted from ``start``."""
         begins, ends = self._begins[start:stop], self._ends[start:stop]
-        before = np.zeros(int(ends[-1] - begins[0]) + 1, np.uint8)
-        np.cumsum(self._content[begins[0] : ends[-1]], dtype=np.uint8, out=before[1:])
-        sums = before[ends - begins[0]] - before[begins - begins[0]]
+        borders = np.stack([begins, ends], axis=1).reshape(-1)  # what lies between samples is summed too, and dropped
+        sums = np.add.reduceat(self._content, borders, dtype=np.uint8)[::2]
         return np.flatnonzero(sums != self._content[ends])
 
     def slots(self, start: int, stop: int) -> tuple[Lengths, Keys]:
@@ -202,7 +201,7 @@ def _checked_records(layout: RecordLayout, content: Bytes) -> tuple[Offsets, Off
 def _bare_records(layout: RecordLayout, content: Bytes) -> tuple[Offsets, Offsets]:
     """Return where samples begin and end, by the numbers of their keys: all of the file has to be walked."""
     rest = content.size - layout.start
-    words = content[layout.start : content.size - rest % 4].data.cast("i")
+    words = content[layout.start : content.size - rest % 4].data.cast("I")
     begins = np.empty(layout.num_samples + 1, np.int64)
     key_words, float_words = layout.key_type.itemsize // 4, layout.float_bytes // 4
     place = sample = 0
@@ -211,12 +210,7 @@ def _bare_records(layout: RecordLayout, content: Bytes) -> tuple[Offsets, Offset
             begins[sample] = place
             place += float_words
             for _ in range(layout.num_slots):
-                nnz = words[place]
-                if nnz < 0:
-                    raise DataError(
-                        f"{layout.path}, sample {sample}, byte {layout.start + 4 * place}: a slot has {nnz} keys"
-                    )
-                place += 1 + nnz * key_words
+                place += 1 + key_words * words[place]
     except IndexError:
         raise _torn(layout, content.size, sample) from None
     if 4 * place > rest:

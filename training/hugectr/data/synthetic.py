@@ -46,11 +46,12 @@ class KeySampler:
         if not self._exponent:
             return rng.integers(0, self._size, count, dtype=np.int64)
         masses = rng.random(count) * (self._ends[-1] + self._tail)
-        keys = np.searchsorted(self._ends, masses, side="right").astype(np.int64)
+        keys: Keys = np.searchsorted(self._ends, masses, side="right").astype(np.int64)
         if self._tail:
             beyond = keys >= HEAD
             keys[beyond] = self._in_tail(masses[beyond] - self._ends[-1])
-        return np.minimum(keys, self._size - 1)
+        keys[keys >= self._size] = self._size - 1  # the last bits of the sums
+        return keys
 
     def _in_tail(self, mass: NDArray[np.float64]) -> Keys:
         start = self._bounds[0]

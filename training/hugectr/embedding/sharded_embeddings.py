@@ -83,19 +83,16 @@ class ShardedEmbeddings(nn.Module):
         self._collection = [  # in a list, so that its parameters are none of this module's
             shard_tables(
                 plan.tables,
-                {
-                    sharded.table.name: [_feature(sharded.table.layer, slot) for slot in sharded.table.slots]
-                    for sharded in plan.tables
-                },
+                [[_feature(sharded.table.layer, slot) for slot in sharded.table.slots] for sharded in plan.tables],
                 self._make_lookup,
                 device=device,
                 group=self.group,
             )
         ]
 
-    def _make_lookup(self, parts: list[tuple[str, int]], kind: Sharding) -> PooledLookup:
+    def _make_lookup(self, parts: list[tuple[int, int]], kind: Sharding) -> PooledLookup:
         lookup = PooledLookup(
-            [(self._shard(self._tables[name], column), self._optimizer(name)) for name, column in parts],
+            [self._shard(self.plan.tables[number], column) for number, column in parts],
             device=self.device,
             seed=self.seed,
             output_dtype=self.output_dtype,
@@ -107,11 +104,8 @@ class ShardedEmbeddings(nn.Module):
         self._lookups.append(lookup)
         return lookup
 
-    def _optimizer(self, table: str) -> Optimizer | None:
-        own = self._layers[self._tables[table].table.layer].optimizer
-        return self.model.optimizer if own is None else own
-
-    def _shard(self, sharded: ShardedTable, first_column: int) -> Shard:
+    def _shard(self, sharded: ShardedTable, first_column: int) -> tuple[Shard, Optimizer | None]:
+        """Return a part of a table, and the optimizer of its layer."""
         table, layer = sharded.table, self._layers[sharded.table.layer]
         columns = table.width // len(sharded.ranks) if sharded.sharding is Sharding.COLUMN_WISE else table.width
         parts = self.plan.num_ranks if sharded.sharding is Sharding.ROW_WISE else 1
@@ -122,7 +116,7 @@ class ShardedEmbeddings(nn.Module):
             starts, sizes = slot_starts(layer), layer.slot_rows
             known = tuple(SlotKeys(slot, starts[slot], sizes[slot], bound_of_slot(sizes[slot])) for slot in table.slots)
             capacity = len(range(known[0].start + (part - known[0].start) % parts, known[-1].end, parts))
-        return Shard(
+        shard = Shard(
             name=table.name,
             layer=table.layer,
             slots=table.slots,
@@ -134,6 +128,7 @@ class ShardedEmbeddings(nn.Module):
             bound=HASH_TABLE_BOUND,
             is_copied=sharded.sharding is Sharding.DATA_PARALLEL,
         )
+        return shard, layer.optimizer or self.model.optimizer
 
     @property
     def stores(self) -> list[RowStore]:

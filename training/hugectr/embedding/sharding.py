@@ -7,7 +7,7 @@ distributed slots do, which TorchRec's bucketisation does with blocks of size 0.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -29,13 +29,13 @@ from predictor.workloads.recommender.plan import ShardedTable, Sharding
 
 VIRTUAL_ROWS = 1 << 40  # of every table for TorchRec, which allocates none of them
 
-# Of a TorchRec sharding's tables on this rank, by (table, first column), and the way of sharding.
-MakeLookup = Callable[[list[tuple[str, int]], Sharding], PooledLookup]
+# Of a TorchRec sharding's tables on this rank, by (number in the plan, first column), and the way of sharding.
+MakeLookup = Callable[[list[tuple[int, int]], Sharding], PooledLookup]
 
 
-def _local_tables(sharding: Any) -> list[tuple[str, int]]:
+def _local_tables(sharding: Any) -> list[tuple[int, int]]:
     return [
-        (table.name, 0 if table.local_metadata is None else table.local_metadata.shard_offsets[1])
+        (int(table.name), 0 if table.local_metadata is None else table.local_metadata.shard_offsets[1])
         for group in sharding._grouped_embedding_configs
         for table in group.embedding_tables
     ]
@@ -121,29 +121,29 @@ def _shards(sharded: ShardedTable, num_ranks: int, device: torch.device) -> list
 
 def shard_tables(
     tables: tuple[ShardedTable, ...],
-    features: Mapping[str, list[str]],
+    features: Sequence[list[str]],
     make_lookup: MakeLookup,
     *,
     device: torch.device,
     group: Any,
 ) -> ShardedEmbeddingBagCollection:
-    """Return TorchRec's sharded collection of the tables; ``features`` are the slots' names by table."""
+    """Return TorchRec's sharded collection of the tables; ``features`` are each table's slots by name."""
     num_ranks = torch.distributed.get_world_size(group)
     collection = EmbeddingBagCollection(
         tables=[
             EmbeddingBagConfig(
                 num_embeddings=VIRTUAL_ROWS,
                 embedding_dim=sharded.table.width,
-                name=sharded.table.name,
-                feature_names=features[sharded.table.name],
+                name=str(number),
+                feature_names=features[number],
                 pooling=PoolingType.SUM,
             )
-            for sharded in tables
+            for number, sharded in enumerate(tables)
         ],
         device=torch.device("meta"),
     )
     plan = {
-        sharded.table.name: ParameterSharding(
+        str(number): ParameterSharding(
             sharding_type=str(sharded.sharding),
             compute_kernel=EmbeddingComputeKernel.DENSE.value,
             ranks=list(sharded.ranks),
@@ -151,6 +151,6 @@ def shard_tables(
             if sharded.sharding is Sharding.DATA_PARALLEL
             else EnumerableShardingSpec(_shards(sharded, num_ranks, device)),
         )
-        for sharded in tables
+        for number, sharded in enumerate(tables)
     }
     return _collection_class(make_lookup)(collection, plan, ShardingEnv.from_process_group(group), device=device)
