@@ -50,6 +50,7 @@ def plan_of(model: Recommender, sharding: Sharding | None, ranks: int) -> Shardi
     """Return a plan with all tables sharded alike; None: slot i's table on rank i mod ranks."""
     tables = [table for layer in model.embeddings for table in layer.tables(ranks)]
     every = tuple(range(ranks))
+    placed: list[tuple[int, ...]]
     if sharding in (None, Sharding.TABLE_WISE):
         placed = [((number + 1) % ranks,) for number in range(len(tables))]
     else:
@@ -79,8 +80,10 @@ def target(layer: EmbeddingLayer, step: int) -> torch.Tensor:
     return torch.randn(SAMPLES, layer.num_slots, layer.width, generator=random)
 
 
-def train_step(embeddings: ShardedEmbeddings, step: int, rank: int = 0, ranks: int = 1) -> float:
-    """Train one step on the squared distance to a target, and return the loss of the whole batch."""
+def train_step(
+    embeddings: ShardedEmbeddings, step: int, rank: int = 0, ranks: int = 1, number: int | None = None
+) -> float:
+    """Train on the batch of a step, the ``number``-th one trained on, and return the loss of the whole batch."""
     first, last = rank * SAMPLES // ranks, (rank + 1) * SAMPLES // ranks
     layers = embeddings.model.embeddings
     pooled = embeddings({layer.input: batch(layer, step, rank, ranks) for layer in layers}).wait()
@@ -88,14 +91,14 @@ def train_step(embeddings: ShardedEmbeddings, step: int, rank: int = 0, ranks: i
     for layer in layers:
         loss = loss + (pooled[layer.output].float() - target(layer, step)[first:last]).square().mean() * 10
     (loss * 4).backward()
-    embeddings.update(0.1, 4.0, step)
+    embeddings.update(0.1, 4.0, number or step)
     return mean_over_ranks(float(loss))
 
 
 def mean_over_ranks(value: float) -> float:
     total = torch.tensor([value], dtype=torch.float64)
     dist.all_reduce(total)
-    return float(total) / dist.get_world_size()
+    return float(total) / int(dist.get_world_size())
 
 
 class Case(NamedTuple):

@@ -18,7 +18,8 @@ KEYS = st.one_of(st.integers(0, 3000), st.integers(-(2**63), 2**63 - 1))
 @settings(max_examples=60)
 @given(batches=st.lists(st.lists(KEYS, max_size=60), max_size=6), capacity=st.integers(1, 200))
 def test_the_index_answers_as_a_dictionary(batches: list[list[int]], capacity: int) -> None:
-    index, expected = KeyIndex(capacity, CPU), {}
+    index = KeyIndex(capacity, CPU)
+    expected: dict[int, int] = {}
     for batch in batches:
         keys = torch.tensor(batch, dtype=torch.int64)
         new = torch.unique(keys[index.find(keys) < 0])

@@ -18,6 +18,8 @@ import torch
 
 from predictor.workloads.recommender.optimizer import Optimizer, OptimizerKind, UpdateType
 
+ELEMENTS_AT_ONCE = 1 << 16  # 256 KiB of each operand
+
 
 class RowStates:
     """Weights of rows with what their optimizer keeps.
@@ -61,16 +63,42 @@ def update_rows(
         rate: learning rate.
         step: counted from 1.
     """
-    assert table.optimizer is not None
-    match table.optimizer.kind:
-        case OptimizerKind.SGD:
-            _add(table.weights, rows, gradients, -rate)
-        case OptimizerKind.ADAGRAD:
-            _adagrad(table, rows, gradients, rate)
-        case OptimizerKind.ADAM:
-            _adam(table, rows, gradients, used, rate, step)
-        case OptimizerKind.MOMENTUM_SGD | OptimizerKind.NESTEROV:
-            _momentum(table, rows, gradients, used, rate, step)
+    optimizer = table.optimizer
+    assert optimizer is not None
+    moves_all = optimizer.update is UpdateType.GLOBAL
+    if moves_all and optimizer.kind is OptimizerKind.ADAM:
+        _global_adam(table, rows, gradients, used, rate, step)
+        return
+    if moves_all and optimizer.kind in (OptimizerKind.MOMENTUM_SGD, OptimizerKind.NESTEROV):
+        _global_momentum(table, rows, gradients, used, rate)
+        return
+    at_once = _rows_at_once(table)
+    for some_rows, some in zip(rows.split(at_once), gradients.split(at_once), strict=True):
+        match optimizer.kind:
+            case OptimizerKind.SGD:
+                _add(table.weights, some_rows, some, -rate)
+            case OptimizerKind.ADAGRAD:
+                _adagrad(table, some_rows, some, rate)
+            case OptimizerKind.ADAM if optimizer.update is UpdateType.LAZY_GLOBAL:
+                _lazy_adam(table, some_rows, some, rate, step)
+            case OptimizerKind.ADAM:
+                _adam(table, some_rows, some, _corrected(optimizer, rate, step))
+            case OptimizerKind.MOMENTUM_SGD | OptimizerKind.NESTEROV:
+                _momentum(table, some_rows, some, rate, step)
+
+
+def _rows_at_once(table: RowStates) -> int:
+    """Return how many rows a rule takes at once: what it computes from them stays in a core's cache."""
+    return max(1, ELEMENTS_AT_ONCE // table.weights.shape[1]) if table.weights.device.type == "cpu" else 1 << 31
+
+
+def _blocks(table: RowStates, used: list[slice]) -> list[slice]:
+    at_once = _rows_at_once(table)
+    return [
+        slice(start, min(start + at_once, rows.stop))
+        for rows in used
+        for start in range(rows.start, rows.stop, at_once)
+    ]
 
 
 def _add(values: torch.Tensor, rows: torch.Tensor, moved: torch.Tensor, share: float) -> None:
@@ -92,32 +120,33 @@ def _corrected(optimizer: Optimizer, rate: float, step: int) -> float:
     return float(rate * sqrt(1.0 - optimizer.beta2**step) / (1.0 - optimizer.beta1**step))
 
 
-def _adam(
-    table: RowStates, rows: torch.Tensor, gradients: torch.Tensor, used: list[slice], rate: float, step: int
-) -> None:
+def _adam(table: RowStates, rows: torch.Tensor, gradients: torch.Tensor, rate: float) -> None:
     optimizer = table.optimizer
     assert optimizer is not None
     first, second = table.states
-    if optimizer.update is UpdateType.LAZY_GLOBAL:
-        _lazy_adam(table, rows, gradients, rate, step)
-        return
-    if optimizer.update is UpdateType.GLOBAL:
-        for some in used:
-            first[some].mul_(optimizer.beta1)
-            second[some].mul_(optimizer.beta2)
-        _add(first, rows, gradients, 1.0 - optimizer.beta1)
-        _add(second, rows, gradients.square_(), 1.0 - optimizer.beta2)
-        for some in used:
-            denominator = second[some].sqrt().add_(optimizer.epsilon)
-            table.weights[some].addcdiv_(first[some], denominator, value=-_corrected(optimizer, rate, step))
-        return
     m = first.index_select(0, rows).mul_(optimizer.beta1).add_(gradients, alpha=1.0 - optimizer.beta1)
     v = second.index_select(0, rows).mul_(optimizer.beta2)
     v.addcmul_(gradients, gradients, value=1.0 - optimizer.beta2)
     first.index_copy_(0, rows, m)
     second.index_copy_(0, rows, v)
-    moved = m.div_(v.sqrt_().add_(optimizer.epsilon))
-    _add(table.weights, rows, moved, -_corrected(optimizer, rate, step))
+    _add(table.weights, rows, m.div_(v.sqrt_().add_(optimizer.epsilon)), -rate)
+
+
+def _global_adam(
+    table: RowStates, rows: torch.Tensor, gradients: torch.Tensor, used: list[slice], rate: float, step: int
+) -> None:
+    optimizer = table.optimizer
+    assert optimizer is not None
+    first, second = table.states
+    blocks = _blocks(table, used)
+    for some in blocks:
+        first[some].mul_(optimizer.beta1)
+        second[some].mul_(optimizer.beta2)
+    _add(first, rows, gradients, 1.0 - optimizer.beta1)
+    _add(second, rows, gradients.square_(), 1.0 - optimizer.beta2)
+    for some in blocks:
+        denominator = second[some].sqrt().add_(optimizer.epsilon)
+        table.weights[some].addcdiv_(first[some], denominator, value=-_corrected(optimizer, rate, step))
 
 
 def _lazy_adam(table: RowStates, rows: torch.Tensor, gradients: torch.Tensor, rate: float, step: int) -> None:
@@ -141,9 +170,7 @@ def _lazy_adam(table: RowStates, rows: torch.Tensor, gradients: torch.Tensor, ra
     table.last_step[rows] = step
 
 
-def _momentum(
-    table: RowStates, rows: torch.Tensor, gradients: torch.Tensor, used: list[slice], rate: float, step: int
-) -> None:
+def _momentum(table: RowStates, rows: torch.Tensor, gradients: torch.Tensor, rate: float, step: int) -> None:
     """Let the velocity u = factor · u - rate · g move the weights, Nesterov's one step ahead of it.
 
     MomentumSGD: w += u. Nesterov: w += (1 + factor) · u - factor · (u before).
@@ -152,13 +179,6 @@ def _momentum(
     assert optimizer is not None
     factor, (velocity,) = optimizer.momentum, table.states
     ahead = factor if optimizer.kind is OptimizerKind.NESTEROV else 0.0
-    if optimizer.update is UpdateType.GLOBAL:
-        for some in used:
-            velocity[some].mul_(factor)
-            table.weights[some].add_(velocity[some], alpha=factor if ahead else 1.0)
-        _add(velocity, rows, gradients, -rate)
-        _add(table.weights, rows, gradients, -rate * (1.0 + ahead))
-        return
     before = velocity.index_select(0, rows)
     if table.last_step is not None:
         last = table.last_step.index_select(0, rows)
@@ -172,3 +192,18 @@ def _momentum(
     after = (before * factor).add_(gradients, alpha=-rate)
     velocity.index_copy_(0, rows, after)
     _add(table.weights, rows, after * (1.0 + ahead) - before * ahead, 1.0)
+
+
+def _global_momentum(
+    table: RowStates, rows: torch.Tensor, gradients: torch.Tensor, used: list[slice], rate: float
+) -> None:
+    """Let all velocities decay and move, then add the gradients' own part."""
+    optimizer = table.optimizer
+    assert optimizer is not None
+    factor, (velocity,) = optimizer.momentum, table.states
+    ahead = factor if optimizer.kind is OptimizerKind.NESTEROV else 0.0
+    for some in _blocks(table, used):
+        velocity[some].mul_(factor)
+        table.weights[some].add_(velocity[some], alpha=factor if ahead else 1.0)
+    _add(velocity, rows, gradients, -rate)
+    _add(table.weights, rows, gradients, -rate * (1.0 + ahead))
