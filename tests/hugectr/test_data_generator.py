@@ -16,6 +16,7 @@ from hugectr.__main__ import main
 from hugectr.data.generator import Amount, generate
 from hugectr.data.keyset import keys_of, read_keyset
 from hugectr.data.readers import make_reader
+from hugectr.data.sample_kind import data_of
 from hugectr.data.samples import Samples, joined
 from hugectr.data.sources import open_source
 from hugectr.data.synthetic import HEAD, KeySampler, ranking_auc
@@ -102,6 +103,25 @@ def test_files_are_where_the_configuration_looks_for_them(tmp_path: Path, kind: 
             start = 100 * slot if kind == "Norm" else 0
             assert start <= keys.min()
             assert keys.max() < start + 100
+
+
+def test_norm_keys_of_stated_sizes_are_read_back(tmp_path: Path) -> None:
+    sizes = (3, 40, 2, 60)
+    subject = config(tmp_path, slot_size_array=sizes)
+    generate(subject, tmp_path, None, 2, amount=Amount(files=1, samples=400, eval_files=1))
+    samples = all_samples(subject.data, subject.data.source)
+    ends = np.cumsum(samples.lengths.sum(axis=1))
+    assert tuple(keys.max() + 1 for keys in np.split(samples.keys, ends[:-1])) == sizes
+    written = keys_of(subject.data, subject.data.source, is_64_bit=False)
+    assert (written["wide"].max(), written["deep"].min(), written["deep"].max()) == (2, 3, 104)
+
+
+def test_sizes_that_embedding_layers_state_are_those_of_the_data(tmp_path: Path) -> None:
+    stated = content(tmp_path)
+    for layer, sizes in zip(stated["layers"][1:3], ([5], [6, 7, 8]), strict=True):
+        layer["sparse_embedding_hparam"] = {"slot_size_array": sizes, "embedding_vec_size": 4, "combiner": 0}
+    assert data_of(parse_hugectr(stated)).slot_size_array == (5, 6, 7, 8)
+    assert data_of(config(tmp_path)).slot_size_array == ()
 
 
 def test_same_seed_writes_the_same_and_another_does_not(tmp_path: Path) -> None:

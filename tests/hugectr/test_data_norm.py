@@ -178,6 +178,21 @@ def test_more_keys_than_the_configuration_allows_are_named(tmp_path: Path) -> No
         read_all(path, sparse=[sparse | {"max_nnz": 2}])
 
 
+def test_keys_of_stated_sizes_count_from_zero_in_every_slot(tmp_path: Path) -> None:
+    sizes = (10, 20, 30, 40, 50)
+    local = some_samples(8, NUM_SLOTS, 3, min_nnz=0, vocabulary=10)
+    starts = np.repeat([0, 10, 30, 60, 100], local.lengths.sum(axis=1))
+    path = written(tmp_path / "0.data", local._replace(keys=local.keys + starts))
+    assert same(read_all(path, slot_size_array=sizes), local)
+    wrong = local.keys + starts
+    first = local.lengths[:3].sum()
+    sample = int(np.flatnonzero(local.lengths[3])[0])
+    wrong[first] = 100
+    written(path, local._replace(keys=wrong))
+    with pytest.raises(DataError, match=rf"sample {sample}: a key of slot 3 is 100; its keys are from 60 to below 100"):
+        read_all(path, slot_size_array=sizes)
+
+
 def test_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"0.data does not exist"):
         opened(tmp_path / "0.data")

@@ -19,6 +19,7 @@ class Command(NamedTuple):
 
 COMMANDS = {
     "generate": Command("hugectr.data.cli", "write a synthetic data set for a configuration"),
+    "train": Command("hugectr.cli", "train as a configuration's solver clause says"),
 }
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from torch import distributed
 
 from hugectr.dense.files import Progress, load_network, load_optimizer, save_network, save_optimizer
 from hugectr.dense.network import DenseNetwork
 from hugectr.dense.optimizers import DenseOptimizer
+from hugectr.embedding.files import EmbeddingFiles
 from hugectr.embedding.sharded_embeddings import ShardedEmbeddings
 from hugectr.exceptions import HugeCtrError
 from hugectr.solver import SolverParser
@@ -43,31 +44,30 @@ def snapshot_of(solver: SolverParser) -> Snapshot:
 
 
 class Checkpoint:
-    """What is saved and loaded together."""
+    """What is saved and loaded together; all ranks call its methods together."""
 
     def __init__(
         self,
         network: DenseNetwork,
         optimizer: DenseOptimizer,
         embeddings: ShardedEmbeddings,
-        rank: Any,
-        oversubscriber: Any,
+        *,
+        is_64_bit: bool,
     ) -> None:
-        """Name the parts; ``rank`` is this process's."""
-        self._network, self._optimizer, self._embeddings = network, optimizer, embeddings
-        self._rank, self._oversubscriber = rank, oversubscriber
+        """Name the parts; ``is_64_bit`` is the width of keys."""
+        self._network, self._optimizer = network, optimizer
+        self._group, self._is_first = embeddings.group, embeddings.rank == 0
+        self._files = EmbeddingFiles(embeddings, is_64_bit=is_64_bit)
+        self._num_embeddings = len(embeddings.model.embeddings)
 
     def save(self, files: Snapshot, progress: Progress) -> None:
-        """Write all files; a collective, after which they are there for all ranks."""
-        if self._rank.number == 0:
+        """Write all files, which are there for all ranks when it returns."""
+        if self._is_first:
             save_network(self._network, Path(files.dense))
             save_optimizer(self._optimizer, Path(files.dense_states), progress)
-        if self._oversubscriber is not None:
-            self._oversubscriber.store(list(files.sparse), list(files.sparse_states))
-        else:
-            self._embeddings.save(list(files.sparse), list(files.sparse_states))
-        if self._rank.size > 1:
-            distributed.barrier(group=self._rank.group)
+        self._files.save_models([Path(name) for name in files.sparse])
+        self._files.save_states([Path(name) for name in files.sparse_states])
+        distributed.barrier(group=self._group)
 
     def load(self, files: Snapshot) -> Progress:
         """Read the files that are named, and return the progress of the dense optimizer's states.
@@ -75,17 +75,20 @@ class Checkpoint:
         Raises:
             HugeCtrError: a file is missing or does not fit the configuration.
         """
+        self._check_number("embedding_files", files.sparse)
+        self._check_number("sparse_opt_states_file", files.sparse_states)
         if files.dense:
             load_network(self._network, Path(files.dense))
-        if files.sparse or files.sparse_states:
-            self._check_number("embedding_files", files.sparse)
-            self._check_number("sparse_opt_states_file", files.sparse_states)
-            self._embeddings.load(list(files.sparse), list(files.sparse_states))
+        if files.sparse:
+            self._files.load_models([Path(name) for name in files.sparse])
+        if files.sparse_states:
+            self._files.load_states([Path(name) for name in files.sparse_states])
         if files.dense_states:
             return load_optimizer(self._optimizer, Path(files.dense_states))
         return Progress(optimizer=self._optimizer.optimizer.kind, steps=0)
 
     def _check_number(self, name: str, files: tuple[str, ...]) -> None:
-        expected = len(self._embeddings.model.embeddings)
-        if files and len(files) != expected:
-            raise HugeCtrError(f"{name} has {len(files)} files; the configuration has {expected} embedding layers")
+        if files and len(files) != self._num_embeddings:
+            raise HugeCtrError(
+                f"{name} has {len(files)} files; the configuration has {self._num_embeddings} embedding layers"
+            )

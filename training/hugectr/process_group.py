@@ -11,6 +11,8 @@ import torch
 from torch import distributed
 
 from hugectr.exceptions import HugeCtrError
+from hugectr.host_memory import keep_freed_memory
+from hugectr.quiet import hush_libraries
 from hugectr.rank_engine import Rank
 from hugectr.solver import SolverParser
 
@@ -81,9 +83,12 @@ def join(solver: SolverParser, index: int, store: distributed.Store | None) -> R
         index: of this rank.
         store: where ranks meet; None: as a launcher's variables say.
     """
+    hush_libraries()
     device = device_of(solver, index)
     if device.type == "cuda":
         torch.cuda.set_device(device)
+    else:
+        keep_freed_memory()
     if not distributed.is_initialized():
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
         distributed.init_process_group(

@@ -22,6 +22,7 @@ from hugectr.exceptions import HugeCtrError
 from hugectr.export import write_columns
 from hugectr.metric_names import parse_metrics
 from hugectr.metrics import Evaluation
+from hugectr.model_oversubscriber import ModelOversubscriber
 from hugectr.plans import plan_of
 from hugectr.schedule import read_configuration
 from hugectr.solver import SolverParser
@@ -94,16 +95,14 @@ class RankEngine:
         self._regularizer = Regularizer(model.loss, solver.batchsize)
         if solver.enable_tf32_compute:
             torch.set_float32_matmul_precision("high")
-        self._oversubscriber: Any = None
+        self._oversubscriber: ModelOversubscriber | None = None
+        is_64_bit = solver.i64_input_key
         if use_model_oversubscriber:
-            from hugectr.model_oversubscriber import ModelOversubscriber
-
-            self._oversubscriber = ModelOversubscriber(
-                self._embeddings, temp_embedding_dir, i64_input_key=solver.i64_input_key
-            )
-        self._updates, self.skipped_steps = 0, 0
+            self._oversubscriber = ModelOversubscriber(self._embeddings, temp_embedding_dir, is_64_bit=is_64_bit)
+        self._checkpoint = Checkpoint(self._network, self._optimizer, self._embeddings, is_64_bit=is_64_bit)
+        progress = self._checkpoint.load(snapshot_of(solver))
+        self._updates, self.skipped_steps = progress.steps, progress.skipped_steps
         self.mark = _ignore
-        self._load()
         self._eval_network.copy_from(self._network)
         self._learning_rate = model.optimizer.schedule.base
         self._loss: torch.Tensor | None = None
@@ -131,14 +130,6 @@ class RankEngine:
             repeat=solver.repeat_dataset,
             num_samples=data.num_samples if is_training else data.eval_num_samples,
         )
-
-    @property
-    def _checkpoint(self) -> Checkpoint:
-        return Checkpoint(self._network, self._optimizer, self._embeddings, self._rank, self._oversubscriber)
-
-    def _load(self) -> None:
-        progress = self._checkpoint.load(snapshot_of(self._solver))
-        self._updates, self.skipped_steps = progress.steps, progress.skipped_steps
 
     def start_data_reading(self) -> None:
         """Start both readers.

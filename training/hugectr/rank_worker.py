@@ -19,6 +19,7 @@ from torch import distributed
 from hugectr.exceptions import HugeCtrError
 from hugectr.process_group import join
 from hugectr.rank_engine import Rank, RankEngine
+from hugectr.ranks import MAKE
 from hugectr.solver import SolverParser, solver_parser_helper
 from predictor.base.errors import ConfigError, MissingKeyError
 
@@ -78,8 +79,7 @@ class Worker:
                 answer = {"error": (type(error).__name__, str(error))}
             os.write(self._answers, json.dumps(answer).encode() + b"\n")
             command = self._commands.next()
-        if self._engine is not None:
-            self._engine.close()
+        self._close()
         if distributed.is_initialized():
             distributed.destroy_process_group()
         return 0
@@ -89,10 +89,16 @@ class Worker:
             self._store, port = _store(command)
             self._index = command["index"]
             return port
-        if command["call"] == "__init__":
+        if command["call"] == MAKE:
+            self._close()
             self._engine = self._make(**command["kwargs"])
             return None
         return getattr(self._engine, command["call"])(*command["args"], **command["kwargs"])
+
+    def _close(self) -> None:
+        if self._engine is not None:
+            self._engine.close()
+            self._engine = None
 
     def _make(self, solver: dict[str, Any], **arguments: Any) -> RankEngine:
         settings: SolverParser = solver_parser_helper(**solver)
@@ -109,4 +115,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    status = main()
+    sys.stderr.flush()
+    os._exit(status)  # all is closed; torch's own end of a process takes seconds

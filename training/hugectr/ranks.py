@@ -15,14 +15,17 @@ import sys
 import time
 import weakref
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from hugectr import exceptions
 from hugectr.exceptions import HugeCtrError
+from hugectr.solver import SolverParser
 
 # After one rank's error, how long the others may take to answer; then they wait for the failed one, in vain.
 WORKER = "hugectr.rank_worker"
+MAKE = "make"
 GRACE_S = 5.0
 CLOSE_S = 10.0
 LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
@@ -85,22 +88,30 @@ class Child:
 class ChildRanks:
     """All ranks of a session, and calls to all of them at once."""
 
-    def __init__(self, size: int, hello: dict[str, Any]) -> None:
-        """Start the ranks and make their engines.
+    def __init__(self, size: int) -> None:
+        """Start the ranks.
 
         Raises:
-            HugeCtrError: an engine cannot be made.
+            RankError: a rank ended.
         """
         self._children = [Child(index, size) for index in range(size)]
         self._end = weakref.finalize(self, _end_all, list(self._children))
         first = self._children[0]
         port = self._ask([first], {"index": 0, "size": size, "port": 0})[0]
         self._ask(self._children[1:], {"size": size, "port": port})
-        try:
-            self.call("__init__", **hello)
-        except HugeCtrError:
-            self.close()
-            raise
+
+    @property
+    def pids(self) -> list[int]:
+        """Return the processes' ids."""
+        return [child.process.pid for child in self._children]
+
+    def make_engines(self, solver: SolverParser, **arguments: Any) -> None:
+        """Make every rank's engine, in place of the one before; arguments are those of ``RankEngine``.
+
+        Raises:
+            HugeCtrError: they cannot be made.
+        """
+        self.call(MAKE, solver=asdict(solver), **arguments)
 
     def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
         """Call a method of every rank's engine, and return rank 0's result.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
@@ -50,15 +49,18 @@ def _make_ranks(
     if place is None and solver.num_ranks > 1:
         from hugectr.ranks import ChildRanks
 
-        return ChildRanks(
-            solver.num_ranks,
-            {
-                "solver": asdict(solver),
-                "config_file": config_file,
-                "use_model_oversubscriber": use_model_oversubscriber,
-                "temp_embedding_dir": temp_embedding_dir,
-            },
-        )
+        ranks = ChildRanks(solver.num_ranks)
+        try:
+            ranks.make_engines(
+                solver,
+                config_file=config_file,
+                use_model_oversubscriber=use_model_oversubscriber,
+                temp_embedding_dir=temp_embedding_dir,
+            )
+        except HugeCtrError:
+            ranks.close()
+            raise
+        return ranks
     from hugectr.rank_engine import RankEngine
 
     rank = join_alone(solver) if place is None else join_launched(solver, place)

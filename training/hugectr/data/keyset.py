@@ -53,12 +53,13 @@ def write_keyset(path: Path, keys: Keys, *, is_64_bit: bool) -> None:
 
 
 def keys_of(data: Data, file_list: str, *, is_64_bit: bool) -> dict[str, Keys]:
-    """Return the different keys of each sparse input over all files of a list.
+    """Return the different keys of each sparse input over all files of a list, as the files hold them.
 
     Raises:
         DataError: a file is not as it should be.
     """
     inputs = layout_of(data).inputs
+    data = data.model_copy(update={"slot_size_array": ()})
     seen: dict[str, list[Keys]] = {part.name: [] for part in inputs}
     for open_file in open_source(data, file_list, is_64_bit=is_64_bit).files:
         file = open_file()

@@ -3,7 +3,8 @@
 A file is a header of eight 64-bit numbers, then its samples: labels and dense features as 32-bit floats, then for
 every slot the number of its keys and the keys. With check sums each sample begins with the number of its bytes and
 ends with their sum modulo 256. HugeCTR writes the header as one more checked record; the documentation shows it bare.
-Both are read, and the former is written.
+Both are read, and the former is written. Keys are unique over slots; where the configuration states the slots' sizes,
+slot after slot has the next so many keys, and they are handed on as keys that count from 0 in every slot.
 
 Source: HugeCTR, "Configuration File Setup", Norm; the checked header: its ``DataWriter`` and ``CheckSum``.
 """
@@ -18,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hugectr.data.norm_records import Bytes, KeyType, RecordLayout, locate
-from hugectr.data.samples import Lengths, SampleLayout, Samples
+from hugectr.data.samples import Lengths, SampleLayout, Samples, local_keys
 from hugectr.exceptions import DataError
 from predictor.base.files import built_beside
 
@@ -119,7 +120,7 @@ class NormFile:
         """Return the samples from ``start`` to before ``stop``.
 
         Raises:
-            DataError: a check sum is wrong, or a sample has more keys than the configuration allows.
+            DataError: a check sum is wrong, or a sample has more keys than the configuration allows, or others.
         """
         if self._asks_check and stop > start:
             wrong = self._records.wrong_sums(start, stop)
@@ -127,6 +128,8 @@ class NormFile:
                 raise DataError(f"{self._path}, sample {start + int(wrong[0])}: its check sum is wrong")
         lengths, keys = self._records.slots(start, stop)
         self._check_lengths(start, lengths)
+        if self._layout.slot_sizes:
+            keys = local_keys(self._path, start, self._layout, keys, lengths)
         numbers = self._records.floats(start, stop, self._float_bytes)
         label, dense = np.split(numbers, [self._layout.label_dim], axis=1)
         return Samples(np.ascontiguousarray(label), np.ascontiguousarray(dense), keys, lengths)

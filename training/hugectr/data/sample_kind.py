@@ -8,6 +8,17 @@ from hugectr.data.samples import SampleLayout, layout_of
 from hugectr.data.synthetic import SampleKind
 from hugectr.exceptions import HugeCtrError
 from predictor.configuration.hugectr.reading import HugeCtrConfig
+from predictor.configuration.hugectr.sections import Data
+
+
+def data_of(config: HugeCtrConfig) -> Data:
+    """Return the data layer, with the slots' sizes where all embedding layers state them and it does not."""
+    if config.data.slot_size_array:
+        return config.data
+    by_input = {embedding.input: embedding.slot_rows for embedding in config.model.embeddings}
+    sizes = [by_input.get(sparse.top, ()) for sparse in config.data.sparse]
+    known = tuple(size for own in sizes for size in own) if all(sizes) else ()
+    return config.data.model_copy(update={"slot_size_array": known})
 
 
 def sample_kind(config: HugeCtrConfig, vocabulary: int | None, max_nnz: int, exponent: float) -> SampleKind:
@@ -35,11 +46,7 @@ def sample_kind(config: HugeCtrConfig, vocabulary: int | None, max_nnz: int, exp
 
 
 def _slot_sizes(config: HugeCtrConfig, layout: SampleLayout, vocabulary: int | None) -> tuple[int, ...]:
-    known = layout.slot_sizes
-    if not known:
-        by_input = {embedding.input: embedding.slot_rows for embedding in config.model.embeddings}
-        rows = [by_input.get(part.name, ()) for part in layout.inputs]
-        known = tuple(size for part in rows for size in part) if all(rows) else ()
+    known = data_of(config).slot_size_array
     if known:
         if vocabulary is not None and vocabulary != sum(known):
             raise HugeCtrError(

@@ -78,6 +78,28 @@ def layout_of(data: Data) -> SampleLayout:
     return SampleLayout(data.label.label_dim, data.dense.dense_dim, tuple(inputs), data.slot_size_array)
 
 
+def local_keys(path: Path, start: int, layout: SampleLayout, keys: Keys, lengths: Lengths) -> Keys:
+    """Return keys that are unique over slots as keys that count from 0 in every slot; ``start`` is the first sample.
+
+    Raises:
+        DataError: a key is not of its slot; the message names the file, the sample and the slot.
+    """
+    counts = lengths.sum(axis=1, dtype=np.int64)
+    ends = np.cumsum(layout.slot_sizes, dtype=np.int64)
+    starts = ends - layout.slot_sizes
+    local = keys - np.repeat(starts, counts)
+    wrong = (local < 0) | (local >= np.repeat(np.array(layout.slot_sizes, np.int64), counts))
+    if wrong.any():
+        place = int(wrong.argmax())
+        cell = int(np.searchsorted(np.cumsum(lengths.reshape(-1), dtype=np.int64), place, side="right"))
+        slot, sample = divmod(cell, lengths.shape[1])
+        raise DataError(
+            f"{path}, sample {start + sample}: a key of slot {slot} is {keys[place]}; its keys are from {starts[slot]} "
+            f"to below {ends[slot]} (slot_size_array, slot after slot)"
+        )
+    return local
+
+
 class Samples(NamedTuple):
     """Some samples, whole.
 
