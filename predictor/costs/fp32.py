@@ -38,11 +38,6 @@ def peak_ratio(gpu: Gpu, precision: str, tf32: bool) -> float:
     return known[precision] / known[name]
 
 
-def _byte_factor(operator: Operator) -> float:
-    """Return the bytes that an operator moves in fp32 over those that it moves in 16 bits."""
-    return FP32_PER_16_BITS if operator.byte_sizes == "by_element" else 1.0
-
-
 class Fp32System(PublishedSystem):
     """A published system whose 16-bit regressors answer for fp32; ``precision`` names theirs."""
 
@@ -60,15 +55,14 @@ class Fp32System(PublishedSystem):
         return {direction: self._in_fp32(regressor, operator) for direction, regressor in measured.items()}
 
     def _call(self, operator: Operator, direction: Direction, shape: Shape) -> Call:
-        """Return a call whose donor operator is counted by the bytes of fp32.
-
-        ``StandIn.times`` is a ratio of bytes in 16 bits; elements of the one may double where bytes of the other are
-        the same in every precision.
-        """
+        """Return a call; a donor operator that counts bytes which fp32 does not change runs as in 16 bits."""
         call = super()._call(operator, direction, shape)
-        if not call.stands_in or computes(operator) or operator.byte_sizes == call.operator.byte_sizes:
+        if not call.stands_in or operator.byte_sizes != "fixed":
             return call
-        return call._replace(times=call.times * _byte_factor(operator) / _byte_factor(call.operator))
+        name = f"{call.operator.regressor_name} in 16 bits"
+        if name not in self._regressors:
+            self._regressors[name] = super()._operator(call.operator)
+        return call._replace(regressor=self._regressors[name][direction])
 
     def _in_fp32(self, regressor: Regressor, operator: Operator) -> Regressor:
         """Return a regressor with its terms scaled; unchanged where its bytes are the same in every precision."""
@@ -78,7 +72,7 @@ class Fp32System(PublishedSystem):
         scale = {
             "count": 1.0,
             "flops": self._flops if product else 1.0,
-            "bytes": _byte_factor(operator),
+            "bytes": FP32_PER_16_BITS if operator.byte_sizes == "by_element" else 1.0,
         }
         kinds = ("count", "flops", "bytes", *operator.extra_kinds)
         model = regressor.model

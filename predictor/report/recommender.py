@@ -14,6 +14,7 @@ from predictor.report.text import duration, foundations, short_path, wrapped
 from predictor.step.breakdown import Answer, answers
 from predictor.step.memory import GIB, StageMemory, step_memory
 from predictor.step.recommender import RecommenderPrediction, recommender_parts
+from predictor.workloads.recommender.caching import hit_rate
 from predictor.workloads.recommender.traffic import all_traffic
 
 FORMAT = "estimate-train-time/recommender-prediction/1"
@@ -194,6 +195,8 @@ def to_json(reported: Reported) -> dict[str, Any]:
             "key_exponent": run.keys.exponent,
             "engine": str(run.engine),
             "cuda_graphs": run.cuda_graphs,
+            "cached_share": run.cached_share,
+            "hit_rate": hit_rate(run),
             "overlap_input": run.overlap_input,
             "overlap_embeddings": run.overlap_embeddings,
             "overlap_gradients": run.overlap_gradients,

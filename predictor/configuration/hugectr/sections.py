@@ -246,8 +246,14 @@ class PredictionClause(Clause):
     )
     precision: Literal["fp32", "fp16", "bf16"] | None = None
     key_exponent: float = Field(default=0.0, ge=0, description="of the power law of keys; 0: uniform")
+    keys_follow: bool = Field(
+        default=False, description="a sample's further keys of a slot follow from its first, as in MLPerf's data"
+    )
     hotness: dict[str, tuple[float, ...]] = Field(
         default_factory=dict, description="keys per sample and slot, by sparse input; a single one stands for all slots"
+    )
+    cached_share: float = Field(
+        default=1.0, gt=0, le=1, description="of every table's rows in device memory, the others on the host"
     )
     plan: str | dict[str, Any] = Field(
         default="default", description="default: HugeCTR's placement; a plan's file; or the plan itself"

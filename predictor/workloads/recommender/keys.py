@@ -21,9 +21,22 @@ class KeyDistribution:
 
     Attributes:
         exponent: of the power law; 0 is uniform.
+        follow: a sample's further keys of a slot follow from its first, each first key with the same others; otherwise
+            all are drawn independently. MLPerf's multi-hot data is made so (mlcommons/training,
+            recommendation_v2/torchrec_dlrm, materialize_synthetic_multihot_dataset.py).
     """
 
     exponent: float = 0.0
+    follow: bool = False
+
+    def touched(self, samples: float, hotness: float, rows: float) -> float:
+        """Return the expected number of distinct rows that so many samples of ``hotness`` keys each look up."""
+        if not self.follow or hotness <= 1.0:
+            return self.distinct(samples * hotness, rows)
+        if rows <= 1:
+            return self.distinct(samples, rows)
+        named = hotness * self.distinct(samples, rows)  # sets lie anywhere, so that some rows are in several
+        return -rows * expm1(named * log1p(-1.0 / rows))
 
     def distinct(self, lookups: float, rows: float) -> float:
         """Return the expected number of distinct rows of ``lookups`` independent draws from ``rows`` keys."""

@@ -1,7 +1,7 @@
 """Sharding plans: which ranks hold which part of every embedding table.
 
-The four ways are TorchRec's: a table whole on one rank, split by rows or by columns over ranks, or a copy on every
-rank whose gradients are summed like the dense network's.
+The ways are TorchRec's: a table whole on one rank, split by rows over all ranks or over some, split by columns, or a
+copy on every rank whose gradients are summed like the dense network's.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ class Sharding(StrEnum):
 
     TABLE_WISE = "table_wise"
     ROW_WISE = "row_wise"
+    TABLE_ROW_WISE = "table_row_wise"
     COLUMN_WISE = "column_wise"
     DATA_PARALLEL = "data_parallel"
 
@@ -27,8 +28,8 @@ class ShardedTable:
     """A table and the ranks that hold it.
 
     Attributes:
-        ranks: table-wise one; row-wise and data-parallel all, in order; column-wise those that hold equal parts of the
-            columns, in the columns' order.
+        ranks: table-wise one; row-wise and data-parallel all, in order; table-row-wise those that hold equal parts of
+            the rows, in ascending order; column-wise those that hold equal parts of the columns, in the columns' order.
     """
 
     table: Table
@@ -62,6 +63,10 @@ class ShardingPlan:
                 range(self.num_ranks)
             ):
                 raise ConfigError(f"plan of {name}: {sharded.sharding} is on all {self.num_ranks} ranks, in order")
+            if sharded.sharding is Sharding.TABLE_ROW_WISE and list(ranks) != sorted(ranks):
+                raise ConfigError(
+                    f"plan of {name}: ranks are {list(ranks)}; table_row_wise takes them in ascending order"
+                )
             if sharded.sharding is Sharding.COLUMN_WISE and sharded.table.width % (4 * len(ranks)):
                 raise ConfigError(
                     f"plan of {name}: {sharded.table.width} columns do not split into {len(ranks)} parts of a multiple "

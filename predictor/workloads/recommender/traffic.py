@@ -17,6 +17,7 @@ from predictor.workloads.recommender.run import RecommenderRun
 
 FP32_BYTES = 4
 LOCAL = (Sharding.DATA_PARALLEL,)
+BY_ROWS = (Sharding.ROW_WISE, Sharding.TABLE_ROW_WISE)
 
 
 class SlotKeys(NamedTuple):
@@ -83,6 +84,7 @@ class RankTraffic:
     rank: int
     groups: tuple[Lookups, ...]
     pooled: float
+    within: float
     keys: float
 
     @property
@@ -120,13 +122,16 @@ def slot_keys(run: RecommenderRun, table: Table) -> Iterator[SlotKeys]:
         first += rows
 
 
-def row_wise_share(run: RecommenderRun, keys: SlotKeys, rank: int) -> float:
-    """Return the share of a slot's lookups that reach one rank of a row-wise table."""
-    ranks, skew = run.num_gpus, run.keys
+def row_wise_share(run: RecommenderRun, keys: SlotKeys, rank: int, ranks: int) -> float:
+    """Return the share of a slot's lookups that reach one of the ``ranks`` that share out a table's rows."""
+    skew = run.keys
     order = (rank - keys.first) % ranks  # the most frequent of the slot's keys that lies there
     head = skew.hit_share(min(ranks, keys.rows), keys.rows)
     own = skew.hit_share(order + 1, keys.rows) - skew.hit_share(order, keys.rows)
-    return own + (1.0 - head) / ranks
+    share = own + (1.0 - head) / ranks
+    if skew.follow and keys.hotness > 1.0:  # the first key lies there, those that follow it anywhere
+        return 1.0 / ranks + (share - 1.0 / ranks) / keys.hotness
+    return share
 
 
 def _on_rank(run: RecommenderRun, sharded: ShardedTable, rank: int) -> Lookups:
@@ -138,14 +143,16 @@ def _on_rank(run: RecommenderRun, sharded: ShardedTable, rank: int) -> Lookups:
         width //= len(sharded.ranks)
     elif sharded.sharding is Sharding.DATA_PARALLEL:
         samples /= run.num_gpus
-    elif sharded.sharding is Sharding.ROW_WISE:
-        share = 1.0 / run.num_gpus
+    elif sharded.sharding in BY_ROWS:
+        share = 1.0 / len(sharded.ranks)
         rows *= share
     for keys in slot_keys(run, table):
         drawn = samples * keys.hotness
-        here = row_wise_share(run, keys, rank) if sharded.sharding is Sharding.ROW_WISE else 1.0
+        here = 1.0
+        if sharded.sharding in BY_ROWS:
+            here = row_wise_share(run, keys, sharded.ranks.index(rank), len(sharded.ranks))
         lookups += drawn * here
-        touched += min(run.keys.distinct(drawn, keys.rows) * share, drawn * here)
+        touched += min(run.keys.touched(samples, keys.hotness, keys.rows) * share, drawn * here)
     bags = samples * len(table.slots)
     return Lookups(sharded.sharding, width, optimizer_of(run, table), bags, lookups, touched, rows, 1)
 
@@ -171,19 +178,28 @@ def _merged(groups: list[Lookups]) -> tuple[Lookups, ...]:
     return tuple(merged.values())
 
 
+def on_node(run: RecommenderRun, sharded: ShardedTable, rank: int) -> list[int]:
+    """Return the ranks of a rank's node that share out a table's rows with it, itself among them."""
+    if sharded.sharding is not Sharding.TABLE_ROW_WISE:
+        return [rank]
+    return [other for other in sharded.ranks if other // run.gpus_per_node == rank // run.gpus_per_node]
+
+
 def rank_traffic(run: RecommenderRun, rank: int) -> RankTraffic:
     """Return what one rank does in its embedding tables."""
-    groups, pooled, keys = [], 0.0, 0.0
+    groups, pooled, within, keys = [], 0.0, 0.0, 0.0
     for sharded in run.plan.tables:
         if rank not in sharded.ranks:
             continue
         part = _on_rank(run, sharded, rank)
         groups.append(part)
-        if sharded.sharding in (Sharding.TABLE_WISE, Sharding.COLUMN_WISE):
-            pooled += part.bags * part.width
+        if sharded.sharding in (Sharding.TABLE_WISE, Sharding.COLUMN_WISE, Sharding.TABLE_ROW_WISE):
+            peers = 1 if run.num_nodes == 1 else len(on_node(run, sharded, rank))
+            pooled += part.bags * part.width / peers
+            within += part.bags * part.width / peers if peers > 1 else 0.0
         if sharded.sharding not in LOCAL:
             keys += part.lookups
-    return RankTraffic(rank, _merged(groups), pooled, keys)
+    return RankTraffic(rank, _merged(groups), pooled, within, keys)
 
 
 def all_traffic(run: RecommenderRun) -> tuple[RankTraffic, ...]:
@@ -196,8 +212,10 @@ class Exchange:
     """What ranks send each other for the embeddings of one step, by the rank that sends or receives most.
 
     Attributes:
-        pooled: elements of an all-to-all of pooled vectors; the same of their gradients.
+        pooled: elements of an all-to-all of pooled vectors, and of partial sums of tables whose rows some ranks share
+            out; the same of their gradients.
         partial: elements that each rank keeps of a reduce-scatter of partial sums; gathered backward.
+        within: as ``partial``, of a reduce-scatter within nodes ahead of the all-to-all.
         keys, lengths: of the input's all-to-alls.
         features: slots whose lengths are sent.
         replicated: weights of data-parallel tables, whose gradients all ranks sum.
@@ -205,10 +223,19 @@ class Exchange:
 
     pooled: float
     partial: float
+    within: float
     keys: float
     lengths: float
     features: int
     replicated: float
+
+
+def _partial_sums(run: RecommenderRun, sharded: ShardedTable) -> int:
+    """Return the sums that a sample's rank gets for one slot: from each rank, or from each node of several."""
+    if sharded.sharding is not Sharding.TABLE_ROW_WISE:
+        return 1
+    senders = sharded.ranks if run.num_nodes == 1 else {rank // run.gpus_per_node for rank in sharded.ranks}
+    return len(senders)
 
 
 def exchange(run: RecommenderRun, traffic: tuple[RankTraffic, ...]) -> Exchange:
@@ -222,17 +249,18 @@ def exchange(run: RecommenderRun, traffic: tuple[RankTraffic, ...]) -> Exchange:
             replicated += table.parameters
             continue
         copies = len(sharded.ranks) if sharded.sharding is Sharding.COLUMN_WISE else 1
-        buckets = run.num_gpus if sharded.sharding is Sharding.ROW_WISE else copies
+        buckets = len(sharded.ranks) if sharded.sharding in BY_ROWS else copies
         features += slots * buckets
         keys += local * table.lookups_per_sample * copies
         lengths += local * slots * buckets
         if sharded.sharding is Sharding.ROW_WISE:
             partial += local * slots * table.width
-        else:
-            arriving += local * slots * table.width
+        else:  # a partial sum from each rank that has some of the rows
+            arriving += local * slots * table.width * _partial_sums(run, sharded)
     return Exchange(
         pooled=max(arriving, *(rank.pooled for rank in traffic)) if arriving else 0.0,
         partial=partial,
+        within=max(rank.within for rank in traffic),
         keys=max(keys, *(rank.keys for rank in traffic)) if keys else 0.0,
         lengths=lengths,
         features=features,

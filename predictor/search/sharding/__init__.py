@@ -1,0 +1,1 @@
+"""Search for the fastest sharding of a recommender's embedding tables."""

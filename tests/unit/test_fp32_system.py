@@ -1,0 +1,75 @@
+"""fp32 on a system that was measured in 16 bits."""
+
+from __future__ import annotations
+
+from math import log
+from pathlib import Path
+
+import pytest
+
+from predictor.base.bundled import REGRESSORS_FOLDER
+from predictor.base.errors import PublishedError
+from predictor.costs.catalogue import catalogue
+from predictor.costs.cost import Cost, Source
+from predictor.costs.fp32 import Fp32System, peak_ratio
+from predictor.costs.operator import Direction, Shape
+from predictor.costs.published import PublishedSystem, open_system
+from predictor.costs.regressors import DirectionRegressor
+
+PERLMUTTER = REGRESSORS_FOLDER / "Perlmutter"
+LARGE_PRODUCT = (8192, 4096, 4096)
+LARGE_STREAM = (8192, 8192)
+
+
+def cost(system: PublishedSystem, operator: str, shape: Shape) -> Cost:
+    return system.cost(catalogue()[operator], Direction.FORWARD, shape)
+
+
+def test_products_slow_down_with_the_peak() -> None:
+    half = cost(open_system(PERLMUTTER, "fp16"), "mlp_linear", LARGE_PRODUCT)
+    single, tensor = (cost(Fp32System(PERLMUTTER, "fp16", tf32), "mlp_linear", LARGE_PRODUCT) for tf32 in (False, True))
+    assert single.us / half.us == pytest.approx(312 / 19.5, rel=0.15)
+    assert tensor.us / half.us == pytest.approx(2.0, rel=0.1)
+    assert single.source is tensor.source is Source.ANALYTIC
+    assert log(single.high_us / single.us) > log(half.high_us / half.us)
+
+
+def test_streams_of_elements_double() -> None:
+    half, single = open_system(PERLMUTTER, "fp16"), Fp32System(PERLMUTTER, "fp16", tf32=False)
+    ratio = cost(single, "residual_add", LARGE_STREAM).us / cost(half, "residual_add", LARGE_STREAM).us
+    assert ratio == pytest.approx(2.0, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("operator", "shape"),
+    [("optimizer_step", (10**8, 10)), ("embedding_bag", (10**5, 10**5, 10**5, 64)), ("host_to_device", (10**6,))],
+)
+def test_what_is_fp32_in_every_precision_stays(operator: str, shape: Shape) -> None:
+    half, single = open_system(PERLMUTTER, "fp16"), Fp32System(PERLMUTTER, "fp16", tf32=False)
+    assert cost(single, operator, shape) == cost(half, operator, shape)
+
+
+def test_transferred_operators_have_an_fp32_too() -> None:
+    half, single = (system(REGRESSORS_FOLDER / "H100", "fp16") for system in (open_system, _tf32))
+    ratio = cost(single, "mlp_linear", LARGE_PRODUCT).us / cost(half, "mlp_linear", LARGE_PRODUCT).us
+    assert ratio == pytest.approx(2.0, rel=0.1)
+
+
+def _tf32(folder: Path, precision: str) -> Fp32System:
+    return Fp32System(folder, precision, tf32=True)
+
+
+def test_unchanged_terms_keep_their_regressor() -> None:
+    half, single = open_system(PERLMUTTER, "fp16"), Fp32System(PERLMUTTER, "fp16", tf32=False)
+    kept, changed = catalogue()["optimizer_step"], catalogue()["gelu"]
+    forward = Direction.FORWARD
+    for operator, same in ((kept, True), (changed, False)):
+        regressors = (half.regressor(operator, forward), single.regressor(operator, forward))
+        models = [regressor.model for regressor in regressors if isinstance(regressor, DirectionRegressor)]
+        assert (models[0] == models[1]) is same
+
+
+def test_gpu_without_a_data_sheet_is_refused() -> None:
+    gpu = open_system(PERLMUTTER, "fp16").hardware.gpu.model_copy(update={"name": "SomeGPU"})
+    with pytest.raises(PublishedError, match="no data sheet says its fp32 peak"):
+        peak_ratio(gpu, "fp16", tf32=False)

@@ -1,0 +1,213 @@
+"""Predictions of HugeCTR's configurations by the command line and the Python interface."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from predictor.__main__ import main
+from predictor.base.errors import ConfigError, MissingKeyError
+from predictor.configuration.hugectr.plan_file import write_plan
+from predictor.configuration.readers import HUGECTR, detect
+from predictor.interface.prediction import predict
+from predictor.interface.recommender import predict_recommender
+from predictor.workloads.recommender.plan import ShardedTable, Sharding, ShardingPlan
+from tests.unit.recommender_examples import SAMPLES, dcn, dlrm, loaded
+
+Content = dict[str, Any]
+
+
+def written(folder: Path, content: Content) -> str:
+    """Write a configuration and return its path."""
+    path = folder / "model.json"
+    path.write_text(json.dumps(content))
+    return str(path)
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """Return the one line of an error in the input."""
+    assert main(arguments) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    return line
+
+
+def answered(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """Return what the program prints."""
+    assert main(arguments) == 0
+    return capsys.readouterr().out
+
+
+def test_report_says_time_parts_memory_and_assumptions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = answered(capsys, written(tmp_path, dlrm()), "--system", "Selene", "--gpus", "8")
+    for said in (
+        "Step time",
+        "90 % interval",
+        "4 tables, 4 slots of width 32",
+        "4,096 samples = 512 × 8 GPUs",
+        "4 table_wise",
+        "samples/s",
+        "embedding lookup",
+        "embedding update",
+        "Assumed: Keys are drawn uniform",
+        "Assumed: The solver lists 2 GPUs; the run has 8",
+        "Assumed: Selene was measured in fp16",
+    ):
+        assert said in text, said
+    assert all(len(line) <= 100 for line in text.splitlines())
+
+
+def test_parts_add_up_to_the_step() -> None:
+    for content in (dlrm(), dcn()):
+        for gpus in (1, 8, 16):
+            step = predict_recommender(content, system="Perlmutter", gpus=gpus)
+            assert step.parts.step_us == pytest.approx(step.step.us)
+            assert step.step.low_us < step.step.us < step.step.high_us
+
+
+def test_json_is_complete(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    document = json.loads(answered(capsys, written(tmp_path, dcn()), "--system", "H100", "--json"))
+    assert document["format"] == "estimate-train-time/recommender-prediction/1"
+    hidden = ("hidden_exchange_us", "hidden_input_us", "hidden_reduction_us")
+    shown = sum(us for name, us in document["parts"].items() if name not in hidden)
+    assert shown == pytest.approx(document["step"]["time_us"])
+    assert [rank["rank"] for rank in document["ranks"]] == [0, 1]
+    assert document["run"]["precision"] == "fp32"
+    assert document["plan"]["tables"] == [{"table": "embedding", "sharding": "row_wise", "ranks": [0, 1]}]
+
+
+def test_options_go_before_the_clause_and_that_before_the_solver() -> None:
+    content = dlrm(prediction={"system": "H100", "num_gpus": 4, "batch_size": 8192, "key_exponent": 1.0})
+    clause = predict_recommender(content)
+    assert (clause.loaded.system.name, clause.run.num_gpus, clause.run.batch_size) == ("H100", 4, 8192)
+    assert clause.run.keys.exponent == 1.0
+    options = predict_recommender(content, system="Selene", gpus=8, batch_size=1024, key_exponent=0.0, precision="fp16")
+    run = options.run
+    assert (options.loaded.system.name, run.num_gpus, run.batch_size) == ("Selene", 8, 1024)
+    assert (run.keys.exponent, run.precision) == (0.0, "fp16")
+
+
+def test_mixed_precision_of_the_solver_is_fp16() -> None:
+    content = dlrm()
+    assert predict_recommender(content, system="Selene").run.precision == "fp32"
+    content["solver"]["mixed_precision"] = 1024
+    assert predict_recommender(content, system="Selene").run.precision == "fp16"
+
+
+def test_nodes_of_the_solver_hold_its_gpus() -> None:
+    content = dlrm()
+    content["solver"]["gpu"] = [[0, 1], [0, 1]]
+    assert predict_recommender(content, system="Selene").run.gpus_per_node == 2
+    assert predict_recommender(content, system="Selene", gpus=16).run.gpus_per_node == 8
+
+
+def test_plan_file_decides(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tables = loaded(dlrm()).run.plan.tables
+    everywhere = tuple(ShardedTable(item.table, Sharding.DATA_PARALLEL, (0, 1)) for item in tables)
+    write_plan(ShardingPlan(2, everywhere), tmp_path / "plan.json")
+    plan = str(tmp_path / "plan.json")
+    text = answered(capsys, written(tmp_path, dlrm()), "--system", "Selene", "--plan", plan)
+    assert "4 data_parallel" in text
+    assert "embedding exchange" not in text
+    content = dlrm(prediction={"plan": "plan.json", "system": "Selene"})  # relative to its file
+    assert "4 data_parallel" in answered(capsys, written(tmp_path, content))
+    assert "is for 2 ranks" in refusal(
+        capsys, written(tmp_path, dlrm()), "--system", "H100", "--gpus", "4", "--plan", plan
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ((), "system is missing; give --system"),
+        (("--system", "Serene"), "Serene is not a published system. Did you mean Selene?"),
+        (
+            ("--system", "Selene", "--gpus", "3"),
+            "batch_size is 4096; it must be a multiple of the 3 GPUs. Try 4095 or 4098",
+        ),
+        (("--system", "Selene", "--batch-size", "1"), "batch_size is 1; it must be a multiple of the 2 GPUs. Try 2"),
+        (("--system", "Selene", "--gpus", "0"), "gpus is 0; expected a number above 0"),
+        (("--system", "Selene", "--batch-size", "0"), "batch_size is 0; expected a number above 0"),
+        (("--system", "Selene", "--key-exponent", "-1"), "key_exponent is -1.0; expected 0"),
+        (("--system", "Selene", "--key-exponent", "nan"), "key_exponent is nan; expected 0"),
+        (("--system", "Selene", "--plan", "nowhere.json"), "plan nowhere.json does not exist"),
+    ],
+)
+def test_bad_input_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: tuple[str, ...], said: str
+) -> None:
+    assert said in refusal(capsys, written(tmp_path, dlrm()), *options)
+
+
+def test_options_of_recommenders_are_refused_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:
+    line = refusal(capsys, "predict", "--example", "llemma_7b_4_2_2_P", "--batch-size", "8")
+    assert "--batch-size is for HugeCTR configurations" in line
+
+
+def test_inference_configuration_is_refused() -> None:
+    content = dlrm()
+    del content["solver"], content["optimizer"]
+    content["inference"] = {"dense_model_file": "dense", "sparse_model_file": "sparse"}
+    with pytest.raises(ConfigError, match="is for inference"):
+        predict_recommender(content, system="Selene", gpus=1, batch_size=8)
+
+
+def test_file_without_a_solver_needs_gpus_and_batch() -> None:
+    content = dlrm()
+    del content["solver"]
+    with pytest.raises(MissingKeyError, match="number of GPUs is missing"):
+        predict_recommender(content, system="Selene")
+    with pytest.raises(MissingKeyError, match="batch size is missing"):
+        predict_recommender(content, system="Selene", gpus=8)
+    assert predict_recommender(content, system="Selene", gpus=8, batch_size=1024).run.batch_per_gpu == 128
+
+
+def test_step_that_does_not_fit_says_so_before_the_time() -> None:
+    content = dlrm()
+    rows = [400_000_000, 3, 7_000, 150]
+    content["layers"][0]["slot_size_array"] = rows
+    content["layers"][1]["sparse_embedding_hparam"] |= {"slot_size_array": rows, "embedding_vec_size": 128}
+    content["layers"][3]["fc_param"]["num_output"] = 128
+    step = predict_recommender(content, system="Selene")
+    assert step.fits is False
+    assert step.memory_gib > 400_000_000 * 128 * 4 / 2**30
+    first, *_ = step.text().splitlines()
+    assert first.startswith("Memory")
+    assert "DOES NOT FIT" in step.text().partition("Step time")[0]
+
+
+def test_prediction_on_another_system_keeps_the_question() -> None:
+    first = predict_recommender(dcn(), system="Selene", gpus=8, key_exponent=1.2)
+    second = first.on("H100")
+    assert (second.loaded.system.name, second.run.num_gpus, second.run.keys) == ("H100", 8, first.run.keys)
+    assert second.step.us < first.step.us
+    assert repr(second).startswith("<configuration on H100: ")
+
+
+def test_price_counts_gpu_hours() -> None:
+    step = predict_recommender(dcn(prediction={"price_per_gpu_hour": 3.6}), system="Selene", gpus=8)
+    price = 3.6 * 8 * (1e6 / step.samples_per_second) / 3600
+    assert f"{price:.4g} per million samples" in step.text()
+
+
+def test_json_of_hugectr_is_told_and_no_from_takes_it(tmp_path: Path) -> None:
+    path = written(tmp_path, dlrm())
+    assert detect(Path(path)) == HUGECTR
+    with pytest.raises(ConfigError, match="of a recommender"):
+        predict(path)
+    with pytest.raises(ConfigError, match="predict it as it is"):
+        predict({"from": path, "system": "Selene"})
+
+
+@pytest.mark.parametrize("gpus", [1, 8, 16])
+@pytest.mark.parametrize("system", ["Perlmutter", "Selene", "H100"])
+def test_every_sample_of_hugectr_is_predicted(system: str, gpus: int) -> None:
+    if not SAMPLES:
+        pytest.skip("no samples of HugeCTR beside the checkout")
+    for path in SAMPLES:
+        step = predict_recommender(path, system=system, gpus=gpus)
+        assert 50 < step.step.us < 1e6, path.name
+        assert step.parts.step_us == pytest.approx(step.step.us), path.name
+        assert step.text()
