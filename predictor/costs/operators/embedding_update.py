@@ -22,7 +22,9 @@ def _work(shape: Shape, direction: Direction, num_multiprocessors: int) -> Work:
     lookups, rows, width, states = shape
     row_bytes = float(width * NUMBER_BYTES)
     updated = 2.0 * rows * row_bytes * (1 + states)
-    return Work(0.0, lookups * (row_bytes + KEY_BYTES) + updated, (rows * row_bytes, updated, float(lookups), float(rows)))
+    return Work(
+        0.0, lookups * (row_bytes + KEY_BYTES) + updated, (rows * row_bytes, updated, float(lookups), float(rows))
+    )
 
 
 def _stand_in(shape: Shape, direction: Direction, num_multiprocessors: int) -> StandIn:
