@@ -17,7 +17,7 @@ SORT_BYTES = 4 * 2 * (KEY_BYTES + 4) + KEY_BYTES
 def _work(shape: Shape, direction: Direction, num_multiprocessors: int) -> Work:
     """Gradients and keys of all lookups read; weights and states of the different rows read and written.
 
-    ``extras``: bytes of the merged gradients; of weights and states; lookups; rows; states.
+    ``extras``: bytes of the different rows; of their states; lookups; rows; states.
     """
     lookups, rows, width, states = shape
     row_bytes = float(width * NUMBER_BYTES)
@@ -25,7 +25,7 @@ def _work(shape: Shape, direction: Direction, num_multiprocessors: int) -> Work:
     return Work(
         0.0,
         lookups * (row_bytes + KEY_BYTES) + updated,
-        (rows * row_bytes, updated, float(lookups), float(rows), float(states)),
+        (rows * row_bytes, states * rows * row_bytes, float(lookups), float(rows), float(states)),
     )
 
 
