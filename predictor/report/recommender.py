@@ -14,7 +14,7 @@ from predictor.report.text import duration, foundations, short_path, wrapped
 from predictor.step.breakdown import Answer, answers
 from predictor.step.memory import GIB, StageMemory, step_memory
 from predictor.step.recommender import RecommenderPrediction, recommender_parts
-from predictor.workloads.recommender.caching import hit_rate
+from predictor.workloads.recommender.cache_tasks import hit_rate
 from predictor.workloads.recommender.traffic import all_traffic
 
 FORMAT = "estimate-train-time/recommender-prediction/1"

@@ -179,7 +179,7 @@ def test_mixed_precision_halves_what_travels_and_keeps_rows() -> None:
 def test_last_bucket_travels_beside_the_update() -> None:
     content = dlrm()
     content["layers"][5]["fc_param"] = {"num_output": 600_000}  # 26 million weights and more: several buckets
-    block, _ = block_of(loaded(content, precision="fp32").run)
+    block, _ = block_of(torch_run(content))
     last, others = [overlap for overlap in block.backward.overlaps if overlap.traffic[0].part is Part.DATA_PARALLEL]
     assert named(last.behind) == ["embedding_update"]
     assert last.traffic[0].times == pytest.approx(1.0)
@@ -216,3 +216,10 @@ def test_torch_takes_slices_as_views_and_pads_their_gradients() -> None:
     assert named(forward)[1] != "tensor_copy"
     padded = [task for task in backward if task.shape == (3 * SAMPLES * width,)]  # two of zeros, two copied slices
     assert named(padded) == ["tensor_copy"]
+
+
+def test_hugectr_sums_all_gradients_at_once() -> None:
+    block, _ = block_of(loaded(dlrm()).run)
+    (reduction,) = [overlap for overlap in block.backward.overlaps if overlap.traffic[0].part is Part.DATA_PARALLEL]
+    assert [(task.name, task.times) for task in reduction.traffic] == [("all_reduce", 1)]
+    assert named(reduction.behind) == ["embedding_update"]

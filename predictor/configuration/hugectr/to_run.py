@@ -14,7 +14,7 @@ from predictor.configuration.loading import find_folder, open_measured, publishe
 from predictor.costs.fp32 import Fp32System
 from predictor.costs.published import PublishedSystem, in_graphs, measured_precisions
 from predictor.costs.work import STEP_PRECISIONS
-from predictor.workloads.recommender.caching import hit_rate
+from predictor.workloads.recommender.cache_tasks import hit_rate
 from predictor.workloads.recommender.keys import KeyDistribution
 from predictor.workloads.recommender.plan import ShardingPlan, default_plan
 from predictor.workloads.recommender.run import Engine, RecommenderRun

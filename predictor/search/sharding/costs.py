@@ -15,10 +15,10 @@ from math import inf
 from predictor.costs.published import PublishedSystem
 from predictor.search.sharding.problem import Floor, Load, ShardingProblem, Way
 from predictor.step.stages import time_tasks
-from predictor.workloads.recommender.dense_tasks import network_tasks
 from predictor.workloads.recommender.embedding import Table
 from predictor.workloads.recommender.embedding_tasks import lookup_tasks, replica_steps, update_tasks
 from predictor.workloads.recommender.memory import embedding_bytes
+from predictor.workloads.recommender.network import network_tasks
 from predictor.workloads.recommender.plan import ShardedTable, Sharding, ShardingPlan
 from predictor.workloads.recommender.run import RecommenderRun
 from predictor.workloads.recommender.traffic import RankTraffic, rank_traffic
