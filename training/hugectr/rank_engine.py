@@ -26,6 +26,7 @@ from hugectr.model_oversubscriber import ModelOversubscriber
 from hugectr.plans import plan_of
 from hugectr.schedule import read_configuration
 from hugectr.solver import SolverParser
+from predictor.traces.measured_step import BACKWARD, FORWARD, OPTIMIZER
 
 # Matrix products in fp16 have no fast kernels on CPUs, those in bf16 have.
 HALF = {"cuda": torch.float16, "cpu": torch.bfloat16}
@@ -53,6 +54,7 @@ class RankEngine:
 
     Attributes:
         skipped_steps: training steps whose gradients overflowed in half precision, which changed no weight.
+        mark: called where each part of a training step begins, for who measures it.
     """
 
     def __init__(
@@ -100,6 +102,7 @@ class RankEngine:
         self._checkpoint = Checkpoint(self._network, self._optimizer, self._embeddings, is_64_bit=is_64_bit)
         progress = self._checkpoint.load(snapshot_of(solver))
         self._updates, self.skipped_steps = progress.steps, progress.skipped_steps
+        self.mark = _ignore
         self._eval_network.copy_from(self._network)
         self._learning_rate = model.optimizer.schedule.base
         self._loss: torch.Tensor | None = None
@@ -173,12 +176,14 @@ class RankEngine:
             return False
         self._network.train()
         self._embeddings.train()
+        self.mark(FORWARD)
         pooled = self._embeddings(batch.sparse)
         step = self._updates + self.skipped_steps + 1
         position = Position(self._solver.seed, step, self._rank.number * batch.num_samples)
         output = self._network(batch.label, batch.dense, pooled.wait, position)
         assert output.loss is not None
         loss = output.loss.total / batch.num_samples
+        self.mark(BACKWARD)
         (loss * self._solver.scaler).backward()
         self._update(loss)
         return True
@@ -198,7 +203,9 @@ class RankEngine:
         self._updates += 1
         scale = scaler * ranks
         self._regularizer.add_gradient(gradients, self._network.weights.every(), scale)
+        self.mark(OPTIMIZER)
         self._optimizer.step(gradients, self._learning_rate, self._updates, scale)
+        self.mark(BACKWARD)  # whose end the update of rows is
         self._embeddings.update(self._learning_rate, scaler, self._updates)
 
     def get_current_loss(self) -> float:
@@ -297,6 +304,10 @@ class RankEngine:
         """Stop reading."""
         for reader in self._readers.values():
             reader.close()
+
+
+def _ignore(part: str) -> None:
+    """Measure nothing."""
 
 
 def _on(batch: Batch, device: torch.device) -> Batch:

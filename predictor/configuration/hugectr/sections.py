@@ -259,7 +259,12 @@ class PredictionClause(Clause):
     hotness: dict[str, tuple[float, ...]] = Field(
         default_factory=dict, description="keys per sample and slot, by sparse input; a single one stands for all slots"
     )
-    plan: str = Field(default="default", description="default: HugeCTR's placement; or a plan's file")
+    cached_share: float = Field(
+        default=1.0, gt=0, le=1, description="of every table's rows in device memory, the others on the host"
+    )
+    plan: str | dict[str, Any] = Field(
+        default="default", description="default: HugeCTR's placement; a plan's file; or the plan itself"
+    )
     overlap_input: bool = True
     overlap_embeddings: bool = True
     overlap_gradients: bool = True

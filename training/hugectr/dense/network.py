@@ -13,6 +13,7 @@ from hugectr.dense.interaction import Interaction
 from hugectr.dense.losses import LossOutput, loss_of
 from hugectr.dense.module import ALONE, DenseModule, Over, Position
 from hugectr.dense.parameters import FlatWeights
+from hugectr.operator_scopes import layer_scope
 from predictor.workloads.recommender.layers import DenseLayer, LossLayer
 from predictor.workloads.recommender.model import Recommender
 
@@ -121,11 +122,13 @@ class DenseNetwork(nn.Module):
                 tensors.update(embeddings())
                 pooled = set()
             if module is not None:
-                outputs = module([tensors[name] for name in layer.inputs], position)
+                with layer_scope(layer):
+                    outputs = module([tensors[name] for name in layer.inputs], position)
                 tensors.update(zip(layer.outputs, outputs, strict=True))
             elif isinstance(layer, LossLayer) and label is not None:
                 prediction = layer.inputs[0] if layer.inputs[0] != self.model.label else layer.inputs[1]
-                output = loss_of(layer, tensors[prediction], label)
+                with layer_scope(layer):
+                    output = loss_of(layer, tensors[prediction], label)
         return NetworkOutput(output, tensors)
 
     def _rebind(self) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import torch
 
 from hugectr.dense.parameters import views_like
+from hugectr.operator_scopes import optimizer_scope
 from predictor.workloads.recommender.optimizer import Optimizer, OptimizerKind
 
 Tensors = list[torch.Tensor]
@@ -49,7 +50,8 @@ class DenseOptimizer:
         with torch.no_grad():
             if scale != 1.0:
                 torch._foreach_mul_(grads, 1.0 / scale)
-            self._update(grads, learning_rate, step)
+            with optimizer_scope(self.optimizer.kind):
+                self._update(grads, learning_rate, step)
 
     def _update(self, grads: Tensors, learning_rate: float, step: int) -> None:
         match self.optimizer.kind:

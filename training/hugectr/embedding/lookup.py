@@ -16,6 +16,7 @@ from torch import nn
 
 from hugectr.embedding.row_store import RowStore
 from hugectr.embedding.table_rows import Shard
+from hugectr.operator_scopes import operator
 from predictor.workloads.recommender.optimizer import Optimizer
 
 
@@ -124,9 +125,11 @@ class PooledLookup(nn.Module):
                 parts.append(keys[ends[slot] : ends[last]])
                 slot_lengths.append([ends[i + 1] - ends[i] for i in range(slot, last)])
                 slot = last
-            rows = store.rows_of(parts, slot_lengths, insert=self.training)
+            with operator("key_lookup"):
+                rows = store.rows_of(parts, slot_lengths, insert=self.training)
             own = lengths[(slot - store.num_features) * samples : slot * samples]
-            bags = by_sample(rows, own, store.num_features)
-            outputs.append(_Pool.apply(torch.empty(0, requires_grad=True), store, bags))
+            with operator("embedding_bag"):
+                bags = by_sample(rows, own, store.num_features)
+                outputs.append(_Pool.apply(torch.empty(0, requires_grad=True), store, bags))
         pooled = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
         return pooled.to(self.output_dtype)

@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from hugectr.embedding.table_rows import HashedRows, Shard, make_rows
 from hugectr.embedding.update_rules import RowStates, update_rows
+from hugectr.operator_scopes import operator
 from predictor.workloads.recommender.optimizer import Optimizer
 
 
@@ -71,12 +72,14 @@ class RowStore:
 
     def update(self, rate: float, scale: float, step: int) -> None:
         """Apply the gradients, which were multiplied by ``scale``, and forget them."""
-        rows, gradients = self._merged()
+        with operator("embedding_update"):
+            rows, gradients = self._merged()
         if self.replicas is not None:
             rows, gradients = self._summed_over_replicas(rows, gradients)
-        if scale != 1.0:
-            gradients.div_(scale)
-        update_rows(self.table, rows, gradients, [rows.used for rows in self.tables], rate, step)
+        with operator("embedding_update"):
+            if scale != 1.0:
+                gradients.div_(scale)
+            update_rows(self.table, rows, gradients, [rows.used for rows in self.tables], rate, step)
         self._pending.clear()
 
     def _merged(self) -> tuple[torch.Tensor, torch.Tensor]:
