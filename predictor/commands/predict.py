@@ -9,7 +9,7 @@ from predictor.base.errors import ConfigError
 from predictor.commands.parser import Commands, add_command, add_config, as_json, config_path, width
 
 # Options that a HugeCTR configuration takes; any other configuration says these things itself.
-RECOMMENDER_OPTIONS = ("gpus", "batch_size", "plan", "key_exponent", "precision")
+RECOMMENDER_OPTIONS = ("gpus", "batch_size", "plan", "key_exponent", "precision", "cached_share")
 
 
 def add(commands: Commands) -> None:
@@ -23,10 +23,11 @@ def add(commands: Commands) -> None:
     hugectr.add_argument("--batch-size", type=int, metavar="N", help="samples of a step, all GPUs together")
     hugectr.add_argument("--plan", metavar="FILE", help="sharding plan, instead of HugeCTR's placement")
     hugectr.add_argument("--key-exponent", type=float, metavar="X", help="power law of the keys; 0: uniform")
+    hugectr.add_argument("--cached-share", type=float, metavar="X", help="of all rows in device memory; 1: all")
     hugectr.add_argument("--precision", choices=("fp32", "fp16", "bf16"), help="of matrix products")
 
 
-def _is_hugectr(path: Path) -> bool:
+def is_hugectr_file(path: Path) -> bool:
     """Return whether a file is a HugeCTR configuration; reads no file that cannot be one."""
     if path.suffix != ".json" or not path.is_file():
         return False
@@ -39,7 +40,7 @@ def answer(arguments: argparse.Namespace) -> str:
     """Return the report of one configuration."""
     path = config_path(arguments)
     given = {name: getattr(arguments, name) for name in RECOMMENDER_OPTIONS if getattr(arguments, name) is not None}
-    if _is_hugectr(path):
+    if is_hugectr_file(path):
         from predictor.interface.recommender import predict_recommender
 
         step = predict_recommender(path, system=arguments.system, **given)

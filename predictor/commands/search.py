@@ -1,10 +1,24 @@
-"""``search``: the fastest layouts of a model on a given number of GPUs."""
+"""``search``: the fastest layouts of a model on a given number of GPUs, or sharding plans of a recommender."""
 
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
+from predictor.base.errors import ConfigError
 from predictor.commands.parser import Commands, add_command, as_json, width, write_file
+from predictor.commands.predict import is_hugectr_file
+
+# Options of layouts, which a HugeCTR configuration does not have.
+LAYOUT_OPTIONS = (
+    "sequence_length",
+    "max_tensor_parallel",
+    "max_context_parallel",
+    "max_micro_batch_size",
+    "schedule",
+    "zero_stage",
+    "pareto",
+)
 
 
 def add(commands: Commands) -> None:
@@ -27,12 +41,39 @@ def add(commands: Commands) -> None:
     command.add_argument("--top", type=int, default=10, metavar="N", help="layouts to show")
     command.add_argument("--pareto", action="store_true", help="also the Pareto front of time and memory")
     command.add_argument("--json", action="store_true", help="print JSON")
-    command.add_argument("--write", metavar="FILE", help="also write the fastest layout as a configuration")
+    command.add_argument("--write", metavar="FILE", help="also write the fastest layout as a configuration, or plan")
     command.add_argument("--csv", metavar="FILE", help="also write the layouts shown to a file")
 
 
+def _plans(arguments: argparse.Namespace) -> str:
+    """Return the fastest sharding plans of a HugeCTR configuration."""
+    from predictor.configuration.hugectr.plan_file import plan_text
+    from predictor.interface.sharding import search_plans
+
+    given = next((name for name in LAYOUT_OPTIONS if getattr(arguments, name)), None)
+    if given is not None:
+        option = f"--{given.replace('_', '-')}"
+        raise ConfigError(f"{option} is for layouts; {arguments.model} is a HugeCTR configuration, which has none")
+    result = search_plans(
+        arguments.model,
+        gpus=arguments.gpus,
+        system=arguments.system,
+        batch_size=arguments.global_batch_size,
+        precision=arguments.precision,
+        memory_gib=arguments.memory_gib,
+        top=arguments.top,
+    )
+    if arguments.csv is not None:
+        write_file("--csv", arguments.csv, result.to_csv(), [arguments.model])
+    if arguments.write is not None:
+        write_file("--write", arguments.write, plan_text(result.plans[0]), [arguments.model, arguments.csv])
+    return as_json(result.to_dict()) if arguments.json else result.text(width())
+
+
 def answer(arguments: argparse.Namespace) -> str:
-    """Return the fastest layouts."""
+    """Return the fastest layouts, or sharding plans."""
+    if is_hugectr_file(Path(arguments.model)):
+        return _plans(arguments)
     import yaml
 
     from predictor.interface.search import search

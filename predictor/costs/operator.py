@@ -63,8 +63,6 @@ class Operator:
             precision.
         precisions: in which it exists.
         launches: kernels that one eager call launches forward, and backward with its gradients accumulated.
-        is_member: its regressor tells it from others of its family; otherwise it is timed as their mean, so that
-            regressors that were published before it answer for it.
         stand_in: (shape, direction, number of multiprocessors) → the donor operator's call where this operator was not
             measured, extrapolated at best. None: a measurement is needed.
         source: where the work formula comes from.
@@ -80,7 +78,6 @@ class Operator:
     byte_sizes: Literal["by_element", "fixed"] = "by_element"
     precisions: tuple[str, ...] = STEP_PRECISIONS
     launches: tuple[int, int] = (1, 1)
-    is_member: bool = True
     stand_in: Callable[[Shape, Direction, int], StandIn] | None = None
 
     def byte_scale(self, precision: str) -> float:

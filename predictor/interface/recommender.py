@@ -132,6 +132,7 @@ def predict_recommender(
     plan: str | PathLike[str] | None = None,
     key_exponent: float | None = None,
     precision: str | None = None,
+    cached_share: float | None = None,
 ) -> RecommenderStep:
     """Predict one training step of a HugeCTR configuration.
 
@@ -143,6 +144,7 @@ def predict_recommender(
         plan: file of a sharding plan, or "default", HugeCTR's own placement.
         key_exponent: of the power law of keys; 0 is uniform.
         precision: fp32, fp16 or bf16, in place of the solver's.
+        cached_share: of every table's rows that device memory holds; the host has the others.
 
     Raises:
         FileNotFoundError: there is no such configuration or plan.
@@ -156,6 +158,7 @@ def predict_recommender(
         plan=None if plan is None else fspath(plan),
         key_exponent=key_exponent,
         precision=precision,
+        cached_share=cached_share,
     )
     if isinstance(config, Mapping):
         return _predict("configuration", parse_hugectr(plain(config)), Path.cwd(), options)

@@ -14,6 +14,7 @@ from predictor.report.text import duration, foundations, short_path, wrapped
 from predictor.step.breakdown import Answer, answers
 from predictor.step.memory import GIB, StageMemory, step_memory
 from predictor.step.recommender import RecommenderPrediction, recommender_parts
+from predictor.workloads.recommender.cache_tasks import hit_rate
 from predictor.workloads.recommender.traffic import all_traffic
 
 FORMAT = "estimate-train-time/recommender-prediction/1"
@@ -112,7 +113,7 @@ def rows(reported: Reported) -> dict[str, str]:
     slots = sum(layer.num_slots for layer in model.embeddings)
     widths = "/".join(dict.fromkeys(str(layer.width) for layer in model.embeddings))
     price = reported.loaded.price_per_gpu_hour
-    nodes, cost = f"{run.gpus_per_node} per node", ""
+    nodes, cost = f"{min(run.gpus_per_node, run.num_gpus)} per node", ""
     if price is not None:
         hours = 1e6 / prediction.samples_per_second / SECONDS_PER_HOUR
         cost = f", {price * run.num_gpus * hours:.4g} per million samples"
@@ -194,6 +195,8 @@ def to_json(reported: Reported) -> dict[str, Any]:
             "key_exponent": run.keys.exponent,
             "engine": str(run.engine),
             "cuda_graphs": run.cuda_graphs,
+            "cached_share": run.cached_share,
+            "hit_rate": hit_rate(run),
             "overlap_input": run.overlap_input,
             "overlap_embeddings": run.overlap_embeddings,
             "overlap_gradients": run.overlap_gradients,

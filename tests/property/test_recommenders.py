@@ -59,6 +59,8 @@ def planned(draw: st.DrawFn) -> LoadedRecommender:
         ranks = every
         if sharding is Sharding.TABLE_WISE:
             ranks = (draw(st.sampled_from(every)),)
+        if sharding is Sharding.TABLE_ROW_WISE:
+            ranks = tuple(sorted(draw(st.sets(st.sampled_from(every), min_size=1))))
         if sharding is Sharding.COLUMN_WISE:
             ranks = every[: draw(st.sampled_from([part for part in (1, 2, 4) if part <= gpus]))]
         tables.append(ShardedTable(item.table, sharding, ranks))

@@ -26,6 +26,7 @@ from fitting.systems import read_system
 from fitting.tables import Row
 from microbench.call import Call, Maker
 from microbench.kernels import build_function, kernel_names
+from microbench.lookups import SPREAD
 from microbench.sweep import read_sweep, shapes_of
 from predictor.costs.catalogue import catalogue, families
 from predictor.costs.hardware import Quantity, System
@@ -34,7 +35,11 @@ from predictor.costs.operator import MATMUL_EXTRAS, Direction, Operator, Shape
 ROOT = Path(__file__).resolve().parents[2]
 FORWARD, BACKWARD = Direction.FORWARD, Direction.BACKWARD
 PRECISIONS = ("bf16", "fp32")
-OPERATORS = [name for name in kernel_names() if set(PRECISIONS) <= set(catalogue()[name].precisions)]
+# Bounded by the host's link, which a gate of device memory does not know.
+OVER_A_LINK = ("host_to_device",)
+OPERATORS = [
+    name for name in kernel_names() if set(PRECISIONS) <= set(catalogue()[name].precisions) and name not in OVER_A_LINK
+]
 REACHED = 0.95  # of the data sheet's bandwidth and peak
 KERNEL_US = 2.0  # the shortest kernel
 LEAST_KEPT = 0.99
@@ -45,8 +50,11 @@ SMALL_SEQUENCE, SMALL_LIST = 64, (8192, 2)
 PRODUCTS = {FORWARD: 2, BACKWARD: 5}
 # Returned, but not needed: the softmax that Megatron-LM keeps for the backward pass can be computed again.
 NEEDED_OUTPUTS = {"cross_entropy": 1}
-# A norm over all gradients is known after the last of them was read, and each is read again to be scaled.
-READS_TWICE = ("gradient_clipping",)
+# A norm over all gradients is known after the last of them was read, and each is read again to be scaled; so are the
+# statistics of a batch.
+READS_TWICE = ("gradient_clipping", "batch_norm")
+# Keys that are sorted or split have sizes that only they tell.
+BY_KEYS, SMALL_LOOKUPS = ("embedding_update", "kjt_permute"), 4096
 
 
 def h100() -> System:
@@ -128,7 +136,7 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]  # torch is not there for 
         self, function: Any, types: Any, arguments: tuple[Any, ...] = (), keywords: dict[str, Any] | None = None
     ) -> Any:
         output = function(*arguments, **(keywords or {}))
-        if function.namespace == "aten":
+        if function.namespace in ("aten", "fbgemm"):
             self._count(function, arguments, keywords or {}, tensors_in(output))
         return output
 
@@ -141,7 +149,7 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]  # torch is not there for 
         if name.startswith("empty") or not (made or function._schema.is_mutable):
             return  # allocates, or is a view
         self.kernels += 1
-        if name in ("mm", "bmm", "baddbmm"):
+        if name in ("mm", "bmm", "baddbmm", "addmm"):
             self.flops += 2.0 * outputs[0].numel() * arguments[-1].shape[-2]
         if name == "baddbmm" and keywords.get("beta") == 0.0:
             del inputs[view_of(arguments[0])]
@@ -166,6 +174,13 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]  # torch is not there for 
         if name == "embedding":
             table, ids = arguments[:2]
             touched[id(table)] = different(ids.numel(), table.shape[0]) * table.shape[1] * table.element_size()
+        elif name == "_embedding_bag_forward_only" and arguments[0].device.type == "meta":  # a table, not gradients
+            table = arguments[0]
+            touched[id(table)] = table.shape[0] // SPREAD * table.shape[1] * table.element_size()
+        elif name == "index_select":
+            touched[id(arguments[0])] = min(bytes_of(arguments[0]), bytes_of(made[0]))
+        elif name == "index_copy_":
+            touched[id(arguments[0])] = bytes_of(arguments[3])
         elif name == "index":
             touched[id(arguments[0])] = bytes_of(made[0])
         elif name == "index_put_":
@@ -238,12 +253,28 @@ def small_list(name: str, precision: str) -> dict[Direction, Traffic]:
     return watched(name, SMALL_LIST, "cpu", precision)
 
 
+@cache
+def few_keys(name: str, shape: Shape, precision: str) -> dict[Direction, Traffic]:
+    """A share of the keys on a CPU, so many times as much."""
+    sizes = dict(zip(catalogue()[name].dimensions, shape, strict=True))
+    factor = max(1, sizes["lookups"] // SMALL_LOOKUPS)
+    small = sizes | {"lookups": sizes["lookups"] // factor}
+    if "rows" in sizes:
+        small["rows"] = max(1, sizes["rows"] // factor)
+    found = watched(name, tuple(small.values()), "cpu", precision)
+    share = small["lookups"] / sizes["lookups"]
+    # How many kernels sort them is the device's to choose; one at least.
+    return {direction: replace(traffic.times(1 / share), kernels=1) for direction, traffic in found.items()}
+
+
 def traffic_of(operator: Operator, shape: Shape, precision: str) -> dict[Direction, Traffic]:
     sizes = dict(zip(operator.dimensions, shape, strict=True))
     if "parameters" in sizes:
         factor = sizes["parameters"] / SMALL_LIST[0]
         # How many kernels a list takes is the device's to choose; one at least.
         return {d: replace(t.times(factor), kernels=1) for d, t in small_list(operator.name, precision).items()}
+    if operator.name in BY_KEYS:
+        return few_keys(operator.name, shape, precision)
     if "head_dim" not in sizes:
         return watched(operator.name, shape, "meta", precision)
     one = tuple((key, size) for key, size in sizes.items() if key not in ("batch", "sequence", "window"))
@@ -317,7 +348,7 @@ def test_rows_of_a_fused_kernel_are_kept(name: str, precision: str) -> None:
     operator = catalogue()[name]
     for direction in operator.directions:
         # Two products backward, each of which reads the gradient; no library runs them as one.
-        if direction is BACKWARD and operator.extra_kinds == MATMUL_EXTRAS:
+        if direction is BACKWARD and operator.extra_kinds[: len(MATMUL_EXTRAS)] == MATMUL_EXTRAS:
             continue
         if operator.family == "":  # a family is judged together
             assert_kept(fused_rows(name, direction, precision), precision)

@@ -37,10 +37,8 @@ def test_sgd_keeps_no_states_and_adam_two() -> None:
 
 
 def test_local_gradients_cover_touched_rows_and_global_ones_all() -> None:
-    everything, touched = (
-        embedding_bytes(all_traffic(loaded(dcn(optimizer={"update_type": update})).run)[0])
-        for update in ("Global", "Local")
-    )
+    runs = [loaded(dcn(optimizer={"update_type": update})).run for update in ("Global", "Local")]
+    everything, touched = (embedding_bytes(all_traffic(run)[0]) for run in runs)
     assert everything == pytest.approx(4 * 50_000 * 16 * 4)
     assert touched < everything
 

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from predictor.configuration.hugectr.dense_layers import dense_layer
-from predictor.workloads.recommender.dense_tasks import LayerCall, layer_tasks, network_tasks
+from predictor.workloads.recommender.dense_tasks import LayerCall, layer_tasks
 from predictor.workloads.recommender.layers import LAYER_TYPES, TensorShape
+from predictor.workloads.recommender.network import network_tasks
 from predictor.workloads.recommender.optimizer import UpdateType
 from predictor.workloads.recommender.run import Engine, RecommenderRun
 from predictor.workloads.recommender.step import recommender_step
@@ -178,7 +179,7 @@ def test_mixed_precision_halves_what_travels_and_keeps_rows() -> None:
 def test_last_bucket_travels_beside_the_update() -> None:
     content = dlrm()
     content["layers"][5]["fc_param"] = {"num_output": 600_000}  # 26 million weights and more: several buckets
-    block, _ = block_of(loaded(content, precision="fp32").run)
+    block, _ = block_of(torch_run(content))
     last, others = [overlap for overlap in block.backward.overlaps if overlap.traffic[0].part is Part.DATA_PARALLEL]
     assert named(last.behind) == ["embedding_update"]
     assert last.traffic[0].times == pytest.approx(1.0)
@@ -193,3 +194,32 @@ def test_graphs_are_one_launch_per_pass() -> None:
     assert eager is not None
     assert (graph.forward, graph.backward) == (1.0, 1.0)
     assert eager.forward > 20.0
+
+
+def test_gradients_of_a_tensor_with_two_readers_are_added() -> None:
+    content = dlrm()
+    content["layers"].insert(5, {"name": "again", "type": "Concat", "bottom": ["pairs", "dense2"], "top": "pairs2"})
+    content["layers"][6]["bottom"] = "pairs2"
+    before, after = network_tasks(loaded(content).run)
+    (bottom,) = [task for task in before.backward if task.name == "residual_add"]
+    assert "residual_add" not in named(after.backward)
+    assert (bottom.shape, bottom.times) == ((SAMPLES, 32), 1)
+    assert named(before.backward)[0] == "residual_add"
+
+
+def test_torch_takes_slices_as_views_and_pads_their_gradients() -> None:
+    forward, backward = network_tasks(torch_run(dcn())).after
+    copied = network_tasks(loaded(dcn()).run).after
+    width = 8 * 16 + 13
+    assert named(copied.forward)[:2] == ["tensor_copy", "tensor_copy"]  # joined and sliced
+    assert named(forward)[0] == "tensor_copy"
+    assert named(forward)[1] != "tensor_copy"
+    padded = [task for task in backward if task.shape == (3 * SAMPLES * width,)]  # two of zeros, two copied slices
+    assert named(padded) == ["tensor_copy"]
+
+
+def test_hugectr_sums_all_gradients_at_once() -> None:
+    block, _ = block_of(loaded(dlrm()).run)
+    (reduction,) = [overlap for overlap in block.backward.overlaps if overlap.traffic[0].part is Part.DATA_PARALLEL]
+    assert [(task.name, task.times) for task in reduction.traffic] == [("all_reduce", 1)]
+    assert named(reduction.behind) == ["embedding_update"]

@@ -19,7 +19,7 @@ from math import log
 import numpy as np
 
 from fitting.intervals import COVERAGE, upper_quantile
-from fitting.pipeline import Example, Fit, members_of, operators_of
+from fitting.pipeline import Example, Fit, operators_of
 from fitting.regress import rounded
 from predictor.costs.catalogue import catalogue
 from predictor.costs.collectives import COLLECTIVES, INTERFACE_TERM, SHARED_HOST_TERM, STANDS_IN_FOR
@@ -88,7 +88,8 @@ def rescaled(model: DirectionModel, operator: Operator, donor: Gpu, own: Gpu, pr
 def _log_errors(
     model: DirectionModel, examples: tuple[Example, ...], direction: Direction, system: System, regressor: str
 ) -> list[float]:
-    answer = DirectionRegressor(model, members_of(regressor), int(system.gpu.num_multiprocessors.value)).answer
+    members = tuple(operator.name for operator in operators_of(regressor))
+    answer = DirectionRegressor(model, members, int(system.gpu.num_multiprocessors.value)).answer
     return [log(e.us / answer(catalogue()[e.operator], direction, e.shape).us) for e in examples]
 
 

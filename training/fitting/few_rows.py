@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fitting.intervals import COVERAGE
-from fitting.pipeline import members_of
+from fitting.pipeline import operators_of
 from fitting.regress import fit
 from fitting.samples import Samples, to_samples
 from fitting.tables import Row, shape_times
@@ -56,7 +56,7 @@ def methods(
 def log_errors(transferred: Transferred) -> Iterator[tuple[str, int, Vector]]:
     """Yield the method, the number of rows, and the log errors on the judged rows, for every count and seed."""
     few = distinct(transferred.rows)
-    members = members_of(transferred.operator.regressor_name)
+    members = [operator.name for operator in operators_of(transferred.operator.regressor_name)]
     samples = to_samples(few, int(transferred.target.hardware.gpu.num_multiprocessors.value), members)
     answer = transferred.regressor.answer
     donor_us = np.array([answer(row.operator, transferred.direction, row.shape).us for row in few])

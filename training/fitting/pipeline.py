@@ -63,11 +63,6 @@ def operators_of(regressor: str) -> list[Operator]:
     return [COLLECTIVES[regressor]] if regressor in COLLECTIVES else families()[regressor]
 
 
-def members_of(regressor: str) -> tuple[str, ...]:
-    """Return the operators that a regressor tells from each other, in order."""
-    return tuple(operator.name for operator in operators_of(regressor) if operator.is_member)
-
-
 def _examples(rows: list[Row]) -> tuple[Example, ...]:
     """Return the median times of shapes picked evenly over the sorted list of them."""
     times = sorted((operator.name, shape, us) for (operator, shape), us in shape_times(rows).items())
@@ -89,8 +84,8 @@ def run_job(job: Job) -> Fit:
     if counted < FEWEST_ROWS:
         # Too few to fit a model to; they still give the error of a donor's model.
         return Fit(job.regressor, job.direction, None, gated.columns, {}, _examples(gated.kept))
-    sms = int(job.system.gpu.num_multiprocessors.value)
-    samples = to_samples(gated.kept, sms, members_of(job.regressor), job.most_launch_us)
+    members = [operator.name for operator in operators_of(job.regressor)]
+    samples = to_samples(gated.kept, int(job.system.gpu.num_multiprocessors.value), members, job.most_launch_us)
     held_out = hold_out(samples, per_table=gated.kept[0].is_collective)
     fitted = fit(samples, held_out.use_residual)
     names = parts(gated.kept)

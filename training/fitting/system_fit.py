@@ -10,7 +10,7 @@ from fitting.card import card
 from fitting.datasheet import with_donor_host
 from fitting.derive import Derived, derive_collectives, derive_operators, with_shared_host
 from fitting.own_tables import HOST_OPERATOR, find_tables, is_own, launch_quantity
-from fitting.pipeline import Fit, fit_all, members_of
+from fitting.pipeline import Fit, fit_all, operators_of
 from fitting.publish import contents, publish
 from fitting.report import REFERENCE, Fitted, held_out_document
 from fitting.systems import SystemSource
@@ -52,7 +52,7 @@ def regressor_files(
             gpu=system.gpu.name,
             precision=precision,
             num_multiprocessors=int(system.gpu.num_multiprocessors.value),
-            members=members_of(name),
+            members=tuple(operator.name for operator in operators_of(name)),
             directions={direction: models[direction] for direction in Direction if direction in models},
         )
         for name, models in sorted(directions.items())

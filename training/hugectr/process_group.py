@@ -9,6 +9,7 @@ import torch
 from torch import distributed
 
 from hugectr.exceptions import HugeCtrError
+from hugectr.host_memory import keep_freed_memory
 from hugectr.launchers import Launched
 from hugectr.quiet import hush_libraries
 from hugectr.rank_engine import Rank
@@ -43,6 +44,8 @@ def join(solver: SolverParser, index: int, store: distributed.Store | None) -> R
     device = device_of(solver, index)
     if device.type == "cuda":
         torch.cuda.set_device(device)
+    else:
+        keep_freed_memory()
     if not distributed.is_initialized():
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
         distributed.init_process_group(

@@ -259,6 +259,9 @@ class PredictionClause(Clause):
     hotness: dict[str, tuple[float, ...]] = Field(
         default_factory=dict, description="keys per sample and slot, by sparse input; a single one stands for all slots"
     )
+    cached_share: float = Field(
+        default=1.0, gt=0, le=1, description="of every table's rows in device memory, the others on the host"
+    )
     plan: str | dict[str, Any] = Field(
         default="default", description="default: HugeCTR's placement; a plan's file; or the plan itself"
     )

@@ -12,8 +12,9 @@ from predictor.configuration.hugectr.plan_file import parse_plan, read_plan
 from predictor.configuration.hugectr.reading import HugeCtrConfig
 from predictor.configuration.loading import find_folder, open_measured, published
 from predictor.costs.fp32 import Fp32System
-from predictor.costs.published import PublishedSystem, measured_precisions
+from predictor.costs.published import PublishedSystem, in_graphs, measured_precisions
 from predictor.costs.work import STEP_PRECISIONS
+from predictor.workloads.recommender.cache_tasks import hit_rate
 from predictor.workloads.recommender.keys import KeyDistribution
 from predictor.workloads.recommender.plan import ShardingPlan, default_plan
 from predictor.workloads.recommender.run import Engine, RecommenderRun
@@ -34,6 +35,7 @@ class Options:
         plan: "default", HugeCTR's own placement, or a plan's file.
         key_exponent: of the power law of keys; 0 is uniform.
         precision: fp32, fp16 or bf16.
+        cached_share: of every table's rows that device memory holds.
     """
 
     system: str | None = None
@@ -42,6 +44,7 @@ class Options:
     plan: str | None = None
     key_exponent: float | None = None
     precision: str | None = None
+    cached_share: float | None = None
 
 
 NO_OPTIONS = Options()
@@ -79,6 +82,11 @@ def open_for(folder: Path, precision: str, tf32: bool) -> PublishedSystem:
             if known in measured:
                 return _open_fp32(folder, known, tf32)
     return open_measured(folder, precision)
+
+
+@lru_cache(maxsize=32)
+def _graphs(system: PublishedSystem) -> PublishedSystem:
+    return in_graphs(system)
 
 
 def _positive(name: str, value: int) -> int:
@@ -153,6 +161,13 @@ def precision_of(config: HugeCtrConfig, options: Options = NO_OPTIONS) -> str:
     return precision
 
 
+def _cached_share(config: HugeCtrConfig, options: Options) -> float:
+    share = options.cached_share if options.cached_share is not None else config.prediction.cached_share
+    if not 0.0 < share <= 1.0:
+        raise ConfigError(f"cached_share is {share}; expected more than 0, and 1 where all rows are in device memory")
+    return share
+
+
 def _system_folder(config: HugeCtrConfig, options: Options, base: Path) -> Path:
     name = options.system if options.system is not None else config.prediction.system
     if name is None or not name.strip():
@@ -205,6 +220,7 @@ def to_run(config: HugeCtrConfig, options: Options = NO_OPTIONS, base: Path | No
     name = options.plan if options.plan is not None else clause.plan
     plan = plan_of(config, name, num_gpus, Path() if options.plan is not None else base)
     engine, hides = _engine(config, system), system.hardware.links.engine != "processor"
+    graphs = engine is Engine.HUGECTR and clause.use_cuda_graph
     run = RecommenderRun(
         model=config.model,
         plan=plan,
@@ -215,12 +231,15 @@ def to_run(config: HugeCtrConfig, options: Options = NO_OPTIONS, base: Path | No
         tf32=tf32,
         keys=KeyDistribution(exponent, clause.keys_follow),
         key_bytes=KEY_BYTES[solver.input_key_type if solver is not None else "I32"],
+        cached_share=_cached_share(config, options),
         overlap_input=hides and clause.overlap_input,
         overlap_embeddings=hides and clause.overlap_embeddings,
         overlap_gradients=hides and clause.overlap_gradients,
         engine=engine,
-        cuda_graphs=engine is Engine.HUGECTR and clause.use_cuda_graph,
+        cuda_graphs=graphs,
     )
+    if graphs:
+        system = _graphs(system)
     return LoadedRecommender(run, system, _assumptions(config, run, system, name), clause.price_per_gpu_hour)
 
 
@@ -234,6 +253,11 @@ def _assumptions(config: HugeCtrConfig, run: RecommenderRun, system: PublishedSy
     unsaid = [layer.input for layer in run.model.embeddings if layer.input not in clause.hotness]
     if unsaid:
         said.append(f"Every slot of {', '.join(dict.fromkeys(unsaid))} has one key per sample.")
+    if run.cached_share < 1.0:
+        said.append(
+            f"Device memory holds the most frequent {run.cached_share:.3g} of every table's rows and answers "
+            f"{hit_rate(run):.1%} of the lookups; other rows come from the host, and go back after their update."
+        )
     if plan == HUGECTR_PLAN:
         said.append("Tables lie as HugeCTR places them: distributed ones by rows, localized slots in turn.")
     if config.solver is not None:

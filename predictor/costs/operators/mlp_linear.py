@@ -1,11 +1,37 @@
-"""Linear layer of a recommender's network, with bias: (m, k) @ (k, n) + (n,)."""
+"""Linear layer of a recommender's network, with bias: (m, k) @ (k, n) + (n,).
 
-from dataclasses import replace
+A regressor of its own: batches are large and matrices small, so that it is bound by memory where a transformer's
+linear layers are not.
+"""
 
-from predictor.costs.operator import linear
+from predictor.costs.operator import MATMUL_EXTRAS, Direction, Operator, Shape, StandIn, gemm_work
+from predictor.costs.work import ELEMENT_BYTES, FP8_PRECISIONS, STEP_PRECISIONS, Work
 
-OPERATOR = replace(
-    linear("mlp_linear", source="2·m·k·n FLOP forward, twice that backward; the bias rides along"),
+
+def _work(shape: Shape, direction: Direction, num_multiprocessors: int) -> Work:
+    """The products; backward the sum of the output's gradient too, that of the bias.
+
+    ``extras`` end with the bytes of the output, to which the bias is added, or whose gradient is summed.
+    """
+    m, _, n = shape
+    output_bytes = float(m * n * ELEMENT_BYTES)
+    flops, size_bytes, tiled = gemm_work(shape, direction, num_multiprocessors)
+    summed = output_bytes if direction is Direction.BACKWARD else 0.0
+    return Work(flops, size_bytes + summed, (*tiled, output_bytes))
+
+
+def _stand_in(shape: Shape, direction: Direction, num_multiprocessors: int) -> StandIn:
+    """A transformer's linear layer of the same shape; the bias rides along with the product."""
+    return StandIn("ffn_up", shape, 1.0)
+
+
+OPERATOR = Operator(
+    name="mlp_linear",
+    dimensions=("m", "k", "n"),
+    work=_work,
+    precisions=(*STEP_PRECISIONS, *FP8_PRECISIONS),
+    extra_kinds=(*MATMUL_EXTRAS, "bytes"),
     launches=(1, 4),
-    is_member=False,
+    stand_in=_stand_in,
+    source="2·m·k·n FLOP forward, twice that backward",
 )

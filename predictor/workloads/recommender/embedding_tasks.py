@@ -85,7 +85,10 @@ def pooled_exchange(run: RecommenderRun, sent: Exchange, backward: bool) -> list
     """Return the exchange of pooled vectors, or of their gradients."""
     group, width = run.group(), run.element_bytes
     sums = "all_gather" if backward else "reduce_scatter"
-    tasks = collective_task("all_to_all", sent.pooled * width, group, Part.EMBEDDING_EXCHANGE)
+    # What a node's ranks added up is at the rank that sends it on along its rail (TorchRec, twrw_sharding.py).
+    across = run.rail() if sent.within else group
+    tasks = collective_task("all_to_all", sent.pooled * width, across, Part.EMBEDDING_EXCHANGE)
+    tasks += collective_task(sums, sent.within * width, run.node(), Part.EMBEDDING_EXCHANGE)
     return tasks + collective_task(sums, sent.partial * width, group, Part.EMBEDDING_EXCHANGE)
 
 

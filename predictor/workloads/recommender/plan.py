@@ -64,7 +64,9 @@ class ShardingPlan:
             ):
                 raise ConfigError(f"plan of {name}: {sharded.sharding} is on all {self.num_ranks} ranks, in order")
             if sharded.sharding is Sharding.TABLE_ROW_WISE and list(ranks) != sorted(ranks):
-                raise ConfigError(f"plan of {name}: ranks are {list(ranks)}; table_row_wise takes them in ascending order")
+                raise ConfigError(
+                    f"plan of {name}: ranks are {list(ranks)}; table_row_wise takes them in ascending order"
+                )
             if sharded.sharding is Sharding.COLUMN_WISE and sharded.table.width % (4 * len(ranks)):
                 raise ConfigError(
                     f"plan of {name}: {sharded.table.width} columns do not split into {len(ranks)} parts of a multiple "

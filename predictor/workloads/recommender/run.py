@@ -35,6 +35,7 @@ class RecommenderRun:
         tf32: fp32 matrix products run in TF32 (enable_tf32_compute).
         keys: assumed distribution of every slot's keys.
         key_bytes: of one key in the input, 4 or 8.
+        cached_share: of every table's rows that device memory holds, the most frequent ones; the host has the others.
         overlap_input: keys of the next batch are copied and exchanged while this one computes.
         overlap_embeddings: exchanged embeddings travel beside the bottom network.
         overlap_gradients: the dense network's gradients are summed beside the rest of the backward pass.
@@ -51,6 +52,7 @@ class RecommenderRun:
     tf32: bool = False
     keys: KeyDistribution = UNIFORM
     key_bytes: int = 4
+    cached_share: float = 1.0
     overlap_input: bool = True
     overlap_embeddings: bool = True
     overlap_gradients: bool = True
@@ -76,6 +78,19 @@ class RecommenderRun:
     def is_mixed(self) -> bool:
         """Return whether weights are cast for the dense network's products."""
         return self.precision != "fp32"
+
+    @property
+    def num_nodes(self) -> int:
+        """Return the nodes that all ranks span."""
+        return -(-self.num_gpus // self.gpus_per_node)
+
+    def node(self) -> Topology:
+        """Return what the ranks of one node span."""
+        return topology_of(((min(self.gpus_per_node, self.num_gpus), 1),), self.gpus_per_node, None, self.num_gpus)
+
+    def rail(self) -> Topology:
+        """Return what the ranks at the same place of every node span."""
+        return topology_of(((self.num_nodes, self.gpus_per_node),), self.gpus_per_node, None, self.num_gpus)
 
     def group(self) -> Topology:
         """Return what all ranks span."""

@@ -7,9 +7,11 @@ of rows decides both passes; the fullest rank, which may be another, decides the
 from __future__ import annotations
 
 from math import ceil
+from typing import NamedTuple
 
 from predictor.workloads.frameworks import PYTORCH_DDP
-from predictor.workloads.recommender.dense_tasks import Network, network_tasks, streamed_bytes
+from predictor.workloads.recommender.cache_tasks import transfer_tasks
+from predictor.workloads.recommender.dense_tasks import streamed_bytes
 from predictor.workloads.recommender.embedding_tasks import (
     copy_tasks,
     key_tasks,
@@ -21,7 +23,8 @@ from predictor.workloads.recommender.embedding_tasks import (
     update_tasks,
 )
 from predictor.workloads.recommender.memory import activations, fullest, states_of
-from predictor.workloads.recommender.run import RecommenderRun
+from predictor.workloads.recommender.network import Network, network_tasks
+from predictor.workloads.recommender.run import Engine, RecommenderRun
 from predictor.workloads.recommender.traffic import Exchange, RankTraffic, all_traffic, exchange
 from predictor.workloads.step_tasks import BlockTasks, ChunkTasks, EndTasks, HostWork, StageTasks, StepTasks
 from predictor.workloads.tasks import NO_TASKS, Overlap, Part, PassTasks, Task, collective_task, share_of
@@ -32,37 +35,84 @@ SCHEDULE = "1f1b"  # of one stage and one micro-batch all are alike
 GRAPH_LAUNCHES = 1.0  # a CUDA graph holds all kernels of a pass
 
 
-def _forward(run: RecommenderRun, network: Network, lookups: list[Task], sent: Exchange, keys: list[Task]) -> PassTasks:
-    """Return the forward pass; the keys and the copy of later batches run beside it, or before it."""
+class InputTasks(NamedTuple):
+    """The input of later batches, in the order of TorchRec's pipeline (train_pipelines.py, TrainPipelineSparseDist).
+
+    Attributes:
+        first: the copy from the host, and the exchange of how many keys each rank sends.
+        then: of the batch after that, the keys themselves.
+    """
+
+    first: list[list[Task]]
+    then: list[Task]
+
+
+def _input(run: RecommenderRun, sent: Exchange, busiest: RankTraffic) -> InputTasks:
+    keys = key_tasks(run, sent, busiest)
+    return InputTasks([copy_tasks(run), keys[:2]], keys[2:])
+
+
+def _forward(run: RecommenderRun, network: Network, lookups: list[Task], sent: Exchange, read: InputTasks) -> PassTasks:
+    """Return the forward pass; the input of later batches runs beside it, or its own before it."""
     arriving = pooled_exchange(run, sent, backward=False)
     before, after = network.before.forward, network.after.forward
-    copies = copy_tasks(run)
-    tasks, overlaps = [], []
-    if run.overlap_input:
-        overlaps += [Overlap(copies, [*lookups, *before, *after]), Overlap(keys, [*lookups, *before, *after])]
-    else:
-        tasks += copies + keys
-    tasks += lookups
+    tasks: list[Task] = []
+    overlaps = []
     if run.overlap_embeddings:
-        overlaps.insert(0, Overlap(arriving, before))
+        overlaps.append(Overlap(arriving, before))
+    if run.overlap_input:
+        overlaps += [Overlap(traffic, [*lookups, *before, *after]) for traffic in read.first]
     else:
+        tasks += [task for traffic in read.first for task in traffic] + read.then
+    tasks += lookups
+    if not run.overlap_embeddings:
         tasks += arriving
     return PassTasks([*tasks, *before, *reordering(run, sent, backward=False), *after], overlaps)
 
 
-def _buckets(run: RecommenderRun, sent: Exchange) -> tuple[list[Task], int]:
-    """Return the sum of replicated gradients over all ranks, a collective per bucket, and the number of buckets."""
-    size_bytes = run.model.dense_parameters * run.gradient_bytes + FP32_BYTES * sent.replicated
-    count = max(1, ceil(size_bytes / BUCKET_BYTES))
-    return collective_task("all_reduce", size_bytes / count, run.group(), Part.DATA_PARALLEL, count), count
+class Reduction(NamedTuple):
+    """The sum of replicated gradients over all ranks, a collective per bucket.
+
+    Attributes:
+        dense, tables: of the dense network's weights, and of data-parallel tables.
+        buckets: of ``dense``.
+    """
+
+    dense: list[Task]
+    tables: list[Task]
+    buckets: int
+
+
+def _summed(run: RecommenderRun, size_bytes: float, times: int) -> list[Task]:
+    """Return the sum of so many bytes over all ranks, ``times`` times.
+
+    On several nodes a graph's is summed within nodes, along rails and within nodes again, as NCCL's NVLSTree does where
+    a switch joins a node's GPUs; a ring through all ranks would wait for as many latencies as there are ranks.
+    """
+    if run.num_nodes == 1 or not run.cuda_graphs:
+        return collective_task("all_reduce", size_bytes, run.group(), Part.DATA_PARALLEL, times)
+    share = size_bytes / run.node().ranks
+    tasks = collective_task("reduce_scatter", share, run.node(), Part.DATA_PARALLEL, times)
+    tasks += collective_task("all_reduce", share, run.rail(), Part.DATA_PARALLEL, times)
+    return tasks + collective_task("all_gather", share, run.node(), Part.DATA_PARALLEL, times)
+
+
+def _reduction(run: RecommenderRun, sent: Exchange) -> Reduction:
+    """Return buckets as PyTorch's DDP makes them, or HugeCTR's single one with all gradients (grouped_all_reduce)."""
+    dense, tables = run.model.dense_parameters * run.gradient_bytes, run.gradient_bytes * sent.replicated
+    if run.engine is Engine.HUGECTR:
+        return Reduction(_summed(run, dense + tables, 1), [], 1)
+    counts = [max(1, ceil(size_bytes / BUCKET_BYTES)) for size_bytes in (dense, tables)]
+    return Reduction(_summed(run, dense / counts[0], counts[0]), _summed(run, tables / counts[1], counts[1]), counts[0])
 
 
 def _backward(
-    run: RecommenderRun, network: Network, updates: list[Task], sent: Exchange, buckets: tuple[list[Task], int]
+    run: RecommenderRun, network: Network, updates: list[Task], sent: Exchange, reduction: Reduction, keys: list[Task]
 ) -> PassTasks:
     """Return the backward pass: the embeddings' gradients leave as soon as the network above them is through.
 
-    The last bucket of gradients is full when the bottom network is through, and travels beside the update of rows.
+    From then on data-parallel tables sum theirs. The last bucket of the dense network's is full when the bottom network
+    is through, and travels beside the update of rows.
     """
     leaving = pooled_exchange(run, sent, backward=True)
     before, after = network.before.backward, network.after.backward
@@ -71,12 +121,15 @@ def _backward(
         overlaps.append(Overlap(leaving, before))
     else:
         tasks += leaving
-    reduction, count = buckets
-    if run.overlap_gradients and reduction:
-        overlaps.append(Overlap(share_of(reduction, 1.0 / count), updates))
-        if count > 1:
-            overlaps.append(Overlap(share_of(reduction, 1.0 - 1.0 / count), [*after, *before, *updates]))
-    return PassTasks([*tasks, *before, *updates], overlaps)
+    if run.overlap_gradients:
+        last = 1.0 / reduction.buckets
+        overlaps.append(Overlap(share_of(reduction.dense, last), updates))
+        overlaps.append(Overlap(reduction.tables, [*before, *updates]))
+        if reduction.buckets > 1:
+            overlaps.append(Overlap(share_of(reduction.dense, 1.0 - last), [*after, *before, *updates]))
+    if run.overlap_input:
+        overlaps.append(Overlap(keys, [*after, *before, *updates]))
+    return PassTasks([*tasks, *before, *updates], [overlap for overlap in overlaps if overlap.traffic])
 
 
 def _launches(run: RecommenderRun, step_pass: PassTasks) -> float:
@@ -108,9 +161,11 @@ def recommender_step(run: RecommenderRun) -> StepTasks:
     ranks = all_traffic(run)
     busiest, sent = max(ranks, key=lambda rank: rank.moved_bytes), exchange(run, ranks)
     network = network_tasks(run)
-    buckets = _buckets(run, sent)
-    forward = _forward(run, network, lookup_tasks(busiest), sent, key_tasks(run, sent, busiest))
-    backward = _backward(run, network, update_tasks(run, busiest), sent, buckets)
+    reduction, read = _reduction(run, sent), _input(run, sent, busiest)
+    missing = transfer_tasks(run, busiest)
+    forward = _forward(run, network, missing + lookup_tasks(busiest), sent, read)
+    backward = _backward(run, network, update_tasks(run, busiest), sent, reduction, read.then)
+    backward = PassTasks(backward.tasks + missing, backward.overlaps)
     host = HostWork(
         _launches(run, forward),
         0.0,
@@ -118,8 +173,9 @@ def recommender_step(run: RecommenderRun) -> StepTasks:
         takes_turns=False,
     )
     block = BlockTasks(forward, NO_TASKS, backward, [], host, activations(run))
-    end = EndTasks([] if run.overlap_gradients else buckets[0], [], _optimizer(run, busiest), [], buckets[1])
-    most = fullest(ranks)
+    late = [] if run.overlap_gradients else reduction.dense + reduction.tables
+    end = EndTasks(late, [], _optimizer(run, busiest), [], reduction.buckets)
+    most = fullest(ranks, run.cached_share)
     stage = StageTasks(
         num_layers=len(run.model.layers),
         parameters=round(most.parameters) + run.model.dense_parameters,

@@ -84,6 +84,7 @@ class RankTraffic:
     rank: int
     groups: tuple[Lookups, ...]
     pooled: float
+    within: float
     keys: float
 
     @property
@@ -177,19 +178,28 @@ def _merged(groups: list[Lookups]) -> tuple[Lookups, ...]:
     return tuple(merged.values())
 
 
+def on_node(run: RecommenderRun, sharded: ShardedTable, rank: int) -> list[int]:
+    """Return the ranks of a rank's node that share out a table's rows with it, itself among them."""
+    if sharded.sharding is not Sharding.TABLE_ROW_WISE:
+        return [rank]
+    return [other for other in sharded.ranks if other // run.gpus_per_node == rank // run.gpus_per_node]
+
+
 def rank_traffic(run: RecommenderRun, rank: int) -> RankTraffic:
     """Return what one rank does in its embedding tables."""
-    groups, pooled, keys = [], 0.0, 0.0
+    groups, pooled, within, keys = [], 0.0, 0.0, 0.0
     for sharded in run.plan.tables:
         if rank not in sharded.ranks:
             continue
         part = _on_rank(run, sharded, rank)
         groups.append(part)
         if sharded.sharding in (Sharding.TABLE_WISE, Sharding.COLUMN_WISE, Sharding.TABLE_ROW_WISE):
-            pooled += part.bags * part.width
+            peers = 1 if run.num_nodes == 1 else len(on_node(run, sharded, rank))
+            pooled += part.bags * part.width / peers
+            within += part.bags * part.width / peers if peers > 1 else 0.0
         if sharded.sharding not in LOCAL:
             keys += part.lookups
-    return RankTraffic(rank, _merged(groups), pooled, keys)
+    return RankTraffic(rank, _merged(groups), pooled, within, keys)
 
 
 def all_traffic(run: RecommenderRun) -> tuple[RankTraffic, ...]:
@@ -205,6 +215,7 @@ class Exchange:
         pooled: elements of an all-to-all of pooled vectors, and of partial sums of tables whose rows some ranks share
             out; the same of their gradients.
         partial: elements that each rank keeps of a reduce-scatter of partial sums; gathered backward.
+        within: as ``partial``, of a reduce-scatter within nodes ahead of the all-to-all.
         keys, lengths: of the input's all-to-alls.
         features: slots whose lengths are sent.
         replicated: weights of data-parallel tables, whose gradients all ranks sum.
@@ -212,10 +223,19 @@ class Exchange:
 
     pooled: float
     partial: float
+    within: float
     keys: float
     lengths: float
     features: int
     replicated: float
+
+
+def _partial_sums(run: RecommenderRun, sharded: ShardedTable) -> int:
+    """Return the sums that a sample's rank gets for one slot: from each rank, or from each node of several."""
+    if sharded.sharding is not Sharding.TABLE_ROW_WISE:
+        return 1
+    senders = sharded.ranks if run.num_nodes == 1 else {rank // run.gpus_per_node for rank in sharded.ranks}
+    return len(senders)
 
 
 def exchange(run: RecommenderRun, traffic: tuple[RankTraffic, ...]) -> Exchange:
@@ -236,11 +256,11 @@ def exchange(run: RecommenderRun, traffic: tuple[RankTraffic, ...]) -> Exchange:
         if sharded.sharding is Sharding.ROW_WISE:
             partial += local * slots * table.width
         else:  # a partial sum from each rank that has some of the rows
-            sums = len(sharded.ranks) if sharded.sharding is Sharding.TABLE_ROW_WISE else 1
-            arriving += local * slots * table.width * sums
+            arriving += local * slots * table.width * _partial_sums(run, sharded)
     return Exchange(
         pooled=max(arriving, *(rank.pooled for rank in traffic)) if arriving else 0.0,
         partial=partial,
+        within=max(rank.within for rank in traffic),
         keys=max(keys, *(rank.keys for rank in traffic)) if keys else 0.0,
         lengths=lengths,
         features=features,

@@ -10,7 +10,7 @@ Source: PyTorch, torch/csrc/autograd/function.h (``sequence_nr``), torch/autogra
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from model_training_framework.trainer.operator_scopes import PREFIX, TRAFFIC_PREFIX
@@ -44,6 +44,14 @@ TRAFFIC_PREFIXES = ("c10d::", "_c10d_functional::", "FSDP::", "fsdp::")
 # two branches, and gradients added to those of earlier micro-batches.
 BIAS_GRADIENTS, BRANCH_SUM, ACCUMULATION, OTHER = "bias_gradients", "residual_add", "gradient_accumulation", "other"
 BESIDE_NODES = {"aten::sum": BIAS_GRADIENTS, "aten::add": BRANCH_SUM, "aten::add_": BRANCH_SUM}
+# Kernels outside any scope that are an operator's by themselves: TorchRec reorders keys before and behind exchanges.
+KERNELS = {
+    "fbgemm::block_bucketize_sparse_features": "kjt_permute",
+    "fbgemm::permute_1D_sparse_data": "kjt_permute",
+    "fbgemm::permute_2D_sparse_data": "kjt_permute",
+}
+# Nodes of the backward graph that start or await an exchange of TorchRec's.
+EXCHANGE_NODES = ("_ReqBackward", "_WaitBackward")
 GRADIENT_CLIPPING, OPTIMIZER_SUFFIX, EMBEDDING_UPDATE = "gradient_clipping", "_step", "embedding_update"
 EMBEDDING_EXCHANGE = "embedding_exchange"
 
@@ -110,8 +118,9 @@ def _scope_pass(name: str) -> PassName:
 class _Walk:
     """Collects the calls of operators from the events of one profiled process."""
 
-    def __init__(self, is_gpu: bool) -> None:
+    def __init__(self, is_gpu: bool, beside: Mapping[str, str]) -> None:
         self._is_gpu = is_gpu
+        self._beside = beside
         self._owners: dict[tuple[int, int], str] = {}
         self.calls: list[Timed] = []
 
@@ -137,6 +146,9 @@ class _Walk:
         elif owner is None and event.name.startswith(OPTIMIZER_PREFIX):
             self._add(END, "optimizer_step", event)
             return
+        elif owner is None and event.name in KERNELS:
+            owner = KERNELS[event.name]
+            self._add(FORWARD, owner, event)
         if event.sequence_nr >= 0:
             # Several events see the same next number; the last that starts with it records the node.
             self._owners[event.thread, event.sequence_nr] = owner or OTHER
@@ -148,12 +160,14 @@ class _Walk:
         scopes = list(_outermost(node, _is_scope))
         for scope in scopes:
             self._add(RECOMPUTE, scope.name.removeprefix(PREFIX), scope)
+        if node.name.endswith(EXCHANGE_NODES):
+            return
         if node.name == ACCUMULATE:
             self._add(BACKWARD, ACCUMULATION, node)
             return
-        sums = [child for child in _children(node) if child.name in BESIDE_NODES]
+        sums = [child for child in _children(node) if child.name in self._beside]
         for event in sums:
-            self._add(BACKWARD, BESIDE_NODES[event.name], event)
+            self._add(BACKWARD, self._beside[event.name], event)
         owner = self._owners.get((node.fwd_thread or node.thread, node.sequence_nr), OTHER)
         self._add(BACKWARD, owner, node, without=sum(map(self._us, [*scopes, *sums])))
 
@@ -215,7 +229,9 @@ def _collectives(events: Sequence[Any], sends: PassName) -> Iterator[Timed]:
             yield Timed(step_pass, name, start, end, end - start, part)
 
 
-def operator_calls(events: Iterable[Any], is_gpu: bool, sends: PassName = FORWARD) -> list[Timed]:
+def operator_calls(
+    events: Iterable[Any], is_gpu: bool, sends: PassName = FORWARD, beside: Mapping[str, str] = BESIDE_NODES
+) -> list[Timed]:
     """Return the calls of named operators and of collectives in one profiled step, by start.
 
     Args:
@@ -223,8 +239,9 @@ def operator_calls(events: Iterable[Any], is_gpu: bool, sends: PassName = FORWAR
         is_gpu: times are those of kernels, not of the host.
         sends: pass of this rank's messages to neighbouring stages: backward on the last stage, whose messages are
             gradients. A stage in the middle sends both; an event does not say which.
+        beside: kernels within nodes of the backward graph that are operators of their own; all others are the node's.
     """
-    walk, events = _Walk(is_gpu), list(events)
+    walk, events = _Walk(is_gpu, beside), list(events)
     roots = [event for event in events if event.cpu_parent is None and not event.is_async]
     roots.sort(key=lambda event: event.time_range.start)
     nodes = [event for event in roots if event.name.startswith(EVALUATE)]

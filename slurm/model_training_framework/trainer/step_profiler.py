@@ -12,7 +12,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from model_training_framework.trainer.operator_scopes import recording
-from model_training_framework.trainer.operator_times import BACKWARD, FORWARD, Timed, operator_calls
+from model_training_framework.trainer.operator_times import BACKWARD, BESIDE_NODES, FORWARD, Timed, operator_calls
 from predictor.timeline.pipeline import Stream
 from predictor.timeline.spans import Span
 from predictor.traces.measured_step import COLLECTIVE, OPERATOR, OperatorTime, PassName, StepProvenance
@@ -29,7 +29,12 @@ class StepProfiler:
     """Profiles one step after another."""
 
     def __init__(
-        self, steps: int, is_gpu: bool = False, sends: PassName = FORWARD, names: Mapping[str, str] | None = None
+        self,
+        steps: int,
+        is_gpu: bool = False,
+        sends: PassName = FORWARD,
+        names: Mapping[str, str] | None = None,
+        beside: Mapping[str, str] = BESIDE_NODES,
     ) -> None:
         """Say how many steps are profiled.
 
@@ -38,7 +43,9 @@ class StepProfiler:
             is_gpu: times are those of kernels.
             sends: pass of this rank's messages to its neighbours.
             names: the predictor's names of the model's operators, where they differ.
+            beside: kernels within an operator's backward pass that are operators of their own.
         """
+        self._beside = beside
         self.is_gpu = is_gpu
         self._steps = steps
         self._sends = sends
@@ -75,7 +82,7 @@ class StepProfiler:
         self._profiler = None
         calls = [
             call._replace(name=self._names.get(call.name, call.name))
-            for call in operator_calls(events, self.is_gpu, self._sends)
+            for call in operator_calls(events, self.is_gpu, self._sends, self._beside)
         ]
         self._calls.append(calls)
         ends = [call.end_us for call in calls]

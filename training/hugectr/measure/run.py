@@ -24,7 +24,6 @@ from model_training_framework.trainer.step_profiler import StepProfiler
 from model_training_framework.trainer.step_timer import RunFacts, StepTimer
 from predictor.configuration.hugectr.plan_file import write_plan
 from predictor.traces.measured_step import DATA, write_measured_steps
-from predictor.workloads.recommender.optimizer import OptimizerKind
 
 NUM_BATCHES = 4  # that follow each other in turn
 SCALER = 1024.0  # of mixed precision; it does not change the time of a step
@@ -111,10 +110,7 @@ def run_and_record(config_file: Path, counts: StepCounts, out: Path, device: str
 def _record(engine: RankEngine, config: MeasuredConfig, counts: StepCounts, rank: Rank, out: Path) -> None:
     is_gpu = rank.device.type == "cuda"
     timer = StepTimer(is_gpu)
-    optimizer = config.run.model.optimizer
-    is_adam = optimizer is not None and optimizer.kind is OptimizerKind.ADAM
-    names = {"dense_optimizer": "optimizer_step"} if is_adam else {}
-    profiler = StepProfiler(counts.profiled, is_gpu, names=names)
+    profiler = StepProfiler(counts.profiled, is_gpu, beside={})  # sums in a layer's backward pass are the layer's
     engine.start_data_reading()
     engine.mark = timer.mark
     for step in range(counts.warm_up + counts.timed):

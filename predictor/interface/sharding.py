@@ -1,0 +1,103 @@
+"""``search_plans``: the fastest sharding of a recommender's embedding tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any
+
+from predictor.base.errors import ConfigError
+from predictor.base.sizes import whole
+from predictor.configuration.hugectr.reading import parse_hugectr, read_hugectr
+from predictor.configuration.hugectr.to_run import Options, to_run
+from predictor.costs.cost import Cost
+from predictor.interface.inputs import plain
+from predictor.interface.prediction import USUAL_WIDTH
+from predictor.report import sharding as report
+from predictor.search.sharding import answer
+from predictor.workloads.recommender.plan import ShardingPlan
+
+MOST_SHOWN = 1000
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class PlanSearchResult:
+    """The sharding plans of a search.
+
+    Attributes:
+        plans: that fit, the fastest first; ``write_plan`` writes one.
+        steps: their times, with the 90 % interval.
+        details: predictions, and what the search proved.
+    """
+
+    plans: tuple[ShardingPlan, ...]
+    steps: tuple[Cost, ...]
+    details: answer.PlanSearch
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what ``search --json`` prints."""
+        return report.to_json(self.details)
+
+    def to_csv(self) -> str:
+        """Return the plans as ``search --csv`` writes them."""
+        return report.to_csv(self.details)
+
+    def text(self, width: int = USUAL_WIDTH) -> str:
+        """Return the page that ``search`` prints, its sentences wrapped at ``width`` columns."""
+        return report.render(self.details, width)
+
+    def __str__(self) -> str:
+        """Return the page."""
+        return self.text()
+
+    def __repr__(self) -> str:
+        """Return size and fastest step in a line."""
+        return f"<{len(self.plans)} plans on {self.details.system.name}, the fastest {self.steps[0].us:.6g} us>"
+
+
+def search_plans(
+    config: str | PathLike[str] | Mapping[str, Any],
+    *,
+    gpus: int | None = None,
+    system: str | PathLike[str] | None = None,
+    batch_size: int | None = None,
+    precision: str | None = None,
+    memory_gib: float | None = None,
+    top: int = 10,
+) -> PlanSearchResult:
+    """Find the fastest sharding plans of a HugeCTR configuration; arguments are those of the command ``search``.
+
+    Args:
+        config: path of the JSON file, or a mapping with the same clauses.
+        gpus: in place of the solver's.
+        system: published system, a name or a folder, in place of the clause ``prediction``'s.
+        batch_size: samples of a step over all GPUs, in place of the solver's.
+        precision: fp32, fp16 or bf16, in place of the solver's.
+        memory_gib: memory of one GPU in GiB, instead of the system's.
+        top: plans of the search to predict, up to 1,000.
+
+    Raises:
+        FileNotFoundError: there is no such configuration.
+        KeyError: a required clause or key is missing.
+        ValueError: a value is not allowed, nothing fits, or nothing published answers for it.
+    """
+    if memory_gib is not None and (isinstance(memory_gib, bool) or not isinstance(memory_gib, int | float)):
+        raise ConfigError(f"--memory-gib is {memory_gib!r}; expected GiB of one GPU")
+    if memory_gib is not None and not memory_gib > 0:
+        raise ConfigError(f"--memory-gib is {memory_gib}; expected a number above 0")
+    options = Options(
+        system=None if system is None else fspath(system), gpus=gpus, batch_size=batch_size, precision=precision
+    )
+    if isinstance(config, Mapping):
+        loaded = to_run(parse_hugectr(plain(config)), options)
+    else:
+        path = Path(config)
+        loaded = to_run(read_hugectr(path), options, path.resolve().parent)
+    details = answer.search_plans(loaded.run, loaded.system, memory_gib, whole("--top", top, largest=MOST_SHOWN))
+    return PlanSearchResult(
+        tuple(winner.plan for winner in details.winners),
+        tuple(winner.prediction.step for winner in details.winners),
+        details,
+    )

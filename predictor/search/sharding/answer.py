@@ -1,0 +1,134 @@
+"""The fastest sharding plans of a recommender's run, each with its whole prediction."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import inf
+
+from predictor.base.errors import ConfigError
+from predictor.costs.published import PublishedSystem
+from predictor.search.sharding.branch import branch_and_bound
+from predictor.search.sharding.costs import sharding_problem
+from predictor.search.sharding.problem import Place
+from predictor.search.sharding.solve import local_optima
+from predictor.step.memory import GIB, step_memory
+from predictor.step.recommender import RecommenderPrediction, predict_recommender
+from predictor.workloads.recommender.memory import embedding_bytes, fullest
+from predictor.workloads.recommender.plan import Sharding, ShardingPlan, default_plan
+from predictor.workloads.recommender.run import RecommenderRun
+from predictor.workloads.recommender.traffic import all_traffic
+
+HUGECTR = "HugeCTR's placement"
+
+
+@dataclass(frozen=True, slots=True)
+class PlanWinner:
+    """One plan with its prediction.
+
+    Attributes:
+        name: what is special about it; empty for a plan of the search.
+        memory_bytes: of the fullest GPU.
+        fits: None where the GPU's memory is not known.
+    """
+
+    name: str
+    prediction: RecommenderPrediction
+    memory_bytes: float
+    fits: bool | None
+
+    @property
+    def plan(self) -> ShardingPlan:
+        """Return the plan."""
+        return self.prediction.run.plan
+
+
+@dataclass(frozen=True, slots=True)
+class PlanSearch:
+    """A search over plans.
+
+    Attributes:
+        winners: that fit, the fastest first; HugeCTR's placement and those of one sharding for all tables among them.
+        too_large: the same plans that do not fit.
+        gap: share of the fastest plan's time that no plan saves, as the search counts times; 0 where it is proven best.
+        memory_gib: of one GPU; None where not known.
+    """
+
+    run: RecommenderRun
+    system: PublishedSystem
+    winners: tuple[PlanWinner, ...]
+    too_large: tuple[PlanWinner, ...]
+    gap: float
+    memory_gib: float | None
+
+
+def uniform_plans(run: RecommenderRun) -> dict[str, ShardingPlan]:
+    """Return the plans that shard all tables alike, and HugeCTR's, by name."""
+    ranks, tables = run.num_gpus, [sharded.table for sharded in run.plan.tables]
+    plans = {HUGECTR: default_plan(run.model.embeddings, ranks)}
+    every = tuple(range(ranks))
+    for sharding in (Sharding.ROW_WISE, Sharding.DATA_PARALLEL) if ranks > 1 else ():
+        sharded = tuple(replace(entry, sharding=sharding, ranks=every) for entry in run.plan.tables)
+        plans[f"all {sharding}"] = ShardingPlan(ranks, sharded)
+    if ranks > 1 and all(table.width % (4 * ranks) == 0 for table in tables):
+        sharded = tuple(replace(entry, sharding=Sharding.COLUMN_WISE, ranks=every) for entry in run.plan.tables)
+        plans["all column_wise"] = ShardingPlan(ranks, sharded)
+    return plans
+
+
+def _winner(
+    name: str, plan: ShardingPlan, run: RecommenderRun, system: PublishedSystem, limit: float | None
+) -> PlanWinner:
+    prediction = predict_recommender(replace(run, plan=plan), system)
+    (memory,) = step_memory(prediction.tasks)
+    return PlanWinner(name, prediction, memory.total, None if limit is None else memory.total <= limit)
+
+
+def search_plans(
+    run: RecommenderRun, system: PublishedSystem, memory_gib: float | None = None, top: int = 10
+) -> PlanSearch:
+    """Search the sharding plans of a run.
+
+    Args:
+        run: its plan is one of those that are compared.
+        system: that answers.
+        memory_gib: of one GPU, instead of the system's.
+        top: plans of the search to predict.
+
+    Raises:
+        ConfigError: no plan is known to fit.
+        PublishedError: the system lacks a regressor that the run needs.
+    """
+    if memory_gib is None and system.hardware.gpu.memory_gib is not None:
+        memory_gib = system.hardware.gpu.memory_gib.value
+    limit = None if memory_gib is None else memory_gib * GIB
+    plain = {name: _winner(name, plan, run, system, limit) for name, plan in uniform_plans(run).items()}
+    room = inf if limit is None else limit - _beside_tables(plain[HUGECTR])
+    problem = sharding_problem(run, system, room)
+    optima = local_optima(problem) if room > 0.0 else []
+    solution = branch_and_bound(problem, optima[0] if optima else None) if room > 0.0 else None
+    if solution is None:
+        raise ConfigError(
+            f"no sharding plan of {run.num_gpus} GPUs is known to fit in {memory_gib or 0.0:.1f} GiB; use more GPUs"
+        )
+    places: list[tuple[Place, ...]] = list(dict.fromkeys([solution.places, *optima]))[:top]
+    searched = [_winner("", problem.plan(choice), run, system, limit) for choice in places]
+    known = {winner.plan: winner for winner in [*searched, *plain.values()]}
+    ranked = sorted(known.values(), key=lambda winner: winner.prediction.step.us)
+    fitting = tuple(winner for winner in ranked if winner.fits is not False)
+    if not fitting:
+        raise ConfigError(
+            f"no sharding plan of {run.num_gpus} GPUs is known to fit in {memory_gib or 0.0:.1f} GiB; use more GPUs"
+        )
+    return PlanSearch(
+        run=run,
+        system=system,
+        winners=fitting,
+        too_large=tuple(winner for winner in ranked if winner.fits is False),
+        gap=1.0 - solution.bound_us / solution.time_us,
+        memory_gib=memory_gib,
+    )
+
+
+def _beside_tables(winner: PlanWinner) -> float:
+    """Return the bytes of a GPU that its tables do not take."""
+    return winner.memory_bytes - embedding_bytes(fullest(all_traffic(winner.prediction.run)))

@@ -1,0 +1,134 @@
+"""``search`` of sharding plans, from the command line and from Python."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from predictor.__main__ import main
+from predictor.configuration.hugectr.plan_file import read_plan
+from predictor.configuration.hugectr.reading import read_hugectr
+from predictor.interface.recommender import predict_recommender
+from predictor.interface.sharding import search_plans
+from predictor.search.sharding.costs import Curve, sharding_problem
+from predictor.search.sharding.greedy import starts
+from predictor.step.recommender import predict_recommender as predict_step
+from predictor.workloads.recommender.plan import Sharding
+
+ROOT = Path(__file__).resolve().parents[2]
+DCNV2 = ROOT / "tests" / "accuracy" / "recommenders" / "dlrm_dcnv2.json"
+
+
+def small(rows: tuple[int, ...] = (2_000_000, 1_000_000, 500, 20)) -> dict[str, Any]:
+    """Return a model with a large hot table, a large cold one and two small ones."""
+    content: dict[str, Any] = json.loads(DCNV2.read_text())
+    data, embedding, *dense = content["layers"]
+    data |= {"slot_size_array": list(rows)}
+    data["sparse"][0] |= {"slot_num": 4, "max_feature_num_per_sample": 43, "max_nnz": 40}
+    embedding["sparse_embedding_hparam"] |= {"slot_size_array": list(rows)}
+    vectors = next(layer for layer in dense if layer["name"] == "vectors")
+    vectors["leading_dim"] = 4 * 128
+    content["prediction"] = {"hotness": {"data1": [40, 1, 1, 1]}, "system": "H100"}
+    return content
+
+
+def test_the_fastest_plan_is_that_of_its_prediction_and_beats_the_plain_ones() -> None:
+    result = search_plans(small(), gpus=4, batch_size=8192)
+    times = [step.us for step in result.steps]
+    assert times == sorted(times)
+    assert {"HugeCTR's placement", "all row_wise", "all column_wise"} <= {w.name for w in result.details.winners}
+    again = predict_recommender(small(), gpus=4, batch_size=8192)
+    default = next(w for w in result.details.winners if w.name == "HugeCTR's placement")
+    assert default.prediction.step.us == pytest.approx(again.step.us)
+    assert times[0] < again.step.us
+    hot = result.plans[0].tables[0]
+    assert len(hot.ranks) > 1, "40 lookups a sample are more than one rank's share"
+
+
+def test_published_planner_and_search_agree_on_what_matters() -> None:
+    # MLPerf's submission splits the table of 100 keys a sample over all GPUs, that of 27 in two, and replicates the
+    # tables of fewer than 7,813 rows (dp_sharding_threshold 0.008).
+    result = search_plans(DCNV2, gpus=8, system="H100")
+    by_rows = {sharded.table.rows: sharded for sharded in result.plans[0].tables if sharded.table.rows != 40_000_000}
+    hottest = max(result.plans[0].tables, key=lambda sharded: sharded.table.lookups_per_sample)
+    assert len(hottest.ranks) == 8
+    assert hottest.sharding is not Sharding.DATA_PARALLEL
+    assert all(by_rows[rows].sharding is Sharding.DATA_PARALLEL for rows in (3, 4, 10, 14, 36, 63, 108, 155))
+    assert all(by_rows[rows].sharding is not Sharding.DATA_PARALLEL for rows in (3_067_956, 590_152, 405_282))
+
+
+def test_plans_fit_in_less_memory_and_too_little_is_an_error() -> None:
+    large = small(rows=(20_000_000, 10_000_000, 500, 20))
+    wide = search_plans(large, gpus=4, batch_size=8192)
+    sizes = sorted(winner.memory_bytes / 2**30 for winner in wide.details.winners)
+    limit_gib = (sizes[0] + sizes[-1]) / 2
+    tight = search_plans(large, gpus=4, batch_size=8192, memory_gib=limit_gib)
+    assert all(winner.memory_bytes <= limit_gib * 2**30 for winner in tight.details.winners)
+    assert tight.details.too_large
+    assert tight.steps[0].us >= wide.steps[0].us
+    with pytest.raises(ValueError, match=r"no sharding plan of 4 GPUs is known to fit in 5\.0 GiB; use more GPUs"):
+        search_plans(large, gpus=4, batch_size=8192, memory_gib=5)
+
+
+def test_times_that_the_search_adds_up_order_plans_as_predictions_do() -> None:
+    result = search_plans(small(), gpus=4, batch_size=8192)
+    run, system = result.details.run, result.details.system
+    problem = sharding_problem(run, system)
+    pairs = []
+    for places in starts(problem):
+        plan = problem.plan(places)
+        plan.check()
+        pairs.append((problem.time_us(places), predict_step(replace(run, plan=plan), system).step.us))
+    assert len(pairs) > 4
+    for (counted, predicted), (other_counted, other_predicted) in combinations(pairs, 2):
+        if abs(counted - other_counted) > 0.1 * predicted:
+            assert (counted < other_counted) == (predicted < other_predicted)
+
+
+def test_no_floor_is_above_the_step() -> None:
+    result = search_plans(small(), gpus=4, batch_size=8192)
+    problem = sharding_problem(result.details.run, result.details.system)
+    for busy in (0.0, 100.0):
+        for exchanged in (0.0, 1e4, 1e6, 1e7):
+            for reduced in (0.0, 1e5, 1e7):
+                step = problem.step_us(busy, exchanged, reduced)
+                for floor in problem.floors:
+                    linear = floor.base_us + floor.per_busy_us * busy + floor.us_per_exchanged_byte * exchanged
+                    assert linear + floor.us_per_reduced_byte * reduced <= step * (1.0 + 1e-9)
+
+
+def test_a_curve_is_linear_between_its_points_and_in_proportion_beyond() -> None:
+    curve = Curve((1.0, 2.0, 4.0), (10.0, 12.0, 12.0))
+    assert [curve(size) for size in (0.0, 0.5, 1.0, 1.5, 3.0, 8.0)] == [0.0, 10.0, 10.0, 11.0, 12.0, 24.0]
+    assert curve.least_us_per_byte == 3.0
+
+
+def test_the_command_writes_a_plan_that_predict_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config, plan, table = tmp_path / "small.json", tmp_path / "plan.json", tmp_path / "plans.csv"
+    config.write_text(json.dumps(small()))
+    options = ["--gpus", "4", "--global-batch-size", "8192", "--write", str(plan), "--csv", str(table)]
+    assert main(["search", "--model", str(config), *options]) == 0
+    page = capsys.readouterr().out
+    assert "HugeCTR's placement" in page
+    assert "The fastest plan, the largest tables first:" in page
+    model = read_hugectr(config).model
+    assert read_plan(plan, model.embeddings, 4).num_ranks == 4
+    assert table.read_text().startswith("name,time_us,low_us,high_us,source,memory_gib,samples_per_s,table_wise,")
+    assert main(["search", "--model", str(config), "--gpus", "4", "--global-batch-size", "8192", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["format"] == "estimate-train-time/sharding-search/1"
+    fastest = document["plans"][0]
+    step = predict_recommender(config, gpus=4, batch_size=8192, plan=plan)
+    assert fastest["time_us"] == pytest.approx(step.step.us)
+
+
+def test_options_of_layouts_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tmp_path / "small.json"
+    config.write_text(json.dumps(small()))
+    assert main(["search", "--model", str(config), "--gpus", "4", "--zero-stage", "1"]) != 0
+    assert "--zero-stage is for layouts" in capsys.readouterr().err
