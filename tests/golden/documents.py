@@ -11,6 +11,7 @@ from typing import Any
 Sections = dict[str, dict[str, Any]]
 
 SIGNIFICANT_DIGITS = 12
+RECOMMENDER = "estimate-train-time/recommender-prediction/"
 BUDGET = ("steps", "gpu_hours", "energy_kwh", "price")
 # Of the run what a default, a preset or another tool's file decides; the rest repeats the configuration.
 RUN = (
@@ -57,8 +58,25 @@ def _operator(answer: dict[str, Any]) -> tuple[str, Any]:
     return " ".join(words), answer["time_us"] if plain else [answer["time_us"], answer["source"], *outside]
 
 
+def recommender(document: dict[str, Any]) -> Sections:
+    """Return a recommender's prediction: the step and its parts, the run, its ranks, and each operator."""
+    step = document["step"] | document["throughput"] | {"sources": document["sources"]}
+    step |= {key: document["system"][key] for key in ("name", "measured_precision")}
+    step |= {"notes": len(document["notes"]), "assumptions": len(document["assumptions"])}
+    return {
+        "step": step,
+        "parts": document["parts"],
+        "run": document["run"],
+        "memory": document["memory"],
+        "ranks": _columns(document["ranks"], ("rank",)),
+        "operators": dict(map(_operator, document["answers"])),
+    }
+
+
 def prediction(document: dict[str, Any]) -> Sections:
     """Return a prediction: the step, the run, what each stage spends and needs (a list over stages), each operator."""
+    if document["format"].startswith(RECOMMENDER):
+        return recommender(document)
     step = document["step"] | document["throughput"]
     step |= {key: document[key] for key in ("critical_stage", "bubble_fraction", "sources")}
     step |= {key: document["system"][key] for key in ("name", "measured_precision")}

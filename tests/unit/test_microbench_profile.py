@@ -160,10 +160,7 @@ def test_a_shape_beyond_memory_is_recorded_and_the_sweep_goes_on(
     ("words", "message"),
     [
         (["gelo"], "gelo is not an operator. Did you mean gelu? Known: attention_mask"),
-        (
-            ["gelu", "--sweep", "smoky"],
-            "smoky is not a sweep. Did you mean smoke? There are full, recommender, smoke, standard",
-        ),
+        (["gelu", "--sweep", "smoky"], "smoky is not a sweep. Did you mean smoke? There are full, recommender, smoke"),
         (["gelu", "--shard", "4/4"], "--shard is 4/4; expected i/n with 0 ≤ i < n"),
         (["gelu", "--device", "tpu"], "device is tpu; expected cpu, cuda or auto"),
         (["gelu", "--precision", "fp8"], "precision is fp8; "),

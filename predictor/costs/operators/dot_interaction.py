@@ -25,10 +25,10 @@ def _work(shape: Shape, direction: Direction, num_multiprocessors: int) -> Work:
     batch, features, width = shape
     vectors, results = batch * features * width, batch * output_width(features, width)
     flops = float(batch * features * (features - 1) * width)
-    every = (float(batch * features**2 * ELEMENT_BYTES), float(batch))
+    extras = (float(batch * features**2 * ELEMENT_BYTES), float(batch))
     if direction is Direction.FORWARD:
-        return Work(flops, float((vectors + results) * ELEMENT_BYTES), every)
-    return Work(2.0 * flops, float((2 * vectors + results) * ELEMENT_BYTES), every)
+        return Work(flops, float((vectors + results) * ELEMENT_BYTES), extras)
+    return Work(2.0 * flops, float((2 * vectors + results) * ELEMENT_BYTES), extras)
 
 
 OPERATOR = with_stream_stand_in(

@@ -17,13 +17,15 @@ SORT_BYTES = 4 * 2 * (KEY_BYTES + 4) + KEY_BYTES
 def _work(shape: Shape, direction: Direction, num_multiprocessors: int) -> Work:
     """Gradients and keys of all lookups read; weights and states of the different rows read and written.
 
-    ``extras``: bytes of the merged gradients; of weights and states; lookups; rows.
+    ``extras``: bytes of the merged gradients; of weights and states; lookups; rows; states.
     """
     lookups, rows, width, states = shape
     row_bytes = float(width * NUMBER_BYTES)
     updated = 2.0 * rows * row_bytes * (1 + states)
     return Work(
-        0.0, lookups * (row_bytes + KEY_BYTES) + updated, (rows * row_bytes, updated, float(lookups), float(rows))
+        0.0,
+        lookups * (row_bytes + KEY_BYTES) + updated,
+        (rows * row_bytes, updated, float(lookups), float(rows), float(states)),
     )
 
 
@@ -39,7 +41,7 @@ OPERATOR = Operator(
     dimensions=("lookups", "rows", "width", "states"),
     work=_work,
     directions=(Direction.FORWARD,),
-    extra_kinds=("bytes", "bytes", "count", "count"),
+    extra_kinds=("bytes", "bytes", "count", "count", "count"),
     byte_sizes="fixed",
     launches=(12, 1),
     stand_in=_stand_in,

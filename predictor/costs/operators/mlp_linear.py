@@ -4,9 +4,20 @@ A regressor of its own: batches are large and matrices small, so that it is boun
 linear layers are not.
 """
 
-from dataclasses import replace
+from predictor.costs.operator import MATMUL_EXTRAS, Direction, Operator, Shape, StandIn, gemm_work
+from predictor.costs.work import ELEMENT_BYTES, FP8_PRECISIONS, STEP_PRECISIONS, Work
 
-from predictor.costs.operator import Direction, Shape, StandIn, linear
+
+def _work(shape: Shape, direction: Direction, num_multiprocessors: int) -> Work:
+    """The products; backward the sum of the output's gradient too, that of the bias.
+
+    ``extras`` end with the bytes of the output, to which the bias is added, or whose gradient is summed.
+    """
+    m, _, n = shape
+    output_bytes = float(m * n * ELEMENT_BYTES)
+    flops, size_bytes, tiled = gemm_work(shape, direction, num_multiprocessors)
+    summed = output_bytes if direction is Direction.BACKWARD else 0.0
+    return Work(flops, size_bytes + summed, (*tiled, output_bytes))
 
 
 def _stand_in(shape: Shape, direction: Direction, num_multiprocessors: int) -> StandIn:
@@ -14,9 +25,13 @@ def _stand_in(shape: Shape, direction: Direction, num_multiprocessors: int) -> S
     return StandIn("ffn_up", shape, 1.0)
 
 
-OPERATOR = replace(
-    linear("mlp_linear", source="2·m·k·n FLOP forward, twice that backward"),
-    family="",
+OPERATOR = Operator(
+    name="mlp_linear",
+    dimensions=("m", "k", "n"),
+    work=_work,
+    precisions=(*STEP_PRECISIONS, *FP8_PRECISIONS),
+    extra_kinds=(*MATMUL_EXTRAS, "bytes"),
     launches=(1, 4),
     stand_in=_stand_in,
+    source="2·m·k·n FLOP forward, twice that backward",
 )

@@ -32,7 +32,7 @@ from predictor.workloads.recommender.layers import (
     TensorShape,
     WeightMultiply,
 )
-from predictor.workloads.recommender.run import RecommenderRun
+from predictor.workloads.recommender.run import Engine, RecommenderRun
 from predictor.workloads.tasks import BACKWARD, FORWARD, Part, Task, shaped_task
 
 COPY_PASSES = 2  # a read and a write
@@ -86,6 +86,11 @@ def streamed_bytes(
 ) -> Task:
     """Return an element-wise kernel of so many bytes, whatever the precision of what it reads."""
     return streamed(name, 1.0, size_bytes / run.element_bytes, part, launches)
+
+
+def gradient_sum(samples: int, shape: TensorShape, times: int) -> Task:
+    """Return so many additions of a tensor's gradient to another of its gradients."""
+    return shaped_task("residual_add", (samples * shape.rows, shape.columns), FORWARD, times)
 
 
 def _both(name: str, *shape: int) -> LayerTasks:
@@ -147,12 +152,22 @@ def _(layer: Cast, call: LayerCall) -> LayerTasks:
 
 @layer_tasks.register
 def _(layer: Concat, call: LayerCall) -> LayerTasks:
-    return _copies(call.output_elements, call)
+    """A copy; backward one too, but in PyTorch a view."""
+    forward, backward = _copies(call.output_elements, call)
+    return LayerTasks(forward, [] if call.run.engine is Engine.TORCHREC else backward)
 
 
 @layer_tasks.register
 def _(layer: Slice, call: LayerCall) -> LayerTasks:
-    return _copies(call.output_elements, call)
+    """Copies; in PyTorch views, whose gradients are written into zeros of the whole input's size and added up."""
+    if call.run.engine is Engine.HUGECTR:
+        return _copies(call.output_elements, call)
+    if not call.needs_gradient:
+        return LayerTasks([], [])
+    (given,), count = call.inputs, len(call.outputs)
+    written = count * call.input_elements + 2 * call.output_elements
+    sums = [gradient_sum(call.samples, given, count - 1)] if count > 1 else []
+    return LayerTasks([], [shaped_task("tensor_copy", (written // COPY_PASSES,), FORWARD), *sums])
 
 
 @layer_tasks.register
@@ -233,7 +248,8 @@ def _(layer: MultiCross, call: LayerCall) -> LayerTasks:
     rows, width, rank = call.samples * shape.rows, shape.columns, layer.projection_dim
     if not rank:
         one = _both("cross_layer", rows, width)
-        return LayerTasks(_repeated(one.forward, layer.num_layers), _repeated(one.backward, layer.num_layers))
+        sums = [gradient_sum(call.samples, shape, layer.num_layers)]  # every layer has a gradient for x0
+        return LayerTasks(_repeated(one.forward, layer.num_layers), _repeated(one.backward, layer.num_layers) + sums)
     down, up = _linear(call, rows, width, rank, True), _linear(call, rows, rank, width, True)
     combine = [streamed("cross_combine", passes, rows * width) for passes in DCN2_PASSES]
     forward = [*down.forward, *up.forward, combine[0]]
@@ -273,41 +289,3 @@ def _(layer: LossLayer, call: LayerCall) -> LayerTasks:
     )
     forward.append(streamed_bytes("regularizer", FP32_BYTES * weights, call.run))
     return LayerTasks(forward, [streamed_bytes("regularizer", 3 * FP32_BYTES * weights, call.run)])
-
-
-class Network(NamedTuple):
-    """All dense layers of one rank.
-
-    Attributes:
-        before: tasks of layers that need no embedding: the bottom network.
-        after: of all others.
-    """
-
-    before: LayerTasks
-    after: LayerTasks
-
-
-def network_tasks(run: RecommenderRun) -> Network:
-    """Return the dense network's tasks on one rank, in the order of the configuration; backward in the reverse."""
-    model, samples = run.model, run.batch_per_gpu
-    follows = {embedding.output for embedding in model.embeddings}
-    needs = set(follows)
-    before, after = LayerTasks([], []), LayerTasks([], [])
-    for layer in model.layers:
-        call = LayerCall(
-            run,
-            samples,
-            tuple(model.inputs_of(layer)),
-            tuple(model.shapes[name] for name in layer.outputs),
-            any(name in needs for name in layer.inputs),
-        )
-        tasks = layer_tasks(layer, call)
-        behind = any(name in follows for name in layer.inputs)
-        half = after if behind else before
-        half.forward.extend(tasks.forward)
-        half.backward[:0] = tasks.backward
-        if behind:
-            follows.update(layer.outputs)
-        if call.needs_gradient or layer.weights(call.inputs):
-            needs.update(layer.outputs)
-    return Network(before, after)

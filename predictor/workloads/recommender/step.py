@@ -11,9 +11,10 @@ from typing import NamedTuple
 
 from predictor.workloads.frameworks import PYTORCH_DDP
 from predictor.workloads.recommender.caching import transfer_tasks
-from predictor.workloads.recommender.dense_tasks import Network, network_tasks, streamed_bytes
+from predictor.workloads.recommender.dense_tasks import streamed_bytes
 from predictor.workloads.recommender.embedding_tasks import (
     copy_tasks,
+    key_index_tasks,
     key_tasks,
     lookup_tasks,
     optimizer_task,
@@ -23,6 +24,7 @@ from predictor.workloads.recommender.embedding_tasks import (
     update_tasks,
 )
 from predictor.workloads.recommender.memory import activations, fullest, states_of
+from predictor.workloads.recommender.network import Network, network_tasks
 from predictor.workloads.recommender.run import Engine, RecommenderRun
 from predictor.workloads.recommender.traffic import Exchange, RankTraffic, all_traffic, exchange
 from predictor.workloads.step_tasks import BlockTasks, ChunkTasks, EndTasks, HostWork, StageTasks, StepTasks
@@ -162,8 +164,10 @@ def recommender_step(run: RecommenderRun) -> StepTasks:
     network = network_tasks(run)
     reduction, read = _reduction(run, sent), _input(run, sent, busiest)
     missing = transfer_tasks(run, busiest)
-    forward = _forward(run, network, missing + lookup_tasks(busiest), sent, read)
-    backward = _backward(run, network, update_tasks(run, busiest), sent, reduction, read.then)
+    lookups = key_index_tasks(run, busiest, backward=False) + missing + lookup_tasks(busiest)
+    updates = key_index_tasks(run, busiest, backward=True) + update_tasks(run, busiest)
+    forward = _forward(run, network, lookups, sent, read)
+    backward = _backward(run, network, updates, sent, reduction, read.then)
     backward = PassTasks(backward.tasks + missing, backward.overlaps)
     host = HostWork(
         _launches(run, forward),
