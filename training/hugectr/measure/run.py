@@ -25,6 +25,8 @@ from model_training_framework.trainer.step_timer import RunFacts, StepTimer
 from predictor.configuration.hugectr.plan_file import write_plan
 from predictor.traces.measured_step import DATA, write_measured_steps
 
+# Gradients of tensors that several layers read; other sums in a layer's backward pass are the layer's.
+BRANCH_SUMS = dict.fromkeys(("aten::add", "aten::add_"), "residual_add")
 NUM_BATCHES = 4  # that follow each other in turn
 SCALER = 1024.0  # of mixed precision; it does not change the time of a step
 
@@ -110,7 +112,7 @@ def run_and_record(config_file: Path, counts: StepCounts, out: Path, device: str
 def _record(engine: RankEngine, config: MeasuredConfig, counts: StepCounts, rank: Rank, out: Path) -> None:
     is_gpu = rank.device.type == "cuda"
     timer = StepTimer(is_gpu)
-    profiler = StepProfiler(counts.profiled, is_gpu, beside={})  # sums in a layer's backward pass are the layer's
+    profiler = StepProfiler(counts.profiled, is_gpu, beside=BRANCH_SUMS)
     engine.start_data_reading()
     engine.mark = timer.mark
     for step in range(counts.warm_up + counts.timed):
