@@ -8,7 +8,9 @@ import torch
 import torch.distributed as dist
 from torch.nn import functional
 
-from hugectr.embedding.table_rows import HashedRows, Shard, direct_slots, make_rows
+from hugectr.embedding.hashed_rows import HashedRows
+from hugectr.embedding.shard import Shard
+from hugectr.embedding.table_rows import TableRows, direct_slots, make_rows
 from hugectr.embedding.update_rules import RowStates, update_rows
 from predictor.workloads.recommender.optimizer import Optimizer
 
@@ -28,7 +30,7 @@ class RowStore:
         self.table = RowStates(optimizer, capacity + 1, self.width, device)
         self.table.weights[-1] = 0.0
         self.zero_row = capacity
-        self.tables = []
+        self.tables: list[TableRows] = []
         first = 0
         for shard in shards:
             self.tables.append(make_rows(shard, first, self.table, seed))
