@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from hugectr.data.batch import SparseInput
 from hugectr.embedding.sharded_embeddings import ShardedEmbeddings
 from hugectr.exceptions import DataError, EmbeddingOverflowError
-from predictor.workloads.recommender.embedding import Combiner
+from predictor.workloads.recommender.embedding import Combiner, EmbeddingLayer
 from predictor.workloads.recommender.optimizer import OptimizerKind, UpdateType
 from predictor.workloads.recommender.plan import Sharding, default_plan
 from tests.hugectr.embedding_made import (
@@ -41,7 +42,12 @@ def _cases() -> dict[str, Case]:
                 cases[f"{sharding}-{kind}-{update}"] = Case(model, sharding)
         both = recommender(SGD, hashed(), hashed("wide", width=8), localized(rows=300, combiner=Combiner.MEAN))
         cases[f"{sharding}-layers"] = Case(both, sharding)
-    cases["table_wise-widths"] = Case(recommender(SGD, hashed(width=4), hashed("wide", width=1)), None)
+    many = recommender(optimizer(OptimizerKind.ADAM, UpdateType.LOCAL), hashed(), localized(SIZES), hashed("wide"))
+    cases["mixed-layers"] = Case(many, None)
+    cases["mixed-slots"] = Case(
+        recommender(SGD, localized(SIZES), hashed(), hashed("wide", combiner=Combiner.MEAN)), None
+    )
+    cases["row_wise-widths"] = Case(recommender(SGD, hashed(width=4), hashed("wide", width=1)), Sharding.ROW_WISE)
     return cases
 
 
@@ -137,6 +143,36 @@ def test_keys_without_room_look_up_zeros_and_stay_untrained() -> None:
         assert len(embeddings.stores[0].tables[0].keys()) == 10
 
 
+def _one_hot(layer: EmbeddingLayer, keys_per_slot: int = 1) -> SparseInput:
+    random = torch.Generator().manual_seed(1)
+    keys = [torch.randint(0, rows, (8 * keys_per_slot,), generator=random) for rows in layer.slot_rows]
+    return SparseInput(torch.cat(keys), torch.full((8 * layer.num_slots,), keys_per_slot, dtype=torch.int32))
+
+
+@pytest.mark.parametrize("keys_per_slot", [1, 3])
+def test_even_batches_are_pooled_as_uneven_ones(keys_per_slot: int) -> None:
+    layer = localized(SIZES)
+    with single_rank():
+        embeddings = Case(recommender(SGD, layer), None).embeddings(1)
+        given = _one_hot(layer, keys_per_slot)
+        pooled = embeddings({layer.input: given}).wait()[layer.output]
+        # One more sample without keys makes the batch uneven.
+        lengths = torch.nn.functional.pad(given.lengths.view(3, 8), (0, 1)).flatten()
+        uneven = embeddings({layer.input: SparseInput(given.keys, lengths)}).wait()[layer.output]
+        weights = embeddings.stores[0].table.weights
+    assert torch.equal(pooled, uneven[:8])
+    shifted = given.keys.view(3, 8, keys_per_slot) + torch.tensor([0, 40, 81])[:, None, None]
+    torch.testing.assert_close(pooled, weights[shifted].sum(2).transpose(0, 1))
+
+
+def test_a_key_outside_its_slot_is_named_in_even_batches_too() -> None:
+    layer = localized(SIZES)
+    given = _one_hot(layer)
+    given.keys[9] = 41
+    with single_rank(), pytest.raises(DataError, match="local, slot 1: key 41 is none of the 41"):
+        Case(recommender(SGD, layer), None).embeddings(1)({layer.input: given}).wait()
+
+
 def test_a_key_outside_its_slot_is_named() -> None:
     layer = localized((40, 3, 45))
     with single_rank(), pytest.raises(DataError, match=r"local, slot 1: key \d+ is none of the 3"):
@@ -168,6 +204,26 @@ def test_infinite_gradients_are_told_and_can_be_dropped() -> None:
         assert embeddings.has_finite_gradients()
         embeddings.update(0.1, 1.0, 1)
         torch.testing.assert_close(embeddings.stores[0].table.weights[:-1], before[:-1], rtol=0, atol=0, equal_nan=True)
+
+
+def _train_without_keys(rank: int, ranks: int, folder: Path) -> None:
+    """Train on batches of no key at all, then of keys that rank 0 alone owns, then again of none."""
+    for sharding in Sharding:
+        for kind, update in ((OptimizerKind.ADAM, UpdateType.GLOBAL), (OptimizerKind.NESTEROV, UpdateType.LAZY_GLOBAL)):
+            model = recommender(optimizer(kind, update), hashed(), localized(SIZES))
+            embeddings = Case(model, sharding).embeddings(ranks)
+            for step, length in enumerate((0, 2, 0), start=1):
+                keys, lengths = torch.full((24 * length,), 4), torch.full((24,), length, dtype=torch.int32)
+                given = {layer.input: SparseInput(keys, lengths) for layer in model.embeddings}
+                pooled = embeddings(given).wait()
+                assert all(bool(output.any()) == (length > 0) for output in pooled.values())
+                sum(output.sum() for output in pooled.values()).backward()
+                embeddings.update(0.1, 1.0, step)
+            embeddings.check_overflow()
+
+
+def test_ranks_without_keys_train_along(tmp_path: Path) -> None:
+    on_ranks(_train_without_keys, tmp_path)
 
 
 def test_embeddings_have_no_parameters_of_torch() -> None:

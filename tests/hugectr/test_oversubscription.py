@@ -12,8 +12,8 @@ import torch.distributed as dist
 
 from hugectr.data.keyset import write_keyset
 from hugectr.embedding.files import EmbeddingFiles
+from hugectr.embedding.hashed_rows import HashedRows
 from hugectr.embedding.sharded_embeddings import ShardedEmbeddings
-from hugectr.embedding.table_rows import HashedRows
 from hugectr.exceptions import DataError, EmbeddingOverflowError, HugeCtrError
 from hugectr.model_oversubscriber import ModelOversubscriber
 from predictor.workloads.recommender.embedding import EmbeddingLayer

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from hugectr.embedding.row_store import RowStore
-from hugectr.embedding.table_rows import Shard
+from hugectr.embedding.shard import Shard
 from predictor.workloads.recommender.optimizer import Optimizer
 
 
@@ -118,14 +118,11 @@ class PooledLookup(nn.Module):
         ends = features.offset_per_key()
         outputs, slot = [], 0
         for store in self.stores:
-            parts, slot_lengths = [], []
-            for table in store.tables:
-                last = slot + len(table.shard.slots)
-                parts.append(keys[ends[slot] : ends[last]])
-                slot_lengths.append([ends[i + 1] - ends[i] for i in range(slot, last)])
-                slot = last
-            rows = store.rows_of(parts, slot_lengths, insert=self.training)
-            own = lengths[(slot - store.num_features) * samples : slot * samples]
+            last = slot + store.num_features
+            slot_lengths = [ends[i + 1] - ends[i] for i in range(slot, last)]
+            rows = store.rows_of(keys[ends[slot] : ends[last]], slot_lengths, insert=self.training)
+            own = lengths[slot * samples : last * samples]
+            slot = last
             bags = by_sample(rows, own, store.num_features)
             outputs.append(_Pool.apply(torch.empty(0, requires_grad=True), store, bags))
         pooled = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
