@@ -14,6 +14,7 @@ from predictor.workloads.recommender.cache_tasks import transfer_tasks
 from predictor.workloads.recommender.dense_tasks import streamed_bytes
 from predictor.workloads.recommender.embedding_tasks import (
     copy_tasks,
+    key_index_tasks,
     key_tasks,
     lookup_tasks,
     optimizer_task,
@@ -163,8 +164,10 @@ def recommender_step(run: RecommenderRun) -> StepTasks:
     network = network_tasks(run)
     reduction, read = _reduction(run, sent), _input(run, sent, busiest)
     missing = transfer_tasks(run, busiest)
-    forward = _forward(run, network, missing + lookup_tasks(busiest), sent, read)
-    backward = _backward(run, network, update_tasks(run, busiest), sent, reduction, read.then)
+    lookups = key_index_tasks(run, busiest, backward=False) + missing + lookup_tasks(busiest)
+    updates = key_index_tasks(run, busiest, backward=True) + update_tasks(run, busiest)
+    forward = _forward(run, network, lookups, sent, read)
+    backward = _backward(run, network, updates, sent, reduction, read.then)
     backward = PassTasks(backward.tasks + missing, backward.overlaps)
     host = HostWork(
         _launches(run, forward),
