@@ -11,7 +11,7 @@ from predictor.configuration.hugectr.reading import read_hugectr
 from predictor.configuration.hugectr.sections import Data
 from predictor.configuration.hugectr.to_run import KEY_BYTES, plan_of, precision_of
 from predictor.workloads.recommender.keys import KeyDistribution
-from predictor.workloads.recommender.run import RecommenderRun
+from predictor.workloads.recommender.run import Engine, RecommenderRun
 
 
 class MeasuredConfig(NamedTuple):
@@ -59,5 +59,6 @@ def _read(path: Path) -> MeasuredConfig:
         tf32=solver.enable_tf32_compute,
         keys=KeyDistribution(clause.key_exponent),
         key_bytes=KEY_BYTES[solver.input_key_type],
+        engine=Engine.TORCHREC,
     )
     return MeasuredConfig(config.content, run, config.data)

@@ -25,6 +25,8 @@ from model_training_framework.trainer.step_timer import RunFacts, StepTimer
 from predictor.configuration.hugectr.plan_file import write_plan
 from predictor.traces.measured_step import DATA, write_measured_steps
 
+# Gradients of tensors that several layers read; other sums in a layer's backward pass are the layer's.
+BRANCH_SUMS = dict.fromkeys(("aten::add", "aten::add_"), "residual_add")
 NUM_BATCHES = 4  # that follow each other in turn
 SCALER = 1024.0  # of mixed precision; it does not change the time of a step
 
@@ -49,7 +51,8 @@ class MeasuredEngine(RankEngine):
         return MemoryReader(self._batches)
 
 
-def _solver(config: MeasuredConfig, plan: Path) -> SolverParser:
+def solver_of(config: MeasuredConfig, plan: Path) -> SolverParser:
+    """Return the settings of a session that runs a configuration with the plan of a file."""
     run = config.run
     mixed = run.precision != "fp32"
     return solver_parser_helper(
@@ -64,7 +67,7 @@ def _solver(config: MeasuredConfig, plan: Path) -> SolverParser:
     )
 
 
-def _join(solver: SolverParser, device: str) -> Rank:
+def join_ranks(solver: SolverParser, device: str) -> Rank:
     """Return this process's rank.
 
     Raises:
@@ -98,8 +101,8 @@ def run_and_record(config_file: Path, counts: StepCounts, out: Path, device: str
     with tempfile.TemporaryDirectory(prefix="measured-run-") as folder:
         plan = Path(folder, "plan.json")
         write_plan(config.run.plan, plan)
-        solver = _solver(config, plan)
-        rank = _join(solver, device)
+        solver = solver_of(config, plan)
+        rank = join_ranks(solver, device)
         try:
             batches = make_batches(config.run, config.data, NUM_BATCHES, rank.number, rank.device)
             _record(MeasuredEngine(solver, config_file, rank, batches), config, counts, rank, out)
@@ -110,7 +113,7 @@ def run_and_record(config_file: Path, counts: StepCounts, out: Path, device: str
 def _record(engine: RankEngine, config: MeasuredConfig, counts: StepCounts, rank: Rank, out: Path) -> None:
     is_gpu = rank.device.type == "cuda"
     timer = StepTimer(is_gpu)
-    profiler = StepProfiler(counts.profiled, is_gpu, beside={})  # sums in a layer's backward pass are the layer's
+    profiler = StepProfiler(counts.profiled, is_gpu, beside=BRANCH_SUMS)
     engine.start_data_reading()
     engine.mark = timer.mark
     for step in range(counts.warm_up + counts.timed):
