@@ -51,7 +51,8 @@ class MeasuredEngine(RankEngine):
         return MemoryReader(self._batches)
 
 
-def _solver(config: MeasuredConfig, plan: Path) -> SolverParser:
+def solver_of(config: MeasuredConfig, plan: Path) -> SolverParser:
+    """Return the settings of a session that runs a configuration with the plan of a file."""
     run = config.run
     mixed = run.precision != "fp32"
     return solver_parser_helper(
@@ -66,7 +67,7 @@ def _solver(config: MeasuredConfig, plan: Path) -> SolverParser:
     )
 
 
-def _join(solver: SolverParser, device: str) -> Rank:
+def join_ranks(solver: SolverParser, device: str) -> Rank:
     """Return this process's rank.
 
     Raises:
@@ -100,8 +101,8 @@ def run_and_record(config_file: Path, counts: StepCounts, out: Path, device: str
     with tempfile.TemporaryDirectory(prefix="measured-run-") as folder:
         plan = Path(folder, "plan.json")
         write_plan(config.run.plan, plan)
-        solver = _solver(config, plan)
-        rank = _join(solver, device)
+        solver = solver_of(config, plan)
+        rank = join_ranks(solver, device)
         try:
             batches = make_batches(config.run, config.data, NUM_BATCHES, rank.number, rank.device)
             _record(MeasuredEngine(solver, config_file, rank, batches), config, counts, rank, out)
