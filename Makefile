@@ -19,6 +19,7 @@ WORKFLOW_READY := .venv/workflow/$(READY)
 WORKFLOW := .venv/workflow/bin/python
 SMOKE := results/smoke
 VERIFY_OUT := results/verify
+RECOMMENDER_OUT := results/verify_recommender
 TRACES := results/traces
 # Survey of a GPU: kit, Python with torch on the GPU machine, minutes, and results folders.
 GPU_KIT := gpu-kit
@@ -36,7 +37,7 @@ DATA_SHEETS := $(filter $(notdir $(wildcard regressors/*)), $(DATA_SHEET_SOURCES
 
 .DEFAULT_GOAL := help
 .PHONY: help predict test check check-profile format bench accuracy fit profile-smoke
-.PHONY: verify verify-gpu traces precisions gpu-kit profile-gpu publish-gpu survey-emulated slurm-installed test-slurm test-launch clean
+.PHONY: verify verify-recommender verify-gpu traces precisions gpu-kit profile-gpu publish-gpu survey-emulated slurm-installed test-slurm test-launch clean
 .SUFFIXES:
 
 help: ## list the targets
@@ -103,6 +104,14 @@ verify: $(WORKFLOW_READY) ## measure this CPU, predict 20 small training runs on
 	$(WORKFLOW) -m fitting fit --system $(VERIFY_OUT)/system.yaml --measurements $(VERIFY_OUT) --out $(VERIFY_OUT)/published
 	$(WORKFLOW) -m predictor verify profiling/verify --system $(VERIFY_OUT)/published --out $(VERIFY_OUT)/runs \
 		--device cpu --steps 8 --report $(VERIFY_OUT)/report.html
+
+verify-recommender: $(WORKFLOW_READY) ## measure this CPU, predict 8 small recommenders on it, train them, and compare: RECOMMENDER_OUT=folder
+	$(WORKFLOW) -m microbench system --device cpu --name verify --out $(RECOMMENDER_OUT)
+	$(WORKFLOW) -m microbench operator all --sweep recommender --device cpu --out $(RECOMMENDER_OUT)
+	$(WORKFLOW) -m microbench collective all --sweep verify --backend gloo --out $(RECOMMENDER_OUT)
+	$(WORKFLOW) -m fitting fit --system $(RECOMMENDER_OUT)/system.yaml --measurements $(RECOMMENDER_OUT) --out $(RECOMMENDER_OUT)/published
+	$(WORKFLOW) -m predictor verify profiling/verify_recommender --system $(RECOMMENDER_OUT)/published --out $(RECOMMENDER_OUT)/runs \
+		--device cpu --steps 20 --report $(RECOMMENDER_OUT)/report.html
 
 traces: $(WORKFLOW_READY) ## record the sample traces of four models again, whole ones: TRACES=folder
 	PYTHON="$(CURDIR)/$(WORKFLOW)" bash predictor/replay/record_samples.sh "$(TRACES)"

@@ -105,20 +105,30 @@ def step_graph(timed: StepTime) -> list[GraphTask]:
 
 
 def step_trace(prediction: Prediction) -> StepTrace:
-    """Return everything that happens in a predicted step: the spans of its graph, and the parts of slots."""
-    step = prediction.tasks
-    spans = replay_graph(step_graph(prediction)).spans
+    """Return everything that happens in a predicted step of a transformer."""
+    return timed_trace(prediction, f"{prediction.run.layout.num_gpus:,} GPUs of {prediction.system}")
+
+
+def timed_trace(timed: StepTime, where: str) -> StepTrace:
+    """Return everything that happens in a predicted step: the spans of its graph, and the parts of slots.
+
+    Args:
+        timed: the step.
+        where: it runs, for the title.
+    """
+    step = timed.tasks
+    spans = replay_graph(step_graph(timed)).spans
     parts = {
         kind: [*((RECOMPUTE, recompute.cost.us) for recompute in passes[:-1]), *_parts(passes[-1])]
-        for kind, passes in _slot_passes(prediction).items()
+        for kind, passes in _slot_passes(timed).items()
     }
     slots = [span for span in spans if span.stream == Stream.COMPUTE]
     inside = [
         part for slot in slots for part in parts_of(slot, parts[slot.rank, slot.details["pass"], slot.details["chunk"]])
     ]
     return StepTrace(
-        title=f"{prediction.run.layout.num_gpus:,} GPUs of {prediction.system}, {SCHEDULES[step.schedule].label}",
-        step_us=prediction.step.us,
+        title=f"{where}, {SCHEDULES[step.schedule].label}",
+        step_us=timed.step.us,
         spans=[*spans, *inside],
         blocking=step.blocking_transfers,
     )

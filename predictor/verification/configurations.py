@@ -1,30 +1,23 @@
-"""Configurations to verify: any file that a prediction reads, in its full form with every key said, and its hash."""
+"""Configurations to verify: any file that a prediction reads, with every key said, and its hash."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from predictor.base.errors import ConfigError, MissingKeyError, PublishedError
-from predictor.configuration import short_config
-from predictor.configuration.loading import (
-    Loaded,
-    completed,
-    find_folder,
-    of_trainer,
-    prepare,
-    published,
-    read_config,
-)
-from predictor.configuration.sections import RunConfig, validate
-from predictor.configuration.telling import is_of_trainer
+from predictor.base.read_yaml import read_mapping
+from predictor.configuration.hugectr.reading import is_hugectr
+from predictor.configuration.loading import read_config
+from predictor.verification.recommenders import RECOMMENDER
+from predictor.verification.transformers import TRANSFORMER
+from predictor.verification.workloads import Kind, Workload
 
+KINDS: tuple[Kind, ...] = (RECOMMENDER, TRANSFORMER)
 SUFFIXES = (".yaml", ".yml", ".json")
-# Of a machine or of a bill; a run is the same on any system.
-NOT_OF_THE_RUN = {"system", "gpu", "budget"}
 
 
 class Configured(NamedTuple):
@@ -34,50 +27,28 @@ class Configured(NamedTuple):
         name: of its file, without ending.
         content: its full form with defaults said, without system and budget.
         config_hash: SHA-256 of that.
+        workload: what is predicted and run.
     """
 
     name: str
     content: dict[str, Any]
     config_hash: str
-    loaded: Loaded
+    workload: Workload
 
     @property
     def num_gpus(self) -> int:
         """Return the ranks that run it."""
-        return self.loaded.run.layout.num_gpus
-
-
-def on_system(content: dict[str, Any], system: str | None) -> dict[str, Any]:
-    """Return a configuration on another system, its layout as it is: it has run, or will run, like that.
-
-    Args:
-        content: in any form.
-        system: name, or folder from the current one; None for the configuration's own.
-
-    Raises:
-        ConfigError: there is no such system.
-    """
-    if system is None:
-        return content
-    folder = str(find_folder(system, Path.cwd()))
-    if is_of_trainer(content):
-        asked = content.get("prediction") or {}
-        return {**content, "prediction": {**asked, "system": folder}} if isinstance(asked, dict) else content
-    full = short_config.expand(content) if short_config.is_short(content) else content
-    return {**full, "system": folder, "gpu": None}
-
-
-def _full_form(content: dict[str, Any], base: Path) -> RunConfig:
-    content, _ = of_trainer(content, base)
-    if short_config.is_short(content):
-        return validate(short_config.expand(content), is_short=True)
-    whole, _ = completed(content, base)
-    return validate(whole)
+        return self.workload.num_gpus
 
 
 def hash_of(content: dict[str, Any]) -> str:
     """Return the SHA-256 of a configuration's content."""
     return sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def kind_of(content: Mapping[str, Any]) -> Kind | None:
+    """Return the kind of a configuration; None where it is none."""
+    return next((kind for kind in KINDS if kind.tells(content)), None)
 
 
 def configured(name: str, content: dict[str, Any], base: Path, system: str | None = None) -> Configured:
@@ -90,19 +61,16 @@ def configured(name: str, content: dict[str, Any], base: Path, system: str | Non
         system: that predicts, instead of its own.
 
     Raises:
-        ConfigError, PublishedError: as ``prepare``, the name in front.
+        ConfigError, PublishedError: as its kind, the name in front.
     """
+    kind = kind_of(content) or TRANSFORMER  # which says what is missing
     try:
-        content = on_system(content, system)
-        if not ("system" in content or is_of_trainer(content) or short_config.is_short(content)):
-            raise ConfigError(f"system is missing; --system NAME says which published system predicts: {published()}")
-        config = _full_form(content, base)
-        full = config.model_dump(mode="json", exclude=NOT_OF_THE_RUN, exclude_none=True)
-        return Configured(name, full, hash_of(full), prepare(content, base))
+        full, workload = kind.opened(content, base, system)
     except (ConfigError, MissingKeyError) as error:
         raise ConfigError(f"{name}: {error}") from None
     except PublishedError as error:
         raise PublishedError(f"{name}: {error}") from None
+    return Configured(name, full, hash_of(full), workload)
 
 
 def configuration_files(paths: Sequence[str]) -> list[Path]:
@@ -134,4 +102,13 @@ def read_configurations(paths: Sequence[str], system: str | None) -> list[Config
         yaml.YAMLError: it does not parse.
         ConfigError, PublishedError: one cannot be predicted.
     """
-    return [configured(path.stem, *read_config(path), system) for path in configuration_files(paths)]
+    return [configured(path.stem, *_read(path), system) for path in configuration_files(paths)]
+
+
+def _read(path: Path) -> tuple[dict[str, Any], Path]:
+    """Return the content of a file, and the folder that its paths are relative to."""
+    if path.suffix == ".json" and path.is_file():
+        content = read_mapping(path)
+        if is_hugectr(content):
+            return content, path.resolve().parent
+    return read_config(path)

@@ -1,6 +1,6 @@
 """Run a configuration on this machine: one process per rank, on the loopback alone, gone with whoever started it.
 
-The runner is a command line, ``python -m llm_trainer.measure``; nothing here imports it, or torch.
+The runner is a command line, such as ``python -m llm_trainer.measure``; nothing here imports it, or torch.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +20,7 @@ from pathlib import Path
 from predictor.base.errors import ConfigError
 from predictor.traces.measured_step import FOLDER
 
-RUNNER = "llm_trainer.measure"
-CONFIG_FILE, LOG_FILE = "config.yaml", "log.txt"
+LOG_FILE = "log.txt"
 LOOPBACK = "127.0.0.1"
 INTERFACE = "lo0" if sys.platform == "darwin" else "lo"
 # All that a child inherits: what finds programs, libraries and devices. Ranks, ports and thread counts of a job that
@@ -33,8 +32,9 @@ KEPT = (
 KEPT_PREFIXES = ("LC_", "XDG_")
 SOURCE_ROOTS = ("training", "slurm", "profiling")
 PROBE = (
-    "import importlib.util, torch; assert importlib.util.find_spec('llm_trainer'), 'llm_trainer is not installed'; "
-    "print('cuda' if torch.cuda.is_available() else 'cpu')"
+    "import importlib.util, sys, torch; "
+    "missing = [name for name in sys.argv[1:] if importlib.util.find_spec(name) is None]; "
+    "assert not missing, f'{missing[0]} is not installed'; print('cuda' if torch.cuda.is_available() else 'cpu')"
 )
 PROBE_TIMEOUT_S, GRACE_S = 120.0, 10.0
 RANK_PREFIX = re.compile(r"^(\[rank\d+\]: ?)?(error: )?")
@@ -63,14 +63,14 @@ class Runner:
     threads: int
     timeout_s: float
 
-    def command(self, config: Path, folder: Path, ranks: int) -> list[str]:
+    def command(self, module: str, config: Path, folder: Path, ranks: int) -> list[str]:
         """Return the command line of one launch, as a person could type it."""
         torchrun = [
             *("-m", "torch.distributed.run", "--nnodes", "1", "--nproc-per-node", str(ranks)),
             *("--rdzv-backend", "c10d", "--rdzv-endpoint", f"{LOOPBACK}:0", "--local-addr", LOOPBACK),
         ]
         options = ["--out", str(folder), "--steps", str(self.steps), "--device", self.device]
-        called = ["-m", RUNNER, str(config), *options, "--threads", str(self.threads)]
+        called = ["-m", module, str(config), *options, "--threads", str(self.threads)]
         return [self.python, *(torchrun if ranks > 1 else []), *called]
 
     def environment(self) -> dict[str, str]:
@@ -88,23 +88,24 @@ class Runner:
         return kept
 
 
-def find_device(python: str, asked: str) -> str:
+def find_device(python: str, asked: str, packages: Sequence[str] = ()) -> str:
     """Return the device that configurations run on, having made sure that the interpreter can run them.
 
     Args:
         python: interpreter.
         asked: "cpu", "cuda" or "auto", a GPU where torch sees one.
+        packages: that it must have.
 
     Raises:
-        ConfigError: the interpreter is not there, or has no torch or no trainer.
+        ConfigError: the interpreter is not there, or has no torch or not the trainers.
     """
     if shutil.which(python) is None:
         raise ConfigError(f"--python is {python}, which is no program; name an interpreter that has torch")
     probe = Runner(python, "cpu", 1, 1, PROBE_TIMEOUT_S)
     try:
         done = subprocess.run(
-            [python, "-c", PROBE], env=probe.environment(), capture_output=True, text=True, timeout=PROBE_TIMEOUT_S,
-            check=False,
+            [python, "-c", PROBE, *packages],
+            env=probe.environment(), capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         raise ConfigError(f"{python} does not import torch within {PROBE_TIMEOUT_S:.0f} s") from None
@@ -128,7 +129,7 @@ def last_line(log: str) -> str:
     return RANK_PREFIX.sub("", told[-1]) if told else "it printed nothing"
 
 
-def launch(runner: Runner, config: Path, folder: Path, ranks: int) -> None:
+def launch(runner: Runner, module: str, config: Path, folder: Path, ranks: int) -> None:
     """Run a configuration once; its records and its log lie in the folder.
 
     Raises:
@@ -141,7 +142,7 @@ def launch(runner: Runner, config: Path, folder: Path, ranks: int) -> None:
     log = folder / LOG_FILE
     with log.open("wb") as stream, _interrupted_when_terminated():
         process = subprocess.Popen(
-            runner.command(config, folder, ranks),
+            runner.command(module, config, folder, ranks),
             stdin=subprocess.DEVNULL, stdout=stream, stderr=subprocess.STDOUT,
             env=runner.environment(), start_new_session=True,
         )  # fmt: skip

@@ -8,6 +8,7 @@ from statistics import mean, median
 from typing import Any
 
 from predictor.costs.published import PublishedSystem
+from predictor.step.composition import StepTime
 from predictor.step.prediction import Prediction
 
 
@@ -37,11 +38,11 @@ class MeasuredStep:
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class ComparedStep:
     """One measured step beside its prediction."""
 
     step: MeasuredStep
-    prediction: Prediction
+    prediction: StepTime
     system: PublishedSystem
 
     @property
@@ -59,6 +60,13 @@ class Compared:
         """Return whether the measured time lies in the predicted interval."""
         cost = self.prediction.step
         return cost.low_us <= self.step.seconds * 1e6 <= cost.high_us
+
+
+@dataclass(frozen=True, slots=True)
+class Compared(ComparedStep):
+    """One measured step of a transformer beside its prediction."""
+
+    prediction: Prediction
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +90,7 @@ class Summary:
     coverage: float
 
 
-def summary(rows: Sequence[Compared]) -> Summary:
+def summary(rows: Sequence[ComparedStep]) -> Summary:
     """Summarize at least one comparison."""
     errors = [row.error for row in rows]
     inside = mean(row.is_inside for row in rows)

@@ -11,7 +11,7 @@ from predictor.costs.catalogue import catalogue
 from predictor.costs.collectives import COLLECTIVES
 from predictor.costs.cost import Cost
 from predictor.costs.published import PublishedSystem
-from predictor.step.prediction import Prediction
+from predictor.step.composition import StepTime
 from predictor.traces.measured_run import MeasuredRun
 from predictor.traces.measured_step import MeasuredSteps, PassName
 from predictor.traces.verified_run import OperatorOfStep, PredictedTime
@@ -179,7 +179,7 @@ def _why_not_predicted(key: Key, predicted: dict[Key, Calls]) -> str:
 
 
 def compared_operators(
-    prediction: Prediction, system: PublishedSystem, launches: Sequence[MeasuredRun]
+    prediction: StepTime, system: PublishedSystem, launches: Sequence[MeasuredRun]
 ) -> list[OperatorOfStep]:
     """Return every operator of every stage, predicted beside measured, the longest first; none if none was recorded."""
     rows: list[OperatorOfStep] = []

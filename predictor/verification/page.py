@@ -8,7 +8,7 @@ from html import escape
 from predictor.report.page.parity import ParityPoint, parity
 from predictor.report.page.style import STYLE
 from predictor.report.text import duration
-from predictor.step.spans import step_trace
+from predictor.step.spans import timed_trace
 from predictor.timeline.picture import picture
 from predictor.timeline.pipeline import PASS_NAMES, Stream
 from predictor.timeline.spans import Span
@@ -122,7 +122,8 @@ def measured_trace(launch: MeasuredRun) -> StepTrace | None:
 
 def _timelines(run: Verified) -> str:
     """Return the predicted and the measured step, one above the other on one time axis."""
-    predicted = step_trace(run.compared.prediction)
+    record = run.record
+    predicted = timed_trace(run.compared.prediction, f"{record.num_gpus:,} GPUs of {record.system}")
     if len(predicted.slots) > MOST_SLOTS:
         return f"<p>Timelines are left out: {len(predicted.slots):,} slots.</p>"
     measured = measured_trace(run.launches[-1]) if run.launches else None

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from statistics import mean, median
 
 from predictor.costs.cost import Cost
-from predictor.step.prediction import Prediction
+from predictor.step.composition import StepTime
 from predictor.traces.measured_run import MeasuredRun
 from predictor.traces.measured_step import BACKWARD, DATA, FORWARD, OPTIMIZER, PARTS
 from predictor.traces.verified_run import PartOfStep
@@ -22,7 +22,7 @@ PIPELINE = "pipeline, bubble included"
 WORKING = (FORWARD, RECOMPUTE, BACKWARD)
 
 
-def predicted_parts(prediction: Prediction, stage: int) -> dict[str, Cost]:
+def predicted_parts(prediction: StepTime, stage: int) -> dict[str, Cost]:
     """Return the parts of a stage's step that it works in, with traffic and host time that nothing hides.
 
     The backward pass includes the gradient reduction that ends behind it: PyTorch's DDP and FSDP wait for it before
@@ -75,7 +75,7 @@ def _mean_parts(launches: Sequence[MeasuredRun], stage: int) -> dict[str, float]
     return {name: mean(parts[name] for parts in measured if name in parts) for name in names}
 
 
-def compared_parts(prediction: Prediction, launches: Sequence[MeasuredRun]) -> list[PartOfStep]:
+def compared_parts(prediction: StepTime, launches: Sequence[MeasuredRun]) -> list[PartOfStep]:
     """Return the parts of every stage, predicted beside measured."""
     rows = []
     for stage in range(len(prediction.stages)):

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from predictor.base.errors import ConfigError, PublishedError
-from predictor.step.prediction import predict
 from predictor.traces.closed import RecordError
 from predictor.traces.measured_run import MeasuredRun, read_launches
 from predictor.traces.verified_run import write_verified_run
@@ -119,7 +118,8 @@ def _runner(question: Question, configurations: Sequence[Configured]) -> Runner 
     ]
     if not missing or not question.runs_missing:
         return None
-    device = find_device(question.python, device)
+    packages = {name for configuration in missing for name in configuration.workload.program.packages}
+    device = find_device(question.python, device, sorted(packages))
     return Runner(question.python, device, question.steps, threads, question.timeout_s)
 
 
@@ -133,7 +133,7 @@ def _predictable(configurations: Sequence[Configured]) -> tuple[list[Configured]
     errors: list[tuple[str, PublishedError]] = []
     for configuration in configurations:
         try:
-            predict(configuration.loaded.run, configuration.loaded.system)
+            configuration.workload.predict()
             known.append(configuration)
         except PublishedError as error:
             errors.append((configuration.name, error))

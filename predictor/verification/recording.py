@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import yaml
-
 from predictor.base.files import write_whole
 from predictor.traces.closed import RecordError
 from predictor.traces.measured_run import LAUNCH, MeasuredRun, launch_folders, read_measured_run
 from predictor.verification.configurations import Configured
-from predictor.verification.launching import CONFIG_FILE, Runner, launch
+from predictor.verification.launching import Runner, launch
 
 HASH_DIGITS = 8
 DEVICES = ("cuda", "cpu")
@@ -51,7 +49,9 @@ def record(
         OSError: the folder cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    write_whole(folder / CONFIG_FILE, yaml.safe_dump(configuration.content, sort_keys=False))
+    program = configuration.workload.program
+    for name, text in program.files(configuration.content).items():
+        write_whole(folder / name, text)
     for number in range(1, repeat + 1):
         place = folder / f"{LAUNCH}{number}"
         try:
@@ -59,7 +59,7 @@ def record(
         except RecordError:
             ranks = f"{configuration.num_gpus} rank{'s' * (configuration.num_gpus > 1)}"
             progress(f"{configuration.name}: launch {number} of {repeat}, {ranks}, {runner.device}")
-            launch(runner, folder / CONFIG_FILE, place, configuration.num_gpus)
+            launch(runner, program.module, folder / program.config_file, place, configuration.num_gpus)
             read_measured_run(place)
     return [read_measured_run(folder / f"{LAUNCH}{number}") for number in range(1, repeat + 1)]
 

@@ -9,12 +9,10 @@ from statistics import mean, median
 from typing import Any
 
 from predictor.base.errors import ConfigError
-from predictor.configuration.telling import EXPERIMENT
-from predictor.step.prediction import predict
 from predictor.traces.measured_run import MeasuredRun, noise
 from predictor.traces.verified_run import Launch, VerifiedRun
-from predictor.verification.configurations import Configured, configured
-from predictor.verification.measured import Compared, MeasuredStep
+from predictor.verification.configurations import Configured, configured, kind_of
+from predictor.verification.measured import ComparedStep, MeasuredStep
 from predictor.verification.operators import compared_operators, counted_errors, predicted_time
 from predictor.verification.parts import compared_parts
 
@@ -29,7 +27,7 @@ class Verified:
         launches: what was measured here; empty for a time that others report.
     """
 
-    compared: Compared
+    compared: ComparedStep
     record: VerifiedRun
     launches: tuple[MeasuredRun, ...]
 
@@ -67,19 +65,20 @@ def verified(configuration: Configured, step: MeasuredStep, launches: Sequence[M
         ConfigError: it ran on another number of ranks, or in other pipeline stages, than its configuration has.
         PublishedError: the system lacks a regressor that the run needs.
     """
-    run, system = configuration.loaded.run, configuration.loaded.system
+    workload = configuration.workload
+    system = workload.system
     if step.num_gpus != configuration.num_gpus:
         ranks = f"{step.num_gpus} ranks; its configuration has {configuration.num_gpus}"
         raise ConfigError(f"{configuration.name} ran on {ranks}")
     stages = sorted({stage for launch in launches for stage in launch.stages})
-    if launches and stages != list(range(len(run.layers_per_stage))):
+    if launches and stages != list(range(workload.num_stages)):
         recorded = ", ".join(map(str, stages))
         raise ConfigError(
             f"{configuration.name} has records of pipeline stages {recorded}; its configuration has "
-            f"{len(run.layers_per_stage)}"
+            f"{workload.num_stages}"
         )
-    prediction = predict(run, system)
-    compared = Compared(step, prediction, system)
+    prediction = workload.predict()
+    compared = ComparedStep(step, prediction, system)
     operators = compared_operators(prediction, system, launches)
     measured_us = step.seconds * 1e6
     errors = counted_errors(operators, measured_us)
@@ -92,7 +91,7 @@ def verified(configuration: Configured, step: MeasuredStep, launches: Sequence[M
         num_gpus=step.num_gpus,
         system=system.name,
         gpu=system.gpu,
-        precision=run.precision,
+        precision=workload.precision,
         **_provenance(launches),
         predicted=predicted_time(prediction.step),
         measured_us=measured_us,
@@ -128,6 +127,6 @@ def recorded_configuration(name: str, launches: Sequence[MeasuredRun], system: s
         ConfigError: they hold none that a prediction reads.
     """
     content = launches[0].provenance.configuration
-    if not ({"model", "training_config", EXPERIMENT} & set(content)):
+    if kind_of(content) is None:
         raise ConfigError(f"{name}: its records hold no configuration that can be predicted; name its file as CONFIG")
     return configured(name, content, Path.cwd(), system)

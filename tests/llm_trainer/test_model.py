@@ -15,7 +15,7 @@ from torch.profiler import ProfilerActivity, profile
 from llm_trainer.config import ModelConfig
 from llm_trainer.exceptions import GenerationError, ModelConfigurationError
 from llm_trainer.models import KVCache, ModelOutput, TransformerLM
-from llm_trainer.models.operators import PREFIX, operator, recording
+from model_training_framework.trainer.operator_scopes import PREFIX, operator, recording
 
 VOCABULARY, LENGTH = 61, 24
 GPT2: dict[str, Any] = {"position_encoding": "learned", "activation": "gelu_tanh"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import yaml
@@ -45,19 +46,18 @@ def main(behaviour: str, words: list[str]) -> None:
             sys.exit("ModuleNotFoundError: No module named 'torch'")
         print("cpu")
         return
-    config = Path(words[words.index("llm_trainer.measure") + 1])
+    config = next(Path(after) for word, after in pairwise(words) if word.endswith(".measure"))
     out, ranks = Path(_after(words, "--out", "")), int(_after(words, "--nproc-per-node", "1"))
     content = yaml.safe_load(config.read_text(encoding="utf-8"))
     if behaviour == "hangs":
         below = subprocess.Popen(["sleep", "60"], start_new_session=True)
         (out / "pids").write_text(f"{below.pid}\n", encoding="utf-8")
         time.sleep(60)
-    if behaviour == "fails" and content["model"]["num_layers"] == 3:
+    if behaviour == "fails" and content.get("model", {}).get("num_layers") == 3:
         sys.exit(TRACEBACK)
     if behaviour == "leaves nothing":
         return
-    layout = content["parallelism"]
-    stages = layout["pipeline_parallel_size"]
+    stages = content.get("parallelism", {}).get("pipeline_parallel_size", 1)
     scale = 1.02 if out.name == "run-2" else 1.0
     samples = [1e3 * scale * (1 + 0.001 * step) for step in range(int(_after(words, "--steps", "3")))]
     write_launch(

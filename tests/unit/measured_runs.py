@@ -8,6 +8,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from predictor.configuration.loading import Loaded
 from predictor.timeline.pipeline import Stream
 from predictor.timeline.spans import Span
 from predictor.traces.measured_step import (
@@ -20,6 +21,8 @@ from predictor.traces.measured_step import (
     StepProvenance,
     write_measured_steps,
 )
+from predictor.verification.configurations import Configured
+from predictor.verification.transformers import TransformerWorkload
 
 PARTS_US = {"data": 0.0, FORWARD: 300.0, BACKWARD: 600.0, OPTIMIZER: 100.0}
 OPERATORS = (
@@ -93,3 +96,9 @@ def write_launch(
             spans.append(Span(operator.name, rank, "operators", begin, begin + 5.0, category=category))
         write_measured_steps(folder, spans, told)
     return folder
+
+
+def loaded_of(configuration: Configured) -> Loaded:
+    """Return a transformer's run and its system."""
+    assert isinstance(configuration.workload, TransformerWorkload)
+    return configuration.workload.loaded

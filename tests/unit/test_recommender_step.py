@@ -257,3 +257,10 @@ def test_torch_takes_slices_as_views_and_pads_their_gradients() -> None:
     assert named(forward)[1] != "tensor_copy"
     padded = [task for task in backward if task.shape == (3 * SAMPLES * width,)]  # two of zeros, two copied slices
     assert named(padded) == ["tensor_copy"]
+
+
+def test_hugectr_sums_all_gradients_at_once() -> None:
+    block, _ = block_of(loaded(dlrm()).run)
+    (reduction,) = [overlap for overlap in block.backward.overlaps if overlap.traffic[0].part is Part.DATA_PARALLEL]
+    assert [(task.name, task.times) for task in reduction.traffic] == [("all_reduce", 1)]
+    assert named(reduction.behind) == ["embedding_update"]

@@ -22,7 +22,7 @@ from predictor.verification.operators import compared_operators, predicted_opera
 from predictor.verification.parts import compared_parts
 from predictor.verification.runs import verified_launches
 from tests.unit.examples import full_form, short_form
-from tests.unit.measured_runs import OPERATORS, write_launch
+from tests.unit.measured_runs import OPERATORS, loaded_of, write_launch
 
 LAYOUTS: dict[str, dict[str, dict[str, Any]]] = {
     "one": {"parallelism": {"zero_stage": 0}},
@@ -42,14 +42,14 @@ def question(**sections: Any) -> Configured:
 
 
 def predicted(**sections: Any) -> Prediction:
-    loaded = question(**sections).loaded
+    loaded = loaded_of(question(**sections))
     return predict(loaded.run, loaded.system)
 
 
 def launches(
     folder: Path, configuration: Configured, operators: Sequence[OperatorTime] = (), **changes: Any
 ) -> list[MeasuredRun]:
-    layout = configuration.loaded.run.layout
+    layout = loaded_of(configuration).run.layout
     ranks = [
         {"pipeline_stage": rank * layout.pipeline_parallel_size // layout.num_gpus} for rank in range(layout.num_gpus)
     ]
@@ -69,7 +69,7 @@ def operator(step_pass: PassName, name: str, us: float, part: str = "") -> Opera
 @pytest.mark.parametrize("case", LAYOUTS)
 def test_predicted_parts_of_a_stage_add_up_to_the_step(case: str, tmp_path: Path) -> None:
     configuration = question(**LAYOUTS[case])
-    prediction = predict(configuration.loaded.run, configuration.loaded.system)
+    prediction = predict(loaded_of(configuration).run, loaded_of(configuration).system)
     parts = compared_parts(prediction, launches(tmp_path, configuration))
     for stage in range(len(prediction.stages)):
         of_stage = [part.predicted_us or 0.0 for part in parts if part.stage == stage]
@@ -82,7 +82,7 @@ def test_predicted_parts_of_a_stage_add_up_to_the_step(case: str, tmp_path: Path
 def test_no_predicted_operator_is_lost(case: str) -> None:
     """Against the answers of the breakdown, an expansion of its own; there messages count where they arrive as well."""
     configuration = question(**LAYOUTS[case])
-    loaded = configuration.loaded
+    loaded = loaded_of(configuration)
     prediction = predict(loaded.run, loaded.system)
     listed = {
         (answer.operator.split(" (")[0], answer.direction): answer for answer in answers(prediction, loaded.system)
@@ -101,7 +101,7 @@ def test_no_predicted_operator_is_lost(case: str) -> None:
 
 def test_messages_are_counted_where_they_are_sent() -> None:
     configuration = question(parallelism={"pipeline_parallel_size": 4, "virtual_pipeline_parallel_size": 2})
-    loaded = configuration.loaded
+    loaded = loaded_of(configuration)
     tasks = predict(loaded.run, loaded.system).tasks
     counts = []
     for stage in range(4):
@@ -144,7 +144,7 @@ def test_a_collective_of_another_purpose_is_told_apart(tmp_path: Path) -> None:
 
 def test_the_median_error_is_of_operators_that_matter(tmp_path: Path) -> None:
     configuration = question(**LAYOUTS["one"])
-    loaded = configuration.loaded
+    loaded = loaded_of(configuration)
     calls = predicted_operators(predict(loaded.run, loaded.system).tasks, 0, loaded.system)
 
     def off(step_pass: PassName, name: str, factor: float) -> OperatorTime:
@@ -163,7 +163,7 @@ def test_the_median_error_is_of_operators_that_matter(tmp_path: Path) -> None:
 
 def test_recomputation_is_taken_out_of_the_backward_pass(tmp_path: Path) -> None:
     configuration = question(**LAYOUTS["recomputed"])
-    prediction = predict(configuration.loaded.run, configuration.loaded.system)
+    prediction = predict(loaded_of(configuration).run, loaded_of(configuration).system)
     plain = {part.name: part for part in compared_parts(prediction, launches(tmp_path / "a", configuration))}
     assert plain["recompute and backward"].measured_us == pytest.approx(0.6 * 1010.0)
     assert "recompute" not in plain
@@ -187,7 +187,7 @@ def test_a_collective_is_matched_however_it_was_recorded(
     recorded: list[tuple[PassName, str]], expected: set[tuple[str, str]], tmp_path: Path
 ) -> None:
     configuration = question(**LAYOUTS["overlapped"])
-    loaded = configuration.loaded
+    loaded = loaded_of(configuration)
     assert "all_reduce" in COLLECTIVES
     operators = [operator(step_pass, "all_reduce", 50.0, part) for step_pass, part in recorded]
     rows = compared_operators(
@@ -200,7 +200,7 @@ def test_a_collective_is_matched_however_it_was_recorded(
 
 def test_a_pipeline_timed_as_a_whole_is_compared_as_a_whole(tmp_path: Path) -> None:
     configuration = question(parallelism={"pipeline_parallel_size": 2})
-    prediction = predict(configuration.loaded.run, configuration.loaded.system)
+    prediction = predict(loaded_of(configuration).run, loaded_of(configuration).system)
     whole = {"data": 10.0, "forward": 890.0, "backward": 0.0, "optimizer": 100.0}
     compared = compared_parts(prediction, launches(tmp_path, configuration, parts=whole))
     parts = [part for part in compared if part.stage == 1]
@@ -232,7 +232,7 @@ def test_waiting_for_other_ranks_is_no_transfer(tmp_path: Path) -> None:
 
 def test_messages_recorded_in_one_pass_are_compared_with_all(tmp_path: Path) -> None:
     configuration = question(parallelism={"pipeline_parallel_size": 3}, model={"num_layers": 6})
-    loaded = configuration.loaded
+    loaded = loaded_of(configuration)
     recorded = [operator("forward", "point_to_point", 50.0, "pipeline_parallel")]
     rows = compared_operators(
         predict(loaded.run, loaded.system), loaded.system, launches(tmp_path, configuration, recorded)
@@ -273,11 +273,11 @@ def test_a_configuration_is_the_same_on_any_system_and_in_any_form() -> None:
     other = full_form(training={"micro_batch_size": 1})
     assert configured("c", other, Path.cwd()).config_hash != configured("c", here, Path.cwd()).config_hash
     short = configured("c", short_form(gpus_per_node=1), Path.cwd(), "Vista")
-    assert short.loaded.system.name == "Vista"
+    assert short.workload.system.name == "Vista"
     again = configured("c", {**short.content, "system": "Vista"}, Path.cwd())
     assert again.content == short.content
-    assert predict(again.loaded.run, again.loaded.system).step == predict(short.loaded.run, short.loaded.system).step
+    assert again.workload.predict().step == short.workload.predict().step
     without = {key: value for key, value in here.items() if key != "system"}
-    assert configured("c", without, Path.cwd(), "Vista").loaded.system.name == "Vista"
+    assert configured("c", without, Path.cwd(), "Vista").workload.system.name == "Vista"
     with pytest.raises(ConfigError, match="c: system is missing; --system NAME"):
         configured("c", without, Path.cwd())

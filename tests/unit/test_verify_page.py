@@ -21,7 +21,7 @@ from predictor.verification.configurations import configured
 from predictor.verification.page import measured_trace, page
 from predictor.verification.runs import Verified, verified_launches
 from tests.unit.examples import full_form
-from tests.unit.measured_runs import OPERATORS, provenance, write_launch
+from tests.unit.measured_runs import OPERATORS, loaded_of, provenance, write_launch
 
 
 def checked_text(text: str) -> str:
@@ -33,7 +33,7 @@ def checked_text(text: str) -> str:
 
 def run(folder: Path, **sections: Any) -> Verified:
     configuration = configured(folder.name, full_form(**sections), Path.cwd())
-    layout = configuration.loaded.run.layout
+    layout = loaded_of(configuration).run.layout
     stages = [
         {"pipeline_stage": rank * layout.pipeline_parallel_size // layout.num_gpus} for rank in range(layout.num_gpus)
     ]

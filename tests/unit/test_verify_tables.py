@@ -10,8 +10,10 @@ import pytest
 from predictor.__main__ import main
 from predictor.base.errors import ConfigError
 from predictor.configuration.loading import prepare
-from predictor.step.prediction import predict
+from predictor.step.prediction import Prediction, predict
 from predictor.verification.run_tables import verified_table
+from predictor.verification.runs import Verified
+from predictor.workloads.run import TrainingRun
 from tests.unit.examples import full_form, write
 
 Capture = pytest.CaptureFixture[str]
@@ -28,9 +30,15 @@ def table(folder: Path, *lines: str) -> Path:
     return path
 
 
+def run_of(verified: Verified) -> TrainingRun:
+    prediction = verified.compared.prediction
+    assert isinstance(prediction, Prediction)
+    return prediction.run
+
+
 def test_a_row_is_the_configuration_that_its_columns_say(tmp_path: Path) -> None:
     (verified,) = verified_table(table(tmp_path, COLUMNS, ROW), "Perlmutter").runs
-    step, run = verified.compared.step, verified.compared.prediction.run
+    step, run = verified.compared.step, run_of(verified)
     assert (step.name, step.seconds, step.table, step.num_gpus) == ("small", 0.5, "runs", 1)
     assert (run.model.num_layers, run.micro_batch_size, run.overlap_gradient_reduction) == (8, 2, True)
 
@@ -44,11 +52,11 @@ def test_columns_lie_over_the_file_that_a_row_names(tmp_path: Path) -> None:
         "as it is,1.5,configs/gpt.yaml,,,,median,a paper",
         "changed,2.5,configs/gpt.yaml,4,[8],Vista,,",
     )
-    first, second = (run.compared for run in verified_table(path, None).runs)
-    assert (first.prediction.run.micro_batch_size, first.system.name) == (2, "Perlmutter")
-    assert (second.prediction.run.micro_batch_size, second.system.name) == (4, "Vista")
-    assert second.prediction.run.layers_per_stage == (8,)
-    told = [(run.step.statistic, run.step.table) for run in (first, second)]
+    first, second = verified_table(path, None).runs
+    assert (run_of(first).micro_batch_size, first.compared.system.name) == (2, "Perlmutter")
+    assert (run_of(second).micro_batch_size, second.compared.system.name) == (4, "Vista")
+    assert run_of(second).layers_per_stage == (8,)
+    told = [(run.compared.step.statistic, run.compared.step.table) for run in (first, second)]
     assert told == [("median", "a paper"), ("", "runs")]
 
 

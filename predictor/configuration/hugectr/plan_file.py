@@ -64,11 +64,25 @@ def read_plan(path: Path, embeddings: tuple[EmbeddingLayer, ...], num_ranks: int
         ConfigError: it is no plan, is for another number of ranks or other tables, or splits a table as it cannot be.
     """
     try:
-        given = _Plan.model_validate_json(path.read_bytes())
+        content = path.read_bytes()
     except FileNotFoundError:
         raise FileNotFoundError(f"plan {path} does not exist") from None
     except IsADirectoryError:
         raise ConfigError(f"plan {path} is a folder; expected a JSON file") from None
+    return parse_plan(content, str(path), embeddings, num_ranks)
+
+
+def parse_plan(
+    content: bytes | dict[str, Any], path: str, embeddings: tuple[EmbeddingLayer, ...], num_ranks: int
+) -> ShardingPlan:
+    """Return a plan that was read already, as text or as a mapping; ``path`` says where it stands.
+
+    Raises:
+        ConfigError: as ``read_plan``.
+    """
+    try:
+        text = content if isinstance(content, bytes) else json.dumps(content)
+        given = _Plan.model_validate_json(text)
     except ValidationError as error:
         raise ConfigError(f"plan {path}: {first_problem(error)}") from None
     if given.num_ranks != num_ranks:

@@ -145,6 +145,13 @@ class InferenceClause(Clause):
     max_batchsize: int = Field(default=1024, gt=0, description="samples of the largest request")
     dense_model_file: str
     sparse_model_file: tuple[str, ...]
+    hit_rate_threshold: float = Field(
+        default=1.0, ge=0, le=1, description="a request below this hit rate puts the rows that it missed into the cache"
+    )
+    input_key_type: Literal["I32", "I64"] | None = Field(default=None, description="as i64_input_key says, where given")
+    mixed_precision: bool = Field(default=False, description="the dense network in fp16")
+    algorithm_search: bool = Field(default=True, description="of cuBLAS; the engine here searches by itself")
+    cuda_graph: bool = Field(default=True, description="requests have many sizes here, so none is captured")
 
     @field_validator("sparse_model_file", mode="before")
     @classmethod
@@ -255,7 +262,9 @@ class PredictionClause(Clause):
     cached_share: float = Field(
         default=1.0, gt=0, le=1, description="of every table's rows in device memory, the others on the host"
     )
-    plan: str = Field(default="default", description="default: HugeCTR's placement; or a plan's file")
+    plan: str | dict[str, Any] = Field(
+        default="default", description="default: HugeCTR's placement; a plan's file; or the plan itself"
+    )
     overlap_input: bool = True
     overlap_embeddings: bool = True
     overlap_gradients: bool = True

@@ -5,18 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from predictor.base.errors import ConfigError, MissingKeyError
-from predictor.configuration.hugectr.plan_file import read_plan
+from predictor.configuration.hugectr.plan_file import parse_plan, read_plan
 from predictor.configuration.hugectr.reading import HugeCtrConfig
 from predictor.configuration.loading import find_folder, open_measured, published
 from predictor.costs.fp32 import Fp32System
 from predictor.costs.published import PublishedSystem, in_graphs, measured_precisions
 from predictor.costs.work import STEP_PRECISIONS
-from predictor.workloads.recommender.caching import hit_rate
+from predictor.workloads.recommender.cache_tasks import hit_rate
 from predictor.workloads.recommender.keys import KeyDistribution
-from predictor.workloads.recommender.plan import default_plan
+from predictor.workloads.recommender.plan import ShardingPlan, default_plan
 from predictor.workloads.recommender.run import Engine, RecommenderRun
 
 HUGECTR_PLAN = "default"
@@ -148,7 +148,12 @@ def _engine(config: HugeCtrConfig, system: PublishedSystem) -> Engine:
     return engine
 
 
-def _precision(config: HugeCtrConfig, options: Options) -> str:
+def precision_of(config: HugeCtrConfig, options: Options = NO_OPTIONS) -> str:
+    """Return the precision of a run: as the options, the clause or the solver say, else fp32.
+
+    Raises:
+        ConfigError: no step runs in it.
+    """
     mixed = config.solver is not None and config.solver.mixed_precision is not None
     precision = options.precision or config.prediction.precision or ("fp16" if mixed else "fp32")
     if precision not in STEP_PRECISIONS:
@@ -172,6 +177,21 @@ def _system_folder(config: HugeCtrConfig, options: Options, base: Path) -> Path:
     return find_folder(name, base if options.system is None else Path.cwd())
 
 
+def plan_of(config: HugeCtrConfig, stated: str | dict[str, Any], num_gpus: int, base: Path) -> ShardingPlan:
+    """Return the sharding plan that a name stands for: HugeCTR's own, a file's, or one that is written out.
+
+    Raises:
+        ConfigError: it is no plan of this model on so many GPUs.
+        FileNotFoundError: there is no such plan.
+    """
+    embeddings = config.model.embeddings
+    if stated == HUGECTR_PLAN:
+        return default_plan(embeddings, num_gpus)
+    if isinstance(stated, str):
+        return read_plan(base / stated, embeddings, num_gpus)
+    return parse_plan(stated, "prediction.plan", embeddings, num_gpus)
+
+
 def to_run(config: HugeCtrConfig, options: Options = NO_OPTIONS, base: Path | None = None) -> LoadedRecommender:
     """Return a configuration as a run on an open system.
 
@@ -191,17 +211,14 @@ def to_run(config: HugeCtrConfig, options: Options = NO_OPTIONS, base: Path | No
     base = base or Path.cwd()
     clause, solver = config.prediction, config.solver
     folder = _system_folder(config, options, base)
-    precision, tf32 = _precision(config, options), solver is not None and solver.enable_tf32_compute
+    precision, tf32 = precision_of(config, options), solver is not None and solver.enable_tf32_compute
     system = open_for(folder, precision, tf32)
     num_gpus = _num_gpus(config, options)
     exponent = options.key_exponent if options.key_exponent is not None else clause.key_exponent
     if not 0 <= exponent < float("inf"):
         raise ConfigError(f"key_exponent is {exponent}; expected 0, uniform keys, or the exponent of a power law")
     name = options.plan if options.plan is not None else clause.plan
-    if name == HUGECTR_PLAN:
-        plan = default_plan(config.model.embeddings, num_gpus)
-    else:
-        plan = read_plan(Path(name) if options.plan is not None else base / name, config.model.embeddings, num_gpus)
+    plan = plan_of(config, name, num_gpus, Path() if options.plan is not None else base)
     engine, hides = _engine(config, system), system.hardware.links.engine != "processor"
     graphs = engine is Engine.HUGECTR and clause.use_cuda_graph
     run = RecommenderRun(
@@ -226,7 +243,7 @@ def to_run(config: HugeCtrConfig, options: Options = NO_OPTIONS, base: Path | No
     return LoadedRecommender(run, system, _assumptions(config, run, system, name), clause.price_per_gpu_hour)
 
 
-def _assumptions(config: HugeCtrConfig, run: RecommenderRun, system: PublishedSystem, plan: str) -> tuple[str, ...]:
+def _assumptions(config: HugeCtrConfig, run: RecommenderRun, system: PublishedSystem, plan: object) -> tuple[str, ...]:
     """Return what a prediction takes for granted, a sentence each."""
     clause, exponent = config.prediction, run.keys.exponent
     keys = "uniform" if exponent == 0 else f"by a power law of exponent {exponent:g}"

@@ -10,7 +10,7 @@ from math import ceil
 from typing import NamedTuple
 
 from predictor.workloads.frameworks import PYTORCH_DDP
-from predictor.workloads.recommender.caching import transfer_tasks
+from predictor.workloads.recommender.cache_tasks import transfer_tasks
 from predictor.workloads.recommender.dense_tasks import streamed_bytes
 from predictor.workloads.recommender.embedding_tasks import (
     copy_tasks,
@@ -178,7 +178,7 @@ def recommender_step(run: RecommenderRun) -> StepTasks:
     block = BlockTasks(forward, NO_TASKS, backward, [], host, activations(run))
     late = [] if run.overlap_gradients else reduction.dense + reduction.tables
     end = EndTasks(late, [], _optimizer(run, busiest), [], reduction.buckets)
-    most = fullest(run, ranks)
+    most = fullest(ranks, run.cached_share)
     stage = StageTasks(
         num_layers=len(run.model.layers),
         parameters=round(most.parameters) + run.model.dense_parameters,

@@ -5,26 +5,20 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from pathlib import Path
 
 from llm_trainer.exceptions import LLMTrainerError, ModelConfigurationError
 from model_training_framework.trainer import TrainerError
-from predictor.base.command_line import Parser, progress
+from model_training_framework.trainer.measure_options import measure_parser, option_out_of_range
+from predictor.base.command_line import progress
 
+PROGRAM = "python -m llm_trainer.measure"
+CONFIG = "configuration in the predictor's full form, with or without system"
 BAD_INPUT, FAILED = 2, 1
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """Return the command line's arguments."""
-    parser = Parser(prog="python -m llm_trainer.measure", description="Run some training steps and record them.")
-    parser.add_argument("config", type=Path, help="configuration in the predictor's full form, with or without system")
-    parser.add_argument("--out", type=Path, required=True, help="folder of the record, step_records below it")
-    parser.add_argument("--steps", type=int, default=10, help="timed steps (default 10)")
-    parser.add_argument("--warm-up", type=int, default=3, help="steps before them (default 3)")
-    parser.add_argument("--profiled", type=int, default=3, help="profiled steps behind them (default 3); 0: none")
-    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
-    parser.add_argument("--threads", type=int, default=1, help="of every rank on a CPU (default 1)")
-    return parser.parse_args(arguments)
+    return measure_parser(PROGRAM, CONFIG).parse_args(arguments)
 
 
 def measure(arguments: argparse.Namespace) -> None:
@@ -36,14 +30,12 @@ def measure(arguments: argparse.Namespace) -> None:
     import torch
 
     from llm_trainer.measure.configuration import is_compiled, read_measured_config, task_names
-    from llm_trainer.measure.recorder import OperatorRecorder
     from llm_trainer.measure.run import run_and_record
+    from model_training_framework.trainer.operator_recorder import OperatorRecorder
 
-    for name, least in (("steps", 1), ("warm_up", 0), ("profiled", 0), ("threads", 1)):
-        if getattr(arguments, name) < least:
-            raise ModelConfigurationError(
-                f"--{name.replace('_', '-')} is {getattr(arguments, name)}; it must be at least {least}"
-            )
+    wrong = option_out_of_range(arguments)
+    if wrong is not None:
+        raise ModelConfigurationError(wrong)
     torch.set_num_threads(arguments.threads)
     config = read_measured_config(arguments.config)
     is_on_cpu = arguments.device == "cpu" or not torch.cuda.is_available()

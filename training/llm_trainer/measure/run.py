@@ -10,9 +10,9 @@ import torch
 from torch.utils.data import DataLoader
 
 from llm_trainer.measure.configuration import MeasuredConfig
-from llm_trainer.measure.recorder import OperatorRecorder
 from llm_trainer.models import TransformerLM
 from llm_trainer.training.make_engine import make_engine
+from model_training_framework.trainer.operator_recorder import OperatorRecorder
 from predictor.workloads.run import TrainingRun
 
 SEED = 20_240_229

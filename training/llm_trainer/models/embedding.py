@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from llm_trainer.config import ModelConfig
-from llm_trainer.models.operators import operator
 from llm_trainer.models.rope import sinusoidal_table
+from model_training_framework.trainer.operator_scopes import operator
 
 
 class Embedding(nn.Module):

@@ -9,8 +9,8 @@ from torch.nn import functional
 
 from llm_trainer.config import ModelConfig
 from llm_trainer.models.kv_cache import KVCache
-from llm_trainer.models.operators import operator
 from llm_trainer.models.rope import rotate
+from model_training_framework.trainer.operator_scopes import operator
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,10 +17,10 @@ from llm_trainer.exceptions import ModelConfigurationError
 from llm_trainer.models.embedding import Embedding
 from llm_trainer.models.kv_cache import KVCache
 from llm_trainer.models.layers import Context, TransformerLayer, make_norm
-from llm_trainer.models.operators import operator
 from llm_trainer.models.output import ModelOutput
 from llm_trainer.models.pretrained import check_fit, read_config_and_weights, save
 from llm_trainer.models.rope import rotary_table
+from model_training_framework.trainer.operator_scopes import operator
 
 IGNORED = -100  # a label that does not count
 CrossEntropy = Callable[[Tensor, Tensor], Tensor]

@@ -10,13 +10,13 @@ from torch.optim import Optimizer
 
 from llm_trainer.config import TrainingConfig
 from llm_trainer.models import TransformerLM
-from llm_trainer.models.operators import operator
 from llm_trainer.training.batches import model_inputs, num_targets
 from llm_trainer.training.optimizer import create_optimizer
 from llm_trainer.training.settings import engine_config, warn_of_precision
 from model_training_framework.trainer import CheckpointError, GenericTrainer, ResumeState
 from model_training_framework.trainer.checkpoint import read_state
 from model_training_framework.trainer.checkpoint_store import CheckpointStore
+from model_training_framework.trainer.operator_scopes import operator
 from predictor.base.allocator import keep_freed_memory
 
 

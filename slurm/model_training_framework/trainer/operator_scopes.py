@@ -1,4 +1,4 @@
-"""Name the operators of a step for the profiler, with the predictor's names.
+"""Name the operators and the traffic of a step for the profiler, with the predictor's names.
 
 Outside ``recording()`` a name costs one look at a flag.
 """
@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from torch.profiler import record_function
 
-PREFIX = "operator::"  # of the names in a trace
+PREFIX, TRAFFIC_PREFIX = "operator::", "traffic::"  # of the names in a trace
 
 _UNNAMED = nullcontext()
 _recording = False
@@ -23,6 +23,15 @@ def operator(name: str) -> AbstractContextManager[object]:
         name: as predictor/costs/operators names it.
     """
     return record_function(PREFIX + name) if _recording else _UNNAMED
+
+
+def traffic(part: str) -> AbstractContextManager[object]:
+    """Return the context in which collectives run that are for a part of the step.
+
+    Args:
+        part: as the predictor's tasks name it.
+    """
+    return record_function(TRAFFIC_PREFIX + part) if _recording else _UNNAMED
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """Operator and collective times of one profiled training step, from torch's profiler.
 
-A model names its operators in the forward pass (``llm_trainer.models.operators``). Every node of the backward graph
+A model names its operators in the forward pass (``operator_scopes``). Every node of the backward graph
 carries the sequence number of the forward operation that recorded it, so its time goes to the operator in whose scope
 that operation ran. Scopes inside a backward node are activations that are computed again.
 
@@ -10,10 +10,10 @@ Source: PyTorch, torch/csrc/autograd/function.h (``sequence_nr``), torch/autogra
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from llm_trainer.models.operators import PREFIX
+from model_training_framework.trainer.operator_scopes import PREFIX, TRAFFIC_PREFIX
 from predictor.traces.measured_step import PassName
 
 FORWARD: PassName = "forward"
@@ -44,7 +44,16 @@ TRAFFIC_PREFIXES = ("c10d::", "_c10d_functional::", "FSDP::", "fsdp::")
 # two branches, and gradients added to those of earlier micro-batches.
 BIAS_GRADIENTS, BRANCH_SUM, ACCUMULATION, OTHER = "bias_gradients", "residual_add", "gradient_accumulation", "other"
 BESIDE_NODES = {"aten::sum": BIAS_GRADIENTS, "aten::add": BRANCH_SUM, "aten::add_": BRANCH_SUM}
-END_SCOPES = frozenset({"gradient_clipping", "optimizer_step"})
+# Kernels outside any scope that are an operator's by themselves: TorchRec reorders keys before and behind exchanges.
+KERNELS = {
+    "fbgemm::block_bucketize_sparse_features": "kjt_permute",
+    "fbgemm::permute_1D_sparse_data": "kjt_permute",
+    "fbgemm::permute_2D_sparse_data": "kjt_permute",
+}
+# Nodes of the backward graph that start or await an exchange of TorchRec's.
+EXCHANGE_NODES = ("_ReqBackward", "_WaitBackward")
+GRADIENT_CLIPPING, OPTIMIZER_SUFFIX, EMBEDDING_UPDATE = "gradient_clipping", "_step", "embedding_update"
+EMBEDDING_EXCHANGE = "embedding_exchange"
 
 
 class Timed(NamedTuple):
@@ -95,11 +104,23 @@ def _is_scope(event: Any) -> bool:
     return bool(event.name.startswith(PREFIX))
 
 
+def _is_end(name: str) -> bool:
+    return name == GRADIENT_CLIPPING or name.endswith(OPTIMIZER_SUFFIX)
+
+
+def _scope_pass(name: str) -> PassName:
+    """Return the pass of a scope outside the backward graph."""
+    if _is_end(name):
+        return END
+    return BACKWARD if name == EMBEDDING_UPDATE else FORWARD
+
+
 class _Walk:
     """Collects the calls of operators from the events of one profiled process."""
 
-    def __init__(self, is_gpu: bool) -> None:
+    def __init__(self, is_gpu: bool, beside: Mapping[str, str]) -> None:
         self._is_gpu = is_gpu
+        self._beside = beside
         self._owners: dict[tuple[int, int], str] = {}
         self.calls: list[Timed] = []
 
@@ -120,11 +141,14 @@ class _Walk:
         if _is_scope(event):
             name = event.name.removeprefix(PREFIX)
             if owner is None:
-                self._add(END if name in END_SCOPES else FORWARD, name, event)
+                self._add(_scope_pass(name), name, event)
             owner = name
         elif owner is None and event.name.startswith(OPTIMIZER_PREFIX):
             self._add(END, "optimizer_step", event)
             return
+        elif owner is None and event.name in KERNELS:
+            owner = KERNELS[event.name]
+            self._add(FORWARD, owner, event)
         if event.sequence_nr >= 0:
             # Several events see the same next number; the last that starts with it records the node.
             self._owners[event.thread, event.sequence_nr] = owner or OTHER
@@ -136,12 +160,14 @@ class _Walk:
         scopes = list(_outermost(node, _is_scope))
         for scope in scopes:
             self._add(RECOMPUTE, scope.name.removeprefix(PREFIX), scope)
+        if node.name.endswith(EXCHANGE_NODES):
+            return
         if node.name == ACCUMULATE:
             self._add(BACKWARD, ACCUMULATION, node)
             return
-        sums = [child for child in _children(node) if child.name in BESIDE_NODES]
+        sums = [child for child in _children(node) if child.name in self._beside]
         for event in sums:
-            self._add(BACKWARD, BESIDE_NODES[event.name], event)
+            self._add(BACKWARD, self._beside[event.name], event)
         owner = self._owners.get((node.fwd_thread or node.thread, node.sequence_nr), OTHER)
         self._add(BACKWARD, owner, node, without=sum(map(self._us, [*scopes, *sums])))
 
@@ -156,12 +182,16 @@ def _purpose(call: Any, collective: str, sends: PassName) -> tuple[PassName, str
     """Return the pass and the part of the step that a call of torch.distributed belongs to.
 
     DDP reduces a bucket from the accumulation of its last gradient; FSDP's calls are in scopes of its own; what an
-    optimizer's scope holds exchanges weights; the functional collectives are the tensor axis's.
+    optimizer's scope holds exchanges weights; the functional collectives are the tensor axis's. A scope of traffic says
+    its part itself; gradients of pooled embeddings leave in their nodes of the backward graph.
     """
     names = [event.name for event in _ancestors(call)]
+    named = [name.removeprefix(TRAFFIC_PREFIX) for name in names if name.startswith(TRAFFIC_PREFIX)]
+    if named:
+        return (BACKWARD if _is_backward(call) else FORWARD), named[0]
     if collective == "point_to_point":
         return sends, "pipeline_parallel"
-    if any(name.startswith(OPTIMIZER_PREFIX) or name.removeprefix(PREFIX) in END_SCOPES for name in names):
+    if any(name.startswith(OPTIMIZER_PREFIX) or _is_end(name.removeprefix(PREFIX)) for name in names):
         return END, "data_parallel"
     if any(name.startswith("FSDP::") for name in names):
         return (BACKWARD if _is_backward(call) else FORWARD), "data_parallel"
@@ -170,6 +200,8 @@ def _purpose(call: Any, collective: str, sends: PassName) -> tuple[PassName, str
             return FORWARD, "tensor_parallel"
         is_again = any(name.startswith(PREFIX) for name in names)  # a forward scope inside a backward node
         return (RECOMPUTE if is_again else BACKWARD), "tensor_parallel"
+    if collective != "all_reduce" and _is_backward(call):
+        return BACKWARD, EMBEDDING_EXCHANGE
     return END, "data_parallel"
 
 
@@ -197,7 +229,9 @@ def _collectives(events: Sequence[Any], sends: PassName) -> Iterator[Timed]:
             yield Timed(step_pass, name, start, end, end - start, part)
 
 
-def operator_calls(events: Iterable[Any], is_gpu: bool, sends: PassName = FORWARD) -> list[Timed]:
+def operator_calls(
+    events: Iterable[Any], is_gpu: bool, sends: PassName = FORWARD, beside: Mapping[str, str] = BESIDE_NODES
+) -> list[Timed]:
     """Return the calls of named operators and of collectives in one profiled step, by start.
 
     Args:
@@ -205,8 +239,9 @@ def operator_calls(events: Iterable[Any], is_gpu: bool, sends: PassName = FORWAR
         is_gpu: times are those of kernels, not of the host.
         sends: pass of this rank's messages to neighbouring stages: backward on the last stage, whose messages are
             gradients. A stage in the middle sends both; an event does not say which.
+        beside: kernels within nodes of the backward graph that are operators of their own; all others are the node's.
     """
-    walk, events = _Walk(is_gpu), list(events)
+    walk, events = _Walk(is_gpu, beside), list(events)
     roots = [event for event in events if event.cpu_parent is None and not event.is_async]
     roots.sort(key=lambda event: event.time_range.start)
     nodes = [event for event in roots if event.name.startswith(EVALUATE)]

@@ -1,0 +1,127 @@
+"""Marks of the parts of steps as they run, and what they become: spans, samples and provenance.
+
+Whoever runs steps marks where each part begins; on a GPU times come from its events, so that the host does not wait.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from datetime import UTC, datetime
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+import torch
+
+from model_training_framework.trainer.provenance import commit, config_hash, device_name, library_versions
+from predictor.timeline.pipeline import Stream
+from predictor.timeline.spans import Span
+from predictor.traces.measured_step import BACKWARD, DATA, FORWARD, OPTIMIZER, PARTS, StepProvenance
+
+STREAMS = {DATA: "data loading", FORWARD: Stream.COMPUTE, BACKWARD: Stream.COMPUTE, OPTIMIZER: Stream.OPTIMIZER}
+
+
+class RunFacts(NamedTuple):
+    """What a record says of the run beside its times.
+
+    Attributes:
+        rank, world_size: of this process and of the run.
+        device: torch's.
+        precision, strategy: in the runner's own words.
+        description: the configuration.
+    """
+
+    rank: int
+    world_size: int
+    device: Any
+    num_micro_batches: int
+    precision: str
+    strategy: str
+    description: dict[str, Any]
+
+
+class StepTimer:
+    """Takes the marks of one step after another and keeps those of timed steps."""
+
+    def __init__(self, is_gpu: bool = False) -> None:
+        """Choose the clock."""
+        self.is_gpu = is_gpu
+        self.marks: list[tuple[str, Any]] = []
+        self._timed: list[list[tuple[str, Any]]] = []
+
+    @property
+    def num_timed(self) -> int:
+        """Return the number of steps that are kept."""
+        return len(self._timed)
+
+    def mark(self, part: str) -> None:
+        """Note that a part begins."""
+        if self.is_gpu:
+            event = torch.cuda.Event(enable_timing=True)
+            event.record()
+            self.marks.append((part, event))
+        else:
+            self.marks.append((part, time.perf_counter_ns()))
+
+    def take(self) -> list[tuple[str, Any]]:
+        """Return the marks of the step that ends with the last, which begins the next."""
+        marks, self.marks = self.marks, self.marks[-1:]
+        return marks
+
+    def keep(self, marks: list[tuple[str, Any]]) -> None:
+        """Keep a step that was taken."""
+        self._timed.append(marks)
+
+    def _us(self, begin: Any, end: Any) -> float:
+        return 1e3 * float(begin.elapsed_time(end)) if self.is_gpu else (end - begin) / 1e3
+
+    def _spans(self, marks: list[tuple[str, Any]], rank: int) -> list[Span]:
+        """Return a step's parts."""
+        start = marks[0][1]
+        spans: list[Span] = []
+        micro_batch = -1
+        for (part, begin), (_, end) in pairwise(marks):
+            micro_batch += part == FORWARD
+            details = {"pass": part, "micro_batch": max(0, micro_batch + (part == DATA)), "chunk": 0}
+            times = (self._us(start, begin), self._us(start, end))
+            spans.append(Span(part, rank, STREAMS[part], *times, category=part, details=details))
+        return spans
+
+    def record(self, facts: RunFacts, first_step: int, warm_up: int) -> tuple[list[Span], StepProvenance]:
+        """Return the spans of the step nearest the median, and the samples of all; the kept steps are forgotten."""
+        if self.is_gpu:
+            torch.cuda.synchronize()
+        steps = [self._spans(marks, facts.rank) for marks in self._timed]
+        samples = [spans[-1].end_us for spans in steps]
+        step_us = median(samples)
+        nearest = min(range(len(steps)), key=lambda i: abs(samples[i] - step_us))
+        text = json.dumps(facts.description, sort_keys=True, default=str)
+        provenance = StepProvenance(
+            title=f"measured, rank {facts.rank} of {facts.world_size}",
+            step_us=step_us,
+            samples_us=tuple(samples),
+            parts_us={
+                part: tuple(sum(s.duration_us for s in spans if s.name == part) for spans in steps) for part in PARTS
+            },
+            first_step=first_step,
+            warm_up=warm_up,
+            rank=facts.rank,
+            world_size=facts.world_size,
+            num_micro_batches=facts.num_micro_batches,
+            precision=facts.precision,
+            strategy=facts.strategy,
+            device=device_name(facts.device),
+            device_kind=facts.device.type,
+            host=socket.gethostname(),
+            commit=commit(Path.cwd()),
+            versions=library_versions(facts.device),
+            configuration=json.loads(text),
+            config_hash=config_hash(text),
+            finished=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+        self._timed.clear()
+        self.marks.clear()
+        return steps[nearest], provenance

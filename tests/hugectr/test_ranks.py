@@ -1,0 +1,118 @@
+"""Ranks as child processes: they end with the program, however it ends, and their errors reach it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from hugectr.exceptions import HugeCtrError
+from hugectr.process_group import Launched, check_ranks, launched
+from hugectr.ranks import ChildRanks, RankError
+from hugectr.solver import solver_parser_helper
+
+TRAINING = """
+import sys
+from hugectr import Session, solver_parser_helper
+from tests.hugectr.model_made import make
+from pathlib import Path
+
+session = Session(solver_parser_helper(batchsize=16, vvgpu=[[0, 1]]), str(make(Path(sys.argv[1])).config))
+session.start_data_reading()
+print(*session._ranks.pids, flush=True)
+while sys.argv[2] == "for ever" or session.train():
+    session.train()
+    if sys.argv[2] == "once":
+        break
+"""
+END_S = 30.0
+
+
+def is_alive(pid: int) -> bool:
+    """Return whether a process runs; one that has ended and was not waited for does not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state not in "ZX"
+
+
+def wait_until_gone(pids: list[int]) -> None:
+    deadline = time.monotonic() + END_S
+    while any(map(is_alive, pids)):
+        assert time.monotonic() < deadline, "a rank outlives its program"
+        time.sleep(0.05)
+
+
+def start(folder: Path, how_long: str) -> tuple[subprocess.Popen[str], list[int]]:
+    program = subprocess.Popen(
+        [sys.executable, "-c", TRAINING, str(folder), how_long],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+    )
+    assert program.stdout is not None
+    return program, [int(pid) for pid in program.stdout.readline().split()]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_ranks_end_when_the_program_is_killed_within_a_step(tmp_path: Path) -> None:
+    program, pids = start(tmp_path, "for ever")
+    try:
+        assert len(pids) == 2
+        time.sleep(0.3)
+        assert all(map(is_alive, pids))
+    finally:
+        program.send_signal(signal.SIGKILL)
+        program.communicate()
+    wait_until_gone(pids)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_ranks_end_with_a_program_that_closes_nothing(tmp_path: Path) -> None:
+    program, pids = start(tmp_path, "once")
+    program.communicate(timeout=END_S)
+    assert program.returncode == 0
+    assert len(pids) == 2
+    wait_until_gone(pids)
+
+
+def test_a_rank_that_ends_closes_the_session_in_one_line() -> None:
+    ranks = ChildRanks(2)
+    first, second = ranks.pids
+    os.kill(second, signal.SIGKILL)
+    wait_until_gone([second])
+    with pytest.raises(RankError, match="rank 1 ended with status -9") as raised:
+        ranks.call("close")
+    assert "\n" not in str(raised.value)
+    wait_until_gone([first])
+    with pytest.raises(RankError, match="the session is closed"):
+        ranks.call("train")
+
+
+def environment(**variables: str) -> dict[str, str]:
+    return variables
+
+
+def test_launchers_are_told_by_their_variables() -> None:
+    assert launched({}) is None
+    assert launched(environment(RANK="0", WORLD_SIZE="1")) is None
+    assert launched(environment(RANK="1", WORLD_SIZE="4", LOCAL_RANK="1")) == Launched("torchrun", 1, 4)
+    assert launched(environment(OMPI_COMM_WORLD_RANK="2", OMPI_COMM_WORLD_SIZE="3")) == Launched("Open MPI", 2, 3)
+    assert launched(environment(PMI_RANK="0", PMI_SIZE="2")) == Launched("MPICH", 0, 2)
+
+
+def test_other_numbers_of_processes_are_refused_with_the_command() -> None:
+    two_nodes = solver_parser_helper(vvgpu=[[0, 1], [0, 1]])
+    with pytest.raises(HugeCtrError, match=r"of 2 nodes.*torchrun --nnodes 2 --nproc-per-node 2"):
+        check_ranks(two_nodes, None)
+    with pytest.raises(HugeCtrError, match=r"4 GPUs; torchrun started 2 processes.*--nproc-per-node 4"):
+        check_ranks(two_nodes, Launched("torchrun", 0, 2))
+    check_ranks(two_nodes, Launched("torchrun", 3, 4))
+    check_ranks(solver_parser_helper(vvgpu=[[0, 1]]), None)

@@ -1,0 +1,139 @@
+"""The dense network: every rank holds all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from hugectr.dense import plain, weighted
+from hugectr.dense.interaction import Interaction
+from hugectr.dense.losses import LossOutput, loss_of
+from hugectr.dense.module import ALONE, DenseModule, Over, Position
+from hugectr.dense.parameters import FlatWeights
+from hugectr.operator_scopes import layer_scope
+from predictor.workloads.recommender.layers import DenseLayer, LossLayer
+from predictor.workloads.recommender.model import Recommender
+
+Embeddings = Callable[[], Mapping[str, torch.Tensor]]
+MODULES: dict[str, type[DenseModule]] = {
+    module.__name__: module
+    for module in (
+        plain.Add, plain.Cast, plain.Concat, plain.DotProduct, plain.Dropout, plain.ELU, plain.FmOrder2,
+        plain.ReduceSum, plain.ReLU, plain.Reshape, plain.Sigmoid, plain.Slice, Interaction, weighted.BatchNorm,
+        weighted.FusedInnerProduct, weighted.InnerProduct, weighted.MultiCross, weighted.WeightMultiply,
+    )
+}  # fmt: skip
+
+
+class NetworkOutput(NamedTuple):
+    """What a pass gives.
+
+    Attributes:
+        loss: of this rank's samples; None where the model has no loss, as for inference.
+        tensors: all tensors by name.
+    """
+
+    loss: LossOutput | None
+    tensors: dict[str, torch.Tensor]
+
+
+class DenseNetwork(nn.Module):
+    """The dense layers of a model, in the order of its configuration."""
+
+    def __init__(
+        self,
+        model: Recommender,
+        *,
+        device: torch.device | str = "cpu",
+        half: torch.dtype | None = None,
+        over: Over = ALONE,
+    ) -> None:
+        """Build all layers; ``initialise`` or a dense model file fills them.
+
+        Args:
+            model: what it is.
+            device: where its weights lie.
+            half: precision of tensors in mixed precision; None is float32 throughout.
+            over: the ranks of a batch.
+        """
+        super().__init__()
+        self.model, self.half = model, half
+        self.weights = FlatWeights(model, torch.device(device))
+        self.steps: list[tuple[DenseLayer, DenseModule | None]] = []
+        modules = nn.ModuleList()
+        for number, (layer, weights) in enumerate(zip(model.layers, self.weights.parameters, strict=True)):
+            if isinstance(layer, LossLayer):
+                self.steps.append((layer, None))
+                continue
+            module = MODULES[layer.TYPE](layer, model.inputs_of(layer), weights).to(device)
+            if isinstance(module, plain.Cast):
+                module.half = half
+            elif isinstance(module, plain.Dropout):
+                module.stream = number
+            elif isinstance(module, weighted.BatchNorm):
+                module.over = over
+            self.steps.append((layer, module))
+            modules.append(module)
+        self.layers = modules
+
+    def initialise(self, seed: int) -> None:
+        """Fill all weights with HugeCTR's initial values, drawn on the CPU so that they do not depend on the device."""
+        generator = torch.Generator().manual_seed(seed)
+        device = self.weights.flat.device
+        for weights in self.weights.parameters:
+            for weight in weights:
+                weight.data = weight.data.cpu()
+        with torch.no_grad():
+            for _, module in self.steps:
+                if module is not None:
+                    module.initialise(generator)
+            values = [weight.reshape(-1) for weight in self.weights.every()]
+            if values:
+                self.weights.flat.copy_(torch.cat(values).to(device))
+        self._rebind()
+
+    def copy_from(self, other: DenseNetwork) -> None:
+        """Take another network's weights and running values."""
+        with torch.no_grad():
+            self.weights.flat.copy_(other.weights.flat)
+            for own, theirs in zip(self.buffers(), other.buffers(), strict=True):
+                own.copy_(theirs)
+
+    def forward(
+        self, label: torch.Tensor | None, dense: torch.Tensor, embeddings: Embeddings, position: Position
+    ) -> NetworkOutput:
+        """Run all layers.
+
+        Args:
+            label: (samples, label_dim), or None without a loss.
+            dense: (samples, dense_dim) float32.
+            embeddings: called before the first layer that reads one, so that their exchange runs beside the layers
+                before it; gives (samples, slots, width) by name.
+            position: of the samples.
+        """
+        tensors = {self.model.dense: dense if self.half is None else dense.to(self.half)}
+        pooled = {embedding.output for embedding in self.model.embeddings}
+        output = None
+        for layer, module in self.steps:
+            if pooled and not pooled.isdisjoint(layer.inputs):
+                tensors.update(embeddings())
+                pooled = set()
+            if module is not None:
+                with layer_scope(layer):
+                    outputs = module([tensors[name] for name in layer.inputs], position)
+                tensors.update(zip(layer.outputs, outputs, strict=True))
+            elif isinstance(layer, LossLayer) and label is not None:
+                prediction = layer.inputs[0] if layer.inputs[0] != self.model.label else layer.inputs[1]
+                with layer_scope(layer):
+                    output = loss_of(layer, tensors[prediction], label)
+        return NetworkOutput(output, tensors)
+
+    def _rebind(self) -> None:
+        """Make the parameters views of the buffer again."""
+        offset = 0
+        for weight in self.weights.every():
+            weight.data = self.weights.flat[offset : offset + weight.numel()].view(weight.shape)
+            offset += weight.numel()

@@ -1,0 +1,147 @@
+"""Rows of several tables of one width and one optimizer, looked up, pooled and updated together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+from torch.nn import functional
+
+from hugectr.embedding.table_rows import HashedRows, Shard, make_rows
+from hugectr.embedding.update_rules import RowStates, update_rows
+from hugectr.operator_scopes import operator
+from predictor.workloads.recommender.optimizer import Optimizer
+
+
+class RowStore:
+    """The rows of shards side by side in one tensor, behind them a row of zeros for keys without one.
+
+    Attributes:
+        tables: the shards' rows, in order.
+        table: weights and optimizer states.
+    """
+
+    def __init__(self, shards: Sequence[Shard], optimizer: Optimizer | None, device: torch.device, seed: int) -> None:
+        """Allocate the rows of all shards."""
+        self.width = shards[0].width
+        capacity = sum(shard.capacity for shard in shards)
+        self.table = RowStates(optimizer, capacity + 1, self.width, device)
+        self.table.weights[-1] = 0.0
+        self.zero_row = capacity
+        self.tables = []
+        first = 0
+        for shard in shards:
+            self.tables.append(make_rows(shard, first, self.table, seed))
+            first += shard.capacity
+        self.replicas: dist.ProcessGroup | None = None
+        self._pending: list[tuple[torch.Tensor, torch.Tensor | None, torch.Tensor]] = []
+
+    @property
+    def num_features(self) -> int:
+        """Return the slots that look up here."""
+        return sum(len(rows.shard.slots) for rows in self.tables)
+
+    def rows_of(
+        self, keys: Sequence[torch.Tensor], slot_lengths: Sequence[Sequence[int]], *, insert: bool
+    ) -> torch.Tensor:
+        """Return the int32 rows of the keys of each table, one after another; with the keys of each of its slots."""
+        if insert and self.replicas is not None:
+            self._insert_everywhere(keys)
+        parts = [
+            rows.rows_of(some, lengths, insert=insert)
+            for rows, some, lengths in zip(self.tables, keys, slot_lengths, strict=True)
+        ]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def pool(self, rows: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+        """Return the sum of every bag's rows, (bags, width)."""
+        return functional.embedding_bag(rows, self.table.weights, offsets, mode="sum", include_last_offset=True)
+
+    def add_gradient(self, rows: torch.Tensor, lengths: torch.Tensor | None, gradients: torch.Tensor) -> None:
+        """Keep the gradients of pooled bags, which held ``lengths`` of the rows one after another; None: one each."""
+        self._pending.append((rows, lengths, gradients))
+
+    def drop_gradients(self) -> None:
+        """Forget the gradients of this step."""
+        self._pending.clear()
+
+    def has_finite_gradients(self) -> bool:
+        """Return whether no gradient of this step is infinite or not a number."""
+        return all(bool(torch.isfinite(gradients).all()) for _, _, gradients in self._pending)
+
+    def update(self, rate: float, scale: float, step: int) -> None:
+        """Apply the gradients, which were multiplied by ``scale``, and forget them."""
+        with operator("embedding_update"):
+            rows, gradients = self._merged()
+        if self.replicas is not None:
+            rows, gradients = self._summed_over_replicas(rows, gradients)
+        with operator("embedding_update"):
+            if scale != 1.0:
+                gradients.div_(scale)
+            update_rows(self.table, rows, gradients, [rows.used for rows in self.tables], rate, step)
+        self._pending.clear()
+
+    def _merged(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the rows that were looked up, each once in rising order, and the sums of their gradients."""
+        if not self._pending:
+            empty = torch.empty(0, dtype=torch.int64, device=self.table.weights.device)
+            return empty, self.table.weights.new_empty(0, self.width)
+        rows, bags, gradients = self._lookups_of_step()
+        order, source = torch.sort(rows, stable=True)  # a radix sort for int32
+        is_first = torch.ones(len(order), dtype=torch.bool, device=order.device)
+        torch.ne(order[1:], order[:-1], out=is_first[1:])
+        starts = is_first.nonzero().squeeze(1)
+        touched = order.index_select(0, starts).to(torch.int64)
+        # The sums are pooled look-ups themselves: a row's bag holds the gradients of the bags that it was in.
+        members = source.to(torch.int32) if bags is None else bags.index_select(0, source)
+        sums = functional.embedding_bag(members, gradients, starts.to(torch.int32), mode="sum")
+        if len(touched) and int(touched[-1]) == self.zero_row:
+            touched, sums = touched[:-1], sums[:-1]
+        return touched, sums
+
+    def _lookups_of_step(self) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor]:
+        """Return the rows that were looked up, the bag of each (None: its own), and the bags' gradients."""
+        if len(self._pending) == 1 and self._pending[0][1] is None:
+            rows, _, gradients = self._pending[0]
+            return rows, None, gradients.to(torch.float32)
+        members, first = [], 0
+        for rows, lengths, gradients in self._pending:
+            bags = torch.arange(first, first + len(gradients), dtype=torch.int32, device=rows.device)
+            members.append(bags if lengths is None else torch.repeat_interleave(bags, lengths, output_size=len(rows)))
+            first += len(gradients)
+        every = torch.cat([gradients.to(torch.float32) for _, _, gradients in self._pending])
+        return torch.cat([rows for rows, _, _ in self._pending]), torch.cat(members), every
+
+    def _summed_over_replicas(self, rows: torch.Tensor, gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the rows that any rank looked up and the mean over ranks of their gradients.
+
+        All rows travel, as a data-parallel network's gradients do, and one more column that counts who looked up.
+        """
+        every = torch.zeros(self.zero_row, self.width + 1, device=gradients.device)
+        every[rows, : self.width] = gradients
+        every[rows, self.width] = 1.0
+        dist.all_reduce(every, group=self.replicas)
+        touched = every[:, self.width].nonzero().squeeze(1)
+        return touched, every.index_select(0, touched)[:, : self.width] / dist.get_world_size(self.replicas)
+
+    def _insert_everywhere(self, keys: Sequence[torch.Tensor]) -> None:
+        """Insert the keys that are new on any rank, in one order on all of them."""
+        hashed = [
+            (rows, rows.new_keys(some))
+            for rows, some in zip(self.tables, keys, strict=True)
+            if isinstance(rows, HashedRows)
+        ]
+        if not hashed:
+            return
+        ranks = dist.get_world_size(self.replicas)
+        for rows, new in hashed:
+            counts = torch.zeros(ranks, dtype=torch.int64, device=new.device)
+            counts[dist.get_rank(self.replicas)] = len(new)
+            dist.all_reduce(counts, group=self.replicas)
+            longest = int(counts.max())
+            if longest:
+                padded = functional.pad(new, (0, longest - len(new)))
+                gathered = [torch.empty_like(padded) for _ in range(ranks)]
+                dist.all_gather(gathered, padded, group=self.replicas)
+                rows.insert(torch.unique(torch.cat([part[: int(n)] for part, n in zip(gathered, counts, strict=True)])))

@@ -1,0 +1,1 @@
+"""Record the steps of a HugeCTR configuration, with its operators and collectives."""

@@ -1,0 +1,102 @@
+"""Training of embedding tables that are larger than the memory given to them.
+
+Data come in parts, each with its keyset. Before a part the rows of its keys are loaded, with their optimizers' states,
+and all others go to files. A row that was never loaded begins as it would have without files, so training has the same
+result as with room for all rows.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from hugectr.data.keyset import read_keyset
+from hugectr.embedding.records import record_type
+from hugectr.embedding.sharded_embeddings import ShardedEmbeddings
+from hugectr.embedding.stored_rows import StoredRows
+from hugectr.embedding.table_rows import HashedRows
+from hugectr.exceptions import EmbeddingOverflowError, HugeCtrError
+from predictor.workloads.recommender.model import Recommender
+from predictor.workloads.recommender.optimizer import OptimizerKind, UpdateType
+
+
+class ModelOversubscriber:
+    """Loads the rows of a keyset into the tables' room, max_vocabulary_size_per_gpu, and stores the others.
+
+    All ranks call every method together.
+    """
+
+    def __init__(self, embeddings: ShardedEmbeddings, temp_embedding_dir: str, *, is_64_bit: bool) -> None:
+        """Let rows that are not loaded be kept in ``temp_embedding_dir``.
+
+        Raises:
+            HugeCtrError: the folder is not named or not writable, or the tables cannot be loaded in part.
+        """
+        _check(embeddings.model)
+        if not temp_embedding_dir:
+            raise HugeCtrError("temp_embedding_dir is empty; the model oversubscriber needs a writable folder")
+        self._embeddings = embeddings
+        self._is_64_bit = is_64_bit
+        folder = Path(temp_embedding_dir)
+        self._stored: list[tuple[HashedRows, StoredRows]] = []
+        try:
+            for number, store in enumerate(embeddings.stores):
+                for rows in store.tables:
+                    assert isinstance(rows, HashedRows)
+                    path = folder / f"{rows.shard.name}.rank{embeddings.rank}.store{number}.rows"
+                    stored = StoredRows(path, record_type(store.table.optimizer, store.width))
+                    rows.source = stored
+                    self._stored.append((rows, stored))
+        except OSError as error:
+            raise HugeCtrError(f"temp_embedding_dir {folder} is not writable: {error.strerror}") from None
+
+    def update(self, keyset_file: str | list[str]) -> None:
+        """Load the rows of a keyset; all others go to files.
+
+        Args:
+            keyset_file: one keyset for all embedding layers, or a list with each layer's own.
+
+        Raises:
+            DataError: a keyset is missing or torn.
+            EmbeddingOverflowError: a table has no room for its keys of the keyset.
+            HugeCtrError: the list has another length than the model has embedding layers.
+        """
+        layers = self._embeddings.model.embeddings
+        files = [keyset_file] * len(layers) if isinstance(keyset_file, str) else keyset_file
+        if len(files) != len(layers):
+            raise HugeCtrError(f"{len(files)} keysets for {len(layers)} embedding layers; give one, or each its own")
+        keysets = {file: torch.from_numpy(read_keyset(Path(file), is_64_bit=self._is_64_bit)) for file in set(files)}
+        file_of = {layer.name: file for layer, file in zip(layers, files, strict=True)}
+        excess = torch.zeros(1, dtype=torch.int64)
+        for rows, stored in self._stored:
+            rows.unload()
+            keys = keysets[file_of[rows.shard.layer]]
+            known = keys[stored.holds(keys)]
+            excess = torch.maximum(excess, torch.tensor([len(known) - rows.shard.capacity]))
+            rows.insert(known[: rows.shard.capacity].to(rows.table.weights.device))
+        dist.all_reduce(excess, dist.ReduceOp.MAX, group=self._embeddings.group)
+        if int(excess) > 0:
+            raise EmbeddingOverflowError(
+                f"{', '.join(sorted(set(files)))}: a table has {int(excess)} keys more than room; raise "
+                "max_vocabulary_size_per_gpu, or split the data into more parts"
+            )
+
+
+def _check(model: Recommender) -> None:
+    """Check that rows can wait unloaded."""
+    for layer in model.embeddings:
+        if layer.slot_rows:
+            raise HugeCtrError(
+                f"layer {layer.name} has slot_size_array, whose rows are all allocated; the model oversubscriber loads "
+                "hash tables: give max_vocabulary_size_per_gpu alone"
+            )
+        optimizer = layer.optimizer or model.optimizer
+        assert optimizer is not None
+        moves_all_rows = optimizer.kind not in (OptimizerKind.SGD, OptimizerKind.ADAGRAD)
+        if optimizer.update is UpdateType.GLOBAL and moves_all_rows:
+            raise HugeCtrError(
+                f"layer {layer.name}: update_type is Global, by which {optimizer.kind} moves rows that are not loaded; "
+                "with the model oversubscriber use Local or LazyGlobal"
+            )
