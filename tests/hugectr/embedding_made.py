@@ -47,7 +47,7 @@ def recommender(rule: Optimizer, *layers: EmbeddingLayer) -> Recommender:
 
 
 def plan_of(model: Recommender, sharding: Sharding | None, ranks: int) -> ShardingPlan:
-    """Return a plan with all tables sharded alike; None: slot i's table on rank i mod ranks."""
+    """Return a plan with all tables sharded alike; None: table-wise."""
     tables = [table for layer in model.embeddings for table in layer.tables(ranks)]
     every = tuple(range(ranks))
     placed: list[tuple[int, ...]]
@@ -92,7 +92,7 @@ def train_step(
         loss = loss + (pooled[layer.output].float() - target(layer, step)[first:last]).square().mean() * 10
     (loss * 4).backward()
     embeddings.update(0.1, 4.0, number or step)
-    return mean_over_ranks(float(loss))
+    return mean_over_ranks(float(loss.detach()))
 
 
 def mean_over_ranks(value: float) -> float:
@@ -101,14 +101,27 @@ def mean_over_ranks(value: float) -> float:
     return float(total) / int(dist.get_world_size())
 
 
+def mixed_plan(model: Recommender, ranks: int) -> ShardingPlan:
+    """Return a plan that shards each table otherwise than the one before; columns lie on ranks in falling order."""
+    tables = [table for layer in model.embeddings for table in layer.tables(ranks)]
+    every, last = tuple(range(ranks)), (ranks - 1,)
+    ways = [
+        (Sharding.COLUMN_WISE, every[::-1]), (Sharding.DATA_PARALLEL, every), (Sharding.TABLE_WISE, last),
+        (Sharding.ROW_WISE, every), (Sharding.TABLE_WISE, (0,)),
+    ]  # fmt: skip
+    return ShardingPlan(ranks, tuple(ShardedTable(table, *ways[n % len(ways)]) for n, table in enumerate(tables)))
+
+
 class Case(NamedTuple):
-    """One training run."""
+    """One training run; without a sharding each table has another."""
 
     model: Recommender
     sharding: Sharding | None
 
     def embeddings(self, ranks: int) -> ShardedEmbeddings:
-        return ShardedEmbeddings(self.model, plan_of(self.model, self.sharding, ranks), device=CPU, seed=5)
+        mixed = self.sharding is None and ranks > 1
+        plan = mixed_plan(self.model, ranks) if mixed else plan_of(self.model, self.sharding, ranks)
+        return ShardedEmbeddings(self.model, plan, device=CPU, seed=5)
 
     def losses(self, rank: int = 0, ranks: int = 1) -> list[float]:
         embeddings = self.embeddings(ranks)

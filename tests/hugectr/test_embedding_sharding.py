@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from hugectr.data.batch import SparseInput
 from hugectr.embedding.sharded_embeddings import ShardedEmbeddings
 from hugectr.exceptions import DataError, EmbeddingOverflowError
 from predictor.workloads.recommender.embedding import Combiner
@@ -41,7 +42,12 @@ def _cases() -> dict[str, Case]:
                 cases[f"{sharding}-{kind}-{update}"] = Case(model, sharding)
         both = recommender(SGD, hashed(), hashed("wide", width=8), localized(rows=300, combiner=Combiner.MEAN))
         cases[f"{sharding}-layers"] = Case(both, sharding)
-    cases["table_wise-widths"] = Case(recommender(SGD, hashed(width=4), hashed("wide", width=1)), None)
+    many = recommender(optimizer(OptimizerKind.ADAM, UpdateType.LOCAL), hashed(), localized(SIZES), hashed("wide"))
+    cases["mixed-layers"] = Case(many, None)
+    cases["mixed-slots"] = Case(
+        recommender(SGD, localized(SIZES), hashed(), hashed("wide", combiner=Combiner.MEAN)), None
+    )
+    cases["row_wise-widths"] = Case(recommender(SGD, hashed(width=4), hashed("wide", width=1)), Sharding.ROW_WISE)
     return cases
 
 
@@ -168,6 +174,26 @@ def test_infinite_gradients_are_told_and_can_be_dropped() -> None:
         assert embeddings.has_finite_gradients()
         embeddings.update(0.1, 1.0, 1)
         torch.testing.assert_close(embeddings.stores[0].table.weights[:-1], before[:-1], rtol=0, atol=0, equal_nan=True)
+
+
+def _train_without_keys(rank: int, ranks: int, folder: Path) -> None:
+    """Train on batches of no key at all, then of keys that rank 0 alone owns, then again of none."""
+    for sharding in Sharding:
+        for kind, update in ((OptimizerKind.ADAM, UpdateType.GLOBAL), (OptimizerKind.NESTEROV, UpdateType.LAZY_GLOBAL)):
+            model = recommender(optimizer(kind, update), hashed(), localized(SIZES))
+            embeddings = Case(model, sharding).embeddings(ranks)
+            for step, length in enumerate((0, 2, 0), start=1):
+                keys, lengths = torch.full((24 * length,), 4), torch.full((24,), length, dtype=torch.int32)
+                given = {layer.input: SparseInput(keys, lengths) for layer in model.embeddings}
+                pooled = embeddings(given).wait()
+                assert all(bool(output.any()) == (length > 0) for output in pooled.values())
+                sum(output.sum() for output in pooled.values()).backward()
+                embeddings.update(0.1, 1.0, step)
+            embeddings.check_overflow()
+
+
+def test_ranks_without_keys_train_along(tmp_path: Path) -> None:
+    on_ranks(_train_without_keys, tmp_path)
 
 
 def test_embeddings_have_no_parameters_of_torch() -> None:

@@ -119,15 +119,12 @@ class PooledLookup(nn.Module):
         ends = features.offset_per_key()
         outputs, slot = [], 0
         for store in self.stores:
-            parts, slot_lengths = [], []
-            for table in store.tables:
-                last = slot + len(table.shard.slots)
-                parts.append(keys[ends[slot] : ends[last]])
-                slot_lengths.append([ends[i + 1] - ends[i] for i in range(slot, last)])
-                slot = last
+            last = slot + store.num_features
+            slot_lengths = [ends[i + 1] - ends[i] for i in range(slot, last)]
             with operator("key_lookup"):
-                rows = store.rows_of(parts, slot_lengths, insert=self.training)
-            own = lengths[(slot - store.num_features) * samples : slot * samples]
+                rows = store.rows_of(keys[ends[slot] : ends[last]], slot_lengths, insert=self.training)
+            own = lengths[slot * samples : last * samples]
+            slot = last
             with operator("embedding_bag"):
                 bags = by_sample(rows, own, store.num_features)
                 outputs.append(_Pool.apply(torch.empty(0, requires_grad=True), store, bags))

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch.nn import functional
 
-from hugectr.embedding.table_rows import HashedRows, Shard, make_rows
+from hugectr.embedding.table_rows import HashedRows, Shard, direct_slots, make_rows
 from hugectr.embedding.update_rules import RowStates, update_rows
 from hugectr.operator_scopes import operator
 from predictor.workloads.recommender.optimizer import Optimizer
@@ -34,6 +34,7 @@ class RowStore:
         for shard in shards:
             self.tables.append(make_rows(shard, first, self.table, seed))
             first += shard.capacity
+        self._direct = direct_slots(self.tables)
         self.replicas: dist.ProcessGroup | None = None
         self._pending: list[tuple[torch.Tensor, torch.Tensor | None, torch.Tensor]] = []
 
@@ -42,17 +43,24 @@ class RowStore:
         """Return the slots that look up here."""
         return sum(len(rows.shard.slots) for rows in self.tables)
 
-    def rows_of(
-        self, keys: Sequence[torch.Tensor], slot_lengths: Sequence[Sequence[int]], *, insert: bool
-    ) -> torch.Tensor:
-        """Return the int32 rows of the keys of each table, one after another; with the keys of each of its slots."""
+    def rows_of(self, keys: torch.Tensor, slot_lengths: Sequence[int], *, insert: bool) -> torch.Tensor:
+        """Return the int32 rows of keys, which lie by slot, so many of each."""
+        if self._direct is not None:
+            rows = self._direct.rows_of(keys, slot_lengths)
+            if rows is not None:
+                return rows
+        lengths, first = [], 0
+        for table in self.tables:
+            lengths.append(slot_lengths[first : first + len(table.shard.slots)])
+            first += len(table.shard.slots)
+        parts = keys.split([sum(own) for own in lengths])
         if insert and self.replicas is not None:
-            self._insert_everywhere(keys)
-        parts = [
-            rows.rows_of(some, lengths, insert=insert)
-            for rows, some, lengths in zip(self.tables, keys, slot_lengths, strict=True)
+            self._insert_everywhere(parts)
+        rows_by_table = [
+            table.rows_of(some, own, insert=insert)
+            for table, some, own in zip(self.tables, parts, lengths, strict=True)
         ]
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
+        return rows_by_table[0] if len(rows_by_table) == 1 else torch.cat(rows_by_table)
 
     def pool(self, rows: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
         """Return the sum of every bag's rows, (bags, width)."""
@@ -116,9 +124,11 @@ class RowStore:
     def _summed_over_replicas(self, rows: torch.Tensor, gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the rows that any rank looked up and the mean over ranks of their gradients.
 
-        All rows travel, as a data-parallel network's gradients do, and one more column that counts who looked up.
+        All rows with keys travel, as a data-parallel network's gradients do, and one more column that counts who
+        looked up.
         """
-        every = torch.zeros(self.zero_row, self.width + 1, device=gradients.device)
+        end = max(rows.used.stop for rows in self.tables)
+        every = torch.zeros(end, self.width + 1, device=gradients.device)
         every[rows, : self.width] = gradients
         every[rows, self.width] = 1.0
         dist.all_reduce(every, group=self.replicas)

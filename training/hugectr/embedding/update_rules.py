@@ -12,6 +12,7 @@ which equals Global for a row from its next look-up on. AdaGrad: Duchi et al. 20
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import sqrt
 
 import torch
@@ -57,7 +58,7 @@ def update_rows(
 
     Args:
         table: that is updated.
-        rows: (n,) int64, that the batch looked up, each once.
+        rows: (n,) int64, that the batch looked up, each once, rising.
         gradients: (n, width) float32 of these rows.
         used: all rows that hold a key, for Global updates.
         rate: learning rate.
@@ -92,13 +93,21 @@ def _rows_at_once(table: RowStates) -> int:
     return max(1, ELEMENTS_AT_ONCE // table.weights.shape[1]) if table.weights.device.type == "cpu" else 1 << 31
 
 
-def _blocks(table: RowStates, used: list[slice]) -> list[slice]:
+def _blocks(
+    table: RowStates, rows: torch.Tensor, gradients: torch.Tensor, used: list[slice]
+) -> Iterator[tuple[slice, torch.Tensor, torch.Tensor]]:
+    """Return blocks of all used rows, each with those of ``rows``, which rise, and ``gradients`` that lie in it."""
     at_once = _rows_at_once(table)
-    return [
-        slice(start, min(start + at_once, rows.stop))
-        for rows in used
-        for start in range(rows.start, rows.stop, at_once)
+    blocks = [
+        slice(start, min(start + at_once, part.stop))
+        for part in used
+        for start in range(part.start, part.stop, at_once)
     ]
+    ends = torch.tensor([[block.start, block.stop] for block in blocks], dtype=torch.int64, device=rows.device).view(
+        -1, 2
+    )
+    for block, (first, last) in zip(blocks, torch.searchsorted(rows, ends).tolist(), strict=True):
+        yield block, rows[first:last], gradients[first:last]
 
 
 def _add(values: torch.Tensor, rows: torch.Tensor, moved: torch.Tensor, share: float) -> None:
@@ -138,15 +147,12 @@ def _global_adam(
     optimizer = table.optimizer
     assert optimizer is not None
     first, second = table.states
-    blocks = _blocks(table, used)
-    for some in blocks:
-        first[some].mul_(optimizer.beta1)
-        second[some].mul_(optimizer.beta2)
-    _add(first, rows, gradients, 1.0 - optimizer.beta1)
-    _add(second, rows, gradients.square_(), 1.0 - optimizer.beta2)
-    for some in blocks:
-        denominator = second[some].sqrt().add_(optimizer.epsilon)
-        table.weights[some].addcdiv_(first[some], denominator, value=-_corrected(optimizer, rate, step))
+    for block, some_rows, some in _blocks(table, rows, gradients, used):
+        m, v = first[block].mul_(optimizer.beta1), second[block].mul_(optimizer.beta2)
+        _add(first, some_rows, some, 1.0 - optimizer.beta1)
+        _add(second, some_rows, some.square(), 1.0 - optimizer.beta2)
+        denominator = v.sqrt().add_(optimizer.epsilon)
+        table.weights[block].addcdiv_(m, denominator, value=-_corrected(optimizer, rate, step))
 
 
 def _lazy_adam(table: RowStates, rows: torch.Tensor, gradients: torch.Tensor, rate: float, step: int) -> None:
@@ -202,8 +208,8 @@ def _global_momentum(
     assert optimizer is not None
     factor, (velocity,) = optimizer.momentum, table.states
     ahead = factor if optimizer.kind is OptimizerKind.NESTEROV else 0.0
-    for some in _blocks(table, used):
-        velocity[some].mul_(factor)
-        table.weights[some].add_(velocity[some], alpha=factor if ahead else 1.0)
-    _add(velocity, rows, gradients, -rate)
-    _add(table.weights, rows, gradients, -rate * (1.0 + ahead))
+    for block, some_rows, some in _blocks(table, rows, gradients, used):
+        decayed = velocity[block].mul_(factor)
+        table.weights[block].add_(decayed, alpha=factor if ahead else 1.0)
+        _add(velocity, some_rows, some, -rate)
+        _add(table.weights, some_rows, some, -rate * (1.0 + ahead))
