@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import distributed, nn
 
 from hugectr.dense.files import Progress, load_network, load_optimizer, save_network, save_optimizer
 from hugectr.dense.network import DenseNetwork
@@ -174,3 +174,30 @@ def test_gradients_of_one_rank_are_autograds_own() -> None:
     assert [gradient.tolist() for gradient in gradients] == [[1.0, 2.0, 3.0], [0.0, 0.0]]
     assert extras.tolist() == [6.0, 1.0]
     assert weight.grad is None
+
+
+@pytest.fixture
+def group() -> Any:
+    """A process group of one rank, over which sums are a rank's own."""
+    if not distributed.is_initialized():
+        distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    return distributed.group.WORLD
+
+
+@pytest.mark.parametrize("bucket_elements", [1, 4, 100])
+def test_buckets_hold_every_gradient_at_its_place(group: Any, bucket_elements: int) -> None:
+    generator = torch.Generator().manual_seed(2)
+    weights = [nn.Parameter(torch.randn(size, generator=generator)) for size in ((2, 3), (1, 3), (3, 2), (1, 2))]
+    unused = nn.Parameter(torch.ones(1, 2))
+    every = [weights[0], unused, *weights[1:]]
+    reduction = GradientReduction(every, group=group, num_ranks=2, bucket_elements=bucket_elements)
+    for factor in (1.0, 3.0):  # twice, since buckets are used again
+        hidden = torch.addmm(weights[1], torch.ones(4, 2), weights[0])
+        loss = factor * torch.addmm(weights[3], hidden, weights[2]).square().sum()
+        expected = torch.autograd.grad(loss, weights, retain_graph=True)
+        loss.backward()
+        gradients, extras = reduction.finish(loss, None)
+        assert not gradients[1].any()
+        for gradient, own in zip([gradients[0], *gradients[2:]], expected, strict=True):
+            torch.testing.assert_close(gradient, own)
+        assert extras.tolist() == [float(loss.detach()), 0.0]

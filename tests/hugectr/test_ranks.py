@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hugectr.exceptions import HugeCtrError
-from hugectr.process_group import Launched, check_ranks, launched
+from hugectr.launchers import Launched, check_ranks, launched
 from hugectr.ranks import ChildRanks, RankError
 from hugectr.solver import solver_parser_helper
 
@@ -25,12 +25,17 @@ from pathlib import Path
 session = Session(solver_parser_helper(batchsize=16, vvgpu=[[0, 1]]), str(make(Path(sys.argv[1])).config))
 session.start_data_reading()
 print(*session._ranks.pids, flush=True)
-while sys.argv[2] == "for ever" or session.train():
+while True:
     session.train()
-    if sys.argv[2] == "once":
-        break
 """
-END_S = 30.0
+IDLE = """
+from hugectr.ranks import ChildRanks
+
+print(*ChildRanks(2).pids, flush=True)
+kept = ChildRanks(1)
+print(*kept.pids, flush=True)
+"""
+END_S = 120.0  # far above what it takes, for machines that do much else
 
 
 def is_alive(pid: int) -> bool:
@@ -49,22 +54,22 @@ def wait_until_gone(pids: list[int]) -> None:
         time.sleep(0.05)
 
 
-def start(folder: Path, how_long: str) -> tuple[subprocess.Popen[str], list[int]]:
-    program = subprocess.Popen(
-        [sys.executable, "-c", TRAINING, str(folder), how_long],
+def start(program: str, folder: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", program, str(folder)],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
     )
-    assert program.stdout is not None
-    return program, [int(pid) for pid in program.stdout.readline().split()]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_ranks_end_when_the_program_is_killed_within_a_step(tmp_path: Path) -> None:
-    program, pids = start(tmp_path, "for ever")
+    program = start(TRAINING, tmp_path)
+    assert program.stdout is not None
     try:
+        pids = [int(pid) for pid in program.stdout.readline().split()]
         assert len(pids) == 2
         time.sleep(0.3)
         assert all(map(is_alive, pids))
@@ -76,10 +81,11 @@ def test_ranks_end_when_the_program_is_killed_within_a_step(tmp_path: Path) -> N
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_ranks_end_with_a_program_that_closes_nothing(tmp_path: Path) -> None:
-    program, pids = start(tmp_path, "once")
-    program.communicate(timeout=END_S)
+    program = start(IDLE, tmp_path)
+    output, _ = program.communicate(timeout=END_S)
     assert program.returncode == 0
-    assert len(pids) == 2
+    pids = [int(pid) for pid in output.split()]
+    assert len(pids) == 3
     wait_until_gone(pids)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,9 @@ import torch
 from hugectr import DataReader32, DataReader64, Session, solver_parser_helper
 from hugectr.exceptions import DataError, EmbeddingOverflowError, HugeCtrError
 from hugectr.train import train
+from predictor.configuration.hugectr.plan_file import write_plan
+from predictor.configuration.hugectr.reading import read_hugectr
+from predictor.workloads.recommender.plan import Sharding, ShardingPlan, default_plan
 from tests.hugectr.model_made import ADAM, SGD, Made, dlrm_layers, make, write_list
 
 BATCH = 16
@@ -33,7 +37,7 @@ def losses(session: Session, steps: int) -> list[float]:
 
 
 def engine_of(session: Session) -> Any:
-    return session._ranks._engine  # type: ignore[attr-defined]
+    return session._ranks._engine
 
 
 def test_training_learns(tmp_path: Path) -> None:
@@ -206,6 +210,26 @@ def test_a_plan_of_other_tables_is_refused(tmp_path: Path) -> None:
         session_of(make(tmp_path), sharding_plan=str(plan))
 
 
+def test_a_plan_file_is_followed(tmp_path: Path) -> None:
+    made = make(tmp_path)
+    model = read_hugectr(made.config).model
+    (sharded,) = default_plan(model.embeddings, 1).tables
+    plan = tmp_path / "plan.json"
+    write_plan(ShardingPlan(1, (replace(sharded, sharding=Sharding.DATA_PARALLEL),)), plan)
+    with session_of(made, sharding_plan=str(plan)) as session:
+        assert engine_of(session)._embeddings.plan.tables[0].sharding is Sharding.DATA_PARALLEL
+        session.start_data_reading()
+        planned = losses(session, 3)
+    with session_of(made) as session:
+        session.start_data_reading()
+        assert losses(session, 3) == pytest.approx(planned, rel=1e-6)
+
+
+def test_metrics_of_no_batch_are_no_numbers(tmp_path: Path) -> None:
+    with session_of(make(tmp_path), eval_metrics=["AUC", "AverageLoss"]) as session:
+        assert all(np.isnan(value) for _, value in session.get_eval_metrics())
+
+
 def test_a_damaged_configuration_is_one_line(tmp_path: Path) -> None:
     made = make(tmp_path)
     content = json.loads(made.config.read_text())
@@ -216,7 +240,7 @@ def test_a_damaged_configuration_is_one_line(tmp_path: Path) -> None:
     assert "\n" not in str(raised.value)
 
 
-SOLVER = {"batchsize": BATCH, "display": 5, "eval_interval": 10, "max_eval_batches": 2, "snapshot": 20}
+SOLVER: dict[str, Any] = {"batchsize": BATCH, "display": 5, "eval_interval": 10, "max_eval_batches": 2, "snapshot": 20}
 
 
 def test_train_follows_the_solver_clause(tmp_path: Path) -> None:

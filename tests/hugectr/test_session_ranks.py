@@ -125,6 +125,6 @@ def test_a_session_starts_and_ends_its_ranks(tmp_path: Path) -> None:
     session.get_data_reader_eval().set_source()
     assert [session.eval() for _ in range(4)] == [True] * 3 + [False]
     assert [name for name, _ in session.get_eval_metrics()] == ["AUC", "AverageLoss"]
-    children = session._ranks._children  # type: ignore[attr-defined]
+    children = session._ranks._children
     session.close()
     assert [child.process.returncode for child in children] == [0, 0]

@@ -12,12 +12,11 @@ from typing import Any
 import pytest
 
 from hugectr import Session, solver_parser_helper
-from hugectr.dense.losses import LossLayer
 from hugectr.dense.network import MODULES
 from hugectr.exceptions import HugeCtrError
 from predictor.configuration.hugectr.reading import read_hugectr
 from predictor.workloads.recommender.embedding import EmbeddingKind
-from predictor.workloads.recommender.layers import LAYER_TYPES
+from predictor.workloads.recommender.layers import LAYER_TYPES, LossLayer
 from predictor.workloads.recommender.optimizer import OptimizerKind, Schedule, UpdateType
 from tests.hugectr.specification import COMPANION, SPECIFICATION, inventory, names_of
 
@@ -115,7 +114,7 @@ def test_settings_cannot_be_changed() -> None:
     solver = solver_parser_helper(vvgpu=[[0, 1], [1, 2]])
     assert plain(solver.vvgpu) == [[0, 1], [1, 2]]
     with pytest.raises(AttributeError):
-        solver.batchsize = 1  # type: ignore[misc]
+        solver.batchsize = 1
 
 
 def test_every_documented_type_is_known() -> None:

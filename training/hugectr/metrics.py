@@ -73,32 +73,27 @@ class Evaluation:
 
     def gathered(self, group: Any, num_ranks: int) -> tuple[Values, Values]:
         """Return all ranks' predictions and labels, batch by batch in the order of ranks; a collective."""
-        own = (self._predictions, self._labels)
-        if num_ranks == 1:
+        if num_ranks == 1 or not self._labels:
             return self.local()
-        parts: list[Any] = [None] * num_ranks
-        distributed.all_gather_object(parts, own, group=group)
-        batches = range(len(self._labels))
-        predictions = [parts[rank][0][batch] for batch in batches for rank in range(num_ranks)]
-        labels = [parts[rank][1][batch] for batch in batches for rank in range(num_ranks)]
-        if not labels:
-            return self.local()
-        return torch.cat(predictions).numpy(), torch.cat(labels).numpy()
+        num_labels = self._labels[0].shape[1]
+        own = torch.cat([torch.cat(pair, dim=1) for pair in zip(self._predictions, self._labels, strict=True)])
+        parts = [torch.empty_like(own) for _ in range(num_ranks)]
+        distributed.all_gather(parts, own, group=group)
+        sizes = [len(labels) for labels in self._labels]  # the same on all ranks, which have equal shares
+        by_batch = zip(*(part.split(sizes) for part in parts), strict=True)
+        every = torch.cat([share for batch in by_batch for share in batch]).numpy()
+        return every[:, :-num_labels], every[:, -num_labels:]
 
     def values(self, predictions: Values, labels: Values, loss: float, samples: int) -> list[tuple[str, float]]:
-        """Return the metrics by name, in the order of the specs."""
-        return [
-            (spec.name, _mean_area(predictions, labels) if spec.name == AUC else loss / max(samples, 1))
-            for spec in self.specs
-        ]
+        """Return the metrics by name, in the order of the specs; NaN where nothing was evaluated."""
+        mean = loss / samples if samples else float("nan")
+        return [(spec.name, _mean_area(predictions, labels) if spec.name == AUC else mean) for spec in self.specs]
 
     def totals(self, group: Any, num_ranks: int) -> tuple[float, int]:
         """Return loss and samples over all ranks; a collective."""
         totals = torch.tensor([self._loss, float(self._samples)], dtype=torch.float64)
         if num_ranks > 1:
-            parts: list[Any] = [None] * num_ranks
-            distributed.all_gather_object(parts, totals.tolist(), group=group)
-            totals = torch.tensor(parts, dtype=torch.float64).sum(dim=0)
+            distributed.all_reduce(totals, group=group)
         return float(totals[0]), int(totals[1])
 
 

@@ -1,64 +1,21 @@
-"""Where a process stands among the ranks, and the process group of a rank."""
+"""The process group of a rank, and its device."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from datetime import timedelta
-from typing import NamedTuple
 
 import torch
 from torch import distributed
 
 from hugectr.exceptions import HugeCtrError
 from hugectr.host_memory import keep_freed_memory
+from hugectr.launchers import Launched
 from hugectr.quiet import hush_libraries
 from hugectr.rank_engine import Rank
 from hugectr.solver import SolverParser
 
-# Variables of a launcher: rank, number of ranks, rank within the node.
-LAUNCHERS = {
-    "torchrun": ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
-    "Open MPI": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
-    "MPICH": ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
-}
 JOIN_TIMEOUT = timedelta(minutes=5)
-
-
-class Launched(NamedTuple):
-    """A process that a launcher started as one of several."""
-
-    launcher: str
-    number: int
-    size: int
-
-
-def launched(environment: Mapping[str, str]) -> Launched | None:
-    """Return what the launcher's variables say; None where the process is alone."""
-    for launcher, (rank, size, _) in LAUNCHERS.items():
-        if rank in environment and int(environment.get(size, "1")) > 1:
-            return Launched(launcher, int(environment[rank]), int(environment[size]))
-    return None
-
-
-def check_ranks(solver: SolverParser, place: Launched | None) -> None:
-    """Check that the processes are those that vvgpu asks for.
-
-    Raises:
-        HugeCtrError: they are not; the message has the command to start.
-    """
-    size, nodes = solver.num_ranks, len(solver.vvgpu)
-    gpus = [list(node) for node in solver.vvgpu]
-    if place is None and nodes > 1:
-        raise HugeCtrError(
-            f"vvgpu is {gpus}, of {nodes} nodes; start a process for each GPU on every node, with: torchrun "
-            f"--nnodes {nodes} --nproc-per-node {len(solver.vvgpu[0])} --rdzv-endpoint HOST:PORT PROGRAM"
-        )
-    if place is not None and place.size != size:
-        raise HugeCtrError(
-            f"vvgpu is {gpus}, {size} GPUs; {place.launcher} started {place.size} processes. Start as many, with: "
-            f"torchrun --nproc-per-node {size} PROGRAM, or name {place.size} GPUs"
-        )
 
 
 def device_of(solver: SolverParser, index: int) -> torch.device:

@@ -321,4 +321,5 @@ def _on(batch: Batch, device: torch.device) -> Batch:
 
 
 def _are_finite(gradients: Sequence[torch.Tensor]) -> bool:
-    return all(bool(torch.isfinite(gradient.sum())) for gradient in gradients)
+    sums = [gradient.sum() for gradient in gradients]
+    return not sums or bool(torch.isfinite(torch.stack(sums)).all())

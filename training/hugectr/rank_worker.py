@@ -12,16 +12,17 @@ import queue
 import signal
 import sys
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import distributed
 
 from hugectr.exceptions import HugeCtrError
-from hugectr.process_group import join
-from hugectr.rank_engine import Rank, RankEngine
 from hugectr.ranks import MAKE
 from hugectr.solver import SolverParser, solver_parser_helper
 from predictor.base.errors import ConfigError, MissingKeyError
+
+if TYPE_CHECKING:
+    from hugectr.rank_engine import RankEngine
 
 ORPHANED = 3
 LOOPBACK = "127.0.0.1"
@@ -101,8 +102,12 @@ class Worker:
             self._engine = None
 
     def _make(self, solver: dict[str, Any], **arguments: Any) -> RankEngine:
+        """Make the engine; TorchRec is loaded here, which takes seconds, by all ranks at once."""
+        from hugectr.process_group import join
+        from hugectr.rank_engine import RankEngine
+
         settings: SolverParser = solver_parser_helper(**solver)
-        rank: Rank = join(settings, self._index, self._store)
+        rank = join(settings, self._index, self._store)
         return RankEngine(settings, rank=rank, **arguments)
 
 

@@ -9,6 +9,8 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from hugectr.exceptions import HugeCtrError
+from hugectr.launchers import check_ranks, launched
+from hugectr.ranks import ChildRanks
 from hugectr.schedule import read_configuration
 from hugectr.solver import SolverParser
 
@@ -42,13 +44,10 @@ class OwnRank:
 def _make_ranks(
     solver: SolverParser, config_file: str, use_model_oversubscriber: bool, temp_embedding_dir: str
 ) -> Ranks:
-    from hugectr.process_group import check_ranks, join_alone, join_launched, launched
-
+    """Make the ranks; what loads torch is imported here, so that a program of several ranks does not load it too."""
     place = launched(os.environ)
     check_ranks(solver, place)
     if place is None and solver.num_ranks > 1:
-        from hugectr.ranks import ChildRanks
-
         ranks = ChildRanks(solver.num_ranks)
         try:
             ranks.make_engines(
@@ -61,6 +60,7 @@ def _make_ranks(
             ranks.close()
             raise
         return ranks
+    from hugectr.process_group import join_alone, join_launched
     from hugectr.rank_engine import RankEngine
 
     rank = join_alone(solver) if place is None else join_launched(solver, place)
