@@ -3,6 +3,8 @@
 ``states`` are the numbers that the optimizer keeps per weight: none of SGD, one of momentum and AdaGrad, two of Adam.
 """
 
+from math import log2
+
 from predictor.costs.operator import Direction, Operator, Shape, StandIn
 from predictor.costs.stream_stand_ins import SCATTERED_LOG_ERROR, scattered_rows, streamed
 from predictor.costs.work import Work
@@ -12,20 +14,25 @@ NUMBER_BYTES, KEY_BYTES = 4, 8
 # one reads the keys to count them. Source: FBGEMM, transpose_embedding_input; Adinets and Merrill 2022,
 # arXiv:2206.01784 (radix sort).
 SORT_BYTES = 4 * 2 * (KEY_BYTES + 4) + KEY_BYTES
+# PyTorch compares fewer keys than these, and sorts more of them digit by digit.
+# Source: PyTorch, aten/src/ATen/native/cpu/SortingKernel.cpp, can_use_radix_sort; ATen/Parallel.h, GRAIN_SIZE.
+RADIX_SORTED = 32768
 
 
 def _work(shape: Shape, direction: Direction, num_multiprocessors: int) -> Work:
     """Gradients and keys of all lookups read; weights and states of the different rows read and written.
 
-    ``extras``: bytes of the merged gradients; of weights and states; lookups; rows; states.
+    ``extras``: bytes of the different rows; of their states; lookups; comparisons where few lookups are sorted; rows;
+    states.
     """
     lookups, rows, width, states = shape
     row_bytes = float(width * NUMBER_BYTES)
     updated = 2.0 * rows * row_bytes * (1 + states)
+    comparisons = lookups * log2(lookups) if lookups < RADIX_SORTED else 0.0
     return Work(
         0.0,
         lookups * (row_bytes + KEY_BYTES) + updated,
-        (rows * row_bytes, updated, float(lookups), float(rows), float(states)),
+        (rows * row_bytes, states * rows * row_bytes, float(lookups), comparisons, float(rows), float(states)),
     )
 
 
@@ -41,7 +48,7 @@ OPERATOR = Operator(
     dimensions=("lookups", "rows", "width", "states"),
     work=_work,
     directions=(Direction.FORWARD,),
-    extra_kinds=("bytes", "bytes", "count", "count", "count"),
+    extra_kinds=("bytes", "bytes", "count", "count", "count", "count"),
     byte_sizes="fixed",
     launches=(12, 1),
     stand_in=_stand_in,

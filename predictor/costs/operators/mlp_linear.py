@@ -4,20 +4,33 @@ A regressor of its own: batches are large and matrices small, so that it is boun
 linear layers are not.
 """
 
+from math import ceil
+
 from predictor.costs.operator import MATMUL_EXTRAS, Direction, Operator, Shape, StandIn, gemm_work
 from predictor.costs.work import ELEMENT_BYTES, FP8_PRECISIONS, STEP_PRECISIONS, Work
+
+# Columns that a processor's kernels compute at once: narrower matrices leave registers idle, as the last layers' do.
+COLUMNS = 64
+
+
+def padded_flops(m: int, k: int, n: int) -> float:
+    """Return the FLOPs of a product with its columns rounded up to whole COLUMNS; a vector is not rounded."""
+    return 2.0 * m * k * (n if n == 1 else ceil(n / COLUMNS) * COLUMNS)
 
 
 def _work(shape: Shape, direction: Direction, num_multiprocessors: int) -> Work:
     """The products; backward the sum of the output's gradient too, that of the bias.
 
-    ``extras`` end with the bytes of the output, to which the bias is added, or whose gradient is summed.
+    ``extras`` end with the FLOPs of whole columns, and with the bytes of the output, to which the bias is added, or
+    whose gradient is summed.
     """
-    m, _, n = shape
+    m, k, n = shape
     output_bytes = float(m * n * ELEMENT_BYTES)
     flops, size_bytes, tiled = gemm_work(shape, direction, num_multiprocessors)
-    summed = output_bytes if direction is Direction.BACKWARD else 0.0
-    return Work(flops, size_bytes + summed, (*tiled, output_bytes))
+    if direction is Direction.FORWARD:
+        return Work(flops, size_bytes, (*tiled, padded_flops(m, k, n), output_bytes))
+    padded = padded_flops(m, n, k) + padded_flops(k, m, n)
+    return Work(flops, size_bytes + output_bytes, (*tiled, padded, output_bytes))
 
 
 def _stand_in(shape: Shape, direction: Direction, num_multiprocessors: int) -> StandIn:
@@ -30,7 +43,7 @@ OPERATOR = Operator(
     dimensions=("m", "k", "n"),
     work=_work,
     precisions=(*STEP_PRECISIONS, *FP8_PRECISIONS),
-    extra_kinds=(*MATMUL_EXTRAS, "bytes"),
+    extra_kinds=(*MATMUL_EXTRAS, "flops", "bytes"),
     launches=(1, 4),
     stand_in=_stand_in,
     source="2·m·k·n FLOP forward, twice that backward",
