@@ -267,7 +267,9 @@ def read_config(path: str | Path) -> tuple[dict[str, Any], Path]:
         if tool in TRAINERS:
             return read_mapping(path), path.resolve().parent
         if tool == HUGECTR:
-            raise ConfigError(f"{path} is a {tool}, of a recommender; predict takes it, with --system, and search")
+            raise ConfigError(
+                f"{path} is a {tool}, of a recommender; predict FILE --system NAME or predict_recommender takes it"
+            )
         raise ConfigError(
             f"{path} is a {tool}; a configuration takes from it with from: {path.name}, beside its own "
             "system and whatever the file does not say"

@@ -18,6 +18,9 @@ from predictor.costs.regressors import DirectionModel, Outside
 
 # The measured collectives that the efficiency of links is taken from, and those that send directly, not round a ring.
 RING, MESSAGE = "all_reduce", "point_to_point"
+# Launch of a collective inside a CUDA graph, without a host. Source: NCCL, src/graph/tuning.cc, base latency
+# of rings, protocol Simple.
+GRAPH_LAUNCH_US = 8.4
 SENT_DIRECTLY = (MESSAGE, "all_to_all")
 
 

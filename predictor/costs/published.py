@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
+from dataclasses import replace
 from functools import lru_cache
 from math import hypot
 from pathlib import Path
@@ -33,7 +34,7 @@ from predictor.costs.folder import (
     read_verified,
 )
 from predictor.costs.hardware import Gpu, System
-from predictor.costs.links import MESSAGE, RING, SENT_DIRECTLY, LinkRegressor, LinkUse, link_use
+from predictor.costs.links import GRAPH_LAUNCH_US, MESSAGE, RING, SENT_DIRECTLY, LinkRegressor, LinkUse, link_use
 from predictor.costs.operator import Direction, Operator, Shape
 from predictor.costs.regressors import DirectionRegressor, Outside, Regressor
 from predictor.costs.stand_ins import Call
@@ -84,6 +85,7 @@ class PublishedSystem:
             )
         self._regressors: dict[str, dict[Direction, Regressor]] = {}
         self._answers: dict[tuple[str, Direction, Shape], Cost] = {}
+        self._in_graphs = False
 
     @property
     def name(self) -> str:
@@ -276,6 +278,10 @@ class PublishedSystem:
         )
         if inside is None or between is None or steps_inside is None or steps_between is None:
             return None
+        if self._in_graphs:
+            steps_inside, steps_between = (
+                replace(use, launch_us=min(use.launch_us, GRAPH_LAUNCH_US)) for use in (steps_inside, steps_between)
+            )
         error = transfer_errors().collectives["alike" if bytes_as == steps_as else "unlike"]
         return LinkRegressor(self.hardware, inside, between, steps_inside, steps_between, error)
 
@@ -328,6 +334,18 @@ def open_donor(folder: Path, precision: str) -> RegressorFiles:
 def open_system(folder: Path, precision: str) -> PublishedSystem:
     """Open a published system once per process."""
     return PublishedSystem(folder, precision)
+
+
+def in_graphs(system: PublishedSystem) -> PublishedSystem:
+    """Return a system whose collectives are launched inside CUDA graphs.
+
+    That tells apart collectives that are timed by their bytes: their donors were launched by a host. A collective that
+    was measured here keeps its time.
+    """
+    other = copy(system)
+    other._in_graphs = True
+    other._regressors, other._answers = {}, {}
+    return other
 
 
 def with_hardware(system: PublishedSystem, changed: System) -> PublishedSystem:

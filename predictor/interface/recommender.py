@@ -96,7 +96,7 @@ class RecommenderStep:
     def on(self, system: str | PathLike[str]) -> RecommenderStep:
         """Predict the same question on another system."""
         return _predict(
-            self.name.partition(" on ")[0], self.config, self.base, replace(self.options, system=fspath(system))
+            self.name.rpartition(" on ")[0], self.config, self.base, replace(self.options, system=fspath(system))
         )
 
     def to_dict(self) -> dict[str, Any]:

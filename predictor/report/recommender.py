@@ -14,7 +14,7 @@ from predictor.report.text import duration, foundations, short_path, wrapped
 from predictor.step.breakdown import Answer, answers
 from predictor.step.memory import GIB, StageMemory, step_memory
 from predictor.step.recommender import RecommenderPrediction, recommender_parts
-from predictor.workloads.recommender.caching import hit_rate
+from predictor.workloads.recommender.cache_tasks import hit_rate
 from predictor.workloads.recommender.traffic import all_traffic
 
 FORMAT = "estimate-train-time/recommender-prediction/1"
@@ -97,7 +97,7 @@ def _memory_row(reported: Reported) -> str:
 def _plan_row(reported: Reported) -> str:
     run = reported.prediction.run
     counts = Counter(str(sharded.sharding) for sharded in run.plan.tables)
-    tables = ", ".join(f"{count} {sharding}" for sharding, count in counts.items())
+    tables = ", ".join(f"{count} {sharding}" for sharding, count in counts.items()) or "no tables"
     lookups = [rank.lookups for rank in all_traffic(run)]
     mean = sum(lookups) / len(lookups)
     busiest = f"; {max(lookups):,.0f} lookups on the busiest rank, {max(lookups) / mean:.2f} × the mean" if mean else ""
@@ -111,9 +111,9 @@ def rows(reported: Reported) -> dict[str, str]:
     model = run.model
     embedding = sum(sharded.table.parameters for sharded in run.plan.tables)
     slots = sum(layer.num_slots for layer in model.embeddings)
-    widths = "/".join(dict.fromkeys(str(layer.width) for layer in model.embeddings))
+    widths = "/".join(dict.fromkeys(str(layer.width) for layer in model.embeddings)) or "0"
     price = reported.loaded.price_per_gpu_hour
-    nodes, cost = f"{run.gpus_per_node} per node", ""
+    nodes, cost = f"{min(run.gpus_per_node, run.num_gpus)} per node", ""
     if price is not None:
         hours = 1e6 / prediction.samples_per_second / SECONDS_PER_HOUR
         cost = f", {price * run.num_gpus * hours:.4g} per million samples"

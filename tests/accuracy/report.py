@@ -9,6 +9,7 @@ from predictor.verification.measured import fastest
 from predictor.verification.published_runs import published_runs
 from predictor.verification.step_tables import STEPS, measured_components, measured_steps
 from predictor.verification.text import components_text, jobs_text, layouts_text, published_text, summary_text
+from tests.accuracy.recommender_rows import FILE, report
 from tests.accuracy.tolerances import MOST_GPUS, OUTSIDE
 from tests.conftest import SHARED
 
@@ -22,6 +23,12 @@ def main() -> int:
     for label, known in OUTSIDE.items():
         print(f"{label} is outside: {known}")
     print()
+    if (TRUTH / FILE).is_file():
+        print("Whole steps of recommenders that others published, on data sheets")
+        print("\n".join(report(TRUTH / FILE)))
+        print()
+    else:
+        print(f"no steps of recommenders beside the checkout: ../shared/truth/{FILE} is absent", file=sys.stderr)
     if not (TRUTH / STEPS).is_file():
         print(f"no measured steps beside the checkout: ../shared/truth/{STEPS} is absent", file=sys.stderr)
         return 0

@@ -9,7 +9,8 @@ import yaml
 
 from predictor.base.bundled import EXAMPLES_FOLDER
 from predictor.interface.prediction import predict
-from predictor.step.prediction import Prediction
+from predictor.interface.recommender import predict_recommender
+from predictor.step.composition import StepTime
 from predictor.step.spans import step_graph
 from predictor.timeline.graph import replay_graph
 from predictor.timeline.pipeline import Stream
@@ -17,12 +18,12 @@ from tests.golden.configurations import READERS, configurations, publish_fp32
 
 
 @pytest.fixture(scope="module")
-def predictions(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Prediction]:
+def predictions(tmp_path_factory: pytest.TempPathFactory) -> dict[str, StepTime]:
     """Return the predictions of all configurations but searches, which predict many steps."""
     folder = tmp_path_factory.mktemp("golden")
     places = {"READERS": READERS, "FP32": publish_fp32(folder)}
 
-    def predicted() -> Iterator[tuple[str, Prediction]]:
+    def predicted() -> Iterator[tuple[str, StepTime]]:
         for configuration in configurations():
             _, what, *rest = configuration.command.split()
             if what == "--example":
@@ -34,11 +35,14 @@ def predictions(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Predictio
                 config = folder / "config.yml"
                 config.write_text(text, encoding="utf-8")
                 yield configuration.name, predict(config).prediction
+            elif what.startswith("READERS/hugectr/"):
+                path = READERS / what.removeprefix("READERS/")
+                yield configuration.name, predict_recommender(path, system="Selene", gpus=8).prediction
 
     return dict(predicted())
 
 
-def test_the_makespan_of_the_graph_is_the_step(predictions: dict[str, Prediction]) -> None:
+def test_the_makespan_of_the_graph_is_the_step(predictions: dict[str, StepTime]) -> None:
     assert len(predictions) == sum(not row.command.startswith("search") for row in configurations())
     for name, prediction in predictions.items():
         graph = replay_graph(step_graph(prediction))
@@ -47,7 +51,7 @@ def test_the_makespan_of_the_graph_is_the_step(predictions: dict[str, Prediction
         assert last.stream in (Stream.OPTIMIZER, Stream.REDUCTION), name
 
 
-def test_hidden_traffic_runs_beside_its_passes(predictions: dict[str, Prediction]) -> None:
+def test_hidden_traffic_runs_beside_its_passes(predictions: dict[str, StepTime]) -> None:
     hiding = 0
     for name, prediction in predictions.items():
         spans = replay_graph(step_graph(prediction)).spans
@@ -55,7 +59,7 @@ def test_hidden_traffic_runs_beside_its_passes(predictions: dict[str, Prediction
         passes = [one for stage in prediction.stages for one in stage.whole.passes]
         expected = sum(cost.us for one in passes for cost in one.hidden.values())
         shown = sum(span.duration_us for span in hidden)
-        assert shown == pytest.approx(expected * prediction.run.num_micro_batches), name
+        assert shown == pytest.approx(expected * prediction.tasks.num_micro_batches), name
         hiding += bool(hidden)
         slots = {(span.rank, *span.details.values()): span for span in spans if span.stream == Stream.COMPUTE}
         for span in hidden:

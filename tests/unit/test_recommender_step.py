@@ -9,11 +9,14 @@ import pytest
 
 from predictor.configuration.hugectr.dense_layers import dense_layer
 from predictor.workloads.recommender.dense_tasks import LayerCall, layer_tasks
+from predictor.workloads.recommender.embedding_tasks import pooled_exchange
 from predictor.workloads.recommender.layers import LAYER_TYPES, TensorShape
 from predictor.workloads.recommender.network import network_tasks
 from predictor.workloads.recommender.optimizer import UpdateType
+from predictor.workloads.recommender.plan import Sharding
 from predictor.workloads.recommender.run import Engine, RecommenderRun
 from predictor.workloads.recommender.step import recommender_step
+from predictor.workloads.recommender.traffic import all_traffic, exchange
 from predictor.workloads.step_tasks import BlockTasks, EndTasks
 from predictor.workloads.tasks import BACKWARD, Part, Task
 from tests.unit.recommender_examples import dcn, dlrm, loaded
@@ -143,7 +146,8 @@ def test_one_rank_sends_nothing() -> None:
 def test_global_adam_updates_all_rows() -> None:
     run = loaded(dcn()).run
     updates = [task for task in block_of(run)[0].backward.tasks if task.part is Part.EMBEDDING_UPDATE]
-    merged, stepped = updates
+    keys, merged, stepped = updates
+    assert keys.name == "key_sort"
     assert merged.shape[-1] == 0  # gradients by row alone
     assert stepped.name == "adam_step"
     assert stepped.shape[0] * 2 * run.element_bytes == pytest.approx(28 * 50_000 * 16)
@@ -156,7 +160,8 @@ def test_local_update_touches_looked_up_rows(update: str) -> None:
     run = loaded(dcn(optimizer={"update_type": update})).run
     assert run.model.optimizer is not None
     assert run.model.optimizer.update is UpdateType(update)
-    (merged,) = [task for task in block_of(run)[0].backward.tasks if task.part is Part.EMBEDDING_UPDATE]
+    keys, merged = [task for task in block_of(run)[0].backward.tasks if task.part is Part.EMBEDDING_UPDATE]
+    assert keys.name == "key_sort"
     assert merged.operator.name == "embedding_update"
     assert merged.shape[-1] == 2
 
@@ -179,12 +184,48 @@ def test_mixed_precision_halves_what_travels_and_keeps_rows() -> None:
 def test_last_bucket_travels_beside_the_update() -> None:
     content = dlrm()
     content["layers"][5]["fc_param"] = {"num_output": 600_000}  # 26 million weights and more: several buckets
-    block, _ = block_of(loaded(content, precision="fp32").run)
+    block, _ = block_of(torch_run(content))
     last, others = [overlap for overlap in block.backward.overlaps if overlap.traffic[0].part is Part.DATA_PARALLEL]
     assert named(last.behind) == ["embedding_update"]
     assert last.traffic[0].times == pytest.approx(1.0)
     assert others.traffic[0].times >= 1.0
     assert others.traffic[0].shape == last.traffic[0].shape
+
+
+def test_hugectr_sums_all_gradients_at_once_beside_the_update() -> None:
+    run = loaded(dlrm()).run
+    block, _ = block_of(run)
+    (whole,) = [overlap for overlap in block.backward.overlaps if overlap.traffic[0].part is Part.DATA_PARALLEL]
+    assert named(whole.behind) == ["key_sort", "embedding_update"]
+    assert [(task.name, task.times) for task in whole.traffic] == [("all_reduce", 1.0)]
+    assert whole.traffic[0].shape[0] == run.model.dense_parameters * run.gradient_bytes
+
+
+def test_gradients_of_several_nodes_are_summed_in_steps() -> None:
+    run = replace(loaded(dlrm(), gpus=4).run, gpus_per_node=2)
+    block, _ = block_of(run)
+    (whole,) = [overlap for overlap in block.backward.overlaps if overlap.traffic[0].part is Part.DATA_PARALLEL]
+    assert named(whole.traffic) == ["reduce_scatter", "all_reduce", "all_gather"]
+    assert [task.shape[1:] for task in whole.traffic] == [(1, 2), (run.num_gpus // 2, 1), (1, 2)]
+
+
+def test_partial_sums_of_a_node_are_added_before_they_cross_the_network() -> None:
+    run = replace(loaded(dlrm(), gpus=4).run, gpus_per_node=2)
+    nodes = run.num_gpus // 2
+    tables = tuple(
+        replace(entry, sharding=Sharding.TABLE_ROW_WISE, ranks=(number % nodes * 2, number % nodes * 2 + 1))
+        for number, entry in enumerate(run.plan.tables)
+    )
+    plan = replace(run.plan, tables=tables)
+    plan.check()
+    run = replace(run, plan=plan)
+    tasks = pooled_exchange(run, exchange(run, all_traffic(run)), backward=False)
+    on_one = tuple(replace(entry, sharding=Sharding.TABLE_WISE, ranks=entry.ranks[:1]) for entry in tables)
+    whole = replace(run, plan=replace(plan, tables=on_one))
+    apart = pooled_exchange(whole, exchange(whole, all_traffic(whole)), backward=False)
+    assert named(tasks) == ["all_to_all", "reduce_scatter"]
+    assert tasks[0].shape == (apart[0].shape[0] // 2, nodes, 1)
+    assert tasks[1].shape[1:] == (1, 2)
 
 
 def test_graphs_are_one_launch_per_pass() -> None:
@@ -216,3 +257,10 @@ def test_torch_takes_slices_as_views_and_pads_their_gradients() -> None:
     assert named(forward)[1] != "tensor_copy"
     padded = [task for task in backward if task.shape == (3 * SAMPLES * width,)]  # two of zeros, two copied slices
     assert named(padded) == ["tensor_copy"]
+
+
+def test_hugectr_sums_all_gradients_at_once() -> None:
+    block, _ = block_of(loaded(dlrm()).run)
+    (reduction,) = [overlap for overlap in block.backward.overlaps if overlap.traffic[0].part is Part.DATA_PARALLEL]
+    assert [(task.name, task.times) for task in reduction.traffic] == [("all_reduce", 1)]
+    assert named(reduction.behind) == ["embedding_update"]

@@ -12,9 +12,9 @@ from predictor.configuration.hugectr.plan_file import parse_plan, read_plan
 from predictor.configuration.hugectr.reading import HugeCtrConfig
 from predictor.configuration.loading import find_folder, open_measured, published
 from predictor.costs.fp32 import Fp32System
-from predictor.costs.published import PublishedSystem, measured_precisions
+from predictor.costs.published import PublishedSystem, in_graphs, measured_precisions
 from predictor.costs.work import STEP_PRECISIONS
-from predictor.workloads.recommender.caching import hit_rate
+from predictor.workloads.recommender.cache_tasks import hit_rate
 from predictor.workloads.recommender.keys import KeyDistribution
 from predictor.workloads.recommender.plan import ShardingPlan, default_plan
 from predictor.workloads.recommender.run import Engine, RecommenderRun
@@ -82,6 +82,11 @@ def open_for(folder: Path, precision: str, tf32: bool) -> PublishedSystem:
             if known in measured:
                 return _open_fp32(folder, known, tf32)
     return open_measured(folder, precision)
+
+
+@lru_cache(maxsize=32)
+def _graphs(system: PublishedSystem) -> PublishedSystem:
+    return in_graphs(system)
 
 
 def _positive(name: str, value: int) -> int:
@@ -215,6 +220,7 @@ def to_run(config: HugeCtrConfig, options: Options = NO_OPTIONS, base: Path | No
     name = options.plan if options.plan is not None else clause.plan
     plan = plan_of(config, name, num_gpus, Path() if options.plan is not None else base)
     engine, hides = _engine(config, system), system.hardware.links.engine != "processor"
+    graphs = engine is Engine.HUGECTR and clause.use_cuda_graph
     run = RecommenderRun(
         model=config.model,
         plan=plan,
@@ -230,8 +236,10 @@ def to_run(config: HugeCtrConfig, options: Options = NO_OPTIONS, base: Path | No
         overlap_embeddings=hides and clause.overlap_embeddings,
         overlap_gradients=hides and clause.overlap_gradients,
         engine=engine,
-        cuda_graphs=engine is Engine.HUGECTR and clause.use_cuda_graph,
+        cuda_graphs=graphs,
     )
+    if graphs:
+        system = _graphs(system)
     return LoadedRecommender(run, system, _assumptions(config, run, system, name), clause.price_per_gpu_hour)
 
 

@@ -131,4 +131,5 @@ def search_plans(
 
 def _beside_tables(winner: PlanWinner) -> float:
     """Return the bytes of a GPU that its tables do not take."""
-    return winner.memory_bytes - embedding_bytes(fullest(all_traffic(winner.prediction.run)))
+    run = winner.prediction.run
+    return winner.memory_bytes - embedding_bytes(run, fullest(run, all_traffic(run)))

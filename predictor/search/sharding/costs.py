@@ -15,16 +15,20 @@ from math import inf
 from predictor.costs.published import PublishedSystem
 from predictor.search.sharding.problem import Floor, Load, ShardingProblem, Way
 from predictor.step.stages import time_tasks
-from predictor.workloads.recommender.dense_tasks import network_tasks
 from predictor.workloads.recommender.embedding import Table
-from predictor.workloads.recommender.embedding_tasks import lookup_tasks, replica_steps, update_tasks
+from predictor.workloads.recommender.embedding_tasks import (
+    key_index_tasks,
+    lookup_tasks,
+    replica_steps,
+    update_tasks,
+)
 from predictor.workloads.recommender.memory import embedding_bytes
+from predictor.workloads.recommender.network import network_tasks
 from predictor.workloads.recommender.plan import ShardedTable, Sharding, ShardingPlan
 from predictor.workloads.recommender.run import RecommenderRun
 from predictor.workloads.recommender.traffic import RankTraffic, rank_traffic
 from predictor.workloads.tasks import Part, Task, collective_task
 
-FP32_BYTES = 4
 COLUMNS_MULTIPLE = 4  # as FBGEMM's kernels need
 SMALLEST_BYTES = 1024.0
 
@@ -99,8 +103,8 @@ class TableCosts:
         sent = 0.0 if is_replicated else sum(group.bags * group.width for group in traffic.groups)
         if sharded.sharding is Sharding.ROW_WISE:
             sent *= self._sums_over_exchange
-        load = Load(self._busy_us(run, traffic), sent * run.element_bytes, embedding_bytes(traffic))
-        reduced = FP32_BYTES * sharded.table.parameters if is_replicated else 0
+        load = Load(self._busy_us(run, traffic), sent * run.element_bytes, embedding_bytes(run, traffic))
+        reduced = run.gradient_bytes * sharded.table.parameters if is_replicated else 0
         return Way(sharded.sharding, len(sharded.ranks), load, float(reduced))
 
     def _asked(self, sharded: ShardedTable) -> Sequence[int]:
@@ -109,7 +113,8 @@ class TableCosts:
 
     def _busy_us(self, run: RecommenderRun, traffic: RankTraffic) -> float:
         """Return the time of a table's kernels beyond that of kernels with next to nothing to do."""
-        tasks = lookup_tasks(traffic) + update_tasks(run, traffic) + replica_steps(run, traffic)
+        tasks = key_index_tasks(run, traffic, backward=True) + lookup_tasks(traffic)
+        tasks += update_tasks(run, traffic) + replica_steps(run, traffic)
         return max(0.0, time_tasks(self.system, tasks).us - time_tasks(self.system, list(map(_least, tasks))).us)
 
     @property

@@ -8,6 +8,7 @@ of the exchange, as HugeCTR's and FBGEMM's kernels do.
 
 from __future__ import annotations
 
+from predictor.costs.operators.embedding_update import SORT_BYTES
 from predictor.costs.streams import ADAM_BYTES
 from predictor.workloads.recommender.dense_tasks import streamed_bytes
 from predictor.workloads.recommender.optimizer import Optimizer
@@ -17,6 +18,13 @@ from predictor.workloads.recommender.traffic import Exchange, Lookups, RankTraff
 from predictor.workloads.tasks import BACKWARD, FORWARD, Part, Task, collective_task, shaped_task
 
 FP32_BYTES, LENGTH_BYTES, SPLIT_BYTES = 4, 4, 8
+# HugeCTR's kernels of keys, each as long as a stream of so many bytes per key. Per step of DLRM-DCNv2 on eight B200, of
+# 1.48 million keys a GPU, label_and_count_keys and swizzle_keys take 0.13 and 0.04 ms, the radix sort 0.18 ms; a stream
+# moves 7.1 TB in a second. Source: github.com/chriscai-amd/training_results_v5.1, NVIDIA/benchmarks/dlrm_dcnv2,
+# README-b200-1x8.md, "Top kernels in the training window", trace with the plan "auto". What ``embedding_update`` counts
+# for sorting itself is taken off.
+OWNED_KEY_BYTES = 0.17e-3 * 7.1e12 / 1.48e6
+SORTED_KEY_BYTES = 0.18e-3 * 7.1e12 / 1.48e6 - SORT_BYTES
 
 
 def _whole(value: float) -> int:
@@ -35,6 +43,22 @@ def optimizer_task(run: RecommenderRun, optimizer: Optimizer, parameters: float,
         return streamed_bytes(name, moved * parameters, run, part)
     task = shaped_task("optimizer_step", (_whole(parameters), max(1, tensors)), FORWARD, moved / ADAM_BYTES)
     return task._replace(name="optimizer_step" if moved == ADAM_BYTES else name, part=part, launches=1)
+
+
+def key_index_tasks(run: RecommenderRun, traffic: RankTraffic, backward: bool) -> list[Task]:
+    """Return what HugeCTR does with keys alone: their owners, their order there, and before the update their sorting.
+
+    They are too irregular for the rate of a stream, so they are timed by what a trace of them says. TorchRec's keys are
+    permuted on their way (``key_tasks``).
+    """
+    if run.engine is not Engine.HUGECTR:
+        return []
+    if backward:
+        name, keys, size, part = "key_sort", traffic.lookups, SORTED_KEY_BYTES, Part.EMBEDDING_UPDATE
+    else:
+        name, size, part = "key_owners", OWNED_KEY_BYTES, Part.EMBEDDING_LOOKUP
+        keys = run.batch_per_gpu * sum(sum(layer.hotness) for layer in run.model.embeddings)
+    return [streamed_bytes(name, keys * size, run, part)] if keys else []
 
 
 def lookup_tasks(traffic: RankTraffic) -> list[Task]:

@@ -10,10 +10,11 @@ from math import ceil
 from typing import NamedTuple
 
 from predictor.workloads.frameworks import PYTORCH_DDP
-from predictor.workloads.recommender.caching import transfer_tasks
+from predictor.workloads.recommender.cache_tasks import transfer_tasks
 from predictor.workloads.recommender.dense_tasks import streamed_bytes
 from predictor.workloads.recommender.embedding_tasks import (
     copy_tasks,
+    key_index_tasks,
     key_tasks,
     lookup_tasks,
     optimizer_task,
@@ -24,7 +25,7 @@ from predictor.workloads.recommender.embedding_tasks import (
 )
 from predictor.workloads.recommender.memory import activations, fullest, states_of
 from predictor.workloads.recommender.network import Network, network_tasks
-from predictor.workloads.recommender.run import RecommenderRun
+from predictor.workloads.recommender.run import Engine, RecommenderRun
 from predictor.workloads.recommender.traffic import Exchange, RankTraffic, all_traffic, exchange
 from predictor.workloads.step_tasks import BlockTasks, ChunkTasks, EndTasks, HostWork, StageTasks, StepTasks
 from predictor.workloads.tasks import NO_TASKS, Overlap, Part, PassTasks, Task, collective_task, share_of
@@ -83,13 +84,27 @@ class Reduction(NamedTuple):
     buckets: int
 
 
-def _reduction(run: RecommenderRun, sent: Exchange) -> Reduction:
-    def summed(size_bytes: float, count: int) -> list[Task]:
-        return collective_task("all_reduce", size_bytes / count, run.group(), Part.DATA_PARALLEL, count)
+def _summed(run: RecommenderRun, size_bytes: float, times: int) -> list[Task]:
+    """Return the sum of so many bytes over all ranks, ``times`` times.
 
-    sizes = run.model.dense_parameters * run.gradient_bytes, FP32_BYTES * sent.replicated
-    dense, tables = (max(1, ceil(size_bytes / BUCKET_BYTES)) for size_bytes in sizes)
-    return Reduction(summed(sizes[0], dense), summed(sizes[1], tables), dense)
+    On several nodes a graph's is summed within nodes, along rails and within nodes again, as NCCL's NVLSTree does where
+    a switch joins a node's GPUs; a ring through all ranks would wait for as many latencies as there are ranks.
+    """
+    if run.num_nodes == 1 or not run.cuda_graphs:
+        return collective_task("all_reduce", size_bytes, run.group(), Part.DATA_PARALLEL, times)
+    share = size_bytes / run.node().ranks
+    tasks = collective_task("reduce_scatter", share, run.node(), Part.DATA_PARALLEL, times)
+    tasks += collective_task("all_reduce", share, run.rail(), Part.DATA_PARALLEL, times)
+    return tasks + collective_task("all_gather", share, run.node(), Part.DATA_PARALLEL, times)
+
+
+def _reduction(run: RecommenderRun, sent: Exchange) -> Reduction:
+    """Return buckets as PyTorch's DDP makes them, or HugeCTR's single one with all gradients (grouped_all_reduce)."""
+    dense, tables = run.model.dense_parameters * run.gradient_bytes, run.gradient_bytes * sent.replicated
+    if run.engine is Engine.HUGECTR:
+        return Reduction(_summed(run, dense + tables, 1), [], 1)
+    counts = [max(1, ceil(size_bytes / BUCKET_BYTES)) for size_bytes in (dense, tables)]
+    return Reduction(_summed(run, dense / counts[0], counts[0]), _summed(run, tables / counts[1], counts[1]), counts[0])
 
 
 def _backward(
@@ -149,8 +164,10 @@ def recommender_step(run: RecommenderRun) -> StepTasks:
     network = network_tasks(run)
     reduction, read = _reduction(run, sent), _input(run, sent, busiest)
     missing = transfer_tasks(run, busiest)
-    forward = _forward(run, network, missing + lookup_tasks(busiest), sent, read)
-    backward = _backward(run, network, update_tasks(run, busiest), sent, reduction, read.then)
+    lookups = key_index_tasks(run, busiest, backward=False) + missing + lookup_tasks(busiest)
+    updates = key_index_tasks(run, busiest, backward=True) + update_tasks(run, busiest)
+    forward = _forward(run, network, lookups, sent, read)
+    backward = _backward(run, network, updates, sent, reduction, read.then)
     backward = PassTasks(backward.tasks + missing, backward.overlaps)
     host = HostWork(
         _launches(run, forward),
@@ -161,7 +178,7 @@ def recommender_step(run: RecommenderRun) -> StepTasks:
     block = BlockTasks(forward, NO_TASKS, backward, [], host, activations(run))
     late = [] if run.overlap_gradients else reduction.dense + reduction.tables
     end = EndTasks(late, [], _optimizer(run, busiest), [], reduction.buckets)
-    most = fullest(run, ranks)
+    most = fullest(ranks, run.cached_share)
     stage = StageTasks(
         num_layers=len(run.model.layers),
         parameters=round(most.parameters) + run.model.dense_parameters,

@@ -1,15 +1,16 @@
-"""Tables larger than the memory of the GPUs: the most frequent rows lie in device memory, all others on the host.
+"""Tables larger than the memory of the GPUs: tasks of a step whose most frequent rows alone lie in device memory.
 
 Rows that a batch looks up and that are not there come over the host's link before the lookup, with their optimizer's
-states, and go back after the update. A cache that keeps the most frequent rows is the best that any replacement policy
-reaches for independent draws (Aho, Denning and Ullman 1971, doi:10.1145/321623.321632, A0), so that LRU and LFU miss
-more.
+states, and go back after the update. ``cache`` prices the same for one rank without a step around it, and for requests.
+A cache that keeps the most frequent rows is the best that any replacement policy reaches for independent draws (Aho,
+Denning and Ullman 1971, doi:10.1145/321623.321632, A0), so that LRU and LFU miss more.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from predictor.workloads.recommender.cache import missed_rows
 from predictor.workloads.recommender.plan import ShardedTable, Sharding, ShardingPlan
 from predictor.workloads.recommender.run import RecommenderRun
 from predictor.workloads.recommender.traffic import Lookups, RankTraffic, rank_traffic, slot_keys
@@ -31,12 +32,12 @@ def hit_rate(run: RecommenderRun) -> float:
 
 def _missed_share(run: RecommenderRun, sharded: ShardedTable) -> float:
     """Return the share of the different rows that a batch looks up in a table that is on the host."""
-    touched = cached = 0.0
+    touched = missed = 0.0
     for keys in slot_keys(run, sharded.table):
-        drawn, kept = run.batch_size * keys.hotness, run.cached_share * keys.rows
+        drawn = run.batch_size * keys.hotness
         touched += run.keys.distinct(drawn, keys.rows)
-        cached += run.keys.distinct(drawn * run.keys.hit_share(kept, keys.rows), kept)
-    return max(0.0, 1.0 - cached / touched) if touched else 0.0
+        missed += missed_rows(run.keys, drawn, run.cached_share * keys.rows, keys.rows)
+    return missed / touched if touched else 0.0
 
 
 def _of_table(run: RecommenderRun, sharded: ShardedTable, rank: int) -> Lookups:

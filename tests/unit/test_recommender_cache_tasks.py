@@ -8,7 +8,7 @@ import pytest
 
 from predictor.base.errors import ConfigError
 from predictor.interface.recommender import predict_recommender
-from predictor.workloads.recommender.caching import hit_rate, missed_bytes
+from predictor.workloads.recommender.cache_tasks import hit_rate, missed_bytes
 from predictor.workloads.recommender.keys import KeyDistribution
 from predictor.workloads.recommender.memory import embedding_bytes
 from predictor.workloads.recommender.run import RecommenderRun
@@ -55,14 +55,14 @@ def test_update_of_all_rows_fetches_all_that_are_missing() -> None:
 def test_missing_rows_come_before_the_lookup_and_leave_after_the_update() -> None:
     (stage,) = recommender_step(cached(loaded(dlrm()).run, 0.1)).stages
     ((block, _),) = stage.chunks[0].blocks
-    assert [task.name for task in block.forward.tasks[:2]] == ["host_to_device", "embedding_bag"]
+    assert [task.name for task in block.forward.tasks[:3]] == ["key_owners", "host_to_device", "embedding_bag"]
     assert [task.name for task in block.backward.tasks[-2:]] == ["embedding_update", "host_to_device"]
-    assert block.forward.tasks[0].shape == block.backward.tasks[-1].shape
+    assert block.forward.tasks[1].shape == block.backward.tasks[-1].shape
 
 
 def test_cache_takes_its_share_of_memory() -> None:
     run = loaded(dlrm(), precision="fp32").run
-    full, half = (embedding_bytes(cached(run, share), all_traffic(run)[0]) for share in (1.0, 0.5))
+    full, half = (embedding_bytes(all_traffic(run)[0], share) for share in (1.0, 0.5))
     assert full - half == pytest.approx(0.5 * 32 * (SLOTS[0] + SLOTS[2]) * 4)
 
 
