@@ -13,10 +13,11 @@ from torch import distributed
 
 from hugectr.data.batch import Batch
 from hugectr.exceptions import HugeCtrError
+from hugectr.launchers import launched
 from hugectr.measure.batches import make_batches
 from hugectr.measure.configuration import MeasuredConfig, read_measured_config
 from hugectr.measure.memory_reader import MemoryReader
-from hugectr.process_group import join_alone, join_launched, launched
+from hugectr.process_group import join_alone, join_launched
 from hugectr.rank_engine import Rank, RankEngine
 from hugectr.solver import SolverParser, solver_parser_helper
 from model_training_framework.trainer import TrainerError
