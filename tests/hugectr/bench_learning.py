@@ -70,7 +70,7 @@ def hugectr_auc(seed: int, epochs: int) -> float:
         for _ in range(epochs * FILES * SAMPLES // BATCH):
             session.train()
         session.copy_weights_for_evaluation()
-        return dict(session.evaluation())["AUC"]
+        return float(dict(session.evaluation())["AUC"])
 
 
 class Plain(nn.Module):

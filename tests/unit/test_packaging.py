@@ -10,7 +10,9 @@ from zipfile import ZipFile
 
 import pytest
 
-INSTALLED = {"predictor", "estimate_train_time", "fitting", "microbench", "llm_trainer", "model_training_framework"}
+INSTALLED = {
+    "predictor", "estimate_train_time", "fitting", "microbench", "hugectr", "llm_trainer", "model_training_framework",
+}  # fmt: skip
 DATA = "estimate_train_time/data"
 
 
