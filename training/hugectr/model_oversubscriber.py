@@ -75,7 +75,7 @@ class ModelOversubscriber:
             keys = keysets[file_of[rows.shard.layer]]
             known = keys[stored.holds(keys)]
             excess = torch.maximum(excess, torch.tensor([len(known) - rows.shard.capacity]))
-            rows.insert(known[: rows.shard.capacity].to(rows.table.weights.device))
+            rows.load(known.to(rows.table.weights.device))
         dist.all_reduce(excess, dist.ReduceOp.MAX, group=self._embeddings.group)
         if int(excess) > 0:
             raise EmbeddingOverflowError(

@@ -205,7 +205,7 @@ class EmbeddingFiles:
             values = records[name][numbers]
             chosen[name] = values if values.ndim == 1 else values[:, rows.shard.columns.start : rows.shard.columns.stop]
         device = rows.table.weights.device
-        rows.restore(keys[own].to(device), slots[own], chosen)
+        rows.restore(keys[own].to(device), slots[own].to(device), chosen)
 
 
 def _part(field: np.dtype[Any], rows: TableRows) -> tuple[Any, ...]:

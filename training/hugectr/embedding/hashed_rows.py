@@ -53,7 +53,7 @@ class HashedRows:
         self._seed = seed
         self._index = KeyIndex(shard.capacity, table.weights.device)
         # Which slot brought a key; files of localized layers name it.
-        self._slots = torch.zeros(shard.capacity, dtype=torch.int16) if len(shard.slots) > 1 else None
+        self._slots = torch.zeros(shard.capacity, dtype=torch.int16, device=table.weights.device)
         self._are_rows_fresh = True
 
     @property
@@ -65,12 +65,23 @@ class HashedRows:
         """Return the keys, by row."""
         return self._index.keys
 
-    def new_keys(self, keys: torch.Tensor) -> torch.Tensor:
-        """Return the keys that have no row, sorted, each once."""
-        absent = keys[self._index.find(keys) < 0]
-        return torch.unique(absent) if len(absent) else absent
+    def new_keys(self, keys: torch.Tensor, slots: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the keys that have no row, sorted, each once, and the slot of each."""
+        absent = self._index.find(keys) < 0
+        if not bool(absent.any()):
+            return keys[:0], slots[:0]
+        new, numbers = torch.unique(keys[absent], return_inverse=True)
+        slots_of_new = torch.empty_like(new)
+        slots_of_new[numbers] = slots[absent]
+        return new, slots_of_new
 
-    def insert(self, keys: torch.Tensor) -> None:
+    def slots_of(self, slot_lengths: Sequence[int]) -> torch.Tensor:
+        """Return the slot of each key, where so many come from each slot."""
+        device = self.table.weights.device
+        slots, lengths = (torch.tensor(values, device=device) for values in (self.shard.slots, slot_lengths))
+        return torch.repeat_interleave(slots, lengths)
+
+    def insert(self, keys: torch.Tensor, slots: torch.Tensor) -> None:
         """Give rows to keys that have none, each once: as they were stored, or with initial values."""
         first = self._index.size
         self.missing = max(self.missing, self._index.insert(keys))
@@ -80,47 +91,52 @@ class HashedRows:
         rows = slice(self._first + first, self._first + self._index.size)
         initial = initial_rows(self._seed, self.shard.layer, new, self.shard.columns, self.shard.bound)
         self.table.weights[rows] = initial
+        self._slots[first : self._index.size] = slots[: len(new)]
         if not self._are_rows_fresh:
             reset(self.table, rows)
         if self.source is not None:
             is_stored, records = self.source.fetch(new)
             numbers = is_stored.nonzero().squeeze(1)
             put(self.table, numbers + rows.start, records)
-            self._note_slots(numbers + first, torch.from_numpy(records["slot"].astype("i8")))
+            self._slots[numbers + first] = torch.from_numpy(records["slot"].astype("i2")).to(self._slots.device)
 
     def rows_of(self, keys: torch.Tensor, slot_lengths: Sequence[int], *, insert: bool) -> torch.Tensor:
         """Return the int32 row of every key; the store's zero row where a key has none."""
         rows = self._index.find(keys)
-        absent = rows < 0
-        if not bool(absent.any()):
+        if not bool((rows < 0).any()):
             return rows + self._first
-        if self.source is not None and not insert:
-            self._load_stored(self.source, keys)
-            rows = self._index.find(keys)
-            absent = rows < 0
         if insert:
-            self.insert(torch.unique(keys[absent]))
-            rows, before = self._index.find(keys), absent
-            absent = rows < 0
-            if self._slots is not None:
-                slots = torch.repeat_interleave(torch.tensor(self.shard.slots), torch.tensor(slot_lengths))
-                is_new = before & ~absent
-                self._note_slots(rows[is_new], slots[is_new.cpu()])
-        return torch.where(absent, self._zero_row, rows + self._first)
+            slots = self.slots_of(slot_lengths)
+            new, slots_of_new = self.new_keys(keys, slots)
+            if self.is_too_full_for(len(new)):
+                self.unload()
+                new, slots_of_new = self.new_keys(keys, slots)
+            self.insert(new, slots_of_new)
+            rows = self._index.find(keys)
+        elif self.source is not None:
+            self.load(torch.unique(keys))
+            rows = self._index.find(keys)
+        return torch.where(rows < 0, self._zero_row, rows + self._first)
 
-    def _load_stored(self, source: RowSource, keys: torch.Tensor) -> None:
-        """Load what is stored of a batch's keys, in place of all that is loaded where there is no room besides."""
-        wanted = self.new_keys(keys)
-        wanted = wanted[source.holds(wanted)]
-        if self._index.size + len(wanted) > self.shard.capacity:
+    def is_too_full_for(self, count: int) -> bool:
+        """Return whether rows must be left to the source before so many keys get theirs."""
+        return self.source is not None and self._index.size + count > self.shard.capacity
+
+    def stored(self, keys: torch.Tensor) -> torch.Tensor:
+        """Return those of the keys that the source has."""
+        return keys[:0] if self.source is None else keys[self.source.holds(keys)]
+
+    def load(self, keys: torch.Tensor) -> None:
+        """Load what is stored of keys, each given once, in place of all that is loaded where there is no room besides.
+
+        Keys for which there is no room at all stay where they are.
+        """
+        wanted = self.stored(keys)
+        new = wanted[self._index.find(wanted) < 0]
+        if self.is_too_full_for(len(new)):
             self.unload()
-            wanted = torch.unique(keys)
-            wanted = wanted[source.holds(wanted)]
-        self.insert(wanted)
-
-    def _note_slots(self, rows: torch.Tensor, slots: torch.Tensor) -> None:
-        if self._slots is not None:
-            self._slots[rows.cpu().long()] = slots.to(torch.int16)
+            new = wanted[: self.shard.capacity]
+        self.insert(new, torch.zeros_like(new))  # the records know their slots
 
     def clear(self) -> None:
         """Forget all keys and rows."""
@@ -142,9 +158,7 @@ class HashedRows:
         return self.source.everything()
 
     def _loaded(self) -> Records:
-        count = self._index.size
-        slots = torch.full((count,), self.shard.slots[0]) if self._slots is None else self._slots[:count]
-        return take(self.table, self.used, self.keys(), slots)
+        return take(self.table, self.used, self.keys(), self._slots[: self._index.size])
 
     def restore(self, keys: torch.Tensor, slots: torch.Tensor, records: Records) -> None:
         """Set the rows of keys to records; keys without a row get one.
@@ -152,7 +166,7 @@ class HashedRows:
         Raises:
             DataError: there is no room.
         """
-        self.insert(self.new_keys(keys))
+        self.insert(*self.new_keys(keys, slots))
         rows = self._index.find(keys)
         if bool((rows < 0).any()):
             raise DataError(
@@ -160,4 +174,3 @@ class HashedRows:
                 "rows; raise max_vocabulary_size_per_gpu"
             )
         put(self.table, rows.long() + self._first, records)
-        self._note_slots(rows, slots)

@@ -217,7 +217,8 @@ class ShardedEmbeddings(nn.Module):
         missing = torch.zeros(len(tables), dtype=torch.int64, device=self.device)
         for store in self.stores:
             for rows in store.tables:
-                if isinstance(rows, HashedRows):
+                is_counted_elsewhere = rows.shard.columns.start > 0 or (rows.shard.is_copied and self.rank > 0)
+                if isinstance(rows, HashedRows) and not is_counted_elsewhere:
                     missing[tables[rows.shard.name]] += rows.missing
         dist.all_reduce(missing, group=self.group)
         for name, count in zip(tables, missing.tolist(), strict=True):
