@@ -80,19 +80,33 @@ def target(layer: EmbeddingLayer, step: int) -> torch.Tensor:
     return torch.randn(SAMPLES, layer.num_slots, layer.width, generator=random)
 
 
-def train_step(
-    embeddings: ShardedEmbeddings, step: int, rank: int = 0, ranks: int = 1, number: int | None = None
-) -> float:
-    """Train on the batch of a step, the ``number``-th one trained on, and return the loss of the whole batch."""
+def _loss(embeddings: ShardedEmbeddings, step: int, rank: int, ranks: int) -> torch.Tensor:
     first, last = rank * SAMPLES // ranks, (rank + 1) * SAMPLES // ranks
     layers = embeddings.model.embeddings
     pooled = embeddings({layer.input: batch(layer, step, rank, ranks) for layer in layers}).wait()
     loss = torch.zeros(())
     for layer in layers:
         loss = loss + (pooled[layer.output].float() - target(layer, step)[first:last]).square().mean() * 10
+    return loss
+
+
+def train_step(
+    embeddings: ShardedEmbeddings, step: int, rank: int = 0, ranks: int = 1, number: int | None = None
+) -> float:
+    """Train on the batch of a step, the ``number``-th one trained on, and return the loss of the whole batch."""
+    loss = _loss(embeddings, step, rank, ranks)
     (loss * 4).backward()
     embeddings.update(0.1, 4.0, number or step)
     return mean_over_ranks(float(loss.detach()))
+
+
+def evaluate(embeddings: ShardedEmbeddings, step: int, rank: int = 0, ranks: int = 1) -> float:
+    """Return the loss of the batch of a step."""
+    embeddings.eval()
+    with torch.no_grad():
+        loss = _loss(embeddings, step, rank, ranks)
+    embeddings.train()
+    return mean_over_ranks(float(loss))
 
 
 def mean_over_ranks(value: float) -> float:

@@ -119,6 +119,16 @@ def test_a_localized_layer_names_the_slot_of_each_key(tmp_path: Path) -> None:
     assert (content["key"] % 3 == content["slot"]).all()  # so the batches draw them
 
 
+@pytest.mark.parametrize("sharding", list(Sharding))
+def test_every_plan_names_the_slots(sharding: Sharding, on_two: Path) -> None:
+    content = np.fromfile(
+        on_two / f"{sharding}-localized" / "0_sparse.model", [("key", "<u8"), ("slot", "<u8"), ("vector", "<f4", (8,))]
+    )
+    small = content[content["key"] < 1000]  # of the first steps; larger ones wrap around 64 bits
+    assert len(small) > 50
+    assert (small["key"] % 3 == small["slot"]).all()
+
+
 def test_sgd_leaves_an_empty_file_of_states(on_two: Path) -> None:
     assert (on_two / "row_wise-sgd" / "0_opt_sparse.model").stat().st_size == 0
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hugectr.embedding import key_index
 from hugectr.embedding.initial_values import initial_rows
 from hugectr.embedding.key_index import KeyIndex
-from hugectr.embedding.table_rows import Shard
+from hugectr.embedding.shard import Shard
 
 CPU = torch.device("cpu")
 KEYS = st.one_of(st.integers(0, 3000), st.integers(-(2**63), 2**63 - 1))

@@ -11,7 +11,7 @@ import torch
 from hugectr.data.batch import SparseInput
 from hugectr.embedding.sharded_embeddings import ShardedEmbeddings
 from hugectr.exceptions import DataError, EmbeddingOverflowError
-from predictor.workloads.recommender.embedding import Combiner
+from predictor.workloads.recommender.embedding import Combiner, EmbeddingLayer
 from predictor.workloads.recommender.optimizer import OptimizerKind, UpdateType
 from predictor.workloads.recommender.plan import Sharding, default_plan
 from tests.hugectr.embedding_made import (
@@ -141,6 +141,36 @@ def test_keys_without_room_look_up_zeros_and_stay_untrained() -> None:
         train_step(embeddings, 1)
         assert not embeddings.stores[0].table.weights[-1].any()
         assert len(embeddings.stores[0].tables[0].keys()) == 10
+
+
+def _one_hot(layer: EmbeddingLayer, keys_per_slot: int = 1) -> SparseInput:
+    random = torch.Generator().manual_seed(1)
+    keys = [torch.randint(0, rows, (8 * keys_per_slot,), generator=random) for rows in layer.slot_rows]
+    return SparseInput(torch.cat(keys), torch.full((8 * layer.num_slots,), keys_per_slot, dtype=torch.int32))
+
+
+@pytest.mark.parametrize("keys_per_slot", [1, 3])
+def test_even_batches_are_pooled_as_uneven_ones(keys_per_slot: int) -> None:
+    layer = localized(SIZES)
+    with single_rank():
+        embeddings = Case(recommender(SGD, layer), None).embeddings(1)
+        given = _one_hot(layer, keys_per_slot)
+        pooled = embeddings({layer.input: given}).wait()[layer.output]
+        # One more sample without keys makes the batch uneven.
+        lengths = torch.nn.functional.pad(given.lengths.view(3, 8), (0, 1)).flatten()
+        uneven = embeddings({layer.input: SparseInput(given.keys, lengths)}).wait()[layer.output]
+        weights = embeddings.stores[0].table.weights
+    assert torch.equal(pooled, uneven[:8])
+    shifted = given.keys.view(3, 8, keys_per_slot) + torch.tensor([0, 40, 81])[:, None, None]
+    torch.testing.assert_close(pooled, weights[shifted].sum(2).transpose(0, 1))
+
+
+def test_a_key_outside_its_slot_is_named_in_even_batches_too() -> None:
+    layer = localized(SIZES)
+    given = _one_hot(layer)
+    given.keys[9] = 41
+    with single_rank(), pytest.raises(DataError, match="local, slot 1: key 41 is none of the 41"):
+        Case(recommender(SGD, layer), None).embeddings(1)({layer.input: given}).wait()
 
 
 def test_a_key_outside_its_slot_is_named() -> None:

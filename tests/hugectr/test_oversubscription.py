@@ -12,8 +12,8 @@ import torch.distributed as dist
 
 from hugectr.data.keyset import write_keyset
 from hugectr.embedding.files import EmbeddingFiles
+from hugectr.embedding.hashed_rows import HashedRows
 from hugectr.embedding.sharded_embeddings import ShardedEmbeddings
-from hugectr.embedding.table_rows import HashedRows
 from hugectr.exceptions import DataError, EmbeddingOverflowError, HugeCtrError
 from hugectr.model_oversubscriber import ModelOversubscriber
 from predictor.workloads.recommender.embedding import EmbeddingLayer
@@ -23,6 +23,7 @@ from tests.hugectr.embedding_made import (
     STEPS,
     Case,
     batch,
+    evaluate,
     hashed,
     localized,
     on_ranks,
@@ -54,7 +55,7 @@ def _write_keysets(layer: EmbeddingLayer, folder: Path) -> list[Path]:
 
 
 def _train(embeddings: ShardedEmbeddings, folder: Path | None, rank: int = 0, ranks: int = 1) -> list[float]:
-    """Train all parts, with keysets in ``folder`` or without."""
+    """Train all parts, with keysets in ``folder`` or without, and evaluate after each step on others."""
     oversubscriber, number, losses = None, 0, []
     if folder is not None:
         oversubscriber = ModelOversubscriber(embeddings, str(folder / "rows"), is_64_bit=True)
@@ -65,6 +66,7 @@ def _train(embeddings: ShardedEmbeddings, folder: Path | None, rank: int = 0, ra
         for step in steps:
             number += 1
             losses.append(train_step(embeddings, step, rank, ranks, number))
+            losses += [evaluate(embeddings, other, rank, ranks) for other in (2, 4)]
         embeddings.check_overflow()
     return losses
 

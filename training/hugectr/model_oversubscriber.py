@@ -13,10 +13,10 @@ import torch
 import torch.distributed as dist
 
 from hugectr.data.keyset import read_keyset
+from hugectr.embedding.hashed_rows import HashedRows
 from hugectr.embedding.records import record_type
 from hugectr.embedding.sharded_embeddings import ShardedEmbeddings
 from hugectr.embedding.stored_rows import StoredRows
-from hugectr.embedding.table_rows import HashedRows
 from hugectr.exceptions import EmbeddingOverflowError, HugeCtrError
 from predictor.workloads.recommender.model import Recommender
 from predictor.workloads.recommender.optimizer import OptimizerKind, UpdateType
@@ -75,7 +75,7 @@ class ModelOversubscriber:
             keys = keysets[file_of[rows.shard.layer]]
             known = keys[stored.holds(keys)]
             excess = torch.maximum(excess, torch.tensor([len(known) - rows.shard.capacity]))
-            rows.insert(known[: rows.shard.capacity].to(rows.table.weights.device))
+            rows.load(known.to(rows.table.weights.device))
         dist.all_reduce(excess, dist.ReduceOp.MAX, group=self._embeddings.group)
         if int(excess) > 0:
             raise EmbeddingOverflowError(

@@ -21,14 +21,14 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from hugectr.embedding.hashed_rows import HashedRows
 from hugectr.embedding.records import Records, record_type, reset
 from hugectr.embedding.sharded_embeddings import ShardedEmbeddings
-from hugectr.embedding.table_rows import DirectRows, HashedRows
+from hugectr.embedding.table_rows import TableRows
 from hugectr.exceptions import DataError
 from predictor.workloads.recommender.embedding import EmbeddingKind, EmbeddingLayer
 
 ROWS_AT_ONCE = 1 << 18
-TableRows = DirectRows | HashedRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +205,7 @@ class EmbeddingFiles:
             values = records[name][numbers]
             chosen[name] = values if values.ndim == 1 else values[:, rows.shard.columns.start : rows.shard.columns.stop]
         device = rows.table.weights.device
-        rows.restore(keys[own].to(device), slots[own], chosen)
+        rows.restore(keys[own].to(device), slots[own].to(device), chosen)
 
 
 def _part(field: np.dtype[Any], rows: TableRows) -> tuple[Any, ...]:

@@ -62,10 +62,6 @@ class KeyIndex:
                 self._insert_hashed(new, rows)
         return len(keys) - kept
 
-    def clear(self) -> None:
-        """Forget all keys."""
-        self.__init__(self.capacity, self.device)  # type: ignore[misc]
-
     def _no_rows(self, entries: int) -> torch.Tensor:
         return torch.full((entries,), NO_ROW, dtype=torch.int32, device=self.device)
 

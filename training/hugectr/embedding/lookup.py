@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from hugectr.embedding.row_store import RowStore
-from hugectr.embedding.table_rows import Shard
+from hugectr.embedding.shard import Shard
 from hugectr.operator_scopes import operator
 from predictor.workloads.recommender.optimizer import Optimizer
 

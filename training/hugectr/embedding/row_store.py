@@ -8,7 +8,9 @@ import torch
 import torch.distributed as dist
 from torch.nn import functional
 
-from hugectr.embedding.table_rows import HashedRows, Shard, direct_slots, make_rows
+from hugectr.embedding.hashed_rows import HashedRows
+from hugectr.embedding.shard import Shard
+from hugectr.embedding.table_rows import TableRows, direct_slots, make_rows
 from hugectr.embedding.update_rules import RowStates, update_rows
 from hugectr.operator_scopes import operator
 from predictor.workloads.recommender.optimizer import Optimizer
@@ -29,7 +31,7 @@ class RowStore:
         self.table = RowStates(optimizer, capacity + 1, self.width, device)
         self.table.weights[-1] = 0.0
         self.zero_row = capacity
-        self.tables = []
+        self.tables: list[TableRows] = []
         first = 0
         for shard in shards:
             self.tables.append(make_rows(shard, first, self.table, seed))
@@ -54,8 +56,8 @@ class RowStore:
             lengths.append(slot_lengths[first : first + len(table.shard.slots)])
             first += len(table.shard.slots)
         parts = keys.split([sum(own) for own in lengths])
-        if insert and self.replicas is not None:
-            self._insert_everywhere(parts)
+        if self.replicas is not None:
+            self._agree_on_rows(parts, lengths, insert=insert)
         rows_by_table = [
             table.rows_of(some, own, insert=insert)
             for table, some, own in zip(self.tables, parts, lengths, strict=True)
@@ -135,23 +137,36 @@ class RowStore:
         touched = every[:, self.width].nonzero().squeeze(1)
         return touched, every.index_select(0, touched)[:, : self.width] / dist.get_world_size(self.replicas)
 
-    def _insert_everywhere(self, keys: Sequence[torch.Tensor]) -> None:
-        """Insert the keys that are new on any rank, in one order on all of them."""
-        hashed = [
-            (rows, rows.new_keys(some))
-            for rows, some in zip(self.tables, keys, strict=True)
-            if isinstance(rows, HashedRows)
-        ]
-        if not hashed:
-            return
+    def _agree_on_rows(self, keys: Sequence[torch.Tensor], lengths: Sequence[Sequence[int]], *, insert: bool) -> None:
+        """Give keys that any rank looks up their rows, in one order on all ranks."""
+        for table, some, slot_lengths in zip(self.tables, keys, lengths, strict=True):
+            if not isinstance(table, HashedRows):
+                continue
+            if insert:
+                slots = table.slots_of(slot_lengths)
+                new, slots_of_new = self._of_all_replicas(*table.new_keys(some, slots))
+                if table.is_too_full_for(len(new)):
+                    table.unload()
+                    new, slots_of_new = self._of_all_replicas(*table.new_keys(some, slots))
+                table.insert(new, slots_of_new)
+            elif table.source is not None:
+                stored = table.stored(torch.unique(some))
+                table.load(self._of_all_replicas(stored, torch.zeros_like(stored))[0])
+
+    def _of_all_replicas(self, keys: torch.Tensor, slots: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the keys of all ranks, sorted, each once, with their slots."""
         ranks = dist.get_world_size(self.replicas)
-        for rows, new in hashed:
-            counts = torch.zeros(ranks, dtype=torch.int64, device=new.device)
-            counts[dist.get_rank(self.replicas)] = len(new)
-            dist.all_reduce(counts, group=self.replicas)
-            longest = int(counts.max())
-            if longest:
-                padded = functional.pad(new, (0, longest - len(new)))
-                gathered = [torch.empty_like(padded) for _ in range(ranks)]
-                dist.all_gather(gathered, padded, group=self.replicas)
-                rows.insert(torch.unique(torch.cat([part[: int(n)] for part, n in zip(gathered, counts, strict=True)])))
+        counts = torch.zeros(ranks, dtype=torch.int64, device=keys.device)
+        counts[dist.get_rank(self.replicas)] = len(keys)
+        dist.all_reduce(counts, group=self.replicas)
+        longest = int(counts.max())
+        if not longest:
+            return keys, slots
+        padded = functional.pad(torch.stack([keys, slots]), (0, longest - len(keys)))
+        gathered = [torch.empty_like(padded) for _ in range(ranks)]
+        dist.all_gather(gathered, padded, group=self.replicas)
+        pairs = torch.cat([part[:, : int(n)] for part, n in zip(gathered, counts, strict=True)], dim=1)
+        different, numbers = torch.unique(pairs[0], return_inverse=True)
+        slots = torch.empty_like(different)
+        slots[numbers] = pairs[1]
+        return different, slots

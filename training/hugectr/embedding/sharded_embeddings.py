@@ -10,11 +10,12 @@ from torch import nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from hugectr.data.batch import SparseInput
+from hugectr.embedding.hashed_rows import HashedRows
 from hugectr.embedding.initial_values import HASH_TABLE_BOUND, bound_of_slot
 from hugectr.embedding.lookup import PooledLookup
 from hugectr.embedding.row_store import RowStore
+from hugectr.embedding.shard import Shard, SlotKeys
 from hugectr.embedding.sharding import shard_tables
-from hugectr.embedding.table_rows import HashedRows, Shard, SlotKeys
 from hugectr.exceptions import EmbeddingOverflowError
 from predictor.workloads.recommender.embedding import Combiner, EmbeddingLayer
 from predictor.workloads.recommender.model import Recommender
@@ -216,7 +217,8 @@ class ShardedEmbeddings(nn.Module):
         missing = torch.zeros(len(tables), dtype=torch.int64, device=self.device)
         for store in self.stores:
             for rows in store.tables:
-                if isinstance(rows, HashedRows):
+                is_counted_elsewhere = rows.shard.columns.start > 0 or (rows.shard.is_copied and self.rank > 0)
+                if isinstance(rows, HashedRows) and not is_counted_elsewhere:
                     missing[tables[rows.shard.name]] += rows.missing
         dist.all_reduce(missing, group=self.group)
         for name, count in zip(tables, missing.tolist(), strict=True):
