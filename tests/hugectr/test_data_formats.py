@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from hugectr.data.file_list import write_file_list
 from hugectr.data.keyset import keys_of, read_keyset, write_keyset, write_keysets
@@ -179,6 +183,21 @@ def test_torn_parquet_file_is_named(tmp_path: Path, kept: int) -> None:
     path.write_bytes(path.read_bytes()[:kept])
     with pytest.raises(DataError, match=r"0.parquet is no Parquet file, or torn"):
         all_samples(data)
+
+
+@settings(max_examples=40)
+@given(place=st.integers(0), change=st.integers(1, 255))
+def test_changed_byte_of_a_page_is_found_or_without_effect(place: int, change: int) -> None:
+    with TemporaryDirectory() as folder:
+        data, parts = parquet(Path(folder), [4])
+        path = Path(folder, "0.parquet")
+        content = bytearray(path.read_bytes())
+        footer_bytes = int.from_bytes(content[-8:-4], "little")
+        place %= len(content) - 8 - footer_bytes
+        content[place] = (content[place] + change) % 256
+        path.write_bytes(content)
+        with suppress(DataError):
+            assert same(all_samples(data), parts[0])
 
 
 def test_damaged_page_of_parquet_is_named(tmp_path: Path) -> None:

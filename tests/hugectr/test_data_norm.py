@@ -130,7 +130,7 @@ def test_wrong_check_sum_names_its_sample(tmp_path: Path) -> None:
         (0, 2, "error_check is 2; expected 0 or 1"),
         (1, -1, "number_of_records of the header is -1"),
         (1, 19, "19 samples end at byte"),
-        (1, 21, "within sample 20 of 21"),
+        (1, 21, "sample 20 of the 21"),
         (2, 2, "label_dim of the header is 2; the configuration has 1"),
         (3, 0, "dense_dim of the header is 0; the configuration has 3"),
         (4, 6, "slot_num of the header is 6; the configuration has 5"),

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hugectr.data.batch import Batch
@@ -60,6 +60,7 @@ def rows(batch: Batch) -> list[tuple[Any, ...]]:
     ]
 
 
+@settings(max_examples=40)
 @given(
     files=st.lists(st.integers(0, 12), min_size=1, max_size=4).filter(any), batch=st.integers(1, 8),
     num_ranks=st.integers(1, 3),

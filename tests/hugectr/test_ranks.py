@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from hugectr import launchers
 from hugectr.exceptions import HugeCtrError
-from hugectr.launchers import Launched, check_ranks, launched
+from hugectr.launchers import Launched, check_engine, check_ranks, launched
 from hugectr.ranks import ChildRanks, RankError
 from hugectr.solver import solver_parser_helper
 
@@ -122,3 +123,10 @@ def test_other_numbers_of_processes_are_refused_with_the_command() -> None:
         check_ranks(two_nodes, Launched("torchrun", 0, 2))
     check_ranks(two_nodes, Launched("torchrun", 3, 4))
     check_ranks(solver_parser_helper(vvgpu=[[0, 1]]), None)
+
+
+def test_a_missing_engine_is_named_with_its_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_engine()
+    monkeypatch.setattr(launchers, "ENGINE", ("torch", "no_such_engine"))
+    with pytest.raises(HugeCtrError, match="no_such_engine is not installed; training needs pip install"):
+        check_engine()

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from hugectr import DataReader32, DataReader64, Session, solver_parser_helper
+from hugectr.__main__ import main as command
 from hugectr.exceptions import DataError, EmbeddingOverflowError, HugeCtrError
 from hugectr.train import train
 from predictor.configuration.hugectr.plan_file import write_plan
@@ -263,3 +264,12 @@ def test_train_in_epochs_stops_at_a_threshold(tmp_path: Path) -> None:
         train(str(make(tmp_path, solver=SOLVER).config), lambda _: None)
     with pytest.raises(HugeCtrError, match="has no solver clause"):
         train(str(make(tmp_path).config), lambda _: None)
+
+
+def test_train_is_a_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = make(tmp_path, solver={**SOLVER, "max_iter": 10})
+    assert command(["train", str(made.config), "--seed", "3"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0] for line in lines] == ["iteration 5", "iteration 10", "iteration 10", "10 iterations"]
+    assert command(["train", str(tmp_path / "none.json")]) == 2
+    assert capsys.readouterr().err == f"hugectr: {tmp_path}/none.json does not exist\n"

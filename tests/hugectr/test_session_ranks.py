@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +16,7 @@ from hugectr import Session, solver_parser_helper
 from hugectr.exceptions import DataError, EmbeddingOverflowError
 from hugectr.ranks import ChildRanks
 from tests.hugectr.model_made import ADAM, DISTRIBUTED, LOCALIZED, SGD, Made, dcn_layers, dlrm_layers, make
+from tests.ranks import free_port
 
 BATCH, STEPS = 16, 12
 MOMENTUM = {"type": "MomentumSGD", "momentum_sgd_hparam": {"learning_rate": 0.05, "momentum_factor": 0.9}}
@@ -115,6 +119,39 @@ def test_errors_of_ranks_have_their_classes_and_leave_the_session_open(pair: Chi
     with pytest.raises(EmbeddingOverflowError, match="embedding1"):
         pair.call("check_overflow")
     assert pair.call("train")
+
+
+LAUNCHED = """
+import sys
+from hugectr import Session, solver_parser_helper
+
+session = Session(solver_parser_helper(batchsize=16, batchsize_eval=16, vvgpu=[[0, 1]]), sys.argv[1])
+session.start_data_reading()
+for _ in range(3):
+    session.train()
+print(session.get_current_loss())
+"""
+
+
+def test_processes_of_a_launcher_are_the_ranks(tmp_path: Path) -> None:
+    made = make(tmp_path)
+    paths = os.pathsep.join(path for path in sys.path if path)
+    common = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths, "WORLD_SIZE": "2", "GLOO_SOCKET_IFNAME": "lo"}
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    programs = [
+        subprocess.Popen(
+            [sys.executable, "-c", LAUNCHED, str(made.config)],
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**common, **meeting, "RANK": str(rank)},
+        )
+        for rank in range(2)
+    ]
+    losses = [float(program.communicate(timeout=200)[0]) for program in programs]
+    with Session(settings(made, 1), str(made.config)) as session:
+        expected = trained(session._ranks.call, 3)[-1]
+    assert losses == pytest.approx([expected] * 2, rel=1e-5)
+    assert [program.returncode for program in programs] == [0, 0]
 
 
 def test_a_session_starts_and_ends_its_ranks(tmp_path: Path) -> None:

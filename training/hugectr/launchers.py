@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from importlib.util import find_spec
 from typing import NamedTuple
 
 from hugectr.exceptions import HugeCtrError
 from hugectr.solver import SolverParser
 
+ENGINE = ("torch", "fbgemm_gpu", "torchrec")
 # Variables of a launcher: rank and number of ranks.
 LAUNCHERS = {
     "torchrun": ("RANK", "WORLD_SIZE"),
@@ -23,6 +25,20 @@ class Launched(NamedTuple):
     launcher: str
     number: int
     size: int
+
+
+def check_engine() -> None:
+    """Check that what trains is installed.
+
+    Raises:
+        HugeCtrError: a package is missing; the message has the commands that install it.
+    """
+    missing = [name for name in ENGINE if find_spec(name) is None]
+    if missing:
+        raise HugeCtrError(
+            f"{missing[0]} is not installed; training needs pip install 'estimate-train-time[recommend]' and pip "
+            "install --no-deps -r training/hugectr/engine-cpu.txt"
+        )
 
 
 def launched(environment: Mapping[str, str]) -> Launched | None:

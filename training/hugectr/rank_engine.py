@@ -93,7 +93,7 @@ class RankEngine:
         self._reduction = GradientReduction(weights, group=rank.group, num_ranks=rank.size)
         self._optimizer = DenseOptimizer(model.optimizer, weights)
         self._regularizer = Regularizer(model.loss, solver.batchsize)
-        if solver.enable_tf32_compute:
+        if solver.enable_tf32_compute and rank.device.type == "cuda":
             torch.set_float32_matmul_precision("high")
         self._oversubscriber: ModelOversubscriber | None = None
         is_64_bit = solver.i64_input_key

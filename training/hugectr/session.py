@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from hugectr.exceptions import HugeCtrError
-from hugectr.launchers import check_ranks, launched
+from hugectr.launchers import check_engine, check_ranks, launched
 from hugectr.ranks import ChildRanks
 from hugectr.schedule import read_configuration
 from hugectr.solver import SolverParser
@@ -45,6 +45,7 @@ def _make_ranks(
     solver: SolverParser, config_file: str, use_model_oversubscriber: bool, temp_embedding_dir: str
 ) -> Ranks:
     """Make the ranks; what loads torch is imported here, so that a program of several ranks does not load it too."""
+    check_engine()
     place = launched(os.environ)
     check_ranks(solver, place)
     if place is None and solver.num_ranks > 1:

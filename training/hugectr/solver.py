@@ -121,7 +121,7 @@ def solver_parser_helper(
         enable_tf32_compute: float32 matrix products in TF32, on GPUs that have it.
         scaler: that the loss is multiplied by in mixed precision: 128, 256, 512 or 1024.
         i64_input_key: keys have 64 bits, otherwise 32.
-        use_algorithm_search: on a GPU, let cuBLAS and cuDNN choose by measurement; results are the same.
+        use_algorithm_search: accepted; PyTorch's libraries choose their algorithms themselves.
         use_cuda_graph: accepted; PyTorch launches kernels one by one, and results are the same.
         repeat_dataset: begin the data anew at its end, otherwise epochs end.
         sharding_plan: file of a sharding plan; '' is HugeCTR's placement. Not an argument of HugeCTR's.

@@ -18,7 +18,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hugectr.data.norm_records import Bytes, KeyType, RecordLayout, locate
+from hugectr.data.norm_ragged import RaggedRecords
+from hugectr.data.norm_records import Bytes, KeyType, RecordLayout
+from hugectr.data.norm_uniform import UniformRecords, first_pattern
 from hugectr.data.samples import Lengths, SampleLayout, Samples, local_keys
 from hugectr.exceptions import DataError
 from predictor.base.files import built_beside
@@ -90,13 +92,12 @@ class NormFile:
         header = read_header(path, content)
         self._check_header(header)
         self.num_samples = header.num_samples
-        self._float_bytes = 4 * (header.label_dim + header.dense_dim)
-        self._records = locate(
+        self._records = _located(
             RecordLayout(
                 path=path,
                 start=header.start,
                 num_samples=header.num_samples,
-                float_bytes=self._float_bytes,
+                float_bytes=4 * (header.label_dim + header.dense_dim),
                 num_slots=header.num_slots,
                 is_checked=header.is_checked,
                 key_type=key_type(is_64_bit),
@@ -126,11 +127,10 @@ class NormFile:
             wrong = self._records.wrong_sums(start, stop)
             if wrong.size:
                 raise DataError(f"{self._path}, sample {start + int(wrong[0])}: its check sum is wrong")
-        lengths, keys = self._records.slots(start, stop)
+        numbers, lengths, keys = self._records.decoded(start, stop)
         self._check_lengths(start, lengths)
         if self._layout.slot_sizes:
             keys = local_keys(self._path, start, self._layout, keys, lengths)
-        numbers = self._records.floats(start, stop, self._float_bytes)
         label, dense = np.split(numbers, [self._layout.label_dim], axis=1)
         return Samples(np.ascontiguousarray(label), np.ascontiguousarray(dense), keys, lengths)
 
@@ -150,6 +150,20 @@ class NormFile:
                     f"{self._path}, sample {start + sample}: slot {first + slot} has {own.max()} keys; "
                     f"max_nnz of {name} is {max_nnz}"
                 )
+
+
+def _located(layout: RecordLayout, content: Bytes) -> UniformRecords | RaggedRecords:
+    """Find the records of a file.
+
+    Raises:
+        DataError: the file is torn.
+    """
+    pattern = first_pattern(layout, content)
+    if pattern is not None:
+        uniform = UniformRecords(layout, content, pattern)
+        if uniform.fits():
+            return uniform
+    return RaggedRecords(layout, content)
 
 
 def _content(path: Path) -> Bytes:

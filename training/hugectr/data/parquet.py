@@ -102,15 +102,18 @@ class ParquetFile:
         """
         self._path, self._layout, self._columns = path, layout, metadata.columns()
         try:
-            self._file = pq.ParquetFile(path)
+            self._file = pq.ParquetFile(path, page_checksum_verification=True)
+            self._schema = self._file.schema_arrow
         except FileNotFoundError:
             raise DataError(f"{path} does not exist") from None
-        except (pa.ArrowInvalid, OSError) as error:
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise DataError(f"{path} is no Parquet file, or torn: {_one_line(error)}") from None
         self.num_samples = int(self._file.metadata.num_rows)
         self._check(metadata)
         groups = [self._file.metadata.row_group(group).num_rows for group in range(self._file.num_row_groups)]
         self._ends = np.cumsum(groups, dtype=np.int64)
+        if sum(groups) != self.num_samples:
+            raise DataError(f"{path}: its row groups have {sum(groups)} rows; the file says {self.num_samples}")
         self._kept: tuple[int, Samples] | None = None
 
     def _check(self, metadata: Metadata) -> None:
@@ -120,7 +123,7 @@ class ParquetFile:
             raise DataError(f"{self._path.parent / METADATA}: file_stats does not have {self._path.name}")
         if rows != self.num_samples:
             raise DataError(f"{self._path} has {self.num_samples} rows; {METADATA} says {rows}")
-        schema = self._file.schema_arrow
+        schema = self._schema
         labels, conts, cats = self._columns
         for names, is_allowed, expected in (
             (labels + conts, pa.types.is_floating, "float"),
@@ -157,8 +160,12 @@ class ParquetFile:
         labels, conts, cats = self._columns
         try:
             table = self._file.read_row_group(group, columns=[*labels, *conts, *cats], use_threads=False)
-        except (pa.ArrowInvalid, OSError) as error:
+        except (pa.ArrowException, OSError) as error:
             raise DataError(f"{self._path}, row group {group}: torn: {_one_line(error)}") from None
+        if table.num_rows != self._ends[group] - begin:
+            raise DataError(
+                f"{self._path}, row group {group}: {table.num_rows} rows; its metadata say {self._ends[group] - begin}"
+            )
         for name in table.column_names:
             column = table.column(name)
             if column.null_count:
@@ -214,7 +221,7 @@ def write_parquet(folder: Path, parts: Iterable[tuple[str, Samples]], *, rows_pe
             {name: pa.array(np.ascontiguousarray(column)) for name, column in zip(flat, columns, strict=True)}
         )
         with built_beside(folder / file_name) as building:
-            pq.write_table(table, building, row_group_size=rows_per_group)
+            pq.write_table(table, building, row_group_size=rows_per_group, write_page_checksum=True)
         stats.append({"file_name": file_name, "num_rows": num_samples})
     labels, conts, cats = names
     places = {name: index for index, name in enumerate([*labels, *conts, *cats])}
