@@ -160,7 +160,7 @@ def parser() -> argparse.ArgumentParser:
     device.add_argument("--threads", type=int, default=1, help="torch's threads on a CPU (default 1)")
     operator = commands.add_parser("operator", parents=[device], help="measure operators into tables")
     operator.add_argument("names", nargs="+", metavar="NAME", help="operators, or all")
-    operator.add_argument("--sweep", default="standard", help="smoke, standard, full or a .yaml file")
+    operator.add_argument("--sweep", default="standard", help="smoke, standard, full, recommender or a .yaml file")
     operator.add_argument("--out", type=Path, required=True, help="results folder of this system, results/NAME")
     operator.add_argument("--precision", help="fp32, bf16, fp16, fp8 or fp8_block (default: the device's usual)")
     operator.add_argument("--shard", default="0/1", help="i/n: measure every n-th shape, starting with the i-th")

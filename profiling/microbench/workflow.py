@@ -23,7 +23,7 @@ class Settings(Closed):
         default=Path("../shared/measurements"),
         description="folder of measurement tables that fit_models fits, one folder per system",
     )
-    sweep: str = Field(default="smoke", description="smoke, standard, full, or a YAML file")
+    sweep: str = Field(default="smoke", description="smoke, standard, full, recommender, or a YAML file")
     collective_sweep: str = Field(default="", description="the same for collectives (default: as sweep)")
     device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="what operators run on")
     operators: str = Field(default="all", pattern=r"^[a-z_0-9 ]+$", description="names with blanks between, or all")
