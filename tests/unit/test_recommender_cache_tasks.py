@@ -62,7 +62,7 @@ def test_missing_rows_come_before_the_lookup_and_leave_after_the_update() -> Non
 
 def test_cache_takes_its_share_of_memory() -> None:
     run = loaded(dlrm(), precision="fp32").run
-    full, half = (embedding_bytes(all_traffic(run)[0], share) for share in (1.0, 0.5))
+    full, half = (embedding_bytes(cached(run, share), all_traffic(run)[0]) for share in (1.0, 0.5))
     assert full - half == pytest.approx(0.5 * 32 * (SLOTS[0] + SLOTS[2]) * 4)
 
 

@@ -20,13 +20,13 @@ BATCH = 4096
 def states(run: RecommenderRun) -> StageStates:
     """Return what the fullest rank holds."""
     traffic = all_traffic(run)
-    return states_of(run, fullest(traffic), exchange(run, traffic))
+    return states_of(run, fullest(run, traffic), exchange(run, traffic))
 
 
 def test_fullest_rank_has_the_largest_tables() -> None:
     run = loaded(dlrm(), precision="fp32").run
     rows = SLOTS[0] + SLOTS[2]
-    assert fullest(all_traffic(run)).parameters == 32 * rows
+    assert fullest(run, all_traffic(run)).parameters == 32 * rows
     assert states(run).weights == pytest.approx(4 * (32 * rows + run.model.dense_parameters))
 
 
@@ -38,7 +38,7 @@ def test_sgd_keeps_no_states_and_adam_two() -> None:
 
 def test_local_gradients_cover_touched_rows_and_global_ones_all() -> None:
     runs = [loaded(dcn(optimizer={"update_type": update})).run for update in ("Global", "Local")]
-    everything, touched = (embedding_bytes(all_traffic(run)[0]) for run in runs)
+    everything, touched = (embedding_bytes(run, all_traffic(run)[0]) for run in runs)
     assert everything == pytest.approx(4 * 50_000 * 16 * 4)
     assert touched < everything
 

@@ -263,4 +263,4 @@ def test_hugectr_sums_all_gradients_at_once() -> None:
     block, _ = block_of(loaded(dlrm()).run)
     (reduction,) = [overlap for overlap in block.backward.overlaps if overlap.traffic[0].part is Part.DATA_PARALLEL]
     assert [(task.name, task.times) for task in reduction.traffic] == [("all_reduce", 1)]
-    assert named(reduction.behind) == ["embedding_update"]
+    assert named(reduction.behind) == ["key_sort", "embedding_update"]

@@ -22,9 +22,9 @@ def _states(group: Lookups) -> int:
     return 0 if group.optimizer is None else group.optimizer.kind.num_states
 
 
-def held(group: Lookups, cached_share: float) -> float:
+def held(run: RecommenderRun, group: Lookups) -> float:
     """Return the weights of a group that lie in device memory."""
-    return group.parameters * (1.0 if group.sharding is Sharding.DATA_PARALLEL else cached_share)
+    return group.parameters * (1.0 if group.sharding is Sharding.DATA_PARALLEL else run.cached_share)
 
 
 def _row_gradients(group: Lookups) -> float:
@@ -34,16 +34,14 @@ def _row_gradients(group: Lookups) -> float:
     return group.touched * group.width
 
 
-def embedding_bytes(traffic: RankTraffic, cached_share: float = 1.0) -> float:
+def embedding_bytes(run: RecommenderRun, traffic: RankTraffic) -> float:
     """Return the bytes of a rank's rows, their optimizer states and their gradients."""
-    return FP32_BYTES * sum(
-        held(group, cached_share) * (1 + _states(group)) + _row_gradients(group) for group in traffic.groups
-    )
+    return FP32_BYTES * sum(held(run, group) * (1 + _states(group)) + _row_gradients(group) for group in traffic.groups)
 
 
-def fullest(traffic: tuple[RankTraffic, ...], cached_share: float = 1.0) -> RankTraffic:
+def fullest(run: RecommenderRun, traffic: tuple[RankTraffic, ...]) -> RankTraffic:
     """Return the rank with the most bytes of embeddings."""
-    return max(traffic, key=lambda rank: embedding_bytes(rank, cached_share))
+    return max(traffic, key=lambda rank: embedding_bytes(run, rank))
 
 
 def states_of(run: RecommenderRun, traffic: RankTraffic, sent: Exchange) -> StageStates:
@@ -56,11 +54,10 @@ def states_of(run: RecommenderRun, traffic: RankTraffic, sent: Exchange) -> Stag
     read = BATCHES_READ if run.overlap_input else 1
     buffers = exchanged + read * (input_bytes(run) + traffic.lookups * run.key_bytes)
     return StageStates(
-        weights=FP32_BYTES * sum(held(group, run.cached_share) for group in traffic.groups)
-        + (FP32_BYTES + copies) * dense,
+        weights=FP32_BYTES * sum(held(run, group) for group in traffic.groups) + (FP32_BYTES + copies) * dense,
         gradients=FP32_BYTES * sum(map(_row_gradients, traffic.groups)) + run.gradient_bytes * dense,
         optimizer=FP32_BYTES
-        * (sum(_states(group) * held(group, run.cached_share) for group in traffic.groups) + dense_states * dense),
+        * (sum(_states(group) * held(run, group) for group in traffic.groups) + dense_states * dense),
         buffers=buffers,
     )
 

@@ -178,7 +178,7 @@ def recommender_step(run: RecommenderRun) -> StepTasks:
     block = BlockTasks(forward, NO_TASKS, backward, [], host, activations(run))
     late = [] if run.overlap_gradients else reduction.dense + reduction.tables
     end = EndTasks(late, [], _optimizer(run, busiest), [], reduction.buckets)
-    most = fullest(ranks, run.cached_share)
+    most = fullest(run, ranks)
     stage = StageTasks(
         num_layers=len(run.model.layers),
         parameters=round(most.parameters) + run.model.dense_parameters,
