@@ -145,6 +145,17 @@ def test_wrong_header_is_named(tmp_path: Path, field: int, value: int, message: 
         read_all(path, asks_check=False)
 
 
+@pytest.mark.parametrize("number", [6, -1, 2**31 - 1])
+@pytest.mark.parametrize("slot", [0, NUM_SLOTS - 1])
+def test_wrong_number_of_keys_is_found(tmp_path: Path, number: int, slot: int) -> None:
+    path = written(tmp_path / "0.data", some_samples(2, NUM_SLOTS), is_checked=False)
+    content = bytearray(path.read_bytes())
+    struct.pack_into("<i", content, HEADER_BYTES + 16 + 8 * slot, number)
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=r"0.data ends at byte \d+, in or before sample"):
+        read_all(path, asks_check=False)
+
+
 def test_wrong_check_sum_of_the_header_is_named(tmp_path: Path) -> None:
     path = written(tmp_path / "0.data")
     content = bytearray(path.read_bytes())

@@ -75,7 +75,8 @@ class Generated:
         sources: file lists or files of the training data.
         eval_source: of the evaluation data.
         keysets: empty without lists of their own.
-        best_auc: of the hidden probabilities on the evaluation data; no model does better in expectation.
+        best_auc: of the hidden probabilities on the evaluation data, of the first label; no model does better in
+            expectation.
     """
 
     sources: tuple[Path, ...]

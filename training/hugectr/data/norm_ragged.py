@@ -126,9 +126,11 @@ def _bare_records(layout: RecordLayout, content: Bytes) -> tuple[Offsets, Offset
     """Return where samples begin and end, by the numbers of their keys: all of the file has to be walked."""
     _check_room(layout, content.size, layout.float_bytes + 4 * layout.num_slots)
     rest = content.size - layout.start
-    words = content[layout.start : content.size - rest % 4].view("<u4").astype(np.int64)
     # From a slot to the next, had every word been a number of keys.
-    steps = (1 + words * (layout.key_type.itemsize // 4)).data
+    hops = content[layout.start : content.size - rest % 4].view("<u4").astype(np.int64)
+    hops *= layout.key_type.itemsize // 4
+    hops += 1
+    steps = hops.data
     float_words, slots = layout.float_bytes // 4, range(layout.num_slots)
     begins, place = [0], 0
     try:

@@ -25,7 +25,7 @@ def first_pattern(layout: RecordLayout, content: Bytes) -> tuple[int, ...] | Non
             return None
         pattern.append(nnz)
         place += 4 + nnz * layout.key_type.itemsize
-    return tuple(pattern)
+    return tuple(pattern) if place <= content.size else None
 
 
 class UniformRecords:
