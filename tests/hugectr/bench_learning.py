@@ -70,10 +70,11 @@ def hugectr_auc(seed: int, epochs: int) -> float:
         for _ in range(epochs * FILES * SAMPLES // BATCH):
             session.train()
         session.copy_weights_for_evaluation()
-        return dict(session.evaluation())["AUC"]
+        auc: float = dict(session.evaluation())["AUC"]
+        return auc
 
 
-class Plain(nn.Module):
+class Plain(nn.Module):  # type: ignore[misc]
     """One embedding table for all slots, and the dense network."""
 
     def __init__(self) -> None:

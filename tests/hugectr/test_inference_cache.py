@@ -97,6 +97,14 @@ def test_more_rows_than_fit_leave_a_full_cache_of_right_rows() -> None:
     assert cache.use(positions[inside])[:, 0].tolist() == tags[inside, 0].tolist()
 
 
+@pytest.mark.parametrize("eviction", list(Eviction))
+def test_a_request_larger_than_the_cache_keeps_what_it_hit_and_its_most_used_rows(eviction: Eviction) -> None:
+    cache = DeviceCache(4, 4, 1, eviction, CPU)
+    request(cache, [1, 2, 3, 4])
+    request(cache, [1, 5, 5, 5, 6, 6, 7, 7, 8])
+    assert (cache.find(torch.tensor([[1], [5], [6], [7], [8], [2]])) >= 0).tolist() == [True] * 4 + [False] * 2
+
+
 def test_no_room_caches_nothing() -> None:
     cache = DeviceCache(0, 4, 1, Eviction.LRU, CPU)
     tags = torch.arange(5)[:, None]

@@ -13,6 +13,7 @@ import torch
 
 WAYS = 32  # rows of a set; a power law's hot keys rarely meet in one set
 FREQUENCY = 32  # bit from which a worth counts uses, under LFU; the bits below are the clock's
+CLOCK = (1 << FREQUENCY) - 1
 MULTIPLIER = -0x61C8864680B583EB  # 2^64 divided by the golden ratio, as a signed number: Knuth, TAOCP 6.4
 
 
@@ -78,7 +79,7 @@ class DeviceCache:
         return self._vectors[positions]
 
     def insert(self, tags: torch.Tensor, vectors: torch.Tensor, uses: torch.Tensor) -> None:
-        """Insert rows that are not cached; where a set has more of them than ways, the first ones.
+        """Insert rows that are not cached, the most used first, in place of rows that the last ``use`` did not name.
 
         Args:
             tags: (n, columns) int64, different ones.
@@ -87,21 +88,25 @@ class DeviceCache:
         """
         if not self.capacity or not len(tags):
             return
-        order = self._set_of(tags).argsort(stable=True)
-        sets, counts = torch.unique_consecutive(self._set_of(tags)[order], return_counts=True)
+        order = uses.argsort(descending=True, stable=True)
+        order = order[self._set_of(tags[order]).argsort(stable=True)]
+        sets, counts = torch.unique_consecutive(self._set_of(tags[order]), return_counts=True)
         starts = counts.cumsum(0) - counts
         place = torch.arange(len(order), device=order.device) - starts.repeat_interleave(counts)
         group = torch.arange(len(sets), device=order.device).repeat_interleave(counts)
-        fits = place < self.ways
-        victims = self._worth[sets].argsort(dim=1, stable=True)[group[fits], place[fits]]
-        positions = sets[group[fits]] * self.ways + victims
-        chosen = order[fits]
+        worth = self._worth[sets]
+        is_free = (worth < 0) | (worth & CLOCK != self._clock)
+        victims = torch.where(is_free, worth, torch.iinfo(torch.int64).max).argsort(dim=1, stable=True)
+        fits = place < is_free.sum(dim=1)[group]
+        positions = sets[group[fits]] * self.ways + victims[group[fits], place[fits]]
+        self._put(positions, tags[order[fits]], vectors[order[fits]], uses[order[fits]])
+
+    def _put(self, positions: torch.Tensor, tags: torch.Tensor, vectors: torch.Tensor, uses: torch.Tensor) -> None:
         worth = self._worth.view(-1)
         self.evictions += int((worth[positions] >= 0).sum())
-        frequency = 0 if self._eviction is Eviction.LRU else uses[chosen] << FREQUENCY
-        worth[positions] = frequency + self._clock
-        self._tags.view(-1, self.capacity)[:, positions] = tags[chosen].t()
-        self._vectors[positions] = vectors[chosen]
+        worth[positions] = self._clock if self._eviction is Eviction.LRU else (uses << FREQUENCY) + self._clock
+        self._tags.view(-1, self.capacity)[:, positions] = tags.t()
+        self._vectors[positions] = vectors
 
     def _set_of(self, tags: torch.Tensor) -> torch.Tensor:
         mixed = tags[:, 0] * MULTIPLIER
