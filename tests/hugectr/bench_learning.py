@@ -74,7 +74,7 @@ def hugectr_auc(seed: int, epochs: int) -> float:
         return auc
 
 
-class Plain(nn.Module):  # type: ignore[misc]
+class Plain(nn.Module):
     """One embedding table for all slots, and the dense network."""
 
     def __init__(self) -> None:

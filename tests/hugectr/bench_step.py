@@ -38,7 +38,7 @@ STEPS = 5  # of one side before the other has its turn
 FEATURES = [f"slot{slot}" for slot in range(SLOTS)]
 
 
-class PlainModel(nn.Module):  # type: ignore[misc]
+class PlainModel(nn.Module):
     """One table for all slots, as a distributed layer has, and the dense network."""
 
     def __init__(self, hidden: int) -> None:

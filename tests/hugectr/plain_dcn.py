@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 
-class CrossLayer(nn.Module):  # type: ignore[misc]
+class CrossLayer(nn.Module):
     """x' = x0 · (x · w) + b + x. Source: Wang et al. 2017, arXiv:1708.05123."""
 
     def __init__(self, columns: int) -> None:
@@ -19,7 +19,7 @@ class CrossLayer(nn.Module):  # type: ignore[misc]
         return torch.addcmul(x + self.bias, first, (x @ self.weight)[:, None])
 
 
-class PlainDcn(nn.Module):  # type: ignore[misc]
+class PlainDcn(nn.Module):
     """Cross layers beside two hidden layers; logits of (samples, columns)."""
 
     def __init__(self, columns: int, hidden: int, cross_layers: int, dropout: float) -> None:
