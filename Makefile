@@ -58,7 +58,8 @@ check: $(TEST_READY) ## the Snakefile's formatting, then test; CI runs this and 
 
 check-profile: $(WORKFLOW_READY) ## tests that need torch, MPI or Snakemake
 	$(WORKFLOW) -m pytest tests/unit/test_microbench_*.py tests/unit/test_collectives_*.py tests/unit/test_traced_*.py \
-		tests/unit/test_global_graph_of_ddp.py tests/unit/test_execution_trace.py tests/unit/test_procedure_recorded.py tests/workflow \
+		tests/unit/test_global_graph_of_ddp.py tests/unit/test_execution_trace.py tests/unit/test_procedure_recorded.py \
+		tests/unit/test_recommender_kernels.py tests/workflow \
 		tests/trainer tests/llm_trainer tests/hugectr tests/launch/test_examples.py tests/launch/test_launch_document.py
 
 format: $(TEST_READY) ## rewrite the code in the project's format
@@ -76,6 +77,11 @@ bench: $(TEST_READY) $(WORKFLOW_READY) ## how fast predicting, fitting, grids an
 	$(WORKFLOW) -m tests.bench_replay
 	$(WORKFLOW) -m tests.llm_trainer.bench_model
 	$(WORKFLOW) -m tests.llm_trainer.bench_learning
+	$(WORKFLOW) -m tests.hugectr.bench_data
+	$(WORKFLOW) -m tests.hugectr.bench_inference
+	$(WORKFLOW) -m tests.hugectr.bench_step
+	$(WORKFLOW) -m tests.hugectr.bench_learning
+	$(WORKFLOW) -m tests.hugectr.bench_plans
 
 accuracy: $(TEST_READY) ## errors on held-out measurements and on whole steps: MEASUREMENTS=folder
 	$(TEST) -m fitting held-out training/systems/Perlmutter.yaml "$(MEASUREMENTS)"
