@@ -11,6 +11,7 @@ import torch
 from hugectr.data.batch import SparseInput
 from hugectr.embedding.sharded_embeddings import ShardedEmbeddings
 from hugectr.exceptions import DataError, EmbeddingOverflowError
+from predictor.base.errors import ConfigError
 from predictor.workloads.recommender.embedding import Combiner, EmbeddingLayer
 from predictor.workloads.recommender.optimizer import OptimizerKind, UpdateType
 from predictor.workloads.recommender.plan import Sharding, default_plan
@@ -224,6 +225,16 @@ def _train_without_keys(rank: int, ranks: int, folder: Path) -> None:
 
 def test_ranks_without_keys_train_along(tmp_path: Path) -> None:
     on_ranks(_train_without_keys, tmp_path)
+
+
+def test_a_plan_of_other_ranks_or_tables_is_refused() -> None:
+    model = recommender(SGD, hashed(), localized(SIZES))
+    with single_rank():
+        with pytest.raises(ConfigError, match="plan is one of 2 ranks; there are 1"):
+            ShardedEmbeddings(model, plan_of(model, None, 2), device=CPU, seed=5)
+        other = plan_of(recommender(SGD, hashed()), None, 1)
+        with pytest.raises(ConfigError, match=r"differ in table local\.slot0"):
+            ShardedEmbeddings(model, other, device=CPU, seed=5)
 
 
 def test_embeddings_have_no_parameters_of_torch() -> None:

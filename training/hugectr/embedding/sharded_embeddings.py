@@ -17,6 +17,7 @@ from hugectr.embedding.row_store import RowStore
 from hugectr.embedding.shard import Shard, SlotKeys
 from hugectr.embedding.sharding import shard_tables
 from hugectr.exceptions import EmbeddingOverflowError
+from predictor.base.errors import ConfigError
 from predictor.workloads.recommender.embedding import Combiner, EmbeddingLayer
 from predictor.workloads.recommender.model import Recommender
 from predictor.workloads.recommender.optimizer import Optimizer
@@ -69,13 +70,14 @@ class ShardedEmbeddings(nn.Module):
             ConfigError: the plan does not fit the model.
         """
         super().__init__()
-        plan.check()
+        group = dist.group.WORLD if group is None else group
+        _check(plan, model, dist.get_world_size(group))
         self.model = model
         self.plan = plan
         self.device = device
         self.seed = seed
         self.output_dtype = output_dtype
-        self.group = dist.group.WORLD if group is None else group
+        self.group = group
         self.rank = dist.get_rank(self.group)
         self._layers = {layer.name: layer for layer in model.embeddings}
         self._tables = {sharded.table.name: sharded for sharded in plan.tables}
@@ -228,6 +230,20 @@ class ShardedEmbeddings(nn.Module):
                     f"table {name}: {count} keys found no room; max_vocabulary_size_per_gpu of {layer.name} is "
                     f"{layer.rows_per_gpu}. Give it more rows, or train on more GPUs"
                 )
+
+
+def _check(plan: ShardingPlan, model: Recommender, num_ranks: int) -> None:
+    """Check that a plan places every table of a model once, on so many ranks."""
+    plan.check()
+    if plan.num_ranks != num_ranks:
+        raise ConfigError(f"the plan is one of {plan.num_ranks} ranks; there are {num_ranks}")
+    expected = sorted(table.name for layer in model.embeddings for table in layer.tables(num_ranks))
+    placed = sorted(sharded.table.name for sharded in plan.tables)
+    if placed != expected:
+        wrong = sorted(set(placed) ^ set(expected)) or placed
+        raise ConfigError(
+            f"the plan and the model differ in table {wrong[0]}; the model has {', '.join(expected)}, each placed once"
+        )
 
 
 def _feature(layer: str, slot: int) -> str:

@@ -7,7 +7,9 @@ distributed slots do, which TorchRec's bucketisation does with blocks of size 0.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -80,6 +82,8 @@ def _collection_class(make_lookup: MakeLookup) -> type[ShardedEmbeddingBagCollec
     classes = _sharding_classes(make_lookup)
 
     class Collection(ShardedEmbeddingBagCollection):
+        _has_uninitialized_input_dist: bool
+
         @classmethod
         def create_embedding_bag_sharding(
             cls, sharding_infos: Any, env: Any, device: Any = None, permute_embeddings: bool = False, **_: Any
@@ -95,6 +99,13 @@ def _collection_class(make_lookup: MakeLookup) -> type[ShardedEmbeddingBagCollec
                 arrived = self.input_dist(context, features).wait().wait()
             with traffic("embedding_exchange"):
                 return self.compute_and_output_dist(context, arrived)
+
+        def input_dist(self, ctx: Any, features: Any) -> Any:
+            """Begin the exchange of keys, without TorchRec's check of their range: hash tables take any."""
+            if self._has_uninitialized_input_dist:
+                self._create_input_dist(features.keys())
+                self._has_uninitialized_input_dist = False
+            return super().input_dist(ctx, features)
 
         def init_data_parallel(self) -> None:
             """Leave data-parallel lookups alone: their stores sum the gradients."""
@@ -117,6 +128,18 @@ def _shards(sharded: ShardedTable, num_ranks: int, device: torch.device) -> list
         ShardMetadata(shard_offsets=offsets, shard_sizes=sizes, placement=f"rank:{rank}/{device}")
         for rank, (offsets, sizes) in zip(sharded.ranks, parts, strict=True)
     ]
+
+
+@contextmanager
+def _without_remarks_on_caches() -> Iterator[None]:
+    """Keep TorchRec from remarking, table by table, that data-parallel ones have no cache on the GPU."""
+    logger = logging.getLogger("torchrec.distributed.utils")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def shard_tables(
@@ -145,7 +168,7 @@ def shard_tables(
     plan = {
         str(number): ParameterSharding(
             sharding_type=str(sharded.sharding),
-            compute_kernel=EmbeddingComputeKernel.DENSE.value,
+            compute_kernel=EmbeddingComputeKernel.FUSED.value,
             ranks=list(sharded.ranks),
             sharding_spec=None
             if sharded.sharding is Sharding.DATA_PARALLEL
@@ -153,4 +176,5 @@ def shard_tables(
         )
         for number, sharded in enumerate(tables)
     }
-    return _collection_class(make_lookup)(collection, plan, ShardingEnv.from_process_group(group), device=device)
+    with _without_remarks_on_caches():
+        return _collection_class(make_lookup)(collection, plan, ShardingEnv.from_process_group(group), device=device)
