@@ -7,7 +7,7 @@ linear layers are not.
 from math import ceil
 
 from predictor.costs.operator import MATMUL_EXTRAS, Direction, Operator, Shape, StandIn, gemm_work
-from predictor.costs.work import ELEMENT_BYTES, FP8_PRECISIONS, STEP_PRECISIONS, Work
+from predictor.costs.work import ELEMENT_BYTES, Work
 
 # Columns that a processor's kernels compute at once: narrower matrices leave registers idle, as the last layers' do.
 COLUMNS = 64
@@ -42,7 +42,6 @@ OPERATOR = Operator(
     name="mlp_linear",
     dimensions=("m", "k", "n"),
     work=_work,
-    precisions=(*STEP_PRECISIONS, *FP8_PRECISIONS),
     extra_kinds=(*MATMUL_EXTRAS, "flops", "bytes"),
     launches=(1, 4),
     stand_in=_stand_in,
