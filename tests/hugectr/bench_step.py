@@ -1,7 +1,7 @@
 """Measure a step of DCN beside plain TorchRec: ``python -m tests.hugectr.bench_step``.
 
-Same layers, table, batches, precision and optimizer (SGD, fused in TorchRec's CPU kernel) on one rank; both read the same
-data ahead. HugeCTR's interface finds rows through an index of keys; TorchRec's keys are row numbers.
+Same layers, table, batches, precision and optimizer (SGD, fused in TorchRec's CPU kernel) on one rank; both read the
+same data ahead. HugeCTR's interface finds rows through an index of keys; TorchRec's keys are row numbers.
 Rounds of both alternate in one process, so that what else the machine does touches both (goal: no slower).
 """
 

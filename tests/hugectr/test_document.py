@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hugectr.__main__ import main
-from predictor.configuration.hugectr.reading import read_hugectr
+from predictor.__main__ import main as predict
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "docs" / "hugectr.md").read_text(encoding="utf-8")
@@ -46,7 +46,9 @@ def test_the_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyte
     rows = [line.split() for line in capsys.readouterr().out.splitlines()[1:]]
     assert [row[0] for row in rows] == ["1%", "5%", "20%", "50%", "100%"]
     assert rows[-1][1:] == ["100.0%", "100.0%", "0", "0.00"]
-    assert read_hugectr(Path("inference.json")).inference is not None
+    (command,) = re.findall(r"`python -m predictor (dcn.json --system .*?)`", TEXT)
+    assert predict(shlex.split(command)) == 0
+    assert "most frequent 0.1 of every table's rows" in " ".join(capsys.readouterr().out.split())
 
 
 def test_commands_and_documents_that_it_names_are_there() -> None:

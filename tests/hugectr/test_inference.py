@@ -147,6 +147,9 @@ def test_arguments_that_disagree_are_named(tmp_path: Path) -> None:
         CreateParameterServer([config, config], ["a", "a"], False)
     with pytest.raises(HugeCtrError, match="are lists"):
         CreateParameterServer(config, "a", False)
+    wide = write_model(tmp_path, name="wide", input_key_type="I64")
+    with pytest.raises(HugeCtrError, match="i64_input_key is False; input_key_type of model a is I64"):
+        CreateParameterServer([str(wide.config)], ["a"], False)
     server = CreateParameterServer([config, str(other.config)], ["a", "b"], False)
     good: dict[str, Any] = {
         "parameter_server": server, "cuda_dev_id": 0, "use_gpu_embedding_cache": True, "cache_size_percentage": 0.2,

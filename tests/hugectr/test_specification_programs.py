@@ -34,12 +34,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def run(folder: Path, program: str, *arguments: str) -> str:
+def run(folder: Path, program: str) -> str:
     """Run a program as a reader would, in a folder, and return what it printed."""
     (folder / "program.py").write_text(program, encoding="utf-8")
     paths = os.pathsep.join(str(ROOT / part) for part in (".", "training", "slurm"))
     done = subprocess.run(
-        [sys.executable, "program.py", *arguments],
+        [sys.executable, "program.py"],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
         capture_output=True,
@@ -52,7 +52,7 @@ def run(folder: Path, program: str, *arguments: str) -> str:
 
 
 def run_here(program: str, *arguments: str) -> str:
-    """Run a program that starts no session in this process, which has imported torch already."""
+    """Run a program of one rank in this process, which has imported torch already."""
     printed = io.StringIO()
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(printed):
         patch.setattr(sys, "argv", ["program.py", *arguments])
@@ -97,7 +97,7 @@ def test_epoch_mode_training(tmp_path: Path) -> None:
     write_data(config, "your_config.json", lists=5)
     (tmp_path / "your_temp_embedding_dir").mkdir()
     program = smaller(sample("Epoch Mode Training"), {r"16384": str(BATCH), r"iteration % 100": "iteration % 10"})
-    printed = run(tmp_path, program)
+    printed = run_here(program)
     assert re.findall(r"trained with data in (\S+)", printed) == [f"file_list.{number}.txt" for number in range(5)]
     assert [int(iteration) for iteration, _ in LINE.findall(printed)] == [0, 10, 20]
     assert (tmp_path / "_dense_30.model").is_file(), "five files of six batches"
@@ -136,7 +136,7 @@ def test_notebook_of_inference_and_the_inference_sample(tmp_path: Path, monkeypa
         r"range\(10000\)": "range(100)", r"2048": str(BATCH), r"i%1000 ": "i%50 ",
         r'to_files\("./", i\+1\)': 'to_files("../tools/", 10000)',
     })  # fmt: skip
-    printed = run(training, program, "dcn_train.json")
+    printed = run_here(program, "dcn_train.json")
     assert [int(iteration) for iteration, _ in LINE.findall(printed)] == [50]
     inference = smaller(
         notebook("hugectr_inference", 4), {r"1447751": "1000", r'"num_output": 1024': '"num_output": 16'}
@@ -170,11 +170,11 @@ def test_notebook_of_training_from_scratch_and_from_stored_models(tmp_path: Path
     write_data(config, "wdl_1gpu.json", lists=8)
     (tmp_path / "temp_embedding").mkdir()
     few = {r"16384": str(BATCH), r"iteration % 100": "iteration % 20"}
-    printed = run(tmp_path, smaller(notebook("python_interface", 2), few), "wdl_1gpu.json")
+    printed = run_here(smaller(notebook("python_interface", 2), few), "wdl_1gpu.json")
     first = [float(auc) for _, auc in LINE.findall(printed)]
     assert len(first) == 3, "iterations 0, 20 and 40 of 8 lists of 6 batches"
     stored = smaller(notebook("python_interface", 4), {**few, r"2016": "48"})
-    printed = run(tmp_path, stored, "wdl_1gpu.json")
+    printed = run_here(stored, "wdl_1gpu.json")
     second = [float(auc) for _, auc in LINE.findall(printed)]
     assert second[0] > first[0], "goes on from what was stored"
     assert (tmp_path / "_dense_1308.model").is_file()

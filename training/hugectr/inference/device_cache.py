@@ -33,9 +33,9 @@ class DeviceCache:
     """
 
     def __init__(self, capacity: int, width: int, tag_columns: int, eviction: Eviction, device: torch.device) -> None:
-        """Make an empty cache of at most ``capacity`` rows; sets have 32 ways, or as many as there are rows."""
-        self.ways = min(WAYS, capacity) or 1
-        self.sets = capacity // self.ways
+        """Make an empty cache of at most ``capacity`` rows, in sets of 32 ways or a few more."""
+        self.sets = max(1, capacity // WAYS)
+        self.ways = capacity // self.sets
         self.capacity = self.sets * self.ways
         self.evictions = 0
         self._eviction = eviction

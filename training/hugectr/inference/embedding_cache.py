@@ -85,7 +85,7 @@ class EmbeddingCacheInterface:
         """Return the (samples, slots, width) vectors of a request, on the device.
 
         Args:
-            keys: (n,) int64, slot by slot within sample by sample; in models with slot sizes from 0 in each slot.
+            keys: (n,) int64, slot by slot within sample by sample, as in data of the configuration's format.
             row_ptrs: (samples · slots + 1,) int64, where each slot's keys begin, and the end.
         """
         num_slots = self.model.embedding.num_slots
@@ -98,8 +98,11 @@ class EmbeddingCacheInterface:
         return pooled.view(-1, num_slots, vectors.shape[1])
 
     def _tags(self, keys: torch.Tensor, row_ptrs: torch.Tensor) -> torch.Tensor:
-        """Return what the table knows the keys by: where they count from 0 in every slot, their place among all."""
-        sizes = self.model.embedding.slot_rows
+        """Return what the table knows the keys by: where they count from 0 in every slot, their place among all.
+
+        They do so in Raw and Parquet data; in Norm data with slot sizes they count over all slots.
+        """
+        sizes = () if self.model.config.data.format == "Norm" else self.model.embedding.slot_rows
         if not sizes and not self._table.has_slots:
             return keys[:, None]
         num_slots = self.model.embedding.num_slots

@@ -131,4 +131,8 @@ def CreateParameterServer(  # noqa: N802 - the documented name
     if len(set(model_name)) < len(model_name):
         raise HugeCtrError(f"model_name names a model twice: {', '.join(model_name)}")
     models = {name: read_inference_model(Path(path)) for name, path in zip(model_name, model_config_path, strict=True)}
-    return ParameterServerBase(models, i64_input_key)
+    for name, model in models.items():
+        stated = model.clause.input_key_type
+        if stated is not None and (stated == "I64") != bool(i64_input_key):
+            raise HugeCtrError(f"i64_input_key is {i64_input_key}; input_key_type of model {name} is {stated}")
+    return ParameterServerBase(models, bool(i64_input_key))
