@@ -33,6 +33,7 @@ def test_tensorflow_steps_are_no_worse_than_known(compared: list[ComparedStep]) 
     rows = [row for row in compared if row.row.group == SOK]
     assert rows
     assert fmean(abs(row.error) for row in rows) <= SOK_RECOMMENDER_MAPE
+    assert all(row.is_inside for row in rows)
 
 
 def test_report_counts_every_row(truth: Path) -> None:

@@ -17,5 +17,5 @@ OUTSIDE = {
         "step and not of a layer. The authors count data loading and logging in; nothing here does."
     ),
 }
-# Published steps of recommenders: every row of MLPerf's, their mean, and TensorFlow's, which no engine here is.
-MLPERF_RECOMMENDER, MLPERF_RECOMMENDER_MAPE, SOK_RECOMMENDER_MAPE = 0.20, 0.10, 0.45
+# Published steps of recommenders: every row of MLPerf's, their mean, and TensorFlow's mean, which its host decides.
+MLPERF_RECOMMENDER, MLPERF_RECOMMENDER_MAPE, SOK_RECOMMENDER_MAPE = 0.20, 0.10, 0.30

@@ -89,3 +89,38 @@ def test_local_search_keeps_what_fits_and_is_never_slower(problem: ShardingProbl
         assert problem.fits(better)
         assert problem.time_us(better) <= problem.time_us(places) * (1.0 + 1e-6)
         problem.plan(better)
+
+
+@st.composite
+def problems_of_nodes(draw: st.DrawFn) -> ShardingProblem:
+    tables, ways = [], []
+    for number in range(draw(st.integers(1, 3))):
+        tables.append(Table(f"t{number}", "layer", (number,), 10, 8, (1.0,)))
+        one, node, copy = (Load(draw(AMOUNTS), draw(AMOUNTS), draw(AMOUNTS)) for _ in range(3))
+        ways.append(
+            (
+                Way(Sharding.TABLE_WISE, 1, one),
+                Way(Sharding.TABLE_ROW_WISE, 2, node, choices=((0, 1), (2, 3))),
+                Way(Sharding.DATA_PARALLEL, 4, copy._replace(exchanged_bytes=0.0), draw(AMOUNTS)),
+            )
+        )
+    return ShardingProblem(4, tuple(tables), tuple(ways), inf, step_us, draw(st.sampled_from([(), FLOORS])))
+
+
+@settings(max_examples=100, deadline=None)
+@given(problems_of_nodes())
+def test_rows_over_a_node_stay_on_one_and_the_bound_holds(problem: ShardingProblem) -> None:
+    options = [
+        [
+            Place(way, ranks)
+            for way in ways
+            for ranks in (way.choices or list(combinations(range(problem.num_ranks), way.parts)))
+        ]
+        for ways in problem.ways
+    ]
+    best_us = min(map(problem.time_us, product(*options)))
+    solution = solve(problem)
+    assert solution is not None
+    assert solution.bound_us <= best_us * (1.0 + 1e-9) <= solution.time_us * (1.0 + 2e-9)
+    assert solution.time_us <= 1.5 * best_us
+    assert all(not place.way.choices or place.ranks in place.way.choices for place in solution.places)

@@ -192,15 +192,6 @@ def test_last_bucket_travels_beside_the_update() -> None:
     assert others.traffic[0].shape == last.traffic[0].shape
 
 
-def test_hugectr_sums_all_gradients_at_once_beside_the_update() -> None:
-    run = loaded(dlrm()).run
-    block, _ = block_of(run)
-    (whole,) = [overlap for overlap in block.backward.overlaps if overlap.traffic[0].part is Part.DATA_PARALLEL]
-    assert named(whole.behind) == ["key_sort", "embedding_update"]
-    assert [(task.name, task.times) for task in whole.traffic] == [("all_reduce", 1.0)]
-    assert whole.traffic[0].shape[0] == run.model.dense_parameters * run.gradient_bytes
-
-
 def test_gradients_of_several_nodes_are_summed_in_steps() -> None:
     run = replace(loaded(dlrm(), gpus=4).run, gpus_per_node=2)
     block, _ = block_of(run)
@@ -226,6 +217,20 @@ def test_partial_sums_of_a_node_are_added_before_they_cross_the_network() -> Non
     assert named(tasks) == ["all_to_all", "reduce_scatter"]
     assert tasks[0].shape == (apart[0].shape[0] // 2, nodes, 1)
     assert tasks[1].shape[1:] == (1, 2)
+
+
+@pytest.mark.parametrize(("precision", "moved"), [("fp32", (16, 24)), ("fp16", (18, 34))])
+def test_sok_exchanges_the_row_of_every_key(precision: str, moved: tuple[int, int]) -> None:
+    # Bytes per element of a row: put in order 8, cast 6 in mixed precision, concatenated 8 or 4; backward unscaled 8 in
+    # mixed precision, and added up 8.
+    run = replace(loaded(dlrm(), precision=precision).run, engine=Engine.SOK, cuda_graphs=False)
+    block, _ = block_of(run)
+    elements = run.batch_per_gpu * sum(sum(layer.hotness) * layer.width for layer in run.model.embeddings)
+    for step_pass, size in zip((block.forward, block.backward), moved, strict=True):
+        sent = [task for task in step_pass.calls() if task.part is Part.EMBEDDING_EXCHANGE]
+        assert [(task.name, task.shape[0]) for task in sent] == [("all_to_all", elements * 4)]
+        (rows,) = [task for task in step_pass.tasks if task.name == "sok_rows"]
+        assert rows.shape[0] * 2 * run.element_bytes == pytest.approx(elements * size)
 
 
 def test_graphs_are_one_launch_per_pass() -> None:

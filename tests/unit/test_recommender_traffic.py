@@ -107,3 +107,27 @@ def test_hotness_of_the_prediction_clause_counts() -> None:
     run = loaded(dlrm(prediction={"hotness": {"keys": [2, 1, 30, 1]}})).run
     assert rank_traffic(run, 0).lookups == 32 * BATCH
     assert rank_traffic(run, 0).groups[0].bags == 2 * BATCH
+
+
+@pytest.mark.parametrize("hotness", [2.0, 20.0])
+def test_keys_that_follow_from_the_first_touch_as_many_rows_per_first_key(hotness: float) -> None:
+    drawn, follow = KeyDistribution(1.2), KeyDistribution(1.2, follow=True)
+    rows, samples = 1e7, 4096.0
+    first = drawn.distinct(samples, rows)
+    assert follow.touched(samples, 1.0, rows) == first
+    assert follow.touched(samples, hotness, rows) == pytest.approx(hotness * first, rel=0.01)
+    assert drawn.touched(samples, hotness, rows) < follow.touched(samples, hotness, rows)
+    assert follow.touched(samples, hotness, 50.0) <= 50.0
+
+
+def test_rows_over_some_ranks_are_looked_up_there_alone_and_sent_from_each() -> None:
+    run = loaded(dlrm(), gpus=4).run
+    first, *others = run.plan.tables
+    split = replace(first, sharding=Sharding.TABLE_ROW_WISE, ranks=(1, 3))
+    shared = replace(run, plan=replace(run.plan, tables=(split, *others)))
+    shared.plan.check()
+    before, after = all_traffic(run), all_traffic(shared)
+    assert sum(rank.lookups for rank in after) == pytest.approx(sum(rank.lookups for rank in before))
+    assert sum(rank.parameters for rank in after) == pytest.approx(sum(rank.parameters for rank in before))
+    extra = run.batch_size * first.table.width
+    assert sum(rank.pooled for rank in after) == pytest.approx(sum(rank.pooled for rank in before) + extra)

@@ -268,8 +268,9 @@ class PredictionClause(Clause):
     overlap_input: bool = True
     overlap_embeddings: bool = True
     overlap_gradients: bool = True
-    engine: Literal["hugectr", "torchrec"] | None = Field(
-        default=None, description="what trains: HugeCTR itself, or this project's trainer, as always on a CPU"
+    engine: Literal["hugectr", "torchrec", "sok"] | None = Field(
+        default=None,
+        description="what trains: HugeCTR itself, this project's trainer, as always on a CPU, or TensorFlow with SOK",
     )
     use_cuda_graph: bool = Field(default=True, description="as the argument of solver_parser_helper")
     price_per_gpu_hour: float | None = Field(default=None, ge=0)

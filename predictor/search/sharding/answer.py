@@ -9,6 +9,7 @@ from predictor.base.errors import ConfigError
 from predictor.costs.published import PublishedSystem
 from predictor.search.sharding.branch import branch_and_bound
 from predictor.search.sharding.costs import sharding_problem
+from predictor.search.sharding.greedy import starts
 from predictor.search.sharding.problem import Place
 from predictor.search.sharding.solve import local_optima
 from predictor.step.memory import GIB, step_memory
@@ -110,11 +111,13 @@ def search_plans(
         raise ConfigError(
             f"no sharding plan of {run.num_gpus} GPUs is known to fit in {memory_gib or 0.0:.1f} GiB; use more GPUs"
         )
-    places: list[tuple[Place, ...]] = list(dict.fromkeys([solution.places, *optima]))[:top]
+    # A start may be predicted to be faster than what the search made of it by times that it adds up.
+    begun = sorted(starts(problem), key=problem.time_us)
+    places: list[tuple[Place, ...]] = list(dict.fromkeys([solution.places, *optima[:top], *begun[:top]]))
     searched = [_winner("", problem.plan(choice), run, system, limit) for choice in places]
     known = {winner.plan: winner for winner in [*searched, *plain.values()]}
     ranked = sorted(known.values(), key=lambda winner: winner.prediction.step.us)
-    fitting = tuple(winner for winner in ranked if winner.fits is not False)
+    fitting = _shown([winner for winner in ranked if winner.fits is not False], top)
     if not fitting:
         raise ConfigError(
             f"no sharding plan of {run.num_gpus} GPUs is known to fit in {memory_gib or 0.0:.1f} GiB; use more GPUs"
@@ -127,6 +130,12 @@ def search_plans(
         gap=1.0 - solution.bound_us / solution.time_us,
         memory_gib=memory_gib,
     )
+
+
+def _shown(winners: list[PlanWinner], top: int) -> tuple[PlanWinner, ...]:
+    """Return the fastest searched plans, and all that have a name."""
+    searched = [winner for winner in winners if not winner.name][:top]
+    return tuple(winner for winner in winners if winner.name or winner in searched)
 
 
 def _beside_tables(winner: PlanWinner) -> float:

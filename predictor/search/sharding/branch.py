@@ -1,6 +1,7 @@
 """Branch and bound over the places of tables: exact on small problems, a bound on large ones.
 
 Ranks that hold the same so far are interchangeable, so of each kind only the number that takes a part is enumerated.
+Where some ways may lie on some sets of ranks alone, ranks are not, and the bound is that of the empty plan.
 """
 
 from __future__ import annotations
@@ -129,6 +130,12 @@ class _Search:
 
 def rank_sets(ranks: list[State], way: Way, room_bytes: float) -> Iterator[tuple[int, ...]]:
     """Yield sets of ranks for the parts of a way that differ in what their ranks hold so far."""
+    if way.choices:
+        alike = {tuple(sorted(ranks[rank] for rank in chosen)): chosen for chosen in reversed(way.choices)}
+        for chosen in alike.values():
+            if all(ranks[rank][2] + way.load.memory_bytes <= room_bytes for rank in chosen):
+                yield chosen
+        return
     kinds: dict[State, list[int]] = {}
     for rank, state in enumerate(ranks):
         if state[2] + way.load.memory_bytes <= room_bytes:
@@ -159,7 +166,10 @@ def branch_and_bound(
         most_nodes: partial plans to look at; None: as many as a second or two allows.
     """
     search = _Search(problem, known, MOST_WORK // problem.num_ranks if most_nodes is None else most_nodes)
-    search.descend(0, [(0.0, 0.0, 0.0)] * problem.num_ranks, 0.0)
+    empty = [(0.0, 0.0, 0.0)] * problem.num_ranks
+    search.descend(0, empty, 0.0)
     if search.best is None:
         return None
+    if any(way.choices for ways in problem.ways for way in ways):
+        return Solution(search.best, search.best_us, min(search.best_us, search.bound(0, empty, 0.0)))
     return Solution(search.best, search.best_us, min(search.best_us, search.open_us))

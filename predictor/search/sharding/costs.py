@@ -25,7 +25,8 @@ from predictor.workloads.recommender.embedding_tasks import (
 from predictor.workloads.recommender.memory import embedding_bytes
 from predictor.workloads.recommender.network import network_tasks
 from predictor.workloads.recommender.plan import ShardedTable, Sharding, ShardingPlan
-from predictor.workloads.recommender.run import RecommenderRun
+from predictor.workloads.recommender.run import Engine, RecommenderRun
+from predictor.workloads.recommender.step import gradient_sum
 from predictor.workloads.recommender.traffic import RankTraffic, rank_traffic
 from predictor.workloads.tasks import Part, Task, collective_task
 
@@ -93,7 +94,16 @@ class TableCosts:
         while parts <= ranks and table.width % (COLUMNS_MULTIPLE * parts) == 0:
             ways.append(self._way(ShardedTable(table, Sharding.COLUMN_WISE, every[:parts])))
             parts *= 2
+        if self.run.num_nodes > 1 and self.run.engine is Engine.HUGECTR:  # the trainer here has no such sharding
+            node = self._way(ShardedTable(table, Sharding.TABLE_ROW_WISE, self._nodes[0]))
+            ways.append(node._replace(choices=self._nodes))
         return tuple(ways)
+
+    @property
+    def _nodes(self) -> tuple[tuple[int, ...], ...]:
+        """Return the ranks of every whole node."""
+        size = self.run.gpus_per_node
+        return tuple(tuple(range(first, first + size)) for first in range(0, self.run.num_gpus - size + 1, size))
 
     def _way(self, sharded: ShardedTable) -> Way:
         run = replace(self.run, plan=ShardingPlan(self.run.num_gpus, (sharded,)))
@@ -103,6 +113,8 @@ class TableCosts:
         sent = 0.0 if is_replicated else sum(group.bags * group.width for group in traffic.groups)
         if sharded.sharding is Sharding.ROW_WISE:
             sent *= self._sums_over_exchange
+        elif sharded.sharding is Sharding.TABLE_ROW_WISE:
+            sent *= self._node_over_exchange
         load = Load(self._busy_us(run, traffic), sent * run.element_bytes, embedding_bytes(run, traffic))
         reduced = run.gradient_bytes * sharded.table.parameters if is_replicated else 0
         return Way(sharded.sharding, len(sharded.ranks), load, float(reduced))
@@ -116,6 +128,15 @@ class TableCosts:
         tasks = key_index_tasks(run, traffic, backward=True) + lookup_tasks(traffic)
         tasks += update_tasks(run, traffic) + replica_steps(run, traffic)
         return max(0.0, time_tasks(self.system, tasks).us - time_tasks(self.system, list(map(_least, tasks))).us)
+
+    @property
+    def _node_over_exchange(self) -> float:
+        """Return how much longer sums within a node and then across take than an all-to-all of a rank's whole sums."""
+        run, size = self.run, float(self.run.batch_size * 128 * self.run.element_bytes)
+        share = size / run.gpus_per_node
+        within = collective_task("reduce_scatter", share, run.node(), Part.EMBEDDING_EXCHANGE)
+        within += collective_task("all_to_all", share, run.rail(), Part.EMBEDDING_EXCHANGE)
+        return time_tasks(self.system, within).us / self.system.collective("all_to_all", size, run.group()).us
 
     @property
     def _sums_over_exchange(self) -> float:
@@ -153,7 +174,7 @@ def sharding_problem(run: RecommenderRun, system: PublishedSystem, room_bytes: f
     replicas = sum(max(way.reduced_bytes for way in options) for options in ways)
     dense = float(run.model.dense_parameters * run.gradient_bytes)
     exchange = curve(lambda size: system.collective("all_to_all", size, group).us, most)
-    reduction = curve(lambda size: system.collective("all_reduce", size, group).us, dense + replicas)
+    reduction = curve(lambda size: time_tasks(system, gradient_sum(run, size, 1)).us, dense + replicas)
     before = [time_tasks(system, tasks).us for tasks in (network.before.forward, network.before.backward)]
     after = [time_tasks(system, tasks).us for tasks in (network.after.forward, network.after.backward)]
     windows = before if run.overlap_embeddings else [0.0, 0.0]

@@ -10,6 +10,7 @@ from predictor.workloads.recommender.plan import Sharding
 # A change must save more than rounding does.
 LEAST_GAIN = 1e-12
 MOST_ROUNDS = 400
+MOST_SIZES = 6  # up to which tables are copied in some start
 
 Chosen = Callable[[tuple[Way, ...]], list[Way]]
 
@@ -52,6 +53,8 @@ class Ranks:
     def place(self, way: Way) -> Place | None:
         """Return the place on the least loaded ranks that have room; None where too few have."""
         need, step = way.load.memory_bytes, self.problem.step_us
+        if way.choices:
+            return self._choice(way)
         open_ranks = [
             rank for rank in range(self.problem.num_ranks) if self.memory[rank] + need <= self.problem.room_bytes
         ]
@@ -59,6 +62,18 @@ class Ranks:
             return None
         open_ranks.sort(key=lambda rank: (step(self.busy[rank], self.exchanged[rank], 0.0), self.memory[rank]))
         return Place(way, tuple(sorted(open_ranks[: way.parts])))
+
+    def _choice(self, way: Way) -> Place | None:
+        """Return the place on the set of ranks whose fullest has the least load."""
+        most = self.problem.room_bytes - way.load.memory_bytes
+        fitting = [ranks for ranks in way.choices if all(self.memory[rank] <= most for rank in ranks)]
+        if not fitting:
+            return None
+        return Place(way, min(fitting, key=self._load_of))
+
+    def _load_of(self, ranks: tuple[int, ...]) -> tuple[float, float]:
+        loads = [self.problem.step_us(self.busy[rank], self.exchanged[rank], 0.0) for rank in ranks]
+        return max(loads), sum(loads)
 
 
 def _fastest(ranks: Ranks, ways: list[Way]) -> Place | None:
@@ -92,7 +107,11 @@ def _construct(problem: ShardingProblem, chosen: Chosen) -> tuple[Place, ...] | 
 
 
 def starts(problem: ShardingProblem) -> Iterator[tuple[Place, ...]]:
-    """Yield places to search from: any way, each sharding wherever a table has it, and each floor's cheapest ways."""
+    """Yield places to search from.
+
+    Any way; each sharding wherever a table has it; each floor's cheapest ways; and where there are nodes, small tables
+    copied and the others spread over one each.
+    """
 
     def only(sharding: Sharding) -> Chosen:
         return lambda ways: [way for way in ways if way.sharding is sharding] or list(ways)
@@ -100,7 +119,17 @@ def starts(problem: ShardingProblem) -> Iterator[tuple[Place, ...]]:
     def cheapest(floor: Floor) -> Chosen:
         return lambda ways: [min(ways, key=lambda way: floor.share_us(way, problem.num_ranks))]
 
-    for chosen in (list, *map(only, Sharding), *map(cheapest, problem.floors)):
+    def small_copied(size_bytes: float) -> Chosen:
+        def chosen(ways: tuple[Way, ...]) -> list[Way]:
+            copies = [way for way in ways if 0.0 < way.reduced_bytes <= size_bytes]
+            return copies or [way for way in ways if way.choices] or list(ways)
+
+        return chosen
+
+    sizes = sorted({max(way.reduced_bytes for way in ways) for ways in problem.ways})
+    has_nodes = any(way.choices for ways in problem.ways for way in ways)
+    mixed = [small_copied(size) for size in sizes[:: max(1, len(sizes) // MOST_SIZES)]] if has_nodes else []
+    for chosen in (list, *map(only, Sharding), *map(cheapest, problem.floors), *mixed):
         places = _construct(problem, chosen)
         if places is not None:
             yield places
@@ -157,6 +186,10 @@ def _move(problem: ShardingProblem, ranks: Ranks, now: list[Place]) -> bool:
     return True
 
 
+def _may_lie(way: Way, ranks: tuple[int, ...]) -> bool:
+    return not way.choices or ranks in way.choices
+
+
 def _swap(problem: ShardingProblem, ranks: Ranks, now: list[Place]) -> bool:
     """Swap the ranks of two tables that lie on as many; return whether that helped."""
     before = ranks.score()
@@ -164,6 +197,8 @@ def _swap(problem: ShardingProblem, ranks: Ranks, now: list[Place]) -> bool:
         for second, other in enumerate(now):
             place = now[first]
             if len(other.ranks) != len(place.ranks) or other.ranks == place.ranks:
+                continue
+            if not (_may_lie(place.way, other.ranks) and _may_lie(other.way, place.ranks)):
                 continue
             pair = Place(place.way, other.ranks), Place(other.way, place.ranks)
             for old in (place, other):

@@ -35,12 +35,14 @@ class Way(NamedTuple):
     Attributes:
         parts: ranks that hold a part, each with the same load.
         reduced_bytes: gradients that all ranks sum; 0 unless every rank holds a copy.
+        choices: sets of ranks that it may lie on, such as nodes; empty: any.
     """
 
     sharding: Sharding
     parts: int
     load: Load
     reduced_bytes: float = 0.0
+    choices: tuple[tuple[int, ...], ...] = ()
 
 
 class Place(NamedTuple):

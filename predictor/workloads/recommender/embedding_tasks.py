@@ -106,8 +106,10 @@ def replica_steps(run: RecommenderRun, traffic: RankTraffic) -> list[Task]:
 
 
 def pooled_exchange(run: RecommenderRun, sent: Exchange, backward: bool) -> list[Task]:
-    """Return the exchange of pooled vectors, or of their gradients."""
+    """Return the exchange of pooled vectors, or of their gradients; with SOK that of every key's row."""
     group, width = run.group(), run.element_bytes
+    if run.engine is Engine.SOK:
+        return collective_task("all_to_all", row_elements(run) * FP32_BYTES, group, Part.EMBEDDING_EXCHANGE)
     sums = "all_gather" if backward else "reduce_scatter"
     # What a node's ranks added up is at the rank that sends it on along its rail (TorchRec, twrw_sharding.py).
     across = run.rail() if sent.within else group
@@ -116,8 +118,30 @@ def pooled_exchange(run: RecommenderRun, sent: Exchange, backward: bool) -> list
     return tasks + collective_task(sums, sent.partial * width, group, Part.EMBEDDING_EXCHANGE)
 
 
+def row_elements(run: RecommenderRun) -> float:
+    """Return the elements of the rows that one rank's share of a batch names."""
+    return run.batch_per_gpu * sum(sum(layer.hotness) * layer.width for layer in run.model.embeddings)
+
+
+def _sok_rows(run: RecommenderRun, backward: bool) -> list[Task]:
+    """Return what TensorFlow does with exchanged fp32 rows, a read and a write each.
+
+    Forward they are put in the order of keys, cast in mixed precision, and concatenated with the dense vector.
+    Backward the same; then gradients are unscaled in mixed precision, and those of one row added up.
+
+    Source: HugeCTR, SOK's DLRM_Benchmark, model.py and trainer.py; tf.keras.mixed_precision (casts of inputs).
+    """
+    number = run.element_bytes
+    moved = 2 * FP32_BYTES + (FP32_BYTES + number if run.is_mixed else 0) + 2 * number
+    if backward:
+        moved += 2 * FP32_BYTES * (2 if run.is_mixed else 1)
+    return [streamed_bytes("sok_rows", row_elements(run) * moved, run, launches=4)]
+
+
 def reordering(run: RecommenderRun, sent: Exchange, backward: bool) -> list[Task]:
     """Return the copy between the order of ranks, as vectors travel, and that of slots."""
+    if run.engine is Engine.SOK:
+        return _sok_rows(run, backward)
     if run.num_gpus == 1 or not sent.pooled:
         return []
     return [shaped_task("tensor_copy", (_whole(sent.pooled),), BACKWARD if backward else FORWARD)]

@@ -17,11 +17,13 @@ class Engine(StrEnum):
 
     HUGECTR: CUDA kernels launched from C++, the dense weights in one buffer that the optimizer updates in one kernel,
     gradients summed over ranks in the precision of the products. TORCHREC: PyTorch's operators, launched from Python,
-    with fp32 gradients; this project's trainer ``hugectr``.
+    with fp32 gradients; this project's trainer ``hugectr``. SOK: TensorFlow with HugeCTR's SparseOperationKit, which
+    exchanges the fp32 row of every key, unpooled; TensorFlow's own kernels do the rest.
     """
 
     HUGECTR = "hugectr"
     TORCHREC = "torchrec"
+    SOK = "sok"
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,7 +84,7 @@ class Reduction(NamedTuple):
     buckets: int
 
 
-def _summed(run: RecommenderRun, size_bytes: float, times: int) -> list[Task]:
+def gradient_sum(run: RecommenderRun, size_bytes: float, times: int) -> list[Task]:
     """Return the sum of so many bytes over all ranks, ``times`` times.
 
     On several nodes a graph's is summed within nodes, along rails and within nodes again, as NCCL's NVLSTree does where
@@ -102,9 +102,11 @@ def _reduction(run: RecommenderRun, sent: Exchange) -> Reduction:
     """Return buckets as PyTorch's DDP makes them, or HugeCTR's single one with all gradients (grouped_all_reduce)."""
     dense, tables = run.model.dense_parameters * run.gradient_bytes, run.gradient_bytes * sent.replicated
     if run.engine is Engine.HUGECTR:
-        return Reduction(_summed(run, dense + tables, 1), [], 1)
+        return Reduction(gradient_sum(run, dense + tables, 1), [], 1)
     counts = [max(1, ceil(size_bytes / BUCKET_BYTES)) for size_bytes in (dense, tables)]
-    return Reduction(_summed(run, dense / counts[0], counts[0]), _summed(run, tables / counts[1], counts[1]), counts[0])
+    return Reduction(
+        gradient_sum(run, dense / counts[0], counts[0]), gradient_sum(run, tables / counts[1], counts[1]), counts[0]
+    )
 
 
 def _backward(

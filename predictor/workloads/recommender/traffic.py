@@ -13,7 +13,7 @@ from typing import NamedTuple
 from predictor.workloads.recommender.embedding import EmbeddingLayer, Table
 from predictor.workloads.recommender.optimizer import Optimizer, UpdateType
 from predictor.workloads.recommender.plan import ShardedTable, Sharding
-from predictor.workloads.recommender.run import RecommenderRun
+from predictor.workloads.recommender.run import Engine, RecommenderRun
 
 FP32_BYTES = 4
 LOCAL = (Sharding.DATA_PARALLEL,)
@@ -153,7 +153,7 @@ def _on_rank(run: RecommenderRun, sharded: ShardedTable, rank: int) -> Lookups:
             here = row_wise_share(run, keys, sharded.ranks.index(rank), len(sharded.ranks))
         lookups += drawn * here
         touched += min(run.keys.touched(samples, keys.hotness, keys.rows) * share, drawn * here)
-    bags = samples * len(table.slots)
+    bags = lookups if run.engine is Engine.SOK else samples * len(table.slots)
     return Lookups(sharded.sharding, width, optimizer_of(run, table), bags, lookups, touched, rows, 1)
 
 
