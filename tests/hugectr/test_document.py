@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "docs" / "hugectr.md").read_text(encoding="utf-8")
 JSON = re.findall(r"```json\n(.*?)```", TEXT, re.DOTALL)
 PYTHON = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+PREDICTOR = re.findall(r"^    python -m predictor (.*)$", TEXT, re.MULTILINE)
 SHELL = re.findall(r"^    python -m hugectr (.*)$", TEXT, re.MULTILINE)
 NUMBER = re.compile(r"\d+\.\d+")
 
@@ -46,7 +47,11 @@ def test_the_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyte
     rows = [line.split() for line in capsys.readouterr().out.splitlines()[1:]]
     assert [row[0] for row in rows] == ["1%", "5%", "20%", "50%", "100%"]
     assert rows[-1][1:] == ["100.0%", "100.0%", "0", "0.00"]
-    (command,) = re.findall(r"`python -m predictor (dcn.json --system .*?)`", TEXT)
+    for command in PREDICTOR:
+        assert predict(shlex.split(command)) == 0, command
+    assert "Against HugeCTR's placement" in capsys.readouterr().out
+    assert main([*shlex.split(SHELL[1]), "--plan", "plan.json"]) == 0
+    (command,) = re.findall(r"`python -m predictor (dcn.json --system .*--cached-share.*?)`", TEXT)
     assert predict(shlex.split(command)) == 0
     assert "most frequent 0.1 of every table's rows" in " ".join(capsys.readouterr().out.split())
 

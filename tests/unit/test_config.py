@@ -102,7 +102,9 @@ def test_layer_of_no_operators_of_a_layer(names: list[str], tmp_path: Path) -> N
 
 
 def test_published_systems_are_listed_with_their_gpus() -> None:
-    assert "Perlmutter (NVIDIAA100-SXM4-80GB), Selene (NVIDIAA100-SXM4-80GB), Vista (NVIDIAGH200120GB)" in published()
+    listed = published().split(", ")
+    for system in ("Perlmutter (NVIDIAA100-SXM4-80GB)", "Selene (NVIDIAA100-SXM4-80GB)", "Vista (NVIDIAGH200120GB)"):
+        assert system in listed
 
 
 def test_numbers_as_people_write_them(tmp_path: Path) -> None:
