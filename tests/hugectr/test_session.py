@@ -14,6 +14,7 @@ import torch
 from hugectr import DataReader32, DataReader64, Session, solver_parser_helper
 from hugectr.__main__ import main as command
 from hugectr.exceptions import DataError, EmbeddingOverflowError, HugeCtrError
+from hugectr.plans import plan_of
 from hugectr.train import train
 from predictor.configuration.hugectr.plan_file import write_plan
 from predictor.configuration.hugectr.reading import read_hugectr
@@ -211,6 +212,24 @@ def test_a_plan_of_other_tables_is_refused(tmp_path: Path) -> None:
         session_of(make(tmp_path), sharding_plan=str(plan))
 
 
+def test_rows_over_some_ranks_are_refused(tmp_path: Path) -> None:
+    made = make(tmp_path)
+    model, plan = read_hugectr(made.config).model, tmp_path / "plan.json"
+    for ranks in ((0, 1), (0, 1, 2, 3)):
+        tables = [
+            replace(sharded, sharding=Sharding.TABLE_ROW_WISE, ranks=ranks)
+            for sharded in default_plan(model.embeddings, 4).tables
+        ]
+        write_plan(ShardingPlan(4, tuple(tables)), plan)
+        if len(ranks) == 4:
+            assert plan_of(model, 4, str(plan)) == default_plan(model.embeddings, 4)
+            continue
+        with pytest.raises(HugeCtrError, match=r"table_row_wise on ranks \[0, 1\] of 4 .* use row_wise") as raised:
+            plan_of(model, 4, str(plan))
+        assert "embedding1" in str(raised.value)
+        assert "\n" not in str(raised.value)
+
+
 def test_a_plan_file_is_followed(tmp_path: Path) -> None:
     made = make(tmp_path)
     model = read_hugectr(made.config).model
@@ -253,7 +272,8 @@ def test_train_follows_the_solver_clause(tmp_path: Path) -> None:
     assert (tmp_path / "snap_dense_20.model").exists()
 
 
-def test_train_in_epochs_stops_at_a_threshold(tmp_path: Path) -> None:
+def test_train_in_epochs_stops_at_a_threshold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # where snapshots go
     solver = {**SOLVER, "num_epochs": 3}
     assert train(str(make(tmp_path, solver=solver).config), lambda _: None).iterations == 27
     solver["eval_metrics"] = ["AUC:0.1"]

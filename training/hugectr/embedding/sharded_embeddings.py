@@ -17,6 +17,7 @@ from hugectr.embedding.row_store import RowStore
 from hugectr.embedding.shard import Shard, SlotKeys
 from hugectr.embedding.sharding import shard_tables
 from hugectr.exceptions import EmbeddingOverflowError
+from hugectr.plans import runnable
 from predictor.base.errors import ConfigError
 from predictor.workloads.recommender.embedding import Combiner, EmbeddingLayer
 from predictor.workloads.recommender.model import Recommender
@@ -67,13 +68,13 @@ class ShardedEmbeddings(nn.Module):
             group: of the ranks; None: all. ``torch.distributed`` must be initialised, for one rank too.
 
         Raises:
-            ConfigError: the plan does not fit the model.
+            ConfigError: the plan does not fit the model, or cannot be run.
         """
         super().__init__()
         group = dist.group.WORLD if group is None else group
         _check(plan, model, dist.get_world_size(group))
         self.model = model
-        self.plan = plan
+        self.plan = plan = runnable(plan)
         self.device = device
         self.seed = seed
         self.output_dtype = output_dtype
