@@ -92,8 +92,7 @@ def test_non_epoch_mode_training(tmp_path: Path) -> None:
 
 
 def test_epoch_mode_training(tmp_path: Path) -> None:
-    # With Global, Adam moves rows that are not loaded, which the oversubscriber refuses; LazyGlobal makes up for it.
-    config = small_dcn("LazyGlobal", source="file_list.0.txt", eval_source="file_list.5.txt")
+    config = small_dcn("Global", source="file_list.0.txt", eval_source="file_list.5.txt")
     write_data(config, "your_config.json", lists=5)
     (tmp_path / "your_temp_embedding_dir").mkdir()
     program = smaller(sample("Epoch Mode Training"), {r"16384": str(BATCH), r"iteration % 100": "iteration % 10"})
