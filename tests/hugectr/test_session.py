@@ -19,7 +19,7 @@ from hugectr.train import train
 from predictor.configuration.hugectr.plan_file import write_plan
 from predictor.configuration.hugectr.reading import read_hugectr
 from predictor.workloads.recommender.plan import Sharding, ShardingPlan, default_plan
-from tests.hugectr.model_made import ADAM, SGD, Made, dlrm_layers, make, write_list
+from tests.hugectr.model_made import ADAM, LOCALIZED, ROWS, SGD, SLOTS, Made, dlrm_layers, make, write_list
 
 BATCH = 16
 
@@ -47,6 +47,23 @@ def test_training_learns(tmp_path: Path) -> None:
         session.start_data_reading()
         values = losses(session, 60)
     assert np.mean(values[-9:]) < 0.85 * np.mean(values[:9])
+
+
+def test_norm_data_of_sizes_that_an_embedding_layer_states(tmp_path: Path) -> None:
+    curves = []
+    for stating in ("data layer", "embedding layer"):
+        made = make(tmp_path, kind=LOCALIZED)
+        content = json.loads(made.config.read_text())
+        data, embedding = content["layers"][:2]
+        clause = data if stating == "data layer" else embedding["sparse_embedding_hparam"]
+        clause["slot_size_array"] = [ROWS] * SLOTS
+        made.config.write_text(json.dumps(content))
+        with session_of(made, max_eval_batches=2) as session:
+            session.start_data_reading()
+            curves.append(losses(session, 60))
+            session.evaluation()
+    assert curves[0] == curves[1]
+    assert np.mean(curves[1][-9:]) < 0.9 * np.mean(curves[1][:9])
 
 
 def test_an_epoch_ends_and_begins_anew(tmp_path: Path) -> None:

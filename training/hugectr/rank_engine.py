@@ -11,6 +11,7 @@ import torch
 from hugectr.checkpoint import Checkpoint, snapshot, snapshot_of
 from hugectr.data.batch import Batch, SparseInput
 from hugectr.data.readers import make_reader
+from hugectr.data.sample_kind import data_of
 from hugectr.dense.files import Progress
 from hugectr.dense.module import Position
 from hugectr.dense.network import DenseNetwork
@@ -74,7 +75,7 @@ class RankEngine:
         config = read_configuration(config_file)
         self._model = model = config.model
         assert model.optimizer is not None
-        self._data = config.data
+        self._data = data_of(config)
         self._check(use_model_oversubscriber)
         half = HALF[rank.device.type] if solver.use_mixed_precision else None
         over = over_group(rank.group, rank.size)
