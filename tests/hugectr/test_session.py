@@ -118,6 +118,30 @@ def test_a_rate_of_zero_changes_nothing(tmp_path: Path) -> None:
             session.set_learning_rate(float("nan"))
 
 
+def test_a_rate_that_is_set_is_that_of_all_layers(tmp_path: Path) -> None:
+    made = make(tmp_path, optimizer=ADAM)
+    content = json.loads(made.config.read_text())
+    content["layers"][1]["optimizer"] = SGD
+    made.config.write_text(json.dumps(content))
+    moved = []
+    for rate in (None, 0.5, 0.25, 0.0):
+        with session_of(made) as session:
+            session.start_data_reading()
+            losses(session, 9)  # the whole data; all rows have keys now
+            (store,) = engine_of(session)._embeddings.stores
+            weights = store.table.weights[store.tables[0].used]
+            before = weights.clone()
+            if rate is not None:
+                session.set_learning_rate(rate)
+            losses(session, 1)
+            moved.append((weights - before).numpy())
+    own, same, half, none = moved
+    assert np.array_equal(own, same)  # the layer's own rate is 0.5
+    np.testing.assert_allclose(half, own / 2, rtol=1e-4, atol=1e-7)
+    assert np.any(own)
+    assert not np.any(none)
+
+
 def test_evaluation_uses_the_copied_dense_weights(tmp_path: Path) -> None:
     with session_of(make(tmp_path, dlrm_layers()), eval_metrics=["AverageLoss"], max_eval_batches=3) as session:
         session.start_data_reading()

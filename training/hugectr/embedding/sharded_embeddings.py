@@ -187,18 +187,20 @@ class ShardedEmbeddings(nn.Module):
             outputs[layer.output] = output.to(self.output_dtype)
         return outputs
 
-    def update(self, learning_rate: float, scale: float = 1.0, step: int = 1) -> None:
+    def update(self, learning_rate: float, scale: float = 1.0, step: int = 1, *, is_of_all: bool = False) -> None:
         """Apply the gradients of the last backward pass.
 
         Args:
-            learning_rate: of layers that use the model's optimizer; others follow their own schedule.
+            learning_rate: of layers that use the model's optimizer.
             scale: that the loss was multiplied by.
             step: counted from 1.
+            is_of_all: the rate is also that of layers with their own optimizer, which else follow its schedule.
         """
         for store in self.stores:
             optimizer = store.table.optimizer
             assert optimizer is not None
-            rate = learning_rate if optimizer == self.model.optimizer else optimizer.schedule.rate(step)
+            is_given = is_of_all or optimizer == self.model.optimizer
+            rate = learning_rate if is_given else optimizer.schedule.rate(step)
             store.update(rate, scale, step)
 
     def drop_gradients(self) -> None:
