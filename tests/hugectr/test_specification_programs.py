@@ -161,10 +161,7 @@ def test_notebook_of_inference_and_the_inference_sample(tmp_path: Path, monkeypa
 
 
 def test_notebook_of_training_from_scratch_and_from_stored_models(tmp_path: Path) -> None:
-    sizes = {
-        r"5863985": "1000", r'"num_output": 1024': '"num_output": 16',
-        r'"update_type": "Global"': '"update_type": "Local"',
-    }  # fmt: skip
+    sizes = {r"5863985": "1000", r'"num_output": 1024': '"num_output": 16'}
     config = json.loads(smaller(notebook("python_interface", 1), sizes))
     write_data(config, "wdl_1gpu.json", lists=8)
     (tmp_path / "temp_embedding").mkdir()
