@@ -124,6 +124,20 @@ def test_sizes_that_embedding_layers_state_are_those_of_the_data(tmp_path: Path)
     assert data_of(config(tmp_path)).slot_size_array == ()
 
 
+def test_sizes_that_some_embedding_layers_state_are_refused(tmp_path: Path) -> None:
+    stated = content(tmp_path)
+    wide, deep = stated["layers"][1:3]
+    deep["sparse_embedding_hparam"]["slot_size_array"] = [6, 7, 8]
+    with pytest.raises(HugeCtrError, match="layer wide_table has no slot_size_array, layer deep_table has"):
+        data_of(parse_hugectr(stated))
+    wide |= {"bottom": "deep", "sparse_embedding_hparam": deep["sparse_embedding_hparam"]}
+    with pytest.raises(HugeCtrError, match="no embedding layer states the slot_size_array of wide"):
+        data_of(parse_hugectr(stated))
+    wide["sparse_embedding_hparam"] = deep["sparse_embedding_hparam"] | {"slot_size_array": [6, 7, 9]}
+    with pytest.raises(HugeCtrError, match="layers wide_table and deep_table read deep and differ in slot_size_array"):
+        data_of(parse_hugectr(stated))
+
+
 def test_same_seed_writes_the_same_and_another_does_not(tmp_path: Path) -> None:
     texts = []
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
+from hugectr.embedding.missed_steps import MissedSteps, lasting_steps
+from hugectr.embedding.records import stored_type
 from hugectr.embedding.update_rules import RowStates, update_rows
 from predictor.workloads.recommender.optimizer import Optimizer, OptimizerKind, Schedule, UpdateType
 
@@ -139,3 +143,39 @@ def test_the_three_updates_differ_where_rows_are_skipped(kind: OptimizerKind) ->
     assert not torch.allclose(local, everywhere)
     assert not torch.allclose(local, lazy)
     assert not torch.allclose(everywhere, lazy)
+
+
+@pytest.mark.parametrize("kind", [OptimizerKind.ADAM, OptimizerKind.MOMENTUM_SGD, OptimizerKind.NESTEROV])
+def test_missed_steps_are_those_of_rows_in_memory(kind: OptimizerKind) -> None:
+    """Each row takes a gradient in a step of its own, and waits for up to 600, more than Adam's moves last."""
+    optimizer, rows, steps = _optimizer(kind, UpdateType.GLOBAL), 40, 600
+    assert lasting_steps(optimizer) < steps
+    table, missed = RowStates(optimizer, rows, WIDTH, CPU), MissedSteps(optimizer)
+    table.weights.fill_(1.0)
+    stored = np.zeros(rows, stored_type(optimizer, WIDTH))
+    random = torch.Generator().manual_seed(3)
+    names = ["vector", *(f"state{number}" for number in range(kind.num_states))]
+    for step in range(1, steps + 1):
+        touched = torch.tensor([step % rows] if step <= rows else [], dtype=torch.int64)
+        rate = RATE * min(1.0, step / 100)  # as in a warm-up
+        gradients = torch.randn(len(touched), WIDTH, generator=random)
+        update_rows(table, touched, gradients, [slice(0, rows)], rate, step)
+        missed.add(rate, step)
+        for name, column in zip(names, [table.weights, *table.states], strict=True):
+            stored[name][touched] = column[touched]
+        stored["reached"][touched] = step
+    missed.make_up(stored)
+    assert set(stored["reached"]) == {steps}
+    for name, column in zip(names, [table.weights, *table.states], strict=True):
+        np.testing.assert_allclose(stored[name], column.numpy(), rtol=2e-5, atol=1e-12, err_msg=name)
+    again = stored.copy()
+    missed.make_up(again)
+    assert np.array_equal(again, stored)
+    assert float((table.weights - 1.0).abs().min()) > 0.0
+
+
+def test_moves_without_a_gradient_last_as_long_as_they_can_be_seen() -> None:
+    usual = Optimizer(OptimizerKind.ADAM, Schedule(RATE), UpdateType.GLOBAL)
+    assert lasting_steps(usual) == 340
+    assert lasting_steps(replace(usual, beta1=0.0)) == 0
+    assert lasting_steps(replace(usual, beta1=0.9, beta2=0.5)) == math.inf

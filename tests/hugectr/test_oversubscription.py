@@ -13,10 +13,11 @@ import torch.distributed as dist
 from hugectr.data.keyset import write_keyset
 from hugectr.embedding.files import EmbeddingFiles
 from hugectr.embedding.hashed_rows import HashedRows
+from hugectr.embedding.records import Records, record_type
 from hugectr.embedding.sharded_embeddings import ShardedEmbeddings
 from hugectr.exceptions import DataError, EmbeddingOverflowError, HugeCtrError
 from hugectr.model_oversubscriber import ModelOversubscriber
-from predictor.workloads.recommender.embedding import EmbeddingLayer
+from predictor.workloads.recommender.embedding import EmbeddingKind, EmbeddingLayer
 from predictor.workloads.recommender.optimizer import OptimizerKind, UpdateType
 from predictor.workloads.recommender.plan import Sharding
 from tests.hugectr.embedding_made import (
@@ -75,6 +76,9 @@ RULES = [
     (OptimizerKind.ADAM, UpdateType.LOCAL),
     (OptimizerKind.ADAM, UpdateType.LAZY_GLOBAL),
     (OptimizerKind.NESTEROV, UpdateType.LAZY_GLOBAL),
+    (OptimizerKind.ADAM, UpdateType.GLOBAL),
+    (OptimizerKind.MOMENTUM_SGD, UpdateType.GLOBAL),
+    (OptimizerKind.NESTEROV, UpdateType.GLOBAL),
     (OptimizerKind.ADAGRAD, UpdateType.GLOBAL),
     (OptimizerKind.SGD, UpdateType.LOCAL),
 ]
@@ -83,20 +87,32 @@ RULES = [
 @pytest.mark.parametrize(("kind", "update"), RULES)
 def test_training_is_that_of_tables_with_room(kind: OptimizerKind, update: UpdateType, tmp_path: Path) -> None:
     with single_rank():
-        roomy = _train(_case(kind, update, 10 * ROOM).embeddings(1), None)
-        small = _case(kind, update, ROOM).embeddings(1)
-        assert _train(small, tmp_path) == pytest.approx(roomy, rel=1e-6)
+        roomy, small = (_case(kind, update, rows).embeddings(1) for rows in (10 * ROOM, ROOM))
+        assert _train(small, tmp_path) == pytest.approx(_train(roomy, None), rel=1e-6)
+        _assert_same(_save(small, tmp_path / "small"), _save(roomy, tmp_path / "roomy"))
+        for number, step in ((9, 1), (10, 5)):  # after saving, which updates the rows in files
+            losses = [train_step(embeddings, step, number=number) for embeddings in (small, roomy)]
+            assert losses[0] == pytest.approx(losses[1], rel=1e-6)
         with pytest.raises(EmbeddingOverflowError):
             _train(_case(kind, update, ROOM).embeddings(1), None)
 
 
+ON_RANKS = [
+    *((OptimizerKind.ADAM, UpdateType.LAZY_GLOBAL, sharding) for sharding in Sharding),
+    *((OptimizerKind.ADAM, UpdateType.GLOBAL, sharding) for sharding in Sharding),
+    (OptimizerKind.MOMENTUM_SGD, UpdateType.GLOBAL, None),  # another sharding for each table
+    (OptimizerKind.NESTEROV, UpdateType.GLOBAL, None),
+]
+
+
 def _train_on_ranks(rank: int, ranks: int, folder: Path) -> None:
-    losses = {}
-    for sharding in Sharding:
-        own = folder / f"{sharding}{rank}"
+    losses = []
+    for number, (kind, update, sharding) in enumerate(ON_RANKS):
+        own = folder / f"{number}.{rank}"
         own.mkdir()
-        case = _case(OptimizerKind.ADAM, UpdateType.LAZY_GLOBAL, ROOM, sharding)
-        losses[str(sharding)] = _train(case.embeddings(ranks), own, rank, ranks)
+        embeddings = _case(kind, update, ROOM, sharding).embeddings(ranks)
+        losses.append(_train(embeddings, own, rank, ranks))
+        _save(embeddings, folder / f"files.{number}")
     if dist.get_rank() == 0:
         (folder / "losses.json").write_text(json.dumps(losses))
 
@@ -104,15 +120,46 @@ def _train_on_ranks(rank: int, ranks: int, folder: Path) -> None:
 def test_two_ranks_load_their_own_rows(tmp_path: Path) -> None:
     on_ranks(_train_on_ranks, tmp_path)
     with single_rank():
-        alone = _train(_case(OptimizerKind.ADAM, UpdateType.LAZY_GLOBAL, 10 * ROOM).embeddings(1), None)
-    for losses in json.loads((tmp_path / "losses.json").read_text()).values():
-        assert losses == pytest.approx(alone, rel=2e-6)
+        for kind, update in sorted({(kind, update) for kind, update, _ in ON_RANKS}):
+            embeddings = _case(kind, update, 10 * ROOM).embeddings(1)
+            alone = _train(embeddings, None)
+            saved = _save(embeddings, tmp_path / "alone")
+            for number, losses in enumerate(json.loads((tmp_path / "losses.json").read_text())):
+                if ON_RANKS[number][:2] == (kind, update):
+                    assert losses == pytest.approx(alone, rel=2e-6), ON_RANKS[number]
+                    _assert_same(_read(embeddings, tmp_path / f"files.{number}"), saved)
 
 
 def _files(embeddings: ShardedEmbeddings, folder: Path) -> tuple[EmbeddingFiles, list[Path], list[Path]]:
     layers = [layer.name for layer in embeddings.model.embeddings]
     files = EmbeddingFiles(embeddings, is_64_bit=True)
     return files, [folder / f"{name}.model" for name in layers], [folder / f"{name}.states" for name in layers]
+
+
+def _read(embeddings: ShardedEmbeddings, folder: Path) -> list[Records]:
+    """Return the records of all files, by key."""
+    contents = []
+    for layer in embeddings.model.embeddings:
+        head = [("key", "<i8")] + [("slot", "<u8")] * (layer.kind is EmbeddingKind.LOCALIZED)
+        vector, *states = record_type(embeddings.model.optimizer, layer.width).descr[2:]
+        for name, body in (("model", [vector]), ("states", states)):
+            content = np.fromfile(folder / f"{layer.name}.{name}", np.dtype([*head, *body]))
+            contents.append(content[content["key"].argsort()])
+    return contents
+
+
+def _save(embeddings: ShardedEmbeddings, folder: Path) -> list[Records]:
+    files, models, states = _files(embeddings, folder)
+    files.save_models(models)
+    files.save_states(states)
+    return _read(embeddings, folder)
+
+
+def _assert_same(few: list[Records], all_rows: list[Records]) -> None:
+    for content, expected in zip(few, all_rows, strict=True):
+        assert content.dtype.names is not None
+        for name in content.dtype.names:
+            np.testing.assert_allclose(content[name], expected[name], rtol=1e-5, atol=1e-7)
 
 
 def test_files_hold_rows_that_are_not_loaded_and_load_them(tmp_path: Path) -> None:
@@ -177,9 +224,8 @@ def test_a_keyset_that_outgrows_the_room_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("layer", "update", "folder", "message"),
     [
-        (hashed(), UpdateType.GLOBAL, "rows", "layer hashed: update_type is Global"),
-        (localized((40, 41, 45)), UpdateType.LOCAL, "rows", "layer local has slot_size_array"),
-        (hashed(), UpdateType.LOCAL, "", "temp_embedding_dir is empty"),
+        (localized((40, 41, 45)), UpdateType.GLOBAL, "rows", "layer local has slot_size_array"),
+        (hashed(), UpdateType.GLOBAL, "", "temp_embedding_dir is empty"),
     ],
 )
 def test_what_cannot_be_loaded_in_part_is_refused(

@@ -14,11 +14,12 @@ import torch
 from hugectr import DataReader32, DataReader64, Session, solver_parser_helper
 from hugectr.__main__ import main as command
 from hugectr.exceptions import DataError, EmbeddingOverflowError, HugeCtrError
+from hugectr.plans import plan_of
 from hugectr.train import train
 from predictor.configuration.hugectr.plan_file import write_plan
 from predictor.configuration.hugectr.reading import read_hugectr
 from predictor.workloads.recommender.plan import Sharding, ShardingPlan, default_plan
-from tests.hugectr.model_made import ADAM, SGD, Made, dlrm_layers, make, write_list
+from tests.hugectr.model_made import ADAM, LOCALIZED, ROWS, SGD, SLOTS, Made, dlrm_layers, make, write_list
 
 BATCH = 16
 
@@ -46,6 +47,23 @@ def test_training_learns(tmp_path: Path) -> None:
         session.start_data_reading()
         values = losses(session, 60)
     assert np.mean(values[-9:]) < 0.85 * np.mean(values[:9])
+
+
+def test_norm_data_of_sizes_that_an_embedding_layer_states(tmp_path: Path) -> None:
+    curves = []
+    for stating in ("data layer", "embedding layer"):
+        made = make(tmp_path, kind=LOCALIZED)
+        content = json.loads(made.config.read_text())
+        data, embedding = content["layers"][:2]
+        clause = data if stating == "data layer" else embedding["sparse_embedding_hparam"]
+        clause["slot_size_array"] = [ROWS] * SLOTS
+        made.config.write_text(json.dumps(content))
+        with session_of(made, max_eval_batches=2) as session:
+            session.start_data_reading()
+            curves.append(losses(session, 60))
+            session.evaluation()
+    assert curves[0] == curves[1]
+    assert np.mean(curves[1][-9:]) < 0.9 * np.mean(curves[1][:9])
 
 
 def test_an_epoch_ends_and_begins_anew(tmp_path: Path) -> None:
@@ -98,6 +116,30 @@ def test_a_rate_of_zero_changes_nothing(tmp_path: Path) -> None:
         assert not torch.equal(weights, before)
         with pytest.raises(HugeCtrError, match="lr is nan; expected a number from 0 on"):
             session.set_learning_rate(float("nan"))
+
+
+def test_a_rate_that_is_set_is_that_of_all_layers(tmp_path: Path) -> None:
+    made = make(tmp_path, optimizer=ADAM)
+    content = json.loads(made.config.read_text())
+    content["layers"][1]["optimizer"] = SGD
+    made.config.write_text(json.dumps(content))
+    moved = []
+    for rate in (None, 0.5, 0.25, 0.0):
+        with session_of(made) as session:
+            session.start_data_reading()
+            losses(session, 9)  # the whole data; all rows have keys now
+            (store,) = engine_of(session)._embeddings.stores
+            weights = store.table.weights[store.tables[0].used]
+            before = weights.clone()
+            if rate is not None:
+                session.set_learning_rate(rate)
+            losses(session, 1)
+            moved.append((weights - before).numpy())
+    own, same, half, none = moved
+    assert np.array_equal(own, same)  # the layer's own rate is 0.5
+    np.testing.assert_allclose(half, own / 2, rtol=1e-4, atol=1e-7)
+    assert np.any(own)
+    assert not np.any(none)
 
 
 def test_evaluation_uses_the_copied_dense_weights(tmp_path: Path) -> None:
@@ -211,6 +253,24 @@ def test_a_plan_of_other_tables_is_refused(tmp_path: Path) -> None:
         session_of(make(tmp_path), sharding_plan=str(plan))
 
 
+def test_rows_over_some_ranks_are_refused(tmp_path: Path) -> None:
+    made = make(tmp_path)
+    model, plan = read_hugectr(made.config).model, tmp_path / "plan.json"
+    for ranks in ((0, 1), (0, 1, 2, 3)):
+        tables = [
+            replace(sharded, sharding=Sharding.TABLE_ROW_WISE, ranks=ranks)
+            for sharded in default_plan(model.embeddings, 4).tables
+        ]
+        write_plan(ShardingPlan(4, tuple(tables)), plan)
+        if len(ranks) == 4:
+            assert plan_of(model, 4, str(plan)) == default_plan(model.embeddings, 4)
+            continue
+        with pytest.raises(HugeCtrError, match=r"table_row_wise on ranks \[0, 1\] of 4 .* use row_wise") as raised:
+            plan_of(model, 4, str(plan))
+        assert "embedding1" in str(raised.value)
+        assert "\n" not in str(raised.value)
+
+
 def test_a_plan_file_is_followed(tmp_path: Path) -> None:
     made = make(tmp_path)
     model = read_hugectr(made.config).model
@@ -253,7 +313,8 @@ def test_train_follows_the_solver_clause(tmp_path: Path) -> None:
     assert (tmp_path / "snap_dense_20.model").exists()
 
 
-def test_train_in_epochs_stops_at_a_threshold(tmp_path: Path) -> None:
+def test_train_in_epochs_stops_at_a_threshold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # where snapshots go
     solver = {**SOLVER, "num_epochs": 3}
     assert train(str(make(tmp_path, solver=solver).config), lambda _: None).iterations == 27
     solver["eval_metrics"] = ["AUC:0.1"]

@@ -92,8 +92,7 @@ def test_non_epoch_mode_training(tmp_path: Path) -> None:
 
 
 def test_epoch_mode_training(tmp_path: Path) -> None:
-    # With Global, Adam moves rows that are not loaded, which the oversubscriber refuses; LazyGlobal makes up for it.
-    config = small_dcn("LazyGlobal", source="file_list.0.txt", eval_source="file_list.5.txt")
+    config = small_dcn("Global", source="file_list.0.txt", eval_source="file_list.5.txt")
     write_data(config, "your_config.json", lists=5)
     (tmp_path / "your_temp_embedding_dir").mkdir()
     program = smaller(sample("Epoch Mode Training"), {r"16384": str(BATCH), r"iteration % 100": "iteration % 10"})
@@ -162,10 +161,7 @@ def test_notebook_of_inference_and_the_inference_sample(tmp_path: Path, monkeypa
 
 
 def test_notebook_of_training_from_scratch_and_from_stored_models(tmp_path: Path) -> None:
-    sizes = {
-        r"5863985": "1000", r'"num_output": 1024': '"num_output": 16',
-        r'"update_type": "Global"': '"update_type": "Local"',
-    }  # fmt: skip
+    sizes = {r"5863985": "1000", r'"num_output": 1024': '"num_output": 16'}
     config = json.loads(smaller(notebook("python_interface", 1), sizes))
     write_data(config, "wdl_1gpu.json", lists=8)
     (tmp_path / "temp_embedding").mkdir()

@@ -11,6 +11,7 @@ import torch
 from hugectr.checkpoint import Checkpoint, snapshot, snapshot_of
 from hugectr.data.batch import Batch, SparseInput
 from hugectr.data.readers import make_reader
+from hugectr.data.sample_kind import data_of
 from hugectr.dense.files import Progress
 from hugectr.dense.module import Position
 from hugectr.dense.network import DenseNetwork
@@ -74,7 +75,7 @@ class RankEngine:
         config = read_configuration(config_file)
         self._model = model = config.model
         assert model.optimizer is not None
-        self._data = config.data
+        self._data = data_of(config)
         self._check(use_model_oversubscriber)
         half = HALF[rank.device.type] if solver.use_mixed_precision else None
         over = over_group(rank.group, rank.size)
@@ -104,7 +105,7 @@ class RankEngine:
         self._updates, self.skipped_steps = progress.steps, progress.skipped_steps
         self.mark = _ignore
         self._eval_network.copy_from(self._network)
-        self._learning_rate = model.optimizer.schedule.base
+        self._learning_rate, self._is_rate_set = model.optimizer.schedule.base, False
         self._loss: torch.Tensor | None = None
         self._evaluation = Evaluation(parse_metrics(solver.eval_metrics))
         self._readers = {"train": self._reader("train"), "eval": self._reader("eval")}
@@ -162,8 +163,8 @@ class RankEngine:
         return batch if batch is None else _on(batch, self._rank.device)
 
     def set_learning_rate(self, rate: float) -> None:
-        """Set the learning rate of the steps from now on."""
-        self._learning_rate = float(rate)
+        """Set the learning rate of the steps from now on, in all layers."""
+        self._learning_rate, self._is_rate_set = float(rate), True
 
     def train(self) -> bool:
         """Train on the next batch.
@@ -206,7 +207,7 @@ class RankEngine:
         self.mark(OPTIMIZER)
         self._optimizer.step(gradients, self._learning_rate, self._updates, scale)
         self.mark(BACKWARD)  # whose end the update of rows is
-        self._embeddings.update(self._learning_rate, scaler, self._updates)
+        self._embeddings.update(self._learning_rate, scaler, self._updates, is_of_all=self._is_rate_set)
 
     def get_current_loss(self) -> float:
         """Return the last training step's loss, the mean over its global batch.

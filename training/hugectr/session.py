@@ -189,7 +189,13 @@ class Session:
         self._ranks.call("start_data_reading")
 
     def set_learning_rate(self, lr: float) -> None:
-        """Set the learning rate of the steps from now on."""
+        """Set the learning rate of the steps from now on, in all layers.
+
+        As in HugeCTR, embedding layers with an optimizer of their own take it too; until the first call they follow
+        that optimizer's schedule.
+
+        Source: HugeCTR, ``Session::set_learning_rate``.
+        """
         if not lr >= 0:
             raise HugeCtrError(f"lr is {lr!r}; expected a number from 0 on")
         self._ranks.call("set_learning_rate", float(lr))

@@ -12,12 +12,35 @@ from predictor.configuration.hugectr.sections import Data
 
 
 def data_of(config: HugeCtrConfig) -> Data:
-    """Return the data layer, with the slots' sizes where all embedding layers state them and it does not."""
-    if config.data.slot_size_array:
+    """Return the data layer, with the slots' sizes that the embedding layers state where it does not.
+
+    Sizes say where each slot's keys begin, slot after slot over all sparse inputs. So all layers state them or none.
+
+    Raises:
+        HugeCtrError: some embedding layers state sizes and others do not, or two of one input state different ones.
+    """
+    layers = config.model.embeddings
+    stating = [layer for layer in layers if layer.slot_rows]
+    if config.data.slot_size_array or not stating:
         return config.data
-    by_input = {embedding.input: embedding.slot_rows for embedding in config.model.embeddings}
-    sizes = [by_input.get(sparse.top, ()) for sparse in config.data.sparse]
-    known = tuple(size for own in sizes for size in own) if all(sizes) else ()
+    by_input = {layer.input: layer for layer in stating}
+    way_out = "give every embedding layer its sizes, or give them to the data layer"
+    for layer in layers:
+        if not layer.slot_rows:
+            raise HugeCtrError(
+                f"layer {layer.name} has no slot_size_array, layer {stating[0].name} has, and all sizes together say "
+                f"where a slot's keys begin; {way_out}"
+            )
+        other = by_input[layer.input]
+        if layer.slot_rows != other.slot_rows:
+            raise HugeCtrError(
+                f"layers {layer.name} and {other.name} read {layer.input} and differ in slot_size_array; give both the "
+                "same sizes"
+            )
+    for sparse in config.data.sparse:
+        if sparse.top not in by_input:
+            raise HugeCtrError(f"no embedding layer states the slot_size_array of {sparse.top}; {way_out}")
+    known = tuple(size for sparse in config.data.sparse for size in by_input[sparse.top].slot_rows)
     return config.data.model_copy(update={"slot_size_array": known})
 
 

@@ -28,7 +28,7 @@ class RowSource(Protocol):
         """Keep records, each key once."""
 
     def everything(self) -> Records:
-        """Return all records."""
+        """Return all records; changes of them are kept."""
 
     def clear(self) -> None:
         """Forget all records."""
@@ -96,6 +96,7 @@ class HashedRows:
             reset(self.table, rows)
         if self.source is not None:
             is_stored, records = self.source.fetch(new)
+            self._make_up(records)
             numbers = is_stored.nonzero().squeeze(1)
             put(self.table, numbers + rows.start, records)
             self._slots[numbers + first] = torch.from_numpy(records["slot"].astype("i2")).to(self._slots.device)
@@ -155,7 +156,14 @@ class HashedRows:
         if self.source is None:
             return self._loaded()
         self.source.store(self._loaded())
-        return self.source.everything()
+        records = self.source.everything()
+        self._make_up(records)
+        return records
+
+    def _make_up(self, records: Records) -> None:
+        """Give records of stored rows the updates that came while they waited."""
+        if self.table.missed_steps is not None:
+            self.table.missed_steps.make_up(records)
 
     def _loaded(self) -> Records:
         return take(self.table, self.used, self.keys(), self._slots[: self._index.size])

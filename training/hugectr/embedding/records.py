@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from hugectr.embedding.missed_steps import moves_all_rows
 from hugectr.embedding.update_rules import RowStates, keeps_last_step
 from predictor.workloads.recommender.optimizer import Optimizer
 
@@ -24,6 +25,12 @@ def record_type(optimizer: Optimizer | None, width: int) -> np.dtype[Any]:
     return np.dtype(fields)
 
 
+def stored_type(optimizer: Optimizer | None, width: int) -> np.dtype[Any]:
+    """Return the type of a record of a row that may wait: where steps move all rows, with the steps that it took."""
+    record = record_type(optimizer, width)
+    return np.dtype([*record.descr, ("reached", "<i8")]) if moves_all_rows(optimizer) else record
+
+
 def _columns(table: RowStates) -> dict[str, torch.Tensor]:
     columns = {"vector": table.weights}
     columns |= {f"state{number}": state for number, state in enumerate(table.states)}
@@ -34,7 +41,11 @@ def _columns(table: RowStates) -> dict[str, torch.Tensor]:
 
 def take(table: RowStates, rows: slice, keys: torch.Tensor, slots: torch.Tensor) -> Records:
     """Return the records of rows, with their keys and slots."""
-    records = np.empty(rows.stop - rows.start, record_type(table.optimizer, table.weights.shape[1]))
+    missed_steps = table.missed_steps
+    kind = (record_type if missed_steps is None else stored_type)(table.optimizer, table.weights.shape[1])
+    records = np.empty(rows.stop - rows.start, kind)
+    if missed_steps is not None:
+        records["reached"] = missed_steps.count
     records["key"] = keys.cpu().numpy()
     records["slot"] = slots.cpu().numpy()
     for name, column in _columns(table).items():

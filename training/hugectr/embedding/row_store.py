@@ -90,6 +90,8 @@ class RowStore:
             if scale != 1.0:
                 gradients.div_(scale)
             update_rows(self.table, rows, gradients, [rows.used for rows in self.tables], rate, step)
+        if self.table.missed_steps is not None:
+            self.table.missed_steps.add(rate, step)
         self._pending.clear()
 
     def _merged(self) -> tuple[torch.Tensor, torch.Tensor]:

@@ -17,6 +17,7 @@ from hugectr.embedding.row_store import RowStore
 from hugectr.embedding.shard import Shard, SlotKeys
 from hugectr.embedding.sharding import shard_tables
 from hugectr.exceptions import EmbeddingOverflowError
+from hugectr.plans import runnable
 from predictor.base.errors import ConfigError
 from predictor.workloads.recommender.embedding import Combiner, EmbeddingLayer
 from predictor.workloads.recommender.model import Recommender
@@ -67,13 +68,13 @@ class ShardedEmbeddings(nn.Module):
             group: of the ranks; None: all. ``torch.distributed`` must be initialised, for one rank too.
 
         Raises:
-            ConfigError: the plan does not fit the model.
+            ConfigError: the plan does not fit the model, or cannot be run.
         """
         super().__init__()
         group = dist.group.WORLD if group is None else group
         _check(plan, model, dist.get_world_size(group))
         self.model = model
-        self.plan = plan
+        self.plan = plan = runnable(plan)
         self.device = device
         self.seed = seed
         self.output_dtype = output_dtype
@@ -186,18 +187,20 @@ class ShardedEmbeddings(nn.Module):
             outputs[layer.output] = output.to(self.output_dtype)
         return outputs
 
-    def update(self, learning_rate: float, scale: float = 1.0, step: int = 1) -> None:
+    def update(self, learning_rate: float, scale: float = 1.0, step: int = 1, *, is_of_all: bool = False) -> None:
         """Apply the gradients of the last backward pass.
 
         Args:
-            learning_rate: of layers that use the model's optimizer; others follow their own schedule.
+            learning_rate: of layers that use the model's optimizer.
             scale: that the loss was multiplied by.
             step: counted from 1.
+            is_of_all: the rate is also that of layers with their own optimizer, which else follow its schedule.
         """
         for store in self.stores:
             optimizer = store.table.optimizer
             assert optimizer is not None
-            rate = learning_rate if optimizer == self.model.optimizer else optimizer.schedule.rate(step)
+            is_given = is_of_all or optimizer == self.model.optimizer
+            rate = learning_rate if is_given else optimizer.schedule.rate(step)
             store.update(rate, scale, step)
 
     def drop_gradients(self) -> None:

@@ -58,5 +58,5 @@ class StoredRows:
             self._rows[self._index.find(keys).numpy()] = records
 
     def everything(self) -> Records:
-        """Return all records."""
+        """Return all records; changes of them go to the file."""
         return self._rows[: self._index.size]

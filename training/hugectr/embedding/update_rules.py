@@ -13,10 +13,10 @@ which equals Global for a row from its next look-up on. AdaGrad: Duchi et al. 20
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import sqrt
 
 import torch
 
+from hugectr.embedding.missed_steps import MissedSteps, corrected_rate, momentum_series
 from predictor.workloads.recommender.optimizer import Optimizer, OptimizerKind, UpdateType
 
 ELEMENTS_AT_ONCE = 1 << 16  # 256 KiB of each operand
@@ -30,6 +30,7 @@ class RowStates:
         states: per optimizer's state, shaped as ``weights``.
         initial_state: of every state before the first step.
         last_step: (rows,) int64, the step of each row's last update; None where no rule asks for it.
+        missed_steps: what rows that wait in files miss; None where all rows are here or miss nothing.
     """
 
     def __init__(self, optimizer: Optimizer | None, rows: int, width: int, device: torch.device) -> None:
@@ -43,6 +44,7 @@ class RowStates:
         if self.initial_state:
             self.states[0].fill_(self.initial_state)
         self.last_step = torch.zeros(rows, dtype=torch.int64, device=device) if keeps_last_step(optimizer) else None
+        self.missed_steps: MissedSteps | None = None
 
 
 def keeps_last_step(optimizer: Optimizer | None) -> bool:
@@ -83,7 +85,7 @@ def update_rows(
             case OptimizerKind.ADAM if optimizer.update is UpdateType.LAZY_GLOBAL:
                 _lazy_adam(table, some_rows, some, rate, step)
             case OptimizerKind.ADAM:
-                _adam(table, some_rows, some, _corrected(optimizer, rate, step))
+                _adam(table, some_rows, some, corrected_rate(optimizer, rate, step))
             case OptimizerKind.MOMENTUM_SGD | OptimizerKind.NESTEROV:
                 _momentum(table, some_rows, some, rate, step)
 
@@ -124,11 +126,6 @@ def _adagrad(table: RowStates, rows: torch.Tensor, gradients: torch.Tensor, rate
     _add(table.weights, rows, moved, -rate)
 
 
-def _corrected(optimizer: Optimizer, rate: float, step: int) -> float:
-    """Return Adam's rate with the bias corrections of a step (Kingma and Ba 2015, end of section 2)."""
-    return float(rate * sqrt(1.0 - optimizer.beta2**step) / (1.0 - optimizer.beta1**step))
-
-
 def _adam(table: RowStates, rows: torch.Tensor, gradients: torch.Tensor, rate: float) -> None:
     optimizer = table.optimizer
     assert optimizer is not None
@@ -152,7 +149,7 @@ def _global_adam(
         _add(first, some_rows, some, 1.0 - optimizer.beta1)
         _add(second, some_rows, some.square(), 1.0 - optimizer.beta2)
         denominator = v.sqrt().add_(optimizer.epsilon)
-        table.weights[block].addcdiv_(m, denominator, value=-_corrected(optimizer, rate, step))
+        table.weights[block].addcdiv_(m, denominator, value=-corrected_rate(optimizer, rate, step))
 
 
 def _lazy_adam(table: RowStates, rows: torch.Tensor, gradients: torch.Tensor, rate: float, step: int) -> None:
@@ -189,10 +186,8 @@ def _momentum(table: RowStates, rows: torch.Tensor, gradients: torch.Tensor, rat
     if table.last_step is not None:
         last = table.last_step.index_select(0, rows)
         missed = torch.where(last > 0, step - 1 - last, 0).to(torch.float64)[:, None]
-        decayed = torch.pow(factor, missed)
-        series = factor * (1.0 - decayed) / (1.0 - factor)  # factor + factor² + …, a term per missed step
-        share = series * (factor if ahead else 1.0)
-        _add(table.weights, rows, before * share.to(torch.float32), 1.0)
+        decayed, series = momentum_series(optimizer, missed)
+        _add(table.weights, rows, before * series.to(torch.float32), 1.0)
         before = before * decayed.to(torch.float32)
         table.last_step[rows] = step
     after = (before * factor).add_(gradients, alpha=-rate)
