@@ -50,6 +50,16 @@ class Fp32System(PublishedSystem):
         super().__init__(folder, precision)
         self._flops = peak_ratio(self.hardware.gpu, precision, tf32)
 
+    @property
+    def answered_precision(self) -> str:
+        """Return the precision of the elements that costs are of."""
+        return "fp32"
+
+    def _peak_tflop_per_s(self) -> float | None:
+        """Return the data sheet's peak of matrix products in fp32 or TF32."""
+        peak = super()._peak_tflop_per_s()
+        return None if peak is None else peak / self._flops
+
     def _operator(self, operator: Operator) -> dict[Direction, Regressor]:
         measured = super()._operator(operator)
         return {direction: self._in_fp32(regressor, operator) for direction, regressor in measured.items()}
