@@ -161,6 +161,11 @@ def precision_of(config: HugeCtrConfig, options: Options = NO_OPTIONS) -> str:
     return precision
 
 
+def asks_for_tf32(config: HugeCtrConfig) -> bool:
+    """Return whether the solver asks for matrix products in TF32."""
+    return config.solver is not None and config.solver.enable_tf32_compute
+
+
 def _cached_share(config: HugeCtrConfig, options: Options) -> float:
     share = options.cached_share if options.cached_share is not None else config.prediction.cached_share
     if not 0.0 < share <= 1.0:
@@ -211,8 +216,10 @@ def to_run(config: HugeCtrConfig, options: Options = NO_OPTIONS, base: Path | No
     base = base or Path.cwd()
     clause, solver = config.prediction, config.solver
     folder = _system_folder(config, options, base)
-    precision, tf32 = precision_of(config, options), solver is not None and solver.enable_tf32_compute
+    precision, tf32 = precision_of(config, options), asks_for_tf32(config)
     system = open_for(folder, precision, tf32)
+    if isinstance(system, Fp32System):
+        tf32 = system.tf32
     num_gpus = _num_gpus(config, options)
     exponent = options.key_exponent if options.key_exponent is not None else clause.key_exponent
     if not 0 <= exponent < float("inf"):
@@ -270,6 +277,10 @@ def _assumptions(config: HugeCtrConfig, run: RecommenderRun, system: PublishedSy
     elif beside:
         said.append(f"Traffic runs beside kernels: {', '.join(beside)}.")
     if isinstance(system, Fp32System):
+        if asks_for_tf32(config) and not run.tf32:
+            said.append(
+                f"{system.gpu} has no TF32, by its data sheet: in spite of enable_tf32_compute products run in fp32."
+            )
         peak = "TF32" if run.tf32 else "fp32"
         said.append(
             f"{system.name} was measured in {system.precision}: fp32 runs at the same shares of the peaks, with the "
