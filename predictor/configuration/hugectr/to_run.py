@@ -148,6 +148,12 @@ def _engine(config: HugeCtrConfig, system: PublishedSystem) -> Engine:
     return engine
 
 
+def _reads_ahead(config: HugeCtrConfig, engine: Engine) -> bool:
+    """Return whether the next batch's keys travel during a step: as the clause says; usually not in our trainer."""
+    clause = config.prediction
+    return clause.overlap_input and (engine is not Engine.TORCHREC or "overlap_input" in clause.model_fields_set)
+
+
 def precision_of(config: HugeCtrConfig, options: Options = NO_OPTIONS) -> str:
     """Return the precision of a run: as the options, the clause or the solver say, else fp32.
 
@@ -239,10 +245,11 @@ def to_run(config: HugeCtrConfig, options: Options = NO_OPTIONS, base: Path | No
         keys=KeyDistribution(exponent, clause.keys_follow),
         key_bytes=KEY_BYTES[solver.input_key_type if solver is not None else "I32"],
         cached_share=_cached_share(config, options),
-        overlap_input=hides and clause.overlap_input,
+        overlap_input=hides and _reads_ahead(config, engine),
         overlap_embeddings=hides and clause.overlap_embeddings,
         overlap_gradients=hides and clause.overlap_gradients,
         engine=engine,
+        copies_input=system.hardware.links.engine != "processor",
         cuda_graphs=graphs,
     )
     if graphs:
