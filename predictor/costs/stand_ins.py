@@ -14,8 +14,8 @@ from predictor.costs.transfer import computes
 # predicted 7 to 36 % too short (logarithmic; both passes, A100 and GH200). Donors of matrix products are matrix
 # products, and keep their own interval.
 STREAM_STAND_IN = 0.36
-# Least duration of a kernel: the shortest time of any kernel in the measured tables, GELU forward on a GH200. NVIDIA's
-# blog "Getting Started with CUDA Graphs" states the same for a kernel on a V100, of which a graph saves the launch.
+# Least duration of a kernel: the shortest time in the tables of both measured GPUs, of GELU forward on Vista's GH200;
+# the shortest on Perlmutter's A100 is 6 µs.
 LEAST_KERNEL_US = 2.9
 
 
