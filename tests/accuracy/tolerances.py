@@ -21,8 +21,8 @@ OUTSIDE = {
 RECOMMENDER, MLPERF_RECOMMENDER_MAPE = 0.20, 0.10
 # Rows of TensorFlow with SparseOperationKit that miss RECOMMENDER, and what is known about them.
 SHORT_OF_TENSORFLOW = (
-    "mixed precision in TensorFlow, whose step the host and small kernels decide; neither was measured. The same model "
-    "in fp32 is within 16 %."
+    "mixed precision in TensorFlow, not explained: TensorFlow's own kernels and its host were not measured. The same "
+    "model in fp32 is within 16 %."
 )
 MISSED_RECOMMENDERS = {
     "hugectr_sok_dlrm-001": f"36 % short: {SHORT_OF_TENSORFLOW}",
