@@ -23,23 +23,31 @@ from predictor.costs.transfer_errors import transfer_errors
 FP32_PER_16_BITS = 2.0  # bytes
 
 
+def known_peaks(gpu: Gpu) -> dict[str, float]:
+    """Return the peaks of a GPU by precision, TFLOP/s, those of its data sheet included."""
+    sheet = sheet_named(gpu.name)
+    stated = {key: peak.value for key, peak in gpu.peak_tflop_per_s.items()}
+    return {**(sheet.peak_tflop_per_s if sheet is not None else {}), **stated}
+
+
 def peak_ratio(gpu: Gpu, precision: str, tf32: bool) -> float:
-    """Return the 16-bit matrix peak of a GPU over its peak in fp32, or in TF32.
+    """Return the 16-bit matrix peak of a GPU over its peak in fp32, or in TF32 where it has that.
 
     Raises:
         PublishedError: no data sheet of this GPU says the peak.
     """
-    name = "tf32" if tf32 else "fp32"
-    peaks = {key: peak.value for key, peak in gpu.peak_tflop_per_s.items()}
-    sheet = sheet_named(gpu.name)
-    known = {**(sheet.peak_tflop_per_s if sheet is not None else {}), **peaks}
+    known = known_peaks(gpu)
+    name = "tf32" if tf32 and "tf32" in known else "fp32"
     if name not in known:
         raise PublishedError(f"{gpu.name} was measured in {precision} alone, and no data sheet says its {name} peak")
     return known[precision] / known[name]
 
 
 class Fp32System(PublishedSystem):
-    """A published system whose 16-bit regressors answer for fp32; ``precision`` names theirs."""
+    """A published system whose 16-bit regressors answer for fp32; ``precision`` names theirs.
+
+    ``tf32`` says whether products run in TF32: as asked, on a GPU that has it.
+    """
 
     def __init__(self, folder: Path, precision: str, tf32: bool) -> None:
         """Open a published folder in one of its 16-bit precisions.
@@ -48,7 +56,18 @@ class Fp32System(PublishedSystem):
             FileNotFoundError, PublishedError: as ``PublishedSystem``, or the GPU's peak is not known.
         """
         super().__init__(folder, precision)
+        self.tf32 = tf32 and "tf32" in known_peaks(self.hardware.gpu)
         self._flops = peak_ratio(self.hardware.gpu, precision, tf32)
+
+    @property
+    def answered_precision(self) -> str:
+        """Return the precision of the elements that costs are of."""
+        return "fp32"
+
+    def _peak_tflop_per_s(self) -> float | None:
+        """Return the data sheet's peak of matrix products in fp32 or TF32."""
+        peak = super()._peak_tflop_per_s()
+        return None if peak is None else peak / self._flops
 
     def _operator(self, operator: Operator) -> dict[Direction, Regressor]:
         measured = super()._operator(operator)

@@ -37,7 +37,8 @@ from predictor.costs.hardware import Gpu, System
 from predictor.costs.links import GRAPH_LAUNCH_US, MESSAGE, RING, SENT_DIRECTLY, LinkRegressor, LinkUse, link_use
 from predictor.costs.operator import Direction, Operator, Shape
 from predictor.costs.regressors import DirectionRegressor, Outside, Regressor
-from predictor.costs.stand_ins import Call
+from predictor.costs.stand_ins import LEAST_KERNEL_US, Call, bounded
+from predictor.costs.stream_stand_ins import DONOR, with_stream_stand_in
 from predictor.costs.transfer import ByReach, computes, relinked, transfer
 from predictor.costs.transfer_errors import transfer_errors
 
@@ -106,19 +107,56 @@ class PublishedSystem:
         key = (operator.name, direction, shape)
         answer = self._answers.get(key)
         if answer is None:
-            cost = self._call(operator, direction, shape).cost(direction)
+            call = self._call(operator, direction, shape)
+            cost = call.cost(direction)
+            if call.stands_in and operator.name not in COLLECTIVES:
+                cost = self._bounded(operator, direction, shape, cost)
             answer = self._answers[key] = self._within_peak(operator, direction, shape, cost)
         return answer
+
+    @property
+    def answered_precision(self) -> str:
+        """Return the precision of the elements that costs are of."""
+        return self.precision
+
+    def _peak_tflop_per_s(self) -> float | None:
+        """Return the data sheet's peak of matrix products in the precision that is answered; None if unknown."""
+        peak = self.hardware.gpu.peak_tflop_per_s.get(self.precision)
+        return None if peak is None else peak.value
+
+    def _bounded(self, operator: Operator, direction: Direction, shape: Shape, cost: Cost) -> Cost:
+        """Return the cost of a donor operator, no shorter than the call's own bytes, FLOPs and kernels take.
+
+        A product reads and writes its matrices no faster than a stream of as many bytes; bytes that the cache may hold
+        have no limit. Launches are those of PyTorch's operators. Inside a graph run HugeCTR's kernels, one per call:
+        what precedes the update of rows there, the sorting of keys, is a task of its own.
+        """
+        gpu = self.hardware.gpu
+        work = operator.work(shape, direction, int(gpu.num_multiprocessors.value))
+        size_bytes = work.size_bytes * operator.byte_scale(self.answered_precision)
+        uncached = max(0.0, size_bytes - gpu.l2_cache_mb.value * 1e6)
+        peak = self._peak_tflop_per_s()
+        least_us = max(
+            uncached / (gpu.memory_bandwidth_gb_per_s.value * 1e3),
+            work.flops / (peak * 1e6) if peak is not None and computes(operator) else 0.0,
+        )
+        likely_us = least_us
+        if self.hardware.links.engine == "dedicated":
+            launches = 1 if self._in_graphs else operator.launches[direction is Direction.BACKWARD]
+            likely_us = max(likely_us, launches * LEAST_KERNEL_US)
+        if computes(operator) and self._lookup(catalogue()[DONOR], direction) is not None:
+            likely_us = max(likely_us, self._call(with_stream_stand_in(operator), direction, shape).cost(direction).us)
+        return bounded(cost, least_us, likely_us)
 
     def _within_peak(self, operator: Operator, direction: Direction, shape: Shape, cost: Cost) -> Cost:
         """Return a cost whose interval does not exceed the peak FLOP/s."""
         if cost.source <= Source.INTERPOLATED:  # the gate lets no measured row beat the peak
             return cost
-        peak = self.hardware.gpu.peak_tflop_per_s.get(self.precision)
+        peak = self._peak_tflop_per_s()
         if peak is None or not computes(operator):
             return cost
         sms = int(self.hardware.gpu.num_multiprocessors.value)
-        least_us = operator.work(shape, direction, sms).flops / (peak.value * 1e6)
+        least_us = operator.work(shape, direction, sms).flops / (peak * 1e6)
         if cost.low_us >= least_us:
             return cost
         return Cost(cost.us, min(cost.us, least_us), cost.high_us, cost.source)

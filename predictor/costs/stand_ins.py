@@ -14,6 +14,9 @@ from predictor.costs.transfer import computes
 # predicted 7 to 36 % too short (logarithmic; both passes, A100 and GH200). Donors of matrix products are matrix
 # products, and keep their own interval.
 STREAM_STAND_IN = 0.36
+# Least duration of a kernel: the shortest time in the tables of both measured GPUs, of GELU forward on Vista's GH200;
+# the shortest on Perlmutter's A100 is 6 µs.
+LEAST_KERNEL_US = 2.9
 
 
 class Call(NamedTuple):
@@ -43,3 +46,16 @@ class Call(NamedTuple):
             max(answer.high_us, answer.us * exp(width)),
             max(answer.source, Source.EXTRAPOLATED),
         )
+
+
+def bounded(cost: Cost, least_us: float, likely_us: float) -> Cost:
+    """Return a donor's cost that is no shorter than what the call itself needs.
+
+    Args:
+        cost: of the donor.
+        least_us: what no implementation beats; no end of the interval is shorter.
+        likely_us: what the call takes at least at the rates that this system reached; the interval moves along.
+    """
+    scale = max(1.0, least_us / cost.us, likely_us / cost.us) if cost.us > 0.0 else 1.0
+    us = max(cost.us, least_us, likely_us)
+    return Cost(us, max(cost.low_us, min(least_us, us)), max(us, cost.high_us * scale), cost.source)

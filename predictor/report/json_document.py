@@ -72,17 +72,25 @@ def reached_gb_per_s(system: PublishedSystem) -> float | None:
     return LARGE_MESSAGE / 1e3 / us  # two ranks: each sends the message once
 
 
-def _hardware_notes(prediction: Prediction, system: PublishedSystem, answered: list[Answer]) -> list[str]:
-    """Return notes on a slow network and on a donor of the operators."""
-    said = []
+def slow_network_notes(
+    system: PublishedSystem, answered: Sequence[Answer], step_us: float, leaves_node: bool
+) -> list[str]:
+    """Return a note where traffic between nodes counts and the network was slow when it was measured."""
     nominal, reached = system.hardware.links.inter_node_gb_per_s.value, reached_gb_per_s(system)
     traffic = sum(answer.step_us for answer in answered if answer.operator in COLLECTIVES)
-    leaves = prediction.run.layout.num_gpus > prediction.run.layout.gpus_per_node
-    if leaves and reached is not None and reached < SLOW * nominal and traffic > WORTH_A_NOTE * prediction.step.us:
-        said.append(
-            f"Between nodes {system.name} reached {reached:.1f} of its {nominal:g} GB/s when it was measured, and so "
-            "it does here: a run with a faster transport spends less on traffic."
-        )
+    if not leaves_node or reached is None or reached >= SLOW * nominal or traffic <= WORTH_A_NOTE * step_us:
+        return []
+    said = (
+        f"Between nodes {system.name} reached {reached:.1f} of its {nominal:g} GB/s when it was measured, and so "
+        "it does here: a run with a faster transport spends less on traffic."
+    )
+    return [said]
+
+
+def _hardware_notes(prediction: Prediction, system: PublishedSystem, answered: list[Answer]) -> list[str]:
+    """Return notes on a slow network and on a donor of the operators."""
+    layout = prediction.run.layout
+    said = slow_network_notes(system, answered, prediction.step.us, layout.num_gpus > layout.gpus_per_node)
     donor = system.operator_donor()
     if donor is not None:
         said.append(

@@ -9,7 +9,14 @@ from typing import Any, NamedTuple
 from predictor.configuration.hugectr.plan_file import plan_entries
 from predictor.configuration.hugectr.to_run import LoadedRecommender
 from predictor.costs.published import CARD
-from predictor.report.json_document import INTERVAL, WIDE_FACTOR, answer_entry, count_by_source, named
+from predictor.report.json_document import (
+    INTERVAL,
+    WIDE_FACTOR,
+    answer_entry,
+    count_by_source,
+    named,
+    slow_network_notes,
+)
 from predictor.report.text import duration, foundations, short_path, wrapped
 from predictor.step.breakdown import Answer, answers
 from predictor.step.memory import GIB, StageMemory, step_memory
@@ -69,6 +76,7 @@ def notes(reported: Reported, answered: list[Answer]) -> list[str]:
             f"The 90 % interval is wide, its ends a factor of {step.high_us / step.low_us:.2g} apart: "
             f"{named(widest)} contributes most to its width."
         )
+    said += slow_network_notes(system, answered, step.us, prediction.run.num_nodes > 1)
     donor = system.operator_donor()
     if donor is not None:
         said.append(

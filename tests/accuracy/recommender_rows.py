@@ -30,8 +30,6 @@ EVALUATION_BATCH = 1_048_576
 HOROVOD_WAIT = Cost(500.0, 0.0, 1000.0, Source.ANALYTIC)
 SYSTEMS = {"A100": "Selene", "V100": "V100", "H100": "H100", "H200": "H200", "B200": "B200"}
 
-WITHOUT_TF32 = ("V100",)
-
 
 @dataclass(frozen=True, slots=True)
 class PublishedStep:
@@ -111,10 +109,8 @@ def _inexpressible(row: dict[str, str]) -> str:
     return ""
 
 
-def _content(name: str, gpu: str) -> dict[str, Any]:
+def _content(name: str) -> dict[str, Any]:
     content: dict[str, Any] = json.loads((FOLDER / name).read_text(encoding="utf-8"))
-    if gpu in WITHOUT_TF32:
-        content["solver"]["enable_tf32_compute"] = False
     return content
 
 
@@ -128,7 +124,7 @@ def _forward(run: RecommenderRun, system: Any, batch_size: int) -> Cost:
 def _predicted(group: str, gpu: str, num_gpus: int, batch_size: int, is_mixed: bool) -> Cost:
     name = "dlrm_dcnv2.json" if group == MLPERF else f"dlrm_sok_{'amp' if is_mixed else 'fp32'}.json"
     options = Options(system=SYSTEMS[gpu], gpus=num_gpus, batch_size=batch_size)
-    run, system, _, _ = to_run(parse_hugectr(_content(name, gpu)), options)
+    run, system, _, _ = to_run(parse_hugectr(_content(name)), options)
     if group != MLPERF:
         return predict_recommender(run, system).step + HOROVOD_WAIT
     run = replace(run, plan=mlperf_plan(run.model.embeddings[0], num_gpus, GPUS_PER_NODE))

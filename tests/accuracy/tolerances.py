@@ -17,5 +17,18 @@ OUTSIDE = {
         "step and not of a layer. The authors count data loading and logging in; nothing here does."
     ),
 }
-# Published steps of recommenders: every row of MLPerf's, their mean, and TensorFlow's mean, which its host decides.
-MLPERF_RECOMMENDER, MLPERF_RECOMMENDER_MAPE, SOK_RECOMMENDER_MAPE = 0.20, 0.10, 0.30
+# Published steps of recommenders: every row, and the mean of MLPerf's rows.
+RECOMMENDER, MLPERF_RECOMMENDER_MAPE = 0.20, 0.10
+# Rows of TensorFlow with SparseOperationKit that miss RECOMMENDER, and what is known about them.
+SHORT_OF_TENSORFLOW = (
+    "mixed precision in TensorFlow, not explained: TensorFlow's own kernels and its host were not measured. The same "
+    "model in fp32 is within 16 %."
+)
+MISSED_RECOMMENDERS = {
+    "hugectr_sok_dlrm-001": f"36 % short: {SHORT_OF_TENSORFLOW}",
+    "hugectr_sok_dlrm-003": f"39 % short: {SHORT_OF_TENSORFLOW} The same batch with another interaction took 4.64 ms.",
+    "hugectr_sok_dlrm-007": f"40 % short: {SHORT_OF_TENSORFLOW} The same batch with another interaction took 8.52 ms.",
+    "hugectr_sok_dlrm-011": f"20.4 % short: {SHORT_OF_TENSORFLOW}",
+    "hugectr_sok_dlrm-013": f"24 % short: {SHORT_OF_TENSORFLOW}",
+    "hugectr_sok_dlrm-015": f"25 % short: {SHORT_OF_TENSORFLOW}",
+}

@@ -58,7 +58,7 @@ def test_a_recorded_step_has_the_operators_of_the_predicted_one(tmp_path: Path) 
     assert {("embedding_bag", "forward"), ("embedding_update", "backward"), ("optimizer_step", "end")} <= recorded
     tasks = recommender_step(read_measured_config(path).run)
     predicted = {task.name for task, _ in tasks.calls(tasks.stages[0])}
-    assert predicted - {name for name, _ in recorded} == {"host_to_device"}  # batches are in memory
+    assert predicted <= {name for name, _ in recorded}
 
 
 def test_two_ranks_record_their_traffic_by_what_it_is_for(tmp_path: Path) -> None:

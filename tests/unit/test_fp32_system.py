@@ -15,6 +15,7 @@ from predictor.costs.fp32 import Fp32System, peak_ratio
 from predictor.costs.operator import Direction, Shape
 from predictor.costs.published import PublishedSystem, open_system
 from predictor.costs.regressors import DirectionRegressor
+from tests.unit.recommender_examples import dcn, loaded
 
 PERLMUTTER = REGRESSORS_FOLDER / "Perlmutter"
 LARGE_PRODUCT = (8192, 4096, 4096)
@@ -73,3 +74,13 @@ def test_gpu_without_a_data_sheet_is_refused() -> None:
     gpu = open_system(PERLMUTTER, "fp16").hardware.gpu.model_copy(update={"name": "SomeGPU"})
     with pytest.raises(PublishedError, match="no data sheet says its fp32 peak"):
         peak_ratio(gpu, "fp16", tf32=False)
+
+
+def test_a_gpu_without_tf32_computes_in_fp32_and_the_report_says_so() -> None:
+    assert not Fp32System(REGRESSORS_FOLDER / "V100", "fp16", tf32=True).tf32
+    asked = loaded(dcn(solver={"enable_tf32_compute": True}), system="V100")
+    plain = loaded(dcn(), system="V100")
+    assert not asked.run.tf32
+    assert asked.run == plain.run
+    assert any("has no TF32" in assumption for assumption in asked.assumptions)
+    assert not any("TF32" in assumption for assumption in plain.assumptions)

@@ -7,13 +7,15 @@ from dataclasses import replace
 import pytest
 
 from predictor.base.errors import ConfigError
-from predictor.interface.recommender import predict_recommender
+from predictor.configuration.hugectr.plan_file import plan_entries
+from predictor.interface.recommender import RecommenderStep, predict_recommender
 from predictor.workloads.recommender.cache_tasks import hit_rate, missed_bytes
 from predictor.workloads.recommender.keys import KeyDistribution
-from predictor.workloads.recommender.memory import embedding_bytes
+from predictor.workloads.recommender.memory import embedding_bytes, states_of
+from predictor.workloads.recommender.plan import ShardedTable, Sharding, ShardingPlan
 from predictor.workloads.recommender.run import RecommenderRun
 from predictor.workloads.recommender.step import recommender_step
-from predictor.workloads.recommender.traffic import all_traffic
+from predictor.workloads.recommender.traffic import all_traffic, exchange
 from tests.unit.recommender_examples import SLOTS, dcn, dlrm, loaded
 
 
@@ -60,10 +62,46 @@ def test_missing_rows_come_before_the_lookup_and_leave_after_the_update() -> Non
     assert block.forward.tasks[1].shape == block.backward.tasks[-1].shape
 
 
-def test_cache_takes_its_share_of_memory() -> None:
+def test_cache_takes_its_share_of_memory_and_fetched_rows_theirs() -> None:
     run = loaded(dlrm(), precision="fp32").run
     full, half = (embedding_bytes(cached(run, share), all_traffic(run)[0]) for share in (1.0, 0.5))
-    assert full - half == pytest.approx(0.5 * 32 * (SLOTS[0] + SLOTS[2]) * 4)
+    fetched = missed_bytes(cached(run, 0.5), 0)
+    assert fetched > 0
+    assert full - half == pytest.approx(0.5 * 32 * (SLOTS[0] + SLOTS[2]) * 4 - fetched)
+
+
+def test_fetched_rows_are_buffered() -> None:
+    run = loaded(dlrm(), precision="fp32").run
+    traffic = all_traffic(run)
+    full, half = (states_of(cached(run, share), traffic[0], exchange(run, traffic)).buffers for share in (1.0, 0.5))
+    assert half - full == pytest.approx(missed_bytes(cached(run, 0.5), 0))
+
+
+def test_update_of_all_rows_needs_room_for_all_of_them() -> None:
+    run = loaded(dcn()).run
+    full, half = (embedding_bytes(cached(run, share), all_traffic(run)[0]) for share in (1.0, 0.5))
+    assert half == pytest.approx(full)
+
+
+def with_plan(*ways: Sharding) -> RecommenderStep:
+    """Return a prediction with a tenth of the rows in device memory, and each table on two GPUs in its way."""
+    tables = tuple(
+        ShardedTable(sharded.table, way, (0, 1) if way is Sharding.DATA_PARALLEL else (0,))
+        for sharded, way in zip(loaded(dlrm(), gpus=2).run.plan.tables, ways, strict=True)
+    )
+    plan = plan_entries(ShardingPlan(2, tables))
+    return predict_recommender(dlrm(prediction={"plan": plan}), system="Selene", gpus=2, cached_share=0.1)
+
+
+def test_data_parallel_tables_are_not_cached() -> None:
+    copies = with_plan(*[Sharding.DATA_PARALLEL] * 4)
+    assert copies.run.cached_share == 1.0
+    assert any("cached_share 0.1 changes nothing" in said for said in copies.assumptions)
+    assert not any("of the lookups" in said for said in copies.assumptions)
+    some = with_plan(Sharding.TABLE_WISE, *[Sharding.DATA_PARALLEL] * 3)
+    assert some.run.cached_share == 0.1
+    assert any("answers 10.0% of the lookups" in said for said in some.assumptions)
+    assert any("Data-parallel tables lie whole" in said for said in some.assumptions)
 
 
 def test_step_says_how_often_the_cache_hits() -> None:

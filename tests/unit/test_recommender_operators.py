@@ -99,7 +99,7 @@ def test_systems_that_never_measured_them_answer_and_say_so(system: str) -> None
             assert outside is not None
             assert outside.dimension == "operator"
             more = published.cost(operator(name), direction, LARGER[name])
-            assert more.us > cost.us, name
+            assert more.us >= cost.us, name  # as long where the kernels alone last longer
 
 
 @pytest.mark.parametrize("size_bytes", [600.0, 1e4, 1e6, 1e8, 1e10])

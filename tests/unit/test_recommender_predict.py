@@ -211,3 +211,16 @@ def test_every_sample_of_hugectr_is_predicted(system: str, gpus: int) -> None:
         assert 50 < step.step.us < 1e6, path.name
         assert step.parts.step_us == pytest.approx(step.step.us), path.name
         assert step.text()
+
+
+def test_a_network_that_was_slow_when_measured_is_noted() -> None:
+    noted = [
+        any("Between nodes Perlmutter reached" in note for note in step.to_dict()["notes"])
+        and "Between nodes Perlmutter reached" in " ".join(step.text().split())
+        for step in (
+            predict_recommender(dcn(), system="Perlmutter", gpus=16),
+            predict_recommender(dcn(), system="Perlmutter", gpus=4),
+            predict_recommender(dcn(), system="Selene", gpus=16),
+        )
+    ]
+    assert noted == [True, False, False]

@@ -269,3 +269,18 @@ def test_hugectr_sums_all_gradients_at_once() -> None:
     (reduction,) = [overlap for overlap in block.backward.overlaps if overlap.traffic[0].part is Part.DATA_PARALLEL]
     assert [(task.name, task.times) for task in reduction.traffic] == [("all_reduce", 1)]
     assert named(reduction.behind) == ["key_sort", "embedding_update"]
+
+
+def test_a_processor_copies_no_input() -> None:
+    for overlap in (False, True):
+        run = replace(loaded(dlrm()).run, overlap_input=overlap, copies_input=False)
+        block, _ = block_of(run)
+        assert all(
+            task.name != "host_to_device" for step_pass in (block.forward, block.backward) for task in step_pass.calls()
+        )
+
+
+def test_the_trainer_sends_keys_within_their_own_step() -> None:
+    assert loaded(dlrm()).run.overlap_input
+    assert not loaded(dlrm(prediction={"engine": "torchrec"})).run.overlap_input
+    assert loaded(dlrm(prediction={"engine": "torchrec", "overlap_input": True})).run.overlap_input

@@ -16,7 +16,7 @@ from predictor.costs.published import PublishedSystem, in_graphs, measured_preci
 from predictor.costs.work import STEP_PRECISIONS
 from predictor.workloads.recommender.cache_tasks import hit_rate
 from predictor.workloads.recommender.keys import KeyDistribution
-from predictor.workloads.recommender.plan import ShardingPlan, default_plan
+from predictor.workloads.recommender.plan import Sharding, ShardingPlan, default_plan
 from predictor.workloads.recommender.run import Engine, RecommenderRun
 
 HUGECTR_PLAN = "default"
@@ -148,6 +148,12 @@ def _engine(config: HugeCtrConfig, system: PublishedSystem) -> Engine:
     return engine
 
 
+def _reads_ahead(config: HugeCtrConfig, engine: Engine) -> bool:
+    """Return whether the next batch's keys travel during a step: as the clause says; usually not in our trainer."""
+    clause = config.prediction
+    return clause.overlap_input and (engine is not Engine.TORCHREC or "overlap_input" in clause.model_fields_set)
+
+
 def precision_of(config: HugeCtrConfig, options: Options = NO_OPTIONS) -> str:
     """Return the precision of a run: as the options, the clause or the solver say, else fp32.
 
@@ -161,7 +167,18 @@ def precision_of(config: HugeCtrConfig, options: Options = NO_OPTIONS) -> str:
     return precision
 
 
-def _cached_share(config: HugeCtrConfig, options: Options) -> float:
+def asks_for_tf32(config: HugeCtrConfig) -> bool:
+    """Return whether the solver asks for matrix products in TF32."""
+    return config.solver is not None and config.solver.enable_tf32_compute
+
+
+def _cached_share(config: HugeCtrConfig, options: Options, plan: ShardingPlan) -> float:
+    """Return the share of the rows that device memory holds: all where every table is data-parallel."""
+    share = _asked_share(config, options)
+    return 1.0 if all(sharded.sharding is Sharding.DATA_PARALLEL for sharded in plan.tables) else share
+
+
+def _asked_share(config: HugeCtrConfig, options: Options) -> float:
     share = options.cached_share if options.cached_share is not None else config.prediction.cached_share
     if not 0.0 < share <= 1.0:
         raise ConfigError(f"cached_share is {share}; expected more than 0, and 1 where all rows are in device memory")
@@ -211,8 +228,10 @@ def to_run(config: HugeCtrConfig, options: Options = NO_OPTIONS, base: Path | No
     base = base or Path.cwd()
     clause, solver = config.prediction, config.solver
     folder = _system_folder(config, options, base)
-    precision, tf32 = precision_of(config, options), solver is not None and solver.enable_tf32_compute
+    precision, tf32 = precision_of(config, options), asks_for_tf32(config)
     system = open_for(folder, precision, tf32)
+    if isinstance(system, Fp32System):
+        tf32 = system.tf32
     num_gpus = _num_gpus(config, options)
     exponent = options.key_exponent if options.key_exponent is not None else clause.key_exponent
     if not 0 <= exponent < float("inf"):
@@ -231,16 +250,32 @@ def to_run(config: HugeCtrConfig, options: Options = NO_OPTIONS, base: Path | No
         tf32=tf32,
         keys=KeyDistribution(exponent, clause.keys_follow),
         key_bytes=KEY_BYTES[solver.input_key_type if solver is not None else "I32"],
-        cached_share=_cached_share(config, options),
-        overlap_input=hides and clause.overlap_input,
+        cached_share=_cached_share(config, options, plan),
+        overlap_input=hides and _reads_ahead(config, engine),
         overlap_embeddings=hides and clause.overlap_embeddings,
         overlap_gradients=hides and clause.overlap_gradients,
         engine=engine,
+        copies_input=system.hardware.links.engine != "processor",
         cuda_graphs=graphs,
     )
     if graphs:
         system = _graphs(system)
-    return LoadedRecommender(run, system, _assumptions(config, run, system, name), clause.price_per_gpu_hour)
+    assumptions = (*_cache_assumptions(run, _asked_share(config, options)), *_assumptions(config, run, system, name))
+    return LoadedRecommender(run, system, assumptions, clause.price_per_gpu_hour)
+
+
+def _cache_assumptions(run: RecommenderRun, asked: float) -> list[str]:
+    """Return what a prediction takes for granted where device memory shall hold a share of the rows."""
+    if asked == 1.0:
+        return []
+    if run.cached_share == 1.0:
+        return [f"cached_share {asked:.3g} changes nothing: copies of data-parallel tables lie whole in device memory."]
+    copied = any(sharded.sharding is Sharding.DATA_PARALLEL for sharded in run.plan.tables)
+    said = (
+        f"Device memory holds the most frequent {asked:.3g} of every table's rows and answers {hit_rate(run):.1%} of "
+        "the lookups; other rows come from the host, and go back after their update."
+    )
+    return [said, "Data-parallel tables lie whole in device memory, and are not counted there."] if copied else [said]
 
 
 def _assumptions(config: HugeCtrConfig, run: RecommenderRun, system: PublishedSystem, plan: object) -> tuple[str, ...]:
@@ -253,11 +288,6 @@ def _assumptions(config: HugeCtrConfig, run: RecommenderRun, system: PublishedSy
     unsaid = [layer.input for layer in run.model.embeddings if layer.input not in clause.hotness]
     if unsaid:
         said.append(f"Every slot of {', '.join(dict.fromkeys(unsaid))} has one key per sample.")
-    if run.cached_share < 1.0:
-        said.append(
-            f"Device memory holds the most frequent {run.cached_share:.3g} of every table's rows and answers "
-            f"{hit_rate(run):.1%} of the lookups; other rows come from the host, and go back after their update."
-        )
     if plan == HUGECTR_PLAN:
         said.append("Tables lie as HugeCTR places them: distributed ones by rows, localized slots in turn.")
     if config.solver is not None:
@@ -270,6 +300,10 @@ def _assumptions(config: HugeCtrConfig, run: RecommenderRun, system: PublishedSy
     elif beside:
         said.append(f"Traffic runs beside kernels: {', '.join(beside)}.")
     if isinstance(system, Fp32System):
+        if asks_for_tf32(config) and not run.tf32:
+            said.append(
+                f"{system.gpu} has no TF32, by its data sheet: in spite of enable_tf32_compute products run in fp32."
+            )
         peak = "TF32" if run.tf32 else "fp32"
         said.append(
             f"{system.name} was measured in {system.precision}: fp32 runs at the same shares of the peaks, with the "

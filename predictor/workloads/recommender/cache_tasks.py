@@ -1,7 +1,7 @@
 """Tables larger than the memory of the GPUs: tasks of a step whose most frequent rows alone lie in device memory.
 
 Rows that a batch looks up and that are not there come over the host's link before the lookup, with their optimizer's
-states, and go back after the update. ``cache`` prices the same for one rank without a step around it, and for requests.
+states, and go back after the update. ``cache`` prices the rows that an inference request misses.
 A cache that keeps the most frequent rows is the best that any replacement policy reaches for independent draws (Aho,
 Denning and Ullman 1971, doi:10.1145/321623.321632, A0), so that LRU and LFU miss more.
 """

@@ -155,7 +155,9 @@ def input_bytes(run: RecommenderRun) -> float:
 
 
 def copy_tasks(run: RecommenderRun) -> list[Task]:
-    """Return the copy of the input from the host."""
+    """Return the copy of the input from the host, where there is any."""
+    if not run.copies_input:
+        return []
     return [shaped_task("host_to_device", (_whole(input_bytes(run)),), FORWARD)._replace(part=Part.INPUT)]
 
 

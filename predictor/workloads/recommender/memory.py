@@ -1,11 +1,13 @@
-"""Bytes on one GPU: rows and their optimizer states, the dense replica, activations, and buffers of input and exchange.
+"""Bytes on one GPU: rows and their optimizer states, the dense replica, activations, and buffers.
 
+Buffers hold the input, what is exchanged, and rows that are fetched from the host.
 Every tensor of the dense network is kept from its forward to its backward pass; gradients of activations are written
 over them, as in HugeCTR, but for the largest layer's, which exist beside.
 """
 
 from __future__ import annotations
 
+from predictor.workloads.recommender.cache_tasks import missed_bytes
 from predictor.workloads.recommender.embedding_tasks import input_bytes
 from predictor.workloads.recommender.layers import LossLayer
 from predictor.workloads.recommender.plan import Sharding
@@ -35,8 +37,12 @@ def _row_gradients(group: Lookups) -> float:
 
 
 def embedding_bytes(run: RecommenderRun, traffic: RankTraffic) -> float:
-    """Return the bytes of a rank's rows, their optimizer states and their gradients."""
-    return FP32_BYTES * sum(held(run, group) * (1 + _states(group)) + _row_gradients(group) for group in traffic.groups)
+    """Return the bytes of a rank's rows, their optimizer states and their gradients.
+
+    Rows that a step fetches from the host, all that are not there where all are updated, need room with their states.
+    """
+    kept = sum(held(run, group) * (1 + _states(group)) + _row_gradients(group) for group in traffic.groups)
+    return FP32_BYTES * kept + missed_bytes(run, traffic.rank)
 
 
 def fullest(run: RecommenderRun, traffic: tuple[RankTraffic, ...]) -> RankTraffic:
@@ -52,7 +58,7 @@ def states_of(run: RecommenderRun, traffic: RankTraffic, sent: Exchange) -> Stag
     pooled = max(sent.pooled, traffic.pooled) + sent.partial * run.num_gpus
     exchanged = 2 * pooled * run.element_bytes if run.num_gpus > 1 else 0.0  # sent and received
     read = BATCHES_READ if run.overlap_input else 1
-    buffers = exchanged + read * (input_bytes(run) + traffic.lookups * run.key_bytes)
+    buffers = exchanged + read * (input_bytes(run) + traffic.lookups * run.key_bytes) + missed_bytes(run, traffic.rank)
     return StageStates(
         weights=FP32_BYTES * sum(held(run, group) for group in traffic.groups) + (FP32_BYTES + copies) * dense,
         gradients=FP32_BYTES * sum(map(_row_gradients, traffic.groups)) + run.gradient_bytes * dense,

@@ -42,6 +42,7 @@ class RecommenderRun:
         overlap_embeddings: exchanged embeddings travel beside the bottom network.
         overlap_gradients: the dense network's gradients are summed beside the rest of the backward pass.
         engine: what runs it.
+        copies_input: a batch is copied from the host's memory; on a CPU it lies where it is computed with.
         cuda_graphs: kernels are launched as one graph per pass, so that short ones follow each other at once.
     """
 
@@ -59,6 +60,7 @@ class RecommenderRun:
     overlap_embeddings: bool = True
     overlap_gradients: bool = True
     engine: Engine = Engine.HUGECTR
+    copies_input: bool = True
     cuda_graphs: bool = True
 
     @property

@@ -50,7 +50,7 @@ class InputTasks(NamedTuple):
 
 def _input(run: RecommenderRun, sent: Exchange, busiest: RankTraffic) -> InputTasks:
     keys = key_tasks(run, sent, busiest)
-    return InputTasks([copy_tasks(run), keys[:2]], keys[2:])
+    return InputTasks([tasks for tasks in (copy_tasks(run), keys[:2]) if tasks], keys[2:])
 
 
 def _forward(run: RecommenderRun, network: Network, lookups: list[Task], sent: Exchange, read: InputTasks) -> PassTasks:

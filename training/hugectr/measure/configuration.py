@@ -60,5 +60,6 @@ def _read(path: Path) -> MeasuredConfig:
         keys=KeyDistribution(clause.key_exponent),
         key_bytes=KEY_BYTES[solver.input_key_type],
         engine=Engine.TORCHREC,
+        copies_input=False,
     )
     return MeasuredConfig(config.content, run, config.data)
