@@ -64,6 +64,9 @@ def search_plans(
     system: str | PathLike[str] | None = None,
     batch_size: int | None = None,
     precision: str | None = None,
+    plan: str | PathLike[str] | None = None,
+    key_exponent: float | None = None,
+    cached_share: float | None = None,
     memory_gib: float | None = None,
     top: int = 10,
 ) -> PlanSearchResult:
@@ -75,6 +78,9 @@ def search_plans(
         system: published system, a name or a folder, in place of the clause ``prediction``'s.
         batch_size: samples of a step over all GPUs, in place of the solver's.
         precision: fp32, fp16 or bf16, in place of the solver's.
+        plan: file of a sharding plan to compare, in place of the clause ``prediction``'s.
+        key_exponent: of the power law of keys; 0 is uniform.
+        cached_share: of every table's rows that device memory holds; the host has the others.
         memory_gib: memory of one GPU in GiB, instead of the system's.
         top: plans of the search to predict, up to 1,000.
 
@@ -88,7 +94,13 @@ def search_plans(
     if memory_gib is not None and not memory_gib > 0:
         raise ConfigError(f"--memory-gib is {memory_gib}; expected a number above 0")
     options = Options(
-        system=None if system is None else fspath(system), gpus=gpus, batch_size=batch_size, precision=precision
+        system=None if system is None else fspath(system),
+        gpus=gpus,
+        batch_size=batch_size,
+        plan=None if plan is None else fspath(plan),
+        key_exponent=key_exponent,
+        precision=precision,
+        cached_share=cached_share,
     )
     if isinstance(config, Mapping):
         loaded = to_run(parse_hugectr(plain(config)), options)
