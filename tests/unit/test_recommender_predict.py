@@ -211,3 +211,46 @@ def test_every_sample_of_hugectr_is_predicted(system: str, gpus: int) -> None:
         assert 50 < step.step.us < 1e6, path.name
         assert step.parts.step_us == pytest.approx(step.step.us), path.name
         assert step.text()
+
+
+def hashed() -> Content:
+    """Return a model whose rows are counted by GPU, on a solver of two GPUs."""
+    content = dcn()
+    content["solver"] = {"gpu": [0, 1], "batchsize": 4096}
+    embedding = next(layer for layer in content["layers"] if "sparse_embedding_hparam" in layer)
+    embedding["type"] = "DistributedSlotSparseEmbeddingHash"
+    embedding["sparse_embedding_hparam"].pop("slot_size_array", None)
+    embedding["sparse_embedding_hparam"]["max_vocabulary_size_per_gpu"] = 100_001
+    content["layers"][0]["sparse"][0]["type"] = "DistributedSlot"
+    content["layers"][0].pop("slot_size_array", None)
+    return content
+
+
+@pytest.mark.parametrize("gpus", [1, 2, 4, 8, 64])
+def test_the_number_of_gpus_does_not_change_the_model(gpus: int) -> None:
+    predicted = predict_recommender(hashed(), system="Selene", gpus=gpus)
+    rows = sum(sharded.table.rows for sharded in predicted.plan.tables)
+    assert 200_002 <= rows < 200_002 + gpus
+    said = [text for text in predicted.assumptions if "as many rows as on the solver's 2 GPUs" in text]
+    assert len(said) == (gpus != 2)
+
+
+@pytest.mark.parametrize("gpus", [1, 2, 4, 8, 64])
+def test_nor_where_slots_lie_on_a_gpu_each(gpus: int) -> None:
+    content = hashed()
+    slots = content["layers"][0]["sparse"][0]["slot_num"]
+    content["layers"][0]["sparse"][0]["type"] = "LocalizedSlot"
+    next(layer for layer in content["layers"] if "sparse_embedding_hparam" in layer)["type"] = (
+        "LocalizedSlotSparseEmbeddingHash"
+    )
+    rows = sum(s.table.rows for s in predict_recommender(content, system="Selene", gpus=gpus).plan.tables)
+    expected = 100_001 * min(2, slots)
+    assert expected <= rows < expected + gpus
+
+
+def test_without_a_solver_the_room_of_each_gpu_is_the_files() -> None:
+    content = hashed()
+    del content["solver"]
+    predicted = predict_recommender(content, system="Selene", gpus=8, batch_size=4096)
+    assert sum(sharded.table.rows for sharded in predicted.plan.tables) == 8 * 100_001
+    assert any("is as in the file on every GPU; no solver says of how many" in said for said in predicted.assumptions)
