@@ -254,3 +254,12 @@ def test_without_a_solver_the_room_of_each_gpu_is_the_files() -> None:
     predicted = predict_recommender(content, system="Selene", gpus=8, batch_size=4096)
     assert sum(sharded.table.rows for sharded in predicted.plan.tables) == 8 * 100_001
     assert any("is as in the file on every GPU; no solver says of how many" in said for said in predicted.assumptions)
+
+
+def test_fewer_rows_than_slots_are_predicted_with_skew_and_a_cache() -> None:
+    content = hashed()
+    next(layer for layer in content["layers"] if "sparse_embedding_hparam" in layer)["sparse_embedding_hparam"][
+        "max_vocabulary_size_per_gpu"
+    ] = 1
+    predicted = predict_recommender(content, system="Selene", gpus=2, key_exponent=1.2, cached_share=0.5)
+    assert 0.0 < predicted.step.us < float("inf")
