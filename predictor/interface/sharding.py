@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from os import PathLike, fspath
-from pathlib import Path
+from math import inf
+from os import PathLike
 from typing import Any
 
 from predictor.base.errors import ConfigError
 from predictor.base.sizes import whole
-from predictor.configuration.hugectr.reading import parse_hugectr, read_hugectr
-from predictor.configuration.hugectr.to_run import Options, to_run
+from predictor.configuration.hugectr.to_run import to_run
 from predictor.costs.cost import Cost
-from predictor.interface.inputs import plain
 from predictor.interface.prediction import USUAL_WIDTH
+from predictor.interface.recommender_options import opened, options_of
 from predictor.report import sharding as report
 from predictor.search.sharding import answer
 from predictor.workloads.recommender.plan import ShardingPlan
@@ -91,22 +90,19 @@ def search_plans(
     """
     if memory_gib is not None and (isinstance(memory_gib, bool) or not isinstance(memory_gib, int | float)):
         raise ConfigError(f"--memory-gib is {memory_gib!r}; expected GiB of one GPU")
-    if memory_gib is not None and not memory_gib > 0:
+    if memory_gib is not None and not 0 < memory_gib < inf:
         raise ConfigError(f"--memory-gib is {memory_gib}; expected a number above 0")
-    options = Options(
-        system=None if system is None else fspath(system),
+    options = options_of(
+        system=system,
         gpus=gpus,
         batch_size=batch_size,
-        plan=None if plan is None else fspath(plan),
+        plan=plan,
         key_exponent=key_exponent,
         precision=precision,
         cached_share=cached_share,
     )
-    if isinstance(config, Mapping):
-        loaded = to_run(parse_hugectr(plain(config)), options)
-    else:
-        path = Path(config)
-        loaded = to_run(read_hugectr(path), options, path.resolve().parent)
+    _, read, base = opened(config)
+    loaded = to_run(read, options, base)
     details = answer.search_plans(loaded.run, loaded.system, memory_gib, whole("--top", top, largest=MOST_SHOWN))
     return PlanSearchResult(
         tuple(winner.plan for winner in details.winners),
