@@ -8,6 +8,7 @@ from math import inf
 from os import PathLike
 from typing import Any
 
+from predictor.base.command_line import on_terminal, progress
 from predictor.base.errors import ConfigError
 from predictor.base.sizes import whole
 from predictor.configuration.hugectr.to_run import to_run
@@ -16,6 +17,7 @@ from predictor.interface.prediction import USUAL_WIDTH
 from predictor.interface.recommender_options import opened, options_of
 from predictor.report import sharding as report
 from predictor.search.sharding import answer
+from predictor.search.sharding.solve import silent
 from predictor.workloads.recommender.plan import ShardingPlan
 
 MOST_SHOWN = 1000
@@ -71,6 +73,8 @@ def search_plans(
 ) -> PlanSearchResult:
     """Find the fastest sharding plans of a HugeCTR configuration; arguments are those of the command ``search``.
 
+    On a terminal, stderr says how far the search is.
+
     Args:
         config: path of the JSON file, or a mapping with the same clauses.
         gpus: in place of the solver's.
@@ -103,7 +107,8 @@ def search_plans(
     )
     _, read, base = opened(config)
     loaded = to_run(read, options, base)
-    details = answer.search_plans(loaded.run, loaded.system, memory_gib, whole("--top", top, largest=MOST_SHOWN))
+    shown = whole("--top", top, largest=MOST_SHOWN)
+    details = answer.search_plans(loaded.run, loaded.system, memory_gib, shown, progress if on_terminal() else silent)
     return PlanSearchResult(
         tuple(winner.plan for winner in details.winners),
         tuple(winner.prediction.step for winner in details.winners),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from importlib import import_module
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,10 @@ from predictor.configuration.hugectr.plan_file import plan_entries, plan_text, r
 from predictor.configuration.hugectr.reading import read_hugectr
 from predictor.interface.recommender import predict_recommender
 from predictor.interface.sharding import search_plans
+from predictor.search.sharding.branch import branch_and_bound
 from predictor.search.sharding.costs import Curve, sharding_problem
 from predictor.search.sharding.greedy import starts
+from predictor.search.sharding.solve import local_optima, solve
 from predictor.step.recommender import predict_recommender as predict_step
 from predictor.workloads.recommender.plan import Sharding
 
@@ -181,3 +184,27 @@ def test_plans_that_differ_by_the_numbers_of_ranks_are_shown_once() -> None:
 def test_options_of_plans_are_refused_for_layouts(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["search", "--model", "llama3-8b", "--gpus", "8", "--key-exponent", "1"]) != 0
     assert "--key-exponent is for HugeCTR configurations; llama3-8b is none" in capsys.readouterr().err
+
+
+def test_work_is_limited_on_many_gpus_and_the_bound_is_below(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = search_plans(small(), gpus=4, batch_size=8192).details.run
+    system = search_plans(small(), gpus=4, batch_size=8192).details.system
+    problem = sharding_problem(run, system)
+    best = solve(problem)
+    monkeypatch.setattr(import_module("predictor.search.sharding.solve"), "MOST_WORK", 50)
+    told: list[str] = []
+    limited = branch_and_bound(problem, local_optima(problem, told.append)[0], most_nodes=5)
+    assert best is not None
+    assert limited is not None
+    assert limited.bound_us <= best.time_us * (1.0 + 1e-9) <= limited.time_us * (1.0 + 2e-9)
+    assert told[0].startswith("local search from start 1 of ")
+
+
+def test_progress_is_on_stderr_of_a_terminal_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    search_plans(small(), gpus=2, batch_size=8192)
+    assert not capsys.readouterr().err
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    search_plans(small(), gpus=2, batch_size=8192)
+    assert "branch and bound from the fastest" in capsys.readouterr().err

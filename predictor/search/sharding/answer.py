@@ -11,7 +11,7 @@ from predictor.search.sharding.branch import branch_and_bound
 from predictor.search.sharding.costs import sharding_problem
 from predictor.search.sharding.greedy import starts
 from predictor.search.sharding.problem import Place
-from predictor.search.sharding.solve import local_optima
+from predictor.search.sharding.solve import Tell, local_optima, silent
 from predictor.step.memory import GIB, step_memory
 from predictor.step.recommender import RecommenderPrediction, predict_recommender
 from predictor.workloads.recommender.memory import embedding_bytes, fullest
@@ -122,7 +122,11 @@ def _different(winners: list[PlanWinner]) -> list[PlanWinner]:
 
 
 def search_plans(
-    run: RecommenderRun, system: PublishedSystem, memory_gib: float | None = None, top: int = 10
+    run: RecommenderRun,
+    system: PublishedSystem,
+    memory_gib: float | None = None,
+    top: int = 10,
+    tell: Tell = silent,
 ) -> PlanSearch:
     """Search the sharding plans of a run.
 
@@ -131,6 +135,7 @@ def search_plans(
         system: that answers.
         memory_gib: of one GPU, instead of the system's.
         top: plans of the search to predict.
+        tell: is told how far the search is.
 
     Raises:
         ConfigError: no plan is known to fit.
@@ -141,8 +146,10 @@ def search_plans(
     limit = None if memory_gib is None else memory_gib * GIB
     named = [_winner(names, plan, run, system, limit) for plan, names in named_plans(run).items()]
     room = inf if limit is None else limit - _beside_tables(named[0])
+    tell(f"times of {len(run.plan.tables):,} tables on {run.num_gpus:,} GPUs")
     problem = sharding_problem(run, system, room)
-    optima = local_optima(problem) if room > 0.0 else []
+    optima = local_optima(problem, tell) if room > 0.0 else []
+    tell("branch and bound from the fastest")
     solution = branch_and_bound(problem, optima[0] if optima else None) if room > 0.0 else None
     if solution is None:
         raise ConfigError(
@@ -151,6 +158,7 @@ def search_plans(
     # A start may be predicted to be faster than what the search made of it by times that it adds up.
     begun = sorted(starts(problem), key=problem.time_us)
     places: list[tuple[Place, ...]] = list(dict.fromkeys([solution.places, *optima[:top], *begun[:top]]))
+    tell(f"predictions of {len(places)} plans")
     known = {winner.plan: winner for winner in named}
     for plan in dict.fromkeys(map(problem.plan, places)):
         if plan not in known:
