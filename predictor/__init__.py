@@ -1,6 +1,7 @@
 """Predict the time of one distributed training step from published operator times, without a GPU.
 
-``predict``, ``search``, ``compare`` and ``load_system`` are all that a question needs; docs/python-api.md shows them.
+``predict``, ``search``, ``compare`` and ``load_system`` are all that a question needs, ``predict_recommender`` and
+``search_plans`` where it is about a recommender; docs/python-api.md shows them.
 """
 
 import sys
@@ -13,11 +14,12 @@ if TYPE_CHECKING:
     from predictor.interface.prediction import predict
     from predictor.interface.recommender import predict_recommender
     from predictor.interface.search import search
+    from predictor.interface.sharding import search_plans
     from predictor.interface.system import load_system
 else:
     ModuleType = type(sys)
 
-__all__ = ["__version__", "compare", "load_system", "predict", "predict_recommender", "search"]
+__all__ = ["__version__", "compare", "load_system", "predict", "predict_recommender", "search", "search_plans"]
 __version__ = "0.1.0"  # the same as in pyproject.toml; a test compares them
 
 _MODULES = {
@@ -26,6 +28,7 @@ _MODULES = {
     "predict": "prediction",
     "predict_recommender": "recommender",
     "search": "search",
+    "search_plans": "sharding",
 }
 
 

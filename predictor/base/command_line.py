@@ -21,3 +21,8 @@ def progress(text: str) -> None:
     """Print a line to stderr at once; stdout is for the result."""
     sys.stderr.write(f"{text}\n")
     sys.stderr.flush()
+
+
+def on_terminal() -> bool:
+    """Return whether somebody may read progress: stderr is a terminal."""
+    return sys.stderr is not None and sys.stderr.isatty()

@@ -19,6 +19,8 @@ LAYOUT_OPTIONS = (
     "zero_stage",
     "pareto",
 )
+# Options of sharding plans, which other configurations do not have.
+PLAN_OPTIONS = ("plan", "key_exponent", "cached_share")
 
 
 def add(commands: Commands) -> None:
@@ -40,6 +42,10 @@ def add(commands: Commands) -> None:
     command.add_argument("--zero-stage", action="append", type=int, metavar="N", help="only this stage; repeatable")
     command.add_argument("--top", type=int, default=10, metavar="N", help="layouts to show")
     command.add_argument("--pareto", action="store_true", help="also the Pareto front of time and memory")
+    hugectr = command.add_argument_group("of a HugeCTR configuration, instead of what its file says")
+    hugectr.add_argument("--plan", metavar="FILE", help="sharding plan to compare with those of the search")
+    hugectr.add_argument("--key-exponent", type=float, metavar="X", help="power law of the keys; 0: uniform")
+    hugectr.add_argument("--cached-share", type=float, metavar="X", help="of all rows in device memory; 1: all")
     command.add_argument("--json", action="store_true", help="print JSON")
     command.add_argument("--write", metavar="FILE", help="also write the fastest layout as a configuration, or plan")
     command.add_argument("--csv", metavar="FILE", help="also write the layouts shown to a file")
@@ -62,6 +68,7 @@ def _plans(arguments: argparse.Namespace) -> str:
         precision=arguments.precision,
         memory_gib=arguments.memory_gib,
         top=arguments.top,
+        **{name: getattr(arguments, name) for name in PLAN_OPTIONS},
     )
     if arguments.csv is not None:
         write_file("--csv", arguments.csv, result.to_csv(), [arguments.model])
@@ -74,6 +81,10 @@ def answer(arguments: argparse.Namespace) -> str:
     """Return the fastest layouts, or sharding plans."""
     if is_hugectr_file(Path(arguments.model)):
         return _plans(arguments)
+    given = next((name for name in PLAN_OPTIONS if getattr(arguments, name) is not None), None)
+    if given is not None:
+        option = f"--{given.replace('_', '-')}"
+        raise ConfigError(f"{option} is for HugeCTR configurations; {arguments.model} is none")
     import yaml
 
     from predictor.interface.search import search

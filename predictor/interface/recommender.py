@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from os import PathLike, fspath
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from predictor.base.errors import ConfigError
-from predictor.configuration.hugectr.reading import HugeCtrConfig, parse_hugectr, read_hugectr
+from predictor.configuration.hugectr.reading import HugeCtrConfig
 from predictor.configuration.hugectr.to_run import LoadedRecommender, Options, to_run
 from predictor.costs.cost import Cost
-from predictor.interface.inputs import plain
+from predictor.interface.recommender_options import opened, options_of, system_path
 from predictor.report import recommender as report
 from predictor.report.json_document import count_by_source
 from predictor.step import breakdown
@@ -96,7 +95,7 @@ class RecommenderStep:
     def on(self, system: str | PathLike[str]) -> RecommenderStep:
         """Predict the same question on another system."""
         return _predict(
-            self.name.rpartition(" on ")[0], self.config, self.base, replace(self.options, system=fspath(system))
+            self.name.rpartition(" on ")[0], self.config, self.base, replace(self.options, system=system_path(system))
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -151,20 +150,14 @@ def predict_recommender(
         KeyError: a required clause or key is missing.
         ValueError: a value is not allowed, or nothing published answers for it.
     """
-    options = Options(
-        system=None if system is None else fspath(system),
+    options = options_of(
+        system=system,
         gpus=gpus,
         batch_size=batch_size,
-        plan=None if plan is None else fspath(plan),
+        plan=plan,
         key_exponent=key_exponent,
         precision=precision,
         cached_share=cached_share,
     )
-    if isinstance(config, Mapping):
-        return _predict("configuration", parse_hugectr(plain(config)), Path.cwd(), options)
-    if not isinstance(config, str | PathLike):
-        raise ConfigError(
-            f"config is {config!r}; expected the path of a HugeCTR configuration, or a mapping of its clauses"
-        )
-    path = Path(config)
-    return _predict(fspath(config), read_hugectr(path), path.resolve().parent, options)
+    name, read, base = opened(config)
+    return _predict(name, read, base, options)

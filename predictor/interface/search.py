@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike, fspath
+from pathlib import Path
 from typing import Any
 
 from predictor.base.errors import ConfigError
 from predictor.base.sizes import whole
+from predictor.configuration.hugectr.telling import is_hugectr
+from predictor.configuration.readers import HUGECTR, detect
 from predictor.costs.cost import Cost
 from predictor.interface.inputs import Config, plain
 from predictor.interface.prediction import USUAL_WIDTH
@@ -132,6 +135,14 @@ def _chosen(option: str, given: Any, legal: Sequence[Any]) -> tuple[Any, ...]:
     return values or tuple(legal)
 
 
+def _is_recommender(model: str | PathLike[str] | Mapping[str, Any]) -> bool:
+    """Return whether a model is a HugeCTR configuration; reads no file that cannot be one."""
+    if isinstance(model, Mapping):
+        return is_hugectr(model)
+    path = Path(model)
+    return path.suffix == ".json" and path.is_file() and detect(path) == HUGECTR
+
+
 def search(
     model: Config,
     gpus: int,
@@ -176,6 +187,8 @@ def search(
     """
     if not isinstance(model, str | PathLike | Mapping):
         raise ConfigError(f"--model is {model!r}; expected a preset's name, a path, or a mapping of a configuration")
+    if _is_recommender(model):
+        raise ConfigError("--model is a HugeCTR configuration, which has sharding plans; use predictor.search_plans")
     schedules = _chosen("--schedule", schedule, tuple(SCHEDULES))
     zero_stages = _chosen("--zero-stage", zero_stage, ZERO_ALONE)
     limits = _limits(

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from os import PathLike, fspath
-from pathlib import Path
+from math import inf
+from os import PathLike
 from typing import Any
 
+from predictor.base.command_line import on_terminal, progress
 from predictor.base.errors import ConfigError
 from predictor.base.sizes import whole
-from predictor.configuration.hugectr.reading import parse_hugectr, read_hugectr
-from predictor.configuration.hugectr.to_run import Options, to_run
+from predictor.configuration.hugectr.to_run import to_run
 from predictor.costs.cost import Cost
-from predictor.interface.inputs import plain
 from predictor.interface.prediction import USUAL_WIDTH
+from predictor.interface.recommender_options import opened, options_of
 from predictor.report import sharding as report
 from predictor.search.sharding import answer
+from predictor.search.sharding.solve import silent
 from predictor.workloads.recommender.plan import ShardingPlan
 
 MOST_SHOWN = 1000
@@ -64,10 +65,15 @@ def search_plans(
     system: str | PathLike[str] | None = None,
     batch_size: int | None = None,
     precision: str | None = None,
+    plan: str | PathLike[str] | None = None,
+    key_exponent: float | None = None,
+    cached_share: float | None = None,
     memory_gib: float | None = None,
     top: int = 10,
 ) -> PlanSearchResult:
     """Find the fastest sharding plans of a HugeCTR configuration; arguments are those of the command ``search``.
+
+    On a terminal, stderr says how far the search is.
 
     Args:
         config: path of the JSON file, or a mapping with the same clauses.
@@ -75,6 +81,9 @@ def search_plans(
         system: published system, a name or a folder, in place of the clause ``prediction``'s.
         batch_size: samples of a step over all GPUs, in place of the solver's.
         precision: fp32, fp16 or bf16, in place of the solver's.
+        plan: file of a sharding plan to compare, in place of the clause ``prediction``'s.
+        key_exponent: of the power law of keys; 0 is uniform.
+        cached_share: of every table's rows that device memory holds; the host has the others.
         memory_gib: memory of one GPU in GiB, instead of the system's.
         top: plans of the search to predict, up to 1,000.
 
@@ -85,17 +94,21 @@ def search_plans(
     """
     if memory_gib is not None and (isinstance(memory_gib, bool) or not isinstance(memory_gib, int | float)):
         raise ConfigError(f"--memory-gib is {memory_gib!r}; expected GiB of one GPU")
-    if memory_gib is not None and not memory_gib > 0:
+    if memory_gib is not None and not 0 < memory_gib < inf:
         raise ConfigError(f"--memory-gib is {memory_gib}; expected a number above 0")
-    options = Options(
-        system=None if system is None else fspath(system), gpus=gpus, batch_size=batch_size, precision=precision
+    options = options_of(
+        system=system,
+        gpus=gpus,
+        batch_size=batch_size,
+        plan=plan,
+        key_exponent=key_exponent,
+        precision=precision,
+        cached_share=cached_share,
     )
-    if isinstance(config, Mapping):
-        loaded = to_run(parse_hugectr(plain(config)), options)
-    else:
-        path = Path(config)
-        loaded = to_run(read_hugectr(path), options, path.resolve().parent)
-    details = answer.search_plans(loaded.run, loaded.system, memory_gib, whole("--top", top, largest=MOST_SHOWN))
+    _, read, base = opened(config)
+    loaded = to_run(read, options, base)
+    shown = whole("--top", top, largest=MOST_SHOWN)
+    details = answer.search_plans(loaded.run, loaded.system, memory_gib, shown, progress if on_terminal() else silent)
     return PlanSearchResult(
         tuple(winner.plan for winner in details.winners),
         tuple(winner.prediction.step for winner in details.winners),

@@ -72,8 +72,8 @@ def _bound(answer: PlanSearch) -> str:
 def why(answer: PlanSearch) -> str:
     """Return what the fastest plan saves against HugeCTR's placement, and what is proven."""
     first = answer.winners[0]
-    other = next((winner for winner in (*answer.winners, *answer.too_large) if winner.name == HUGECTR), None)
-    if other is None or other is first:
+    other = next(winner for winner in (*answer.winners, *answer.too_large) if HUGECTR in winner.names)
+    if other is first:
         return f"HugeCTR's placement is the fastest known. {_bound(answer)}"
     saved = 1.0 - first.prediction.step.us / other.prediction.step.us
     unfit = "" if other.fits is not False else ", which does not fit"

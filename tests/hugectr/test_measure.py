@@ -30,6 +30,8 @@ def small(folder: Path, name: str, batch: int, **clause: Any) -> Path:
     """Write one of the verified configurations with a small batch."""
     content = read_mapping(FOLDER / f"{name}.json")
     content["solver"]["batchsize"] = batch
+    for sparse in content["layers"][0]["sparse"]:
+        sparse["max_feature_num_per_sample"] *= 2
     content["prediction"] = {**content.get("prediction", {}), **clause}
     path = folder / f"{name}.json"
     path.write_text(json.dumps(content))

@@ -29,7 +29,7 @@ def data_layer(kind: str, num_slots: int, sizes: tuple[int, ...]) -> Content:
         "slot_size_array": list(sizes),
         "label": {"top": "label", "label_dim": 1},
         "dense": {"top": "dense", "dense_dim": 13},
-        "sparse": [{"top": "keys", "type": kind, "max_feature_num_per_sample": num_slots, "slot_num": num_slots}],
+        "sparse": [{"top": "keys", "type": kind, "max_feature_num_per_sample": 40 * num_slots, "slot_num": num_slots}],
     }
 
 

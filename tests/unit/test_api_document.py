@@ -34,6 +34,7 @@ def test_block_runs_as_written(block: str, tmp_path: Path) -> None:
     for name in ("config.yml", "path/to/config.yml", "llama_7b_config.yml", "configs/a.yml", "configs/b.yml"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(EXAMPLE, tmp_path / name)
+    shutil.copy(ROOT / "tests" / "data" / "readers" / "hugectr" / "dlrm.json", tmp_path / "dlrm.json")
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", block],
@@ -54,4 +55,4 @@ def test_block_runs_as_written(block: str, tmp_path: Path) -> None:
 
 
 def test_our_document_has_every_usage() -> None:
-    assert sum(name.startswith("python-api") for name, _ in blocks()) == 11
+    assert sum(name.startswith("python-api") for name, _ in blocks()) == 12

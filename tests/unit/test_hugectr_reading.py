@@ -201,3 +201,86 @@ def test_every_layer_type_has_its_name() -> None:
         "ELU", "FmOrder2", "FusedInnerProduct", "InnerProduct", "Interaction", "MultiCross", "MultiCrossEntropyLoss",
         "WeightMultiply", "ReduceSum", "ReLU", "Reshape", "Sigmoid", "Slice",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("hotness", "said"),
+    [
+        ({"dta1": [1.0]}, "prediction.hotness names dta1, which is no sparse input. Did you mean data1?"),
+        ({"data1": [1.0, 1.5]}, "prediction.hotness.data1 holds 1.5; more than max_nnz of data1, 1"),
+        ({"data1": [0.0, 1.0]}, "prediction.hotness.data1 holds 0.0; expected keys per sample and slot"),
+        ({"data1": [-1.0]}, "prediction.hotness.data1 holds -1.0; expected keys per sample and slot"),
+        ({"data1": [float("nan")]}, "finite number"),
+        ({"data1": [1e400]}, "finite number"),
+        ({"data1": []}, "prediction.hotness.data1 has 0 values; data1 has 2 slots"),
+    ],
+)
+def test_hotness_is_checked(hotness: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        parse_hugectr(dlrm() | {"prediction": {"hotness": hotness}})
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_hotness_of_all_slots_is_at_most_the_keys_of_a_sample() -> None:
+    content = dlrm()
+    del content["layers"][0]["sparse"][0]["max_nnz"]
+    with pytest.raises(
+        ConfigError, match=r"sums up to 2\.5 over 2 slots; more than max_feature_num_per_sample of data1"
+    ):
+        parse_hugectr(content | {"prediction": {"hotness": {"data1": [1.0, 1.5]}}})
+
+
+HUGE = 10**30
+
+
+def _set(content: dict[str, Any], *path: Any, value: Any) -> dict[str, Any]:
+    inner: Any = content
+    for key in path[:-1]:
+        inner = inner[key] if isinstance(inner, list) else inner.setdefault(key, {})
+    inner[path[-1]] = value
+    return content
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        (("layers", 2, "type"), ["InnerProduct"], "layer fc1: type is ['InnerProduct']; expected the name of a type"),
+        (("layers", 2, "type"), {"a": 1}, "layer fc1: type is {'a': 1}; expected the name of a type"),
+        (("layers", 0, "sparse", 0, "slot_num"), HUGE, "taken for a slip"),
+        (("layers", 2, "fc_param", "num_output"), HUGE, "taken for a slip"),
+        (("layers", 1, "sparse_embedding_hparam", "embedding_vec_size"), HUGE, "taken for a slip"),
+        (("layers", 1, "sparse_embedding_hparam", "max_vocabulary_size_per_gpu"), HUGE, "taken for a slip"),
+        (("layers", 0, "slot_size_array"), [HUGE, 1], "taken for a slip"),
+        (("layers", 0, "dense", "dense_dim"), HUGE, "taken for a slip"),
+        (("prediction", "num_gpus"), HUGE, "taken for a slip"),
+        (("prediction", "batch_size"), HUGE, "taken for a slip"),
+        (("prediction", "key_exponent"), float("nan"), "finite number"),
+        (("prediction", "key_exponent"), float("inf"), "finite number"),
+        (("prediction", "cached_share"), float("nan"), "finite number"),
+        (("optimizer", "sgd_hparam", "learning_rate"), float("inf"), "finite number"),
+    ],
+)
+def test_slips_are_refused_in_a_line(path: tuple[Any, ...], value: Any, said: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        parse_hugectr(_set(dlrm(), *path, value=value))
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("value", [HUGE, 10**400])
+def test_cross_layers_beyond_reason_and_numbers_beyond_floats_are_refused(value: int) -> None:
+    cross = {"name": "cross", "type": "MultiCross", "bottom": "dense", "top": "x", "mc_param": {"num_layers": value}}
+    norm = {"name": "bn", "type": "BatchNorm", "bottom": "dense", "top": "x", "bn_param": {"factor": 10**400}}
+    for layer, said in ((cross, "taken for a slip"), (norm, "finite number")):
+        content = dlrm()
+        content["layers"].insert(2, layer)
+        with pytest.raises(ConfigError, match=said):
+            parse_hugectr(content)
+
+
+def test_a_number_of_more_digits_than_python_reads_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "digits.json"
+    path.write_text('{"layers": ' + "1" * 5000 + "}")
+    with pytest.raises(ConfigError, match=r"digits\.json: Exceeds the limit"):
+        read_hugectr(path)

@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 
+import predictor
 from predictor.__main__ import main
 from predictor.base.errors import ConfigError, MissingKeyError
 from predictor.configuration.hugectr.plan_file import write_plan
 from predictor.configuration.readers import HUGECTR, detect
 from predictor.interface.prediction import predict
 from predictor.interface.recommender import predict_recommender
+from predictor.interface.sharding import search_plans
 from predictor.workloads.recommender.plan import ShardedTable, Sharding, ShardingPlan
 from tests.unit.recommender_examples import SAMPLES, dcn, dlrm, loaded
 
@@ -128,8 +130,8 @@ def test_plan_file_decides(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
             "batch_size is 4096; it must be a multiple of the 3 GPUs. Try 4095 or 4098",
         ),
         (("--system", "Selene", "--batch-size", "1"), "batch_size is 1; it must be a multiple of the 2 GPUs. Try 2"),
-        (("--system", "Selene", "--gpus", "0"), "gpus is 0; expected a number above 0"),
-        (("--system", "Selene", "--batch-size", "0"), "batch_size is 0; expected a number above 0"),
+        (("--system", "Selene", "--gpus", "0"), "gpus is 0; it must be at least 1"),
+        (("--system", "Selene", "--batch-size", "0"), "batch_size is 0; it must be at least 1"),
         (("--system", "Selene", "--key-exponent", "-1"), "key_exponent is -1.0; expected 0"),
         (("--system", "Selene", "--key-exponent", "nan"), "key_exponent is nan; expected 0"),
         (("--system", "Selene", "--plan", "nowhere.json"), "plan nowhere.json does not exist"),
@@ -224,3 +226,97 @@ def test_a_network_that_was_slow_when_measured_is_noted() -> None:
         )
     ]
     assert noted == [True, False, False]
+
+
+def hashed() -> Content:
+    """Return a model whose rows are counted by GPU, on a solver of two GPUs."""
+    content = dcn()
+    content["solver"] = {"gpu": [0, 1], "batchsize": 4096}
+    embedding = next(layer for layer in content["layers"] if "sparse_embedding_hparam" in layer)
+    embedding["type"] = "DistributedSlotSparseEmbeddingHash"
+    embedding["sparse_embedding_hparam"].pop("slot_size_array", None)
+    embedding["sparse_embedding_hparam"]["max_vocabulary_size_per_gpu"] = 100_001
+    content["layers"][0]["sparse"][0]["type"] = "DistributedSlot"
+    content["layers"][0].pop("slot_size_array", None)
+    return content
+
+
+@pytest.mark.parametrize("gpus", [1, 2, 4, 8, 64])
+def test_the_number_of_gpus_does_not_change_the_model(gpus: int) -> None:
+    predicted = predict_recommender(hashed(), system="Selene", gpus=gpus)
+    rows = sum(sharded.table.rows for sharded in predicted.plan.tables)
+    assert 200_002 <= rows < 200_002 + gpus
+    said = [text for text in predicted.assumptions if "as many rows as on the solver's 2 GPUs" in text]
+    assert len(said) == (gpus != 2)
+
+
+@pytest.mark.parametrize("gpus", [1, 2, 4, 8, 64])
+def test_nor_where_slots_lie_on_a_gpu_each(gpus: int) -> None:
+    content = hashed()
+    slots = content["layers"][0]["sparse"][0]["slot_num"]
+    content["layers"][0]["sparse"][0]["type"] = "LocalizedSlot"
+    next(layer for layer in content["layers"] if "sparse_embedding_hparam" in layer)["type"] = (
+        "LocalizedSlotSparseEmbeddingHash"
+    )
+    rows = sum(s.table.rows for s in predict_recommender(content, system="Selene", gpus=gpus).plan.tables)
+    expected = 100_001 * min(2, slots)
+    assert expected <= rows < expected + gpus
+
+
+def test_without_a_solver_the_room_of_each_gpu_is_the_files() -> None:
+    content = hashed()
+    del content["solver"]
+    predicted = predict_recommender(content, system="Selene", gpus=8, batch_size=4096)
+    assert sum(sharded.table.rows for sharded in predicted.plan.tables) == 8 * 100_001
+    assert any("is as in the file on every GPU; no solver says of how many" in said for said in predicted.assumptions)
+
+
+def test_fewer_rows_than_slots_are_predicted_with_skew_and_a_cache() -> None:
+    content = hashed()
+    next(layer for layer in content["layers"] if "sparse_embedding_hparam" in layer)["sparse_embedding_hparam"][
+        "max_vocabulary_size_per_gpu"
+    ] = 1
+    predicted = predict_recommender(content, system="Selene", gpus=2, key_exponent=1.2, cached_share=0.5)
+    assert 0.0 < predicted.step.us < float("inf")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"gpus": 8.0}, "gpus is 8.0; expected a whole number"),
+        ({"gpus": "8"}, "gpus is '8'; expected a whole number"),
+        ({"gpus": True}, "gpus is True; expected a whole number"),
+        ({"gpus": 0}, "gpus is 0; it must be at least 1"),
+        ({"gpus": 10**30}, "is taken for a slip"),
+        ({"batch_size": 1024.5}, "batch_size is 1024.5; expected a whole number"),
+        ({"key_exponent": "1"}, "key_exponent is '1'; expected 0, uniform keys"),
+        ({"key_exponent": float("nan")}, "key_exponent is nan; expected 0, uniform keys"),
+        ({"cached_share": "x"}, "cached_share is 'x'; expected a share"),
+        ({"cached_share": float("inf")}, "cached_share is inf; expected a share"),
+        ({"system": 3}, "system is 3; expected a published system"),
+        ({"system": b"Selene"}, "system is b'Selene'; expected a published system"),
+        ({"plan": 3}, "plan is 3; expected the file of a sharding plan"),
+        ({"precision": 16}, "precision is 16; expected one of"),
+    ],
+)
+def test_arguments_of_wrong_types_are_refused_in_a_line(given: dict[str, Any], said: str) -> None:
+    for question in (predict_recommender, search_plans):
+        with pytest.raises(ValueError, match=" is ") as error:
+            question(dlrm(), **{"system": "Selene", **given})
+        assert said in str(error.value)
+        assert "\n" not in str(error.value)
+    with pytest.raises(ConfigError, match="system is 3; expected a published system"):
+        predict_recommender(dlrm(), system="Selene").on(3)  # type: ignore[arg-type]
+
+
+def test_configurations_of_wrong_types_are_refused() -> None:
+    for question in (predict_recommender, search_plans):
+        with pytest.raises(ConfigError, match="config is 3; expected the path"):
+            question(3, system="Selene")  # type: ignore[operator]
+
+
+def test_search_of_layouts_says_what_searches_plans(tmp_path: Path) -> None:
+    for model in (dlrm(), written(tmp_path, dlrm())):
+        with pytest.raises(ConfigError, match=r"--model is a HugeCTR configuration.*; use predictor\.search_plans"):
+            predictor.search(model, 8, system="Selene")
+    assert predictor.search_plans is search_plans

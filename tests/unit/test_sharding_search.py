@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from importlib import import_module
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,14 @@ from typing import Any
 import pytest
 
 from predictor.__main__ import main
-from predictor.configuration.hugectr.plan_file import read_plan
+from predictor.configuration.hugectr.plan_file import plan_entries, plan_text, read_plan
 from predictor.configuration.hugectr.reading import read_hugectr
 from predictor.interface.recommender import predict_recommender
 from predictor.interface.sharding import search_plans
+from predictor.search.sharding.branch import branch_and_bound
 from predictor.search.sharding.costs import Curve, sharding_problem
 from predictor.search.sharding.greedy import starts
+from predictor.search.sharding.solve import local_optima, solve
 from predictor.step.recommender import predict_recommender as predict_step
 from predictor.workloads.recommender.plan import Sharding
 
@@ -132,3 +135,76 @@ def test_options_of_layouts_are_refused(tmp_path: Path, capsys: pytest.CaptureFi
     config.write_text(json.dumps(small()))
     assert main(["search", "--model", str(config), "--gpus", "4", "--zero-stage", "1"]) != 0
     assert "--zero-stage is for layouts" in capsys.readouterr().err
+
+
+def test_a_plan_with_two_names_keeps_both_and_the_saving_is_against_it() -> None:
+    # A distributed table lies by rows in HugeCTR, which is one of the plans that shard all tables alike.
+    content = small()
+    embedding = content["layers"][1]
+    embedding["type"] = "DistributedSlotSparseEmbeddingHash"
+    content["layers"][0]["sparse"][0]["type"] = "DistributedSlot"
+    result = search_plans(content, gpus=8, batch_size=8192, system="Perlmutter")
+    named = [winner.names for winner in result.details.winners if winner.names]
+    assert ("HugeCTR's placement", "all row_wise") in named
+    placed = next(winner for winner in result.details.winners if "HugeCTR's placement" in winner.names)
+    assert result.steps[0].us < placed.prediction.step.us
+    saved = 1.0 - result.steps[0].us / placed.prediction.step.us
+    assert f"Against HugeCTR's placement: {saved:.1%} of the step saved" in result.text(200)
+
+
+def test_the_plan_given_is_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config, file = tmp_path / "small.json", tmp_path / "plan.json"
+    config.write_text(json.dumps(small()))
+    plan = search_plans(small(), gpus=4, batch_size=8192).details.winners[-1].plan
+    moved = replace(plan, tables=tuple(replace(s, sharding=Sharding.TABLE_WISE, ranks=(3,)) for s in plan.tables))
+    file.write_text(plan_text(moved))
+    command = ["search", "--model", str(config), "--gpus", "4", "--global-batch-size", "8192", "--json"]
+    assert main([*command, "--plan", str(file), "--key-exponent", "1.1", "--cached-share", "0.5"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    row = next(row for row in document["plans"] if row["name"] == "the plan given")
+    step = predict_recommender(config, gpus=4, batch_size=8192, plan=file, key_exponent=1.1, cached_share=0.5)
+    assert row["time_us"] == pytest.approx(step.step.us)
+    content = small() | {"prediction": small()["prediction"] | {"plan": plan_entries(moved)}}
+    again = search_plans(content, gpus=4, batch_size=8192)
+    assert "the plan given" in [winner.name for winner in again.details.winners]
+
+
+def test_plans_that_differ_by_the_numbers_of_ranks_are_shown_once() -> None:
+    winners = search_plans(small(), gpus=8, batch_size=8192, top=50).details.winners
+    alike = [
+        (
+            f"{winner.prediction.step.us:.6g}",
+            tuple(sorted((s.table.name, s.sharding, len(s.ranks)) for s in winner.plan.tables)),
+        )
+        for winner in winners
+    ]
+    assert len(set(alike)) == len(alike)
+
+
+def test_options_of_plans_are_refused_for_layouts(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["search", "--model", "llama3-8b", "--gpus", "8", "--key-exponent", "1"]) != 0
+    assert "--key-exponent is for HugeCTR configurations; llama3-8b is none" in capsys.readouterr().err
+
+
+def test_work_is_limited_on_many_gpus_and_the_bound_is_below(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = search_plans(small(), gpus=4, batch_size=8192).details.run
+    system = search_plans(small(), gpus=4, batch_size=8192).details.system
+    problem = sharding_problem(run, system)
+    best = solve(problem)
+    monkeypatch.setattr(import_module("predictor.search.sharding.solve"), "MOST_WORK", 50)
+    told: list[str] = []
+    limited = branch_and_bound(problem, local_optima(problem, told.append)[0], most_nodes=5)
+    assert best is not None
+    assert limited is not None
+    assert limited.bound_us <= best.time_us * (1.0 + 1e-9) <= limited.time_us * (1.0 + 2e-9)
+    assert told[0].startswith("local search from start 1 of ")
+
+
+def test_progress_is_on_stderr_of_a_terminal_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    search_plans(small(), gpus=2, batch_size=8192)
+    assert not capsys.readouterr().err
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    search_plans(small(), gpus=2, batch_size=8192)
+    assert "branch and bound from the fastest" in capsys.readouterr().err

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from predictor.base.errors import ConfigError, nearest
 from predictor.workloads.recommender.layers import LAYER_TYPES, DenseLayer
 
+# More is taken for a slipped key: ten times the widest layer and the most cross layers in print, and more.
+LARGEST_COUNT = 1_000_000_000
+LARGEST_LAYERS = 1_000
+LARGEST_NUMBER = sys.float_info.max
 COMMON = frozenset({"name", "type", "bottom", "top"})
 Reading = tuple[str, str, Callable[[Any], Any]]
 
@@ -24,6 +29,8 @@ def _pair(value: Any) -> tuple[int, int]:
 def _count(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise ValueError("expected a whole number")
+    if value > LARGEST_COUNT:
+        raise ValueError(f"more than {LARGEST_COUNT:,} is taken for a slip")
     return value
 
 
@@ -33,9 +40,15 @@ def _positive(value: Any) -> int:
     return int(value)
 
 
+def _cross_layers(value: Any) -> int:
+    if _positive(value) > LARGEST_LAYERS:
+        raise ValueError(f"more than {LARGEST_LAYERS:,} is taken for a slip")
+    return int(value)
+
+
 def _number(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError("expected a number")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= LARGEST_NUMBER:
+        raise ValueError("expected a finite number")
     return float(value)
 
 
@@ -72,7 +85,7 @@ READINGS: dict[str, tuple[Reading, ...]] = {
     "FusedInnerProduct": FC,
     "InnerProduct": FC,
     "MultiCross": (
-        ("mc_param.num_layers", "num_layers", _positive),
+        ("mc_param.num_layers", "num_layers", _cross_layers),
         ("mc_param.projection_dim", "projection_dim", _count),
     ),
     "MultiCrossEntropyLoss": (*LOSS, ("target_weight", "target_weight", _numbers)),
@@ -128,7 +141,7 @@ def dense_layer(content: Mapping[str, Any]) -> DenseLayer:
         ConfigError: its type or a key is unknown, a key is missing, or a value is not allowed.
     """
     name, kind = content.get("name"), content.get("type")
-    if kind not in LAYER_TYPES:
+    if not isinstance(kind, str) or kind not in LAYER_TYPES:
         raise ConfigError(
             f"layer {name}: type is {kind!r}, which is not a layer.{nearest(str(kind), LAYER_TYPES)} There are: "
             f"{', '.join(sorted(LAYER_TYPES))}"

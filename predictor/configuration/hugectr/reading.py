@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from predictor.base.errors import ConfigError, MissingKeyError
+from predictor.base.errors import ConfigError, MissingKeyError, nearest
 from predictor.base.read_yaml import first_problem
 from predictor.configuration.hugectr.dense_layers import dense_layer
 from predictor.configuration.hugectr.sections import (
@@ -24,6 +25,7 @@ from predictor.configuration.hugectr.sections import (
     PredictionClause,
     SgdHyperparameters,
     Solver,
+    Sparse,
 )
 from predictor.configuration.hugectr.telling import is_hugectr
 from predictor.workloads.recommender.embedding import Combiner, EmbeddingKind, EmbeddingLayer
@@ -33,6 +35,7 @@ from predictor.workloads.recommender.optimizer import Optimizer, OptimizerKind, 
 
 CLAUSES = ("solver", "optimizer", "layers", "inference", "prediction")
 SPARSE_TYPES = {EmbeddingKind.DISTRIBUTED: "DistributedSlot"}
+ROUNDING = 1e-9
 Model = TypeVar("Model", bound=BaseModel)
 
 __all__ = ["HugeCtrConfig", "is_hugectr", "optimizer_of", "parse_hugectr", "read_hugectr"]
@@ -86,14 +89,36 @@ def optimizer_of(clause: OptimizerClause) -> Optimizer:
     return Optimizer(kind, schedule, update)
 
 
-def _hotness(data: Data, prediction: PredictionClause, top: str, num_slots: int) -> tuple[float, ...]:
+def _hotness(sparse: Sparse, prediction: PredictionClause) -> tuple[float, ...]:
     """Return the keys per sample of each slot: as ``prediction`` says, otherwise one, as in Criteo's data."""
-    stated = prediction.hotness.get(top, (1.0,))
-    if len(stated) == 1:
-        return stated * num_slots
-    if len(stated) != num_slots:
-        raise ConfigError(f"prediction.hotness.{top} has {len(stated)} values; {top} has {num_slots} slots")
-    return stated
+    stated, where = prediction.hotness.get(sparse.top), f"prediction.hotness.{sparse.top}"
+    if stated is None:
+        return (1.0,) * sparse.slot_num
+    if len(stated) not in (1, sparse.slot_num):
+        raise ConfigError(f"{where} has {len(stated)} values; {sparse.top} has {sparse.slot_num} slots")
+    for keys in stated:
+        if not 0.0 < keys < inf:
+            raise ConfigError(f"{where} holds {keys}; expected keys per sample and slot, a number above 0")
+        if sparse.max_nnz is not None and keys > sparse.max_nnz:
+            raise ConfigError(f"{where} holds {keys:g}; more than max_nnz of {sparse.top}, {sparse.max_nnz}")
+    slots = stated * sparse.slot_num if len(stated) == 1 else stated
+    if sum(slots) > sparse.max_feature_num_per_sample * (1.0 + ROUNDING):
+        raise ConfigError(
+            f"{where} sums up to {sum(slots):g} over {sparse.slot_num} slots; more than max_feature_num_per_sample of "
+            f"{sparse.top}, {sparse.max_feature_num_per_sample}"
+        )
+    return slots
+
+
+def _check_hotness(data: Data, prediction: PredictionClause) -> None:
+    """Check that keys per sample are of inputs that there are."""
+    tops = [sparse.top for sparse in data.sparse]
+    for name in prediction.hotness:
+        if name not in tops:
+            raise ConfigError(
+                f"prediction.hotness names {name}, which is no sparse input.{nearest(name, tops)} There are: "
+                f"{', '.join(tops)}"
+            )
 
 
 def _embedding(clause: EmbeddingClause, data: Data, prediction: PredictionClause) -> EmbeddingLayer:
@@ -125,7 +150,7 @@ def _embedding(clause: EmbeddingClause, data: Data, prediction: PredictionClause
         combiner=Combiner.MEAN if given.combiner else Combiner.SUM,
         rows_per_gpu=given.max_vocabulary_size_per_gpu or 0,
         slot_rows=tuple(sizes),
-        hotness=_hotness(data, prediction, sparse.top, sparse.slot_num),
+        hotness=_hotness(sparse, prediction),
         optimizer=None if clause.optimizer is None else optimizer_of(clause.optimizer),
     )
 
@@ -136,7 +161,9 @@ def _model(layers: list[Any], data: Data, prediction: PredictionClause, optimize
     for layer in layers[1:]:
         if not isinstance(layer, Mapping):
             raise ConfigError(f"layers holds {layer!r}; expected a mapping for each layer")
-        if layer.get("type") in set(EmbeddingKind):
+        if not isinstance(layer.get("type"), str):
+            raise ConfigError(f"layer {layer.get('name')}: type is {layer.get('type')!r}; expected the name of a type")
+        if layer["type"] in set(EmbeddingKind):
             clause = _clause(EmbeddingClause, f"layer {layer.get('name')}", layer)
             if dense:
                 raise ConfigError(
@@ -190,6 +217,7 @@ def _parsed(content: dict[str, Any]) -> HugeCtrConfig:
     optimizer = None
     if "optimizer" in content:
         optimizer = optimizer_of(_clause(OptimizerClause, "optimizer", content["optimizer"]))
+    _check_hotness(data, prediction)
     model = _model(layers, data, prediction, optimizer)
     if inference is None and model.loss is None:
         raise ConfigError("no layer is a loss; a configuration for training ends with one")
@@ -213,7 +241,7 @@ def read_hugectr(path: Path) -> HugeCtrConfig:
         raise ConfigError(f"{path} is a folder; expected a JSON file") from None
     except json.JSONDecodeError as error:
         raise ConfigError(f"{path}, line {error.lineno}, column {error.colno}: not JSON: {error.msg}") from None
-    except (UnicodeDecodeError, RecursionError, ConfigError) as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: {error}") from None
     if not isinstance(content, dict):
         raise ConfigError(f"{path} is no JSON object; expected the clauses {', '.join(CLAUSES)}")

@@ -5,17 +5,44 @@ Source of names, defaults and rules: HugeCTR, "Configuration File Setup", and it
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 SCALERS = (128, 256, 512, 1024)
+# A slipped key adds digits. Each limit is some ten times beyond the largest run in print: thousands of GPUs, a thousand
+# slots, 10¹⁰ rows in a table.
+LARGEST_GPUS = 65_536
+LARGEST_BATCH = 1_000_000_000
+LARGEST_SLOTS = 100_000
+LARGEST_KEYS = 10_000_000
+LARGEST_ROWS = 10**12
+LARGEST_WIDTH = 1_000_000
+
+
+def _up_to(largest: int) -> AfterValidator:
+    """Refuse what is taken for a slip."""
+
+    def check(value: int) -> int:
+        if value > largest:
+            raise ValueError(f"{value} is more than {largest:,}, which is taken for a slip")
+        return value
+
+    return AfterValidator(check)
+
+
+Gpus = Annotated[int, Field(gt=0), _up_to(LARGEST_GPUS)]
+Batch = Annotated[int, Field(gt=0), _up_to(LARGEST_BATCH)]
+Slots = Annotated[int, Field(gt=0), _up_to(LARGEST_SLOTS)]
+Keys = Annotated[int, Field(gt=0), _up_to(LARGEST_KEYS)]
+Rows = Annotated[int, Field(gt=0), _up_to(LARGEST_ROWS)]
+Width = Annotated[int, Field(gt=0), _up_to(LARGEST_WIDTH)]
 
 
 class Clause(BaseModel):
     """Base of every clause: closed and immutable."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, allow_inf_nan=False)
 
 
 class Solver(Clause):
@@ -26,8 +53,8 @@ class Solver(Clause):
     max_iter: int | None = Field(default=None, gt=0, description="training iterations")
     num_epochs: int | None = Field(default=None, gt=0, description="passes over the data, instead of max_iter")
     gpu: tuple[tuple[int, ...], ...] = Field(default=((0,),), description="GPUs per node")
-    batchsize: int = Field(default=2048, gt=0, description="samples of a training step, all GPUs together")
-    batchsize_eval: int | None = Field(default=None, gt=0, description="samples of an evaluation step")
+    batchsize: Batch = Field(default=2048, description="samples of a training step, all GPUs together")
+    batchsize_eval: Batch | None = Field(default=None, description="samples of an evaluation step")
     snapshot: int = Field(default=10_000_000, gt=0, description="iterations between checkpoints")
     snapshot_prefix: str = "./"
     eval_interval: int = Field(default=1000, gt=0, description="iterations between evaluations")
@@ -142,7 +169,7 @@ class OptimizerClause(Clause):
 class InferenceClause(Clause):
     """What an inference configuration has in place of a solver."""
 
-    max_batchsize: int = Field(default=1024, gt=0, description="samples of the largest request")
+    max_batchsize: Batch = Field(default=1024, description="samples of the largest request")
     dense_model_file: str
     sparse_model_file: tuple[str, ...]
     hit_rate_threshold: float = Field(
@@ -163,14 +190,14 @@ class Label(Clause):
     """The label."""
 
     top: str = "label"
-    label_dim: int = Field(default=1, gt=0)
+    label_dim: Width = 1
 
 
 class Dense(Clause):
     """Continuous features."""
 
     top: str = "dense"
-    dense_dim: int = Field(ge=0)
+    dense_dim: Annotated[int, Field(ge=0), _up_to(LARGEST_WIDTH)]
 
 
 class Sparse(Clause):
@@ -178,9 +205,9 @@ class Sparse(Clause):
 
     top: str
     type: Literal["DistributedSlot", "LocalizedSlot"]
-    max_feature_num_per_sample: int = Field(gt=0)
-    max_nnz: int | None = Field(default=None, gt=0)
-    slot_num: int = Field(gt=0)
+    max_feature_num_per_sample: Keys
+    max_nnz: Keys | None = None
+    slot_num: Slots
 
 
 class Data(Clause):
@@ -194,7 +221,7 @@ class Data(Clause):
     check: Literal["Sum", "None"] = "None"
     num_samples: int | None = Field(default=None, gt=0)
     eval_num_samples: int | None = Field(default=None, gt=0)
-    slot_size_array: tuple[int, ...] = ()
+    slot_size_array: tuple[Annotated[int, _up_to(LARGEST_ROWS)], ...] = ()
     float_label_dense: bool = False
     cache_eval_data: int | bool = 0
     num_workers: int = Field(default=12, gt=0)
@@ -224,9 +251,9 @@ class Data(Clause):
 class EmbeddingHyperparameters(Clause):
     """Sizes of an embedding layer."""
 
-    max_vocabulary_size_per_gpu: int | None = Field(default=None, gt=0)
-    slot_size_array: tuple[int, ...] = ()
-    embedding_vec_size: int = Field(gt=0)
+    max_vocabulary_size_per_gpu: Rows | None = None
+    slot_size_array: tuple[Rows, ...] = ()
+    embedding_vec_size: Width
     combiner: Literal[0, 1]
 
 
@@ -246,11 +273,9 @@ class PredictionClause(Clause):
     """What a prediction needs and HugeCTR's configuration cannot say; HugeCTR itself has no such clause."""
 
     system: str | None = Field(default=None, description="published system, by name or folder")
-    num_gpus: int | None = Field(default=None, gt=0, description="in place of the solver's gpu")
-    gpus_per_node: int | None = Field(default=None, gt=0)
-    batch_size: int | None = Field(
-        default=None, gt=0, description="samples of a step, in place of the solver's batchsize"
-    )
+    num_gpus: Gpus | None = Field(default=None, description="in place of the solver's gpu")
+    gpus_per_node: Gpus | None = None
+    batch_size: Batch | None = Field(default=None, description="samples of a step, in place of the solver's batchsize")
     precision: Literal["fp32", "fp16", "bf16"] | None = None
     key_exponent: float = Field(default=0.0, ge=0, description="of the power law of keys; 0: uniform")
     keys_follow: bool = Field(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from predictor.base.errors import ConfigError, MissingKeyError
 from predictor.configuration.hugectr.plan_file import parse_plan, read_plan
 from predictor.configuration.hugectr.reading import HugeCtrConfig
+from predictor.configuration.hugectr.vocabulary import model_on, solver_gpus, vocabulary_assumptions
 from predictor.configuration.loading import find_folder, open_measured, published
 from predictor.costs.fp32 import Fp32System
 from predictor.costs.published import PublishedSystem, in_graphs, measured_precisions
@@ -100,11 +101,12 @@ def _num_gpus(config: HugeCtrConfig, options: Options) -> int:
         return _positive("gpus", options.gpus)
     if config.prediction.num_gpus is not None:
         return config.prediction.num_gpus
-    if config.solver is None:
+    listed = solver_gpus(config)
+    if listed is None:
         raise MissingKeyError(
             "the number of GPUs is missing: the file has no solver; set prediction.num_gpus or --gpus"
         )
-    return sum(len(node) for node in config.solver.gpu)
+    return listed
 
 
 def _batch_size(config: HugeCtrConfig, options: Options, num_gpus: int) -> int:
@@ -233,15 +235,16 @@ def to_run(config: HugeCtrConfig, options: Options = NO_OPTIONS, base: Path | No
     if isinstance(system, Fp32System):
         tf32 = system.tf32
     num_gpus = _num_gpus(config, options)
+    model = model_on(config, num_gpus)
     exponent = options.key_exponent if options.key_exponent is not None else clause.key_exponent
     if not 0 <= exponent < float("inf"):
         raise ConfigError(f"key_exponent is {exponent}; expected 0, uniform keys, or the exponent of a power law")
     name = options.plan if options.plan is not None else clause.plan
-    plan = plan_of(config, name, num_gpus, Path() if options.plan is not None else base)
+    plan = plan_of(replace(config, model=model), name, num_gpus, Path() if options.plan is not None else base)
     engine, hides = _engine(config, system), system.hardware.links.engine != "processor"
     graphs = engine is Engine.HUGECTR and clause.use_cuda_graph
     run = RecommenderRun(
-        model=config.model,
+        model=model,
         plan=plan,
         batch_size=_batch_size(config, options, num_gpus),
         num_gpus=num_gpus,
@@ -290,10 +293,10 @@ def _assumptions(config: HugeCtrConfig, run: RecommenderRun, system: PublishedSy
         said.append(f"Every slot of {', '.join(dict.fromkeys(unsaid))} has one key per sample.")
     if plan == HUGECTR_PLAN:
         said.append("Tables lie as HugeCTR places them: distributed ones by rows, localized slots in turn.")
-    if config.solver is not None:
-        listed = sum(len(node) for node in config.solver.gpu)
-        if listed != run.num_gpus:
-            said.append(f"The solver lists {listed} GPUs; the run has {run.num_gpus}, the global batch stays.")
+    listed = solver_gpus(config)
+    if listed is not None and listed != run.num_gpus:
+        said.append(f"The solver lists {listed} GPUs; the run has {run.num_gpus}, the global batch stays.")
+    said += vocabulary_assumptions(config, run.num_gpus)
     beside = [name for name in OVERLAPS if getattr(run, name)]
     if system.hardware.links.engine == "processor":
         said.append("Nothing hides traffic here: the processors that compute move it.")

@@ -11,7 +11,7 @@ from predictor.search.sharding.branch import branch_and_bound
 from predictor.search.sharding.costs import sharding_problem
 from predictor.search.sharding.greedy import starts
 from predictor.search.sharding.problem import Place
-from predictor.search.sharding.solve import local_optima
+from predictor.search.sharding.solve import Tell, local_optima, silent
 from predictor.step.memory import GIB, step_memory
 from predictor.step.recommender import RecommenderPrediction, predict_recommender
 from predictor.workloads.recommender.memory import embedding_bytes, fullest
@@ -20,6 +20,7 @@ from predictor.workloads.recommender.run import RecommenderRun
 from predictor.workloads.recommender.traffic import all_traffic
 
 HUGECTR = "HugeCTR's placement"
+GIVEN = "the plan given"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,15 +28,20 @@ class PlanWinner:
     """One plan with its prediction.
 
     Attributes:
-        name: what is special about it; empty for a plan of the search.
+        names: what is special about it; none for a plan of the search.
         memory_bytes: of the fullest GPU.
         fits: None where the GPU's memory is not known.
     """
 
-    name: str
+    names: tuple[str, ...]
     prediction: RecommenderPrediction
     memory_bytes: float
     fits: bool | None
+
+    @property
+    def name(self) -> str:
+        """Return the names in a line; empty for a plan of the search."""
+        return ", ".join(self.names)
 
     @property
     def plan(self) -> ShardingPlan:
@@ -48,7 +54,8 @@ class PlanSearch:
     """A search over plans.
 
     Attributes:
-        winners: that fit, the fastest first; HugeCTR's placement and those of one sharding for all tables among them.
+        winners: that fit, the fastest first; HugeCTR's placement, the run's own plan and those of one sharding for all
+            tables among them. Plans that differ by the ranks' numbers alone are shown once.
         too_large: the same plans that do not fit.
         gap: share of the fastest plan's time that no plan saves, as the search counts times; 0 where it is proven best.
         memory_gib: of one GPU; None where not known.
@@ -62,30 +69,64 @@ class PlanSearch:
     memory_gib: float | None
 
 
-def uniform_plans(run: RecommenderRun) -> dict[str, ShardingPlan]:
-    """Return the plans that shard all tables alike, and HugeCTR's, by name."""
+def named_plans(run: RecommenderRun) -> dict[ShardingPlan, tuple[str, ...]]:
+    """Return HugeCTR's plan, the run's own, and those that shard all tables alike, each with its names."""
     ranks, tables = run.num_gpus, [sharded.table for sharded in run.plan.tables]
-    plans = {HUGECTR: default_plan(run.model.embeddings, ranks)}
+    placement = default_plan(run.model.embeddings, ranks)
+    plans = {HUGECTR: placement}
+    if run.plan != placement:
+        plans[GIVEN] = run.plan
+    shardings = [Sharding.ROW_WISE, Sharding.DATA_PARALLEL] if ranks > 1 else []
+    if ranks > 1 and all(table.width % (4 * ranks) == 0 for table in tables):
+        shardings.append(Sharding.COLUMN_WISE)
     every = tuple(range(ranks))
-    for sharding in (Sharding.ROW_WISE, Sharding.DATA_PARALLEL) if ranks > 1 else ():
+    for sharding in shardings:
         sharded = tuple(replace(entry, sharding=sharding, ranks=every) for entry in run.plan.tables)
         plans[f"all {sharding}"] = ShardingPlan(ranks, sharded)
-    if ranks > 1 and all(table.width % (4 * ranks) == 0 for table in tables):
-        sharded = tuple(replace(entry, sharding=Sharding.COLUMN_WISE, ranks=every) for entry in run.plan.tables)
-        plans["all column_wise"] = ShardingPlan(ranks, sharded)
-    return plans
+    named: dict[ShardingPlan, tuple[str, ...]] = {}
+    for name, plan in plans.items():
+        named[plan] = (*named.get(plan, ()), name)
+    return named
 
 
 def _winner(
-    name: str, plan: ShardingPlan, run: RecommenderRun, system: PublishedSystem, limit: float | None
+    names: tuple[str, ...], plan: ShardingPlan, run: RecommenderRun, system: PublishedSystem, limit: float | None
 ) -> PlanWinner:
     prediction = predict_recommender(replace(run, plan=plan), system)
     (memory,) = step_memory(prediction.tasks)
-    return PlanWinner(name, prediction, memory.total, None if limit is None else memory.total <= limit)
+    return PlanWinner(names, prediction, memory.total, None if limit is None else memory.total <= limit)
+
+
+Likeness = tuple[str, tuple[tuple[Sharding, int, int, int, tuple[float, ...]], ...]]
+
+
+def _likeness(winner: PlanWinner) -> Likeness:
+    """Return what plans have in common that differ by the ranks' numbers alone: time, and how tables are split."""
+    tables = sorted(
+        (sharded.sharding, len(sharded.ranks), sharded.table.rows, sharded.table.width, sharded.table.hotness)
+        for sharded in winner.plan.tables
+    )
+    return f"{winner.prediction.step.us:.9g}", tuple(tables)
+
+
+def _different(winners: list[PlanWinner]) -> list[PlanWinner]:
+    """Return all that have a name, and of the others the first of those that are alike."""
+    shown = {_likeness(winner) for winner in winners if winner.names}
+    different = []
+    for winner in winners:
+        likeness = _likeness(winner)
+        if winner.names or likeness not in shown:
+            different.append(winner)
+        shown.add(likeness)
+    return different
 
 
 def search_plans(
-    run: RecommenderRun, system: PublishedSystem, memory_gib: float | None = None, top: int = 10
+    run: RecommenderRun,
+    system: PublishedSystem,
+    memory_gib: float | None = None,
+    top: int = 10,
+    tell: Tell = silent,
 ) -> PlanSearch:
     """Search the sharding plans of a run.
 
@@ -94,6 +135,7 @@ def search_plans(
         system: that answers.
         memory_gib: of one GPU, instead of the system's.
         top: plans of the search to predict.
+        tell: is told how far the search is.
 
     Raises:
         ConfigError: no plan is known to fit.
@@ -102,10 +144,12 @@ def search_plans(
     if memory_gib is None and system.hardware.gpu.memory_gib is not None:
         memory_gib = system.hardware.gpu.memory_gib.value
     limit = None if memory_gib is None else memory_gib * GIB
-    plain = {name: _winner(name, plan, run, system, limit) for name, plan in uniform_plans(run).items()}
-    room = inf if limit is None else limit - _beside_tables(plain[HUGECTR])
+    named = [_winner(names, plan, run, system, limit) for plan, names in named_plans(run).items()]
+    room = inf if limit is None else limit - _beside_tables(named[0])
+    tell(f"times of {len(run.plan.tables):,} tables on {run.num_gpus:,} GPUs")
     problem = sharding_problem(run, system, room)
-    optima = local_optima(problem) if room > 0.0 else []
+    optima = local_optima(problem, tell) if room > 0.0 else []
+    tell("branch and bound from the fastest")
     solution = branch_and_bound(problem, optima[0] if optima else None) if room > 0.0 else None
     if solution is None:
         raise ConfigError(
@@ -114,9 +158,12 @@ def search_plans(
     # A start may be predicted to be faster than what the search made of it by times that it adds up.
     begun = sorted(starts(problem), key=problem.time_us)
     places: list[tuple[Place, ...]] = list(dict.fromkeys([solution.places, *optima[:top], *begun[:top]]))
-    searched = [_winner("", problem.plan(choice), run, system, limit) for choice in places]
-    known = {winner.plan: winner for winner in [*searched, *plain.values()]}
-    ranked = sorted(known.values(), key=lambda winner: winner.prediction.step.us)
+    tell(f"predictions of {len(places)} plans")
+    known = {winner.plan: winner for winner in named}
+    for plan in dict.fromkeys(map(problem.plan, places)):
+        if plan not in known:
+            known[plan] = _winner((), plan, run, system, limit)
+    ranked = _different(sorted(known.values(), key=lambda winner: (winner.prediction.step.us, winner.memory_bytes)))
     fitting = _shown([winner for winner in ranked if winner.fits is not False], top)
     if not fitting:
         raise ConfigError(
@@ -134,8 +181,8 @@ def search_plans(
 
 def _shown(winners: list[PlanWinner], top: int) -> tuple[PlanWinner, ...]:
     """Return the fastest searched plans, and all that have a name."""
-    searched = [winner for winner in winners if not winner.name][:top]
-    return tuple(winner for winner in winners if winner.name or winner in searched)
+    searched = [winner.plan for winner in winners if not winner.names][:top]
+    return tuple(winner for winner in winners if winner.names or winner.plan in searched)
 
 
 def _beside_tables(winner: PlanWinner) -> float:

@@ -11,7 +11,7 @@ from math import inf
 
 from predictor.search.sharding.problem import Place, ShardingProblem, Solution, Way
 
-# Partial plans times ranks; a second or two.
+# Partial plans times ranks: a limit on work, so that places and bound are those of every machine.
 MOST_WORK = 250_000
 ROUNDING = 1e-9
 
@@ -163,7 +163,7 @@ def branch_and_bound(
     Args:
         problem: to be solved.
         known: places that fit, to be beaten.
-        most_nodes: partial plans to look at; None: as many as a second or two allows.
+        most_nodes: partial plans to look at; None: as many as ``MOST_WORK`` allows.
     """
     search = _Search(problem, known, MOST_WORK // problem.num_ranks if most_nodes is None else most_nodes)
     empty = [(0.0, 0.0, 0.0)] * problem.num_ranks

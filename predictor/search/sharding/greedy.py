@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from math import inf
 
 from predictor.search.sharding.problem import Floor, Place, ShardingProblem, Way
 from predictor.workloads.recommender.plan import Sharding
@@ -25,6 +26,16 @@ class Ranks:
         self.exchanged = [0.0] * problem.num_ranks
         self.memory = [0.0] * problem.num_ranks
         self.reduced = 0.0
+        self.asked = 0  # ranks that scores looked at
+        self._alone: dict[tuple[float, float], float] = {}
+
+    def alone_us(self, rank: int) -> float:
+        """Return the step's time if all ranks held what this one does; many hold the same."""
+        load = self.busy[rank], self.exchanged[rank]
+        us = self._alone.get(load)
+        if us is None:
+            us = self._alone[load] = self.problem.step_us(*load, 0.0)
+        return us
 
     def add(self, place: Place, sign: float = 1.0) -> None:
         """Put a table in its place, or with ``sign`` -1 take it away."""
@@ -37,9 +48,10 @@ class Ranks:
 
     def score(self) -> tuple[float, float]:
         """Return the step's time, and how unevenly ranks are loaded, which tells plans of one time apart."""
-        step = self.problem.step_us
-        alone = [step(busy, exchanged, 0.0) for busy, exchanged in zip(self.busy, self.exchanged, strict=True)]
-        return step(max(self.busy), max(self.exchanged), max(self.reduced, 0.0)), sum(us * us for us in alone)
+        self.asked += self.problem.num_ranks
+        alone = map(self.alone_us, range(self.problem.num_ranks))
+        us = self.problem.step_us(max(self.busy), max(self.exchanged), max(self.reduced, 0.0))
+        return us, sum(us * us for us in alone)
 
     def slowest(self) -> set[int]:
         """Return the ranks that are the busiest or exchange the most."""
@@ -52,7 +64,7 @@ class Ranks:
 
     def place(self, way: Way) -> Place | None:
         """Return the place on the least loaded ranks that have room; None where too few have."""
-        need, step = way.load.memory_bytes, self.problem.step_us
+        need = way.load.memory_bytes
         if way.choices:
             return self._choice(way)
         open_ranks = [
@@ -60,7 +72,8 @@ class Ranks:
         ]
         if len(open_ranks) < way.parts:
             return None
-        open_ranks.sort(key=lambda rank: (step(self.busy[rank], self.exchanged[rank], 0.0), self.memory[rank]))
+        if len(open_ranks) > way.parts:
+            open_ranks.sort(key=lambda rank: (self.alone_us(rank), self.memory[rank]))
         return Place(way, tuple(sorted(open_ranks[: way.parts])))
 
     def _choice(self, way: Way) -> Place | None:
@@ -72,7 +85,7 @@ class Ranks:
         return Place(way, min(fitting, key=self._load_of))
 
     def _load_of(self, ranks: tuple[int, ...]) -> tuple[float, float]:
-        loads = [self.problem.step_us(self.busy[rank], self.exchanged[rank], 0.0) for rank in ranks]
+        loads = list(map(self.alone_us, ranks))
         return max(loads), sum(loads)
 
 
@@ -135,17 +148,24 @@ def starts(problem: ShardingProblem) -> Iterator[tuple[Place, ...]]:
             yield places
 
 
-def improve(problem: ShardingProblem, places: tuple[Place, ...]) -> tuple[Place, ...]:
+def improve(problem: ShardingProblem, places: tuple[Place, ...], most_work: float = inf) -> tuple[Place, ...]:
     """Return places that no move of one table and no swap of two makes faster.
 
     Only tables of the slowest ranks, and copies on every rank, are moved: nothing else shortens the step.
+
+    Args:
+        problem: to be solved.
+        places: to begin with.
+        most_work: scored places times ranks, after which it stops; what it has by then is no slower than the start.
     """
     now = list(places)
     ranks = Ranks(problem)
     for place in now:
         ranks.add(place)
     for _ in range(MOST_ROUNDS):
-        if not (_move(problem, ranks, now) or _swap(problem, ranks, now)):
+        if ranks.asked >= most_work or not (
+            _move(problem, ranks, now, most_work) or _swap(problem, ranks, now, most_work)
+        ):
             break
     return tuple(now)
 
@@ -163,11 +183,13 @@ def _better(score: tuple[float, float], before: tuple[float, float]) -> bool:
     return score[0] < before[0] - slack or (score[0] <= before[0] + slack and score[1] < before[1] * (1.0 - 1e-9))
 
 
-def _move(problem: ShardingProblem, ranks: Ranks, now: list[Place]) -> bool:
+def _move(problem: ShardingProblem, ranks: Ranks, now: list[Place], most_work: float) -> bool:
     """Make the best move of one table; return whether there is one."""
     before = ranks.score()
     best: tuple[tuple[float, float], int, Place] | None = None
     for table in _critical(ranks, now):
+        if ranks.asked >= most_work:
+            break
         ranks.add(now[table], -1.0)
         place = _fastest(ranks, list(problem.ways[table]))
         if place is not None:
@@ -190,10 +212,12 @@ def _may_lie(way: Way, ranks: tuple[int, ...]) -> bool:
     return not way.choices or ranks in way.choices
 
 
-def _swap(problem: ShardingProblem, ranks: Ranks, now: list[Place]) -> bool:
+def _swap(problem: ShardingProblem, ranks: Ranks, now: list[Place], most_work: float) -> bool:
     """Swap the ranks of two tables that lie on as many; return whether that helped."""
     before = ranks.score()
     for first in _critical(ranks, now):
+        if ranks.asked >= most_work:
+            return False
         for second, other in enumerate(now):
             place = now[first]
             if len(other.ranks) != len(place.ranks) or other.ranks == place.ranks:

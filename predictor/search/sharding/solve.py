@@ -2,14 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from predictor.search.sharding.branch import branch_and_bound
 from predictor.search.sharding.greedy import improve, starts
 from predictor.search.sharding.problem import Place, ShardingProblem, Solution
 
+# Scored places times ranks, of all starts together: a limit on work, so that the answer is that of every machine.
+MOST_WORK = 6_000_000
 
-def local_optima(problem: ShardingProblem) -> list[tuple[Place, ...]]:
-    """Return what local search makes of every greedy start, the fastest first."""
-    places = {improve(problem, start) for start in starts(problem)}
+Tell = Callable[[str], None]
+
+
+def silent(text: str) -> None:
+    """Say nothing."""
+
+
+def local_optima(problem: ShardingProblem, tell: Tell = silent) -> list[tuple[Place, ...]]:
+    """Return what local search makes of every greedy start, the fastest first; each start has an equal share of work.
+
+    Args:
+        problem: to be solved.
+        tell: is told how far it is.
+    """
+    begun = list(dict.fromkeys(starts(problem)))
+    places: dict[tuple[Place, ...], None] = {}
+    for number, start in enumerate(begun, 1):
+        tell(f"local search from start {number} of {len(begun)}")
+        places[improve(problem, start, MOST_WORK / len(begun))] = None
     return sorted(places, key=problem.time_us)
 
 
@@ -18,7 +38,7 @@ def solve(problem: ShardingProblem, most_nodes: int | None = None) -> Solution |
 
     Args:
         problem: to be solved.
-        most_nodes: partial plans that branch and bound looks at; None: as many as a second or two allows.
+        most_nodes: partial plans that branch and bound looks at; None: as many as its limit on work allows.
     """
     optima = local_optima(problem)
     return branch_and_bound(problem, optima[0] if optima else None, most_nodes)

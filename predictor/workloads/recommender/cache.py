@@ -7,6 +7,7 @@ brings, and takes back, in the same way.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import log
 
 from predictor.base.errors import ConfigError
 from predictor.costs.hardware import Quantity, System
@@ -14,6 +15,7 @@ from predictor.costs.host_copy import EFFICIENCY
 from predictor.workloads.recommender.keys import KeyDistribution
 from predictor.workloads.recommender.model import Recommender
 
+ALL_COME = 100.0  # e^100 lookups more
 VALUE_BYTES = 4  # rows are fp32, also in mixed precision
 # 16 lanes at 16 GT/s with 128b/130b coding.
 PCIE_4 = Quantity(value=31.5, source="assumption: PCI Express 4.0 x16, 16 GT/s · 16 lanes · 128/130, per direction")
@@ -57,13 +59,15 @@ def lru_hit_share(keys: KeyDistribution, cached: float, rows: float) -> float:
         return 0.0
     if cached >= rows:
         return 1.0
-    low, high = 0.0, cached
-    while keys.distinct(high, rows) < cached:
-        low, high = high, 2.0 * high
-    while high - low > 1e-6 * high:
+    most = keys.hit_share(cached, rows)  # no cache answers more of independent lookups
+    if keys.exponent == 0:
+        return most
+    # Between as many lookups as rows are kept, and so many that every key has come.
+    low, high = log(cached), log(cached) + keys.exponent * log(rows + 1.0) + ALL_COME
+    while high - low > 1e-9 * max(1.0, abs(high)):
         middle = (low + high) / 2.0
-        low, high = (middle, high) if keys.distinct(middle, rows) < cached else (low, middle)
-    return 1.0 - (keys.distinct(high + 1.0, rows) - keys.distinct(high, rows))
+        low, high = (middle, high) if keys.after(middle, rows)[0] < cached else (low, middle)
+    return max(0.0, min(most, 1.0 - keys.after(high, rows)[1]))
 
 
 def share_for_hits(keys: KeyDistribution, hit_share: float, rows: float) -> float:

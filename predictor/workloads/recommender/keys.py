@@ -13,6 +13,7 @@ from math import exp, expm1, log, log1p
 TAILS = {"long": 1.0, "medium": 3.0, "short": 5.0}
 EXACT_KEYS = 1024  # the most frequent keys are summed one by one, the rest in geometric ranges
 RANGES_PER_OCTAVE = 8
+CERTAIN = 7.0  # exp(-exp(7)) is 0 to a float
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,23 @@ class KeyDistribution:
             return 1.0
         if self.exponent == 0:
             return cached / rows
-        return _mass(self.exponent, int(cached)) / _mass(self.exponent, int(rows))
+        return _mass_of_part(self.exponent, cached) / _mass_of_part(self.exponent, rows)
+
+    def after(self, log_lookups: float, rows: float) -> tuple[float, float]:
+        """Return the distinct rows of so many lookups of a power law's keys, and the share of new ones in the next.
+
+        The number of lookups is given as its logarithm: a steep law touches its last keys after more than a float
+        holds.
+        """
+        whole, log_mass = int(rows), log(_mass_of_part(self.exponent, rows))
+        ranges = _ranges(whole) + ([(whole + 1.0, rows - whole)] if rows > whole else [])
+        distinct = new = 0.0
+        for key, count in ranges:
+            log_share = min(-self.exponent * log(key) - log_mass, 0.0)
+            missed = _missed(log_lookups, log_share)
+            distinct += count * (1.0 - missed)
+            new += count * exp(log_share) * missed
+        return distinct, new
 
 
 UNIFORM = KeyDistribution()
@@ -77,6 +94,23 @@ def _ranges(rows: int) -> list[tuple[float, float]]:
 @lru_cache(maxsize=4096)
 def _mass(exponent: float, rows: int) -> float:
     return sum(count * exp(-exponent * log(key)) for key, count in _ranges(rows))
+
+
+def _mass_of_part(exponent: float, rows: float) -> float:
+    """Return the mass of the first keys, the last of them in part."""
+    whole = int(rows)
+    part = (rows - whole) * exp(-exponent * log(whole + 1.0)) if rows > whole else 0.0
+    return _mass(exponent, whole) + part
+
+
+def _missed(log_lookups: float, log_share: float) -> float:
+    """Return the probability that no lookup is of a key with this share."""
+    share = exp(log_share)
+    if share >= 1.0:
+        return 0.0
+    # log(1 - share) in place of -share, where they differ
+    log_mean = log_lookups + (log(-log1p(-share)) if share > 1e-12 else log_share)
+    return 0.0 if log_mean > CERTAIN else exp(-exp(log_mean))
 
 
 @lru_cache(maxsize=4096)
