@@ -16,7 +16,7 @@ from hugectr import solver_parser_helper
 from hugectr.data.keyset import write_keyset
 from hugectr.exceptions import DataError, HugeCtrError
 from hugectr.train import train
-from tests.hugectr.model_made import LOCALIZED, ROWS, SLOTS, make
+from tests.hugectr.model_made import LOCALIZED, ROWS, SLOTS, WIDTH, make
 from tests.hugectr.test_session import losses, session_of
 
 
@@ -139,6 +139,23 @@ def test_sessions_share_a_folder_for_rows(tmp_path: Path) -> None:
             session.close()
     assert outcomes["together"] == outcomes["alone"]
     assert not list(together.iterdir())
+
+
+def test_files_of_other_rows_are_refused(tmp_path: Path) -> None:
+    made = make(tmp_path)
+    with session_of(made) as session:
+        session.start_data_reading()
+        losses(session, 2)
+        session.download_params_to_files(f"{tmp_path}/", 2)
+    model, states = tmp_path / "0_sparse_2.model", tmp_path / "0_opt_sparse_2.model"
+    files = {"embedding_files": str(model), "sparse_opt_states_file": str(states)}
+    session_of(made, **files).close()
+    row_bytes = 4 + 4 * WIDTH
+    os.truncate(model, model.stat().st_size // row_bytes // 2 * row_bytes)  # torn between two rows
+    with pytest.raises(
+        DataError, match=r"0_sparse_2\.model has \d+ rows of embedding1 and .* one is torn or of another"
+    ):
+        session_of(made, **files)
 
 
 WRONG = [
