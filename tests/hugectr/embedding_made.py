@@ -162,6 +162,8 @@ def on_ranks(act: Callable[[int, int, Path], None], folder: Path, ranks: int = 2
 @contextmanager
 def single_rank() -> Iterator[None]:
     """Let this process be a group of one rank."""
+    if dist.is_initialized():  # a session of an earlier test left it
+        dist.destroy_process_group()
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
         yield

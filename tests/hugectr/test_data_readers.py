@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from hugectr.data.batch import Batch
@@ -66,6 +66,7 @@ def rows(batch: Batch) -> list[tuple[Any, ...]]:
     num_ranks=st.integers(1, 3),
 )  # fmt: skip
 def test_ranks_together_read_every_sample_once_and_in_order(files: list[int], batch: int, num_ranks: int) -> None:
+    assume(sum(files) >= num_ranks)
     with TemporaryDirectory() as folder:
         source = data_set(Path(folder), files)
         every = [row for part in batches(reader(source, 1)) for row in rows(part)]
@@ -75,6 +76,19 @@ def test_ranks_together_read_every_sample_once_and_in_order(files: list[int], ba
     taken = [row for step in steps for part in step for row in rows(part)]
     assert all(len({part.num_samples for part in step}) == 1 for step in steps)
     assert taken == every[: len(every) // num_ranks * num_ranks]
+
+
+def test_a_batch_larger_than_the_data_holds_all_of_it(tmp_path: Path) -> None:
+    source = data_set(tmp_path, [3, 2])
+    assert [batch.num_samples for batch in batches(reader(source, 64))] == [5]
+    assert [batch.num_samples for batch in batches(reader(source, 64, 1, 2))] == [2]
+    assert [batch.num_samples for batch in batches(reader(source, 64, repeat=True), limit=2)] == [64, 64]
+
+
+def test_data_of_fewer_samples_than_ranks_is_refused(tmp_path: Path) -> None:
+    subject = reader(data_set(tmp_path, [1, 1]), 6, 0, 3)
+    with pytest.raises(DataError, match=r"list\.txt has 2 samples and the batch of 6 is shared by 3 ranks"):
+        subject.next()
 
 
 def test_batches_repeat_without_a_seam(tmp_path: Path) -> None:

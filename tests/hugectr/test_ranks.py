@@ -16,6 +16,7 @@ from hugectr.exceptions import HugeCtrError
 from hugectr.launchers import Launched, check_engine, check_ranks, launched
 from hugectr.ranks import ChildRanks, RankError
 from hugectr.solver import solver_parser_helper
+from tests.hugectr.model_made import make
 
 TRAINING = """
 import sys
@@ -88,6 +89,32 @@ def test_ranks_end_with_a_program_that_closes_nothing(tmp_path: Path) -> None:
     pids = [int(pid) for pid in output.split()]
     assert len(pids) == 3
     wait_until_gone(pids)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("is_training", [False, True])
+def test_an_interrupt_ends_all_ranks(tmp_path: Path, is_training: bool) -> None:
+    """Ctrl-C reaches the program and its ranks, at their start as well as within a step."""
+    solver = {"gpu": [[0, 1]], "batchsize": 16, "max_iter": 10**6, "display": 1, "eval_interval": 10**6}
+    config = make(tmp_path, solver={**solver, "snapshot": 10**6}).config
+    program = subprocess.Popen(
+        [sys.executable, "-m", "hugectr", "train", str(config)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+    )
+    assert program.stdout is not None
+    children = Path(f"/proc/{program.pid}/task/{program.pid}/children")
+    if is_training:
+        assert program.stdout.readline().startswith("iteration 1: ")
+    while len(pids := children.read_text(encoding="utf-8").split()) < 1 + is_training:
+        time.sleep(0.01)
+    os.killpg(program.pid, signal.SIGINT)
+    _, errors = program.communicate(timeout=END_S)
+    assert (program.returncode, errors) == (130, "hugectr: interrupted\n")
+    wait_until_gone([int(pid) for pid in pids])
 
 
 def test_a_rank_that_ends_closes_the_session_in_one_line() -> None:

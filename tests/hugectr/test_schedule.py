@@ -88,7 +88,7 @@ def test_settings_cannot_be_changed() -> None:
     ("arguments", "message"),
     [
         ({"batchsize": 5, "vvgpu": [[0, 1]]}, "batchsize is 5; it must be a multiple of the 2 GPUs in vvgpu"),
-        ({"batchsize_eval": 0}, "batchsize_eval is 0; expected a whole number from 1 on"),
+        ({"batchsize_eval": 0}, "batchsize_eval is 0; expected a whole number from 1 to"),
         ({"seed": -1}, "seed is -1"),
         ({"scaler": 512}, "scaler is 512; without use_mixed_precision it must be 1.0"),
         ({"scaler": 100, "use_mixed_precision": True}, "it must be one of 128, 256, 512, 1024"),

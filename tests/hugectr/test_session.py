@@ -67,12 +67,12 @@ def test_norm_data_of_sizes_that_an_embedding_layer_states(tmp_path: Path) -> No
 
 
 def test_an_epoch_ends_and_begins_anew(tmp_path: Path) -> None:
-    made = make(tmp_path, files=2, per_file=20)  # 40 samples: two batches, and 8 samples that fill none
+    made = make(tmp_path, files=2, per_file=20)  # 40 samples: two batches, and 8 samples in a third
     with session_of(made, repeat_dataset=False) as session:
         train_reader, eval_reader = session.get_data_reader_train(), session.get_data_reader_eval()
         for source in (str(made.train), ""):
             train_reader.set_source(source)
-            assert [session.train() for _ in range(4)] == [True, True, False, False]
+            assert [session.train() for _ in range(4)] == [True, True, True, False]
         eval_reader.set_source()
         assert [session.eval() for _ in range(3)] == [True, True, False]
         eval_reader.set_source(str(made.train))
@@ -114,7 +114,7 @@ def test_a_rate_of_zero_changes_nothing(tmp_path: Path) -> None:
         session.set_learning_rate(0.5)
         losses(session, 1)
         assert not torch.equal(weights, before)
-        with pytest.raises(HugeCtrError, match="lr is nan; expected a number from 0 on"):
+        with pytest.raises(HugeCtrError, match="lr is nan; expected a finite number from 0 on"):
             session.set_learning_rate(float("nan"))
 
 
@@ -171,8 +171,12 @@ def test_metrics_are_those_of_the_exported_predictions(tmp_path: Path) -> None:
         for _ in range(3):
             session.eval()
         assert dict(session.get_eval_metrics()) == values
-        with pytest.raises(HugeCtrError, match="name both files or neither"):
-            session.evaluation(str(files[0]))
+        for argument, file in zip(("export_predictions_out_file", "export_labels_out_file"), files, strict=True):
+            alone = file.with_name("alone.txt")
+            session.evaluation(**{argument: str(alone)})
+            assert alone.read_text() == file.read_text()
+            alone.unlink()
+        assert sorted(path.name for path in files[0].parent.iterdir()) == ["labels.txt", "predictions.txt"]
 
 
 def test_a_table_that_is_too_small_is_named(tmp_path: Path) -> None:
@@ -244,6 +248,8 @@ def test_oversubscription_needs_its_arguments(tmp_path: Path) -> None:
         session.get_model_oversubscriber()
     with pytest.raises(HugeCtrError, match="temp_embedding_dir is ''"):
         session_of(made, True)
+    with pytest.raises(HugeCtrError, match=r"temp_embedding_dir .*train\.txt is not writable: .*; name another folder"):
+        session_of(made, True, str(made.train))
 
 
 def test_a_plan_of_other_tables_is_refused(tmp_path: Path) -> None:

@@ -23,8 +23,11 @@ COMMANDS = {
 }
 
 
+INTERRUPTED = 130  # as shells count a program that SIGINT ended
+
+
 def main(arguments: list[str]) -> int:
-    """Run a command; a user's error is one line on stderr and status 2."""
+    """Run a command; a user's error is one line on stderr and status 2, an interrupt is one and status 130."""
     if not arguments or arguments[0] in ("-h", "--help"):
         print("usage: python -m hugectr COMMAND …; COMMAND --help says more")
         print("\n".join(f"  {name:10} {command.summary}" for name, command in COMMANDS.items()))
@@ -37,6 +40,9 @@ def main(arguments: list[str]) -> int:
     except (HugeCtrError, ConfigError, MissingKeyError, OSError) as error:
         print(f"hugectr: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("hugectr: interrupted", file=sys.stderr)
+        return INTERRUPTED
 
 
 if __name__ == "__main__":

@@ -77,6 +77,8 @@ class Checkpoint:
         """
         self._check_number("embedding_files", files.sparse)
         self._check_number("sparse_opt_states_file", files.sparse_states)
+        if files.sparse and files.sparse_states:
+            self._files.check_pairs([Path(name) for name in files.sparse], [Path(name) for name in files.sparse_states])
         if files.dense:
             load_network(self._network, Path(files.dense))
         if files.sparse:

@@ -32,6 +32,8 @@ def parse_metrics(names: Sequence[str]) -> tuple[MetricSpec, ...]:
     """
     if isinstance(names, str):
         raise HugeCtrError(f"eval_metrics is {names!r}; expected a list, such as ['{names}']")
+    if not isinstance(names, Sequence):
+        raise HugeCtrError(f"eval_metrics is {names!r}; expected a list, such as ['AUC']")
     specs: list[MetricSpec] = []
     for text in names:
         name, separator, threshold = str(text).partition(":")

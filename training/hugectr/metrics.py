@@ -38,7 +38,11 @@ def area_under_curve(scores: Values, labels: Values) -> float:
 
 
 class Evaluation:
-    """What one evaluation has seen on this rank."""
+    """What one evaluation has seen on this rank.
+
+    Attributes:
+        num_samples: of this rank.
+    """
 
     def __init__(self, specs: Sequence[MetricSpec]) -> None:
         """Begin with nothing."""
@@ -50,7 +54,7 @@ class Evaluation:
         self._predictions: list[torch.Tensor] = []
         self._labels: list[torch.Tensor] = []
         self._loss = 0.0
-        self._samples = 0
+        self.num_samples = 0
 
     def add(self, predictions: torch.Tensor, label: torch.Tensor, loss: float) -> None:
         """Add a rank's share of a batch.
@@ -63,7 +67,7 @@ class Evaluation:
         self._predictions.append(predictions.cpu())
         self._labels.append(label.cpu())
         self._loss += loss
-        self._samples += label.shape[0]
+        self.num_samples += label.shape[0]
 
     def local(self) -> tuple[Values, Values]:
         """Return this rank's (samples, labels) predictions and labels."""
@@ -91,7 +95,7 @@ class Evaluation:
 
     def totals(self, group: Any, num_ranks: int) -> tuple[float, int]:
         """Return loss and samples over all ranks; a collective."""
-        totals = torch.tensor([self._loss, float(self._samples)], dtype=torch.float64)
+        totals = torch.tensor([self._loss, float(self.num_samples)], dtype=torch.float64)
         if num_ranks > 1:
             distributed.all_reduce(totals, group=group)
         return float(totals[0]), int(totals[1])

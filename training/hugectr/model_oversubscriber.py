@@ -13,6 +13,9 @@ for no more than 340 of them with the usual β1 and β2. Saving costs as much fo
 
 from __future__ import annotations
 
+import shutil
+import tempfile
+import weakref
 from pathlib import Path
 
 import torch
@@ -25,7 +28,7 @@ from hugectr.embedding.records import stored_type
 from hugectr.embedding.sharded_embeddings import ShardedEmbeddings
 from hugectr.embedding.stored_rows import StoredRows
 from hugectr.exceptions import EmbeddingOverflowError, HugeCtrError
-from predictor.workloads.recommender.model import Recommender
+from hugectr.preconditions import check_tables
 
 
 class ModelOversubscriber:
@@ -37,29 +40,34 @@ class ModelOversubscriber:
     def __init__(self, embeddings: ShardedEmbeddings, temp_embedding_dir: str, *, is_64_bit: bool) -> None:
         """Let rows that are not loaded be kept in ``temp_embedding_dir``.
 
+        Each rank makes a folder of its own there, so that sessions which are given one folder do not meet. It is
+        removed when the oversubscriber is closed, with the embeddings, or at the end of the program.
+
         Raises:
             HugeCtrError: the folder is not named or not writable, or the tables cannot be loaded in part.
         """
-        _check(embeddings.model)
+        check_tables(embeddings.model)
         if not temp_embedding_dir:
             raise HugeCtrError("temp_embedding_dir is empty; the model oversubscriber needs a writable folder")
         self._embeddings = embeddings
         self._is_64_bit = is_64_bit
-        folder = Path(temp_embedding_dir)
+        folder = _own_folder(Path(temp_embedding_dir), embeddings.rank)
+        self._end = weakref.finalize(embeddings, shutil.rmtree, folder, ignore_errors=True)
         self._stored: list[tuple[HashedRows, StoredRows]] = []
-        try:
-            for number, store in enumerate(embeddings.stores):
-                optimizer = store.table.optimizer
-                if optimizer is not None and moves_all_rows(optimizer):
-                    store.table.missed_steps = MissedSteps(optimizer)
-                for rows in store.tables:
-                    assert isinstance(rows, HashedRows)
-                    path = folder / f"{rows.shard.name}.rank{embeddings.rank}.store{number}.rows"
-                    stored = StoredRows(path, stored_type(optimizer, store.width))
-                    rows.source = stored
-                    self._stored.append((rows, stored))
-        except OSError as error:
-            raise HugeCtrError(f"temp_embedding_dir {folder} is not writable: {error.strerror}") from None
+        for number, store in enumerate(embeddings.stores):
+            optimizer = store.table.optimizer
+            if optimizer is not None and moves_all_rows(optimizer):
+                store.table.missed_steps = MissedSteps(optimizer)
+            for rows in store.tables:
+                assert isinstance(rows, HashedRows)
+                path = folder / f"{rows.shard.name}.store{number}.rows"
+                stored = StoredRows(path, stored_type(optimizer, store.width))
+                rows.source = stored
+                self._stored.append((rows, stored))
+
+    def close(self) -> None:
+        """Remove the files; the rows in them are lost."""
+        self._end()
 
     def update(self, keyset_file: str | list[str]) -> None:
         """Load the rows of a keyset; all others go to files.
@@ -93,11 +101,14 @@ class ModelOversubscriber:
             )
 
 
-def _check(model: Recommender) -> None:
-    """Check that rows can wait unloaded."""
-    for layer in model.embeddings:
-        if layer.slot_rows:
-            raise HugeCtrError(
-                f"layer {layer.name} has slot_size_array, whose rows are all allocated; the model oversubscriber loads "
-                "hash tables: give max_vocabulary_size_per_gpu alone"
-            )
+def _own_folder(folder: Path, rank: int) -> Path:
+    """Make a folder that no other session has.
+
+    Raises:
+        HugeCtrError: the folder around it is not writable.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return Path(tempfile.mkdtemp(prefix=f"rank{rank}.", dir=folder))
+    except OSError as error:
+        raise HugeCtrError(f"temp_embedding_dir {folder} is not writable: {error.strerror}") from None

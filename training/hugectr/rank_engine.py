@@ -25,6 +25,7 @@ from hugectr.metric_names import parse_metrics
 from hugectr.metrics import Evaluation
 from hugectr.model_oversubscriber import ModelOversubscriber
 from hugectr.plans import plan_of
+from hugectr.preconditions import check_data
 from hugectr.schedule import read_configuration
 from hugectr.solver import SolverParser
 from predictor.traces.measured_step import BACKWARD, FORWARD, OPTIMIZER
@@ -76,7 +77,7 @@ class RankEngine:
         self._model = model = config.model
         assert model.optimizer is not None
         self._data = data_of(config)
-        self._check(use_model_oversubscriber)
+        check_data(config, solver)
         half = HALF[rank.device.type] if solver.use_mixed_precision else None
         over = over_group(rank.group, rank.size)
         self._network = DenseNetwork(model, device=rank.device, half=half, over=over)
@@ -110,13 +111,7 @@ class RankEngine:
         self._evaluation = Evaluation(parse_metrics(solver.eval_metrics))
         self._readers = {"train": self._reader("train"), "eval": self._reader("eval")}
         self._started = {"train": False, "eval": False}
-
-    def _check(self, use_model_oversubscriber: bool) -> None:
-        data, solver = self._data, self._solver
-        if data.format == "Parquet" and not solver.repeat_dataset:
-            raise HugeCtrError("repeat_dataset is False; data in format Parquet has no epochs, set it to True")
-        if use_model_oversubscriber and data.format != "Norm":
-            raise HugeCtrError(f"use_model_oversubscriber needs data in format Norm, not {data.format}")
+        self._is_eval_read = False
 
     def _reader(self, which: str) -> Any:
         data, solver = self._data, self._solver
@@ -154,6 +149,8 @@ class RankEngine:
             raise HugeCtrError("set_source is for epochs; set repeat_dataset=False in solver_parser_helper")
         self._readers[which].set_source(file_name)
         self._started[which] = True
+        if which == "eval":
+            self._is_eval_read = False
 
     def _next(self, which: str) -> Batch | None:
         if not self._started[which]:
@@ -170,10 +167,10 @@ class RankEngine:
         """Train on the next batch.
 
         Returns:
-            False at the end of the data; what is less than a batch there is left out.
+            False at the end of the data, whose last batch is what is left, in equal shares.
         """
         batch = self._next("train")
-        if batch is None or batch.num_samples * self._rank.size < self._solver.batchsize:
+        if batch is None:
             return False
         self._network.train()
         self._embeddings.train()
@@ -243,6 +240,7 @@ class RankEngine:
         """
         batch = self._next("eval")
         if batch is None:
+            self._is_eval_read = True
             return False
         self._embeddings.eval()
         with torch.no_grad():
@@ -254,9 +252,26 @@ class RankEngine:
         return True
 
     def get_eval_metrics(self) -> list[tuple[str, float]]:
-        """Return the metrics of all batches since the last call, over all ranks, and begin anew."""
+        """Return the metrics of all batches since the last call, over all ranks, and begin anew.
+
+        Raises:
+            HugeCtrError: no batch was evaluated since, as the data has ended.
+        """
+        self._check_evaluated("get_eval_metrics")
         metrics, _, _ = self._metrics()
         return metrics
+
+    def _check_evaluated(self, call: str) -> None:
+        """Refuse an evaluation of nothing at the end of the data.
+
+        Where ``set_source`` has followed that end, there is none to refuse: HugeCTR's sample program asks for metrics
+        then, also where the data ended with the batch before.
+        """
+        if self._is_eval_read and not self._evaluation.num_samples:
+            raise HugeCtrError(
+                f"{call}: the evaluation data has ended, and no batch of it is left; call "
+                "get_data_reader_eval().set_source() first"
+            )
 
     def _metrics(self) -> tuple[list[tuple[str, float]], Any, Any]:
         group, size = self._rank.group, self._rank.size
@@ -267,17 +282,20 @@ class RankEngine:
         return metrics, predictions, labels
 
     def evaluation(self, predictions_file: str, labels_file: str) -> list[tuple[str, float]]:
-        """Evaluate max_eval_batches batches, or what is left of the data; write files where they are named."""
-        if bool(predictions_file) != bool(labels_file):
-            raise HugeCtrError("evaluation writes predictions and labels: name both files or neither")
+        """Evaluate max_eval_batches batches, or what is left of the data; write the files that are named.
+
+        Raises:
+            HugeCtrError: nothing is left.
+        """
         self._evaluation.clear()
         for _ in range(self._solver.max_eval_batches):
             if not self.eval():
                 break
+        self._check_evaluated("evaluation")
         metrics, predictions, labels = self._metrics()
-        if predictions_file and self._rank.number == 0:
-            write_columns(Path(predictions_file), predictions)
-            write_columns(Path(labels_file), labels)
+        for file, values in ((predictions_file, predictions), (labels_file, labels)):
+            if file and self._rank.number == 0:
+                write_columns(Path(file), values)
         return metrics
 
     def download_params_to_files(self, prefix: str, iteration: int) -> None:
@@ -302,9 +320,11 @@ class RankEngine:
         self._oversubscriber.update(keyset if isinstance(keyset, str) else list(keyset))
 
     def close(self) -> None:
-        """Stop reading."""
+        """Stop reading, and remove the files of rows that are not loaded."""
         for reader in self._readers.values():
             reader.close()
+        if self._oversubscriber is not None:
+            self._oversubscriber.close()
 
 
 def _ignore(part: str) -> None:

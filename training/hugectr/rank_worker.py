@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import queue
-import signal
 import sys
 import threading
 from typing import TYPE_CHECKING, Any
@@ -113,7 +112,6 @@ class Worker:
 
 def main() -> int:
     """Run a rank."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is the program's, which then closes the session
     answers = os.dup(1)
     os.dup2(2, 1)
     return Worker(answers, Commands()).run()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import selectors
+import signal
 import subprocess
 import sys
 import time
@@ -26,6 +27,7 @@ from hugectr.solver import SolverParser
 # After one rank's error, how long the others may take to answer; then they wait for the failed one, in vain.
 WORKER = "hugectr.rank_worker"
 MAKE = "make"
+CLOSED = "the session is closed; make a new one"
 GRACE_S = 5.0
 CLOSE_S = 10.0
 LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
@@ -46,12 +48,17 @@ class Child:
         if sys.platform == "linux":
             environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
         self.index = index
-        self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", WORKER],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=environment,
-        )
+        # An interrupt is the program's, which then closes the session. A child inherits that it is blocked.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            self.process = subprocess.Popen(
+                [sys.executable, "-P", "-m", WORKER],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env=environment,
+            )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         self._buffer = b""
 
     @property
@@ -121,7 +128,7 @@ class ChildRanks:
             RankError: a rank ended.
         """
         if not self._end.alive:
-            raise RankError("the session is closed; make a new one")
+            raise RankError(CLOSED)
         return self._ask(self._children, {"call": method, "args": args, "kwargs": kwargs})[0]
 
     def close(self) -> None:

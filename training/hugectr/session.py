@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
+import numbers
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
 from hugectr.exceptions import HugeCtrError
 from hugectr.launchers import check_engine, check_ranks, launched
-from hugectr.ranks import ChildRanks
+from hugectr.preconditions import check_data, check_oversubscription, check_writable, file_name
+from hugectr.ranks import CLOSED, ChildRanks
 from hugectr.schedule import read_configuration
 from hugectr.solver import SolverParser
 
@@ -33,12 +35,20 @@ class OwnRank:
         self._engine = engine
 
     def call(self, method: str, *args: Any) -> Any:
-        """Call a method of it."""
+        """Call a method of it.
+
+        Raises:
+            HugeCtrError: what the engine raised, or that the session is closed.
+        """
+        if self._engine is None:
+            raise HugeCtrError(CLOSED)
         return getattr(self._engine, method)(*args)
 
     def close(self) -> None:
-        """Stop its readers."""
-        self._engine.close()
+        """Stop its readers, and let go of its tables."""
+        if self._engine is not None:
+            self._engine.close()
+            self._engine = None
 
 
 def _make_ranks(
@@ -142,11 +152,15 @@ class Session:
         """
         if not isinstance(solver_config, SolverParser):
             raise HugeCtrError(f"solver_config is {solver_config!r}; expected what solver_parser_helper returns")
-        read_configuration(config_file)
-        if use_model_oversubscriber and not temp_embedding_dir:
-            raise HugeCtrError("temp_embedding_dir is ''; with use_model_oversubscriber name a folder to write to")
+        if not isinstance(use_model_oversubscriber, bool):
+            raise HugeCtrError(f"use_model_oversubscriber is {use_model_oversubscriber!r}; expected True or False")
+        config = read_configuration(file_name("config_file", config_file))
+        check_data(config, solver_config)
+        folder = file_name("temp_embedding_dir", temp_embedding_dir)
+        if use_model_oversubscriber:
+            check_oversubscription(config, folder)
         self._solver, self._uses_oversubscriber = solver_config, use_model_oversubscriber
-        self._ranks = _make_ranks(solver_config, os.fspath(config_file), use_model_oversubscriber, temp_embedding_dir)
+        self._ranks = _make_ranks(solver_config, os.fspath(config_file), use_model_oversubscriber, folder)
 
     def __enter__(self) -> Session:
         """Return the session."""
@@ -196,15 +210,15 @@ class Session:
 
         Source: HugeCTR, ``Session::set_learning_rate``.
         """
-        if not lr >= 0:
-            raise HugeCtrError(f"lr is {lr!r}; expected a number from 0 on")
+        if isinstance(lr, bool) or not isinstance(lr, numbers.Real) or not 0 <= lr < math.inf:
+            raise HugeCtrError(f"lr is {lr!r}; expected a finite number from 0 on, such as 0.001")
         self._ranks.call("set_learning_rate", float(lr))
 
     def train(self) -> bool:
         """Train on the next batch.
 
         Returns:
-            False where the data of an epoch has ended; samples there that fill no batch are left out.
+            False where the data of an epoch has ended. Its last batch is what is left, in equal shares.
 
         Raises:
             HugeCtrError: the reader was not started, or the data is damaged.
@@ -240,7 +254,11 @@ class Session:
         return bool(self._ranks.call("eval"))
 
     def get_eval_metrics(self) -> list[tuple[str, float]]:
-        """Return (name, value) of each metric over the batches evaluated since the last call."""
+        """Return (name, value) of each metric over the batches evaluated since the last call.
+
+        Raises:
+            HugeCtrError: the data of an epoch has ended, and no batch was evaluated since the last call.
+        """
         return [(str(name), float(value)) for name, value in self._ranks.call("get_eval_metrics")]
 
     def evaluation(
@@ -250,9 +268,19 @@ class Session:
 
         Args:
             export_predictions_out_file: predictions are written to it, a sample a line.
-            export_labels_out_file: labels, in the same order. Name both files or neither.
+            export_labels_out_file: labels, in the same order. '' is no file, for either.
+
+        Raises:
+            HugeCtrError: the data of an epoch has ended, or a file cannot be written.
         """
-        metrics = self._ranks.call("evaluation", str(export_predictions_out_file), str(export_labels_out_file))
+        files = {
+            "export_predictions_out_file": export_predictions_out_file,
+            "export_labels_out_file": export_labels_out_file,
+        }
+        names = [file_name(argument, value) for argument, value in files.items()]
+        for argument, name in zip(files, names, strict=True):
+            check_writable(argument, name)
+        metrics = self._ranks.call("evaluation", *names)
         return [(str(name), float(value)) for name, value in metrics]
 
     def download_params_to_files(self, prefix: str, iter: int) -> None:  # noqa: A002 (HugeCTR's name)
@@ -260,6 +288,12 @@ class Session:
 
         Files are ``{prefix}_dense_{iter}.model``, ``{prefix}_opt_dense_{iter}.model`` and, for embedding layer i,
         ``{prefix}{i}_sparse_{iter}.model`` and ``{prefix}{i}_opt_sparse_{iter}.model``.
+
+        Raises:
+            HugeCtrError: an argument is not allowed, or the files cannot be written.
         """
-        Path(prefix).parent.mkdir(parents=True, exist_ok=True)
-        self._ranks.call("download_params_to_files", str(prefix), int(iter))
+        name = file_name("prefix", prefix)
+        if isinstance(iter, bool) or not isinstance(iter, numbers.Integral) or iter < 0:
+            raise HugeCtrError(f"iter is {iter!r}; expected a whole number from 0 on, such as 1000")
+        check_writable("prefix", f"{name}_dense_{iter}.model")
+        self._ranks.call("download_params_to_files", name, int(iter))

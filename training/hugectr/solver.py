@@ -10,6 +10,8 @@ from hugectr.exceptions import HugeCtrError
 from hugectr.metric_names import parse_metrics
 from predictor.configuration.hugectr.sections import SCALERS
 
+MOST = (1 << 31) - 1  # HugeCTR's numbers are int; its seed, unsigned long long, is held to the same here
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SolverParser:
@@ -44,8 +46,8 @@ class SolverParser:
 
 
 def _whole(name: str, value: Any, least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise HugeCtrError(f"{name} is {value!r}; expected a whole number from {least} on")
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= MOST:
+        raise HugeCtrError(f"{name} is {value!r}; expected a whole number from {least} to {MOST}")
     return value
 
 
@@ -70,8 +72,8 @@ def _paths(name: str, value: Any) -> tuple[str, ...]:
 
 
 def _gpus(value: Any) -> tuple[tuple[int, ...], ...]:
-    rule = "expected a list of GPU indices for each node, such as [[0, 1]]"
-    if not isinstance(value, Sequence) or isinstance(value, str) or not value:
+    rule = "expected a list of GPU indices for each node, such as [[0, 1]], or [0, 1] for one node"
+    if not isinstance(value, Sequence) or isinstance(value, str | bytes) or not value:
         raise HugeCtrError(f"vvgpu is {value!r}; {rule}")
     nodes = [value] if all(isinstance(gpu, int) for gpu in value) else value
     for node in nodes:
@@ -93,7 +95,7 @@ def solver_parser_helper(
     dense_opt_states_file: str = "",
     embedding_files: str | Sequence[str] = (),
     sparse_opt_states_file: str | Sequence[str] = (),
-    vvgpu: Sequence[Sequence[int]] = ((0,),),
+    vvgpu: Sequence[Sequence[int]] | Sequence[int] = ((0,),),
     use_mixed_precision: bool = False,
     enable_tf32_compute: bool = False,
     scaler: float = 1.0,
@@ -116,7 +118,7 @@ def solver_parser_helper(
         dense_opt_states_file: states of the dense optimizer to begin with.
         embedding_files: sparse models to begin with, one for each embedding layer.
         sparse_opt_states_file: states of the embeddings' optimizers to begin with.
-        vvgpu: GPU indices of each node; every index is a rank, on a machine without GPUs too.
+        vvgpu: GPU indices of each node; every index is a rank, on a machine without GPUs too. A flat list is one node.
         use_mixed_precision: tensors in half precision, weights in float32.
         enable_tf32_compute: float32 matrix products in TF32, on GPUs that have it.
         scaler: that the loss is multiplied by in mixed precision: 128, 256, 512 or 1024.

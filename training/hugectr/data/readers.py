@@ -19,6 +19,7 @@ class Share:
 
     Attributes:
         batch_size: of all ranks together.
+        num_ranks: that share each batch.
     """
 
     def __init__(self, batch_size: int, rank: int, num_ranks: int) -> None:
@@ -27,11 +28,11 @@ class Share:
             raise HugeCtrError(
                 f"batchsize is {batch_size}; it must be a multiple of the {num_ranks} ranks, which share it evenly"
             )
-        self.batch_size, self._rank, self._num_ranks = batch_size, rank, num_ranks
+        self.batch_size, self._rank, self.num_ranks = batch_size, rank, num_ranks
 
     def of(self, num_samples: int) -> tuple[int, int]:
         """Return where the rank's samples begin and end in a batch, which may be the shorter last one."""
-        share = num_samples // self._num_ranks
+        share = num_samples // self.num_ranks
         return self._rank * share, (self._rank + 1) * share
 
 
@@ -41,10 +42,11 @@ def batches(source: Source, share: Share, repeat: bool) -> Iterator[Samples]:
     Samples that are too few for one on every rank are left out at the end.
 
     Raises:
-        DataError: a file is not as it should be, or there are no samples at all.
+        DataError: a file is not as it should be, or there are no samples at all, or too few for one on every rank.
     """
     parts: list[tuple[SampleFile, int, int]] = []
     held = 0
+    num_batches = 0
     for file in _files(source, repeat):
         start = 0
         while start < file.num_samples:
@@ -55,9 +57,15 @@ def batches(source: Source, share: Share, repeat: bool) -> Iterator[Samples]:
             if held == share.batch_size:
                 yield _read(parts, *share.of(held))
                 parts, held = [], 0
+                num_batches += 1
     first, last = share.of(held)
     if last > first:
         yield _read(parts, first, last)
+    elif not num_batches:
+        raise DataError(
+            f"{source.name} has {held} samples and the batch of {share.batch_size} is shared by {share.num_ranks} "
+            "ranks, of which each needs a sample; name more data, or fewer GPUs"
+        )
 
 
 def _files(source: Source, repeat: bool) -> Iterator[SampleFile]:
@@ -117,9 +125,14 @@ class Reader:
             DataError: the source is missing or not of its format.
         """
         if self._ahead is None:
-            source = open_source(self._data, self._source, is_64_bit=self._is_64_bit, num_samples=self._num_samples)
-            samples = batches(source, self._share, self._repeat)
-            self._ahead = ReadAhead(as_batch(part, self._layout) for part in samples)
+            self._read(self._open(self._source, self._num_samples))
+
+    def _open(self, name: str, num_samples: int | None) -> Source:
+        return open_source(self._data, name, is_64_bit=self._is_64_bit, num_samples=num_samples)
+
+    def _read(self, source: Source) -> None:
+        samples = batches(source, self._share, self._repeat)
+        self._ahead = ReadAhead(as_batch(part, self._layout) for part in samples)
 
     def next(self) -> Batch | None:
         """Return the rank's share of the next batch; None at the end of the data, and from then on.
@@ -135,12 +148,15 @@ class Reader:
         """Read from the start of another source, or of the same one.
 
         Raises:
-            DataError: the source is missing or not of its format.
+            DataError: the source is missing or not of its format; the one before is read on.
         """
+        name, num_samples = self._source, self._num_samples
+        if file_name and file_name != name:
+            name, num_samples = file_name, None  # num_samples is of the source before
+        source = self._open(name, num_samples)
         self.close()
-        if file_name and file_name != self._source:
-            self._source, self._num_samples = file_name, None  # num_samples is of the source before
-        self.start()
+        self._source, self._num_samples = name, num_samples
+        self._read(source)
 
     def close(self) -> None:
         """Stop reading; ``start`` begins anew."""

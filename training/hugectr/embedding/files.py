@@ -97,6 +97,25 @@ class EmbeddingFiles:
         """
         self._each(paths, self._load, self._state_fields)
 
+    def check_pairs(self, models: list[Path], states: list[Path]) -> None:
+        """Check that each layer's files have the same number of rows, as files of one iteration do.
+
+        Raises:
+            DataError: one is missing, torn or of another iteration.
+        """
+        for layer, *pair in zip(self._embeddings.model.embeddings, models, states, strict=True):
+            counts = []
+            for path, fields in zip(pair, (("vector",), self._state_fields(layer)), strict=True):
+                if not path.exists():
+                    raise DataError(f"{path} does not exist; expected a file of layer {layer.name}")
+                row_bytes = _layout(layer, self._row_type(layer), fields, self._is_64_bit).record.itemsize
+                counts.append(path.stat().st_size // row_bytes if fields else None)
+            if None not in counts and counts[0] != counts[1]:
+                raise DataError(
+                    f"{pair[0]} has {counts[0]} rows of {layer.name} and {pair[1]} has {counts[1]}; one is torn or of "
+                    "another iteration"
+                )
+
     def _each(
         self,
         paths: list[Path],
