@@ -312,7 +312,7 @@ def test_arguments_of_wrong_types_are_refused_in_a_line(given: dict[str, Any], s
 def test_configurations_of_wrong_types_are_refused() -> None:
     for question in (predict_recommender, search_plans):
         with pytest.raises(ConfigError, match="config is 3; expected the path"):
-            question(3, system="Selene")  # type: ignore[operator]
+            question(3, system="Selene")  # type: ignore[arg-type]
 
 
 def test_search_of_layouts_says_what_searches_plans(tmp_path: Path) -> None:
