@@ -114,7 +114,7 @@ verify: $(WORKFLOW_READY) ## measure this CPU, predict 20 small training runs on
 verify-recommender: $(WORKFLOW_READY) ## measure this CPU, predict 8 small recommenders on it, train them, and compare: RECOMMENDER_OUT=folder
 	$(WORKFLOW) -m microbench system --device cpu --name verify --out $(RECOMMENDER_OUT)
 	$(WORKFLOW) -m microbench operator all --sweep recommender --device cpu --out $(RECOMMENDER_OUT)
-	$(WORKFLOW) -m microbench collective all --sweep verify --backend gloo --out $(RECOMMENDER_OUT)
+	$(WORKFLOW) -m microbench collective all --sweep between --backend gloo --out $(RECOMMENDER_OUT)
 	$(WORKFLOW) -m fitting fit --system $(RECOMMENDER_OUT)/system.yaml --measurements $(RECOMMENDER_OUT) --out $(RECOMMENDER_OUT)/published
 	$(WORKFLOW) -m predictor verify profiling/verify_recommender --system $(RECOMMENDER_OUT)/published --out $(RECOMMENDER_OUT)/runs \
 		--device cpu --steps 20 --report $(RECOMMENDER_OUT)/report.html

@@ -19,6 +19,10 @@ class Group(Protocol):
         """Return the time of so many calls in a row on this rank."""
         ...
 
+    def time_between_us(self, call: Callable[[], None], calls: int, *, computing_us: float) -> float:
+        """Return the time of so many calls on this rank, each behind so long a computation, which is not counted."""
+        ...
+
 
 class Backend(Protocol):
     """Connection of this rank to the others."""

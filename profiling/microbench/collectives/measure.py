@@ -139,6 +139,7 @@ def _plan(request: Request, parts: list[Part]) -> tuple[list[tuple[Part, int]], 
         "nodes": request.topology.nodes,
         "ranks_per_node": request.topology.gpus_per_node,
         "blocks": asdict(request.sweep.blocks),
+        "computing_us": request.sweep.computing_us,
         "parts": [{"topology": key, "calls": part_calls} for key, part_calls in by_topology.items()],
     }
     return calls, plan

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from microbench.clocks import host_us
 from microbench.collectives.backend import elements
+from microbench.collectives.errors import CollectiveError
 from microbench.device import free_memory_bytes
 
 if TYPE_CHECKING:
@@ -49,6 +50,14 @@ class MpiGroup:
         """Return the time of so many calls in a row, from a barrier on."""
         self.comm.Barrier()
         return host_us(call, calls)
+
+    def time_between_us(self, call: Callable[[], None], calls: int, *, computing_us: float) -> float:
+        """Refuse: the work between calls is torch's.
+
+        Raises:
+            CollectiveError: always.
+        """
+        raise CollectiveError("the sweep has computing_us, which needs --backend gloo")
 
 
 class MpiBackend:

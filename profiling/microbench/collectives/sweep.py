@@ -27,6 +27,15 @@ class Sweep(Closed):
     samples: Annotated[int, Field(ge=1, description="timed blocks of calls per size")]
     block_us: Annotated[float, Field(gt=0, description="length of a block, µs")]
     most_calls: Annotated[int, Field(ge=1, description="calls in a block, at most")]
+    computing_us: Annotated[
+        float,
+        Field(
+            default=0.0,
+            ge=0,
+            description="every rank of a CPU computes for so long before each call, µs, which is not counted: ranks "
+            "that share a machine arrive at different times, and a call of a training step includes that wait",
+        ),
+    ]
 
     @model_validator(mode="after")
     def _ordered(self) -> Sweep:

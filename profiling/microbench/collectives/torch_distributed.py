@@ -22,7 +22,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 TIMEOUT = timedelta(minutes=5)
+PRODUCT_SIZE, PRODUCTS_TIMED = 256, 8
 COLD_BYTES = 64 * 2**20  # of buffers that are sent in turn on a CPU, twice the last level of cache of most
+
+
+def least_us(run: Callable[[], object]) -> float:
+    """Return the shortest of some runs, in µs."""
+    return min(host_us(run, 1) for _ in range(PRODUCTS_TIMED))
 
 
 def gpu_index(local_rank: int, ranks_here: int, visible: int, node: str) -> int:
@@ -102,6 +108,25 @@ class TorchGroup:
             return host_us(call, calls)
         torch.cuda.synchronize()
         return device_us(call, calls)
+
+    def time_between_us(self, call: Callable[[], None], calls: int, *, computing_us: float) -> float:
+        """Return the time of so many calls on this rank, each behind the work of about ``computing_us`` on a CPU.
+
+        The work is a number of matrix products, not a time, so that ranks arrive as far apart as they compute.
+        """
+        import torch
+        import torch.distributed as dist
+
+        matrix = torch.ones(PRODUCT_SIZE, PRODUCT_SIZE)
+        products = torch.tensor(max(1, round(computing_us / least_us(lambda: matrix @ matrix))))
+        dist.all_reduce(products, dist.ReduceOp.MAX, group=self.group)  # the same work on every rank
+        dist.barrier(group=self.group)
+        total_us = 0.0
+        for _ in range(calls):
+            for _ in range(int(products)):
+                matrix @ matrix
+            total_us += host_us(call, 1)
+        return total_us
 
 
 class TorchBackend:
