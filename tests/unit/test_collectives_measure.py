@@ -65,15 +65,15 @@ def test_ranks_measure_and_resume(backend: str, sweep: str, tmp_path: Path) -> N
 @needs_mpi
 def test_calls_between_computations_do_not_count_the_computing(tmp_path: Path) -> None:
     (tmp_path / "between.yaml").write_text(TINY.replace("}", ", computing_us: 30000}"))
-    words = ("all_reduce", "--sweep", str(tmp_path / "between.yaml"), "--out", str(tmp_path))
+    words = ("all_reduce", "--sweep", str(tmp_path / "between.yaml"))
     begin = time.monotonic()
-    done = collective(*words, "--backend", "gloo")
+    done = collective(*words, "--backend", "gloo", "--out", str(tmp_path))
     assert done.returncode == 0, done.stderr
     (table,) = read_tables(tmp_path, "collective")
     counted_us = sum(sum(row.samples_us) for row in table.rows)
     least_calls = 3 * 2  # a call in every sample of every size, and the pilots beside them
     assert (time.monotonic() - begin) * 1e6 > counted_us + least_calls * 30000 / 2
-    refused = collective(*words, "--backend", "mpi")
+    refused = collective(*words, "--backend", "mpi", "--out", str(tmp_path / "mpi"))
     assert refused.returncode == 2
     assert "computing_us, which needs --backend gloo" in refused.stderr
 

@@ -30,12 +30,11 @@ class Sweep(Closed):
     computing_us: Annotated[
         float,
         Field(
-            default=0.0,
             ge=0,
             description="every rank of a CPU computes for so long before each call, µs, which is not counted: ranks "
             "that share a machine arrive at different times, and a call of a training step includes that wait",
         ),
-    ]
+    ] = 0.0
 
     @model_validator(mode="after")
     def _ordered(self) -> Sweep:
