@@ -50,7 +50,6 @@ def test_the_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyte
     for command in PREDICTOR:
         assert predict(shlex.split(command)) == 0, command
     assert "Against HugeCTR's placement" in capsys.readouterr().out
-    assert main([*shlex.split(SHELL[1]), "--plan", "plan.json"]) == 0
     (command,) = re.findall(r"`python -m predictor (dcn.json --system .*--cached-share.*?)`", TEXT)
     assert predict(shlex.split(command)) == 0
     assert "most frequent 0.1 of every table's rows" in " ".join(capsys.readouterr().out.split())
