@@ -58,7 +58,7 @@ def test_the_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyte
 def test_commands_and_documents_that_it_names_are_there() -> None:
     for name in re.findall(r"\]\((\w[\w/-]*\.md)\)", TEXT):
         assert (ROOT / "docs" / name).is_file(), name
-    benches = [name.rpartition(".")[2] for name in re.findall(r"`(?:python -m tests\.hugectr\.)?(bench_\w+)`", TEXT)]
+    benches = [name.rpartition(".")[2] for name in re.findall(r"`(?:python -m tests\.hugectr\.)?(bench_\w+)[` ]", TEXT)]
     assert len(benches) == 4
     for name in benches:
         assert (ROOT / "tests" / "hugectr" / f"{name}.py").is_file(), name
