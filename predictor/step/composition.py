@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from math import exp, hypot, log
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from predictor.costs.cost import Cost
+from predictor.costs.cost import Cost, Source
 from predictor.costs.published import PublishedSystem
 from predictor.step.stages import StageTime, time_stages, time_tasks
 from predictor.timeline.replay import Replay, replay
@@ -110,3 +110,15 @@ def time_step(tasks: StepTasks, system: PublishedSystem) -> StepTime:
         sources.append(stage.reduction.source)
     step = Cost(step_end.step, low_us, high_us, max(sources))
     return StepTime(tasks, step, stages, message, timeline, step_end, closing)
+
+
+def step_in(precision: str, tasks: StepTasks, system: PublishedSystem) -> dict[str, Any]:
+    """Return the fields of ``time_step``'s answer for a run in a precision.
+
+    Where the system answers from another precision, with the same element size and peak, it is extrapolated at best.
+    """
+    timed = time_step(tasks, system)
+    values = {each.name: getattr(timed, each.name) for each in fields(StepTime)}
+    if precision != system.precision:
+        values["step"] = replace(timed.step, source=max(timed.step.source, Source.EXTRAPOLATED))
+    return values

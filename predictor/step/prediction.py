@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from predictor.costs.cost import Source
 from predictor.costs.published import PublishedSystem
-from predictor.step.composition import StepTime, time_step
+from predictor.step.composition import StepTime, step_in
 from predictor.workloads.run import TrainingRun
 from predictor.workloads.transformer_step import transformer_step
 
@@ -49,19 +48,8 @@ def predict(run: TrainingRun, system: PublishedSystem) -> Prediction:
     Raises:
         PublishedError: the system lacks a regressor that the run needs.
     """
-    timed = time_step(transformer_step(run), system)
-    step = timed.step
-    if run.precision != system.precision:
-        # Answered from another precision with the same element size and peak.
-        step = replace(step, source=max(step.source, Source.EXTRAPOLATED))
     return Prediction(
-        tasks=timed.tasks,
-        step=step,
-        stages=timed.stages,
-        message=timed.message,
-        timeline=timed.timeline,
-        end=timed.end,
-        closing=timed.closing,
+        **step_in(run.precision, transformer_step(run), system),
         run=run,
         system=system.name,
         gpu=system.gpu,

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from predictor.costs.cost import Source
 from predictor.costs.published import PublishedSystem
-from predictor.step.composition import StepTime, time_step
+from predictor.step.composition import StepTime, step_in
 from predictor.step.stages import time_tasks
 from predictor.workloads.recommender.run import RecommenderRun
 from predictor.workloads.recommender.step import recommender_step
@@ -108,18 +107,8 @@ def predict_recommender(run: RecommenderRun, system: PublishedSystem) -> Recomme
     Raises:
         PublishedError: the system lacks a regressor that the run needs.
     """
-    timed = time_step(recommender_step(run), system)
-    step = timed.step
-    if run.precision != system.precision:
-        step = replace(step, source=max(step.source, Source.EXTRAPOLATED))
     return RecommenderPrediction(
-        tasks=timed.tasks,
-        step=step,
-        stages=timed.stages,
-        message=timed.message,
-        timeline=timed.timeline,
-        end=timed.end,
-        closing=timed.closing,
+        **step_in(run.precision, recommender_step(run), system),
         run=run,
         system=system.name,
         gpu=system.gpu,
