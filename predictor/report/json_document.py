@@ -9,7 +9,7 @@ from typing import Any
 from predictor.base.errors import PublishedError
 from predictor.configuration.loading import Loaded
 from predictor.costs.collectives import COLLECTIVES, Topology
-from predictor.costs.cost import Source
+from predictor.costs.cost import Cost, Source
 from predictor.costs.published import CARD, PublishedSystem
 from predictor.report.budget import prediction_bill
 from predictor.step.breakdown import BY_BYTES, Answer, answers, stage_parts
@@ -144,16 +144,21 @@ def _run(prediction: Prediction) -> dict[str, Any]:
     }
 
 
+def step_entry(step: Cost) -> dict[str, Any]:
+    """Return the time of a step with its interval."""
+    return {
+        "time_us": step.us,
+        "low_us": step.low_us,
+        "high_us": step.high_us,
+        "interval": INTERVAL,
+        "source": step.source.label,
+    }
+
+
 def _speed(prediction: Prediction) -> dict[str, Any]:
     step = prediction.step
     return {
-        "step": {
-            "time_us": step.us,
-            "low_us": step.low_us,
-            "high_us": step.high_us,
-            "interval": INTERVAL,
-            "source": step.source.label,
-        },
+        "step": step_entry(step),
         "throughput": {
             "tokens_per_s": prediction.tokens_per_second,
             "model_tflop_per_s_per_gpu": prediction.model_flops_per_second / 1e12,

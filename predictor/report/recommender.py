@@ -10,14 +10,14 @@ from predictor.configuration.hugectr.plan_file import plan_entries
 from predictor.configuration.hugectr.to_run import LoadedRecommender
 from predictor.costs.published import CARD
 from predictor.report.json_document import (
-    INTERVAL,
     WIDE_FACTOR,
     answer_entry,
     count_by_source,
     named,
     slow_network_notes,
+    step_entry,
 )
-from predictor.report.text import duration, foundations, short_path, wrapped
+from predictor.report.text import duration, foundations, memory_text, short_path, wrapped
 from predictor.step.breakdown import Answer, answers
 from predictor.step.memory import GIB, StageMemory, step_memory
 from predictor.step.recommender import RecommenderPrediction, recommender_parts
@@ -86,22 +86,6 @@ def notes(reported: Reported, answered: list[Answer]) -> list[str]:
     return said
 
 
-def _memory_row(reported: Reported) -> str:
-    memory, limit = memory_of(reported.prediction), reported.loaded.system.hardware.gpu.memory_gib
-    of = "" if limit is None else f" of {limit.value:.1f} GiB"
-    verdict = {None: "", True: ": fits", False: ": DOES NOT FIT"}[_fits(reported)]
-    parts = {
-        "weights": memory.weights,
-        "gradients": memory.gradients,
-        "optimizer": memory.optimizer,
-        "activations": memory.activations + memory.working,
-        "buffers": memory.buffers,
-        "allowance": memory.allowance,
-    }
-    listed = ", ".join(f"{name} {size / GIB:.1f}" for name, size in parts.items())
-    return f"{memory.total / GIB:.1f}{of} on the fullest{verdict} ({listed})"
-
-
 def _plan_row(reported: Reported) -> str:
     run = reported.prediction.run
     counts = Counter(str(sharded.sharding) for sharded in run.plan.tables)
@@ -141,7 +125,7 @@ def rows(reported: Reported) -> dict[str, str]:
         "Plan": _plan_row(reported),
         "System": f"{system.name}, {system.gpu}; card: {short_path(system.folder / CARD)}",
         "Speed": f"{prediction.samples_per_second:,.0f} samples/s{cost}",
-        "Memory": _memory_row(reported),
+        "Memory": memory_text(memory_of(prediction), system, " on the fullest"),
     }
 
 
@@ -176,13 +160,7 @@ def to_json(reported: Reported) -> dict[str, Any]:
     limit = system.hardware.gpu.memory_gib
     return {
         "format": FORMAT,
-        "step": {
-            "time_us": step.us,
-            "low_us": step.low_us,
-            "high_us": step.high_us,
-            "interval": INTERVAL,
-            "source": step.source.label,
-        },
+        "step": step_entry(step),
         "throughput": {"samples_per_s": prediction.samples_per_second},
         "parts": asdict(parts),
         "memory": {

@@ -12,7 +12,7 @@ from predictor.costs.published import CARD, PublishedSystem
 from predictor.report.budget import HOURS_PER_DAY, prediction_bill
 from predictor.report.json_document import notes
 from predictor.step.breakdown import BY_BYTES, Answer, StageParts, answers, stage_parts
-from predictor.step.memory import GIB, step_memory
+from predictor.step.memory import GIB, StageMemory, step_memory
 from predictor.step.prediction import Prediction
 from predictor.timeline.schedules import SCHEDULES
 from predictor.workloads.layout import Layout
@@ -99,23 +99,26 @@ def _degrees(layout: Layout) -> str:
 
 def _memory(prediction: Prediction, system: PublishedSystem) -> str:
     """Return the memory of the fullest GPU, beside its capacity."""
-    limit = system.hardware.gpu.memory_gib
     needed = step_memory(prediction.tasks)
     stage = max(range(len(needed)), key=lambda i: needed[i].total)
-    fullest = needed[stage]
+    return memory_text(needed[stage], system, f" on stage {stage}" if len(needed) > 1 else "")
+
+
+def memory_text(memory: StageMemory, system: PublishedSystem, where: str) -> str:
+    """Return the memory of one GPU beside its capacity, and what it holds; ``where`` is said behind the capacity."""
+    limit = system.hardware.gpu.memory_gib
     of = "" if limit is None else f" of {limit.value:.1f} GiB"
-    where = f" on stage {stage}" if len(needed) > 1 else ""
     parts = {
-        "weights": fullest.weights,
-        "gradients": fullest.gradients,
-        "optimizer": fullest.optimizer,
-        "activations": fullest.activations + fullest.working,
-        "buffers": fullest.buffers,
-        "allowance": fullest.allowance,
+        "weights": memory.weights,
+        "gradients": memory.gradients,
+        "optimizer": memory.optimizer,
+        "activations": memory.activations + memory.working,
+        "buffers": memory.buffers,
+        "allowance": memory.allowance,
     }
     listed = ", ".join(f"{name} {size / GIB:.1f}" for name, size in parts.items())
-    verdict = {None: "", True: ": fits", False: ": DOES NOT FIT"}[system.hardware.gpu.holds(fullest.total)]
-    return f"{fullest.total / GIB:.1f}{of}{where}{verdict} ({listed})"
+    verdict = {None: "", True: ": fits", False: ": DOES NOT FIT"}[system.hardware.gpu.holds(memory.total)]
+    return f"{memory.total / GIB:.1f}{of}{where}{verdict} ({listed})"
 
 
 def _budget(prediction: Prediction, loaded: Loaded) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -41,7 +42,7 @@ class Over(NamedTuple):
 ALONE = Over(1, lambda tensor: tensor)
 
 
-class DenseModule(nn.Module):
+class DenseModule(nn.Module, ABC):
     """Base of the modules: tensors in, tensors out, weights in the order of a dense model file."""
 
     def __init__(self, layer: DenseLayer, shapes: Sequence[TensorShape], weights: Sequence[nn.Parameter]) -> None:
@@ -55,9 +56,9 @@ class DenseModule(nn.Module):
         super().__init__()
         self.weights = nn.ParameterList(weights)
 
+    @abstractmethod
     def forward(self, inputs: Sequence[torch.Tensor], position: Position) -> tuple[torch.Tensor, ...]:
         """Return the layer's outputs."""
-        raise NotImplementedError
 
     def initialise(self, generator: torch.Generator) -> None:
         """Fill the weights with HugeCTR's initial values; a layer without weights has none."""
