@@ -12,7 +12,7 @@ from predictor.costs.work import FP8_PRECISIONS, STEP_PRECISIONS
 from predictor.workloads.frameworks import DEEPSPEED
 from predictor.workloads.layout import RANK_ORDER
 from predictor.workloads.partition import METHODS
-from predictor.workloads.run import Recompute
+from predictor.workloads.run import AttentionKernel, GemmRecipe, Recompute, RecomputeModule
 from predictor.workloads.transformer import Activation, Attention, Biases, Loss, Normalization
 
 
@@ -181,6 +181,24 @@ class ParallelismSection(Section):
     overlap_tensor_parallel: Switch = Field(
         default=False, description="backward, tensor-parallel traffic runs beside weight gradients"
     )
+    overlap_linear_traffic: Switch = Field(
+        default=False,
+        description="tensor-parallel traffic is cut into chunks beside the products that it feeds or follows "
+        "(Megatron-LM's --tp-comm-overlap, torch's async tensor parallelism)",
+    )
+    zero_group_size: Count | None = Field(
+        default=None, description="replicas that share out states, the groups replicated (HSDP); all if absent"
+    )
+    reshard_after_forward: Switch = Field(
+        default=True, description="ZeRO-3 frees a layer's gathered weights after its forward pass (FULL_SHARD)"
+    )
+    prefetch_units: Amount = Field(default=1, description="layers whose weights ZeRO-3 gathers ahead; 0: none")
+    gather_precision: Literal["bf16", "fp16", "fp32", "fp8"] | None = Field(
+        default=None, description="of weights on their way to other ranks; training.precision if absent"
+    )
+    fp32_parameters: Switch = Field(
+        default=False, description="the sharded weights are the optimizer's fp32 ones, with no 16-bit copy (FSDP)"
+    )
 
 
 class TrainingSection(Section):
@@ -199,6 +217,48 @@ class TrainingSection(Section):
         description="a layer is computed again up to its last saved activation only (torch's non-reentrant checkpoint)",
     )
     synchronize_each_layer: Switch = Field(default=False, description="host waits for the device after every layer")
+    gemm_recipe: GemmRecipe | None = Field(
+        default=None, description="low precision of the linear layers' products (Transformer Engine's recipes)"
+    )
+    layers_in_16_bits_at_start: Amount = Field(default=0, description="first layers that the recipe leaves out")
+    layers_in_16_bits_at_end: Amount = Field(default=0, description="last layers that the recipe leaves out")
+    tf32: Switch = Field(default=False, description="products of fp32 matrices run in TF32")
+    recompute_num_layers: Count | None = Field(
+        default=None, description="layers of each model chunk that recompute applies to; all if absent"
+    )
+    recompute_every: Count = Field(default=1, description="recompute applies to every such layer (torchtitan: 2)")
+    recompute_modules: Annotated[tuple[RecomputeModule, ...], BeforeValidator(_names)] = Field(
+        default=(), description="modules of a layer that selective recomputation covers; core_attn if empty"
+    )
+    compiled: Switch = Field(default=False, description="torch.compile: element-wise kernels are fused")
+    attention_kernel: AttentionKernel | None = Field(
+        default=None, description="kernel of flash attention; the one that the system was measured with if absent"
+    )
+    blocking_launches: Switch = Field(
+        default=False, description="the host waits for every kernel (CUDA_LAUNCH_BLOCKING=1)"
+    )
+    cuda_graphs: Switch = Field(default=False, description="kernels are launched by CUDA graphs, not by the host")
+    framework: str | None = Field(
+        default=None, description="software family, whose published runs say how wide the interval is"
+    )
+
+
+class ClusterSection(Section):
+    """The cluster, where it differs from the published system."""
+
+    power_limit_w: float | None = Field(default=None, gt=0, le=1e5, description="power limit of one GPU")
+    memory_bandwidth_gb_per_s: float | None = Field(default=None, gt=0, le=1e6, description="of one GPU's memory")
+    memory_gib: float | None = Field(default=None, gt=0, le=1e5, description="memory of one GPU")
+    intra_node_gb_per_s: float | None = Field(
+        default=None, gt=0, le=1e6, description="links of a GPU inside its node, per direction"
+    )
+    inter_node_gb_per_s: float | None = Field(
+        default=None, gt=0, le=1e6, description="a GPU's share of the network, per direction"
+    )
+    network_oversubscription: float = Field(
+        default=1.0, ge=1.0, le=1000.0, description="bandwidth of the nodes over that of the network's core"
+    )
+    gpus_per_domain: Count | None = Field(default=None, description="GPUs of one NVLink domain; the system's if absent")
 
 
 class BudgetSection(Section):
@@ -215,6 +275,7 @@ class BudgetSection(Section):
 
 
 NO_BUDGET = BudgetSection()
+AS_PUBLISHED = ClusterSection()
 
 
 class RunConfig(Section):
@@ -226,6 +287,7 @@ class RunConfig(Section):
     parallelism: ParallelismSection = ParallelismSection()
     training: TrainingSection
     budget: BudgetSection = NO_BUDGET
+    cluster: ClusterSection = AS_PUBLISHED
 
 
 def _known_keys(location: tuple[str | int, ...]) -> list[str]:

@@ -67,6 +67,22 @@ class Transfer(HardwareModel):
     inter_node: str = Field(description="donor of network efficiency between nodes")
 
 
+COMPONENTS = ("compute", "attention", "memory_bound", "links_in_node", "links_between_nodes", "host", "overlap")
+Component = Literal["compute", "attention", "memory_bound", "links_in_node", "links_between_nodes", "host", "overlap"]
+
+
+class Factor(HardwareModel):
+    """How much longer one component of a step takes on one's own cluster than its published times say.
+
+    Attributes:
+        factor: measured over published time.
+        log_error: half width of the factor's 90 % interval, as a log.
+    """
+
+    factor: float = Field(gt=0)
+    log_error: float = Field(ge=0)
+
+
 class System(HardwareModel):
     """One cluster: its GPU, its nodes and its links."""
 
@@ -76,6 +92,12 @@ class System(HardwareModel):
     links: Links
     host: dict[str, Quantity] = Field(description="host launch overhead of a kernel, in microseconds")
     transfer: Transfer | None = Field(default=None, description="donors of regressors that were not measured here")
+    gpus_per_domain: int | None = Field(
+        default=None, gt=0, description="GPUs of one NVLink domain where it spans nodes; gpus_per_node if absent"
+    )
+    calibration: dict[Component, Factor] | None = Field(
+        default=None, description="factors that measured steps of one's own moved; see python -m predictor calibrate"
+    )
 
     @property
     def pair_gb_per_s(self) -> float:

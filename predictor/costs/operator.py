@@ -7,17 +7,19 @@ calls it with which shape (transformer: ``workloads/layer_shapes.py``).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from predictor.costs.work import (
+    BLACKWELL_PRECISIONS,
     ELEMENT_BYTES,
     FP8_PRECISIONS,
+    PRECISION_BYTES,
     SIZE_MULTIPLES,
     STEP_PRECISIONS,
     Work,
-    element_bytes,
     matmul_work,
 )
 
@@ -66,6 +68,7 @@ class Operator:
         stand_in: (shape, direction, number of multiprocessors) → the donor operator's call where this operator was not
             measured, extrapolated at best. None: a measurement is needed.
         source: where the work formula comes from.
+        computed_in: precision of a product where it is not the step's; empty: the step's. ``in_precision`` sets it.
     """
 
     name: str
@@ -79,13 +82,14 @@ class Operator:
     precisions: tuple[str, ...] = STEP_PRECISIONS
     launches: tuple[int, int] = (1, 1)
     stand_in: Callable[[Shape, Direction, int], StandIn] | None = None
+    computed_in: str = ""
 
     def byte_scale(self, precision: str) -> float:
         """Return the factor from the bytes that ``work`` counts to bytes in a precision.
 
         Fit and prediction leave it out, since the fitted time per byte absorbs it; physical limits need it.
         """
-        return element_bytes(precision) / ELEMENT_BYTES if self.byte_sizes == "by_element" else 1.0
+        return PRECISION_BYTES[precision] / ELEMENT_BYTES if self.byte_sizes == "by_element" else 1.0
 
     def takes(self, shape: Shape, precision: str) -> bool:
         """Return whether kernels in a precision take a shape."""
@@ -96,6 +100,12 @@ class Operator:
     def regressor_name(self) -> str:
         """Return the name of the regressor that answers for this operator."""
         return self.family or self.name
+
+
+@lru_cache(maxsize=256)
+def in_precision(operator: Operator, precision: str) -> Operator:
+    """Return an operator computed in another precision than the step; the same object every time."""
+    return replace(operator, computed_in=precision)
 
 
 MATMUL_EXTRAS: tuple[TermKind, ...] = ("flops", "flops", "flops")  # one per GEMM_TILES
@@ -121,7 +131,7 @@ def linear(name: str, source: str) -> Operator:
         dimensions=("m", "k", "n"),
         work=gemm_work,
         family="linear",
-        precisions=(*STEP_PRECISIONS, *FP8_PRECISIONS),
+        precisions=(*STEP_PRECISIONS, *FP8_PRECISIONS, *BLACKWELL_PRECISIONS),
         launches=(1, 3),
         extra_kinds=MATMUL_EXTRAS,
         source=source,

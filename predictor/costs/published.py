@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import replace
 from functools import lru_cache
 from math import hypot
 from pathlib import Path
@@ -34,13 +33,12 @@ from predictor.costs.folder import (
     read_verified,
 )
 from predictor.costs.hardware import Gpu, System
-from predictor.costs.links import GRAPH_LAUNCH_US, MESSAGE, RING, SENT_DIRECTLY, LinkRegressor, LinkUse, link_use
+from predictor.costs.link_lookup import collective_regressors
 from predictor.costs.operator import Direction, Operator, Shape
 from predictor.costs.regressors import DirectionRegressor, Outside, Regressor
 from predictor.costs.stand_ins import LEAST_KERNEL_US, Call, bounded
 from predictor.costs.stream_stand_ins import DONOR, with_stream_stand_in
-from predictor.costs.transfer import ByReach, computes, relinked, transfer
-from predictor.costs.transfer_errors import transfer_errors
+from predictor.costs.transfer import computes, transfer
 
 __all__ = [
     "CARD",
@@ -85,7 +83,7 @@ class PublishedSystem:
                 f"precision is {precision}; {self.name} was measured in {', '.join(measured) or 'none'}"
             )
         self._regressors: dict[str, dict[Direction, Regressor]] = {}
-        self._answers: dict[tuple[str, Direction, Shape], Cost] = {}
+        self._answers: dict[tuple[str, str, Direction, Shape], Cost] = {}
         self._in_graphs = False
 
     @property
@@ -104,7 +102,7 @@ class PublishedSystem:
         Raises:
             PublishedError: neither the operator nor a donor operator has a regressor here for this direction.
         """
-        key = (operator.name, direction, shape)
+        key = (operator.name, operator.computed_in, direction, shape)
         answer = self._answers.get(key)
         if answer is None:
             call = self._call(operator, direction, shape)
@@ -297,44 +295,7 @@ class PublishedSystem:
 
     def _collective(self, collective: Operator) -> dict[Direction, Regressor]:
         """Return a collective's regressor over these links: its own, or one by bytes."""
-        forward = Direction.FORWARD
-        measured = self.files.read(collective).get(forward)
-        own = None if measured is None else relinked(measured, self.files.hardware, self.hardware)
-        if own is not None and self.hardware.links.wiring == self.files.hardware.links.wiring:
-            return {forward: own}
-        by_links = self._by_links(collective)
-        if by_links is None:
-            return {}
-        return {forward: by_links if own is None else ByReach(by_links, own)}
-
-    def _by_links(self, collective: Operator) -> LinkRegressor | None:
-        """Return the regressor of a collective by its bytes; None where the links were not measured."""
-        bytes_as = MESSAGE if collective.name in SENT_DIRECTLY else RING
-        steps_as = MESSAGE if collective.name == MESSAGE else RING
-        inside, between, steps_inside, steps_between = (
-            self._link_use(role, name) for name in (bytes_as, steps_as) for role in ("intra_node", "inter_node")
-        )
-        if inside is None or between is None or steps_inside is None or steps_between is None:
-            return None
-        if self._in_graphs:
-            steps_inside, steps_between = (
-                replace(use, launch_us=min(use.launch_us, GRAPH_LAUNCH_US)) for use in (steps_inside, steps_between)
-            )
-        error = transfer_errors().collectives["alike" if bytes_as == steps_as else "unlike"]
-        return LinkRegressor(self.hardware, inside, between, steps_inside, steps_between, error)
-
-    def _link_use(self, role: str, name: str) -> LinkUse | None:
-        """Return latency and efficiency of one role's links in a collective, measured here, else at the donor."""
-        latency_only = None
-        for files in (self.files, self._donor(role, ("fp16", "bf16", "fp32"))):
-            measured = files.read(COLLECTIVES[name]).get(Direction.FORWARD) if files else None
-            if files is None or measured is None:
-                continue
-            use = link_use(measured.model, files.hardware)
-            if (use.node_efficiency if role == "intra_node" else use.network_efficiency) is not None:
-                return use
-            latency_only = latency_only or use
-        return latency_only
+        return collective_regressors(collective, self.hardware, self.files, self._donor, self._in_graphs)
 
     def regressor_path(self, operator: Operator) -> Path:
         """Return the path of an operator's published file, whether it exists or not."""

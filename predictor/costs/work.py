@@ -16,10 +16,13 @@ ELEMENT_BYTES = 2
 # arXiv:2412.19437, section 3.3.2).
 STEP_PRECISIONS = ("fp16", "bf16", "fp32")
 FP8_PRECISIONS = ("fp8", "fp8_block")
+# Blackwell: 8 bits with a scale per block of 32 (OCP Microscaling Formats 1.0), and 4 bits with one per block of 16
+# (NVIDIA, nvfp4).
+BLACKWELL_PRECISIONS = ("mxfp8", "nvfp4")
 # Bytes of an input element; a lower bound for a product of fp8 matrices, whose result has 16 bits.
-PRECISION_BYTES = {"fp16": 2, "bf16": 2, "fp32": 4, "fp8": 1, "fp8_block": 1}
+PRECISION_BYTES = {"fp16": 2, "bf16": 2, "fp32": 4, "fp8": 1, "fp8_block": 1, "mxfp8": 1, "nvfp4": 0.5}
 # Every size of an operator must be a multiple: cuBLASLt needs rows of fp8 matrices in whole 16 bytes; blocks are whole.
-SIZE_MULTIPLES = {"fp8": 16, "fp8_block": 128}
+SIZE_MULTIPLES = {"fp8": 16, "fp8_block": 128, "mxfp8": 32, "nvfp4": 32}
 
 # Output tiles of the GEMM kernels that cuBLAS picks on Ampere and Hopper for large fp16 problems.
 # Source: NVIDIA, "Matrix Multiplication Background User's Guide", sections on tile and wave quantization.
@@ -27,8 +30,8 @@ GEMM_TILES = ((128, 256), (256, 128), (128, 128))
 
 
 def element_bytes(precision: str) -> int:
-    """Return the bytes of one element in a precision."""
-    return PRECISION_BYTES[precision]
+    """Return the bytes of one element in a precision of whole steps."""
+    return int(PRECISION_BYTES[precision])
 
 
 class Work(NamedTuple):

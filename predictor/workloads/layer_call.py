@@ -36,7 +36,7 @@ class LayerCall:
     rotary_fraction: float = 1.0
     causal: bool = True
     element_bytes: int = ELEMENT_BYTES
-    logit_bytes: int = PRECISION_BYTES["fp32"]
+    logit_bytes: int = int(PRECISION_BYTES["fp32"])
     num_key_value_heads: int = 0
     head_width: int = 0
     gated: bool = False

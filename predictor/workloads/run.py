@@ -21,7 +21,46 @@ class Recompute(StrEnum):
 
     NONE = "none"
     SELECTIVE = "selective"
+    PER_OP = "per_op"
     FULL = "full"
+
+
+class RecomputeModule(StrEnum):
+    """Modules that Megatron-LM's selective recomputation knows (--recompute-modules)."""
+
+    CORE_ATTENTION = "core_attn"
+    MLP_ACTIVATION = "mlp_act"
+    MOE_ACTIVATION = "moe_act"
+    NORMS = "layernorm"
+    MLA_UP_PROJECTION = "mla_up_proj"
+    MLP = "mlp"
+    MOE = "moe"
+    SHARED_EXPERTS = "shared_experts"
+
+
+class GemmRecipe(StrEnum):
+    """Low precision of the linear layers' products, in the words of Transformer Engine and Megatron-LM's --fp8-recipe.
+
+    ``fp8_delayed``: one scale a tensor, from the largest values of earlier steps; ``fp8_tensorwise``: from this step's
+    (current scaling); ``fp8_rowwise``: a scale a row (torchao); ``fp8_blockwise``: 1 × 128 and 128 × 128 blocks
+    (DeepSeek-V3); ``mxfp8``: blocks of 32 (OCP, Blackwell); ``nvfp4``: four bits, blocks of 16 (Blackwell).
+    """
+
+    FP8_DELAYED = "fp8_delayed"
+    FP8_TENSORWISE = "fp8_tensorwise"
+    FP8_ROWWISE = "fp8_rowwise"
+    FP8_BLOCKWISE = "fp8_blockwise"
+    MXFP8 = "mxfp8"
+    NVFP4 = "nvfp4"
+
+
+class AttentionKernel(StrEnum):
+    """Implementation of exact attention in one kernel."""
+
+    FLASH_2 = "flash_2"
+    FLASH_3 = "flash_3"
+    CUDNN = "cudnn"
+    TRITON = "triton"
 
 
 class RankParameters(NamedTuple):
@@ -63,6 +102,23 @@ class TrainingRun:
         partition_activations: checkpointed inputs are stored split over the tensor-parallel group and gathered again.
         recompute_stops_early: full recomputation leaves out what runs behind the last activation that a layer saves.
         synchronize_each_layer: the host waits for the device after every layer's pass.
+        overlap_linear_traffic: tensor-parallel traffic runs in chunks beside the products that it feeds or follows.
+        zero_group_size: ranks that share out states; None: all that hold the same weights.
+        reshard_after_forward: ZeRO-3 frees gathered weights after the forward pass.
+        prefetch_units: layers whose weights ZeRO-3 gathers ahead.
+        gather_precision: of weights on their way; None: ``precision``.
+        fp32_parameters: the sharded weights are the optimizer's fp32 ones, without a 16-bit copy.
+        gemm_recipe: low precision of the linear layers' products; None: ``precision``.
+        layers_in_16_bits: first and last layers that the recipe leaves out.
+        tf32: products of fp32 matrices run in TF32.
+        recompute_num_layers: layers of each chunk that are recomputed; None: all.
+        recompute_every: one of so many layers is recomputed.
+        recompute_modules: of a layer; empty: the core of attention.
+        compiled: element-wise kernels are fused by a compiler.
+        attention_kernel: None: the one that the system was measured with.
+        blocking_launches: the host waits for every kernel.
+        cuda_graphs: kernels are launched without the host.
+        framework: software family; None: not said.
     """
 
     model: Transformer
@@ -86,6 +142,23 @@ class TrainingRun:
     overlap_parameter_gather: bool = False
     overlap_tensor_parallel: bool = False
     fp32_gradients: bool = False
+    overlap_linear_traffic: bool = False
+    zero_group_size: int | None = None
+    reshard_after_forward: bool = True
+    prefetch_units: int = 1
+    gather_precision: str | None = None
+    fp32_parameters: bool = False
+    gemm_recipe: GemmRecipe | None = None
+    layers_in_16_bits: tuple[int, int] = (0, 0)
+    tf32: bool = False
+    recompute_num_layers: int | None = None
+    recompute_every: int = 1
+    recompute_modules: tuple[RecomputeModule, ...] = ()
+    compiled: bool = False
+    attention_kernel: AttentionKernel | None = None
+    blocking_launches: bool = False
+    cuda_graphs: bool = False
+    framework: str | None = None
 
     @lazy
     def element_bytes(self) -> int:

@@ -1,0 +1,74 @@
+"""The regressor of a collective on a system's links: measured here, measured on a donor's links, or by its bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from predictor.costs.collectives import COLLECTIVES
+from predictor.costs.folder import RegressorFiles
+from predictor.costs.hardware import System
+from predictor.costs.links import GRAPH_LAUNCH_US, MESSAGE, RING, SENT_DIRECTLY, LinkRegressor, LinkUse, link_use
+from predictor.costs.operator import Direction, Operator
+from predictor.costs.regressors import Regressor
+from predictor.costs.transfer import ByReach, relinked
+from predictor.costs.transfer_errors import transfer_errors
+
+# (field of Transfer, accepted precisions besides the system's) → the donor's files, None where it has none.
+Donors = Callable[[str, Sequence[str]], RegressorFiles | None]
+
+
+def collective_regressors(
+    collective: Operator, hardware: System, files: RegressorFiles, donor: Donors, in_graphs: bool
+) -> dict[Direction, Regressor]:
+    """Return a collective's regressor over a system's links: its own, or one by bytes.
+
+    Args:
+        collective: the collective.
+        hardware: the system whose links it crosses.
+        files: the system's own regressors.
+        donor: finds the donor's.
+        in_graphs: collectives are launched inside CUDA graphs.
+    """
+    forward = Direction.FORWARD
+    measured = files.read(collective).get(forward)
+    own = None if measured is None else relinked(measured, files.hardware, hardware)
+    if own is not None and hardware.links.wiring == files.hardware.links.wiring:
+        return {forward: own}
+    by_links = _by_links(collective, hardware, files, donor, in_graphs)
+    if by_links is None:
+        return {}
+    return {forward: by_links if own is None else ByReach(by_links, own)}
+
+
+def _by_links(
+    collective: Operator, hardware: System, files: RegressorFiles, donor: Donors, in_graphs: bool
+) -> LinkRegressor | None:
+    """Return the regressor of a collective by its bytes; None where the links were not measured."""
+    bytes_as = MESSAGE if collective.name in SENT_DIRECTLY else RING
+    steps_as = MESSAGE if collective.name == MESSAGE else RING
+    inside, between, steps_inside, steps_between = (
+        _link_use(role, name, files, donor) for name in (bytes_as, steps_as) for role in ("intra_node", "inter_node")
+    )
+    if inside is None or between is None or steps_inside is None or steps_between is None:
+        return None
+    if in_graphs:
+        steps_inside, steps_between = (
+            replace(use, launch_us=min(use.launch_us, GRAPH_LAUNCH_US)) for use in (steps_inside, steps_between)
+        )
+    error = transfer_errors().collectives["alike" if bytes_as == steps_as else "unlike"]
+    return LinkRegressor(hardware, inside, between, steps_inside, steps_between, error)
+
+
+def _link_use(role: str, name: str, files: RegressorFiles, donor: Donors) -> LinkUse | None:
+    """Return latency and efficiency of one role's links in a collective, measured here, else at the donor."""
+    latency_only = None
+    for candidate in (files, donor(role, ("fp16", "bf16", "fp32"))):
+        measured = candidate.read(COLLECTIVES[name]).get(Direction.FORWARD) if candidate else None
+        if candidate is None or measured is None:
+            continue
+        use = link_use(measured.model, candidate.hardware)
+        if (use.node_efficiency if role == "intra_node" else use.network_efficiency) is not None:
+            return use
+        latency_only = latency_only or use
+    return latency_only
