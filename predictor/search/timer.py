@@ -206,7 +206,7 @@ class Timer:
         """
         unsharded = plan._replace(zero_stage=min(plan.zero_stage, 1))
         single = self._layer_in_single(unsharded, shared_key(unsharded), kind)
-        if not single.adds_up or plan.recompute is Recompute.SELECTIVE:
+        if not single.adds_up or plan.recompute in (Recompute.SELECTIVE, Recompute.PER_OP):
             return self._layer_exactly(plan, shared, kind)
         recompute = single.work.forward if plan.recompute is Recompute.FULL else 0.0
         if plan.zero_stage >= 2:
