@@ -12,9 +12,9 @@ from predictor.workloads.layer import (
     sized,
     weight_gradients,
 )
-from predictor.workloads.pipeline import pipeline
+from predictor.workloads.pipeline import Kinds, pipeline
 from predictor.workloads.run import Recompute, TrainingRun
-from predictor.workloads.sharding import sharded
+from predictor.workloads.sharding import Passes, first_differs, sharded
 from predictor.workloads.stage_end import stage_end
 from predictor.workloads.step_tasks import BlockTasks, ChunkTasks, HostWork, StageTasks, StepTasks
 from predictor.workloads.tasks import FORWARD, NO_TASKS, Part, PassTasks, collective_task, share_of
@@ -78,13 +78,14 @@ def _recomputation(run: TrainingRun, kind: LayerKind, forward: PassTasks) -> Pas
     return PassTasks(forward.tasks + gather, forward.overlaps)
 
 
-def layer_block(run: TrainingRun, kind: LayerKind) -> BlockTasks:
-    """Return one layer of a kind."""
+def layer_block(run: TrainingRun, kind: LayerKind, is_first: bool = False) -> BlockTasks:
+    """Return one layer of a kind; the first of a chunk has nothing beside which its weights could be gathered."""
     forward, (tasks, overlaps) = forward_pass(run, kind), backward_pass(run, kind)
     recompute = _recomputation(run, kind, forward)
     accumulation = [gradient_accumulation(run, kind)]
     backward = PassTasks(tasks + share_of(accumulation, 1.0 - 1.0 / run.num_micro_batches), overlaps)
-    forward, backward = sharded(run, run.layer_parameters(kind), forward, backward)
+    passes = Passes(forward, recompute, backward)
+    forward, recompute, backward = sharded(run, run.layer_parameters(kind), passes, is_first)
     host = HostWork(
         layer_launches(forward, records_graph=run.recompute is not Recompute.FULL),
         layer_launches(recompute),
@@ -102,18 +103,30 @@ def layer_block(run: TrainingRun, kind: LayerKind) -> BlockTasks:
     )
 
 
+def _in_turn(
+    kinds: Kinds, firsts: dict[LayerKind, BlockTasks], layers: dict[LayerKind, BlockTasks]
+) -> list[tuple[BlockTasks, int]]:
+    """Return the layers of a chunk, the first of them by itself where it differs."""
+    blocks = [(layers[kind], count) for kind, count in kinds]
+    if firsts is layers or not blocks:
+        return blocks
+    first, count = kinds[0]
+    return [(firsts[first], 1), *([(layers[first], count - 1)] if count > 1 else []), *blocks[1:]]
+
+
 def transformer_step(run: TrainingRun) -> StepTasks:
     """Return all that one step of a transformer's run consists of."""
     parts = pipeline(run)
     last = run.layout.pipeline_parallel_size - 1
     layers = {kind: layer_block(run, kind) for kind in parts.kinds}
+    firsts = {kind: layer_block(run, kind, is_first=True) for kind in parts.kinds} if first_differs(run) else layers
     edges: dict[tuple[bool, bool], BlockTasks] = {}
     chunks = []
     for kinds, is_first, is_last in parts.chunks:
         edge = edges.get((is_first, is_last))
         if edge is None:
             edge = edges[is_first, is_last] = edge_block(run, is_first, is_last)
-        chunks.append(ChunkTasks(((edge, 1), *[(layers[kind], count) for kind, count in kinds])))
+        chunks.append(ChunkTasks(((edge, 1), *_in_turn(kinds, firsts, layers))))
     distinct = []
     for stage in parts.distinct:
         parameters = run.rank_parameters(stage.earliest)
