@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from predictor.base.errors import ConfigError, nearest
 from predictor.base.sizes import LARGEST_RUN_GPUS, LARGEST_SLOTS, must_divide
+from predictor.configuration.recomputation import check_recomputation
 from predictor.configuration.sections import ExpertsSection, ModelSection, ParallelismSection, RunConfig
 from predictor.costs.catalogue import catalogue
 from predictor.costs.work import STEP_PRECISIONS
 from predictor.timeline.schedules import SCHEDULES, check
+from predictor.workloads.fused import compiled_model
 from predictor.workloads.layer_shapes import LAYER_SHAPES
 from predictor.workloads.layout import RANK_ORDER, Layout
 from predictor.workloads.partition import split_layers
@@ -321,7 +323,10 @@ def to_run(
     most = max(gpus_per_node, gpus_per_domain or 0)
     if used > most and not switched:
         raise ConfigError(f"gpus_per_node is {used}; {config.system} has {most}")
+    check_recomputation(training, config.model)
     model = transformer(config.model)
+    if training.compiled:
+        model = compiled_model(model)
     _check_tensor_parallel(config.model, parallelism, model.ffn_hidden_size)
     _check_sequence(config.model, parallelism)
     _check_expert_parallel(config.model, parallelism)

@@ -216,7 +216,8 @@ class Timer:
         """
         unsharded = plan._replace(zero_stage=min(plan.zero_stage, 1))
         single = self._layer_in_single(unsharded, shared_key(unsharded), kind)
-        if not single.adds_up or plan.recompute is Recompute.SELECTIVE or plan.zero_stage >= 2:
+        one_by_one = plan.zero_stage >= 2 or plan.recompute in (Recompute.SELECTIVE, Recompute.PER_OP)
+        if one_by_one or not single.adds_up:
             return self._layer_exactly(plan, shared, kind)
         recompute = single.work.forward if plan.recompute is Recompute.FULL else 0.0
         forward, backward, weight = single.work

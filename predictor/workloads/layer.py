@@ -14,6 +14,7 @@ from predictor.costs.operator import Direction
 from predictor.timeline.schedules import SCHEDULES
 from predictor.workloads.attention import MASK_BYTES, attention_core, core_names, dropout_bytes, split_core
 from predictor.workloads.experts import FUSED_GATE_PASSES, expert_tasks, routed_share
+from predictor.workloads.fused import fused_additions
 from predictor.workloads.layer_call import LayerCall
 from predictor.workloads.run import TrainingRun
 from predictor.workloads.tasks import (
@@ -154,6 +155,8 @@ def forward_pass(run: TrainingRun, kind: LayerKind) -> PassTasks:
     activation = call.unsplit_tokens * call.hidden_size * call.element_bytes
     operators = _operators(run, kind, call, FORWARD)
     tasks = operators.tasks + _fused_gate(run, kind, call, FORWARD) + _shared_side_kernels(model, call, FORWARD)
+    if run.compiled:
+        tasks = fused_additions(tasks, FORWARD)
     if model.biases is Biases.ALL and not model.fused_side_kernels:
         tasks.append(stream_task("bias_additions", 2 * 2 * activation, call, launches=2))
     sums = _sum_counts(run, kind, model.forward_all_reduces)
@@ -212,6 +215,8 @@ def backward_pass(run: TrainingRun, kind: LayerKind) -> PassTasks:
     model, call = run.model, sized(run, kind)
     operators = _operators(run, kind, call, BACKWARD)
     tasks = operators.tasks + _fused_gate(run, kind, call, BACKWARD) + _shared_side_kernels(model, call, BACKWARD)
+    if run.compiled:
+        tasks = fused_additions(tasks, BACKWARD)
     tasks.append(stream_task("qkv_concatenation", call.tokens * call.qkv_width * 2 * call.element_bytes, call))
     if model.biases is Biases.ALL:
         width = call.qkv_width + call.ffn_width

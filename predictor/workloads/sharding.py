@@ -37,8 +37,6 @@ COPY_PASSES = 2
 # Source: torch distributed/fsdp/_flat_param.py (_use_unsharded_views), _fully_shard/_fsdp_collectives.py
 # (foreach_all_gather_copy_out); fms-fsdp and Composer wrap models in FullyShardedDataParallel.
 FLAT_UNITS = frozenset({"llm-foundry", "fms-fsdp"})
-# The backward pass of a linear layer takes twice its forward pass, which full recomputation runs before it.
-RECOMPUTED_SHARE = 1.0 / 3.0
 
 
 class Passes(NamedTuple):
@@ -169,12 +167,19 @@ def _with(step_pass: PassTasks, copies: list[Task], traffic: list[Task], overlap
     return PassTasks(tasks, [*step_pass.overlaps, Overlap(traffic, behind, slows=True)])
 
 
-def _backward(run: TrainingRun, passes: Passes, traffic: list[Task], overlaps: bool) -> Passes:
+def _products(step_pass: PassTasks) -> float:
+    """Return the FLOPs of a pass."""
+    return sum(task.operator.work(task.shape, task.direction, 1).flops * task.times for task in step_pass.tasks)
+
+
+def _backward(passes: Passes, traffic: list[Task], overlaps: bool) -> Passes:
     """Return the passes with traffic beside the backward pass and what is recomputed before it."""
     forward, recompute, backward = passes
-    if overlaps and run.recompute is Recompute.FULL and recompute.tasks:
-        recompute = _with(recompute, [], scaled(traffic, RECOMPUTED_SHARE), overlaps)
-        traffic = scaled(traffic, 1.0 - RECOMPUTED_SHARE)
+    again = _products(recompute)
+    if overlaps and again:  # beside both, in proportion to their length
+        share = again / (again + _products(backward))
+        recompute = _with(recompute, [], scaled(traffic, share), overlaps)
+        traffic = scaled(traffic, 1.0 - share)
     return Passes(forward, recompute, _with(backward, [], traffic, overlaps))
 
 
@@ -242,8 +247,8 @@ def sharded(run: TrainingRun, parameters: RankParameters, passes: Passes, is_fir
         forward = _with(forward, [], gathers, ahead and not is_first)
     passes = Passes(forward, recompute, backward)
     if run.reshard_after_forward:
-        passes = _backward(run, passes, gathers, ahead)
-    return _backward(run, passes, _scatters(run, parameters), run.overlap_gradient_reduction and not is_first)
+        passes = _backward(passes, gathers, ahead)
+    return _backward(passes, _scatters(run, parameters), run.overlap_gradient_reduction and not is_first)
 
 
 def sharded_root(
