@@ -290,6 +290,17 @@ def _used_of_domain(used: int, gpus_per_node: int, gpus_per_domain: int | None) 
     return max(used, whole)
 
 
+def _check_zero_group(parallelism: ParallelismSection) -> None:
+    """Check that groups of ranks that share out states are as large as each other."""
+    size = parallelism.zero_group_size
+    if size is None:
+        return
+    if parallelism.zero_stage == 0:
+        raise ConfigError(f"zero_group_size is {size}; zero_stage 0 shares out nothing, so leave it out")
+    ranks = parallelism.data_parallel_size * parallelism.context_parallel_size
+    must_divide("zero_group_size", size, "data_parallel_size × context_parallel_size", ranks)
+
+
 def to_run(
     config: RunConfig, gpus_per_node: int, has_switch: bool = False, gpus_per_domain: int | None = None
 ) -> TrainingRun:
@@ -324,6 +335,7 @@ def to_run(
     num_micro_batches = _micro_batches(config)
     _check_scale(layout.num_gpus, pp * parallelism.virtual_pipeline_parallel_size, num_micro_batches)
     schedule, blocking = _schedule(parallelism, num_micro_batches, layers)
+    _check_zero_group(parallelism)
     return TrainingRun(
         model=model,
         layout=layout,

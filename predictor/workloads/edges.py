@@ -7,7 +7,7 @@ from predictor.workloads.fused import compiled_loss
 from predictor.workloads.layer import weight_gradients
 from predictor.workloads.layer_call import LayerCall
 from predictor.workloads.run import RankParameters, TrainingRun
-from predictor.workloads.sharding import sharded
+from predictor.workloads.sharding import sharded_root
 from predictor.workloads.step_tasks import BlockTasks
 from predictor.workloads.tasks import (
     ADD_PASSES,
@@ -111,7 +111,7 @@ def edge_block(run: TrainingRun, is_first: bool, is_last: bool) -> BlockTasks:
         if is_here:
             ahead, back = passes(run)
             if run.zero_stage >= 2:
-                ahead, back = sharded(run, RankParameters(parameters(run, is_first), 0), ahead, back)
+                ahead, back = sharded_root(run, RankParameters(parameters(run, is_first), 0), ahead, back)
             forward, backward = forward + ahead, backward + back
     if not run.sequence_parallel:
         if not is_first:

@@ -181,7 +181,7 @@ def _backward_traffic(run: TrainingRun, kind: LayerKind, call: LayerCall, tasks:
     leaving = [task for task in sums if task.name != "all_gather"]
     if SCHEDULES[run.schedule].splits_backward:  # the gradients of weights have slots of their own, later
         waiting, leaving = waiting + leaving, []
-    overlaps = [Overlap(traffic, half) for traffic in (leaving, again) if traffic]
+    overlaps = [Overlap(traffic, half, slows=True) for traffic in (leaving, again) if traffic]
     return PassTasks(waiting + routed, overlaps)
 
 
@@ -203,7 +203,7 @@ def gradient_accumulation(run: TrainingRun, kind: LayerKind) -> Task:
     gradient_bytes = 2 * run.gradient_bytes + call.element_bytes  # the sum is read and written, the new one read
     dense, routed = run.layer_parameters(kind)
     if run.zero_stage >= 2:  # only a rank's own share is kept, and so added up
-        dense, routed = dense // run.layout.gradient_ranks, routed // run.layout.expert_gradient_ranks
+        dense, routed = dense // run.zero_ranks, routed // run.expert_zero_ranks
     return stream_task("gradient_accumulation", (dense + routed) * gradient_bytes, call, launches=0)
 
 
