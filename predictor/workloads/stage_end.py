@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from predictor.costs.catalogue import catalogue
+from predictor.workloads.low_precision import gather_bytes, step_weight_casts
 from predictor.workloads.run import FP32_BYTES, RankParameters, TrainingRun
 from predictor.workloads.sharding import reduction_tasks
 from predictor.workloads.step_tasks import EndTasks
@@ -51,10 +52,11 @@ def stage_end(run: TrainingRun, stage: int, parameters: RankParameters) -> EndTa
         if run.zero_stage < 2:
             reduction += reduction_tasks(run, count, group)
         if run.zero_stage in (1, 2):
-            gather += collective_task("all_gather", share * run.element_bytes, group, Part.DATA_PARALLEL)
+            gather += collective_task("all_gather", share * gather_bytes(run), group, Part.DATA_PARALLEL)
     optimizer = [
         Task("optimizer_step", catalogue()["optimizer_step"], FORWARD, (owned, 1), 1.0, Part.OPTIMIZER, 1),
         _around_optimizer(run, owned),
+        *step_weight_casts(run, stage),
     ]
     buckets = -(-parameters.total // run.gradient_bucket_elements)
     return EndTasks(reduction, _tied_reduction(run, stage), optimizer, gather, buckets)
