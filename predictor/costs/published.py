@@ -14,6 +14,7 @@ from pathlib import Path
 
 from predictor.base.errors import PublishedError
 from predictor.costs import host_copy
+from predictor.costs.calibration import calibrated
 from predictor.costs.catalogue import catalogue
 from predictor.costs.collectives import COLLECTIVES, SHARDED, Topology
 from predictor.costs.cost import ZERO, Cost, Source
@@ -32,7 +33,7 @@ from predictor.costs.folder import (
     read_manifest,
     read_verified,
 )
-from predictor.costs.hardware import Gpu, System
+from predictor.costs.hardware import Calibration, Gpu, System
 from predictor.costs.link_lookup import collective_regressors
 from predictor.costs.operator import Direction, Operator, Shape
 from predictor.costs.regressors import DirectionRegressor, Outside, Regressor
@@ -75,7 +76,14 @@ class PublishedSystem:
         self.precision = precision
         manifest = read_manifest(folder)
         self.hardware = read_hardware(folder, manifest)
-        self.files = RegressorFiles(folder, manifest, self.hardware, precision)
+        calibration = self.hardware.calibration
+        self._published = (
+            None if calibration is None else open_system(donor_folder(folder, calibration.base), precision)
+        )
+        if self._published is None:
+            self.files = RegressorFiles(folder, manifest, self.hardware, precision)
+        else:
+            self.files = self._published.files
         read_verified(folder, CARD, manifest)
         measured = measured_precisions(folder)
         if precision not in measured:
@@ -104,6 +112,9 @@ class PublishedSystem:
         """
         key = (operator.name, operator.computed_in, direction, shape)
         answer = self._answers.get(key)
+        if answer is None and self._published is not None:
+            cost = self._published.cost(operator, direction, shape)
+            answer = self._answers[key] = calibrated(cost, operator, shape, self.hardware.calibration)
         if answer is None:
             call = self._call(operator, direction, shape)
             cost = call.cost(direction)
@@ -163,7 +174,7 @@ class PublishedSystem:
         """Return the hardware of the donor of the operators of a GPU that was not measured; None if it was."""
         if self.hardware.transfer is None or self.files.names(OPERATOR_FOLDER):
             return None
-        folder = donor_folder(self.folder, self.hardware.transfer.operators)
+        folder = donor_folder(self.files.folder, self.hardware.transfer.operators)
         donor = read_hardware(folder, read_manifest(folder))
         return None if donor.gpu.name == self.gpu else donor
 
@@ -275,7 +286,7 @@ class PublishedSystem:
         """
         if self.hardware.transfer is None:
             return None
-        folder = donor_folder(self.folder, getattr(self.hardware.transfer, role))
+        folder = donor_folder(self.files.folder, getattr(self.hardware.transfer, role))
         there = own_precisions(read_manifest(folder))
         usable = [precision for precision in (self.precision, *precisions) if precision in there]
         return open_donor(folder, usable[0]) if usable else None
@@ -299,7 +310,7 @@ class PublishedSystem:
 
     def regressor_path(self, operator: Operator) -> Path:
         """Return the path of an operator's published file, whether it exists or not."""
-        return self.folder / self.files.name(operator.regressor_name)
+        return self.files.folder / self.files.name(operator.regressor_name)
 
     def regressor_names(self, kind: str) -> list[str]:
         """Return the regressors of one kind (operator or nccl) in this precision, the donor's included."""
@@ -344,6 +355,7 @@ def in_graphs(system: PublishedSystem) -> PublishedSystem:
     other = copy(system)
     other._in_graphs = True
     other._regressors, other._answers = {}, {}
+    other._published = None if system._published is None else in_graphs(system._published)
     return other
 
 
@@ -355,4 +367,15 @@ def with_hardware(system: PublishedSystem, changed: System) -> PublishedSystem:
     other = copy(system)
     other.hardware = changed
     other._regressors, other._answers = {}, {}
+    if system._published is not None:
+        other._published = with_hardware(system._published, changed.model_copy(update={"calibration": None}))
+    return other
+
+
+def with_calibration(system: PublishedSystem, calibration: Calibration) -> PublishedSystem:
+    """Return a system with other factors on its published costs, with which it shares what they are computed from."""
+    other = copy(system)
+    other.hardware = system.hardware.model_copy(update={"calibration": calibration})
+    other._answers = {}
+    other._published = system if system._published is None else system._published
     return other

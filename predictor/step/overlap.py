@@ -30,6 +30,22 @@ def shorter_cost(first: Cost, second: Cost) -> Cost:
     )
 
 
+def dearer(left: Cost, beside: Cost, factor: float) -> Cost:
+    """Return what overlapped traffic adds to a step where a calibrated system hides less of it, or more.
+
+    Args:
+        left: what the model adds.
+        beside: what it hides.
+        factor: 1 for the model's own answer; each hundredth above 1 adds a hundredth of the hidden traffic.
+    """
+    if factor == 1.0:
+        return left
+    share = factor - 1.0
+    ends = ((getattr(left, end) + share * getattr(beside, end)) for end in ("us", "low_us", "high_us"))
+    us, low_us, high_us = (max(0.0, end) for end in ends)
+    return Cost(us, low_us, high_us, left.source)
+
+
 def left_over(traffic_us: float, window_us: float, buckets: float) -> float:
     """Return the exposed part of traffic in equal buckets beside a window of computation.
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from predictor.costs.calibration import factor
 from predictor.costs.cost import ZERO, Cost, Source, total
 from predictor.costs.published import PublishedSystem
 from predictor.step.host import launch_us, waiting_us
-from predictor.step.overlap import exposed, shorter_cost, without_part
+from predictor.step.overlap import dearer, exposed, shorter_cost, without_part
 from predictor.workloads.step_tasks import BlockTasks, ChunkTasks, StageTasks, StepTasks
 from predictor.workloads.tasks import TRAFFIC, Overlap, Part, PassTasks, Task
 
@@ -149,6 +150,7 @@ def _time_overlaps(
         if overlap.traffic:
             traffic, behind = time_tasks(system, overlap.traffic), time_tasks(system, overlap.behind)
             left = exposed(traffic, shorter_cost(behind, computing))
+            left = dearer(left, without_part(traffic, left), factor(system.hardware, "overlap"))
             beside = without_part(traffic, left)
             computing = without_part(computing, beside)
             part = overlap.traffic[0].part
@@ -285,14 +287,17 @@ class _Timer:
         system, step, end = self._system, self._step, stage.end
         reduction, tied = time_tasks(system, end.reduction), time_tasks(system, end.tied)
         late, gather, hidden_gather = reduction, time_tasks(system, end.gather), ZERO
+        overlapping = factor(system.hardware, "overlap")
         if step.overlap_gradient_reduction and end.reduction:
             window = total(
                 step_pass.cost for chunk in chunks for step_pass in (chunk.recompute, chunk.backward, chunk.weight)
             )
             late = exposed(reduction, window, end.buckets)
+            late = dearer(late, without_part(reduction, late), overlapping)
         if step.overlap_parameter_gather and end.gather:
             whole = gather
             gather = exposed(whole, total(chunk.forward.cost for chunk in chunks), end.buckets)
+            gather = dearer(gather, without_part(whole, gather), overlapping)
             hidden_gather = without_part(whole, gather)
         return StageTime(
             num_layers=stage.num_layers,
