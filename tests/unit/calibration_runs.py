@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from math import log
+from math import exp, log
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,7 @@ def seconds_of(name: str, factors: dict[str, float]) -> float:
     workload = configured(name, content_of(name), Path.cwd()).workload
     tasks = workload.predict().tasks
     logs = [log(factors.get(component, 1.0)) for component in COMPONENTS]
-    return 2.718281828459045 ** log_time(lambda system: step_us(tasks, system), workload.system, logs) / 1e6
+    return exp(log_time(lambda system: step_us(tasks, system), workload.system, logs)) / 1e6
 
 
 def write_run(folder: Path, name: str, seconds: float | None = None, file: str = "") -> Path:
