@@ -264,7 +264,7 @@ def transformer(model: ModelSection) -> Transformer:
     )
 
 
-def _layout(parallelism: ParallelismSection, used: int, switched_as: int | None) -> Layout:
+def _layout(parallelism: ParallelismSection, used: int, switched_as: int | None, domain: int | None) -> Layout:
     if sorted(parallelism.rank_order) != sorted(RANK_ORDER):
         raise ConfigError(
             f"rank_order is {list(parallelism.rank_order)}; it must name each of {', '.join(RANK_ORDER)} once"
@@ -278,16 +278,28 @@ def _layout(parallelism: ParallelismSection, used: int, switched_as: int | None)
         context_parallel_size=parallelism.context_parallel_size,
         expert_parallel_size=parallelism.expert_parallel_size,
         rank_order=parallelism.rank_order,
+        gpus_per_domain=domain,
     )
 
 
-def to_run(config: RunConfig, gpus_per_node: int, has_switch: bool = False) -> TrainingRun:
+def _used_of_domain(used: int, gpus_per_node: int, gpus_per_domain: int | None) -> int | None:
+    """Return the GPUs of an NVLink domain that a run uses where it uses so many per node; None: nodes are domains."""
+    if gpus_per_domain is None:
+        return None
+    whole = gpus_per_domain if used > gpus_per_node else gpus_per_domain * used // gpus_per_node
+    return max(used, whole)
+
+
+def to_run(
+    config: RunConfig, gpus_per_node: int, has_switch: bool = False, gpus_per_domain: int | None = None
+) -> TrainingRun:
     """Turn a checked configuration into a run.
 
     Args:
         config: the configuration.
         gpus_per_node: of the system; the default of the configuration's.
         has_switch: a switch connects the system's GPUs of a node, and its collectives are timed so.
+        gpus_per_domain: of the system's NVLink domains where they span nodes.
 
     Raises:
         ConfigError: numbers contradict each other.
@@ -295,13 +307,15 @@ def to_run(config: RunConfig, gpus_per_node: int, has_switch: bool = False) -> T
     parallelism, training = config.parallelism, config.training
     used = parallelism.gpus_per_node or gpus_per_node
     switched = parallelism.intra_node == "switch"
-    if used > gpus_per_node and not switched:
-        raise ConfigError(f"gpus_per_node is {used}; {config.system} has {gpus_per_node}")
+    most = max(gpus_per_node, gpus_per_domain or 0)
+    if used > most and not switched:
+        raise ConfigError(f"gpus_per_node is {used}; {config.system} has {most}")
     model = transformer(config.model)
     _check_tensor_parallel(config.model, parallelism, model.ffn_hidden_size)
     _check_sequence(config.model, parallelism)
     _check_expert_parallel(config.model, parallelism)
-    layout = _layout(parallelism, used, gpus_per_node if switched and not has_switch else None)
+    domain = _used_of_domain(used, gpus_per_node, gpus_per_domain)
+    layout = _layout(parallelism, used, gpus_per_node if switched and not has_switch else None, domain)
     split, pp = parallelism.layers_per_stage, parallelism.pipeline_parallel_size
     layers = split_layers(split if isinstance(split, str) else list(split), model.num_layers, pp)
     num_micro_batches = _micro_batches(config)

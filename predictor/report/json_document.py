@@ -12,6 +12,7 @@ from predictor.costs.collectives import COLLECTIVES, Topology
 from predictor.costs.cost import Cost, Source
 from predictor.costs.published import CARD, PublishedSystem
 from predictor.report.budget import prediction_bill
+from predictor.report.layout_notes import straddling_notes
 from predictor.step.breakdown import BY_BYTES, Answer, answers, stage_parts
 from predictor.step.memory import GIB, StageMemory, step_memory
 from predictor.step.prediction import Prediction
@@ -90,7 +91,8 @@ def slow_network_notes(
 def _hardware_notes(prediction: Prediction, system: PublishedSystem, answered: list[Answer]) -> list[str]:
     """Return notes on a slow network and on a donor of the operators."""
     layout = prediction.run.layout
-    said = slow_network_notes(system, answered, prediction.step.us, layout.num_gpus > layout.gpus_per_node)
+    said = slow_network_notes(system, answered, prediction.step.us, layout.num_gpus > layout.reach)
+    said += straddling_notes(layout)
     donor = system.operator_donor()
     if donor is not None:
         said.append(
@@ -125,6 +127,7 @@ def _run(prediction: Prediction) -> dict[str, Any]:
         "vocab_size": model.vocab_size,
         "num_gpus": layout.num_gpus,
         "gpus_per_node": layout.gpus_per_node,
+        "gpus_per_domain": layout.gpus_per_domain,
         "pipeline_parallel_size": layout.pipeline_parallel_size,
         "virtual_pipeline_parallel_size": run.virtual_pipeline_parallel_size,
         "tensor_parallel_size": layout.tensor_parallel_size,

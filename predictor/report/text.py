@@ -97,6 +97,12 @@ def _degrees(layout: Layout) -> str:
     )
 
 
+def _places(layout: Layout) -> str:
+    """Return how many GPUs of a node, and of an NVLink domain over nodes, the run uses."""
+    per_node = f"{layout.gpus_per_node} per node"
+    return per_node if layout.gpus_per_domain is None else f"{per_node}, {layout.reach} per NVLink domain"
+
+
 def _memory(prediction: Prediction, system: PublishedSystem) -> str:
     """Return the memory of the fullest GPU, beside its capacity."""
     needed = step_memory(prediction.tasks)
@@ -158,7 +164,7 @@ def header_rows(prediction: Prediction, loaded: Loaded) -> dict[str, str]:
             f"{_heads(model)}, sequence {model.sequence_length}, vocabulary {model.vocab_size}{_experts(model)}"
         ),
         "Layout": (
-            f"{layout.num_gpus:,} GPUs = {_degrees(layout)} parallel, {layout.gpus_per_node} per node; layers "
+            f"{layout.num_gpus:,} GPUs = {_degrees(layout)} parallel, {_places(layout)}; layers "
             f"{_runs(run.layers_per_stage)}"
         ),
         "Training": (
