@@ -106,5 +106,5 @@ def calibrate(paths: Sequence[str], system: str) -> Calibrated:
         )
     priors = prior_deviations(observations)
     fitted = fit(observations, priors)
-    check_agreement(observations, fitted)
+    check_agreement(observations, fitted, priors)
     return Calibrated(folder, hardware, tuple(observations), tuple(priors), fitted, tuple(failed))

@@ -119,7 +119,7 @@ def test_runs_of_one_configuration_that_contradict_each_other_are_refused(tmp_pa
 def test_a_run_that_no_factors_explain_is_refused_by_name(tmp_path: Path) -> None:
     paths = [str(write_run(tmp_path, name)) for name in ("plain", "long", "wide")]
     wrong = write_run(tmp_path, "deep", 3.0 * seconds_of("deep", SLOWER))
-    with pytest.raises(ConfigError, match=r"contradict each other.*deep takes"):
+    with pytest.raises(ConfigError, match=r"deep contradicts 3 other runs"):
         calibrate([*paths, str(wrong)], BASE)
 
 
