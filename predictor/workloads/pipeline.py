@@ -67,7 +67,7 @@ def _summed(chunks: list[Kinds]) -> Kinds:
 def pipeline(run: TrainingRun) -> Pipeline:
     """Return the distinct stages of a run."""
     num_chunks = run.virtual_pipeline_parallel_size
-    alike = run.model.only_kind
+    alike = run.only_kind
     if alike is not None:
         return _of_one_kind(alike, run.layers_per_stage, num_chunks)
     stages = range(len(run.layers_per_stage))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from predictor.costs.catalogue import catalogue
+from predictor.workloads.low_precision import step_weight_casts
 from predictor.workloads.run import FP32_BYTES, RankParameters, TrainingRun
 from predictor.workloads.sharding import gathered_bytes, groups_of, reduction_tasks
 from predictor.workloads.step_tasks import EndTasks
@@ -51,6 +52,7 @@ def stage_end(run: TrainingRun, stage: int, parameters: RankParameters) -> EndTa
     optimizer = [
         Task("optimizer_step", catalogue()["optimizer_step"], FORWARD, (owned, 1), 1.0, Part.OPTIMIZER, 1),
         _around_optimizer(run, owned),
+        *step_weight_casts(run, stage),
     ]
     buckets = -(-parameters.total // run.gradient_bucket_elements)
     return EndTasks(reduction, _tied_reduction(run, stage), optimizer, gather, buckets)
