@@ -124,7 +124,7 @@ def edge_memory(run: TrainingRun, is_first: bool, is_last: bool) -> BlockMemory:
     if not is_last:
         return BlockMemory(kept_first=float(mask), gathered=float(gathered))
     inputs, logits = activation * call.element_bytes, call.tokens * call.vocab_per_rank
-    widened = FP32_BYTES if call.element_bytes != FP32_BYTES else 0
+    widened = 0 if run.has_fused_loss or call.element_bytes == FP32_BYTES else FP32_BYTES
     return BlockMemory(
         kept_first=float(mask),
         kept_last=float(2 * inputs + logits * (call.element_bytes + widened)),
