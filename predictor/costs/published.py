@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
+from dataclasses import replace
 from functools import lru_cache
 from math import hypot
 from pathlib import Path
 
 from predictor.base.errors import PublishedError
-from predictor.costs import host_copy
+from predictor.costs import host_copy, low_precision
+from predictor.costs.calibration import calibrated
 from predictor.costs.catalogue import catalogue
 from predictor.costs.collectives import COLLECTIVES, SHARDED, Topology
 from predictor.costs.cost import ZERO, Cost, Source
@@ -33,7 +35,7 @@ from predictor.costs.folder import (
     read_verified,
 )
 from predictor.costs.gradient_products import with_gradients
-from predictor.costs.hardware import Gpu, System
+from predictor.costs.hardware import Calibration, Gpu, System
 from predictor.costs.link_lookup import collective_regressors
 from predictor.costs.operator import Direction, Operator, Shape
 from predictor.costs.regressors import DirectionRegressor, Outside, Regressor
@@ -73,7 +75,14 @@ class PublishedSystem:
         self.precision = precision
         manifest = read_manifest(folder)
         self.hardware = read_hardware(folder, manifest)
-        self.files = RegressorFiles(folder, manifest, self.hardware, precision)
+        calibration = self.hardware.calibration
+        self._published = (
+            None if calibration is None else open_system(donor_folder(folder, calibration.base), precision)
+        )
+        if self._published is None:
+            self.files = RegressorFiles(folder, manifest, self.hardware, precision)
+        else:
+            self.files = self._published.files
         read_verified(folder, CARD, manifest)
         measured = measured_precisions(folder)
         if precision not in measured:
@@ -102,6 +111,9 @@ class PublishedSystem:
         """
         key = (operator.name, operator.computed_in, direction, shape)
         answer = self._answers.get(key)
+        if answer is None and self._published is not None:
+            cost = self._published.cost(operator, direction, shape)
+            answer = self._answers[key] = calibrated(cost, operator, shape, self.hardware.calibration)
         if answer is None:
             call = self._call(operator, direction, shape)
             cost = call.cost(direction)
@@ -149,6 +161,8 @@ class PublishedSystem:
         if cost.source <= Source.INTERPOLATED:  # the gate lets no measured row beat the peak
             return cost
         peak = self._peak_tflop_per_s()
+        if operator.computed_in:
+            peak = low_precision.peak_tflop_per_s(self.hardware.gpu, operator.computed_in)
         if peak is None or not computes(operator):
             return cost
         sms = int(self.hardware.gpu.num_multiprocessors.value)
@@ -161,7 +175,7 @@ class PublishedSystem:
         """Return the hardware of the donor of the operators of a GPU that was not measured; None if it was."""
         if self.hardware.transfer is None or self.files.names(OPERATOR_FOLDER):
             return None
-        folder = donor_folder(self.folder, self.hardware.transfer.operators)
+        folder = donor_folder(self.files.folder, self.hardware.transfer.operators)
         donor = read_hardware(folder, read_manifest(folder))
         return None if donor.gpu.name == self.gpu else donor
 
@@ -196,9 +210,10 @@ class PublishedSystem:
         half = self._half_of_all_reduce(operator, direction, shape)
         if half is not None:
             return half
-        if self.precision not in operator.precisions and operator.name not in COLLECTIVES:
+        precision = operator.computed_in or self.precision
+        if precision not in operator.precisions and operator.name not in COLLECTIVES:
             known = ", ".join(operator.precisions)
-            raise PublishedError(f"{operator.name} does not exist in {self.precision}; it is measured in {known}")
+            raise PublishedError(f"{operator.name} does not exist in {precision}; it is measured in {known}")
         missing: list[str] = []
         times, log_error = 1.0, 0.0
         while (regressor := self._lookup(operator, direction)) is None:
@@ -252,7 +267,7 @@ class PublishedSystem:
     def _missing(self, operator: Operator, direction: Direction) -> PublishedError:
         """Return the error of an operator without a regressor; it lists those that there are."""
         name = operator.regressor_name
-        if self._regressors[name]:
+        if self._regressors.get(name):
             return PublishedError(f"{self.name} has no {direction} regressor for {operator.name}")
         known = ", ".join(self.regressor_names(COLLECTIVE_FOLDER if name in COLLECTIVES else OPERATOR_FOLDER))
         return PublishedError(f"{self.name} has no {self.precision} regressor for {name}; it has {known}")
@@ -260,9 +275,11 @@ class PublishedSystem:
     def _lookup(self, operator: Operator, direction: Direction) -> Regressor | None:
         """Return an operator's regressor, None where neither this system nor its donor has one."""
         name = operator.regressor_name
-        if name not in self._regressors:
-            self._regressors[name] = self._collective(operator) if name in COLLECTIVES else self._operator(operator)
-        return self._regressors[name].get(direction)
+        key = f"{name} in {operator.computed_in}" if operator.computed_in else name
+        if key not in self._regressors:
+            lookup = self._in_few_bits if operator.computed_in else self._operator
+            self._regressors[key] = self._collective(operator) if name in COLLECTIVES else lookup(operator)
+        return self._regressors[key].get(direction)
 
     def _donor(self, role: str, precisions: Sequence[str] = ()) -> RegressorFiles | None:
         """Return the donor's files for a role; None where it has none in an accepted precision.
@@ -273,7 +290,7 @@ class PublishedSystem:
         """
         if self.hardware.transfer is None:
             return None
-        folder = donor_folder(self.folder, getattr(self.hardware.transfer, role))
+        folder = donor_folder(self.files.folder, getattr(self.hardware.transfer, role))
         there = own_precisions(read_manifest(folder))
         usable = [precision for precision in (self.precision, *precisions) if precision in there]
         return open_donor(folder, usable[0]) if usable else None
@@ -294,13 +311,25 @@ class PublishedSystem:
             regressors[Direction.FORWARD] = host_copy.HostCopyRegressor(link.value)
         return regressors
 
+    def _in_few_bits(self, operator: Operator) -> dict[Direction, Regressor]:
+        """Return the regressors of products in another precision than the step: measured, else from the step's."""
+        wanted, gpu = operator.computed_in, self.hardware.gpu
+        for precision in (wanted, *low_precision.SAME_TENSOR_CORES.get(wanted, ())):
+            if precision in measured_precisions(self.folder):
+                measured = PublishedSystem(self.folder, precision)
+                measured.hardware = self.hardware
+                if regressors := measured._operator(replace(operator, computed_in="")):
+                    return low_precision.products(regressors, gpu, wanted, precision, operator, self.precision)
+        regressors = self._operator(replace(operator, computed_in=""))
+        return low_precision.products(regressors, gpu, wanted, self.precision, operator, self.precision)
+
     def _collective(self, collective: Operator) -> dict[Direction, Regressor]:
         """Return a collective's regressor over these links: its own, or one by bytes."""
         return collective_regressors(collective, self.hardware, self.files, self._donor, self._in_graphs)
 
     def regressor_path(self, operator: Operator) -> Path:
         """Return the path of an operator's published file, whether it exists or not."""
-        return self.folder / self.files.name(operator.regressor_name)
+        return self.files.folder / self.files.name(operator.regressor_name)
 
     def regressor_names(self, kind: str) -> list[str]:
         """Return the regressors of one kind (operator or nccl) in this precision, the donor's included."""
@@ -345,6 +374,7 @@ def in_graphs(system: PublishedSystem) -> PublishedSystem:
     other = copy(system)
     other._in_graphs = True
     other._regressors, other._answers = {}, {}
+    other._published = None if system._published is None else in_graphs(system._published)
     return other
 
 
@@ -356,4 +386,15 @@ def with_hardware(system: PublishedSystem, changed: System) -> PublishedSystem:
     other = copy(system)
     other.hardware = changed
     other._regressors, other._answers = {}, {}
+    if system._published is not None:
+        other._published = with_hardware(system._published, changed.model_copy(update={"calibration": None}))
+    return other
+
+
+def with_calibration(system: PublishedSystem, calibration: Calibration) -> PublishedSystem:
+    """Return a system with other factors on its published costs, with which it shares what they are computed from."""
+    other = copy(system)
+    other.hardware = system.hardware.model_copy(update={"calibration": calibration})
+    other._answers = {}
+    other._published = system if system._published is None else system._published
     return other
