@@ -198,8 +198,9 @@ class PublishedSystem:
         half = self._half_of_all_reduce(operator, direction, shape)
         if half is not None:
             return half
-        if self.precision not in operator.precisions and operator.name not in COLLECTIVES:
-            known = ", ".join(operator.precisions)
+        known_in = (*operator.precisions, *operator.tabled_in)
+        if self.precision not in known_in and operator.name not in COLLECTIVES:
+            known = ", ".join(known_in)
             raise PublishedError(f"{operator.name} does not exist in {self.precision}; it is measured in {known}")
         missing: list[str] = []
         times, log_error = 1.0, 0.0
