@@ -30,11 +30,6 @@ class Gpu(HardwareModel):
     l2_cache_mb: Quantity
     memory_gib: Quantity | None = Field(default=None, description="device memory; absent on a CPU")
     board_power_w: Quantity | None = Field(default=None, description="thermal design power of one GPU")
-    operand_cast_ps: dict[str, Quantity] | None = Field(
-        default=None,
-        description="picoseconds per element of the first operand that measured products of a precision spend on its "
-        "cast; absent where they were measured alone",
-    )
     sustained_product_ratio: Quantity | None = Field(
         default=None, description="rate of a large matrix product after seconds without a pause over its rate in bursts"
     )
