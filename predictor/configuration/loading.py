@@ -12,6 +12,7 @@ from predictor.base.bundled import DATA_FOLDER, REGRESSORS_FOLDER, systems
 from predictor.base.errors import ConfigError, MissingKeyError, PublishedError, nearest
 from predictor.base.read_yaml import read_mapping
 from predictor.configuration import short_config
+from predictor.configuration.cluster import clustered
 from predictor.configuration.merging import clashing, merged
 from predictor.configuration.presets import preset
 from predictor.configuration.sections import BudgetSection, RunConfig, validate
@@ -333,6 +334,7 @@ def prepare(
     """
     config, folder, listed, notes = _read(content, base)
     system = open_measured(folder, config.training.precision)
+    system = clustered(system, config.cluster)
     if changed is not None:
         system = changed(system)
     if config.gpu is not None:
@@ -342,7 +344,8 @@ def prepare(
         config, told = _with_exposed_traffic(config)
         notes += told
     has_switch = hardware.links.wiring == "switch"
-    run = to_run(config.model_copy(update={"system": system.name}), hardware.gpus_per_node, has_switch)
+    named = config.model_copy(update={"system": system.name})
+    run = to_run(named, hardware.gpus_per_node, has_switch, hardware.gpus_per_domain)
     for name in (*listed, *(run.model.layer_operators or ())):
         require(system, name)
     return Loaded(run, system, config.budget, notes)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from predictor.base.errors import ConfigError, nearest
 from predictor.base.sizes import LARGEST_RUN_GPUS, LARGEST_SLOTS, must_divide
+from predictor.configuration.recomputation import check_recomputation
 from predictor.configuration.sections import ExpertsSection, ModelSection, ParallelismSection, RunConfig
 from predictor.costs.catalogue import catalogue
 from predictor.costs.work import STEP_PRECISIONS
 from predictor.timeline.schedules import SCHEDULES, check
+from predictor.workloads.fused import compiled_model
 from predictor.workloads.layer_shapes import LAYER_SHAPES
 from predictor.workloads.layout import RANK_ORDER, Layout
-from predictor.workloads.partition import split_layers
+from predictor.workloads.partition import chunk_layers, split_layers
 from predictor.workloads.run import TrainingRun
 from predictor.workloads.transformer import Attention, MixtureOfExperts, Transformer
 
@@ -212,10 +214,8 @@ def _schedule(layout: ParallelismSection, num_micro_batches: int, layers: list[i
     broken = check(name, pp, num_micro_batches, num_chunks)
     if broken is not None:
         raise ConfigError(f"schedule is {name}: {broken}")
-    if any(count % num_chunks for count in layers):
-        raise ConfigError(
-            f"virtual_pipeline_parallel_size is {num_chunks}; it must divide the layers of every stage, {layers}"
-        )
+    for stage in range(pp):
+        chunk_layers(layers, stage, num_chunks)
     if layout.blocking_transfers and not schedule.may_block:
         raise ConfigError(f"blocking_transfers is true; {name} needs false: its messages must not wait for each other")
     return name, schedule.may_block if layout.blocking_transfers is None else layout.blocking_transfers
@@ -264,7 +264,7 @@ def transformer(model: ModelSection) -> Transformer:
     )
 
 
-def _layout(parallelism: ParallelismSection, used: int, switched_as: int | None) -> Layout:
+def _layout(parallelism: ParallelismSection, used: int, switched_as: int | None, domain: int | None) -> Layout:
     if sorted(parallelism.rank_order) != sorted(RANK_ORDER):
         raise ConfigError(
             f"rank_order is {list(parallelism.rank_order)}; it must name each of {', '.join(RANK_ORDER)} once"
@@ -278,16 +278,39 @@ def _layout(parallelism: ParallelismSection, used: int, switched_as: int | None)
         context_parallel_size=parallelism.context_parallel_size,
         expert_parallel_size=parallelism.expert_parallel_size,
         rank_order=parallelism.rank_order,
+        gpus_per_domain=domain,
     )
 
 
-def to_run(config: RunConfig, gpus_per_node: int, has_switch: bool = False) -> TrainingRun:
+def _used_of_domain(used: int, gpus_per_node: int, gpus_per_domain: int | None) -> int | None:
+    """Return the GPUs of an NVLink domain that a run uses where it uses so many per node; None: nodes are domains."""
+    if gpus_per_domain is None:
+        return None
+    whole = gpus_per_domain if used > gpus_per_node else gpus_per_domain * used // gpus_per_node
+    return max(used, whole)
+
+
+def _check_zero_group(parallelism: ParallelismSection) -> None:
+    """Check that groups of ranks that share out states are as large as each other."""
+    size = parallelism.zero_group_size
+    if size is None:
+        return
+    if parallelism.zero_stage == 0:
+        raise ConfigError(f"zero_group_size is {size}; zero_stage 0 shares out nothing, so leave it out")
+    ranks = parallelism.data_parallel_size * parallelism.context_parallel_size
+    must_divide("zero_group_size", size, "data_parallel_size × context_parallel_size", ranks)
+
+
+def to_run(
+    config: RunConfig, gpus_per_node: int, has_switch: bool = False, gpus_per_domain: int | None = None
+) -> TrainingRun:
     """Turn a checked configuration into a run.
 
     Args:
         config: the configuration.
         gpus_per_node: of the system; the default of the configuration's.
         has_switch: a switch connects the system's GPUs of a node, and its collectives are timed so.
+        gpus_per_domain: of the system's NVLink domains where they span nodes.
 
     Raises:
         ConfigError: numbers contradict each other.
@@ -295,18 +318,24 @@ def to_run(config: RunConfig, gpus_per_node: int, has_switch: bool = False) -> T
     parallelism, training = config.parallelism, config.training
     used = parallelism.gpus_per_node or gpus_per_node
     switched = parallelism.intra_node == "switch"
-    if used > gpus_per_node and not switched:
-        raise ConfigError(f"gpus_per_node is {used}; {config.system} has {gpus_per_node}")
+    most = max(gpus_per_node, gpus_per_domain or 0)
+    if used > most and not switched:
+        raise ConfigError(f"gpus_per_node is {used}; {config.system} has {most}")
+    check_recomputation(training, config.model)
     model = transformer(config.model)
+    if training.compiled:
+        model = compiled_model(model)
     _check_tensor_parallel(config.model, parallelism, model.ffn_hidden_size)
     _check_sequence(config.model, parallelism)
     _check_expert_parallel(config.model, parallelism)
-    layout = _layout(parallelism, used, gpus_per_node if switched and not has_switch else None)
+    domain = _used_of_domain(used, gpus_per_node, gpus_per_domain)
+    layout = _layout(parallelism, used, gpus_per_node if switched and not has_switch else None, domain)
     split, pp = parallelism.layers_per_stage, parallelism.pipeline_parallel_size
     layers = split_layers(split if isinstance(split, str) else list(split), model.num_layers, pp)
     num_micro_batches = _micro_batches(config)
     _check_scale(layout.num_gpus, pp * parallelism.virtual_pipeline_parallel_size, num_micro_batches)
     schedule, blocking = _schedule(parallelism, num_micro_batches, layers)
+    _check_zero_group(parallelism)
     return TrainingRun(
         model=model,
         layout=layout,

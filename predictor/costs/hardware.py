@@ -30,6 +30,9 @@ class Gpu(HardwareModel):
     l2_cache_mb: Quantity
     memory_gib: Quantity | None = Field(default=None, description="device memory; absent on a CPU")
     board_power_w: Quantity | None = Field(default=None, description="thermal design power of one GPU")
+    power_limit_w: Quantity | None = Field(
+        default=None, description="power limit below the board's; absent: the board's"
+    )
     sustained_product_ratio: Quantity | None = Field(
         default=None, description="rate of a large matrix product after seconds without a pause over its rate in bursts"
     )
@@ -87,7 +90,7 @@ class System(HardwareModel):
     """One cluster: its GPU, its nodes and its links."""
 
     name: str
-    gpus_per_node: int = Field(gt=0, description="GPUs that reach each other without the network")
+    gpus_per_node: int = Field(gt=0, description="GPUs of one node, as Slurm counts them")
     gpu: Gpu
     links: Links
     host: dict[str, Quantity] = Field(description="host launch overhead of a kernel, in microseconds")
@@ -98,6 +101,11 @@ class System(HardwareModel):
     calibration: dict[Component, Factor] | None = Field(
         default=None, description="factors that measured steps of one's own moved; see python -m predictor calibrate"
     )
+
+    @property
+    def reach(self) -> int:
+        """Return the GPUs that reach each other without the network: of an NVLink domain, else of a node."""
+        return self.gpus_per_domain or self.gpus_per_node
 
     @property
     def pair_gb_per_s(self) -> float:

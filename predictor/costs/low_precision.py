@@ -1,11 +1,11 @@
-"""Matrix products in fewer bits than the rest of a step: measured ones without the casts that tables time along.
+"""Matrix products in fewer bits than the rest of a step.
 
-Products that were measured forward and backward are answered as measured. Tables of an inference engine have no backward
-pass, time the cast of the first operand along, and in 8 bits hold other kernels (CUTLASS, DeepGEMM) than training runs
-(cuBLASLt, which the tables time in 16 bits): 8-bit products then follow from the step's precision as in ``fp32``. Every
-physics term keeps its efficiency, FLOPs scale by the ratio of the peaks. Without the cast the tables agree: bf16 takes
-1.9 to 2.0 times as long on five of six GPUs. In 4 bits products reach a smaller share of the peak, so the table's are
-taken, without their casts. Derivation and tables: docs/adr/0030-low-precision.md.
+Products that were measured forward and backward are answered as measured. Tables of an inference engine have no
+backward pass, time the cast of the first operand along, and in 8 bits hold other kernels (CUTLASS, DeepGEMM) than
+training runs (cuBLASLt, which the tables time in 16 bits): 8-bit products then follow from the step's precision as in
+``fp32``. Every physics term keeps its efficiency, FLOPs scale by the ratio of the peaks. Without the cast the tables
+agree: bf16 takes 1.9 to 2.0 times as long on five of six GPUs. In 4 bits products reach a smaller share of the peak, so
+the table's are taken, without their casts. Derivation and tables: docs/adr/0030-low-precision.md.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from predictor.costs.work import PRECISION_BYTES
 # Source: NVIDIA, Transformer Engine user guide, "FP8 block scaling" and "MXFP8"; PTX ISA, tcgen05.mma.
 SAME_TENSOR_CORES = {"mxfp8": ("fp8",), "fp8_block": ("fp8",)}
 # Picoseconds per element that a table's calls spend on casting their first operand (m, k). The median, over (m, k) with
-# m >= 4,096 and k >= 2,048, of what a call's time extrapolates to without columns (n from 2,048 to 16,384), over m x k:
-# 0.75, 0.69, 0.63 and 0.74 on B200, B300, GB200, GB300. In bf16, where nothing is cast, it is -0.3 to 0.2; in fp8 2.6 to
-# 2.8 on all GPUs. Source: the tables of github.com/ai-dynamo/aiconfigurator at 095f58a, whose collector
+# m >= 4,096 and k >= 2,048, of what a call's time extrapolates to without columns (n from 2,048 to 16,384), over
+# m x k: 0.75, 0.69, 0.63 and 0.74 on B200, B300, GB200, GB300. In bf16, where nothing is cast, it is -0.3 to 0.2; in
+# fp8 2.6 to 2.8 on all GPUs. Source: the tables of github.com/ai-dynamo/aiconfigurator at 095f58a, whose collector
 # (collector/vllm/collect_gemm.py) times the whole layer of vLLM.
 OPERAND_CAST_PS = {"nvfp4": 0.7}
 OPERANDS = 2.0  # of a product, in few bits; its result has 16

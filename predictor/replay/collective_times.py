@@ -149,7 +149,7 @@ class SystemCosts:
         Raises:
             PublishedError: the system has no regressor for it.
         """
-        nodes = ceil(ranks / self.system.hardware.gpus_per_node)
+        nodes = ceil(ranks / self.system.hardware.reach)
         topology = Topology(nodes, ceil(ranks / nodes))
         return self.system.collective(name, shard(name, size_bytes, ranks), topology)
 

@@ -12,6 +12,7 @@ from predictor.costs.collectives import COLLECTIVES, Topology
 from predictor.costs.cost import Cost, Source
 from predictor.costs.published import CARD, PublishedSystem
 from predictor.report.budget import prediction_bill
+from predictor.report.layout_notes import straddling_notes
 from predictor.step.breakdown import BY_BYTES, Answer, answers, stage_parts
 from predictor.step.memory import GIB, StageMemory, step_memory
 from predictor.step.prediction import Prediction
@@ -90,7 +91,8 @@ def slow_network_notes(
 def _hardware_notes(prediction: Prediction, system: PublishedSystem, answered: list[Answer]) -> list[str]:
     """Return notes on a slow network and on a donor of the operators."""
     layout = prediction.run.layout
-    said = slow_network_notes(system, answered, prediction.step.us, layout.num_gpus > layout.gpus_per_node)
+    said = slow_network_notes(system, answered, prediction.step.us, layout.num_gpus > layout.reach)
+    said += straddling_notes(layout)
     donor = system.operator_donor()
     if donor is not None:
         said.append(
@@ -100,10 +102,20 @@ def _hardware_notes(prediction: Prediction, system: PublishedSystem, answered: l
     return said
 
 
+def fullest_stage(prediction: Prediction) -> tuple[int, StageMemory]:
+    """Return the stage whose GPUs need the most memory, from 0, and what they need."""
+    return max(enumerate(step_memory(prediction.tasks)), key=lambda numbered: numbered[1].total)
+
+
+def fits(prediction: Prediction, system: PublishedSystem) -> bool | None:
+    """Return whether every stage fits; None where the GPU's memory is not known."""
+    return system.hardware.gpu.holds(fullest_stage(prediction)[1].total)
+
+
 def _memory_notes(prediction: Prediction, system: PublishedSystem) -> list[str]:
     """Return a note where the run does not fit into the memory of a GPU."""
     limit = system.hardware.gpu.memory_gib
-    fullest = max(step_memory(prediction.tasks), key=lambda memory: memory.total)
+    _, fullest = fullest_stage(prediction)
     if limit is None or system.hardware.gpu.holds(fullest.total):
         return []
     missing = fullest.total / GIB - limit.value
@@ -125,6 +137,7 @@ def _run(prediction: Prediction) -> dict[str, Any]:
         "vocab_size": model.vocab_size,
         "num_gpus": layout.num_gpus,
         "gpus_per_node": layout.gpus_per_node,
+        "gpus_per_domain": layout.gpus_per_domain,
         "pipeline_parallel_size": layout.pipeline_parallel_size,
         "virtual_pipeline_parallel_size": run.virtual_pipeline_parallel_size,
         "tensor_parallel_size": layout.tensor_parallel_size,
@@ -219,8 +232,10 @@ def to_json(prediction: Prediction, loaded: Loaded) -> dict[str, Any]:
         for i, (stage, part, needed) in enumerate(zip(prediction.stages, parts, memory, strict=True))
     ]
     bubble_us = parts[prediction.critical_stage].bubble_us
+    fullest, needed_there = fullest_stage(prediction)
     return {
         "format": FORMAT,
+        "memory": {"stage": fullest, **_memory(needed_there, system)},
         **_speed(prediction),
         "critical_stage": prediction.critical_stage,
         "bubble_fraction": bubble_us / step.us,

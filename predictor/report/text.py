@@ -10,7 +10,7 @@ from predictor.configuration.sections import NO_BUDGET
 from predictor.costs.cost import Source
 from predictor.costs.published import CARD, PublishedSystem
 from predictor.report.budget import HOURS_PER_DAY, prediction_bill
-from predictor.report.json_document import notes
+from predictor.report.json_document import fits, notes
 from predictor.step.breakdown import BY_BYTES, Answer, StageParts, answers, stage_parts
 from predictor.step.memory import GIB, StageMemory, step_memory
 from predictor.step.prediction import Prediction
@@ -97,6 +97,12 @@ def _degrees(layout: Layout) -> str:
     )
 
 
+def _places(layout: Layout) -> str:
+    """Return how many GPUs of a node, and of an NVLink domain over nodes, the run uses."""
+    per_node = f"{layout.gpus_per_node} per node"
+    return per_node if layout.gpus_per_domain is None else f"{per_node}, {layout.reach} per NVLink domain"
+
+
 def _memory(prediction: Prediction, system: PublishedSystem) -> str:
     """Return the memory of the fullest GPU, beside its capacity."""
     needed = step_memory(prediction.tasks)
@@ -158,7 +164,7 @@ def header_rows(prediction: Prediction, loaded: Loaded) -> dict[str, str]:
             f"{_heads(model)}, sequence {model.sequence_length}, vocabulary {model.vocab_size}{_experts(model)}"
         ),
         "Layout": (
-            f"{layout.num_gpus:,} GPUs = {_degrees(layout)} parallel, {layout.gpus_per_node} per node; layers "
+            f"{layout.num_gpus:,} GPUs = {_degrees(layout)} parallel, {_places(layout)}; layers "
             f"{_runs(run.layers_per_stage)}"
         ),
         "Training": (
@@ -267,7 +273,10 @@ def wrapped(lines: list[str], width: int, indent: int) -> list[str]:
 
 
 def render(prediction: Prediction, loaded: Loaded, width: int = 100) -> str:
-    """Return a prediction as a page of text; its table is wider than ``width`` only where a single stage is."""
+    """Return a prediction as a page of text; where it does not fit, that stands before the time.
+
+    Its table is wider than ``width`` only where a single stage is.
+    """
     answered = answers(prediction, loaded.system)
     parts = stage_parts(prediction)
     critical = parts[prediction.critical_stage]
@@ -281,6 +290,9 @@ def render(prediction: Prediction, loaded: Loaded, width: int = 100) -> str:
     below += ["", *foundations(prediction.step.us, answered)]
     below += [f"Note: {note}" for note in notes(prediction, loaded, answered)]
     table = ["", "Where the step goes", *_table(prediction, parts, width)]
-    first, *others = (f"{name.ljust(len(TITLE))}{text}" for name, text in header_rows(prediction, loaded).items())
+    titled = header_rows(prediction, loaded)
+    if fits(prediction, loaded.system) is False:
+        titled = {"Memory": titled.pop("Memory"), **titled}
+    first, *others = (f"{name.ljust(len(TITLE))}{text}" for name, text in titled.items())
     header = wrapped([first, "", *others], width, len(TITLE))
     return "\n".join([*header, *table, *wrapped(below, width, 6)])

@@ -14,6 +14,7 @@ from predictor.costs.operator import Direction
 from predictor.timeline.schedules import SCHEDULES
 from predictor.workloads.attention import MASK_BYTES, attention_core, core_names, dropout_bytes, split_core
 from predictor.workloads.experts import FUSED_GATE_PASSES, expert_tasks, routed_share
+from predictor.workloads.fused import fused_additions
 from predictor.workloads.layer_call import LayerCall
 from predictor.workloads.low_precision import gathered_share, with_low_precision
 from predictor.workloads.run import TrainingRun
@@ -157,6 +158,8 @@ def forward_pass(run: TrainingRun, kind: LayerKind) -> PassTasks:
     activation = call.unsplit_tokens * call.hidden_size * call.element_bytes
     operators = _operators(run, kind, call, FORWARD)
     tasks = operators.tasks + _fused_gate(run, kind, call, FORWARD) + _shared_side_kernels(model, call, FORWARD)
+    if run.compiled:
+        tasks = fused_additions(tasks, FORWARD)
     if model.biases is Biases.ALL and not model.fused_side_kernels:
         tasks.append(stream_task("bias_additions", 2 * 2 * activation, call, launches=2))
     sums = _sum_counts(run, kind, model.forward_all_reduces)
@@ -182,7 +185,7 @@ def _backward_traffic(run: TrainingRun, kind: LayerKind, call: LayerCall, tasks:
     leaving = [task for task in sums if task.name != "all_gather"]
     if SCHEDULES[run.schedule].splits_backward:  # the gradients of weights have slots of their own, later
         waiting, leaving = waiting + leaving, []
-    overlaps = [Overlap(traffic, half) for traffic in (leaving, again) if traffic]
+    overlaps = [Overlap(traffic, half, slows=True) for traffic in (leaving, again) if traffic]
     return PassTasks(waiting + routed, overlaps)
 
 
@@ -204,7 +207,7 @@ def gradient_accumulation(run: TrainingRun, kind: LayerKind) -> Task:
     gradient_bytes = 2 * run.gradient_bytes + call.element_bytes  # the sum is read and written, the new one read
     dense, routed = run.layer_parameters(kind)
     if run.zero_stage >= 2:  # only a rank's own share is kept, and so added up
-        dense, routed = dense // run.layout.gradient_ranks, routed // run.layout.expert_gradient_ranks
+        dense, routed = dense // run.zero_ranks, routed // run.expert_zero_ranks
     return stream_task("gradient_accumulation", (dense + routed) * gradient_bytes, call, launches=0)
 
 
@@ -216,6 +219,8 @@ def backward_pass(run: TrainingRun, kind: LayerKind) -> PassTasks:
     model, call = run.model, sized(run, kind)
     operators = _operators(run, kind, call, BACKWARD)
     tasks = operators.tasks + _fused_gate(run, kind, call, BACKWARD) + _shared_side_kernels(model, call, BACKWARD)
+    if run.compiled:
+        tasks = fused_additions(tasks, BACKWARD)
     tasks.append(stream_task("qkv_concatenation", call.tokens * call.qkv_width * 2 * call.element_bytes, call))
     if model.biases is Biases.ALL:
         width = call.qkv_width + call.ffn_width

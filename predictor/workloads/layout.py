@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
+from math import lcm, prod
 
 from predictor.base.lazy import lazy
 from predictor.costs.collectives import Topology, topology_of
@@ -20,7 +20,8 @@ class Layout:
     Expert-parallel ranks are no dimension of their own: they are neighbouring ranks of the context- and data-parallel
     ones, which see other tokens, and each holds some of the experts.
 
-    ``switched_as`` is None where nodes are wired as the measured ones; see ``Topology``.
+    ``switched_as`` is None where nodes are wired as the measured ones; see ``Topology``. ``gpus_per_domain`` is None
+    where no NVLink domain spans nodes.
     """
 
     tensor_parallel_size: int
@@ -31,11 +32,45 @@ class Layout:
     context_parallel_size: int = 1
     expert_parallel_size: int = 1
     rank_order: tuple[str, ...] = RANK_ORDER
+    gpus_per_domain: int | None = None
 
     @lazy
     def num_gpus(self) -> int:
         """Return the number of GPUs of the run."""
         return prod([self._size(name) for name in self.rank_order])
+
+    @lazy
+    def reach(self) -> int:
+        """Return the ranks that reach each other without the network: of a node, or those placed in an NVLink domain.
+
+        Of a domain that holds less than the run, whole blocks are used: multiples of a node and of the tensor-,
+        context- and expert-parallel extents that fit, as many as divide the run's GPUs evenly. A run of 256 GPUs uses
+        64 of 72.
+
+        Source: NVIDIA, Slurm's topology/block plugin and its --segment option on GB200 NVL72.
+        """
+        most = self.gpus_per_domain
+        if most is None:
+            return self.gpus_per_node
+        if self.num_gpus <= most:
+            return self.num_gpus
+        unit = self.gpus_per_node
+        for extent in self._close_extents:
+            if lcm(unit, extent) <= most:
+                unit = lcm(unit, extent)
+        blocks = range(most // unit * unit, 0, -unit)
+        return next((block for block in blocks if self.num_gpus % block == 0), blocks[0])
+
+    @property
+    def _close_extents(self) -> tuple[int, ...]:
+        """Return over how many neighbouring ranks the groups extend that exchange activations, the innermost first."""
+        (inner, stride), _ = self._token_dimensions
+        ep = self.expert_parallel_size
+        return (
+            self.tensor_parallel_size * self._stride("tp"),
+            self.context_parallel_size * self._stride("cp") if self.context_parallel_size > 1 else 1,
+            ep * stride if 1 < ep <= inner else 1,
+        )
 
     @property
     def gradient_ranks(self) -> int:
@@ -89,23 +124,38 @@ class Layout:
 
     @lazy
     def _gradient_group(self) -> Topology:
-        inner, outer = self._token_dimensions
-        return self._joined(inner, outer)
+        return self._token_ranks(1, self.gradient_ranks)
+
+    def _token_ranks(self, step: int, extent: int) -> Topology:
+        """Return what every ``step``-th of ``extent`` neighbouring ranks spans, among those that see other tokens."""
+        (inner, inner_stride), (_, outer_stride) = self._token_dimensions
+        within, taken = min(step, inner), max(1, step // inner)
+        reach, blocks = min(extent, inner), max(1, extent // inner)
+        return self._joined((reach // within, inner_stride * within), (blocks // taken, outer_stride * taken))
+
+    def sharing_group(self, size: int) -> Topology:
+        """Return what ``size`` neighbouring ranks span that share out the states of dense weights."""
+        return self._token_ranks(1, size)
+
+    def replica_group(self, size: int) -> Topology:
+        """Return what the ranks span that hold the same share where ``size`` ranks share out states."""
+        return self._token_ranks(size, self.gradient_ranks)
+
+    def expert_sharing_group(self, size: int) -> Topology:
+        """Return what the ranks among ``size`` neighbouring ones span that share out the states of the same experts."""
+        return self._token_ranks(self.expert_parallel_size, max(size, self.expert_parallel_size))
+
+    def expert_replica_group(self, size: int) -> Topology:
+        """Return what the ranks span that hold the same share of the same experts' states."""
+        return self._token_ranks(max(size, self.expert_parallel_size), self.gradient_ranks)
 
     def expert_group(self) -> Topology:
         """Return what the ranks span that exchange tokens with each other's experts."""
-        (inner, inner_stride), (_, outer_stride) = self._token_dimensions
-        ep = self.expert_parallel_size
-        within = min(ep, inner)
-        return self._joined((within, inner_stride), (ep // within, outer_stride))
+        return self._token_ranks(1, self.expert_parallel_size)
 
     def expert_gradient_group(self) -> Topology:
         """Return what the ranks span that sum their gradients of the same experts."""
-        (inner, inner_stride), (outer, outer_stride) = self._token_dimensions
-        ep = self.expert_parallel_size
-        within = min(ep, inner)
-        taken = ep // within
-        return self._joined((inner // within, inner_stride * within), (outer // taken, outer_stride * taken))
+        return self._token_ranks(self.expert_parallel_size, self.gradient_ranks)
 
     def _joined(self, inner: tuple[int, int], outer: tuple[int, int]) -> Topology:
         """Return what a group of two dimensions, (size, stride) each, spans."""
@@ -115,7 +165,7 @@ class Layout:
         return self._spanning(inner, outer)
 
     def _spanning(self, *dimensions: tuple[int, int]) -> Topology:
-        return topology_of(dimensions, self.gpus_per_node, self.switched_as, self.num_gpus)
+        return topology_of(dimensions, self.reach, self.switched_as, self.num_gpus)
 
     def _hop(self, size: int, stride: int) -> Topology:
         """Return what a message to the next of ``size`` ranks crosses, ``stride`` apart.
@@ -125,7 +175,7 @@ class Layout:
         """
         if self._group(size, stride).nodes == 1:
             return Topology(1, 2, self.switched_as)
-        return Topology(2, min(stride, self.gpus_per_node))
+        return Topology(2, min(stride, self.reach))
 
     def pipeline_hop(self) -> Topology:
         """Return what a message between neighbouring stages crosses."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
+from predictor.workloads.partition import chunk_layers
 from predictor.workloads.run import TrainingRun
 from predictor.workloads.transformer import LayerKind
 
@@ -78,7 +79,10 @@ def pipeline(run: TrainingRun) -> Pipeline:
 @lru_cache(maxsize=1024)
 def _of_one_kind(kind: LayerKind, layers_per_stage: tuple[int, ...], num_chunks: int) -> Pipeline:
     """Return the distinct stages of a pipeline whose layers are all of one kind."""
-    return _pipeline([[((kind, layers // num_chunks),)] * num_chunks for layers in layers_per_stage])
+    stages = range(len(layers_per_stage))
+    return _pipeline(
+        [[((kind, layers),) for layers in chunk_layers(layers_per_stage, stage, num_chunks)] for stage in stages]
+    )
 
 
 def _pipeline(stages: list[list[Kinds]]) -> Pipeline:

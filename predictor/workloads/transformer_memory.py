@@ -161,9 +161,8 @@ def stage_states(
         parameters: that one of its ranks computes with.
         cast_weights: bytes of the weights in low precision beside them.
     """
-    layout = run.layout
     whole = float(parameters.total)
-    share = parameters.dense / layout.gradient_ranks + parameters.routed / layout.expert_gradient_ranks
+    share = parameters.dense / run.zero_ranks + parameters.routed / run.expert_zero_ranks
     state_bytes = FP32_STATE_BYTES if run.element_bytes == FP32_BYTES else MIXED_PRECISION_STATE_BYTES
     return StageStates(
         weights=(share if run.zero_stage >= 3 else whole) * run.element_bytes + cast_weights,

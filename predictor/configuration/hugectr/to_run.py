@@ -127,7 +127,7 @@ def _batch_size(config: HugeCtrConfig, options: Options, num_gpus: int) -> int:
 
 def _gpus_per_node(config: HugeCtrConfig, options: Options, num_gpus: int, system: PublishedSystem) -> int:
     """Return the ranks of a node: as the clause or the solver's nodes say, at most the system's."""
-    most = system.hardware.gpus_per_node
+    most = system.hardware.reach
     stated = config.prediction.gpus_per_node
     if stated is not None:
         if stated > most:

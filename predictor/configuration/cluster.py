@@ -1,0 +1,46 @@
+"""The cluster of a configuration: a published system with numbers of one's own."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from predictor.configuration.sections import AS_PUBLISHED, ClusterSection
+from predictor.costs.hardware import Quantity, System
+from predictor.costs.published import PublishedSystem, with_hardware
+
+OF_GPU = ("memory_bandwidth_gb_per_s", "memory_gib", "power_limit_w")
+
+
+def _said(key: str, value: float) -> Quantity:
+    return Quantity(value=value, source=f"the configuration, cluster.{key}")
+
+
+def on_cluster(hardware: System, cluster: ClusterSection) -> System:
+    """Return a system's hardware with the numbers of a configuration's cluster.
+
+    Traffic between nodes shares an oversubscribed core wherever ranks are placed: without a placement every ring and
+    every message is taken to cross it.
+    """
+    numbers = {key: value for key in OF_GPU if (value := getattr(cluster, key)) is not None}
+    gpu = hardware.gpu.model_copy(update={key: _said(key, value) for key, value in numbers.items()})
+    links = hardware.links
+    if cluster.intra_node_gb_per_s is not None:
+        inside = _said("intra_node_gb_per_s", cluster.intra_node_gb_per_s)
+        links = links.model_copy(update={"intra_node_gb_per_s": inside})
+    if cluster.inter_node_gb_per_s is not None or cluster.network_oversubscription > 1.0:
+        key = "inter_node_gb_per_s" if cluster.network_oversubscription == 1.0 else "network_oversubscription"
+        whole = cluster.inter_node_gb_per_s or links.inter_node_gb_per_s.value
+        between = _said(key, whole / cluster.network_oversubscription)
+        links = links.model_copy(update={"inter_node_gb_per_s": between})
+    domain = cluster.gpus_per_domain or hardware.gpus_per_domain
+    return hardware.model_copy(update={"gpu": gpu, "links": links, "gpus_per_domain": domain})
+
+
+@lru_cache(maxsize=64)
+def _clustered(system: PublishedSystem, cluster: ClusterSection) -> PublishedSystem:
+    return with_hardware(system, on_cluster(system.hardware, cluster))
+
+
+def clustered(system: PublishedSystem, cluster: ClusterSection) -> PublishedSystem:
+    """Return the system of a configuration's cluster; costs that depend on no changed number keep time and source."""
+    return system if cluster == AS_PUBLISHED else _clustered(system, cluster)
