@@ -58,8 +58,10 @@ def peak_tflop_per_s(gpu: Gpu, precision: str) -> float:
 
 def scaled(regressor: Regressor, operator: Operator, gpu: Gpu, measured: str, precision: str) -> Regressor:
     """Return a product's regressor in a precision that was not measured, from that of a measured one; analytic."""
+    if isinstance(regressor, GradientProducts):
+        return GradientProducts(scaled(regressor.forward, operator, gpu, measured, precision))
     if not isinstance(regressor, DirectionRegressor):
-        return regressor
+        raise PublishedError(f"{operator.name} has no regressor in {measured} from which {precision} could follow")
     flops = peak_tflop_per_s(gpu, measured) / peak_tflop_per_s(gpu, precision)
     moved = (OPERANDS * PRECISION_BYTES[precision] / SIXTEEN_BITS + MATRICES - OPERANDS) / MATRICES
     scale = {"count": 1.0, "flops": flops, "bytes": moved}
