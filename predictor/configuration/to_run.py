@@ -12,7 +12,7 @@ from predictor.timeline.schedules import SCHEDULES, check
 from predictor.workloads.fused import compiled_model
 from predictor.workloads.layer_shapes import LAYER_SHAPES
 from predictor.workloads.layout import RANK_ORDER, Layout
-from predictor.workloads.partition import split_layers
+from predictor.workloads.partition import chunk_layers, split_layers
 from predictor.workloads.run import TrainingRun
 from predictor.workloads.transformer import Attention, MixtureOfExperts, Transformer
 
@@ -214,10 +214,8 @@ def _schedule(layout: ParallelismSection, num_micro_batches: int, layers: list[i
     broken = check(name, pp, num_micro_batches, num_chunks)
     if broken is not None:
         raise ConfigError(f"schedule is {name}: {broken}")
-    if any(count % num_chunks for count in layers):
-        raise ConfigError(
-            f"virtual_pipeline_parallel_size is {num_chunks}; it must divide the layers of every stage, {layers}"
-        )
+    for stage in range(pp):
+        chunk_layers(layers, stage, num_chunks)
     if layout.blocking_transfers and not schedule.may_block:
         raise ConfigError(f"blocking_transfers is true; {name} needs false: its messages must not wait for each other")
     return name, schedule.may_block if layout.blocking_transfers is None else layout.blocking_transfers

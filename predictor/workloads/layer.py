@@ -22,6 +22,7 @@ from predictor.workloads.linear_traffic import (
     forward_in_chunks,
     gradients_in_chunks,
 )
+from predictor.workloads.low_precision import gathered_share, with_low_precision
 from predictor.workloads.run import TrainingRun
 from predictor.workloads.tasks import (
     ADD_PASSES,
@@ -64,6 +65,7 @@ def _operators(run: TrainingRun, kind: LayerKind, call: LayerCall, direction: Di
     tasks = [operator_task(name, call, direction, times) for name, times in others]
     if kind.has_experts:
         tasks += expert_tasks(run.model, call, direction, run.layout)
+    tasks = with_low_precision(run, kind, call, direction, tasks)
     return attention_core(run.model, names, call, direction, run.layout) + PassTasks(tasks, [])
 
 
@@ -132,11 +134,12 @@ def _sum_counts(run: TrainingRun, kind: LayerKind, given: int | None) -> Sums:
     return Sums(syncs - 1 + shared, routed_share(experts, run.layout))
 
 
-def _sums(run: TrainingRun, call: LayerCall, count: float) -> list[Task]:
+def _sums(run: TrainingRun, call: LayerCall, count: float, gathered: float = 1.0) -> list[Task]:
     """Return the traffic of so many sums over the tensor-parallel group in one direction.
 
     With sequence parallelism each is a gather before a column-parallel product and a scatter behind the row-parallel
-    one, of the same bytes together. Source: Korthikanti et al. 2022, arXiv:2205.05198, section 4.2.2.
+    one, of the same bytes together; ``gathered`` scales those of the gather.
+    Source: Korthikanti et al. 2022, arXiv:2205.05198, section 4.2.2.
     """
     if not count:
         return []
@@ -146,7 +149,7 @@ def _sums(run: TrainingRun, call: LayerCall, count: float) -> list[Task]:
         return collective_task("all_reduce", activation, group, Part.TENSOR_PARALLEL, count)
     shard = activation // call.tensor_parallel_size
     return [
-        *collective_task("all_gather", shard, group, Part.TENSOR_PARALLEL, count),
+        *collective_task("all_gather", shard * gathered, group, Part.TENSOR_PARALLEL, count),
         *collective_task("reduce_scatter", shard, group, Part.TENSOR_PARALLEL, count),
     ]
 
@@ -162,7 +165,7 @@ def forward_pass(run: TrainingRun, kind: LayerKind) -> PassTasks:
     if model.biases is Biases.ALL and not model.fused_side_kernels:
         tasks.append(stream_task("bias_additions", 2 * 2 * activation, call, launches=2))
     sums = _sum_counts(run, kind, model.forward_all_reduces)
-    linear, routed = _sums(run, call, sums.linear), _sums(run, call, sums.routed)
+    linear, routed = _sums(run, call, sums.linear, gathered_share(run, kind)), _sums(run, call, sums.routed)
     if not run.overlap_linear_traffic:
         return PassTasks(tasks + linear + routed, operators.overlaps)
     chunked = forward_in_chunks(tasks, linear, sums.linear, call.tensor_parallel_size)
@@ -178,7 +181,7 @@ def _backward_traffic(run: TrainingRun, kind: LayerKind, call: LayerCall, tasks:
     their experts wait for nothing that could run beside them.
     """
     counts = _sum_counts(run, kind, run.model.backward_all_reduces)
-    sums, routed = _sums(run, call, counts.linear), _sums(run, call, counts.routed)
+    sums, routed = _sums(run, call, counts.linear, gathered_share(run, kind)), _sums(run, call, counts.routed)
     again = [task for task in sums if run.sequence_parallel and task.name == "all_gather"]
     if not (run.overlap_tensor_parallel or run.overlap_linear_traffic):
         return PassTasks(sums + again + routed, [])

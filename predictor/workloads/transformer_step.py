@@ -11,6 +11,7 @@ from predictor.workloads.layer import (
     gradient_accumulation,
     weight_gradients,
 )
+from predictor.workloads.low_precision_memory import cast_weights
 from predictor.workloads.pipeline import pipeline
 from predictor.workloads.recompute import recomputation, recomputed_layers, without_recomputation
 from predictor.workloads.run import Recompute, TrainingRun
@@ -118,7 +119,9 @@ def transformer_step(run: TrainingRun) -> StepTasks:
                 chunks=tuple([chunks[number] for number in stage.chunk_index]),
                 num_messages=2 * (2 * len(stage.chunk_index) - stage.is_first - stage.is_last) if last else 0,
                 end=stage_end(run, stage.earliest, parameters),
-                states=stage_states(run, [kind for kind, _ in stage.layers], parameters),
+                states=stage_states(
+                    run, [kind for kind, _ in stage.layers], parameters, cast_weights(run, stage.layers)
+                ),
             )
         )
     return StepTasks(
