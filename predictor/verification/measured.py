@@ -22,6 +22,8 @@ class MeasuredStep:
         seconds: of one step.
         config: in the full form.
         statistic: over several steps (min, median, …); empty where it is not known.
+        peak_gib: largest memory that a GPU held, GiB; None where it is not known.
+        groups: of runs that reports summarize, besides the table.
     """
 
     table: str
@@ -30,6 +32,8 @@ class MeasuredStep:
     num_gpus: int
     config: dict[str, Any]
     statistic: str = ""
+    peak_gib: float | None = None
+    groups: tuple[str, ...] = ()
 
     @property
     def label(self) -> str:

@@ -11,12 +11,13 @@ import pytest
 from predictor.base.errors import ConfigError
 from predictor.verification.compare import compare, components
 from predictor.verification.measured import Compared, MeasuredStep, fastest, summary
+from predictor.verification.published.tables import STEPS
 from predictor.verification.published_runs import iteration_seconds, published_runs
-from predictor.verification.step_tables import COMPONENTS, STEPS, measured_components, measured_steps
+from predictor.verification.step_tables import COMPONENTS, measured_components, measured_steps
 from predictor.verification.text import components_text, jobs_text, published_text
 
 ROW = {
-    "group": "made_up",
+    "group": "gpumodeling25",
     "system": "NERSC Perlmutter",
     "framework": "GPT-NeoX + DeepSpeed",
     "model": "LLaMA, RMSNorm, rotary 0.5",
@@ -63,7 +64,7 @@ def folder(tmp_path: Path) -> Path:
 def test_a_table_becomes_configurations(folder: Path) -> None:
     steps = list(measured_steps(folder))
     assert [(step.seconds, step.statistic) for step in steps] == [(1.5, "min"), (1.4, "min"), (1.5, "median")]
-    assert steps[0].label == "made_up: p/q/1"
+    assert steps[0].label == "gpumodeling25: p/q/1"
     assert steps[0].config["model"]["rotary_fraction"] == 0.5
     assert steps[0].config["parallelism"]["zero_stage"] == 1
     assert fastest(steps) == [steps[1]]
@@ -94,7 +95,7 @@ def test_errors_are_summarized(folder: Path) -> None:
     found = summary([off(1.0), off(3.0), off(0.5)])
     values = [found.mape, found.bias, found.least, found.most, found.coverage]
     assert values == pytest.approx([2.5 / 3, 0.5, -0.5, 2.0, 1 / 3])
-    assert list(published_text([off(3.0), off(0.5)]))[-1] == "made_up: MAPE 125.0%"
+    assert list(published_text([off(3.0), off(0.5)]))[-1] == "gpumodeling25: MAPE 125.0%"
 
 
 def test_a_configuration_of_other_gpus_is_refused() -> None:

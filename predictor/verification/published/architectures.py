@@ -1,0 +1,85 @@
+"""Model sections of the architectures that NeMo, Megatron-Bridge and MLPerf train, by the name in a row.
+
+Sizes are columns; switches are those of the models' public configurations.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from predictor.verification.published.row import Row, UnexpressedError, dense_model
+
+LLAMA: dict[str, Any] = {"normalization": "rms_norm", "activation": "swiglu"}
+GPT3: dict[str, Any] = {
+    "normalization": "layer_norm",
+    "rotary_fraction": 0.0,
+    "biases": True,
+    "tied_embeddings": True,
+}
+# Nemotron-4 (arXiv:2402.16819): squared ReLU, so no gate; rotary positions on half of a head; LayerNorm; no biases.
+NEMOTRON4: dict[str, Any] = {"normalization": "layer_norm", "rotary_fraction": 0.5}
+BY_NAME: dict[str, dict[str, Any]] = {
+    "nemotron4": NEMOTRON4,
+    "nemotron-4": NEMOTRON4,
+    "llama": LLAMA,
+    "mixtral": LLAMA,
+    "grok": {"normalization": "rms_norm", "activation": "geglu"},
+    "qwen3": {**LLAMA, "qk_norm": True},
+    "gpt oss": {**LLAMA, "biases": True},
+    "gpt-oss": {**LLAMA, "biases": True},
+    "gpt3": GPT3,
+    "gpt": GPT3,
+}
+# Parts of a model that no configuration has.
+UNKNOWN_PARTS = {
+    "mla": "multi-head latent attention is not in a model section",
+    "hybrid": "hybrid models with Mamba layers are not modelled",
+    "mtp": "multi-token prediction is not modelled",
+}
+
+
+def check_architecture(row: Row) -> None:
+    """Refuse architectures that no configuration expresses.
+
+    Raises:
+        UnexpressedError: the row's is one of them.
+    """
+    if row.has("mla", "yes"):
+        raise UnexpressedError(UNKNOWN_PARTS["mla"])
+    pattern = row.text("layer_pattern").lower()
+    if "hybrid" in pattern or "m-m" in pattern or "meme" in pattern:
+        raise UnexpressedError(UNKNOWN_PARTS["hybrid"])
+    if "mtp" in pattern or "m" in row.text("pp_layout").partition(" ")[0].lower().replace("emb", ""):
+        raise UnexpressedError(UNKNOWN_PARTS["mtp"])
+
+
+def _experts(row: Row) -> dict[str, Any]:
+    moe: dict[str, Any] = {
+        "num_experts": row.whole("moe_experts"),
+        "experts_per_token": row.whole("moe_topk"),
+        "expert_ffn_hidden_size": row.whole("moe_ffn"),
+        "shared_expert_ffn_hidden_size": row.whole("shared_expert_ffn", 0),
+        "num_dense_layers": row.whole("moe_dense_layers", 0),
+    }
+    if row.has("routing", "capacity"):
+        moe["capacity_factor"] = 1.0
+    return moe
+
+
+def model_of(row: Row, **switches: Any) -> dict[str, Any]:
+    """Return the model section of a row.
+
+    Raises:
+        UnexpressedError: the architecture is not known, or a size is not stated.
+    """
+    check_architecture(row)
+    name = row.text("model").lower()
+    known = next((given for word, given in BY_NAME.items() if word in name), None)
+    if known is None:
+        raise UnexpressedError(f"the architecture of {row.text('model')} is not known")
+    model = {**dense_model(row, **known, fused_side_kernels=True), **switches}
+    if row.text("moe_experts"):
+        model["moe"] = _experts(row)
+    if row.has("layer_pattern", "sliding window 128 on every 2nd layer"):
+        model |= {"sliding_window": 128, "sliding_window_layers": row.whole("layers") // 2}
+    return model

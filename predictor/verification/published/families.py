@@ -1,0 +1,115 @@
+"""Which file converts which rows, and in which groups reports summarize them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from predictor.verification.published import (
+    gpt_neox,
+    internevo,
+    llm_foundry,
+    megatron_deepspeed,
+    megatron_lm,
+    nemo,
+    torch_fsdp,
+)
+from predictor.verification.published.row import Row, UnexpressedError
+
+Convert = Callable[[Row], dict[str, Any]]
+LARGEST_NODE = 8
+
+
+class Family(NamedTuple):
+    """Rows whose group begins with a word.
+
+    Attributes:
+        prefix: of the column « group ».
+        convert: returns a row's configuration.
+        groups: returns the groups of reports that a row belongs to, the whole before its parts.
+    """
+
+    prefix: str
+    convert: Convert
+    groups: Callable[[Row], tuple[str, ...]]
+
+
+def _precision_group(row: Row, name: str) -> str:
+    low = nemo.recipe(row)
+    if low is None:
+        return f"{name}, bf16"
+    return f"{name}, {'fp8' if low.startswith('fp8') else low}"
+
+
+def _kind(row: Row) -> str:
+    return "experts" if row.text("moe_experts") else "dense"
+
+
+def _dgxc(row: Row) -> tuple[str, ...]:
+    return (_precision_group(row, "dgxc H100"),)
+
+
+def _recent(row: Row) -> tuple[str, ...]:
+    return (_precision_group(row, f"Megatron-Bridge and dgxc, {_kind(row)}"),)
+
+
+def _vtrain(row: Row) -> tuple[str, ...]:
+    if row.whole("n_gpus") > LARGEST_NODE:
+        return ("vTrain, several nodes",)
+    return ("vTrain, one node", *(["vTrain, one node, tp 8"] if row.whole("tp", 1) == LARGEST_NODE else []))
+
+
+def _bloom(row: Row) -> tuple[str, ...]:
+    return ("BLOOM, preparatory runs", *(["BLOOM, tp 8"] if row.whole("tp", 1) == LARGEST_NODE else []))
+
+
+def _foundry(row: Row) -> tuple[str, ...]:
+    gpu = next((gpu for gpu in ("A100-40", "A100-80", "H100") if gpu in row.text("gpu")), row.text("gpu"))
+    fp8 = " fp8" if row.has("precision", "fp8") else ""
+    return (f"llm-foundry, {gpu}{fp8}",)
+
+
+def _titan(row: Row) -> tuple[str, ...]:
+    return ("torchtitan",)
+
+
+def _named(name: str) -> Callable[[Row], tuple[str, ...]]:
+    return lambda row: (name,)
+
+
+FAMILIES = (
+    Family("gpumodeling", gpt_neox.configuration, lambda row: (f"GPT-NeoX jobs, {row.text('system').split()[-1]}",)),
+    Family("vtrain", megatron_deepspeed.vtrain, _vtrain),
+    Family("megatron_sc21", megatron_lm.narayanan, _named("Narayanan 2021")),
+    Family("korthikanti", megatron_lm.korthikanti, _named("Korthikanti 2022")),
+    Family("mt_nlg", megatron_lm.mt_nlg, _named("MT-NLG 530B")),
+    Family("mtnlg", megatron_lm.mt_nlg, _named("MT-NLG 530B")),
+    Family("bloom", megatron_deepspeed.bloom, _bloom),
+    Family("internevo", internevo.configuration, _named("InternEvo")),
+    Family("llmfoundry", llm_foundry.configuration, _foundry),
+    Family("fms", torch_fsdp.fms_fsdp, _named("fms-fsdp")),
+    Family("torchtitan", torch_fsdp.torchtitan, _titan),
+    Family("torchao", torch_fsdp.torchtitan, _named("torchao")),
+    Family("dgxc_", nemo.megatron_core, _recent),
+    Family("dgxc", nemo.megatron_core, _dgxc),
+    Family("mbridge", nemo.megatron_core, _recent),
+    Family("mcore_llama", nemo.megatron_core, _recent),
+    Family("mcore_ci", nemo.megatron_core, _named("Megatron-LM CI")),
+    Family("gcp", nemo.megatron_core, _named("GCP recipes, H200")),
+    Family("mlperf", nemo.megatron_core, _named("MLPerf, dense")),
+    Family("simumax", nemo.simumax, lambda row: (f"SimuMax B200, {_kind(row)}",)),
+    Family("vocabpar", nemo.vocabulary_parallel, _named("Vocabulary-parallel fork, A100")),
+)
+
+
+def family_of(row: Row) -> Family:
+    """Return the family of a row.
+
+    Raises:
+        UnexpressedError: no file converts its group.
+    """
+    group = row.text("group").lower().replace("-", "_")
+    for family in FAMILIES:
+        if group.startswith(family.prefix):
+            return family
+    raise UnexpressedError(f"no file converts the group {row.text('group')}")

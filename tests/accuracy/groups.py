@@ -1,0 +1,216 @@
+"""Errors of published steps by group: time, interval, memory, beside the figures of an earlier commit."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import date
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+from predictor.base.errors import ConfigError, PublishedError
+from predictor.step.memory import GIB, step_memory
+from predictor.verification.compare import compare
+from predictor.verification.measured import Compared, MeasuredStep
+from predictor.verification.published.tables import published_tables
+
+BEFORE = Path(__file__).with_name("before.json")
+FASTEST_BATCH = "GPT-NeoX jobs"  # whose batches vary: the fastest of each job is judged, as its authors did
+HEAD = f"{'rows':>5} {'mean abs. %':>11} {'mean %':>7} {'inside %':>8} {'high/low':>8} {'memory %':>8} {'unfit':>5}"
+LONGEST_REASON = 110
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A compared step, and the largest memory of its stages.
+
+    Attributes:
+        predicted_gib: of one GPU.
+        fits: whether the GPU holds it; None where its memory is not known.
+    """
+
+    compared: Compared
+    predicted_gib: float
+    fits: bool | None
+
+    @property
+    def width(self) -> float:
+        """Return the high end of the interval over its low end."""
+        cost = self.compared.prediction.step
+        return cost.high_us / cost.low_us
+
+    @property
+    def memory_error(self) -> float | None:
+        """Return predicted over measured memory, minus one; None where none was measured."""
+        peak = self.compared.step.peak_gib
+        return None if peak is None else self.predicted_gib / peak - 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Figures of a group, in percent where the name says so.
+
+    Attributes:
+        memory_percent: mean absolute error of the rows whose memory was measured; None without such rows.
+        unfit: rows that ran and do not fit by prediction.
+    """
+
+    rows: int
+    mean_absolute_percent: float
+    mean_percent: float
+    inside_percent: float
+    high_over_low: float
+    memory_percent: float | None
+    unfit: int
+
+    def line(self) -> str:
+        """Return the figures as columns."""
+        memory = "" if self.memory_percent is None else f"{self.memory_percent:.1f}"
+        return (
+            f"{self.rows:5} {self.mean_absolute_percent:11.1f} {self.mean_percent:+7.1f} {self.inside_percent:8.0f} "
+            f"{self.high_over_low:8.2f} {memory:>8} {self.unfit or '':>5}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """Every row of the tables.
+
+    Attributes:
+        groups: compared rows by group.
+        refused: rows that a configuration expresses and the predictor refuses, by reason.
+        unexpressed: rows that none expresses, by reason.
+    """
+
+    groups: Mapping[str, Sequence[Row]]
+    refused: Counter[str]
+    unexpressed: Counter[str]
+    num_rows: int
+
+
+def row_of(step: MeasuredStep) -> Row:
+    """Predict a step; errors as ``compare``."""
+    compared = compare(step)
+    fullest = max(stage.total for stage in step_memory(compared.prediction.tasks))
+    return Row(compared, fullest / GIB, compared.system.hardware.gpu.holds(fullest))
+
+
+def _judged_steps(steps: Iterable[MeasuredStep]) -> Iterator[MeasuredStep]:
+    """Yield the steps, of jobs of one configuration only the fastest."""
+    best: dict[str, MeasuredStep] = {}
+    for step in steps:
+        if not step.groups[0].startswith(FASTEST_BATCH):
+            yield step
+        elif step.statistic.startswith("min"):
+            key = repr(step.config)
+            if key not in best or step.seconds < best[key].seconds:
+                best[key] = step
+    yield from best.values()
+
+
+def judge(folder: Path) -> Judged:
+    """Compare every row of the tables of a folder.
+
+    Raises:
+        FileNotFoundError: it has none.
+    """
+    tables = published_tables(folder)
+    groups: dict[str, list[Row]] = defaultdict(list)
+    refused: Counter[str] = Counter()
+    for step in _judged_steps(tables.steps):
+        try:
+            row = row_of(step)
+        except (ConfigError, PublishedError) as error:
+            refused[f"{step.groups[0]}: {error}"] += 1
+            continue
+        for group in step.groups:
+            groups[group].append(row)
+    return Judged(dict(sorted(groups.items())), refused, tables.unexpressed, tables.num_rows)
+
+
+def figures(rows: Sequence[Row]) -> Figures:
+    """Summarize at least one row."""
+    errors = [row.compared.error for row in rows]
+    memory = [abs(row.memory_error) for row in rows if row.memory_error is not None]
+    return Figures(
+        rows=len(rows),
+        mean_absolute_percent=100 * fmean(map(abs, errors)),
+        mean_percent=100 * fmean(errors),
+        inside_percent=100 * fmean(row.compared.is_inside for row in rows),
+        high_over_low=median(row.width for row in rows),
+        memory_percent=100 * fmean(memory) if memory else None,
+        unfit=sum(row.fits is False for row in rows),
+    )
+
+
+def read_before() -> tuple[str, dict[str, Figures]]:
+    """Return what the stored figures are of, and the figures by group."""
+    content = json.loads(BEFORE.read_text(encoding="utf-8"))
+    return f"{content['commit']} of {content['date']}", {
+        name: Figures(**given) for name, given in content["groups"].items()
+    }
+
+
+def store(judged: Judged, commit: str) -> None:
+    """Write the figures as those to compare with."""
+    groups = {name: _rounded(asdict(figures(rows))) for name, rows in judged.groups.items()}
+    content = {"commit": commit, "date": date.today().isoformat(), "groups": groups}
+    BEFORE.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def _rounded(given: dict[str, Any]) -> dict[str, Any]:
+    return {key: round(value, 2) if isinstance(value, float) else value for key, value in given.items()}
+
+
+def current_commit() -> str:
+    """Return the short hash of the checkout's commit."""
+    asked = ["git", "rev-parse", "--short", "HEAD"]
+    return subprocess.run(asked, capture_output=True, text=True, check=True, cwd=BEFORE.parent).stdout.strip()
+
+
+def table(judged: Judged) -> Iterator[str]:
+    """Yield a line per group: figures, and the error before; then the rows left out by reason."""
+    of, before = read_before()
+    yield f"{'group':44} {HEAD}   before ({of}): mean abs. %, mean %, inside %, high/low"
+    for name, rows in judged.groups.items():
+        then = before.get(name)
+        old = (
+            "–"
+            if then is None
+            else f"{then.mean_absolute_percent:.1f} {then.mean_percent:+.1f} {then.inside_percent:.0f} "
+            f"{then.high_over_low:.2f}"
+        )
+        yield f"{name:44} {figures(rows).line()}   {old}"
+    compared = judged.num_rows - sum(judged.unexpressed.values()) - sum(judged.refused.values())
+    yield f"{judged.num_rows} rows; {compared} compared, or slower batches of a compared job"
+    for reason, count in judged.unexpressed.most_common():
+        yield f"not expressed, {count} rows: {reason}"
+    for reason, count in judged.refused.most_common():
+        yield f"refused, {count} rows: {reason[:LONGEST_REASON]}"
+
+
+def row_lines(rows: Sequence[Row]) -> Iterator[str]:
+    """Yield a line per row of a group, the layout and the memory with it."""
+    yield (
+        f"{'row':46} {'GPUs':>5} {'tp pp dp cp':>14} {'mb × n':>9} {'measured s':>10} {'predicted':>9} {'error':>7} "
+        "90 % interval, s   memory GiB: measured, predicted"
+    )
+    for row in rows:
+        step, cost, layout = row.compared.step, row.compared.prediction.step, row.compared.prediction.run.layout
+        run = row.compared.prediction.run
+        sizes = (
+            f"{layout.tensor_parallel_size} {layout.pipeline_parallel_size} {layout.data_parallel_size} "
+            f"{layout.context_parallel_size}"
+        )
+        peak = "–" if step.peak_gib is None else f"{step.peak_gib:.1f}"
+        yield (
+            f"{step.name[-46:]:46} {step.num_gpus:5} {sizes:>14} "
+            f"{run.micro_batch_size:4} × {run.num_micro_batches:<3} {step.seconds:9.3f} "
+            f"{row.compared.seconds:9.3f} {row.compared.error:+7.1%} {cost.low_us / 1e6:.3f} to "
+            f"{cost.high_us / 1e6:.3f}{'' if row.compared.is_inside else ' (outside)'}   {peak}, "
+            f"{row.predicted_gib:.1f}{' DOES NOT FIT' if row.fits is False else ''}"
+        )
