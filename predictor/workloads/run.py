@@ -170,6 +170,16 @@ class TrainingRun:
         """Return the bytes of one gradient as it is accumulated and reduced."""
         return FP32_BYTES if self.fp32_gradients else self.element_bytes
 
+    @property
+    def zero_ranks(self) -> int:
+        """Return the ranks that share out the states of dense weights."""
+        return self.zero_group_size or self.layout.gradient_ranks
+
+    @property
+    def expert_zero_ranks(self) -> int:
+        """Return the ranks that share out the states of the same experts."""
+        return max(1, self.zero_ranks // self.layout.expert_parallel_size)
+
     def call(self) -> LayerCall:
         """Return the sizes that operators see for one micro-batch on one rank."""
         return self._call
