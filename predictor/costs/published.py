@@ -32,6 +32,7 @@ from predictor.costs.folder import (
     read_manifest,
     read_verified,
 )
+from predictor.costs.gradient_products import with_gradients
 from predictor.costs.hardware import Gpu, System
 from predictor.costs.link_lookup import collective_regressors
 from predictor.costs.operator import Direction, Operator, Shape
@@ -39,6 +40,7 @@ from predictor.costs.regressors import DirectionRegressor, Outside, Regressor
 from predictor.costs.stand_ins import LEAST_KERNEL_US, Call, bounded
 from predictor.costs.stream_stand_ins import DONOR, with_stream_stand_in
 from predictor.costs.transfer import computes, transfer
+from predictor.costs.work import SAME_RATE
 
 __all__ = [
     "CARD",
@@ -55,10 +57,6 @@ __all__ = [
     "read_verified",
     "with_hardware",
 ]
-
-
-# Precisions with the same element size and matrix peak, so that a donor's kernels run at the same rate in both.
-SAME_RATE = {"bf16": ("fp16",), "fp16": ("bf16",)}
 
 
 class PublishedSystem:
@@ -286,8 +284,11 @@ class PublishedSystem:
         for files in (self._donor("operators", SAME_RATE.get(self.precision, ())), self.files):
             if files is not None:
                 donor, own = _with_peak(files, self.precision), self.hardware.gpu
-                for direction, regressor in files.read(operator).items():
-                    regressors[direction] = transfer(regressor, operator, donor, own, self.precision)
+                answers: dict[Direction, Regressor] = {
+                    direction: transfer(regressor, operator, donor, own, self.precision)
+                    for direction, regressor in files.read(operator).items()
+                }
+                regressors |= with_gradients(operator, answers)
         link = self.hardware.links.host_gb_per_s
         if not regressors and operator.name == host_copy.NAME and link is not None:
             regressors[Direction.FORWARD] = host_copy.HostCopyRegressor(link.value)

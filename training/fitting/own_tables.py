@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+from fitting.public_tables import find_public, is_public
 from fitting.tables import NO_PEAK, Row, Tables, find_imported
 from microbench.errors import TableError
 from microbench.provenance import SUFFIX, Identity, read_provenance
@@ -114,7 +115,7 @@ def _measurements(path: Path) -> Sequence[Measurement]:
 def find_tables(
     path: Path, gpu: str, precisions: Sequence[str], say: Callable[[str], None] = lambda text: None
 ) -> list[Tables]:
-    """Return the tables of a GPU per measured precision, in the layout of microbench or in the imported layout.
+    """Return the tables of a GPU per measured precision, in the layout of microbench or in an imported layout.
 
     Args:
         path: a results folder, or a cluster's folder of tables or its parent.
@@ -126,7 +127,9 @@ def find_tables(
         FileNotFoundError: there is no such folder.
         TableError: a table's provenance is damaged, or none is of this device and one of these precisions.
     """
-    return (find_own if is_own(path) else find_imported)(path, gpu, precisions, say)
+    if is_own(path):
+        return find_own(path, gpu, precisions, say)
+    return (find_public if is_public(path) else find_imported)(path, gpu, precisions, say)
 
 
 def find_own(folder: Path, gpu: str, precisions: Sequence[str], say: Callable[[str], None]) -> list[Tables]:

@@ -1,0 +1,221 @@
+"""Read kernel tables in aiconfigurator's layout: ``<GPU>/{gemm,attention,moe,mla,nccl}.csv``.
+
+The first line of a file is a comment: the GPU, the repository at a commit with the path of the original, its licence.
+``latency_us`` is the collector's mean over calls; forward only. Rows become calls of the operator catalogue:
+
+- gemm: (m, k) @ (k, n) in ``gemm_dtype``; every linear layer is this kernel, so the rows stand under ``ffn_up`` in the
+  family ``linear``.
+- attention: causal; with as many key-value heads as query heads and no window it is ``flash_attention``, else
+  ``grouped_query_attention``.
+- moe: the fused MLP of the experts that one of ``moe_ep_size`` ranks holds, each with its inner width split over
+  ``moe_tp_size`` ranks.
+- mla: DeepSeek's attention over ``num_heads`` of one rank, keys and values in 16 bits.
+- nccl: in one node. ``message_size`` counts elements of two bytes as nccl-tests does: those of all ranks for all-gather
+  and reduce-scatter, so that a rank's shard is that over ``num_gpus``; of one rank's buffer otherwise.
+
+Source of the layout: github.com/ai-dynamo/aiconfigurator, the collectors' ``*_perf`` tables (Apache-2.0).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from fitting.tables import NO_PEAK, Row, Tables
+from microbench.errors import TableError
+from predictor.costs.catalogue import catalogue
+from predictor.costs.collectives import COLLECTIVES, SHARDED
+from predictor.costs.hardware import Quantity
+from predictor.costs.operator import Direction, Operator, Shape
+from predictor.costs.work import ELEMENT_BYTES
+
+# The precision of a kernel by the table's name for it.
+PRECISIONS = {"bfloat16": "bf16", "half": "bf16", "fp8": "fp8", "fp8_block": "fp8_block", "nvfp4": "nvfp4"}
+COLLECTIVE_NAMES = {"alltoall": "all_to_all"}
+# How uneven the load of the experts is: the exponent of its power law, in hundredths; 0 is balanced.
+LOADS = {"balanced": 0, "power_law_1.01": 101, "power_law_1.2": 120}
+LINEAR = "ffn_up"
+COMMENT = "# "
+Record = dict[str, Any]
+Call = tuple[str, Shape]  # name of an operator or a collective, and its shape
+
+
+def _gemm(row: Record) -> Call | None:
+    return LINEAR, (int(row["m"]), int(row["k"]), int(row["n"]))
+
+
+def _attention(row: Record) -> Call | None:
+    batch, length, heads, kv_heads, width = (
+        int(row[key]) for key in ("batch_size", "isl", "num_heads", "num_key_value_heads", "head_dim")
+    )
+    window = int(row.get("window_size", 0))
+    if kv_heads == heads and not window:
+        return "flash_attention", (batch, length, heads, width, 1)
+    return "grouped_query_attention", (batch, length, heads, kv_heads, width, 1, window)
+
+
+def _moe(row: Record) -> Call | None:
+    tokens, hidden, inner, top_k, experts = (
+        int(row[key]) for key in ("num_tokens", "hidden_size", "inter_size", "topk", "num_experts")
+    )
+    inner //= int(row["moe_tp_size"])
+    held = experts // int(row["moe_ep_size"])
+    return "expert_mlp", (tokens, hidden, inner, top_k, experts, held, LOADS[row["distribution"]])
+
+
+def _mla(row: Record) -> Call | None:
+    if row["kv_cache_dtype"] != row["mla_dtype"]:  # keys and values read from an 8-bit cache: not a training kernel
+        return None
+    return "mla_attention", (int(row["batch_size"]), int(row["isl"]), int(row["num_heads"]))
+
+
+def _nccl(row: Record) -> Call | None:
+    op_name = str(row["op_name"])
+    name = COLLECTIVE_NAMES.get(op_name, op_name)
+    ranks = int(row["num_gpus"])
+    elements = int(row["message_size"])
+    share = ranks if name in SHARDED else 1
+    return name, (elements * ELEMENT_BYTES // share, 1, ranks)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of table: the column with the precision, and the call that a row is; None for a row that is none."""
+
+    precision_column: str
+    call: Callable[[Record], Call | None]
+
+
+KINDS = {
+    "gemm": Kind("gemm_dtype", _gemm),
+    "attention": Kind("attn_dtype", _attention),
+    "moe": Kind("moe_dtype", _moe),
+    "mla": Kind("mla_dtype", _mla),
+    "nccl": Kind("nccl_dtype", _nccl),
+}
+
+
+def _operator(name: str) -> Operator | None:
+    """Return an operator or a collective; None where neither catalogue has it."""
+    return COLLECTIVES.get(name) or catalogue().get(name)
+
+
+def header(path: Path) -> tuple[str, str]:
+    """Return the GPU of a table, as the systems spell it, and the rest of its first line: where it comes from.
+
+    Raises:
+        TableError: the first line is no such comment.
+    """
+    with path.open(encoding="utf-8") as file:
+        first = file.readline().rstrip("\n")
+    gpu, separator, origin = first.removeprefix(COMMENT).partition("; ")
+    if not first.startswith(COMMENT) or not separator:
+        raise TableError(f"{path}: the first line is {first[:60]!r}; expected '# <GPU>; <origin>'")
+    return gpu.replace(" ", ""), origin
+
+
+@lru_cache(maxsize=16)
+def read_rows(path: Path, precision: str) -> tuple[Row, ...]:
+    """Return the rows of a table in one precision; those of operators that the catalogue lacks are left out.
+
+    Raises:
+        TableError: a column or a value is not of the layout.
+    """
+    kind = KINDS[path.stem]
+    try:
+        frame = pd.read_csv(path, comment="#")
+        frame = frame[frame[kind.precision_column].map(PRECISIONS) == precision]
+        records = [{str(key): value for key, value in record.items()} for record in frame.to_dict("records")]
+        rows = (_row(path.stem, kind, record) for record in records)
+        return tuple(row for row in rows if row is not None)
+    except (ValueError, KeyError, pd.errors.ParserError) as error:
+        raise TableError(f"{path}: not a table of {path.stem}: {error!r}") from error
+
+
+def _row(table: str, kind: Kind, record: Record) -> Row | None:
+    call = kind.call(record)
+    operator = _operator(call[0]) if call is not None else None
+    if call is None or operator is None:
+        return None
+    kernel = "" if operator.name in COLLECTIVES else str(record["kernel_source"])
+    name = operator.name if operator.name in COLLECTIVES else table
+    return Row(operator, name, Direction.FORWARD, call[1], float(record["latency_us"]), kernel=kernel)
+
+
+def is_public(folder: Path) -> bool:
+    """Return whether a folder, or one directly below it, holds tables of this layout."""
+    return next(_files(folder), None) is not None
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """Yield the tables in a folder and in those directly below it, sorted."""
+    for path in sorted([*folder.glob("*.csv"), *folder.glob("*/*.csv")]):
+        if path.stem in KINDS:
+            with path.open(encoding="utf-8") as file:
+                if file.read(len(COMMENT)) == COMMENT:
+                    yield path
+
+
+@dataclass(frozen=True, slots=True)
+class PublicTables(Tables):
+    """The tables of one GPU and precision in one folder."""
+
+    files: tuple[Path, ...] = ()
+
+    def paths(self) -> dict[str, list[Path]]:
+        """Return the files of each regressor that has rows in this precision."""
+        result: dict[str, list[Path]] = {}
+        for path in self.files:
+            names = {row.operator.regressor_name for row in read_rows(path, self.precision)}
+            for name in sorted(names):
+                result.setdefault(name, []).append(path)
+        return result
+
+    def launch_quantities(self) -> dict[str, Quantity] | None:
+        """Return no host times: an inference kernel's mean says nothing of a training host's launches."""
+        return {}
+
+    def rows(self, regressor: str) -> list[Row]:
+        """Read a regressor's rows.
+
+        Raises:
+            TableError: a table cannot be read.
+        """
+        rows = [row for path in self.files for row in read_rows(path, self.precision)]
+        return [row for row in rows if row.operator.regressor_name == regressor]
+
+
+def find_public(path: Path, gpu: str, precisions: Sequence[str], say: Callable[[str], None]) -> list[Tables]:
+    """Return the tables of a GPU per precision that the data sheet has a peak of.
+
+    Args:
+        path: the folder of one GPU's tables, or its parent.
+        gpu: the device, as ``header`` spells it.
+        precisions: those that may be fitted.
+        say: takes a line for each precision in the tables that is not among them.
+
+    Raises:
+        TableError: no table is of this GPU, or those of more than one folder are.
+    """
+    named = [(file, header(file)[0]) for file in _files(path)]
+    files = tuple(file for file, name in named if name == gpu)
+    folders = sorted({file.parent for file in files})
+    if len(folders) != 1:
+        there = ", ".join(str(folder) for folder in folders) or ", ".join(sorted({name for _, name in named}))
+        raise TableError(f"{path}: expected one folder with tables of {gpu}; there are {there}")
+    held = {precision for file in files for precision in _precisions(file)}
+    for precision in sorted(held - set(precisions)):
+        say(NO_PEAK.format(precision=precision, gpu=gpu))
+    fitted = [precision for precision in precisions if precision in held]
+    return [PublicTables(folders[0], gpu, precision, files) for precision in fitted]
+
+
+def _precisions(path: Path) -> set[str]:
+    """Return the precisions of a table's rows."""
+    names = pd.read_csv(path, comment="#")[KINDS[path.stem].precision_column].unique()
+    return {PRECISIONS[name] for name in names if name in PRECISIONS}
