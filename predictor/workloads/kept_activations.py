@@ -79,7 +79,12 @@ def _inner(model: Transformer, tokens: float, width: int, element_bytes: int) ->
 
 
 def _experts(run: TrainingRun, call: LayerCall) -> dict[str, float]:
-    """Return the bytes that experts keep: tokens in the order of their experts, and the experts' outputs."""
+    """Return the bytes that experts keep: tokens in the order of their experts, inner products, scores.
+
+    Their outputs are not kept: router probabilities scale what enters the second product.
+
+    Source: Megatron-LM, megatron/core/transformer/moe/experts.py, weighted_bias_swiglu_impl.
+    """
     model, experts = run.model, run.model.experts
     assert experts is not None
     tp, tokens = call.tensor_parallel_size, routed_tokens(experts, call, run.layout)
@@ -87,7 +92,7 @@ def _experts(run: TrainingRun, call: LayerCall) -> dict[str, float]:
     shared = experts.shared_expert_ffn_hidden_size // tp
     shared_up, shared_act = _inner(model, call.tokens, shared, call.element_bytes)
     scores = call.tokens * experts.num_experts * FP32_BYTES
-    moved = 2 * tokens * call.hidden_size * call.element_bytes
+    moved = tokens * call.hidden_size * call.element_bytes
     return {
         "up": 0.0,
         "act": 0.0,
