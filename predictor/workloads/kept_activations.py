@@ -13,6 +13,7 @@ from predictor.workloads.attention import MASK_BYTES
 from predictor.workloads.experts import routed_tokens
 from predictor.workloads.layer import sized
 from predictor.workloads.layer_call import LayerCall
+from predictor.workloads.low_precision_memory import kept_bytes_added
 from predictor.workloads.run import FP32_BYTES, Recompute, RecomputeModule, TrainingRun
 from predictor.workloads.transformer import Attention, LayerKind, Normalization, Transformer
 
@@ -198,14 +199,15 @@ def kept_and_recomputed(run: TrainingRun, kind: LayerKind) -> tuple[float, float
     kept = kept_without_recomputation(run, kind)
     if run.compiled:
         kept = _by_compiler(kept)
+    cast = kept_bytes_added(run, kind, sized(run, kind))
+    whole = kept.total + cast
     if run.recompute is Recompute.NONE:
-        return kept.total, 0.0
+        return whole, 0.0
     if run.recompute is Recompute.FULL:
-        left = checkpoint_bytes(run)
-        again = kept.total
+        left, again = checkpoint_bytes(run), whole
     else:
         per_op = run.recompute is Recompute.PER_OP
-        left = _every_second_product(run, kind, kept) if per_op else _selective(run, kept).total
-        again = max(0.0, kept.total - left)
+        left = _every_second_product(run, kind, kept) if per_op else max(0.0, _selective(run, kept).total + cast)
+        again = max(0.0, whole - left)
     share = recomputed_share(run)
-    return share * left + (1.0 - share) * kept.total, again
+    return share * left + (1.0 - share) * whole, again

@@ -111,8 +111,11 @@ def edge_memory(run: TrainingRun, is_first: bool, is_last: bool) -> BlockMemory:
     if not is_last:
         return BlockMemory(kept_first=float(mask), gathered=float(gathered))
     inputs, logits = activation * call.element_bytes, call.tokens * call.vocab_per_rank
-    widened = FP32_BYTES if call.element_bytes != FP32_BYTES else 0
-    per_logit = 2 * call.element_bytes if run.compiled else call.element_bytes + widened
+    per_logit = call.element_bytes
+    if run.compiled:
+        per_logit *= 2
+    elif not run.has_fused_loss and call.element_bytes != FP32_BYTES:
+        per_logit += FP32_BYTES
     return BlockMemory(
         kept_first=float(mask),
         kept_last=float(2 * inputs + logits * per_logit),
@@ -166,13 +169,16 @@ def _communicators(run: TrainingRun) -> float:
     return float(groups * COMMUNICATOR_BYTES)
 
 
-def stage_states(run: TrainingRun, kinds: Iterable[LayerKind], parameters: RankParameters) -> StageStates:
+def stage_states(
+    run: TrainingRun, kinds: Iterable[LayerKind], parameters: RankParameters, cast_weights: float = 0.0
+) -> StageStates:
     """Return the states of a stage's parameters, and its gradient buffers.
 
     Args:
         run: the run.
         kinds: of the stage's layers.
         parameters: that one of its ranks computes with.
+        cast_weights: bytes of the weights in low precision beside them.
     """
     whole = float(parameters.total)
     share = parameters.dense / run.zero_ranks + parameters.routed / run.expert_zero_ranks
@@ -184,7 +190,7 @@ def stage_states(run: TrainingRun, kinds: Iterable[LayerKind], parameters: RankP
     if _on_deepspeed(run) and run.zero_stage in (1, 2) and run.gradient_bytes < FP32_BYTES:
         buffers += share * WIDENED_GRADIENT_BYTES
     return StageStates(
-        weights=(share if run.zero_stage >= 3 else whole) * weight_bytes,
+        weights=(share if run.zero_stage >= 3 else whole) * weight_bytes + cast_weights,
         gradients=(share if run.zero_stage >= 2 else whole) * gradient_bytes,
         optimizer=(share if run.zero_stage >= 1 else whole) * state_bytes,
         buffers=buffers,
