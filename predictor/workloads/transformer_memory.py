@@ -15,7 +15,8 @@ from predictor.workloads.experts import routed_tokens
 from predictor.workloads.layer import sized
 from predictor.workloads.layer_call import LayerCall
 from predictor.workloads.layout import Layout
-from predictor.workloads.run import FP32_BYTES, RankParameters, Recompute, TrainingRun
+from predictor.workloads.recompute import modules
+from predictor.workloads.run import FP32_BYTES, RankParameters, Recompute, RecomputeModule, TrainingRun
 from predictor.workloads.step_tasks import NO_MEMORY, BlockMemory, StageStates
 from predictor.workloads.transformer import Attention, LayerKind, Normalization, Transformer
 
@@ -87,6 +88,46 @@ def _checkpoint(run: TrainingRun) -> float:
     return float(tokens * call.hidden_size * call.element_bytes)
 
 
+def _saved_products(run: TrainingRun, kind: LayerKind, call: LayerCall) -> float:
+    """Return the bytes that a layer keeps where every second matrix product is computed again.
+
+    Its input; products by the weights of queries, values, gate (or up) and down; attention's output and its sums; the
+    scattered outputs of row-parallel products. Source: see ``recompute``.
+    """
+    model, unsplit = run.model, call.unsplit_tokens * call.hidden_size
+    keys = call.key_value_heads_per_rank * call.head_dim
+    saved = unsplit + call.tokens * (2 * call.attention_width + keys)
+    if not kind.has_experts:
+        saved += call.tokens * (call.ffn_width + call.hidden_size)
+    if run.sequence_parallel:
+        saved += 2 * unsplit
+    return saved * call.element_bytes + (_scores(model, call) if model.attention is Attention.FLASH else 0.0)
+
+
+def _discarded(run: TrainingRun, module: RecomputeModule, kind: LayerKind, call: LayerCall) -> float:
+    """Return the bytes that a module of a layer does not keep where it is recomputed.
+
+    Norms and activations discard their output, which the product behind them reads; a whole FFN keeps its input.
+    """
+    model, experts = run.model, run.model.experts
+    inputs = call.unsplit_tokens * call.hidden_size * call.element_bytes
+    if module is RecomputeModule.CORE_ATTENTION:
+        return _scores(model, call)
+    if module is RecomputeModule.NORMS:
+        return float((1 if model.parallel_residual else 2) * inputs)
+    if kind.has_experts and experts is not None:
+        width = experts.expert_ffn_hidden_size // call.tensor_parallel_size
+        if module is RecomputeModule.MOE_ACTIVATION:
+            return routed_tokens(experts, call, run.layout) * width * call.element_bytes
+        if module is RecomputeModule.SHARED_EXPERTS:
+            shared = experts.shared_expert_ffn_hidden_size // call.tensor_parallel_size
+            return _inner(model, call.tokens, shared, call.element_bytes)
+        return _experts(model, call, run.layout) - inputs if module is RecomputeModule.MOE else 0.0
+    if module is RecomputeModule.MLP_ACTIVATION:
+        return float(call.tokens * call.ffn_width * call.element_bytes)
+    return _ffn(model, call) - inputs if module is RecomputeModule.MLP else 0.0
+
+
 def layer_memory(run: TrainingRun, kind: LayerKind) -> BlockMemory:
     """Return what one layer of a kind holds."""
     model, call = run.model, sized(run, kind)
@@ -96,8 +137,12 @@ def layer_memory(run: TrainingRun, kind: LayerKind) -> BlockMemory:
     kept, working = norms + _attention(model, call) + scores + ffn, 0.0
     if run.recompute is Recompute.FULL:
         kept, working = _checkpoint(run), kept
+    elif run.recompute is Recompute.PER_OP:
+        saved = _saved_products(run, kind, call)
+        kept, working = saved, max(0.0, kept - saved)
     elif run.recompute is Recompute.SELECTIVE:
-        kept, working = kept - scores, scores
+        working = sum(_discarded(run, module, kind, call) for module in modules(run))
+        kept -= working
     if run.zero_stage == 3:
         gathered_layers = 2 if run.overlap_parameter_gather else 1
         working += gathered_layers * run.layer_parameters(kind).total * run.element_bytes
