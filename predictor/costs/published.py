@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
+from dataclasses import replace
 from functools import lru_cache
 from math import hypot
 from pathlib import Path
 
 from predictor.base.errors import PublishedError
-from predictor.costs import host_copy
+from predictor.costs import host_copy, low_precision
 from predictor.costs.alignment import is_misaligned, without_tensor_cores
 from predictor.costs.catalogue import catalogue
 from predictor.costs.collectives import COLLECTIVES, SHARDED, Topology
@@ -153,6 +154,8 @@ class PublishedSystem:
         if cost.source <= Source.INTERPOLATED:  # the gate lets no measured row beat the peak
             return cost
         peak = self._peak_tflop_per_s()
+        if operator.computed_in:
+            peak = low_precision.peak_tflop_per_s(self.hardware.gpu, operator.computed_in)
         if peak is None or not computes(operator):
             return cost
         sms = int(self.hardware.gpu.num_multiprocessors.value)
@@ -200,9 +203,10 @@ class PublishedSystem:
         half = self._half_of_all_reduce(operator, direction, shape)
         if half is not None:
             return half
-        if self.precision not in operator.precisions and operator.name not in COLLECTIVES:
+        precision = operator.computed_in or self.precision
+        if precision not in operator.precisions and operator.name not in COLLECTIVES:
             known = ", ".join(operator.precisions)
-            raise PublishedError(f"{operator.name} does not exist in {self.precision}; it is measured in {known}")
+            raise PublishedError(f"{operator.name} does not exist in {precision}; it is measured in {known}")
         missing: list[str] = []
         times, log_error = 1.0, 0.0
         while (regressor := self._lookup(operator, direction)) is None:
@@ -256,7 +260,7 @@ class PublishedSystem:
     def _missing(self, operator: Operator, direction: Direction) -> PublishedError:
         """Return the error of an operator without a regressor; it lists those that there are."""
         name = operator.regressor_name
-        if self._regressors[name]:
+        if self._regressors.get(name):
             return PublishedError(f"{self.name} has no {direction} regressor for {operator.name}")
         known = ", ".join(self.regressor_names(COLLECTIVE_FOLDER if name in COLLECTIVES else OPERATOR_FOLDER))
         return PublishedError(f"{self.name} has no {self.precision} regressor for {name}; it has {known}")
@@ -264,9 +268,11 @@ class PublishedSystem:
     def _lookup(self, operator: Operator, direction: Direction) -> Regressor | None:
         """Return an operator's regressor, None where neither this system nor its donor has one."""
         name = operator.regressor_name
-        if name not in self._regressors:
-            self._regressors[name] = self._collective(operator) if name in COLLECTIVES else self._operator(operator)
-        return self._regressors[name].get(direction)
+        key = f"{name} in {operator.computed_in}" if operator.computed_in else name
+        if key not in self._regressors:
+            lookup = self._in_few_bits if operator.computed_in else self._operator
+            self._regressors[key] = self._collective(operator) if name in COLLECTIVES else lookup(operator)
+        return self._regressors[key].get(direction)
 
     def _donor(self, role: str, precisions: Sequence[str] = ()) -> RegressorFiles | None:
         """Return the donor's files for a role; None where it has none in an accepted precision.
@@ -297,6 +303,18 @@ class PublishedSystem:
         if not regressors and operator.name == host_copy.NAME and link is not None:
             regressors[Direction.FORWARD] = host_copy.HostCopyRegressor(link.value)
         return regressors
+
+    def _in_few_bits(self, operator: Operator) -> dict[Direction, Regressor]:
+        """Return the regressors of products in another precision than the step: measured, else from the step's."""
+        wanted, gpu = operator.computed_in, self.hardware.gpu
+        for precision in (wanted, *low_precision.SAME_TENSOR_CORES.get(wanted, ())):
+            if precision in measured_precisions(self.folder):
+                measured = PublishedSystem(self.folder, precision)
+                measured.hardware = self.hardware
+                if regressors := measured._operator(replace(operator, computed_in="")):
+                    return low_precision.products(regressors, gpu, wanted, precision, operator, self.precision)
+        regressors = self._operator(replace(operator, computed_in=""))
+        return low_precision.products(regressors, gpu, wanted, self.precision, operator, self.precision)
 
     def _collective(self, collective: Operator) -> dict[Direction, Regressor]:
         """Return a collective's regressor over these links: its own, or one by bytes."""

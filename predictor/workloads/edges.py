@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from predictor.costs.operator import Direction
-from predictor.workloads.fused import compiled_loss
+from predictor.workloads.fused import fused_loss
 from predictor.workloads.layer import weight_gradients
 from predictor.workloads.layer_call import LayerCall
 from predictor.workloads.run import RankParameters, TrainingRun
-from predictor.workloads.sharding import sharded
+from predictor.workloads.sharding import sharded_root
 from predictor.workloads.step_tasks import BlockTasks
 from predictor.workloads.tasks import (
     ADD_PASSES,
@@ -21,7 +21,6 @@ from predictor.workloads.tasks import (
     operator_task,
     stream_task,
 )
-from predictor.workloads.transformer import Loss
 from predictor.workloads.transformer_memory import edge_memory
 
 
@@ -39,8 +38,8 @@ def loss_tasks(call: LayerCall, direction: Direction, operator: str = "cross_ent
 
 def _loss(run: TrainingRun, direction: Direction) -> list[Task]:
     """Return the loss as a run computes it; a compiler fuses torch's own."""
-    if run.compiled and run.model.loss is Loss.TORCH:
-        return [compiled_loss(run.call())]
+    if run.has_fused_loss:
+        return [fused_loss(run.call())]
     return loss_tasks(run.call(), direction, run.model.loss.operator)
 
 
@@ -111,7 +110,7 @@ def edge_block(run: TrainingRun, is_first: bool, is_last: bool) -> BlockTasks:
         if is_here:
             ahead, back = passes(run)
             if run.zero_stage >= 2:
-                ahead, back = sharded(run, RankParameters(parameters(run, is_first), 0), ahead, back)
+                ahead, back = sharded_root(run, RankParameters(parameters(run, is_first), 0), ahead, back)
             forward, backward = forward + ahead, backward + back
     if not run.sequence_parallel:
         if not is_first:

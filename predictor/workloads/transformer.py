@@ -49,10 +49,11 @@ class Loss(StrEnum):
 
     VOCABULARY_PARALLEL = "vocabulary_parallel"
     TORCH = "torch"
+    FUSED = "fused"
 
     @property
     def operator(self) -> str:
-        """Return the operator that times it."""
+        """Return the operator that times it where no kernel is fused."""
         return "cross_entropy" if self is Loss.VOCABULARY_PARALLEL else "torch_cross_entropy"
 
 
@@ -65,10 +66,14 @@ class Biases(StrEnum):
 
 
 class LayerKind(NamedTuple):
-    """What sets a layer apart from others of the same model."""
+    """What sets a layer apart from others of the same model.
+
+    ``in_16_bits``: a recipe of low precision leaves it out.
+    """
 
     has_experts: bool
     is_windowed: bool
+    in_16_bits: bool = False
 
 
 @dataclass(frozen=True, slots=True)

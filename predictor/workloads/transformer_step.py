@@ -11,10 +11,11 @@ from predictor.workloads.layer import (
     gradient_accumulation,
     weight_gradients,
 )
+from predictor.workloads.low_precision_memory import cast_weights
 from predictor.workloads.pipeline import pipeline
 from predictor.workloads.recompute import recomputation, recomputed_layers, without_recomputation
 from predictor.workloads.run import Recompute, TrainingRun
-from predictor.workloads.sharding import sharded
+from predictor.workloads.sharding import Passes, first_differs, sharded
 from predictor.workloads.stage_end import stage_end
 from predictor.workloads.step_tasks import BlockTasks, ChunkTasks, HostWork, StageTasks, StepTasks
 from predictor.workloads.tasks import PassTasks, share_of
@@ -39,13 +40,14 @@ def layer_launches(layer_pass: PassTasks, records_graph: bool = True) -> float:
     return launches if records_graph else launches * WITHOUT_GRAPH
 
 
-def layer_block(run: TrainingRun, kind: LayerKind) -> BlockTasks:
-    """Return one layer of a kind."""
+def layer_block(run: TrainingRun, kind: LayerKind, is_first: bool = False) -> BlockTasks:
+    """Return one layer of a kind; the first of a chunk has nothing beside which its weights could be gathered."""
     forward, (tasks, overlaps) = forward_pass(run, kind), backward_pass(run, kind)
     recompute = recomputation(run, kind, forward)
     accumulation = [gradient_accumulation(run, kind)]
     backward = PassTasks(tasks + share_of(accumulation, 1.0 - 1.0 / run.num_micro_batches), overlaps)
-    forward, backward = sharded(run, run.layer_parameters(kind), forward, backward)
+    passes = Passes(forward, recompute, backward)
+    forward, recompute, backward = sharded(run, run.layer_parameters(kind), passes, is_first)
     host = HostWork(
         layer_launches(forward, records_graph=run.recompute is not Recompute.FULL),
         layer_launches(recompute),
@@ -68,13 +70,14 @@ class _Layers:
 
     def __init__(self, run: TrainingRun) -> None:
         self._run = run
-        self._blocks: dict[tuple[LayerKind, bool], BlockTasks] = {}
+        self._first_differs = first_differs(run)
+        self._blocks: dict[tuple[LayerKind, bool, bool], BlockTasks] = {}
 
-    def _block(self, kind: LayerKind, is_recomputed: bool) -> BlockTasks:
-        key = kind, is_recomputed
+    def _block(self, kind: LayerKind, is_recomputed: bool, is_first: bool = False) -> BlockTasks:
+        key = kind, is_recomputed, is_first
         if key not in self._blocks:
             run = self._run if is_recomputed else without_recomputation(self._run)
-            self._blocks[key] = layer_block(run, kind)
+            self._blocks[key] = layer_block(run, kind, is_first)
         return self._blocks[key]
 
     def of_chunk(self, kinds: Iterable[tuple[LayerKind, int]]) -> list[tuple[BlockTasks, int]]:
@@ -82,6 +85,10 @@ class _Layers:
         kinds = list(kinds)
         left = recomputed_layers(self._run, sum(count for _, count in kinds))
         blocks = []
+        if self._first_differs and kinds:
+            (kind, count), *others = kinds
+            blocks = [(self._block(kind, left > 0, is_first=True), 1)]
+            kinds, left = [(kind, count - 1), *others], max(0, left - 1)
         for kind, count in kinds:
             again = min(left, count)
             left -= again
@@ -112,7 +119,9 @@ def transformer_step(run: TrainingRun) -> StepTasks:
                 chunks=tuple([chunks[number] for number in stage.chunk_index]),
                 num_messages=2 * (2 * len(stage.chunk_index) - stage.is_first - stage.is_last) if last else 0,
                 end=stage_end(run, stage.earliest, parameters),
-                states=stage_states(run, [kind for kind, _ in stage.layers], parameters),
+                states=stage_states(
+                    run, [kind for kind, _ in stage.layers], parameters, cast_weights(run, stage.layers)
+                ),
             )
         )
     return StepTasks(
