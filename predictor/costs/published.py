@@ -15,6 +15,7 @@ from pathlib import Path
 
 from predictor.base.errors import PublishedError
 from predictor.costs import host_copy, low_precision
+from predictor.costs.alignment import is_misaligned, without_tensor_cores
 from predictor.costs.calibration import calibrated
 from predictor.costs.catalogue import catalogue
 from predictor.costs.collectives import COLLECTIVES, SHARDED, Topology
@@ -42,7 +43,7 @@ from predictor.costs.regressors import DirectionRegressor, Outside, Regressor
 from predictor.costs.stand_ins import LEAST_KERNEL_US, Call, bounded
 from predictor.costs.stream_stand_ins import DONOR, with_stream_stand_in
 from predictor.costs.transfer import computes, transfer
-from predictor.costs.work import SAME_RATE
+from predictor.costs.work import PRECISION_BYTES, SAME_RATE
 
 __all__ = [
     "CARD",
@@ -119,6 +120,9 @@ class PublishedSystem:
             cost = call.cost(direction)
             if call.stands_in and operator.name not in COLLECTIVES:
                 cost = self._bounded(operator, direction, shape, cost)
+            if is_misaligned(operator, shape, PRECISION_BYTES[self.answered_precision]):
+                sms = int(self.hardware.gpu.num_multiprocessors.value)
+                cost = without_tensor_cores(cost, operator.work(shape, direction, sms).flops, self.hardware.gpu)
             answer = self._answers[key] = self._within_peak(operator, direction, shape, cost)
         return answer
 
