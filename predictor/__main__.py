@@ -1,7 +1,8 @@
 """The command line: ``python -m predictor CONFIG``, and ``estimate-train-time COMMAND``.
 
-Exit codes: 0 success; 2 bad input, with one line on stderr on the error and its remedy; 1 anything unexpected, output
-that cannot be written and runs that failed included.
+Exit codes: 0 success; 2 bad input, with one line on stderr on the error and its remedy; 3 a run that does not fit into
+memory, where ``--require-fit`` asks for it; 1 anything unexpected, output that cannot be written and runs that failed
+included.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ from predictor.commands import (
     verify,
     whatif,
 )
-from predictor.commands.parser import Incomplete, Parser
+from predictor.commands.parser import Incomplete, Parser, Unfit
 
 PROGRAM = "estimate-train-time"
-SUCCESS, UNEXPECTED, BAD_INPUT = 0, 1, 2
+SUCCESS, UNEXPECTED, BAD_INPUT, DOES_NOT_FIT = 0, 1, 2, 3
 
 
 def parser_with_commands() -> tuple[Parser, list[str]]:
@@ -109,6 +110,8 @@ def _deliver(text: str) -> int:
     except OSError as error:
         _complain(f"standard output: {error.strerror}")
         return UNEXPECTED
+    if isinstance(text, Unfit):
+        return DOES_NOT_FIT
     return UNEXPECTED if isinstance(text, Incomplete) else SUCCESS
 
 

@@ -25,6 +25,12 @@ class Incomplete(str):
     __slots__ = ()
 
 
+class Unfit(str):
+    """The output of a prediction that does not fit where it was asked to: it is printed, and the exit code is 3."""
+
+    __slots__ = ()
+
+
 class Parser(command_line.Parser):
     """A parser whose help goes to stdout like the output of a command."""
 

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from predictor.base.errors import ConfigError
-from predictor.commands.parser import Commands, add_command, add_config, as_json, config_path, width
+from predictor.commands.parser import Commands, Unfit, add_command, add_config, as_json, config_path, width
+
+if TYPE_CHECKING:
+    from predictor.interface.prediction import StepPrediction
+    from predictor.interface.recommender import RecommenderStep
 
 # Options that a HugeCTR configuration takes; any other configuration says these things itself.
 RECOMMENDER_OPTIONS = ("gpus", "batch_size", "plan", "key_exponent", "precision", "cached_share")
@@ -18,6 +23,7 @@ def add(commands: Commands) -> None:
     add_config(command)
     command.add_argument("--system", metavar="NAME", help="published system, instead of the configuration's")
     command.add_argument("--json", action="store_true", help="print JSON (docs/json.md)")
+    command.add_argument("--require-fit", action="store_true", help="exit with 3 where a GPU's memory is too small")
     hugectr = command.add_argument_group("of a HugeCTR configuration, instead of what its file says")
     hugectr.add_argument("--gpus", type=int, metavar="N", help="GPUs")
     hugectr.add_argument("--batch-size", type=int, metavar="N", help="samples of a step, all GPUs together")
@@ -36,6 +42,12 @@ def is_hugectr_file(path: Path) -> bool:
     return detect(path) == HUGECTR
 
 
+def _told(step: StepPrediction | RecommenderStep, arguments: argparse.Namespace) -> str:
+    """Return a prediction as text or JSON, marked where it had to fit and does not."""
+    text = as_json(step.to_dict()) if arguments.json else step.text(width())
+    return Unfit(text) if arguments.require_fit and step.fits is False else text
+
+
 def answer(arguments: argparse.Namespace) -> str:
     """Return the report of one configuration."""
     path = config_path(arguments)
@@ -43,12 +55,10 @@ def answer(arguments: argparse.Namespace) -> str:
     if is_hugectr_file(path):
         from predictor.interface.recommender import predict_recommender
 
-        step = predict_recommender(path, system=arguments.system, **given)
-        return as_json(step.to_dict()) if arguments.json else step.text(width())
+        return _told(predict_recommender(path, system=arguments.system, **given), arguments)
     if given:
         option = f"--{next(iter(given)).replace('_', '-')}"
         raise ConfigError(f"{option} is for HugeCTR configurations; {path} says it itself")
     from predictor.interface.prediction import predict
 
-    prediction = predict(path, system=arguments.system)
-    return as_json(prediction.to_dict()) if arguments.json else prediction.text(width())
+    return _told(predict(path, system=arguments.system), arguments)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from predictor.base.errors import ConfigError, nearest
 from predictor.base.sizes import LARGEST_RUN_GPUS, LARGEST_SLOTS, must_divide
+from predictor.configuration.recomputation import check_recomputation
 from predictor.configuration.sections import ExpertsSection, ModelSection, ParallelismSection, RunConfig
 from predictor.costs.catalogue import catalogue
 from predictor.costs.work import STEP_PRECISIONS
 from predictor.timeline.schedules import SCHEDULES, check
+from predictor.workloads.fused import compiled_model
 from predictor.workloads.layer_shapes import LAYER_SHAPES
 from predictor.workloads.layout import RANK_ORDER, Layout
-from predictor.workloads.partition import split_layers
+from predictor.workloads.partition import chunk_layers, split_layers
 from predictor.workloads.run import TrainingRun
 from predictor.workloads.transformer import Attention, MixtureOfExperts, Transformer
 
@@ -212,10 +214,8 @@ def _schedule(layout: ParallelismSection, num_micro_batches: int, layers: list[i
     broken = check(name, pp, num_micro_batches, num_chunks)
     if broken is not None:
         raise ConfigError(f"schedule is {name}: {broken}")
-    if any(count % num_chunks for count in layers):
-        raise ConfigError(
-            f"virtual_pipeline_parallel_size is {num_chunks}; it must divide the layers of every stage, {layers}"
-        )
+    for stage in range(pp):
+        chunk_layers(layers, stage, num_chunks)
     if layout.blocking_transfers and not schedule.may_block:
         raise ConfigError(f"blocking_transfers is true; {name} needs false: its messages must not wait for each other")
     return name, schedule.may_block if layout.blocking_transfers is None else layout.blocking_transfers
@@ -290,6 +290,17 @@ def _used_of_domain(used: int, gpus_per_node: int, gpus_per_domain: int | None) 
     return max(used, whole)
 
 
+def _check_zero_group(parallelism: ParallelismSection) -> None:
+    """Check that groups of ranks that share out states are as large as each other."""
+    size = parallelism.zero_group_size
+    if size is None:
+        return
+    if parallelism.zero_stage == 0:
+        raise ConfigError(f"zero_group_size is {size}; zero_stage 0 shares out nothing, so leave it out")
+    ranks = parallelism.data_parallel_size * parallelism.context_parallel_size
+    must_divide("zero_group_size", size, "data_parallel_size × context_parallel_size", ranks)
+
+
 def to_run(
     config: RunConfig, gpus_per_node: int, has_switch: bool = False, gpus_per_domain: int | None = None
 ) -> TrainingRun:
@@ -310,7 +321,10 @@ def to_run(
     most = max(gpus_per_node, gpus_per_domain or 0)
     if used > most and not switched:
         raise ConfigError(f"gpus_per_node is {used}; {config.system} has {most}")
+    check_recomputation(training, config.model)
     model = transformer(config.model)
+    if training.compiled:
+        model = compiled_model(model)
     _check_tensor_parallel(config.model, parallelism, model.ffn_hidden_size)
     _check_sequence(config.model, parallelism)
     _check_expert_parallel(config.model, parallelism)
@@ -321,6 +335,7 @@ def to_run(
     num_micro_batches = _micro_batches(config)
     _check_scale(layout.num_gpus, pp * parallelism.virtual_pipeline_parallel_size, num_micro_batches)
     schedule, blocking = _schedule(parallelism, num_micro_batches, layers)
+    _check_zero_group(parallelism)
     return TrainingRun(
         model=model,
         layout=layout,

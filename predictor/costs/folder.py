@@ -23,7 +23,7 @@ from predictor.costs.collectives import COLLECTIVES
 from predictor.costs.hardware import System
 from predictor.costs.operator import Direction, Operator
 from predictor.costs.regressors import DirectionRegressor, RegressorFile, check_lengths
-from predictor.costs.work import PRECISION_BYTES
+from predictor.costs.work import PRECISION_BYTES, SAME_RATE
 
 MANIFEST = "manifest.json"
 CARD = "card.md"
@@ -144,22 +144,33 @@ class RegressorFiles:
         self.folder = folder
         self.hardware = hardware
         self.precision = precision
+        self._precisions = (precision, *SAME_RATE.get(precision, ()))
         self._manifest = manifest
         self._read: dict[str, dict[Direction, DirectionRegressor]] = {}
 
     def name(self, regressor: str) -> str:
-        """Return the file of a regressor, relative to the folder, whether it is there or not."""
+        """Return the file of a regressor, relative to the folder, whether it is there or not.
+
+        Where there is none in this precision, that of a precision at the same rate is taken.
+        """
         kind = COLLECTIVE_FOLDER if regressor in COLLECTIVES else OPERATOR_FOLDER
-        file = REGRESSOR_FILE.format(gpu=self.hardware.gpu.name, regressor=regressor, precision=self.precision)
-        return f"{kind}/{file}"
+        files = [
+            f"{kind}/{REGRESSOR_FILE.format(gpu=self.hardware.gpu.name, regressor=regressor, precision=precision)}"
+            for precision in self._precisions
+        ]
+        return next((file for file in files if file in self._manifest), files[0])
 
     def names(self, kind: str) -> list[str]:
         """Return the regressors of one kind (operator or nccl)."""
-        prefix, suffix = f"{kind}/{self.hardware.gpu.name}_", f"_{self.precision}.json"
+        prefix = f"{kind}/{self.hardware.gpu.name}_"
+        suffixes = [f"_{precision}.json" for precision in self._precisions]
         return sorted(
-            name.removeprefix(prefix).removesuffix(suffix)
-            for name in self._manifest
-            if name.startswith(prefix) and name.endswith(suffix)
+            {
+                name.removeprefix(prefix).removesuffix(suffix)
+                for name in self._manifest
+                for suffix in suffixes
+                if name.startswith(prefix) and name.endswith(suffix)
+            }
         )
 
     def read(self, operator: Operator) -> dict[Direction, DirectionRegressor]:

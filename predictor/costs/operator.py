@@ -67,6 +67,8 @@ class Operator:
         launches: kernels that one eager call launches forward, and backward with its gradients accumulated.
         stand_in: (shape, direction, number of multiprocessors) → the donor operator's call where this operator was not
             measured, extrapolated at best. None: a measurement is needed.
+        gradient_products: shape → the shapes of this operator whose forward passes are its backward pass; None where
+            that is something else.
         source: where the work formula comes from.
         computed_in: precision of a product where it is not the step's; empty: the step's. ``in_precision`` sets it.
     """
@@ -82,6 +84,7 @@ class Operator:
     precisions: tuple[str, ...] = STEP_PRECISIONS
     launches: tuple[int, int] = (1, 1)
     stand_in: Callable[[Shape, Direction, int], StandIn] | None = None
+    gradient_products: Callable[[Shape], tuple[Shape, ...]] | None = None
     computed_in: str = ""
 
     def byte_scale(self, precision: str) -> float:
@@ -124,6 +127,12 @@ def batched_gemm_work(shape: Shape, direction: Direction, num_multiprocessors: i
     return matmul_work(batch, m, n, k, num_multiprocessors) + matmul_work(batch, k, m, n, num_multiprocessors)
 
 
+def linear_gradients(shape: Shape) -> tuple[Shape, Shape]:
+    """Return the products of a linear layer's backward pass: the gradients of its input and of its weight."""
+    m, k, n = shape
+    return (m, n, k), (k, m, n)
+
+
 def linear(name: str, source: str) -> Operator:
     """Return a linear layer: a GEMM of dimensions (m, k, n), pooled with all others in the family ``linear``."""
     return Operator(
@@ -134,5 +143,6 @@ def linear(name: str, source: str) -> Operator:
         precisions=(*STEP_PRECISIONS, *FP8_PRECISIONS, *BLACKWELL_PRECISIONS),
         launches=(1, 3),
         extra_kinds=MATMUL_EXTRAS,
+        gradient_products=linear_gradients,
         source=source,
     )

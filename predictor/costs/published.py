@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
+from dataclasses import replace
 from functools import lru_cache
 from math import hypot
 from pathlib import Path
 
 from predictor.base.errors import PublishedError
-from predictor.costs import host_copy
+from predictor.costs import host_copy, low_precision
 from predictor.costs.calibration import calibrated
 from predictor.costs.catalogue import catalogue
 from predictor.costs.collectives import COLLECTIVES, SHARDED, Topology
@@ -33,13 +34,15 @@ from predictor.costs.folder import (
     read_manifest,
     read_verified,
 )
-from predictor.costs.hardware import Calibration, Gpu, System
+from predictor.costs.gradient_products import with_gradients
+from predictor.costs.hardware import Gpu, System
 from predictor.costs.link_lookup import collective_regressors
 from predictor.costs.operator import Direction, Operator, Shape
 from predictor.costs.regressors import DirectionRegressor, Outside, Regressor
 from predictor.costs.stand_ins import LEAST_KERNEL_US, Call, bounded
 from predictor.costs.stream_stand_ins import DONOR, with_stream_stand_in
 from predictor.costs.transfer import computes, transfer
+from predictor.costs.work import SAME_RATE
 
 __all__ = [
     "CARD",
@@ -56,10 +59,6 @@ __all__ = [
     "read_verified",
     "with_hardware",
 ]
-
-
-# Precisions with the same element size and matrix peak, so that a donor's kernels run at the same rate in both.
-SAME_RATE = {"bf16": ("fp16",), "fp16": ("bf16",)}
 
 
 class PublishedSystem:
@@ -162,6 +161,8 @@ class PublishedSystem:
         if cost.source <= Source.INTERPOLATED:  # the gate lets no measured row beat the peak
             return cost
         peak = self._peak_tflop_per_s()
+        if operator.computed_in:
+            peak = low_precision.peak_tflop_per_s(self.hardware.gpu, operator.computed_in)
         if peak is None or not computes(operator):
             return cost
         sms = int(self.hardware.gpu.num_multiprocessors.value)
@@ -209,9 +210,10 @@ class PublishedSystem:
         half = self._half_of_all_reduce(operator, direction, shape)
         if half is not None:
             return half
-        if self.precision not in operator.precisions and operator.name not in COLLECTIVES:
+        precision = operator.computed_in or self.precision
+        if precision not in operator.precisions and operator.name not in COLLECTIVES:
             known = ", ".join(operator.precisions)
-            raise PublishedError(f"{operator.name} does not exist in {self.precision}; it is measured in {known}")
+            raise PublishedError(f"{operator.name} does not exist in {precision}; it is measured in {known}")
         missing: list[str] = []
         times, log_error = 1.0, 0.0
         while (regressor := self._lookup(operator, direction)) is None:
@@ -265,7 +267,7 @@ class PublishedSystem:
     def _missing(self, operator: Operator, direction: Direction) -> PublishedError:
         """Return the error of an operator without a regressor; it lists those that there are."""
         name = operator.regressor_name
-        if self._regressors[name]:
+        if self._regressors.get(name):
             return PublishedError(f"{self.name} has no {direction} regressor for {operator.name}")
         known = ", ".join(self.regressor_names(COLLECTIVE_FOLDER if name in COLLECTIVES else OPERATOR_FOLDER))
         return PublishedError(f"{self.name} has no {self.precision} regressor for {name}; it has {known}")
@@ -273,9 +275,11 @@ class PublishedSystem:
     def _lookup(self, operator: Operator, direction: Direction) -> Regressor | None:
         """Return an operator's regressor, None where neither this system nor its donor has one."""
         name = operator.regressor_name
-        if name not in self._regressors:
-            self._regressors[name] = self._collective(operator) if name in COLLECTIVES else self._operator(operator)
-        return self._regressors[name].get(direction)
+        key = f"{name} in {operator.computed_in}" if operator.computed_in else name
+        if key not in self._regressors:
+            lookup = self._in_few_bits if operator.computed_in else self._operator
+            self._regressors[key] = self._collective(operator) if name in COLLECTIVES else lookup(operator)
+        return self._regressors[key].get(direction)
 
     def _donor(self, role: str, precisions: Sequence[str] = ()) -> RegressorFiles | None:
         """Return the donor's files for a role; None where it has none in an accepted precision.
@@ -297,12 +301,27 @@ class PublishedSystem:
         for files in (self._donor("operators", SAME_RATE.get(self.precision, ())), self.files):
             if files is not None:
                 donor, own = _with_peak(files, self.precision), self.hardware.gpu
-                for direction, regressor in files.read(operator).items():
-                    regressors[direction] = transfer(regressor, operator, donor, own, self.precision)
+                answers: dict[Direction, Regressor] = {
+                    direction: transfer(regressor, operator, donor, own, self.precision)
+                    for direction, regressor in files.read(operator).items()
+                }
+                regressors |= with_gradients(operator, answers)
         link = self.hardware.links.host_gb_per_s
         if not regressors and operator.name == host_copy.NAME and link is not None:
             regressors[Direction.FORWARD] = host_copy.HostCopyRegressor(link.value)
         return regressors
+
+    def _in_few_bits(self, operator: Operator) -> dict[Direction, Regressor]:
+        """Return the regressors of products in another precision than the step: measured, else from the step's."""
+        wanted, gpu = operator.computed_in, self.hardware.gpu
+        for precision in (wanted, *low_precision.SAME_TENSOR_CORES.get(wanted, ())):
+            if precision in measured_precisions(self.folder):
+                measured = PublishedSystem(self.folder, precision)
+                measured.hardware = self.hardware
+                if regressors := measured._operator(replace(operator, computed_in="")):
+                    return low_precision.products(regressors, gpu, wanted, precision, operator, self.precision)
+        regressors = self._operator(replace(operator, computed_in=""))
+        return low_precision.products(regressors, gpu, wanted, self.precision, operator, self.precision)
 
     def _collective(self, collective: Operator) -> dict[Direction, Regressor]:
         """Return a collective's regressor over these links: its own, or one by bytes."""
@@ -369,13 +388,4 @@ def with_hardware(system: PublishedSystem, changed: System) -> PublishedSystem:
     other._regressors, other._answers = {}, {}
     if system._published is not None:
         other._published = with_hardware(system._published, changed.model_copy(update={"calibration": None}))
-    return other
-
-
-def with_calibration(system: PublishedSystem, calibration: Calibration) -> PublishedSystem:
-    """Return a system with other factors on its published costs, with which it shares what they are computed from."""
-    other = copy(system)
-    other.hardware = system.hardware.model_copy(update={"calibration": calibration})
-    other._answers = {}
-    other._published = system if system._published is None else system._published
     return other

@@ -16,6 +16,7 @@ from math import hypot, log
 from predictor.costs.cost import Cost
 from predictor.costs.hardware import Gpu, System
 from predictor.costs.operator import Direction, Operator, Shape
+from predictor.costs.power import clock_log_error, clock_ratio
 from predictor.costs.regressors import Basis, DirectionModel, DirectionRegressor, Interval, Outside, Regressor
 from predictor.costs.transfer_errors import transfer_errors
 
@@ -36,7 +37,9 @@ def ratios(donor: Gpu, own: Gpu, precision: str) -> dict[str, float]:
     """Return the factor of a term of each kind from ``donor`` to ``own``; above 1 where ``own`` is slower."""
     return {
         "count": 1.0,
-        "flops": donor.peak_tflop_per_s[precision].value / own.peak_tflop_per_s[precision].value,
+        "flops": donor.peak_tflop_per_s[precision].value
+        * clock_ratio(donor)
+        / (own.peak_tflop_per_s[precision].value * clock_ratio(own)),
         "bytes": donor.memory_bandwidth_gb_per_s.value / own.memory_bandwidth_gb_per_s.value,
     }
 
@@ -66,7 +69,8 @@ def log_error(operator: Operator, donor: Gpu, own: Gpu, precision: str) -> float
     kinds = ("flops", "bytes") if computes(operator) else ("bytes",)
     farthest = max(abs(log(scale[kind])) / transfer_errors().distance[kind] for kind in kinds)
     share: float = farthest if donor.name == own.name else max(1.0, farthest)
-    return share * measured_log_error(operator)
+    of_clock = clock_log_error(own) if computes(operator) else 0.0
+    return hypot(share * measured_log_error(operator), of_clock)
 
 
 def widened(interval: Interval, error: float) -> Interval:

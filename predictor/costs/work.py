@@ -21,6 +21,8 @@ FP8_PRECISIONS = ("fp8", "fp8_block")
 BLACKWELL_PRECISIONS = ("mxfp8", "nvfp4")
 # Bytes of an input element; a lower bound for a product of fp8 matrices, whose result has 16 bits.
 PRECISION_BYTES = {"fp16": 2, "bf16": 2, "fp32": 4, "fp8": 1, "fp8_block": 1, "mxfp8": 1, "nvfp4": 0.5}
+# Precisions with the same element size and matrix peak, so that kernels run at the same rate in both.
+SAME_RATE = {"bf16": ("fp16",), "fp16": ("bf16",)}
 # Every size of an operator must be a multiple: cuBLASLt needs rows of fp8 matrices in whole 16 bytes; blocks are whole.
 SIZE_MULTIPLES = {"fp8": 16, "fp8_block": 128, "mxfp8": 32, "nvfp4": 32}
 

@@ -46,7 +46,7 @@ def device_sheet(device_name: str) -> DeviceSheet | None:
     sheet = sheet_named(device_name)
     if sheet is None:
         return None
-    peaks = {Precision(name): peak for name, peak in sheet.peak_tflop_per_s.items()}
+    peaks = {Precision(name): peak for name, peak in sheet.peak_tflop_per_s.items() if name in set(Precision)}
     return DeviceSheet(device_name, sheet.memory_bandwidth_gb_per_s, peaks, sheet.source)
 
 

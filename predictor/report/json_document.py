@@ -102,10 +102,20 @@ def _hardware_notes(prediction: Prediction, system: PublishedSystem, answered: l
     return said
 
 
+def fullest_stage(prediction: Prediction) -> tuple[int, StageMemory]:
+    """Return the stage whose GPUs need the most memory, from 0, and what they need."""
+    return max(enumerate(step_memory(prediction.tasks)), key=lambda numbered: numbered[1].total)
+
+
+def fits(prediction: Prediction, system: PublishedSystem) -> bool | None:
+    """Return whether every stage fits; None where the GPU's memory is not known."""
+    return system.hardware.gpu.holds(fullest_stage(prediction)[1].total)
+
+
 def _memory_notes(prediction: Prediction, system: PublishedSystem) -> list[str]:
     """Return a note where the run does not fit into the memory of a GPU."""
     limit = system.hardware.gpu.memory_gib
-    fullest = max(step_memory(prediction.tasks), key=lambda memory: memory.total)
+    _, fullest = fullest_stage(prediction)
     if limit is None or system.hardware.gpu.holds(fullest.total):
         return []
     missing = fullest.total / GIB - limit.value
@@ -222,8 +232,10 @@ def to_json(prediction: Prediction, loaded: Loaded) -> dict[str, Any]:
         for i, (stage, part, needed) in enumerate(zip(prediction.stages, parts, memory, strict=True))
     ]
     bubble_us = parts[prediction.critical_stage].bubble_us
+    fullest, needed_there = fullest_stage(prediction)
     return {
         "format": FORMAT,
+        "memory": {"stage": fullest, **_memory(needed_there, system)},
         **_speed(prediction),
         "critical_stage": prediction.critical_stage,
         "bubble_fraction": bubble_us / step.us,

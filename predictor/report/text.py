@@ -10,7 +10,7 @@ from predictor.configuration.sections import NO_BUDGET
 from predictor.costs.cost import Source
 from predictor.costs.published import CARD, PublishedSystem
 from predictor.report.budget import HOURS_PER_DAY, prediction_bill
-from predictor.report.json_document import notes
+from predictor.report.json_document import fits, notes
 from predictor.step.breakdown import BY_BYTES, Answer, StageParts, answers, stage_parts
 from predictor.step.memory import GIB, StageMemory, step_memory
 from predictor.step.prediction import Prediction
@@ -273,7 +273,10 @@ def wrapped(lines: list[str], width: int, indent: int) -> list[str]:
 
 
 def render(prediction: Prediction, loaded: Loaded, width: int = 100) -> str:
-    """Return a prediction as a page of text; its table is wider than ``width`` only where a single stage is."""
+    """Return a prediction as a page of text; where it does not fit, that stands before the time.
+
+    Its table is wider than ``width`` only where a single stage is.
+    """
     answered = answers(prediction, loaded.system)
     parts = stage_parts(prediction)
     critical = parts[prediction.critical_stage]
@@ -287,6 +290,9 @@ def render(prediction: Prediction, loaded: Loaded, width: int = 100) -> str:
     below += ["", *foundations(prediction.step.us, answered)]
     below += [f"Note: {note}" for note in notes(prediction, loaded, answered)]
     table = ["", "Where the step goes", *_table(prediction, parts, width)]
-    first, *others = (f"{name.ljust(len(TITLE))}{text}" for name, text in header_rows(prediction, loaded).items())
+    titled = header_rows(prediction, loaded)
+    if fits(prediction, loaded.system) is False:
+        titled = {"Memory": titled.pop("Memory"), **titled}
+    first, *others = (f"{name.ljust(len(TITLE))}{text}" for name, text in titled.items())
     header = wrapped([first, "", *others], width, len(TITLE))
     return "\n".join([*header, *table, *wrapped(below, width, 6)])

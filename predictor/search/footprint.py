@@ -9,6 +9,7 @@ from predictor.search.space import Plan, Space
 from predictor.search.stages import Key, Pipelines, shared_key
 from predictor.step.memory import activation_bytes, allowance_bytes, end_bytes, together
 from predictor.timeline.schedules import SCHEDULES, peak_in_flight
+from predictor.workloads.low_precision_memory import cast_weights
 from predictor.workloads.pipeline import Pipeline, Stage
 from predictor.workloads.step_tasks import BlockMemory
 from predictor.workloads.transformer import LayerKind
@@ -61,7 +62,14 @@ class Footprints:
         if known is None:
             run = self._space.run(plan)
             known = self._states[key] = [
-                sum(stage_states(run, [kind for kind, _ in stage.layers], run.rank_parameters(stage.earliest)))
+                sum(
+                    stage_states(
+                        run,
+                        [kind for kind, _ in stage.layers],
+                        run.rank_parameters(stage.earliest),
+                        cast_weights(run, stage.layers),
+                    )
+                )
                 for stage in stages.distinct
             ]
         return known

@@ -9,10 +9,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from predictor.costs.interference import NO_SLOWDOWN, Slowdown
 from predictor.costs.published import PublishedSystem
 from predictor.search.space import Plan, Space
 from predictor.search.stages import Key, Pipelines, shared_key
-from predictor.step.overlap import left_over
+from predictor.step.beside import slowdown_beside
+from predictor.step.overlap import added_us
 from predictor.step.stages import ChunkTime, time_block
 from predictor.timeline.bound import lower_bound
 from predictor.timeline.replay import replay
@@ -59,13 +61,15 @@ class LayerWork(NamedTuple):
 
 
 class End(NamedTuple):
-    """A stage's end of the step in microseconds, and the buckets in which it overlaps."""
+    """A stage's end of the step in microseconds, its buckets where it overlaps, and how it slows kernels beside it."""
 
     reduction: float
     tied: float
     optimizer: float
     gather: float
     buckets: int
+    beside_reduction: Slowdown
+    beside_gather: Slowdown
 
 
 class Timing(NamedTuple):
@@ -194,6 +198,12 @@ class Timer:
             forward += layer.forward * count
             backward += layer.backward * count
             weight += layer.weight * count
+        if plan.zero_stage >= 2 and chunk.layers and (self._overlaps_reduction or self._overlaps_gather):
+            kind = chunk.layers[0][0]
+            first, other = self._layer_exactly(plan, shared, kind, is_first=True), layers[kind]
+            forward += first.forward - other.forward
+            backward += first.backward - other.backward
+            weight += first.weight - other.weight
         return Work(forward, backward, weight)
 
     def _layer(self, plan: Plan, shared: Key, kind: LayerKind) -> Work:
@@ -202,16 +212,14 @@ class Timer:
         Without overlap, the work of a single micro-batch gives that of every number of micro-batches m and of full
         recomputation: weight gradients are added to earlier ones in 1 − 1/m of the micro-batches, and a layer is
         recomputed by its forward pass. The traffic of ZeRO-2 and 3 hides behind that work, so it is timed per
-        candidate, though never for recomputation, whose weights are gathered already.
+        candidate.
         """
         unsharded = plan._replace(zero_stage=min(plan.zero_stage, 1))
         single = self._layer_in_single(unsharded, shared_key(unsharded), kind)
-        if not single.adds_up or plan.recompute is Recompute.SELECTIVE:
+        one_by_one = plan.zero_stage >= 2 or plan.recompute in (Recompute.SELECTIVE, Recompute.PER_OP)
+        if one_by_one or not single.adds_up:
             return self._layer_exactly(plan, shared, kind)
         recompute = single.work.forward if plan.recompute is Recompute.FULL else 0.0
-        if plan.zero_stage >= 2:
-            forward, backward, weight = self._layer_exactly(plan._replace(recompute=Recompute.NONE), shared, kind)
-            return Work(forward, recompute + backward, weight)
         forward, backward, weight = single.work
         added = single.accumulation * (1.0 - 1.0 / plan.num_micro_batches)
         return Work(forward, recompute + backward + added, weight + added)
@@ -230,13 +238,13 @@ class Timer:
             known = self._layers[key] = LayerWork(_work(layer), self._us(block.accumulation), adds_up)
         return known
 
-    def _layer_exactly(self, plan: Plan, shared: Key, kind: LayerKind) -> Work:
+    def _layer_exactly(self, plan: Plan, shared: Key, kind: LayerKind, is_first: bool = False) -> Work:
         """Return a layer's work with the candidate's own micro-batches, recomputation and sharding."""
         layered_as = self._layered_as(plan)
-        key = (shared, plan.num_micro_batches, plan.recompute, kind, layered_as)
+        key = (shared, plan.num_micro_batches, plan.recompute, kind, layered_as, is_first)
         known = self._exact.get(key)
         if known is None:
-            block = layer_block(self._run(plan, layered_as), kind)
+            block = layer_block(self._run(plan, layered_as), kind, is_first)
             known = self._exact[key] = _work(time_block(self._system, block))
         return known
 
@@ -252,6 +260,9 @@ class Timer:
         """Return the time of tasks in sequence."""
         cost = self._system.cost
         return sum([cost(task.operator, task.direction, task.shape).us * task.times for task in tasks])
+
+    def _slowdown(self, overlaps: bool, traffic: Sequence[Task]) -> Slowdown:
+        return slowdown_beside(self._system, traffic) if overlaps else NO_SLOWDOWN
 
     def _run(self, plan: Plan, schedule: str) -> TrainingRun:
         return replace(self._space.run(plan), schedule=schedule)
@@ -273,15 +284,15 @@ class Timer:
 
     def _exposed(self, end: End, chunks: list[Work]) -> tuple[float, float]:
         """Return the exposed reduction of a stage, and its optimizer step with the exposed gathering."""
-        reduction, tied, optimizer, gather, buckets = end
+        reduction, tied, optimizer, gather, buckets, beside_reduction, beside_gather = end
         forward = backward = 0.0
         for work in chunks:
             forward += work.forward
             backward += work.backward
         if reduction and self._overlaps_reduction:
-            reduction = left_over(reduction, backward, buckets)
+            reduction = added_us(reduction, backward, buckets, beside_reduction)
         if gather and self._overlaps_gather:
-            gather = left_over(gather, forward, buckets)
+            gather = added_us(gather, forward, buckets, beside_gather)
         return reduction + tied, optimizer + gather
 
     def _stage_ends(self, plan: Plan) -> list[End]:
@@ -299,6 +310,8 @@ class Timer:
                     self._us(end.optimizer),
                     self._us(end.gather),
                     end.buckets,
+                    self._slowdown(self._overlaps_reduction, end.reduction),
+                    self._slowdown(self._overlaps_gather, end.gather),
                 )
                 for end in ends
             ]

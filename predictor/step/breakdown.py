@@ -9,7 +9,7 @@ from operator import add
 from predictor.costs.cost import Source
 from predictor.costs.published import PublishedSystem
 from predictor.step.composition import StepTime
-from predictor.step.stages import PassTime
+from predictor.step.stages import PassTime, hidden_reduction_us
 from predictor.workloads.tasks import TRAFFIC, Part
 
 # Behind the name of a kernel without measurements.
@@ -123,7 +123,7 @@ def stage_parts(timed: StepTime) -> list[StageParts]:
                 optimizer_us=stage.optimizer.us,
                 parameter_gather_us=stage.gather.us,
                 waiting_us=timed.end.waiting(index, stage.optimizer.us, stage.gather.us),
-                data_parallel_hidden_us=max(0.0, stage.reduction.us - stage.exposed_reduction.us)
+                data_parallel_hidden_us=hidden_reduction_us(stage)
                 + count
                 * sum(
                     step_pass.hidden[Part.DATA_PARALLEL].us

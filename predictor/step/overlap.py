@@ -1,4 +1,4 @@
-"""Exposed communication: the part of a collective that overlapped computation does not hide.
+"""Exposed communication: the part of a collective that overlapped computation does not hide, and what hiding costs.
 
 Closed forms of small dependency graphs, to whose replay they are tested equal (``timeline/graph.py``).
 """
@@ -6,8 +6,10 @@ Closed forms of small dependency graphs, to whose replay they are tested equal (
 from __future__ import annotations
 
 from math import inf
+from typing import NamedTuple
 
 from predictor.costs.cost import Cost
+from predictor.costs.interference import NO_SLOWDOWN, Slowdown
 
 
 def without_part(cost: Cost, part: Cost) -> Cost:
@@ -30,22 +32,6 @@ def shorter_cost(first: Cost, second: Cost) -> Cost:
     )
 
 
-def dearer(left: Cost, beside: Cost, factor: float) -> Cost:
-    """Return what overlapped traffic adds to a step where a calibrated system hides less of it, or more.
-
-    Args:
-        left: what the model adds.
-        beside: what it hides.
-        factor: 1 for the model's own answer; each hundredth above 1 adds a hundredth of the hidden traffic.
-    """
-    if factor == 1.0:
-        return left
-    share = factor - 1.0
-    ends = ((getattr(left, end) + share * getattr(beside, end)) for end in ("us", "low_us", "high_us"))
-    us, low_us, high_us = (max(0.0, end) for end in ends)
-    return Cost(us, low_us, high_us, left.source)
-
-
 def left_over(traffic_us: float, window_us: float, buckets: float) -> float:
     """Return the exposed part of traffic in equal buckets beside a window of computation.
 
@@ -57,11 +43,52 @@ def left_over(traffic_us: float, window_us: float, buckets: float) -> float:
     return max(traffic_us / buckets, traffic_us - window_us * (1.0 - 1.0 / buckets))
 
 
-def exposed(traffic: Cost, window: Cost, buckets: float = inf) -> Cost:
-    """Return what traffic adds to the tasks that it runs beside; a short window makes the upper end."""
-    return Cost(
-        left_over(traffic.us, window.us, buckets),
-        left_over(traffic.low_us, window.high_us, buckets),
-        left_over(traffic.high_us, window.low_us, buckets),
-        traffic.source,
+class Beside(NamedTuple):
+    """What traffic adds to the kernels that it runs beside.
+
+    Attributes:
+        exposed: the traffic that outlasts them.
+        slowed: how much longer the kernels take.
+    """
+
+    exposed: Cost
+    slowed: Cost
+
+    @property
+    def added(self) -> Cost:
+        """Return both."""
+        return self.exposed + self.slowed
+
+
+def _added_us(traffic_us: float, window_us: float, buckets: float, factor: float) -> tuple[float, float]:
+    """Return the exposed part of traffic, and how much longer the window takes.
+
+    Beside traffic the window advances at 1/``factor`` of its speed, so traffic that it hides costs it
+    1 - 1/``factor`` of its own time; traffic that outlasts it finds a window ``factor`` times as long.
+    """
+    exposed_us = left_over(traffic_us, window_us * factor, buckets)
+    return exposed_us, (traffic_us - exposed_us) * (1.0 - 1.0 / factor)
+
+
+def beside(traffic: Cost, window: Cost, slowdown: Slowdown = NO_SLOWDOWN, buckets: float = inf) -> Beside:
+    """Return what traffic adds to the tasks that it runs beside.
+
+    A short window makes the upper end. The kernels' part has the slowdown's interval.
+    """
+    us, slowed_us = _added_us(traffic.us, window.us, buckets, slowdown.factor)
+    low_us, slowed_low_us = _added_us(traffic.low_us, window.high_us, buckets, slowdown.low)
+    high_us, slowed_high_us = _added_us(traffic.high_us, window.low_us, buckets, slowdown.high)
+    return Beside(
+        Cost(us, low_us, high_us, traffic.source),
+        Cost(slowed_us, min(slowed_us, slowed_low_us), max(slowed_us, slowed_high_us), traffic.source),
     )
+
+
+def added_us(traffic_us: float, window_us: float, buckets: float, slowdown: Slowdown) -> float:
+    """Return ``beside(...).added.us`` of plain numbers."""
+    return sum(_added_us(traffic_us, window_us, buckets, slowdown.factor))
+
+
+def exposed(traffic: Cost, window: Cost, buckets: float = inf) -> Cost:
+    """Return what traffic adds to tasks that it does not slow."""
+    return beside(traffic, window, buckets=buckets).exposed

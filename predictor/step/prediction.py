@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from predictor.costs.low_precision import peak_tflop_per_s
 from predictor.costs.published import PublishedSystem
 from predictor.step.composition import StepTime, step_in
+from predictor.workloads.low_precision import product_precision
 from predictor.workloads.run import TrainingRun
 from predictor.workloads.transformer_step import transformer_step
 
@@ -17,7 +19,7 @@ class Prediction(StepTime):
     Attributes:
         run: the run.
         system, gpu: names of the published system and of its GPU.
-        peak_tflop_per_s: of the GPU in the run's precision.
+        peak_tflop_per_s: of the GPU in the precision of the run's products.
     """
 
     run: TrainingRun
@@ -53,5 +55,5 @@ def predict(run: TrainingRun, system: PublishedSystem) -> Prediction:
         run=run,
         system=system.name,
         gpu=system.gpu,
-        peak_tflop_per_s=system.hardware.gpu.peak_tflop_per_s[run.precision].value,
+        peak_tflop_per_s=peak_tflop_per_s(system.hardware.gpu, product_precision(run)),
     )

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from predictor.step.composition import StepTime, durations
 from predictor.step.prediction import Prediction
-from predictor.step.stages import PassTime
+from predictor.step.stages import PassTime, hidden_reduction_us
 from predictor.timeline.graph import GraphTask, replay_graph
 from predictor.timeline.pipeline import PASS_NAMES, Stream, pipeline_tasks, starts_of_slot
 from predictor.timeline.schedules import BACKWARD, FORWARD, SCHEDULES, WEIGHT
@@ -93,7 +93,8 @@ def step_graph(timed: StepTime) -> list[GraphTask]:
         StageEnd(
             reduction=stage_time.reduction.us,
             buckets=stage.end.buckets if step.overlap_gradient_reduction else 1,
-            hidden=max(0.0, stage_time.reduction.us + stage_time.tied.us - stage_time.exposed_reduction.us),
+            hidden=hidden_reduction_us(stage_time),
+            slowed=stage_time.slowed.us,
             tied=stage_time.tied.us,
             optimizer=stage_time.optimizer.us,
             gather=stage_time.gather.us,

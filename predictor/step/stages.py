@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from predictor.costs.calibration import factor
 from predictor.costs.cost import ZERO, Cost, Source, total
 from predictor.costs.published import PublishedSystem
+from predictor.step.beside import slowdown_beside, time_overlaps
+from predictor.step.beside import time_tasks as time_tasks
 from predictor.step.host import launch_us, waiting_us
-from predictor.step.overlap import dearer, exposed, shorter_cost, without_part
+from predictor.step.overlap import beside, without_part
 from predictor.workloads.step_tasks import BlockTasks, ChunkTasks, StageTasks, StepTasks
 from predictor.workloads.tasks import TRAFFIC, Overlap, Part, PassTasks, Task
 
@@ -110,8 +111,9 @@ class StageTime:
 
     Attributes:
         exposed_reduction: what the gradient reduction adds to the step, the tied reduction included.
+        slowed: the part of it that is kernels beside the reduction, which take longer.
         tied: reduction of gradients that stages share.
-        gather: what the parameter gather adds to the step.
+        gather: what the parameter gather adds to the step, slower kernels beside it included.
         hidden_gather: what forward passes hide of it.
     """
 
@@ -120,6 +122,7 @@ class StageTime:
     chunks: tuple[ChunkTime, ...]
     reduction: Cost
     exposed_reduction: Cost
+    slowed: Cost
     tied: Cost
     optimizer: Cost
     gather: Cost
@@ -132,30 +135,6 @@ class StageTime:
         for chunk in self.chunks[1:]:
             whole = whole + chunk
         return whole
-
-
-def _time_overlaps(
-    system: PublishedSystem, computing: Cost, overlaps: Sequence[Overlap]
-) -> tuple[dict[Part, Cost], dict[Part, Cost]]:
-    """Return the exposed and the hidden traffic beside a pass's tasks, by part.
-
-    Args:
-        system: times the traffic.
-        computing: time of the pass's computation.
-        overlaps: in the order in which they hide behind it.
-    """
-    exposures: dict[Part, Cost] = {}
-    hidden: dict[Part, Cost] = {}
-    for overlap in overlaps:
-        if overlap.traffic:
-            traffic, behind = time_tasks(system, overlap.traffic), time_tasks(system, overlap.behind)
-            left = exposed(traffic, shorter_cost(behind, computing))
-            left = dearer(left, without_part(traffic, left), factor(system.hardware, "overlap"))
-            beside = without_part(traffic, left)
-            computing = without_part(computing, beside)
-            part = overlap.traffic[0].part
-            exposures, hidden = _merged(exposures, {part: left}), _merged(hidden, {part: beside})
-    return exposures, hidden
 
 
 def time_pass(system: PublishedSystem, tasks: Sequence[Task], overlaps: Sequence[Overlap] = ()) -> PassTime:
@@ -176,24 +155,9 @@ def time_pass(system: PublishedSystem, tasks: Sequence[Task], overlaps: Sequence
     device = Cost(us, low_us, high_us, source)
     if not overlaps:
         return PassTime(device, traffic, ZERO, {})
-    exposures, hidden = _time_overlaps(system, without_part(device, total(traffic.values())), overlaps)
-    return PassTime(device + total(exposures.values()), _merged(traffic, exposures), ZERO, hidden)
-
-
-def time_tasks(system: PublishedSystem, tasks: Sequence[Task]) -> Cost:
-    """Return the cost of tasks in sequence."""
-    if not tasks:
-        return ZERO
-    us = low_us = high_us = 0.0
-    source = Source.MEASURED
-    for _, operator, direction, shape, times, _, _ in tasks:
-        cost = system.cost(operator, direction, shape)
-        us += cost.us * times
-        low_us += cost.low_us * times
-        high_us += cost.high_us * times
-        if cost.source > source:
-            source = cost.source
-    return Cost(us, low_us, high_us, source)
+    beside = time_overlaps(system, without_part(device, total(traffic.values())), overlaps)
+    whole = device + total(beside.exposed.values()) + beside.slowed
+    return PassTime(whole, _merged(traffic, beside.exposed), ZERO, beside.hidden)
 
 
 def _launched(
@@ -241,6 +205,11 @@ def time_block(system: PublishedSystem, block: BlockTasks) -> ChunkTime:
     return ChunkTime(forward, recompute, backward, weight)
 
 
+def hidden_reduction_us(stage: StageTime) -> float:
+    """Return what backward passes hide of a stage's gradient reduction, in µs."""
+    return max(0.0, stage.reduction.us + stage.tied.us + stage.slowed.us - stage.exposed_reduction.us)
+
+
 class _Timer:
     """Times one step's parts, each distinct object once."""
 
@@ -286,25 +255,25 @@ class _Timer:
         """Return a stage with the end of its step."""
         system, step, end = self._system, self._step, stage.end
         reduction, tied = time_tasks(system, end.reduction), time_tasks(system, end.tied)
-        late, gather, hidden_gather = reduction, time_tasks(system, end.gather), ZERO
-        overlapping = factor(system.hardware, "overlap")
+        late, gather, hidden_gather, slowed = reduction, time_tasks(system, end.gather), ZERO, ZERO
         if step.overlap_gradient_reduction and end.reduction:
             window = total(
                 step_pass.cost for chunk in chunks for step_pass in (chunk.recompute, chunk.backward, chunk.weight)
             )
-            late = exposed(reduction, window, end.buckets)
-            late = dearer(late, without_part(reduction, late), overlapping)
+            added = beside(reduction, window, slowdown_beside(system, end.reduction), end.buckets)
+            late, slowed = added.added, added.slowed
         if step.overlap_parameter_gather and end.gather:
             whole = gather
-            gather = exposed(whole, total(chunk.forward.cost for chunk in chunks), end.buckets)
-            gather = dearer(gather, without_part(whole, gather), overlapping)
-            hidden_gather = without_part(whole, gather)
+            window = total(chunk.forward.cost for chunk in chunks)
+            added = beside(whole, window, slowdown_beside(system, end.gather), end.buckets)
+            gather, hidden_gather = added.added, without_part(whole, added.exposed)
         return StageTime(
             num_layers=stage.num_layers,
             parameters=stage.parameters,
             chunks=chunks,
             reduction=reduction,
             exposed_reduction=late + tied if end.tied else late,
+            slowed=slowed,
             tied=tied,
             optimizer=time_tasks(system, end.optimizer),
             gather=gather,

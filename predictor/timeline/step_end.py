@@ -14,6 +14,9 @@ from predictor.timeline.graph import GraphTask
 from predictor.timeline.pipeline import PASS_NAMES, Stream, starts_of_slot
 from predictor.timeline.schedules import FORWARD
 
+# Of the window beside which gradients are reduced.
+SLOWED = "kernels slowed by the reduction"
+
 
 class StepEnd(NamedTuple):
     """How a step ends, in the unit of its durations.
@@ -63,6 +66,7 @@ class StageEnd(NamedTuple):
         optimizer: parameter update.
         gather: of updated parameters, behind the optimizer.
         hidden_gather: of updated parameters, beside the first forward passes.
+        slowed: how much longer the backward work beside the reduction takes.
     """
 
     reduction: float
@@ -72,6 +76,7 @@ class StageEnd(NamedTuple):
     optimizer: float
     gather: float
     hidden_gather: float
+    slowed: float = 0.0
 
 
 class _Window(NamedTuple):
@@ -128,6 +133,8 @@ def ending_tasks(tasks: Sequence[GraphTask], ends: Sequence[StageEnd], blocking:
     (k·w/b + (b - k + 1)·r/b) after the window's start. This is linear in k, so k = 1 or k = b decides, and two tasks
     are exact: all buckets but the last, w/b after the start, and the last bucket, behind them and the window.
 
+    Kernels beside the reduction take longer, by ``slowed`` in all, which stands behind the window.
+
     This holds where the window is the end of its stage's part of the pipeline. It is not where slots of other
     micro-batches lie in it (interleaved 1F1B, ZB-H1) or a blocking message follows it. There the closed form counts the
     window back from the end of that part, a start that no task has; the reduction is then a task of its hidden length
@@ -144,13 +151,19 @@ def ending_tasks(tasks: Sequence[GraphTask], ends: Sequence[StageEnd], blocking:
     added: list[GraphTask] = []
 
     def add(
-        name: str, stage: int, stream: Stream, us: float, after: tuple[int, ...], lag_us: float = 0.0
+        name: str,
+        stage: int,
+        stream: Stream,
+        us: float,
+        after: tuple[int, ...],
+        lag_us: float = 0.0,
+        is_exclusive: bool = True,
     ) -> tuple[int, ...]:
         """Add a task and return its position; one that takes no time is left out, and its predecessors returned."""
         if not us:
             return after
         lags_us = (lag_us,) * len(after) if lag_us else ()
-        added.append(GraphTask(name, stage, stream, us, after, lags_us, category=stream))
+        added.append(GraphTask(name, stage, stream, us, after, lags_us, is_exclusive, category=stream))
         return (len(tasks) + len(added) - 1,)
 
     reduced = []
@@ -162,7 +175,8 @@ def ending_tasks(tasks: Sequence[GraphTask], ends: Sequence[StageEnd], blocking:
             hidden = end.reduction * (1.0 - 1.0 / end.buckets)
         add(names[0], stage, Stream.REDUCTION, hidden, window.opens_after, window.us / end.buckets)
         name = names[1] if hidden else "gradient reduction"
-        reduced.append(add(name, stage, Stream.REDUCTION, end.reduction - hidden, window.closes_after))
+        closed = add(SLOWED, stage, Stream.REDUCTION, end.slowed, window.closes_after, is_exclusive=False)
+        reduced.append(add(name, stage, Stream.REDUCTION, end.reduction - hidden, closed))
     sharing = [stage for stage, end in enumerate(ends) if end.tied]
     both = tuple(chain.from_iterable(reduced[stage] for stage in sharing))
     for stage in sharing:

@@ -34,7 +34,7 @@ def components(compared: Compared) -> dict[str, list[float]]:
     """
     prediction, system = compared.prediction, compared.system
     run = prediction.run
-    kind = run.model.kind(0)
+    kind = run.kind(0)
     layer = time_block(system, layer_block(run, kind))
     first, middle, last = prediction.stages[0], prediction.stages[len(prediction.stages) // 2], prediction.stages[-1]
     ends = (first, middle, last)

@@ -80,7 +80,7 @@ def _ring(names: tuple[str, ...], call: LayerCall, direction: Direction, layout:
     message = call.tokens * heads * call.element_bytes
     messages = others if direction is FORWARD else 2 * others + 1
     traffic = collective_task("point_to_point", message, layout.context_hop(), Part.CONTEXT_PARALLEL, messages)
-    return PassTasks(own + passing, [Overlap(traffic, own + passing)])
+    return PassTasks(own + passing, [Overlap(traffic, own + passing, slows=True)])
 
 
 def attention_core(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from predictor.costs.operator import Direction
+from predictor.workloads.fused import compiled_loss
 from predictor.workloads.layer import weight_gradients
 from predictor.workloads.layer_call import LayerCall
 from predictor.workloads.run import RankParameters, TrainingRun
-from predictor.workloads.sharding import sharded
+from predictor.workloads.sharding import sharded_root
 from predictor.workloads.step_tasks import BlockTasks
 from predictor.workloads.tasks import (
     ADD_PASSES,
@@ -20,6 +21,7 @@ from predictor.workloads.tasks import (
     operator_task,
     stream_task,
 )
+from predictor.workloads.transformer import Loss
 from predictor.workloads.transformer_memory import edge_memory
 
 
@@ -33,6 +35,13 @@ def loss_tasks(call: LayerCall, direction: Direction, operator: str = "cross_ent
     if call.element_bytes == call.logit_bytes:
         return [loss]
     return [stream_task("logits_to_fp32", logits * (call.element_bytes + call.logit_bytes), call), loss]
+
+
+def _loss(run: TrainingRun, direction: Direction) -> list[Task]:
+    """Return the loss as a run computes it; a compiler fuses torch's own."""
+    if run.compiled and run.model.loss is Loss.TORCH:
+        return [compiled_loss(run.call())]
+    return loss_tasks(run.call(), direction, run.model.loss.operator)
 
 
 def _traffic(run: TrainingRun, collective: str, times: float = 1.0, part: Part = Part.TENSOR_PARALLEL) -> list[Task]:
@@ -63,7 +72,7 @@ def _output(run: TrainingRun) -> tuple[PassTasks, PassTasks]:
     call = run.call()
     names = (run.model.normalization.operator, "lm_head")
     forward, backward = (
-        [operator_task(name, call, direction) for name in names] + loss_tasks(call, direction, run.model.loss.operator)
+        [operator_task(name, call, direction) for name in names] + _loss(run, direction)
         for direction in (FORWARD, BACKWARD)
     )
     if run.sequence_parallel:
@@ -102,7 +111,7 @@ def edge_block(run: TrainingRun, is_first: bool, is_last: bool) -> BlockTasks:
         if is_here:
             ahead, back = passes(run)
             if run.zero_stage >= 2:
-                ahead, back = sharded(run, RankParameters(parameters(run, is_first), 0), ahead, back)
+                ahead, back = sharded_root(run, RankParameters(parameters(run, is_first), 0), ahead, back)
             forward, backward = forward + ahead, backward + back
     if not run.sequence_parallel:
         if not is_first:

@@ -74,7 +74,8 @@ def expert_tasks(model: Transformer, call: LayerCall, direction: Direction, layo
     held = experts.num_experts // layout.expert_parallel_size
     routed = routed_tokens(experts, call, layout)
     per_expert = max(1, ceil(routed / held))
-    tasks = [shaped_task("ffn_up", (call.unsplit_tokens, call.hidden_size, experts.num_experts), direction)]
+    scored = (call.unsplit_tokens, call.hidden_size, experts.num_experts)
+    tasks = [shaped_task("ffn_up", scored, direction)._replace(name="router_projection")]
     tasks += _ffn(model, call, (per_expert, call.hidden_size, experts.expert_ffn_hidden_size // tp), direction, held)
     if experts.shared_expert_ffn_hidden_size:
         shared = experts.shared_expert_ffn_hidden_size // tp

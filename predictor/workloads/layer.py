@@ -14,7 +14,9 @@ from predictor.costs.operator import Direction
 from predictor.timeline.schedules import SCHEDULES
 from predictor.workloads.attention import MASK_BYTES, attention_core, core_names, dropout_bytes, split_core
 from predictor.workloads.experts import FUSED_GATE_PASSES, expert_tasks, routed_share
+from predictor.workloads.fused import fused_additions
 from predictor.workloads.layer_call import LayerCall
+from predictor.workloads.low_precision import gathered_share, with_low_precision
 from predictor.workloads.run import TrainingRun
 from predictor.workloads.tasks import (
     ADD_PASSES,
@@ -61,6 +63,7 @@ def _operators(run: TrainingRun, kind: LayerKind, call: LayerCall, direction: Di
     tasks = [operator_task(name, call, direction, times) for name, times in others]
     if kind.has_experts:
         tasks += expert_tasks(run.model, call, direction, run.layout)
+    tasks = with_low_precision(run, kind, call, direction, tasks)
     return attention_core(run.model, names, call, direction, run.layout) + PassTasks(tasks, [])
 
 
@@ -129,11 +132,12 @@ def _sum_counts(run: TrainingRun, kind: LayerKind, given: int | None) -> Sums:
     return Sums(syncs - 1 + shared, routed_share(experts, run.layout))
 
 
-def _sums(run: TrainingRun, call: LayerCall, count: float) -> list[Task]:
+def _sums(run: TrainingRun, call: LayerCall, count: float, gathered: float = 1.0) -> list[Task]:
     """Return the traffic of so many sums over the tensor-parallel group in one direction.
 
     With sequence parallelism each is a gather before a column-parallel product and a scatter behind the row-parallel
-    one, of the same bytes together. Source: Korthikanti et al. 2022, arXiv:2205.05198, section 4.2.2.
+    one, of the same bytes together; ``gathered`` scales those of the gather.
+    Source: Korthikanti et al. 2022, arXiv:2205.05198, section 4.2.2.
     """
     if not count:
         return []
@@ -143,7 +147,7 @@ def _sums(run: TrainingRun, call: LayerCall, count: float) -> list[Task]:
         return collective_task("all_reduce", activation, group, Part.TENSOR_PARALLEL, count)
     shard = activation // call.tensor_parallel_size
     return [
-        *collective_task("all_gather", shard, group, Part.TENSOR_PARALLEL, count),
+        *collective_task("all_gather", shard * gathered, group, Part.TENSOR_PARALLEL, count),
         *collective_task("reduce_scatter", shard, group, Part.TENSOR_PARALLEL, count),
     ]
 
@@ -154,10 +158,13 @@ def forward_pass(run: TrainingRun, kind: LayerKind) -> PassTasks:
     activation = call.unsplit_tokens * call.hidden_size * call.element_bytes
     operators = _operators(run, kind, call, FORWARD)
     tasks = operators.tasks + _fused_gate(run, kind, call, FORWARD) + _shared_side_kernels(model, call, FORWARD)
+    if run.compiled:
+        tasks = fused_additions(tasks, FORWARD)
     if model.biases is Biases.ALL and not model.fused_side_kernels:
         tasks.append(stream_task("bias_additions", 2 * 2 * activation, call, launches=2))
     sums = _sum_counts(run, kind, model.forward_all_reduces)
-    return PassTasks(tasks + _sums(run, call, sums.linear) + _sums(run, call, sums.routed), operators.overlaps)
+    linear = _sums(run, call, sums.linear, gathered_share(run, kind))
+    return PassTasks(tasks + linear + _sums(run, call, sums.routed), operators.overlaps)
 
 
 def _backward_traffic(run: TrainingRun, kind: LayerKind, call: LayerCall, tasks: list[Task]) -> PassTasks:
@@ -169,7 +176,7 @@ def _backward_traffic(run: TrainingRun, kind: LayerKind, call: LayerCall, tasks:
     their experts wait for nothing that could run beside them.
     """
     counts = _sum_counts(run, kind, run.model.backward_all_reduces)
-    sums, routed = _sums(run, call, counts.linear), _sums(run, call, counts.routed)
+    sums, routed = _sums(run, call, counts.linear, gathered_share(run, kind)), _sums(run, call, counts.routed)
     again = [task for task in sums if run.sequence_parallel and task.name == "all_gather"]
     if not run.overlap_tensor_parallel:
         return PassTasks(sums + again + routed, [])
@@ -178,7 +185,7 @@ def _backward_traffic(run: TrainingRun, kind: LayerKind, call: LayerCall, tasks:
     leaving = [task for task in sums if task.name != "all_gather"]
     if SCHEDULES[run.schedule].splits_backward:  # the gradients of weights have slots of their own, later
         waiting, leaving = waiting + leaving, []
-    overlaps = [Overlap(traffic, half) for traffic in (leaving, again) if traffic]
+    overlaps = [Overlap(traffic, half, slows=True) for traffic in (leaving, again) if traffic]
     return PassTasks(waiting + routed, overlaps)
 
 
@@ -200,7 +207,7 @@ def gradient_accumulation(run: TrainingRun, kind: LayerKind) -> Task:
     gradient_bytes = 2 * run.gradient_bytes + call.element_bytes  # the sum is read and written, the new one read
     dense, routed = run.layer_parameters(kind)
     if run.zero_stage >= 2:  # only a rank's own share is kept, and so added up
-        dense, routed = dense // run.layout.gradient_ranks, routed // run.layout.expert_gradient_ranks
+        dense, routed = dense // run.zero_ranks, routed // run.expert_zero_ranks
     return stream_task("gradient_accumulation", (dense + routed) * gradient_bytes, call, launches=0)
 
 
@@ -212,6 +219,8 @@ def backward_pass(run: TrainingRun, kind: LayerKind) -> PassTasks:
     model, call = run.model, sized(run, kind)
     operators = _operators(run, kind, call, BACKWARD)
     tasks = operators.tasks + _fused_gate(run, kind, call, BACKWARD) + _shared_side_kernels(model, call, BACKWARD)
+    if run.compiled:
+        tasks = fused_additions(tasks, BACKWARD)
     tasks.append(stream_task("qkv_concatenation", call.tokens * call.qkv_width * 2 * call.element_bytes, call))
     if model.biases is Biases.ALL:
         width = call.qkv_width + call.ffn_width

@@ -124,23 +124,38 @@ class Layout:
 
     @lazy
     def _gradient_group(self) -> Topology:
-        inner, outer = self._token_dimensions
-        return self._joined(inner, outer)
+        return self._token_ranks(1, self.gradient_ranks)
+
+    def _token_ranks(self, step: int, extent: int) -> Topology:
+        """Return what every ``step``-th of ``extent`` neighbouring ranks spans, among those that see other tokens."""
+        (inner, inner_stride), (_, outer_stride) = self._token_dimensions
+        within, taken = min(step, inner), max(1, step // inner)
+        reach, blocks = min(extent, inner), max(1, extent // inner)
+        return self._joined((reach // within, inner_stride * within), (blocks // taken, outer_stride * taken))
+
+    def sharing_group(self, size: int) -> Topology:
+        """Return what ``size`` neighbouring ranks span that share out the states of dense weights."""
+        return self._token_ranks(1, size)
+
+    def replica_group(self, size: int) -> Topology:
+        """Return what the ranks span that hold the same share where ``size`` ranks share out states."""
+        return self._token_ranks(size, self.gradient_ranks)
+
+    def expert_sharing_group(self, size: int) -> Topology:
+        """Return what the ranks among ``size`` neighbouring ones span that share out the states of the same experts."""
+        return self._token_ranks(self.expert_parallel_size, max(size, self.expert_parallel_size))
+
+    def expert_replica_group(self, size: int) -> Topology:
+        """Return what the ranks span that hold the same share of the same experts' states."""
+        return self._token_ranks(max(size, self.expert_parallel_size), self.gradient_ranks)
 
     def expert_group(self) -> Topology:
         """Return what the ranks span that exchange tokens with each other's experts."""
-        (inner, inner_stride), (_, outer_stride) = self._token_dimensions
-        ep = self.expert_parallel_size
-        within = min(ep, inner)
-        return self._joined((within, inner_stride), (ep // within, outer_stride))
+        return self._token_ranks(1, self.expert_parallel_size)
 
     def expert_gradient_group(self) -> Topology:
         """Return what the ranks span that sum their gradients of the same experts."""
-        (inner, inner_stride), (outer, outer_stride) = self._token_dimensions
-        ep = self.expert_parallel_size
-        within = min(ep, inner)
-        taken = ep // within
-        return self._joined((inner // within, inner_stride * within), (outer // taken, outer_stride * taken))
+        return self._token_ranks(self.expert_parallel_size, self.gradient_ranks)
 
     def _joined(self, inner: tuple[int, int], outer: tuple[int, int]) -> Topology:
         """Return what a group of two dimensions, (size, stride) each, spans."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from predictor.base.errors import ConfigError
 
 METHODS = ("uniform", "gpt_neox")
@@ -28,6 +30,34 @@ def gpt_neox(num_layers: int, stages: int) -> list[int]:
     filled[0] -= 1
     filled[-1] -= 1
     return filled if min(filled) >= 1 else uniform(num_layers, stages)
+
+
+def chunk_layers(layers_per_stage: Sequence[int], stage: int, num_chunks: int) -> tuple[int, ...]:
+    """Return the layers of each chunk of a stage.
+
+    The first stage's first chunk and the last stage's last one may hold fewer than the others: Megatron-LM counts the
+    embedding and the loss as layers there (--account-for-embedding-in-pipeline-split, --account-for-loss-…).
+
+    Raises:
+        ConfigError: another stage's layers do not divide, or one chunk would hold none.
+
+    >>> chunk_layers([15, 16, 16, 15], 0, 8)
+    (1, 2, 2, 2, 2, 2, 2, 2)
+    """
+    layers = layers_per_stage[stage]
+    share, rest = divmod(layers, num_chunks)
+    if not rest:
+        return (share,) * num_chunks
+    whole = (share + 1,) * (num_chunks - 1)
+    short = layers - sum(whole)
+    if short >= 1 and stage == 0:
+        return (short, *whole)
+    if short >= 1 and stage == len(layers_per_stage) - 1:
+        return (*whole, short)
+    raise ConfigError(
+        f"virtual_pipeline_parallel_size is {num_chunks}; it must divide the layers of every stage, "
+        f"{list(layers_per_stage)}, where only the first and the last chunk of all may hold fewer than the others"
+    )
 
 
 def split_layers(method: str | list[int], num_layers: int, stages: int) -> list[int]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
+from predictor.workloads.partition import chunk_layers
 from predictor.workloads.run import TrainingRun
 from predictor.workloads.transformer import LayerKind
 
@@ -66,7 +67,7 @@ def _summed(chunks: list[Kinds]) -> Kinds:
 def pipeline(run: TrainingRun) -> Pipeline:
     """Return the distinct stages of a run."""
     num_chunks = run.virtual_pipeline_parallel_size
-    alike = run.model.only_kind
+    alike = run.only_kind
     if alike is not None:
         return _of_one_kind(alike, run.layers_per_stage, num_chunks)
     stages = range(len(run.layers_per_stage))
@@ -78,7 +79,10 @@ def pipeline(run: TrainingRun) -> Pipeline:
 @lru_cache(maxsize=1024)
 def _of_one_kind(kind: LayerKind, layers_per_stage: tuple[int, ...], num_chunks: int) -> Pipeline:
     """Return the distinct stages of a pipeline whose layers are all of one kind."""
-    return _pipeline([[((kind, layers // num_chunks),)] * num_chunks for layers in layers_per_stage])
+    stages = range(len(layers_per_stage))
+    return _pipeline(
+        [[((kind, layers),) for layers in chunk_layers(layers_per_stage, stage, num_chunks)] for stage in stages]
+    )
 
 
 def _pipeline(stages: list[list[Kinds]]) -> Pipeline:

@@ -11,6 +11,7 @@ from predictor.base.lazy import lazy
 from predictor.costs.work import element_bytes
 from predictor.workloads.layer_call import LayerCall
 from predictor.workloads.layout import Layout
+from predictor.workloads.partition import chunk_layers
 from predictor.workloads.transformer import LayerKind, Transformer
 
 FP32_BYTES = 4
@@ -170,6 +171,16 @@ class TrainingRun:
         """Return the bytes of one gradient as it is accumulated and reduced."""
         return FP32_BYTES if self.fp32_gradients else self.element_bytes
 
+    @property
+    def zero_ranks(self) -> int:
+        """Return the ranks that share out the states of dense weights."""
+        return self.zero_group_size or self.layout.gradient_ranks
+
+    @property
+    def expert_zero_ranks(self) -> int:
+        """Return the ranks that share out the states of the same experts."""
+        return max(1, self.zero_ranks // self.layout.expert_parallel_size)
+
     def call(self) -> LayerCall:
         """Return the sizes that operators see for one micro-batch on one rank."""
         return self._call
@@ -199,13 +210,29 @@ class TrainingRun:
 
         Chunks follow each other stage by stage: all stages' first ones, then all second ones.
         """
-        num_chunks = self.virtual_pipeline_parallel_size
-        alike = self.model.only_kind
+        alike = self.only_kind
         if alike is not None:
-            return Counter({alike: self.layers_per_stage[stage] // num_chunks})
-        shares = [layers // num_chunks for layers in self.layers_per_stage]
-        first = chunk * sum(shares) + sum(shares[:stage])
-        return Counter(self.model.kind(layer) for layer in range(first, first + shares[stage]))
+            return Counter({alike: self._chunk_layers[stage][chunk]})
+        earlier = sum(layers for chunks in self._chunk_layers for layers in chunks[:chunk])
+        first = earlier + sum(chunks[chunk] for chunks in self._chunk_layers[:stage])
+        return Counter(self.kind(layer) for layer in range(first, first + self._chunk_layers[stage][chunk]))
+
+    @lazy
+    def _chunk_layers(self) -> list[tuple[int, ...]]:
+        """Layers of every stage's chunks."""
+        stages = range(len(self.layers_per_stage))
+        return [chunk_layers(self.layers_per_stage, stage, self.virtual_pipeline_parallel_size) for stage in stages]
+
+    @property
+    def only_kind(self) -> LayerKind | None:
+        """Return the kind of all layers, None where they may differ."""
+        return None if self.gemm_recipe is not None and any(self.layers_in_16_bits) else self.model.only_kind
+
+    def kind(self, layer: int) -> LayerKind:
+        """Return what kind of layer stands at a position, counted from 0."""
+        kind, (start, end) = self.model.kind(layer), self.layers_in_16_bits
+        low = self.gemm_recipe is not None
+        return kind._replace(in_16_bits=low and not start <= layer < self.model.num_layers - end)
 
     def stage_kinds(self, stage: int) -> Counter[LayerKind]:
         """Return how many layers of each kind a stage holds."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from predictor.costs.catalogue import catalogue
+from predictor.workloads.low_precision import step_weight_casts
 from predictor.workloads.run import FP32_BYTES, RankParameters, TrainingRun
-from predictor.workloads.sharding import reduction_tasks
+from predictor.workloads.sharding import gathered_bytes, groups_of, reduction_tasks
 from predictor.workloads.step_tasks import EndTasks
 from predictor.workloads.tasks import FORWARD, Part, Task, collective_task, parameter_stream_task
 
@@ -15,13 +16,13 @@ SHARDED_MIXED_PRECISION_BYTES = 36 + 18 + 10 + 8 + 6
 # The same, replicated: widen the gradient (6), unscale and check in one kernel (8), norm (4), clip (8), narrow (6).
 # Source: Megatron-LM optimizer/optimizer.py, Float16OptimizerWithFloat16Params.step.
 REPLICATED_MIXED_PRECISION_BYTES = 6 + 8 + 4 + 8 + 6
-# In fp32 only the norm (4) and the clipping (8) remain.
+# Of fp32 weights and gradients only the norm (4) and the clipping (8) remain.
 CLIPPING_BYTES = 4 + 8
 
 
 def _around_optimizer(run: TrainingRun, parameters: int) -> Task:
     """Return the passes over gradients and weights beside the optimizer's own."""
-    if run.element_bytes == FP32_BYTES:
+    if run.element_bytes == FP32_BYTES or run.fp32_parameters:
         return parameter_stream_task("gradient_clipping", parameters * CLIPPING_BYTES, run.call(), Part.OPTIMIZER)
     per_parameter = SHARDED_MIXED_PRECISION_BYTES if run.zero_stage >= 1 else REPLICATED_MIXED_PRECISION_BYTES
     return parameter_stream_task("mixed_precision", parameters * per_parameter, run.call(), Part.OPTIMIZER)
@@ -38,23 +39,20 @@ def _tied_reduction(run: TrainingRun, stage: int) -> list[Task]:
 
 def stage_end(run: TrainingRun, stage: int, parameters: RankParameters) -> EndTasks:
     """Return what a stage of so many parameters runs after its last micro-batch."""
-    layout = run.layout
-    groups = [(parameters.dense, layout.gradient_group())]
-    if run.model.experts is not None:
-        groups.append((parameters.routed, layout.expert_gradient_group()))
     reduction: list[Task] = []
     gather: list[Task] = []
     owned = 0
-    for count, group in groups:
-        share = -(-count // group.ranks) if run.zero_stage >= 1 else count
+    for group in groups_of(run, parameters):
+        share = -(-group.parameters // group.sharing.ranks) if run.zero_stage >= 1 else group.parameters
         owned += share
         if run.zero_stage < 2:
-            reduction += reduction_tasks(run, count, group)
+            reduction += reduction_tasks(run, group)
         if run.zero_stage in (1, 2):
-            gather += collective_task("all_gather", share * run.element_bytes, group, Part.DATA_PARALLEL)
+            gather += collective_task("all_gather", share * gathered_bytes(run), group.sharing, Part.DATA_PARALLEL)
     optimizer = [
         Task("optimizer_step", catalogue()["optimizer_step"], FORWARD, (owned, 1), 1.0, Part.OPTIMIZER, 1),
         _around_optimizer(run, owned),
+        *step_weight_casts(run, stage),
     ]
     buckets = -(-parameters.total // run.gradient_bucket_elements)
     return EndTasks(reduction, _tied_reduction(run, stage), optimizer, gather, buckets)

@@ -69,10 +69,14 @@ class Overlap(NamedTuple):
     """Traffic that runs beside some of a pass's tasks; what exceeds their time is exposed.
 
     Time behind which an overlap hides is no longer there for later overlaps of the same pass.
+
+    Attributes:
+        slows: the tasks take longer beside it (``costs/interference.py``).
     """
 
     traffic: list[Task]
     behind: list[Task]
+    slows: bool = False
 
 
 class PassTasks(NamedTuple):
@@ -97,6 +101,13 @@ NO_TASKS = PassTasks([], [])
 def share_of(tasks: list[Task], share: float) -> list[Task]:
     """Return a share of each task's time."""
     return [task._replace(times=task.times * share) for task in tasks]
+
+
+def scaled(tasks: list[Task], share: float) -> list[Task]:
+    """Return a share of each task, of its time and of its launches."""
+    if share == 1.0:
+        return tasks
+    return [task._replace(times=task.times * share, launches=task.launches * share) for task in tasks]
 
 
 def operator_task(name: str, call: LayerCall, direction: Direction, times: float = 1.0) -> Task:

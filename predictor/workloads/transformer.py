@@ -65,10 +65,14 @@ class Biases(StrEnum):
 
 
 class LayerKind(NamedTuple):
-    """What sets a layer apart from others of the same model."""
+    """What sets a layer apart from others of the same model.
+
+    ``in_16_bits``: a recipe of low precision leaves it out.
+    """
 
     has_experts: bool
     is_windowed: bool
+    in_16_bits: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from predictor.workloads.experts import routed_tokens
 from predictor.workloads.layer import sized
 from predictor.workloads.layer_call import LayerCall
 from predictor.workloads.layout import Layout
+from predictor.workloads.low_precision_memory import kept_bytes_added
 from predictor.workloads.run import FP32_BYTES, RankParameters, Recompute, TrainingRun
 from predictor.workloads.step_tasks import NO_MEMORY, BlockMemory, StageStates
 from predictor.workloads.transformer import Attention, LayerKind, Normalization, Transformer
@@ -93,7 +94,7 @@ def layer_memory(run: TrainingRun, kind: LayerKind) -> BlockMemory:
     norms = _norms(model) * call.unsplit_tokens * call.hidden_size * call.element_bytes
     ffn = _experts(model, call, run.layout) if kind.has_experts else _ffn(model, call)
     scores = _scores(model, call)
-    kept, working = norms + _attention(model, call) + scores + ffn, 0.0
+    kept, working = norms + _attention(model, call) + scores + ffn + kept_bytes_added(run, kind, call), 0.0
     if run.recompute is Recompute.FULL:
         kept, working = _checkpoint(run), kept
     elif run.recompute is Recompute.SELECTIVE:
@@ -149,20 +150,22 @@ def _gradient_buffers(run: TrainingRun, kinds: Iterable[LayerKind], parameters: 
     return float(copies * elements * run.gradient_bytes)
 
 
-def stage_states(run: TrainingRun, kinds: Iterable[LayerKind], parameters: RankParameters) -> StageStates:
+def stage_states(
+    run: TrainingRun, kinds: Iterable[LayerKind], parameters: RankParameters, cast_weights: float = 0.0
+) -> StageStates:
     """Return the states of a stage's parameters, and its gradient buffers.
 
     Args:
         run: the run.
         kinds: of the stage's layers.
         parameters: that one of its ranks computes with.
+        cast_weights: bytes of the weights in low precision beside them.
     """
-    layout = run.layout
     whole = float(parameters.total)
-    share = parameters.dense / layout.gradient_ranks + parameters.routed / layout.expert_gradient_ranks
+    share = parameters.dense / run.zero_ranks + parameters.routed / run.expert_zero_ranks
     state_bytes = FP32_STATE_BYTES if run.element_bytes == FP32_BYTES else MIXED_PRECISION_STATE_BYTES
     return StageStates(
-        weights=(share if run.zero_stage >= 3 else whole) * run.element_bytes,
+        weights=(share if run.zero_stage >= 3 else whole) * run.element_bytes + cast_weights,
         gradients=(share if run.zero_stage >= 2 else whole) * run.gradient_bytes,
         optimizer=(share if run.zero_stage >= 1 else whole) * state_bytes,
         buffers=_gradient_buffers(run, kinds, parameters),

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from predictor.workloads.attention import attention_core
+from collections.abc import Iterable
+
 from predictor.workloads.edges import edge_block, message_tasks
 from predictor.workloads.layer import (
     backward_pass,
     forward_pass,
     gradient_accumulation,
-    layer_operators,
-    sized,
     weight_gradients,
 )
+from predictor.workloads.low_precision_memory import cast_weights
 from predictor.workloads.pipeline import pipeline
+from predictor.workloads.recompute import recomputation, recomputed_layers, without_recomputation
 from predictor.workloads.run import Recompute, TrainingRun
-from predictor.workloads.sharding import sharded
+from predictor.workloads.sharding import Passes, first_differs, sharded
 from predictor.workloads.stage_end import stage_end
 from predictor.workloads.step_tasks import BlockTasks, ChunkTasks, HostWork, StageTasks, StepTasks
-from predictor.workloads.tasks import FORWARD, NO_TASKS, Part, PassTasks, collective_task, share_of
-from predictor.workloads.transformer import LayerKind, Transformer
+from predictor.workloads.tasks import PassTasks, share_of
+from predictor.workloads.transformer import LayerKind
 from predictor.workloads.transformer_memory import layer_memory, stage_states
 
 # Views, module calls, autograd functions and random-state bookkeeping of one layer's pass, as launches' worth of host
@@ -39,81 +40,75 @@ def layer_launches(layer_pass: PassTasks, records_graph: bool = True) -> float:
     return launches if records_graph else launches * WITHOUT_GRAPH
 
 
-def _until_last_saved(model: Transformer, kind: LayerKind, forward: PassTasks) -> PassTasks:
-    """Return a layer's forward pass without what follows the last activation that its backward pass needs.
-
-    That is the input of the FFN's second product: the product, the sum of its outputs over tensor-parallel ranks, its
-    bias and the sum with the residual are left out. With dropout or a norm behind the product that is the last, and
-    only the sum with the residual is left out. Experts are computed again whole.
-
-    Source: PyTorch torch/utils/checkpoint.py, set_checkpoint_early_stop.
-    """
-    if kind.has_experts:
-        return forward
-    left_out, halved = {"residual_add": 1.0}, set()
-    if not (model.hidden_dropout or model.post_norms):
-        left_out["ffn_down"] = 1.0
-        halved = {"all_reduce", "reduce_scatter", "bias_additions"}
-    tasks = []
-    for task in forward.tasks:
-        times = task.times * (0.5 if task.name in halved else 1.0) - left_out.pop(task.name, 0.0)
-        if times > 0.0:
-            tasks.append(task._replace(times=times, launches=task.launches * times / task.times))
-    return PassTasks(tasks, forward.overlaps)
-
-
-def _recomputation(run: TrainingRun, kind: LayerKind, forward: PassTasks) -> PassTasks:
-    """Return what of a layer's forward pass runs again before its backward pass."""
-    if run.recompute is Recompute.NONE:
-        return NO_TASKS
-    call = sized(run, kind)
-    if run.recompute is Recompute.SELECTIVE:
-        return attention_core(run.model, layer_operators(run.model, kind), call, FORWARD, run.layout)
-    if run.recompute_stops_early:
-        forward = _until_last_saved(run.model, kind, forward)
-    if not run.partition_activations or run.sequence_parallel:
-        return forward
-    shard = call.tokens * call.hidden_size * call.element_bytes // call.tensor_parallel_size
-    gather = collective_task("all_gather", shard, run.layout.tensor_group(), Part.TENSOR_PARALLEL)
-    return PassTasks(forward.tasks + gather, forward.overlaps)
-
-
-def layer_block(run: TrainingRun, kind: LayerKind) -> BlockTasks:
-    """Return one layer of a kind."""
+def layer_block(run: TrainingRun, kind: LayerKind, is_first: bool = False) -> BlockTasks:
+    """Return one layer of a kind; the first of a chunk has nothing beside which its weights could be gathered."""
     forward, (tasks, overlaps) = forward_pass(run, kind), backward_pass(run, kind)
-    recompute = _recomputation(run, kind, forward)
+    recompute = recomputation(run, kind, forward)
     accumulation = [gradient_accumulation(run, kind)]
     backward = PassTasks(tasks + share_of(accumulation, 1.0 - 1.0 / run.num_micro_batches), overlaps)
-    forward, backward = sharded(run, run.layer_parameters(kind), forward, backward)
+    passes = Passes(forward, recompute, backward)
+    forward, recompute, backward = sharded(run, run.layer_parameters(kind), passes, is_first)
     host = HostWork(
         layer_launches(forward, records_graph=run.recompute is not Recompute.FULL),
         layer_launches(recompute),
         layer_launches(backward),
-        run.synchronize_each_layer,
+        run.synchronize_each_layer or run.blocking_launches,
     )
     return BlockTasks(
         forward,
         recompute,
         backward,
         weight_gradients(run, backward),
-        host,
+        None if run.cuda_graphs else host,
         layer_memory(run, kind),
         accumulation,
     )
+
+
+class _Layers:
+    """The distinct layers of a run: of every kind one that is recomputed and one that is not, where it has both."""
+
+    def __init__(self, run: TrainingRun) -> None:
+        self._run = run
+        self._first_differs = first_differs(run)
+        self._blocks: dict[tuple[LayerKind, bool, bool], BlockTasks] = {}
+
+    def _block(self, kind: LayerKind, is_recomputed: bool, is_first: bool = False) -> BlockTasks:
+        key = kind, is_recomputed, is_first
+        if key not in self._blocks:
+            run = self._run if is_recomputed else without_recomputation(self._run)
+            self._blocks[key] = layer_block(run, kind, is_first)
+        return self._blocks[key]
+
+    def of_chunk(self, kinds: Iterable[tuple[LayerKind, int]]) -> list[tuple[BlockTasks, int]]:
+        """Return the layers of a chunk, each with how often it stands there; its first ones are recomputed."""
+        kinds = list(kinds)
+        left = recomputed_layers(self._run, sum(count for _, count in kinds))
+        blocks = []
+        if self._first_differs and kinds:
+            (kind, count), *others = kinds
+            blocks = [(self._block(kind, left > 0, is_first=True), 1)]
+            kinds, left = [(kind, count - 1), *others], max(0, left - 1)
+        for kind, count in kinds:
+            again = min(left, count)
+            left -= again
+            blocks += [(self._block(kind, True), again)] if again else []
+            blocks += [(self._block(kind, False), count - again)] if count > again else []
+        return blocks
 
 
 def transformer_step(run: TrainingRun) -> StepTasks:
     """Return all that one step of a transformer's run consists of."""
     parts = pipeline(run)
     last = run.layout.pipeline_parallel_size - 1
-    layers = {kind: layer_block(run, kind) for kind in parts.kinds}
+    layers = _Layers(run)
     edges: dict[tuple[bool, bool], BlockTasks] = {}
     chunks = []
     for kinds, is_first, is_last in parts.chunks:
         edge = edges.get((is_first, is_last))
         if edge is None:
             edge = edges[is_first, is_last] = edge_block(run, is_first, is_last)
-        chunks.append(ChunkTasks(((edge, 1), *[(layers[kind], count) for kind, count in kinds])))
+        chunks.append(ChunkTasks(((edge, 1), *layers.of_chunk(kinds))))
     distinct = []
     for stage in parts.distinct:
         parameters = run.rank_parameters(stage.earliest)
@@ -124,7 +119,9 @@ def transformer_step(run: TrainingRun) -> StepTasks:
                 chunks=tuple([chunks[number] for number in stage.chunk_index]),
                 num_messages=2 * (2 * len(stage.chunk_index) - stage.is_first - stage.is_last) if last else 0,
                 end=stage_end(run, stage.earliest, parameters),
-                states=stage_states(run, [kind for kind, _ in stage.layers], parameters),
+                states=stage_states(
+                    run, [kind for kind, _ in stage.layers], parameters, cast_weights(run, stage.layers)
+                ),
             )
         )
     return StepTasks(

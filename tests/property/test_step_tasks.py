@@ -25,6 +25,7 @@ from predictor.workloads.edges import edge_block, message_tasks
 from predictor.workloads.layout import Layout
 from predictor.workloads.partition import uniform
 from predictor.workloads.run import Recompute, TrainingRun
+from predictor.workloads.sharding import first_differs
 from predictor.workloads.stage_end import stage_end
 from predictor.workloads.step_tasks import (
     BlockMemory,
@@ -159,7 +160,9 @@ def test_equal_layers_share_an_object(run: TrainingRun) -> None:
     step = transformer_step(run)
     kinds = {run.model.kind(layer) for layer in range(run.model.num_layers)}
     blocks = {block for stage in step.stages for chunk in stage.chunks for block, _ in chunk.blocks}
-    assert len([block for block in blocks if block.host is not None]) == len(kinds)
+    layers = [block for block in blocks if block.host is not None]
+    first = {step_chunk.blocks[1][0] for stage in step.stages for step_chunk in stage.chunks}
+    assert len(kinds) <= len(layers) <= len(kinds) + (len(first) if first_differs(run) else 0)
     assert len([block for block in blocks if block.host is None]) <= 4
     times = time_stages(unit_system(), step)
     for first, first_time in zip(step.stages, times, strict=True):

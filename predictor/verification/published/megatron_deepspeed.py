@@ -31,9 +31,8 @@ def vtrain(row: Row) -> dict[str, Any]:
     }
 
 
-# BLOOM. bigscience, train/tr11-176B-ml/chronicles-prequel.md; tr11-176B-ml.slurm: a padded vocabulary of 250,880, no
-# dropout (the model's published configuration: hidden and attention dropout 0), CUDA_LAUNCH_BLOCKING=1, and
-# --checkpoint-activations.
+# BLOOM. bigscience, train/tr11-176B-ml/chronicles-prequel.md; tr11-176B-ml.slurm: a vocabulary padded to 250,880, no
+# options for dropout (so Megatron's 0.1), CUDA_LAUNCH_BLOCKING=1, --checkpoint-activations.
 BLOOM_VOCABULARY = 250_880
 BLOOM_HEADS, BLOOM_HEADS_OF_14400 = 64, 96  # the document: "all NHEADS=64 (above too)", and 96 for its 200B runs
 
@@ -81,8 +80,6 @@ def bloom(row: Row) -> dict[str, Any]:
     hidden = row.whole("hidden")
     model = {
         **DEFAULTS,
-        "attention_dropout": 0.0,
-        "hidden_dropout": 0.0,
         "num_layers": layers,
         "hidden_size": hidden,
         "num_attention_heads": heads,

@@ -1,10 +1,10 @@
 """FSDP on torch: fms-fsdp of IBM, torchtitan of Meta, and torchtitan with torchao's low precision.
 
-Sources. fms-fsdp: fms_fsdp/policies/mixed_precision.py (parameters and reduction in bf16), README (torch.compile,
-selective checkpointing by block). torchtitan: torchtitan/config (``mixed_precision_param`` bfloat16,
-``mixed_precision_reduce`` float32, FSDP2, reshard after forward without a pipeline), train_configs/llama3_*.toml
-(``selective_ac_option`` op), benchmarks/llama3_h100_202412_torchtitan.md; float8 rows of its benchmarks gather in
-float8 (``enable_fsdp_float8_all_gather``) with tensor-wise scales.
+Sources. fms-fsdp: fms_fsdp/policies/mixed_precision.py (parameters and reduction in bf16), docs/configurations.md
+(``selective_checkpointing`` 1, every block whole), README (torch.compile). torchtitan: torchtitan/config
+(``mixed_precision_param`` bfloat16, ``mixed_precision_reduce`` float32, FSDP2, reshard after forward without a
+pipeline), train_configs/llama3_*.toml (``selective_ac_option`` op), benchmarks/llama3_h100_202412_torchtitan.md; float8
+rows with tensor-wise scales gather in float8 (``enable_fsdp_float8_all_gather``).
 """
 
 from __future__ import annotations

@@ -1,0 +1,33 @@
+"""Check the keys of recomputation against each other."""
+
+from __future__ import annotations
+
+from predictor.base.errors import ConfigError
+from predictor.configuration.sections import ModelSection, TrainingSection
+from predictor.workloads.run import Recompute, RecomputeModule
+
+OF_EXPERTS = (RecomputeModule.MOE, RecomputeModule.MOE_ACTIVATION, RecomputeModule.SHARED_EXPERTS)
+
+
+def check_recomputation(training: TrainingSection, model: ModelSection) -> None:
+    """Refuse keys that contradict ``training.recompute``, and modules that the model does not have.
+
+    Raises:
+        ConfigError: they do.
+    """
+    mode, count, every = training.recompute, training.recompute_num_layers, training.recompute_every
+    if mode is Recompute.NONE and (count is not None or every > 1 or training.recompute_modules):
+        key = "recompute_num_layers" if count is not None else "recompute_every" if every > 1 else "recompute_modules"
+        raise ConfigError(f"training.{key} is given and recompute is none; name what is recomputed, or leave it out")
+    if count is not None and every > 1:
+        raise ConfigError("training has recompute_num_layers and recompute_every; both choose layers, so leave one out")
+    if training.recompute_modules and mode is not Recompute.SELECTIVE:
+        raise ConfigError(f"training.recompute_modules is given and recompute is {mode}; it needs selective")
+    for module in training.recompute_modules:
+        if module in OF_EXPERTS and model.moe is None:
+            raise ConfigError(f"training.recompute_modules names {module}; the model has no experts (model.moe)")
+        if module is RecomputeModule.MLA_UP_PROJECTION:
+            raise ConfigError(
+                f"training.recompute_modules names {module}; multi-head latent attention is not modelled, so leave it "
+                "out"
+            )

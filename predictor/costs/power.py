@@ -1,0 +1,51 @@
+"""What a power limit below the board's own costs: the clock that matrix products settle at.
+
+A GPU that multiplies large matrices without a pause draws all that its board allows, and its clock settles below the
+boost clock: on H200s (700 W) at 1,405 to 1,527 MHz of 1,980, on B200s (1,000 W) at 1,228 to 1,410 of 1,965
+(Bekman, ml-engineering, compute/accelerator/benchmarks, MSMF). Published tables of products have that rate already for
+large shapes (H200, 8192 × 8192 × 12288: 705 TFLOP/s; MSMF there: 699), so at the board's own limit nothing is added.
+
+Below it, power is static power and switching: P = P_static + c · V² · f. Between the lowest and the highest voltage, V
+follows f, so switching goes with f to the power of two to three.
+"""
+
+from __future__ import annotations
+
+from math import log
+
+from predictor.costs.hardware import Gpu
+
+# Share of the board's power that flows without switching: an idle H100 SXM draws about 70 W of 700, an A100 about 50
+# to 60 W of 400 (nvidia-smi without load; leakage of a warm chip comes on top, so this is a lower bound).
+STATIC_SHARE = 0.12
+# Exponent of the clock in switching power: 3 where the voltage falls in proportion to the clock, 2 where half as much.
+# Voltages of NVIDIA GPUs are constant at low clocks and linear, with an offset, above: Guerreiro et al. 2018,
+# "GPGPU Power Modeling for Multi-Domain Voltage-Frequency Scaling", HPCA.
+EXPONENT = 2.5
+EXPONENT_RANGE = (2.0, 3.0)
+
+
+def _clock(switching: float, exponent: float) -> float:
+    return float(switching ** (1.0 / exponent))
+
+
+def _switching(gpu: Gpu) -> float:
+    """Return the switching power under a GPU's limit over that under its board's own."""
+    if gpu.power_limit_w is None or gpu.board_power_w is None:
+        return 1.0
+    board, limit = gpu.board_power_w.value, gpu.power_limit_w.value
+    static = STATIC_SHARE * board
+    lowest = 0.05  # a limit at or below static power leaves the lowest clock
+    return min(1.0, max(lowest, (limit - static) / (board - static)))
+
+
+def clock_ratio(gpu: Gpu) -> float:
+    """Return the clock of matrix products under a GPU's power limit over that under its board's own; 1 without one."""
+    return _clock(_switching(gpu), EXPONENT)
+
+
+def clock_log_error(gpu: Gpu) -> float:
+    """Return the half width of what is not known about ``clock_ratio``, as a log."""
+    switching = _switching(gpu)
+    slow, fast = (_clock(switching, exponent) for exponent in EXPONENT_RANGE)
+    return 0.5 * abs(log(fast / slow))

@@ -1,0 +1,53 @@
+"""What a compiler fuses: element-wise kernels of a layer and of the loss.
+
+torch.compile traces a layer into one graph; matrix products, attention and collectives stay calls of libraries, and
+what lies between two of them becomes one generated kernel: a norm with the addition before it, the rotation of queries
+and keys, the FFN's activation with its product, the loss with the widening of its logits.
+
+Source: PyTorch torch/_inductor/scheduler.py (fusion of point-wise kernels into reductions); torchtitan
+models/llama3/infra/parallelize.py, apply_compile (one graph per layer), components/loss.py (the loss is compiled too).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from predictor.costs.operator import Direction
+from predictor.workloads.layer_call import LayerCall
+from predictor.workloads.tasks import FORWARD, Task, stream_task
+from predictor.workloads.transformer import Normalization, Transformer
+
+# Of an addition's three passes over an activation, those that are left where a norm of the same layer is fused with it.
+# Forward the norm reads the sum anyway, and the second addition meets no norm before the layer ends; backward both
+# additions only add a read to the norm's kernel.
+ADDITIONS_LEFT = {Direction.FORWARD: (2.0 / 3.0 + 1.0) / 2.0, Direction.BACKWARD: 1.0 / 3.0}
+# Passes over 16-bit logits. Forward one for the maximum and one for the sum of exponentials, backward a read and a
+# write of the gradient; fp32 logits exist in registers alone.
+LOSS_PASSES = 2
+
+
+def compiled_model(model: Transformer) -> Transformer:
+    """Return a model whose element-wise kernels are fused; a list of operators stays as it is."""
+    if model.layer_operators is not None:
+        return model
+    rms = model.normalization is Normalization.RMS_NORM
+    norm = Normalization.FUSED_RMS_NORM if rms else model.normalization
+    return replace(model, fused_side_kernels=True, fused_rope=True, normalization=norm)
+
+
+def fused_additions(tasks: list[Task], direction: Direction) -> list[Task]:
+    """Return a layer's tasks with its residual additions fused into its norms, and without copies between layouts."""
+    left = ADDITIONS_LEFT[direction]
+    kept = [task for task in tasks if task.name != "context_copy"]
+    return [
+        task._replace(times=task.times * left, launches=0.0 if direction is not FORWARD else task.launches / 2)
+        if task.name == "residual_add"
+        else task
+        for task in kept
+    ]
+
+
+def compiled_loss(call: LayerCall) -> Task:
+    """Return one direction of a compiled cross entropy over whole rows of logits."""
+    logits = call.tokens * call.vocab_per_rank
+    return stream_task("compiled_cross_entropy", logits * LOSS_PASSES * call.element_bytes, call, launches=2)

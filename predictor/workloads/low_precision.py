@@ -1,0 +1,146 @@
+"""Low precision in a step: which products run in it, and what casting their operands adds.
+
+A recipe covers the linear layers of a transformer layer, experts included, in all three products: output, gradient of
+the data, gradient of the weights. Attention, norms, activations, the router, embedding, output projection and loss stay
+in 16 bits, as do all activations and gradients between layers; weights are updated in fp32.
+Source: Micikevicius et al. 2022, arXiv:2209.05433; Transformer Engine user guide, "Low precision training".
+"""
+
+from __future__ import annotations
+
+from predictor.costs.operator import BOTH, Direction, in_precision
+from predictor.workloads.layer_call import LayerCall
+from predictor.workloads.recipes import FP8, READ, RECIPES, Casts, Recipe
+from predictor.workloads.run import TrainingRun
+from predictor.workloads.tasks import BACKWARD, FORWARD, Part, Task, parameter_stream_task, stream_task
+from predictor.workloads.transformer import LayerKind
+
+LINEAR = "linear"
+# Scores experts in 16 bits or more.
+ROUTER = "router_projection"
+# Column-parallel products: their input comes from a norm.
+BEHIND_A_NORM = ("qkv_projection", "ffn_up")
+
+
+def recipe_of(run: TrainingRun, kind: LayerKind) -> Recipe | None:
+    """Return the recipe of a kind of layer; None where its products run in the step's precision."""
+    return None if run.gemm_recipe is None or kind.in_16_bits else RECIPES[run.gemm_recipe]
+
+
+def casts(run: TrainingRun, recipe: Recipe) -> Casts:
+    """Return what casting costs: torchao's kernels where the model is compiled, else Transformer Engine's."""
+    return recipe.torchao if run.compiled else recipe.transformer_engine
+
+
+def _is_covered(task: Task) -> bool:
+    return task.operator.family == LINEAR and task.name != ROUTER
+
+
+def _operand_casts(run: TrainingRun, recipe: Recipe, call: LayerCall, task: Task) -> Task:
+    """Return the cast of a product's input, or backward of the gradient of its output.
+
+    With sequence parallelism a rank casts its own share of the tokens before they are gathered.
+    """
+    m, k, n = task.shape
+    cost = casts(run, recipe)
+    whole_on_rank = task.name in BEHIND_A_NORM if task.direction is FORWARD else task.name not in BEHIND_A_NORM
+    share = call.unsplit_tokens / call.tokens if whole_on_rank else 1.0
+    if task.direction is BACKWARD:
+        per_element, elements = cost.gradient, m * n
+    else:
+        per_element = cost.normalized if task.name in BEHIND_A_NORM else cost.activation
+        elements = m * k
+    size_bytes = per_element * elements * share * task.times
+    return stream_task("operand_casts", size_bytes, call, launches=cost.launches * task.times)
+
+
+def gathers_cast_weights(run: TrainingRun) -> bool:
+    """Return whether weights are cast where they are updated, and arrive so on the ranks that share them out."""
+    return run.gather_precision == "fp8"
+
+
+def keeps_cast_weights(run: TrainingRun) -> bool:
+    """Return whether weights are cast once a step: Transformer Engine keeps them for later micro-batches.
+
+    Weights that are shared out are freed after use, and torchao keeps none. Source: Transformer Engine,
+    pytorch/module/base.py, get_weight_workspace; Megatron-LM, is_first_microbatch.
+    """
+    return run.zero_stage < 3 and not run.compiled
+
+
+def _weight_bytes(run: TrainingRun, recipe: Recipe, direction: Direction) -> float:
+    """Return the bytes per weight of casting it in one pass; of transposing it where it arrives cast."""
+    cost = casts(run, recipe)
+    if gathers_cast_weights(run):
+        return recipe.transposed if direction is BACKWARD else 0.0
+    if direction is FORWARD:
+        return cost.weight
+    return cost.weight_again or (0.0 if keeps_cast_weights(run) else cost.weight)
+
+
+def _weight_casts(run: TrainingRun, recipe: Recipe, call: LayerCall, task: Task) -> list[Task]:
+    """Return the cast of a product's weights in a pass; none where it happens once a step."""
+    per_element = 0.0 if keeps_cast_weights(run) else _weight_bytes(run, recipe, task.direction)
+    if not per_element:
+        return []
+    _, k, n = task.shape
+    launches = casts(run, recipe).launches * task.times
+    return [stream_task("weight_casts", per_element * k * n * task.times, call, launches=launches)]
+
+
+def step_weight_casts(run: TrainingRun, stage: int) -> list[Task]:
+    """Return the casts of a stage's weights once a step, where they are kept cast for all micro-batches."""
+    if run.gemm_recipe is None or not keeps_cast_weights(run):
+        return []
+    size_bytes = 0.0
+    for kind, count in run.stage_kinds(stage).items():
+        recipe = recipe_of(run, kind)
+        if recipe is not None:
+            per_weight = sum(_weight_bytes(run, recipe, direction) for direction in BOTH)
+            size_bytes += count * run.layer_parameters(kind).total * per_weight
+    if not size_bytes:
+        return []
+    return [parameter_stream_task("weight_casts", size_bytes, run.call(), Part.OPTIMIZER)]
+
+
+def with_low_precision(
+    run: TrainingRun, kind: LayerKind, call: LayerCall, direction: Direction, tasks: list[Task]
+) -> list[Task]:
+    """Return a layer's operators with its products in the recipe's precision, and the casts of their operands."""
+    recipe = recipe_of(run, kind)
+    if recipe is None:
+        return tasks
+    products = [task for task in tasks if _is_covered(task)]
+    added = []
+    for task in products:
+        added.append(_operand_casts(run, recipe, call, task))
+        added += _weight_casts(run, recipe, call, task)
+    lowered = [
+        task._replace(operator=in_precision(task.operator, recipe.product)) if _is_covered(task) else task
+        for task in tasks
+    ]
+    return lowered + added
+
+
+def gathered_share(run: TrainingRun, kind: LayerKind) -> float:
+    """Return the bytes that tensor-parallel ranks gather over those of 16-bit activations.
+
+    Inputs of column-parallel products and gradients of row-parallel ones are cast before they are gathered.
+    Source: Transformer Engine, pytorch/distributed.py, gather_along_first_dim with a quantizer; torchtitan,
+    float8 tensor parallelism.
+    """
+    recipe = recipe_of(run, kind)
+    return 1.0 if recipe is None else recipe.gathered / READ
+
+
+def gather_bytes(run: TrainingRun) -> float:
+    """Return the bytes of one weight on its way to other ranks."""
+    sizes = {None: float(run.element_bytes), "fp8": FP8, "bf16": 2.0, "fp16": 2.0, "fp32": 4.0}
+    return sizes[run.gather_precision]
+
+
+def product_precision(run: TrainingRun) -> str:
+    """Return the precision of the run's linear layers."""
+    if run.gemm_recipe is not None:
+        return RECIPES[run.gemm_recipe].product
+    return "tf32" if run.tf32 and run.precision == "fp32" else run.precision

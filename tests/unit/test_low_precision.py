@@ -1,0 +1,184 @@
+"""Recipes of low precision: which products run in it, what casting adds, what is sent and kept."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from predictor.base.bundled import REGRESSORS_FOLDER
+from predictor.base.errors import PublishedError
+from predictor.configuration.loading import prepare
+from predictor.costs.catalogue import catalogue
+from predictor.costs.cost import Cost, Source
+from predictor.costs.low_precision import Product, peak_tflop_per_s
+from predictor.costs.operator import Direction, Operator, Shape, in_precision
+from predictor.costs.published import open_system
+from predictor.costs.regressors import Outside
+from predictor.step.prediction import predict
+from predictor.workloads.low_precision_memory import cast_weights, kept_bytes_added
+from predictor.workloads.run import GemmRecipe, TrainingRun
+from predictor.workloads.tasks import Task
+from predictor.workloads.transformer import LayerKind
+from predictor.workloads.transformer_step import layer_block, transformer_step
+
+DENSE, IN_16_BITS = LayerKind(False, False), LayerKind(False, False, in_16_bits=True)
+H100 = REGRESSORS_FOLDER / "H100"
+SQUARE = (8192, 8192, 8192)
+MODEL = {"num_layers": 8, "hidden_size": 4096, "num_attention_heads": 32, "sequence_length": 4096}
+
+
+def run_of(**changes: Any) -> TrainingRun:
+    content: dict[str, Any] = {
+        "system": "H100",
+        "model": {**MODEL, "activation": "swiglu", "normalization": "fused_rms_norm"},
+        "parallelism": {"data_parallel_size": 8},
+        "training": {"micro_batch_size": 1, "num_micro_batches": 4, "precision": "bf16"},
+    }
+    return replace(prepare(content, Path()).run, **changes)
+
+
+def products(tasks: list[Task]) -> dict[str, str]:
+    return {task.name: task.operator.computed_in for task in tasks if task.operator.family == "linear"}
+
+
+def sum_of(tasks: list[Task], name: str) -> float:
+    """Return the elements that the streams of a name move, as additions."""
+    return sum(task.times * task.shape[0] * task.shape[1] for task in tasks if task.name == name)
+
+
+def test_linear_layers_run_in_it_and_the_output_projection_does_not() -> None:
+    run = run_of(gemm_recipe=GemmRecipe.MXFP8)
+    block = layer_block(run, DENSE)
+    expected = dict.fromkeys(("qkv_projection", "attention_output", "ffn_up", "ffn_down"), "mxfp8")
+    assert products(block.forward.tasks) == products(block.backward.tasks) == expected
+    edges = [block for stage in transformer_step(run).stages for chunk in stage.chunks for block, _ in chunk.blocks]
+    assert products([task for block in edges for task in block.forward.tasks])["lm_head"] == ""
+
+
+def test_the_router_of_experts_stays_in_16_bits() -> None:
+    content = {
+        "system": "H100",
+        "model": {
+            **MODEL,
+            "activation": "swiglu",
+            "moe": {"num_experts": 8, "experts_per_token": 2, "expert_ffn_hidden_size": 1024},
+        },
+        "parallelism": {"data_parallel_size": 8, "expert_parallel_size": 8},
+        "training": {"micro_batch_size": 1, "num_micro_batches": 1, "precision": "bf16", "gemm_recipe": "fp8_delayed"},
+    }
+    block = layer_block(prepare(content, Path()).run, LayerKind(True, False))
+    assert products(block.forward.tasks) == {
+        "qkv_projection": "fp8",
+        "attention_output": "fp8",
+        "ffn_up": "fp8",
+        "ffn_down": "fp8",
+        "router_projection": "",
+    }
+
+
+def test_first_and_last_layers_are_left_out() -> None:
+    run = run_of(gemm_recipe=GemmRecipe.FP8_TENSORWISE, layers_in_16_bits=(1, 2))
+    assert run.stage_kinds(0) == {IN_16_BITS: 3, DENSE: 5}
+    assert set(products(layer_block(run, IN_16_BITS).forward.tasks).values()) == {""}
+    assert run_of(layers_in_16_bits=(1, 2)).stage_kinds(0) == {DENSE: 8}
+
+
+def test_casts_read_and_write_what_the_recipe_says() -> None:
+    delayed, current = (run_of(gemm_recipe=r) for r in (GemmRecipe.FP8_DELAYED, GemmRecipe.FP8_TENSORWISE))
+    call = delayed.call()
+    behind_norms, others = 2 * 4096 * 4096, 4096 * (4096 + call.ffn_width)
+    written = 4096 * (call.qkv_width + 2 * 4096 + 2 * call.ffn_width)
+    bytes_per_addition = 3 * 2
+    for run, normalized, activation, gradient in ((delayed, 1, 4, 4), (current, 6, 6, 6)):
+        block = layer_block(run, DENSE)
+        forward = normalized * behind_norms + activation * others
+        assert sum_of(block.forward.tasks, "operand_casts") * bytes_per_addition == pytest.approx(forward, rel=1e-6)
+        backward = gradient * written
+        assert sum_of(block.backward.tasks, "operand_casts") * bytes_per_addition == pytest.approx(backward, rel=1e-6)
+
+
+def test_weights_are_cast_once_a_step_where_they_are_kept() -> None:
+    kept = run_of(gemm_recipe=GemmRecipe.FP8_DELAYED)
+    sharded = replace(kept, zero_stage=3)
+    assert not sum_of(layer_block(kept, DENSE).forward.tasks, "weight_casts")
+    weights = kept.layer_parameters(DENSE).total
+    (end,) = {stage.end for stage in transformer_step(kept).stages}
+    assert sum_of(end.optimizer, "weight_casts") * 6 == pytest.approx(8 * weights * 4, rel=1e-6)
+    for tasks in (layer_block(sharded, DENSE).forward.tasks, layer_block(sharded, DENSE).backward.tasks):
+        assert sum_of(tasks, "weight_casts") * 6 == pytest.approx(weights * 4, rel=0.01)  # norms have weights too
+    assert not sum_of(transformer_step(sharded).stages[0].end.optimizer, "weight_casts")
+
+
+def test_gathers_shrink() -> None:
+    layout = replace(run_of().layout, tensor_parallel_size=8, data_parallel_size=1)
+    sixteen = run_of(layout=layout, sequence_parallel=True)
+    eight = replace(sixteen, gemm_recipe=GemmRecipe.FP8_DELAYED)
+
+    def sent(run: TrainingRun, name: str) -> float:
+        return sum(task.shape[0] * task.times for task in layer_block(run, DENSE).forward.tasks if task.name == name)
+
+    assert sent(eight, "all_gather") == sent(sixteen, "all_gather") / 2
+    assert sent(eight, "reduce_scatter") == sent(sixteen, "reduce_scatter")
+
+
+def test_inputs_are_kept_as_they_were_cast() -> None:
+    run = run_of(gemm_recipe=GemmRecipe.FP8_DELAYED)
+    call = run.call()
+    # Two inputs behind norms and the FFN's inner one take a byte less; attention's output is kept twice.
+    expected = -(2 * 4096 * 4096 + 4096 * call.ffn_width) + 4096 * 4096
+    assert kept_bytes_added(run, DENSE, call) == expected
+    assert kept_bytes_added(replace(run, compiled=True), DENSE, call) == 0.0
+    assert kept_bytes_added(run, IN_16_BITS, call) == 0.0
+    layers = run.layer_parameters(DENSE).total * 8
+    assert cast_weights(run, [(DENSE, 8)]) == 2 * layers
+    assert cast_weights(replace(run, gather_precision="fp8"), [(DENSE, 8)]) == 0
+    assert cast_weights(replace(run, zero_stage=3), [(DENSE, 8)]) == 0.0
+
+
+def test_unmeasured_products_run_at_the_same_share_of_the_peak() -> None:
+    system = open_system(REGRESSORS_FOLDER / "MI300X", "fp16")
+    ffn_up = catalogue()["ffn_up"]
+    half = system.cost(ffn_up, Direction.FORWARD, SQUARE)
+    eight = system.cost(in_precision(ffn_up, "fp8"), Direction.FORWARD, SQUARE)
+    assert half.us / eight.us == pytest.approx(2.0, rel=0.05)
+    assert eight.source is Source.ANALYTIC
+    assert eight.high_us / eight.low_us > half.high_us / half.low_us
+    with pytest.raises(PublishedError, match="nvfp4 peak"):
+        system.cost(in_precision(ffn_up, "nvfp4"), Direction.FORWARD, SQUARE)
+
+
+class Fixed:
+    """A regressor of a thousand microseconds."""
+
+    def answer(self, operator: Operator, direction: Direction, shape: Shape) -> Cost:
+        return Cost(1000.0, 900.0, 1100.0, Source.INTERPOLATED)
+
+    def outside(self, operator: Operator, direction: Direction, shape: Shape) -> Outside | None:
+        return None
+
+    def widest(self, operator: Operator, shape: Shape) -> float:
+        return 0.1
+
+
+def test_measured_casts_are_taken_off() -> None:
+    ffn_up, shape = catalogue()["ffn_up"], (8192, 4096, 16384)
+    product = Product(Fixed(), cast_ps=2.6, least_us_per_flop=1.0 / 4000e6, is_own=True)
+    forward = product.answer(ffn_up, Direction.FORWARD, shape)
+    assert forward.us == pytest.approx(1000.0 - 8192 * 4096 * 2.6e-6)
+    assert forward.high_us / forward.us == pytest.approx(1.1)
+    backward = product.answer(ffn_up, Direction.BACKWARD, shape)
+    assert backward.us == pytest.approx(max(1000.0 - 8192 * (4096 + 16384) * 2.6e-6, 4 * 8192 * 4096 * 16384 / 4000e6))
+    assert (
+        Product(Fixed(), 0.0, 0.0, is_own=False).answer(ffn_up, Direction.FORWARD, shape).source is Source.EXTRAPOLATED
+    )
+
+
+def test_mfu_is_of_the_products_peak() -> None:
+    system = open_system(H100, "bf16") if (H100 / "operator").is_dir() else open_system(H100, "fp16")
+    gpu = system.hardware.gpu
+    assert predict(run_of(gemm_recipe=GemmRecipe.FP8_DELAYED), system).peak_tflop_per_s == 1979.0
+    assert predict(run_of(), system).peak_tflop_per_s == 989.5
+    assert peak_tflop_per_s(gpu, "mxfp8") == peak_tflop_per_s(gpu, "fp8")
