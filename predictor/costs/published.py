@@ -319,7 +319,8 @@ class PublishedSystem:
             if precision in measured_precisions(self.folder):
                 measured = PublishedSystem(self.folder, precision)
                 measured.hardware = self.hardware
-                if regressors := measured._operator(replace(operator, computed_in="")):
+                regressors = measured._operator(replace(operator, computed_in=""))
+                if low_precision.answers(regressors, precision):
                     return low_precision.products(regressors, gpu, wanted, precision, operator, self.precision)
         regressors = self._operator(replace(operator, computed_in=""))
         return low_precision.products(regressors, gpu, wanted, self.precision, operator, self.precision)

@@ -150,6 +150,23 @@ def test_unmeasured_products_run_at_the_same_share_of_the_peak() -> None:
         system.cost(in_precision(ffn_up, "nvfp4"), Direction.FORWARD, SQUARE)
 
 
+def test_a_backward_pass_of_two_products_is_scaled_too() -> None:
+    system, ffn_up = open_system(H100, "bf16"), catalogue()["ffn_up"]
+    for direction in Direction:
+        sixteen = system.cost(ffn_up, direction, SQUARE).us
+        eight = system.cost(in_precision(ffn_up, "fp8"), direction, SQUARE).us
+        assert sixteen / eight == pytest.approx(2.0, rel=0.05)
+
+
+def test_products_in_4_bits_are_measured_without_the_cast() -> None:
+    folder = REGRESSORS_FOLDER / "B200"
+    system, ffn_up = open_system(folder, "bf16"), catalogue()["ffn_up"]
+    table = open_system(folder, "nvfp4").cost(ffn_up, Direction.FORWARD, SQUARE)
+    alone = system.cost(in_precision(ffn_up, "nvfp4"), Direction.FORWARD, SQUARE)
+    assert table.us - alone.us == pytest.approx(8192 * 8192 * 0.7e-6, rel=1e-6)
+    assert alone.source is table.source
+
+
 class Fixed:
     """A regressor of a thousand microseconds."""
 
@@ -177,7 +194,7 @@ def test_measured_casts_are_taken_off() -> None:
 
 
 def test_mfu_is_of_the_products_peak() -> None:
-    system = open_system(H100, "bf16") if (H100 / "operator").is_dir() else open_system(H100, "fp16")
+    system = open_system(H100, "bf16")
     gpu = system.hardware.gpu
     assert predict(run_of(gemm_recipe=GemmRecipe.FP8_DELAYED), system).peak_tflop_per_s == 1979.0
     assert predict(run_of(), system).peak_tflop_per_s == 989.5
