@@ -36,7 +36,7 @@ from predictor.costs.folder import (
     read_verified,
 )
 from predictor.costs.gradient_products import with_gradients
-from predictor.costs.hardware import Calibration, Gpu, System
+from predictor.costs.hardware import Gpu, System
 from predictor.costs.link_lookup import collective_regressors
 from predictor.costs.operator import Direction, Operator, Shape
 from predictor.costs.regressors import DirectionRegressor, Outside, Regressor
@@ -394,13 +394,4 @@ def with_hardware(system: PublishedSystem, changed: System) -> PublishedSystem:
     other._regressors, other._answers = {}, {}
     if system._published is not None:
         other._published = with_hardware(system._published, changed.model_copy(update={"calibration": None}))
-    return other
-
-
-def with_calibration(system: PublishedSystem, calibration: Calibration) -> PublishedSystem:
-    """Return a system with other factors on its published costs, with which it shares what they are computed from."""
-    other = copy(system)
-    other.hardware = system.hardware.model_copy(update={"calibration": calibration})
-    other._answers = {}
-    other._published = system if system._published is None else system._published
     return other
