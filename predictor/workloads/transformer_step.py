@@ -68,7 +68,8 @@ def _recomputation(run: TrainingRun, kind: LayerKind, forward: PassTasks) -> Pas
         return NO_TASKS
     call = sized(run, kind)
     if run.recompute is Recompute.SELECTIVE:
-        return attention_core(run.model, layer_operators(run.model, kind), call, FORWARD, run.layout)
+        names, kernel = layer_operators(run.model, kind), run.attention_kernel or ""
+        return attention_core(run.model, names, call, FORWARD, run.layout, kernel)
     if run.recompute_stops_early:
         forward = _until_last_saved(run.model, kind, forward)
     if not run.partition_activations or run.sequence_parallel:
