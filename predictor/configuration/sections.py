@@ -125,7 +125,7 @@ class ModelSection(Section):
     tied_embeddings: Switch = Field(default=False, description="embedding and output projection share weights")
     loss: Loss = Field(
         default=Loss.VOCABULARY_PARALLEL,
-        description="cross entropy: vocabulary_parallel (Megatron-LM's single operations), or torch's own",
+        description="cross entropy: vocabulary_parallel (Megatron-LM's single operations), torch's own, or fused",
     )
     moe: ExpertsSection | None = Field(default=None, description="mixture of experts")
     layer_operators: tuple[str, ...] | None = Field(

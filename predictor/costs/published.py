@@ -200,8 +200,9 @@ class PublishedSystem:
         if half is not None:
             return half
         precision = operator.computed_in or self.precision
-        if precision not in operator.precisions and operator.name not in COLLECTIVES:
-            known = ", ".join(operator.precisions)
+        known_in = (*operator.precisions, *operator.tabled_in)
+        if precision not in known_in and operator.name not in COLLECTIVES:
+            known = ", ".join(known_in)
             raise PublishedError(f"{operator.name} does not exist in {precision}; it is measured in {known}")
         missing: list[str] = []
         times, log_error = 1.0, 0.0

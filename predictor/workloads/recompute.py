@@ -80,7 +80,10 @@ def _until_last_saved(model: Transformer, kind: LayerKind, forward: PassTasks) -
         times = task.times * (0.5 if task.name in halved else 1.0) - left_out.pop(task.name, 0.0)
         if times > 0.0:
             tasks.append(_scaled(task, times))
-    return PassTasks(tasks, forward.overlaps)
+    remaining = {task.name for task in tasks}
+    return PassTasks(
+        tasks, [overlap for overlap in forward.overlaps if any(task.name in remaining for task in overlap.behind)]
+    )
 
 
 def _second_products(run: TrainingRun, kind: LayerKind, call: LayerCall, forward: PassTasks) -> PassTasks:

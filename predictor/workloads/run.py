@@ -12,7 +12,7 @@ from predictor.costs.work import element_bytes
 from predictor.workloads.layer_call import LayerCall
 from predictor.workloads.layout import Layout
 from predictor.workloads.partition import chunk_layers
-from predictor.workloads.transformer import LayerKind, Transformer
+from predictor.workloads.transformer import LayerKind, Loss, Transformer
 
 FP32_BYTES = 4
 
@@ -222,6 +222,11 @@ class TrainingRun:
         """Layers of every stage's chunks."""
         stages = range(len(self.layers_per_stage))
         return [chunk_layers(self.layers_per_stage, stage, self.virtual_pipeline_parallel_size) for stage in stages]
+
+    @property
+    def has_fused_loss(self) -> bool:
+        """Return whether the loss reads 16-bit logits in one kernel."""
+        return self.model.loss is Loss.FUSED or (self.compiled and self.model.loss is Loss.TORCH)
 
     @property
     def only_kind(self) -> LayerKind | None:

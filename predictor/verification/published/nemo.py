@@ -13,6 +13,7 @@ from typing import Any
 from predictor.verification.published.architectures import model_of
 from predictor.verification.published.row import Row, UnexpressedError, batch, layout
 from predictor.verification.published.systems import machine
+from predictor.workloads.frameworks import MEGATRON_LM
 
 RECIPES = (
     ("nvfp4", "nvfp4"),
@@ -118,6 +119,8 @@ def _parallelism(row: Row, overlaps: bool, **switches: Any) -> dict[str, Any]:
         "sequence_parallel": _sequence_parallel(row),
         **_layers_per_stage(row),
         "overlap_tensor_parallel": row.whole("tp", 1) > 1,
+        "blocking_transfers": False,
+        "gradient_bucket_elements": MEGATRON_LM.bucket_elements(row.whole("dp")),
         **switches,
     }
     return layout(row, **given)
