@@ -318,17 +318,16 @@ class PublishedSystem:
         return regressors
 
     def _in_few_bits(self, operator: Operator) -> dict[Direction, Regressor]:
-        """Return the regressors of products in another precision than the step: measured, else from the step's."""
-        wanted, gpu = operator.computed_in, self.hardware.gpu
-        for precision in (wanted, *low_precision.SAME_TENSOR_CORES.get(wanted, ())):
-            if precision in measured_precisions(self.folder):
-                measured = PublishedSystem(self.folder, precision)
-                measured.hardware = self.hardware
-                regressors = measured._operator(replace(operator, computed_in=""))
-                if low_precision.answers(regressors, precision):
-                    return low_precision.products(regressors, gpu, wanted, precision, operator, self.precision)
-        regressors = self._operator(replace(operator, computed_in=""))
-        return low_precision.products(regressors, gpu, wanted, self.precision, operator, self.precision)
+        """Return the regressors of products in another precision than the step: as measured, else from the step's."""
+        wanted, product = operator.computed_in, replace(operator, computed_in="")
+        if wanted in measured_precisions(self.folder):
+            measured = PublishedSystem(self.folder, wanted)
+            measured.hardware = self.hardware
+            regressors = measured._operator(product)
+            if regressors and not low_precision.of_inference(regressors):
+                return regressors
+        gpu = self.hardware.gpu
+        return {d: low_precision.scaled(own, product, gpu, wanted) for d, own in self._operator(product).items()}
 
     def _collective(self, collective: Operator) -> dict[Direction, Regressor]:
         """Return a collective's regressor over these links: its own, or one by bytes."""
