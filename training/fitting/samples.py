@@ -90,7 +90,10 @@ def to_samples(
     index = np.array([numbers[row.operator.name, row.shape] for row in rows], dtype=np.int64)
     works = [row.operator.work(row.shape, row.direction, num_multiprocessors) for row in distinct]
     terms = [physics_terms(work) for work in works]
-    features = [shape_features(r.operator, r.shape, t, members) for r, t in zip(distinct, terms, strict=True)]
+    features = [
+        shape_features(r.operator, r.shape, t, members, num_multiprocessors)
+        for r, t in zip(distinct, terms, strict=True)
+    ]
     hull = [hull_coordinates(r.shape, work) for r, work in zip(distinct, works, strict=True)]
     return Samples(
         us=np.array([row.us for row in rows]),
