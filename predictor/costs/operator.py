@@ -68,8 +68,8 @@ class Operator:
         launches: kernels that one eager call launches forward, and backward with its gradients accumulated.
         stand_in: (shape, direction, number of multiprocessors) → the donor operator's call where this operator was not
             measured, extrapolated at best. None: a measurement is needed.
-        gradient_products: shape → the shapes of this operator whose forward passes are its backward; None where that
-            is something else.
+        gradient_products: shape → the shapes of this operator whose forward passes are its backward pass; None where
+            that is something else.
         source: where the work formula comes from.
         computed_in: precision of a product where it is not the step's; empty: the step's. ``in_precision`` sets it.
     """

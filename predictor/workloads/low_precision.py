@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from predictor.costs.operator import BOTH, Direction, in_precision
 from predictor.workloads.layer_call import LayerCall
-from predictor.workloads.recipes import FP8, READ, RECIPES, Casts, Recipe
+from predictor.workloads.recipes import READ, RECIPES, Casts, Recipe
 from predictor.workloads.run import TrainingRun
 from predictor.workloads.tasks import BACKWARD, FORWARD, Part, Task, parameter_stream_task, stream_task
 from predictor.workloads.transformer import LayerKind
@@ -139,12 +139,6 @@ def gathered_share(run: TrainingRun, kind: LayerKind) -> float:
     """
     recipe = recipe_of(run, kind)
     return 1.0 if recipe is None else recipe.gathered / READ
-
-
-def gather_bytes(run: TrainingRun) -> float:
-    """Return the bytes of one weight on its way to other ranks."""
-    sizes = {None: float(run.element_bytes), "fp8": FP8, "bf16": 2.0, "fp16": 2.0, "fp32": 4.0}
-    return sizes[run.gather_precision]
 
 
 def product_precision(run: TrainingRun) -> str:
