@@ -125,7 +125,7 @@ class ModelSection(Section):
     tied_embeddings: Switch = Field(default=False, description="embedding and output projection share weights")
     loss: Loss = Field(
         default=Loss.VOCABULARY_PARALLEL,
-        description="cross entropy: vocabulary_parallel (Megatron-LM's single operations), or torch's own",
+        description="cross entropy: vocabulary_parallel (Megatron-LM's single operations), torch's own, or fused",
     )
     moe: ExpertsSection | None = Field(default=None, description="mixture of experts")
     layer_operators: tuple[str, ...] | None = Field(
@@ -231,6 +231,10 @@ class TrainingSection(Section):
         default=(), description="modules of a layer that selective recomputation covers; core_attn if empty"
     )
     compiled: Switch = Field(default=False, description="torch.compile: element-wise kernels are fused")
+    fused_gradient_accumulation: Switch = Field(
+        default=False,
+        description="products of weight gradients add to those of earlier micro-batches themselves (Megatron-LM)",
+    )
     attention_kernel: AttentionKernel | None = Field(
         default=None, description="kernel of flash attention; the one that the system was measured with if absent"
     )

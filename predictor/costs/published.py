@@ -15,6 +15,7 @@ from pathlib import Path
 
 from predictor.base.errors import PublishedError
 from predictor.costs import host_copy, low_precision
+from predictor.costs.alignment import is_misaligned, without_tensor_cores
 from predictor.costs.calibration import calibrated
 from predictor.costs.catalogue import catalogue
 from predictor.costs.collectives import COLLECTIVES, SHARDED, Topology
@@ -42,7 +43,7 @@ from predictor.costs.regressors import DirectionRegressor, Outside, Regressor
 from predictor.costs.stand_ins import LEAST_KERNEL_US, Call, bounded
 from predictor.costs.stream_stand_ins import DONOR, with_stream_stand_in
 from predictor.costs.transfer import computes, transfer
-from predictor.costs.work import SAME_RATE
+from predictor.costs.work import PRECISION_BYTES, SAME_RATE
 
 __all__ = [
     "CARD",
@@ -119,6 +120,9 @@ class PublishedSystem:
             cost = call.cost(direction)
             if call.stands_in and operator.name not in COLLECTIVES:
                 cost = self._bounded(operator, direction, shape, cost)
+            if is_misaligned(operator, shape, PRECISION_BYTES[self.answered_precision]):
+                sms = int(self.hardware.gpu.num_multiprocessors.value)
+                cost = without_tensor_cores(cost, operator.work(shape, direction, sms).flops, self.hardware.gpu)
             answer = self._answers[key] = self._within_peak(operator, direction, shape, cost)
         return answer
 
@@ -211,8 +215,9 @@ class PublishedSystem:
         if half is not None:
             return half
         precision = operator.computed_in or self.precision
-        if precision not in operator.precisions and operator.name not in COLLECTIVES:
-            known = ", ".join(operator.precisions)
+        known_in = (*operator.precisions, *operator.tabled_in)
+        if precision not in known_in and operator.name not in COLLECTIVES:
+            known = ", ".join(known_in)
             raise PublishedError(f"{operator.name} does not exist in {precision}; it is measured in {known}")
         missing: list[str] = []
         times, log_error = 1.0, 0.0
@@ -312,16 +317,16 @@ class PublishedSystem:
         return regressors
 
     def _in_few_bits(self, operator: Operator) -> dict[Direction, Regressor]:
-        """Return the regressors of products in another precision than the step: measured, else from the step's."""
-        wanted, gpu = operator.computed_in, self.hardware.gpu
-        for precision in (wanted, *low_precision.SAME_TENSOR_CORES.get(wanted, ())):
-            if precision in measured_precisions(self.folder):
-                measured = PublishedSystem(self.folder, precision)
-                measured.hardware = self.hardware
-                if regressors := measured._operator(replace(operator, computed_in="")):
-                    return low_precision.products(regressors, gpu, wanted, precision, operator, self.precision)
-        regressors = self._operator(replace(operator, computed_in=""))
-        return low_precision.products(regressors, gpu, wanted, self.precision, operator, self.precision)
+        """Return the regressors of products in another precision than the step: as measured, else from the step's."""
+        wanted, product = operator.computed_in, replace(operator, computed_in="")
+        if wanted in measured_precisions(self.folder):
+            measured = PublishedSystem(self.folder, wanted)
+            measured.hardware = self.hardware
+            regressors = measured._operator(product)
+            if regressors and not low_precision.of_inference(regressors):
+                return regressors
+        gpu = self.hardware.gpu
+        return {d: low_precision.scaled(own, product, gpu, wanted) for d, own in self._operator(product).items()}
 
     def _collective(self, collective: Operator) -> dict[Direction, Regressor]:
         """Return a collective's regressor over these links: its own, or one by bytes."""

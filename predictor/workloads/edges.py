@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from predictor.costs.operator import Direction
-from predictor.workloads.fused import compiled_loss
+from predictor.workloads.fused import fused_loss
 from predictor.workloads.layer import weight_gradients
 from predictor.workloads.layer_call import LayerCall
 from predictor.workloads.run import RankParameters, TrainingRun
@@ -21,7 +21,6 @@ from predictor.workloads.tasks import (
     operator_task,
     stream_task,
 )
-from predictor.workloads.transformer import Loss
 from predictor.workloads.transformer_memory import edge_memory
 
 
@@ -39,8 +38,8 @@ def loss_tasks(call: LayerCall, direction: Direction, operator: str = "cross_ent
 
 def _loss(run: TrainingRun, direction: Direction) -> list[Task]:
     """Return the loss as a run computes it; a compiler fuses torch's own."""
-    if run.compiled and run.model.loss is Loss.TORCH:
-        return [compiled_loss(run.call())]
+    if run.has_fused_loss:
+        return [fused_loss(run.call())]
     return loss_tasks(run.call(), direction, run.model.loss.operator)
 
 

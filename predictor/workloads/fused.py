@@ -47,7 +47,11 @@ def fused_additions(tasks: list[Task], direction: Direction) -> list[Task]:
     ]
 
 
-def compiled_loss(call: LayerCall) -> Task:
-    """Return one direction of a compiled cross entropy over whole rows of logits."""
+def fused_loss(call: LayerCall) -> Task:
+    """Return one direction of a cross entropy in one kernel, compiled or Transformer Engine's own.
+
+    Transformer Engine writes the gradient over the logits forward, with as many passes in all. Source: Transformer
+    Engine, transformer_engine/common/triton/cross_entropy.py; PyTorch torch/_inductor.
+    """
     logits = call.tokens * call.vocab_per_rank
-    return stream_task("compiled_cross_entropy", logits * LOSS_PASSES * call.element_bytes, call, launches=2)
+    return stream_task("fused_cross_entropy", logits * LOSS_PASSES * call.element_bytes, call, launches=2)

@@ -36,6 +36,14 @@ def _is_covered(task: Task) -> bool:
     return task.operator.family == LINEAR and task.name != ROUTER
 
 
+def _cast_launches(cost: Casts, task: Task) -> float:
+    """Return the kernels of a cast: as many for all experts of a rank as for one matrix.
+
+    Source: Transformer Engine, pytorch/module/grouped_linear.py, split_quantize.
+    """
+    return cost.launches * min(task.times, 1.0)
+
+
 def _operand_casts(run: TrainingRun, recipe: Recipe, call: LayerCall, task: Task) -> Task:
     """Return the cast of a product's input, or backward of the gradient of its output.
 
@@ -51,7 +59,7 @@ def _operand_casts(run: TrainingRun, recipe: Recipe, call: LayerCall, task: Task
         per_element = cost.normalized if task.name in BEHIND_A_NORM else cost.activation
         elements = m * k
     size_bytes = per_element * elements * share * task.times
-    return stream_task("operand_casts", size_bytes, call, launches=cost.launches * task.times)
+    return stream_task("operand_casts", size_bytes, call, launches=_cast_launches(cost, task))
 
 
 def gathers_cast_weights(run: TrainingRun) -> bool:
@@ -84,7 +92,7 @@ def _weight_casts(run: TrainingRun, recipe: Recipe, call: LayerCall, task: Task)
     if not per_element:
         return []
     _, k, n = task.shape
-    launches = casts(run, recipe).launches * task.times
+    launches = _cast_launches(casts(run, recipe), task)
     return [stream_task("weight_casts", per_element * k * n * task.times, call, launches=launches)]
 
 

@@ -12,7 +12,7 @@ from predictor.costs.work import element_bytes
 from predictor.workloads.layer_call import LayerCall
 from predictor.workloads.layout import Layout
 from predictor.workloads.partition import chunk_layers
-from predictor.workloads.transformer import LayerKind, Transformer
+from predictor.workloads.transformer import LayerKind, Loss, Transformer
 
 FP32_BYTES = 4
 
@@ -116,6 +116,7 @@ class TrainingRun:
         recompute_every: one of so many layers is recomputed.
         recompute_modules: of a layer; empty: the core of attention.
         compiled: element-wise kernels are fused by a compiler.
+        fused_gradient_accumulation: products of weight gradients add to those of earlier micro-batches themselves.
         attention_kernel: None: the one that the system was measured with.
         blocking_launches: the host waits for every kernel.
         cuda_graphs: kernels are launched without the host.
@@ -156,6 +157,7 @@ class TrainingRun:
     recompute_every: int = 1
     recompute_modules: tuple[RecomputeModule, ...] = ()
     compiled: bool = False
+    fused_gradient_accumulation: bool = False
     attention_kernel: AttentionKernel | None = None
     blocking_launches: bool = False
     cuda_graphs: bool = False
@@ -222,6 +224,11 @@ class TrainingRun:
         """Layers of every stage's chunks."""
         stages = range(len(self.layers_per_stage))
         return [chunk_layers(self.layers_per_stage, stage, self.virtual_pipeline_parallel_size) for stage in stages]
+
+    @property
+    def has_fused_loss(self) -> bool:
+        """Return whether the loss reads 16-bit logits in one kernel."""
+        return self.model.loss is Loss.FUSED or (self.compiled and self.model.loss is Loss.TORCH)
 
     @property
     def only_kind(self) -> LayerKind | None:

@@ -49,10 +49,11 @@ class Loss(StrEnum):
 
     VOCABULARY_PARALLEL = "vocabulary_parallel"
     TORCH = "torch"
+    FUSED = "fused"
 
     @property
     def operator(self) -> str:
-        """Return the operator that times it."""
+        """Return the operator that times it where no kernel is fused."""
         return "cross_entropy" if self is Loss.VOCABULARY_PARALLEL else "torch_cross_entropy"
 
 

@@ -1,6 +1,7 @@
 """Model sections of the architectures that NeMo, Megatron-Bridge and MLPerf train, by the name in a row.
 
-Sizes are columns; switches are those of the models' public configurations.
+Sizes are columns; switches are those of the models' public configurations. Kernels are Transformer Engine's: norms,
+rotations and the loss are one kernel each (Megatron-LM: apply_rope_fusion, cross_entropy_loss_fusion).
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from typing import Any
 
 from predictor.verification.published.row import Row, UnexpressedError, dense_model
 
-LLAMA: dict[str, Any] = {"normalization": "rms_norm", "activation": "swiglu"}
+LLAMA: dict[str, Any] = {"normalization": "fused_rms_norm", "activation": "swiglu"}
 GPT3: dict[str, Any] = {
     "normalization": "layer_norm",
     "rotary_fraction": 0.0,
@@ -23,7 +24,7 @@ BY_NAME: dict[str, dict[str, Any]] = {
     "nemotron-4": NEMOTRON4,
     "llama": LLAMA,
     "mixtral": LLAMA,
-    "grok": {"normalization": "rms_norm", "activation": "geglu"},
+    "grok": {"normalization": "fused_rms_norm", "activation": "geglu"},
     "qwen3": {**LLAMA, "qk_norm": True},
     "gpt oss": {**LLAMA, "biases": True},
     "gpt-oss": {**LLAMA, "biases": True},
@@ -77,7 +78,8 @@ def model_of(row: Row, **switches: Any) -> dict[str, Any]:
     known = next((given for word, given in BY_NAME.items() if word in name), None)
     if known is None:
         raise UnexpressedError(f"the architecture of {row.text('model')} is not known")
-    model = {**dense_model(row, **known, fused_side_kernels=True), **switches}
+    fused = {"fused_side_kernels": True, "fused_rope": True, "loss": "fused"}
+    model = {**dense_model(row, **known, **fused), **switches}
     if row.text("moe_experts"):
         model["moe"] = _experts(row)
     if row.has("layer_pattern", "sliding window 128 on every 2nd layer"):

@@ -13,6 +13,7 @@ from typing import Any
 from predictor.verification.published.architectures import model_of
 from predictor.verification.published.row import Row, UnexpressedError, batch, layout
 from predictor.verification.published.systems import machine
+from predictor.workloads.frameworks import MEGATRON_LM
 
 RECIPES = (
     ("nvfp4", "nvfp4"),
@@ -69,7 +70,7 @@ def _sequence_parallel(row: Row) -> bool:
 def _training(row: Row, framework: str) -> dict[str, Any]:
     low = recipe(row)
     graphs = row.text("cuda_graphs").lower()
-    training = batch(row, precision="bf16", framework=framework, **_recompute(row))
+    training = batch(row, precision="bf16", framework=framework, fused_gradient_accumulation=True, **_recompute(row))
     if low is not None:
         training["gemm_recipe"] = low
     if graphs and not graphs.startswith(("none", "off", "not stated")):
@@ -118,6 +119,8 @@ def _parallelism(row: Row, overlaps: bool, **switches: Any) -> dict[str, Any]:
         "sequence_parallel": _sequence_parallel(row),
         **_layers_per_stage(row),
         "overlap_tensor_parallel": row.whole("tp", 1) > 1,
+        "blocking_transfers": False,
+        "gradient_bucket_elements": MEGATRON_LM.bucket_elements(row.whole("dp")),
         **switches,
     }
     return layout(row, **given)
