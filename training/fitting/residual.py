@@ -96,8 +96,14 @@ def median_residual(log_ratio: Vector) -> Residual:
     return Residual(round(float(np.median(log_ratio)), 6), [])
 
 
-def fit_residual(features: Vector, log_ratio: Vector) -> Residual:
-    """Fit log(time / physics); with fewer than FEWEST_ROWS rows, only its median."""
+def fit_residual(features: Vector, log_ratio: Vector, is_one_device: bool = False) -> Residual:
+    """Fit log(time / physics); with fewer than FEWEST_ROWS rows, only its median.
+
+    Args:
+        features: (rows, features).
+        log_ratio: (rows,).
+        is_one_device: no shape repeats, as where several devices measured the same ones and differ.
+    """
     if len(log_ratio) < FEWEST_ROWS:
         return median_residual(log_ratio)
     small = {
@@ -107,7 +113,7 @@ def fit_residual(features: Vector, log_ratio: Vector) -> Residual:
         "min_samples_leaf": MIN_ROWS_PER_LEAF,
     }
     model = HistGradientBoostingRegressor(
-        **(LARGE_TABLES_TREES if len(log_ratio) >= LARGE_TABLE else small),
+        **(LARGE_TABLES_TREES if is_one_device and len(log_ratio) >= LARGE_TABLE else small),
         max_depth=DEPTH,
         max_leaf_nodes=TREE_LEAVES,
         early_stopping=False,

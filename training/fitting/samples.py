@@ -50,6 +50,11 @@ class Samples:
         }
         return replace(self, **arrays)
 
+    @property
+    def is_one_device(self) -> bool:
+        """Return whether no shape repeats; where several devices measured the same shapes, their rows differ."""
+        return len(np.unique(self.group)) == len(self)
+
     def __len__(self) -> int:
         """Return the number of rows."""
         return len(self.us)
