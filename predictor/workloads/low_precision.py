@@ -9,6 +9,7 @@ Source: Micikevicius et al. 2022, arXiv:2209.05433; Transformer Engine user guid
 from __future__ import annotations
 
 from predictor.costs.operator import BOTH, Direction, in_precision
+from predictor.costs.work import PRECISION_BYTES
 from predictor.workloads.layer_call import LayerCall
 from predictor.workloads.recipes import READ, RECIPES, Casts, Recipe
 from predictor.workloads.run import TrainingRun
@@ -139,6 +140,11 @@ def gathered_share(run: TrainingRun, kind: LayerKind) -> float:
     """
     recipe = recipe_of(run, kind)
     return 1.0 if recipe is None else recipe.gathered / READ
+
+
+def gather_bytes(run: TrainingRun) -> float:
+    """Return the bytes of one weight on its way to other ranks."""
+    return run.element_bytes if run.gather_precision is None else PRECISION_BYTES[run.gather_precision]
 
 
 def product_precision(run: TrainingRun) -> str:
