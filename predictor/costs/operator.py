@@ -73,6 +73,8 @@ class Operator:
             that is something else.
         more_features: (shape, number of multiprocessors) → features of the residual besides those of every operator.
         source: where the work formula comes from.
+        fused_attention: exact attention in one kernel, of which there are several implementations.
+        kernel: implementation of fused attention that the run names; empty: the one that was measured.
         computed_in: precision of a product where it is not the step's; empty: the step's. ``in_precision`` sets it.
     """
 
@@ -91,6 +93,8 @@ class Operator:
     gradient_products: Callable[[Shape], tuple[Shape, ...]] | None = None
     more_features: Callable[[Shape, int], tuple[float, ...]] | None = None
     computed_in: str = ""
+    fused_attention: bool = False
+    kernel: str = ""
 
     def byte_scale(self, precision: str) -> float:
         """Return the factor from the bytes that ``work`` counts to bytes in a precision.
@@ -114,6 +118,12 @@ class Operator:
 def in_precision(operator: Operator, precision: str) -> Operator:
     """Return an operator computed in another precision than the step; the same object every time."""
     return replace(operator, computed_in=precision)
+
+
+@lru_cache(maxsize=256)
+def in_kernel(operator: Operator, kernel: str) -> Operator:
+    """Return fused attention in a named implementation, any other operator as it is; the same object every time."""
+    return replace(operator, kernel=kernel) if operator.fused_attention and kernel else operator
 
 
 MATMUL_EXTRAS: tuple[TermKind, ...] = ("flops", "flops", "flops")  # one per GEMM_TILES

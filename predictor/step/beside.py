@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from predictor.costs.calibration import factor
 from predictor.costs.cost import ZERO, Cost, Source
-from predictor.costs.interference import NO_SLOWDOWN, Call, Slowdown, slowdown
+from predictor.costs.interference import NO_SLOWDOWN, Call, Slowdown, calibrated_slowdown, slowdown
 from predictor.costs.published import PublishedSystem
 from predictor.costs.transfer import computes
 from predictor.step.overlap import beside, shorter_cost, without_part
@@ -42,23 +41,12 @@ def _streaming(system: PublishedSystem, tasks: Sequence[Task]) -> float:
 
 
 def slowdown_beside(system: PublishedSystem, traffic: Sequence[Task], behind: Sequence[Task] = ()) -> Slowdown:
-    """Return how many times as long tasks take beside traffic; without any, those that compute products.
-
-    On a calibrated system, each hundredth of its overlap factor above 1 costs a hundredth of the traffic's time more.
-    """
+    """Return how many times as long tasks take beside traffic; without any, those that compute products."""
     calls = [
         Call(operator, shape, times, system.cost(operator, direction, shape).us * times)
         for _, operator, direction, shape, times, _, _ in traffic
     ]
-    known = slowdown(system.hardware, calls, _streaming(system, behind))
-    more = factor(system.hardware, "overlap") - 1.0
-    if not more:
-        return known
-    return Slowdown(*(1.0 / max(1.0 / each - more, LEAST_SPEED) for each in known))
-
-
-# Of kernels beside traffic, as a share of their speed alone.
-LEAST_SPEED = 0.1
+    return calibrated_slowdown(slowdown(system.hardware, calls, _streaming(system, behind)), system.hardware)
 
 
 class BesideTime(NamedTuple):
