@@ -33,11 +33,6 @@ class Gpu(HardwareModel):
     power_limit_w: Quantity | None = Field(
         default=None, description="power limit below the board's; absent: the board's"
     )
-    operand_cast_ps: dict[str, Quantity] | None = Field(
-        default=None,
-        description="picoseconds per element of the first operand that measured products of a precision spend on its "
-        "cast; absent where they were measured alone",
-    )
     sustained_product_ratio: Quantity | None = Field(
         default=None, description="rate of a large matrix product after seconds without a pause over its rate in bursts"
     )

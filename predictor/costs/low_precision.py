@@ -1,9 +1,11 @@
-"""Matrix products in fewer bits than the rest of a step: measured ones without the casts that tables time along.
+"""Matrix products in fewer bits than the rest of a step.
 
-Tables of quantised linear layers (vLLM's, as aiconfigurator collects them) hold the cast of the first operand as well:
-``Gpu.operand_cast_ps`` says how long that takes per element, and it is taken off, since a training step casts with
-other kernels, which are tasks of their own (``workloads/low_precision.py``). What was not measured follows from the
-step's precision as in ``fp32``: every physics term keeps its efficiency, FLOPs scale by the ratio of the peaks.
+Products that were measured forward and backward are answered as measured. Tables of an inference engine have no
+backward pass, time the cast of the first operand along, and in 8 bits hold other kernels (CUTLASS, DeepGEMM) than
+training runs (cuBLASLt, which the tables time in 16 bits): 8-bit products then follow from the step's precision as in
+``fp32``. Every physics term keeps its efficiency, FLOPs scale by the ratio of the peaks. Without the cast the tables
+agree: bf16 takes 1.9 to 2.0 times as long on five of six GPUs. In 4 bits products reach a smaller share of the peak, so
+the table's are taken, without their casts. Derivation and tables: docs/adr/0030-low-precision.md.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from math import log
 from predictor.base.errors import PublishedError
 from predictor.costs.cost import Cost, Source
 from predictor.costs.device_sheets import sheet_named
+from predictor.costs.gradient_products import GradientProducts
 from predictor.costs.hardware import Gpu
 from predictor.costs.operator import Direction, Operator, Shape
 from predictor.costs.regressors import Basis, DirectionRegressor, Outside, Regressor
@@ -25,6 +28,12 @@ from predictor.costs.work import PRECISION_BYTES
 # applies the scales of blocks of 32 in hardware, and Transformer Engine computes its 128 x 128 blocks with those.
 # Source: NVIDIA, Transformer Engine user guide, "FP8 block scaling" and "MXFP8"; PTX ISA, tcgen05.mma.
 SAME_TENSOR_CORES = {"mxfp8": ("fp8",), "fp8_block": ("fp8",)}
+# Picoseconds per element that a table's calls spend on casting their first operand (m, k). The median, over (m, k) with
+# m >= 4,096 and k >= 2,048, of what a call's time extrapolates to without columns (n from 2,048 to 16,384), over
+# m x k: 0.75, 0.69, 0.63 and 0.74 on B200, B300, GB200, GB300. In bf16, where nothing is cast, it is -0.3 to 0.2; in
+# fp8 2.6 to 2.8 on all GPUs. Source: the tables of github.com/ai-dynamo/aiconfigurator at 095f58a, whose collector
+# (collector/vllm/collect_gemm.py) times the whole layer of vLLM.
+OPERAND_CAST_PS = {"nvfp4": 0.7}
 OPERANDS = 2.0  # of a product, in few bits; its result has 16
 MATRICES = 3.0
 SIXTEEN_BITS = 2.0  # bytes
@@ -100,6 +109,16 @@ class Product:
         return self.regressor.widest(operator, shape)
 
 
+def of_inference(measured: dict[Direction, Regressor]) -> bool:
+    """Return whether products were measured forward only, as by an inference engine's tables."""
+    return isinstance(measured.get(Direction.BACKWARD), GradientProducts)
+
+
+def answers(measured: dict[Direction, Regressor], precision: str) -> bool:
+    """Return whether measured products of a precision stand for those of training."""
+    return bool(measured) and (precision in OPERAND_CAST_PS or not of_inference(measured))
+
+
 def products(
     measured: dict[Direction, Regressor], gpu: Gpu, wanted: str, precision: str, operator: Operator, step: str
 ) -> dict[Direction, Regressor]:
@@ -116,7 +135,6 @@ def products(
     plain = replace(operator, computed_in="")
     if precision == step:
         return {d: scaled(regressor, plain, gpu, step, wanted) for d, regressor in measured.items()}
-    cast = (gpu.operand_cast_ps or {}).get(precision)
+    cast_ps = OPERAND_CAST_PS.get(precision, 0.0) if of_inference(measured) else 0.0
     least = 1.0 / (peak_tflop_per_s(gpu, wanted) * 1e6)
-    cast_ps = 0.0 if cast is None else cast.value
     return {d: Product(regressor, cast_ps, least, precision == wanted) for d, regressor in measured.items()}

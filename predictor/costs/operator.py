@@ -64,6 +64,7 @@ class Operator:
         byte_sizes: ``work`` counts elements of ELEMENT_BYTES in whatever precision, or bytes that are the same in every
             precision.
         precisions: in which it exists.
+        tabled_in: further precisions, of kernels that other people's tables have and ``microbench`` does not run.
         launches: kernels that one eager call launches forward, and backward with its gradients accumulated.
         stand_in: (shape, direction, number of multiprocessors) → the donor operator's call where this operator was not
             measured, extrapolated at best. None: a measurement is needed.
@@ -82,6 +83,7 @@ class Operator:
     extra_kinds: tuple[TermKind, ...] = ()
     byte_sizes: Literal["by_element", "fixed"] = "by_element"
     precisions: tuple[str, ...] = STEP_PRECISIONS
+    tabled_in: tuple[str, ...] = ()
     launches: tuple[int, int] = (1, 1)
     stand_in: Callable[[Shape, Direction, int], StandIn] | None = None
     gradient_products: Callable[[Shape], tuple[Shape, ...]] | None = None

@@ -204,8 +204,9 @@ class PublishedSystem:
         if half is not None:
             return half
         precision = operator.computed_in or self.precision
-        if precision not in operator.precisions and operator.name not in COLLECTIVES:
-            known = ", ".join(operator.precisions)
+        known_in = (*operator.precisions, *operator.tabled_in)
+        if precision not in known_in and operator.name not in COLLECTIVES:
+            known = ", ".join(known_in)
             raise PublishedError(f"{operator.name} does not exist in {precision}; it is measured in {known}")
         missing: list[str] = []
         times, log_error = 1.0, 0.0
@@ -311,7 +312,8 @@ class PublishedSystem:
             if precision in measured_precisions(self.folder):
                 measured = PublishedSystem(self.folder, precision)
                 measured.hardware = self.hardware
-                if regressors := measured._operator(replace(operator, computed_in="")):
+                regressors = measured._operator(replace(operator, computed_in=""))
+                if low_precision.answers(regressors, precision):
                     return low_precision.products(regressors, gpu, wanted, precision, operator, self.precision)
         regressors = self._operator(replace(operator, computed_in=""))
         return low_precision.products(regressors, gpu, wanted, self.precision, operator, self.precision)

@@ -207,6 +207,8 @@ def _memory(memory: StageMemory, system: PublishedSystem) -> dict[str, Any]:
     parts = {f"{name}_gib": size / GIB for name, size in asdict(memory).items()}
     return {
         **parts,
+        "allocated_gib": memory.allocated / GIB,
+        "reserved_gib": memory.reserved / GIB,
         "total_gib": memory.total / GIB,
         "available_gib": None if limit is None else limit.value,
         "fits": system.hardware.gpu.holds(memory.total),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from predictor.search.space import Plan, Space
 from predictor.search.stages import Key, Pipelines, shared_key
-from predictor.step.memory import activation_bytes, allowance_bytes, end_bytes, together
+from predictor.step.memory import activation_bytes, allowance_bytes, end_bytes, together, working_bytes
 from predictor.timeline.schedules import SCHEDULES, peak_in_flight
 from predictor.workloads.low_precision_memory import cast_weights
 from predictor.workloads.pipeline import Pipeline, Stage
@@ -35,9 +35,10 @@ class Footprints:
         stages = self._pipelines.of(plan)
         flights, states, helds = self._in_flight(plan, stages), self._stage_states(plan, stages), self._held_by(plan)
         for state, in_flight, held in zip(states, flights, helds, strict=True):
-            needed = state + activation_bytes(held, in_flight, plan.num_chunks) + held.working
+            end = 0.0
             if held.kept_last:
-                needed += end_bytes(SCHEDULES[plan.schedule], held, plan.degrees.pipeline, plan.num_micro_batches)
+                end = end_bytes(SCHEDULES[plan.schedule], held, plan.degrees.pipeline, plan.num_micro_batches)
+            needed = state + activation_bytes(held, in_flight, plan.num_chunks) + working_bytes(held, end)
             if needed > tensors:
                 tensors = needed
         return tensors + allowance_bytes(tensors)
@@ -81,18 +82,18 @@ class Footprints:
         known = self._held.get(key)
         if known is None:
             stages = self._pipelines.of(plan)
-            layers = {kind: self._layer(plan, shared, kind) for kind in stages.kinds}
+            layers = {kind: self._layer(plan, key, kind) for kind in stages.kinds}
             known = self._held[key] = [
                 together([(self._edge(plan, shared, stage), 1), *((layers[kind], n) for kind, n in stage.layers)])
                 for stage in stages.distinct
             ]
         return known
 
-    def _layer(self, plan: Plan, shared: Key, kind: LayerKind) -> BlockMemory:
-        """Return what a layer holds."""
-        known = self._layers.get((shared, kind))
+    def _layer(self, plan: Plan, key: Key, kind: LayerKind) -> BlockMemory:
+        """Return what a layer holds; how many of a stage's layers are recomputed depends on the pipeline."""
+        known = self._layers.get((key, kind))
         if known is None:
-            known = self._layers[shared, kind] = layer_memory(self._space.run(plan), kind)
+            known = self._layers[key, kind] = layer_memory(self._space.run(plan), kind)
         return known
 
     def _edge(self, plan: Plan, shared: Key, stage: Stage) -> BlockMemory:

@@ -88,7 +88,7 @@ def time_overlaps(system: PublishedSystem, computing: Cost, overlaps: Sequence[O
             continue
         traffic, behind = time_tasks(system, overlap.traffic), time_tasks(system, overlap.behind)
         slower = slowdown_beside(system, overlap.traffic, overlap.behind) if overlap.slows else NO_SLOWDOWN
-        added = beside(traffic, shorter_cost(behind, computing), slower)
+        added = beside(traffic, shorter_cost(behind, computing), slower, overlap.buckets)
         within = without_part(traffic, added.exposed)
         computing = without_part(computing, _divided(within, slower))
         part = overlap.traffic[0].part

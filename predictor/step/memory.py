@@ -14,10 +14,10 @@ from predictor.timeline.schedules import SCHEDULES, Schedule, peak_in_flight
 from predictor.workloads.step_tasks import BlockMemory, StageTasks, StepTasks
 
 GIB = 2**30
-# Assumed, not measured: context, libraries and communicators of one process, and blocks that the caching allocator
-# cannot reuse, as a share of what tensors take.
-RUNTIME_BYTES = 1.5 * GIB
-FRAGMENTATION = 0.05
+# Assumed, not measured: context and libraries of one process (0.5 GiB on an H100, with cuBLAS's workspaces), and blocks
+# that the caching allocator cannot reuse, as a share of what tensors take.
+RUNTIME_BYTES = 0.6 * GIB
+FRAGMENTATION = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class StageMemory:
         working: what exists besides while one micro-batch is computed: logits and loss, a recomputed layer, gathered
             weights.
         buffers: gradients on their way into a reduction.
-        allowance: runtime and fragmentation; assumed, not computed.
+        allowance: runtime, communicators and fragmentation; assumed, not computed.
     """
 
     weights: float
@@ -47,13 +47,23 @@ class StageMemory:
         return self.weights + self.gradients + self.optimizer
 
     @property
+    def allocated(self) -> float:
+        """Return what tensors take, as torch.cuda.max_memory_allocated counts it."""
+        return self.states + self.activations + self.working + self.buffers
+
+    @property
+    def reserved(self) -> float:
+        """Return what the caching allocator takes, as torch.cuda.max_memory_reserved counts it."""
+        return self.allocated * (1.0 + FRAGMENTATION)
+
+    @property
     def total(self) -> float:
-        """Return the sum of all parts."""
-        return self.states + self.activations + self.working + self.buffers + self.allowance
+        """Return the sum of all parts, as nvidia-smi shows it."""
+        return self.allocated + self.allowance
 
 
 def together(blocks: Iterable[tuple[BlockMemory, int]]) -> BlockMemory:
-    """Return what a stage's blocks, each so many times, hold together; ``working`` includes gathered weights."""
+    """Return what a stage's blocks, each so many times, hold together."""
     kept = working = kept_first = kept_last = deferred = gathered = 0.0
     for block, count in blocks:
         kept += block.kept * count
@@ -61,8 +71,8 @@ def together(blocks: Iterable[tuple[BlockMemory, int]]) -> BlockMemory:
         kept_first += block.kept_first
         kept_last += block.kept_last
         deferred += block.deferred
-        gathered += block.gathered
-    return BlockMemory(kept, working + gathered, kept_first, kept_last, deferred)
+        gathered += block.gathered * count
+    return BlockMemory(kept, working, kept_first, kept_last, deferred, gathered)
 
 
 def activation_bytes(held: BlockMemory, in_flight: int, num_chunks: int) -> float:
@@ -88,9 +98,21 @@ def end_bytes(schedule: Schedule, held: BlockMemory, num_stages: int, num_micro_
     return held.kept_last if schedule.chunks else in_flight * held.kept_last
 
 
-def allowance_bytes(tensors: float) -> float:
-    """Return what is set aside beside so many bytes of tensors."""
-    return RUNTIME_BYTES + FRAGMENTATION * tensors
+def working_bytes(held: BlockMemory, end: float) -> float:
+    """Return what exists besides at the fullest moment: in a layer's backward pass, or with the model's end.
+
+    Logits and their gradients are gone when the last layer's backward pass starts; weights that stay gathered are not.
+
+    Args:
+        held: by the stage's blocks together.
+        end: activations of the model's end; 0 where the stage has none.
+    """
+    return max(held.working, end) + held.gathered
+
+
+def allowance_bytes(size_bytes: float) -> float:
+    """Return what is set aside beside so many bytes of tensors and communicators."""
+    return RUNTIME_BYTES + FRAGMENTATION * size_bytes
 
 
 def _stage_memory(step: StepTasks, number: int, held: BlockMemory) -> StageMemory:
@@ -100,10 +122,12 @@ def _stage_memory(step: StepTasks, number: int, held: BlockMemory) -> StageMemor
     in_flight = peak_in_flight(schedule, number, num_stages, step.num_micro_batches, num_chunks)
     activations = activation_bytes(held, in_flight, num_chunks)
     at_end = number == num_stages - 1
-    working = held.working + (end_bytes(schedule, held, num_stages, step.num_micro_batches) if at_end else 0.0)
-    weights, gradients, optimizer, buffers = stage.states
+    end = end_bytes(schedule, held, num_stages, step.num_micro_batches) if at_end else 0.0
+    working = working_bytes(held, end)
+    weights, gradients, optimizer, buffers, communicators = stage.states
     tensors = weights + gradients + optimizer + activations + working + buffers
-    return StageMemory(weights, gradients, optimizer, activations, working, buffers, allowance_bytes(tensors))
+    allowance = communicators + allowance_bytes(tensors + communicators)
+    return StageMemory(weights, gradients, optimizer, activations, working, buffers, allowance)
 
 
 def step_memory(step: StepTasks) -> list[StageMemory]:

@@ -39,9 +39,11 @@ OUTSIDE_FFN = (
 )
 
 
-def without_recomputation(run: TrainingRun) -> TrainingRun:
-    """Return a run whose layers keep all their activations."""
-    return replace(run, recompute=Recompute.NONE, recompute_modules=())
+def of_layer(run: TrainingRun, is_recomputed: bool) -> TrainingRun:
+    """Return a run whose every layer is recomputed, or keeps all its activations."""
+    if is_recomputed:
+        return replace(run, recompute_num_layers=None, recompute_every=1)
+    return replace(run, recompute=Recompute.NONE, recompute_num_layers=None, recompute_every=1, recompute_modules=())
 
 
 def recomputed_layers(run: TrainingRun, layers: int) -> int:
@@ -81,7 +83,10 @@ def _until_last_saved(model: Transformer, kind: LayerKind, forward: PassTasks) -
         times = task.times * (0.5 if task.name in halved else 1.0) - left_out.pop(task.name, 0.0)
         if times > 0.0:
             tasks.append(_scaled(task, times))
-    return PassTasks(tasks, forward.overlaps)
+    remaining = {task.name for task in tasks}
+    return PassTasks(
+        tasks, [overlap for overlap in forward.overlaps if any(task.name in remaining for task in overlap.behind)]
+    )
 
 
 def _second_products(run: TrainingRun, kind: LayerKind, call: LayerCall, forward: PassTasks) -> PassTasks:

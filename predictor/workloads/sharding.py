@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from predictor.costs.collectives import Topology
-from predictor.costs.work import PRECISION_BYTES
+from predictor.workloads.low_precision import gather_bytes
 from predictor.workloads.run import FP32_BYTES, RankParameters, Recompute, TrainingRun
 from predictor.workloads.tasks import (
     TRAFFIC,
@@ -98,11 +98,6 @@ def reduction_tasks(run: TrainingRun, group: Groups) -> list[Task]:
     return [*tasks, parameter_stream_task("gradient_buckets", bucketed_bytes, run.call(), Part.DATA_PARALLEL)]
 
 
-def gathered_bytes(run: TrainingRun) -> float:
-    """Return the bytes of one weight on its way to other ranks."""
-    return run.element_bytes if run.gather_precision is None else PRECISION_BYTES[run.gather_precision]
-
-
 def _per_micro_batch(run: TrainingRun) -> float:
     """Return how often a micro-batch's passes gather and scatter.
 
@@ -116,7 +111,7 @@ def _per_micro_batch(run: TrainingRun) -> float:
 
 def _gathers(run: TrainingRun, parameters: RankParameters) -> list[Task]:
     """Return the gathering of a unit's weights."""
-    wire = gathered_bytes(run)
+    wire = gather_bytes(run)
     tasks: list[Task] = []
     for group in groups_of(run, parameters):
         shard = group.parameters * wire / group.sharing.ranks
@@ -126,7 +121,7 @@ def _gathers(run: TrainingRun, parameters: RankParameters) -> list[Task]:
 
 def _weight_copies(run: TrainingRun, parameters: RankParameters) -> list[Task]:
     """Return the kernels around a gather: a rank's fp32 share is narrowed, and weights are copied out or narrowed."""
-    wire, size_bytes = gathered_bytes(run), 0.0
+    wire, size_bytes = gather_bytes(run), 0.0
     if run.fp32_parameters and wire < FP32_BYTES:
         size_bytes += sum(group.parameters / group.sharing.ranks for group in groups_of(run, parameters)) * (
             FP32_BYTES + wire

@@ -56,13 +56,15 @@ class StageStates(NamedTuple):
 
     Attributes:
         weights, gradients, optimizer: a rank's share of the parameters and their states.
-        buffers: gradients on their way into a reduction.
+        buffers: gradients on their way into a reduction or an update.
+        communicators: NCCL's buffers, outside the framework's allocator.
     """
 
     weights: float
     gradients: float
     optimizer: float
     buffers: float
+    communicators: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)

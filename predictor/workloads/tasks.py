@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from math import inf
 from typing import NamedTuple
 
 from predictor.costs.catalogue import catalogue
@@ -72,11 +73,13 @@ class Overlap(NamedTuple):
 
     Attributes:
         slows: the tasks take longer beside it (``costs/interference.py``).
+        buckets: equal parts of the traffic, each ready with its part of the tasks; infinitely many: all starts at once.
     """
 
     traffic: list[Task]
     behind: list[Task]
     slows: bool = False
+    buckets: float = inf
 
 
 class PassTasks(NamedTuple):

@@ -1,9 +1,7 @@
-"""What a transformer holds in a GPU's memory, in bytes: activations tensor by tensor, model states, gradient buffers.
+"""What a transformer holds in a GPU's memory, in bytes: activations, model states, gradients on their way.
 
-States per parameter follow Rajbhandari et al. 2019 (ZeRO), arXiv:1910.02054, section 3.1. Activations of a GPT layer
-without biases in flash attention add up to those of Korthikanti et al. 2022, arXiv:2205.05198, sections 4.1 to 4.2:
-s·b·h·(10 + 24/t + 5·a·s/(h·t)), and s·b·h/t·(34 + 5·a·s/h) with sequence parallelism, with one difference: they count a
-key-value pair per query head, and this counts what the architecture has.
+States per parameter follow Rajbhandari et al. 2019 (ZeRO), arXiv:1910.02054, section 3.1, and for FSDP Zhao et al.
+2023, arXiv:2304.11277: fp32 weights, gradients and moments of a rank's share, 16 bits only of units that are gathered.
 """
 
 from __future__ import annotations
@@ -12,151 +10,95 @@ from collections.abc import Iterable
 
 from predictor.workloads.attention import MASK_BYTES
 from predictor.workloads.experts import routed_tokens
+from predictor.workloads.kept_activations import kept_and_recomputed
 from predictor.workloads.layer import sized
-from predictor.workloads.layer_call import LayerCall
-from predictor.workloads.layout import Layout
-from predictor.workloads.low_precision_memory import kept_bytes_added
-from predictor.workloads.recompute import modules
-from predictor.workloads.run import FP32_BYTES, RankParameters, Recompute, RecomputeModule, TrainingRun
+from predictor.workloads.run import FP32_BYTES, RankParameters, TrainingRun
 from predictor.workloads.step_tasks import NO_MEMORY, BlockMemory, StageStates
-from predictor.workloads.transformer import Attention, LayerKind, Normalization, Transformer
+from predictor.workloads.transformer import LayerKind
 
 # Adam in mixed precision keeps fp32 weights and two moments; in fp32 the weights are there already.
 MIXED_PRECISION_STATE_BYTES = 3 * FP32_BYTES
 FP32_STATE_BYTES = 2 * FP32_BYTES
+# DeepSpeed's optimizer step flattens the gradients of a rank's share and widens them to fp32, in blocks of gigabytes
+# that no cached activation can serve. Source: DeepSpeed, runtime/zero/stage_1_and_2.py, step().
+WIDENED_GRADIENT_BYTES = 2 + FP32_BYTES
+# Software that trains with DeepSpeed's engine, as ``training.framework`` spells it.
+ON_DEEPSPEED = ("deepspeed", "neox")
+# NCCL's buffers of one communicator: some 24 channels with a connection each way, 4 MiB for protocol Simple and as much
+# for LL and LL128 together. Source: NCCL, NCCL_BUFFSIZE and NCCL_MAX_NCHANNELS in its documentation, src/init.cc.
+COMMUNICATOR_BYTES = 24 * 2 * 8 * 2**20
 
 
-def _norms(model: Transformer) -> int:
-    """Return the activations that a layer's norms keep: their inputs, and where RMSNorm is unfused its product too."""
-    inputs = 1 if model.parallel_residual else 2
-    inputs += 2 if model.post_norms else 0
-    return inputs * (2 if model.normalization is Normalization.RMS_NORM else 1)
+def _ffn_gradients(run: TrainingRun, kind: LayerKind) -> float:
+    """Return the bytes of gradients that exist at once in an FFN's backward pass.
 
-
-def _scores(model: Transformer, call: LayerCall) -> float:
-    """Return the bytes that attention keeps between its projections, queries, keys, values and output aside.
-
-    Softmax's output; with dropout its mask and its output as well. Flash attention keeps one fp32 sum per row instead.
+    Those of its output, of the non-linearity's output and of the inner products, whose values are still kept.
     """
-    rows = call.micro_batch_size * call.heads_per_rank * call.sequence_per_rank
-    if model.attention is Attention.FLASH:
-        return rows * float(FP32_BYTES)
-    per_score = call.element_bytes
-    if model.attention_dropout:
-        per_score += MASK_BYTES + call.element_bytes
-    return float(rows * call.sequence_per_rank * per_score)
+    call, model = sized(run, kind), run.model
+    tokens, width = float(call.tokens), call.ffn_width
+    if kind.has_experts and model.experts is not None:
+        tokens = routed_tokens(model.experts, call, run.layout)
+        width = model.experts.expert_ffn_hidden_size // call.tensor_parallel_size
+    inner = 3 if model.activation.gated else 2
+    return tokens * (call.hidden_size + inner * width) * call.element_bytes
 
 
-def _attention(model: Transformer, call: LayerCall) -> float:
-    """Return the bytes that attention keeps without its scores: projections' inputs and outputs, and masks."""
-    queries = call.qkv_width * (2 if model.qk_norm else 1)
-    split = call.tokens * (queries + call.attention_width) * call.element_bytes
-    unsplit = call.unsplit_tokens * call.hidden_size
-    return split + unsplit * (call.element_bytes + (MASK_BYTES if model.hidden_dropout else 0))
+def _on_deepspeed(run: TrainingRun) -> bool:
+    return any(word in (run.framework or "").lower() for word in ON_DEEPSPEED)
 
 
-def _inner(model: Transformer, tokens: float, width: int, element_bytes: int) -> float:
-    """Return the bytes that an FFN keeps between its matrices: the activation's inputs and its output."""
-    tensors = 2
-    if model.activation.gated:
-        tensors = 3 if model.fused_side_kernels else 4  # unfused, SiLU's own output is kept for the product
-    return tokens * width * tensors * element_bytes
+def _pipe_outputs(run: TrainingRun) -> float:
+    """Return a layer's share of the outputs that DeepSpeed's pipeline keeps of every micro-batch in flight.
 
-
-def _ffn(model: Transformer, call: LayerCall) -> float:
-    unsplit = call.unsplit_tokens * call.hidden_size
-    mask = MASK_BYTES if model.hidden_dropout else 0
-    return _inner(model, call.tokens, call.ffn_width, call.element_bytes) + unsplit * (call.element_bytes + mask)
-
-
-def _experts(model: Transformer, call: LayerCall, layout: Layout) -> float:
-    """Return the bytes that experts keep: tokens in the order of their experts, and the experts' outputs."""
-    experts = model.experts
-    assert experts is not None
-    tp, routed = call.tensor_parallel_size, routed_tokens(experts, call, layout)
-    kept = _inner(model, routed, experts.expert_ffn_hidden_size // tp, call.element_bytes)
-    kept += 2 * routed * call.hidden_size * call.element_bytes
-    kept += call.tokens * experts.num_experts * FP32_BYTES
-    kept += _inner(model, call.tokens, experts.shared_expert_ffn_hidden_size // tp, call.element_bytes)
-    return kept + call.unsplit_tokens * call.hidden_size * call.element_bytes
-
-
-def _checkpoint(run: TrainingRun) -> float:
-    """Return the bytes of a layer's input, which full recomputation keeps."""
+    Source: DeepSpeed, runtime/pipe/engine.py, pipe_buffers["outputs"], freed after the backward pass.
+    """
+    layers = max(run.layers_per_stage) if run.layout.pipeline_parallel_size > 1 else 0
     call = run.call()
-    split = run.partition_activations and not run.sequence_parallel
-    tokens = call.tokens / call.tensor_parallel_size if split else call.unsplit_tokens
-    return float(tokens * call.hidden_size * call.element_bytes)
+    return call.unsplit_tokens * call.hidden_size * call.element_bytes / layers if layers else 0.0
 
 
-def _saved_products(run: TrainingRun, kind: LayerKind, call: LayerCall) -> float:
-    """Return the bytes that a layer keeps where every second matrix product is computed again.
-
-    Its input; products by the weights of queries, values, gate (or up) and down; attention's output and its sums; the
-    scattered outputs of row-parallel products. Source: see ``recompute``.
-    """
-    model, unsplit = run.model, call.unsplit_tokens * call.hidden_size
-    keys = call.key_value_heads_per_rank * call.head_dim
-    saved = unsplit + call.tokens * (2 * call.attention_width + keys)
-    if not kind.has_experts:
-        saved += call.tokens * (call.ffn_width + call.hidden_size)
-    if run.sequence_parallel:
-        saved += 2 * unsplit
-    return saved * call.element_bytes + (_scores(model, call) if model.attention is Attention.FLASH else 0.0)
-
-
-def _discarded(run: TrainingRun, module: RecomputeModule, kind: LayerKind, call: LayerCall) -> float:
-    """Return the bytes that a module of a layer does not keep where it is recomputed.
-
-    Norms and activations discard their output, which the product behind them reads; a whole FFN keeps its input.
-    """
-    model, experts = run.model, run.model.experts
-    inputs = call.unsplit_tokens * call.hidden_size * call.element_bytes
-    if module is RecomputeModule.CORE_ATTENTION:
-        return _scores(model, call)
-    if module is RecomputeModule.NORMS:
-        return float((1 if model.parallel_residual else 2) * inputs)
-    if kind.has_experts and experts is not None:
-        width = experts.expert_ffn_hidden_size // call.tensor_parallel_size
-        if module is RecomputeModule.MOE_ACTIVATION:
-            return routed_tokens(experts, call, run.layout) * width * call.element_bytes
-        if module is RecomputeModule.SHARED_EXPERTS:
-            shared = experts.shared_expert_ffn_hidden_size // call.tensor_parallel_size
-            return _inner(model, call.tokens, shared, call.element_bytes)
-        return _experts(model, call, run.layout) - inputs if module is RecomputeModule.MOE else 0.0
-    if module is RecomputeModule.MLP_ACTIVATION:
-        return float(call.tokens * call.ffn_width * call.element_bytes)
-    return _ffn(model, call) - inputs if module is RecomputeModule.MLP else 0.0
+def _gathered_units(run: TrainingRun) -> int:
+    """Return how many layers' weights are gathered at once: the one at work, and those that are gathered ahead."""
+    return 1 + (run.prefetch_units if run.overlap_parameter_gather else 0)
 
 
 def layer_memory(run: TrainingRun, kind: LayerKind) -> BlockMemory:
     """Return what one layer of a kind holds."""
-    model, call = run.model, sized(run, kind)
-    norms = _norms(model) * call.unsplit_tokens * call.hidden_size * call.element_bytes
-    ffn = _experts(model, call, run.layout) if kind.has_experts else _ffn(model, call)
-    scores = _scores(model, call)
-    kept, working = norms + _attention(model, call) + scores + ffn + kept_bytes_added(run, kind, call), 0.0
-    if run.recompute is Recompute.FULL:
-        kept, working = _checkpoint(run), kept
-    elif run.recompute is Recompute.PER_OP:
-        saved = _saved_products(run, kind, call)
-        kept, working = saved, max(0.0, kept - saved)
-    elif run.recompute is Recompute.SELECTIVE:
-        working = sum(_discarded(run, module, kind, call) for module in modules(run))
-        kept -= working
+    kept, recomputed = kept_and_recomputed(run, kind)
+    if _on_deepspeed(run):
+        kept += _pipe_outputs(run)
+    working = recomputed + _ffn_gradients(run, kind)
+    if run.zero_stage == 3 and not run.reshard_after_forward:
+        kept_weights = run.layer_parameters(kind).total * run.element_bytes
+        return BlockMemory(kept, working, gathered=float(kept_weights))
     if run.zero_stage == 3:
-        gathered_layers = 2 if run.overlap_parameter_gather else 1
-        working += gathered_layers * run.layer_parameters(kind).total * run.element_bytes
+        working += _gathered_units(run) * run.layer_parameters(kind).total * run.element_bytes
+        working += _sharded_gradients(run, run.layer_parameters(kind).total)
     return BlockMemory(kept, working)
+
+
+def _sharded_gradients(run: TrainingRun, parameters: int) -> float:
+    """Return the bytes of whole gradients of ZeRO-3's unit at work, and of those on their way into a reduce-scatter.
+
+    Where that overlaps, the gradients of the unit before are still on their way.
+
+    Source: PyTorch torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py, foreach_reduce.
+    """
+    if run.zero_ranks == 1:
+        return 0.0
+    copies = 2 if run.overlap_gradient_reduction else 1
+    return float(parameters * (run.element_bytes + copies * run.gradient_bytes))
 
 
 def edge_memory(run: TrainingRun, is_first: bool, is_last: bool) -> BlockMemory:
     """Return what the model's beginning and end hold, of the chunk that has them.
 
-    The embedding keeps its dropout's mask; the end keeps the inputs of its norm and projection, logits and fp32 logits.
-    The gradients of its weights need their input and the 16-bit gradients of the logits.
+    The embedding keeps its dropout's mask; the end keeps the inputs of its norm and projection, logits and fp32 logits,
+    or compiled, where the loss is one kernel, logits and their gradients. The gradients of its weights need their input
+    and the 16-bit gradients of the logits.
 
-    Source: Korthikanti et al. 2022, section 4.3, and Megatron-LM's cross entropy, which keeps its fp32 softmax.
+    Source: Korthikanti et al. 2022, section 4.3, and Megatron-LM's cross entropy, which keeps its fp32 softmax;
+    torchtitan, torchtitan/components/loss.py, which compiles the loss.
     """
     if not (is_first or is_last):
         return NO_MEMORY
@@ -169,30 +111,62 @@ def edge_memory(run: TrainingRun, is_first: bool, is_last: bool) -> BlockMemory:
     if not is_last:
         return BlockMemory(kept_first=float(mask), gathered=float(gathered))
     inputs, logits = activation * call.element_bytes, call.tokens * call.vocab_per_rank
-    widened = 0 if run.has_fused_loss or call.element_bytes == FP32_BYTES else FP32_BYTES
+    per_logit = call.element_bytes
+    if run.compiled:
+        per_logit *= 2
+    elif not run.has_fused_loss and call.element_bytes != FP32_BYTES:
+        per_logit += FP32_BYTES
     return BlockMemory(
         kept_first=float(mask),
-        kept_last=float(2 * inputs + logits * (call.element_bytes + widened)),
+        kept_last=float(2 * inputs + logits * per_logit),
         deferred=float(inputs + logits * call.element_bytes),
         gathered=float(gathered),
     )
 
 
+def _fused_gradients(run: TrainingRun, kind: LayerKind) -> float:
+    """Return the bytes of the placeholders that stand for weight gradients which products add to the fp32 buffer.
+
+    One per shape, in the weights' precision: autograd needs a tensor of the weight's shape.
+
+    Source: Transformer Engine, transformer_engine/pytorch/module/base.py, get_dummy_wgrad; Megatron-LM,
+    core/tensor_parallel/layers.py, grad_added_to_main_grad, makes one at a time.
+    """
+    tp, model = run.layout.tensor_parallel_size, run.model
+    elements = model.layer_parameters(tp, kind.has_experts)
+    if kind.has_experts:
+        elements += model.expert_parameters(tp)
+    return float(elements * run.element_bytes)
+
+
 def _gradient_buffers(run: TrainingRun, kinds: Iterable[LayerKind], parameters: RankParameters) -> float:
     """Return bytes of gradients on their way into a reduction, where they are not reduced where they lie.
 
-    DeepSpeed copies them into buckets: one, or two where one fills while the other travels. ZeRO-3 holds the whole
-    gradient of the layer at work, and of the next one where that overlaps. fp32 gradients are accumulated in a buffer
-    that is reduced in place, as Megatron-LM does.
+    DeepSpeed copies them into buckets: one, or two where one fills while the other travels. fp32 gradients are
+    accumulated in a buffer that is reduced in place, as Megatron-LM does. ZeRO-3's are part of a layer's memory.
     """
-    if run.layout.gradient_ranks == 1 or (run.fp32_gradients and run.zero_stage < 3):
+    if run.zero_stage == 3:
+        return 0.0
+    if run.fp32_gradients:
+        return max([_fused_gradients(run, kind) for kind in kinds])
+    if run.layout.gradient_ranks == 1:
         return 0.0
     copies = 2 if run.overlap_gradient_reduction else 1
     elements = min(run.gradient_bucket_elements, parameters.total)
-    if run.zero_stage == 3:
-        embedding = run.model.embedding_parameters(run.layout.tensor_parallel_size)
-        elements = max(embedding, *[run.layer_parameters(kind).total for kind in kinds])
     return float(copies * elements * run.gradient_bytes)
+
+
+def _communicators(run: TrainingRun) -> float:
+    """Return the bytes of NCCL's buffers: a communicator for each kind of group and each pipeline neighbour."""
+    layout = run.layout
+    sizes = (
+        layout.tensor_parallel_size,
+        layout.context_parallel_size,
+        layout.expert_parallel_size,
+        layout.gradient_ranks,
+    )
+    groups = sum(size > 1 for size in sizes) + min(2, layout.pipeline_parallel_size - 1)
+    return float(groups * COMMUNICATOR_BYTES)
 
 
 def stage_states(
@@ -209,9 +183,16 @@ def stage_states(
     whole = float(parameters.total)
     share = parameters.dense / run.zero_ranks + parameters.routed / run.expert_zero_ranks
     state_bytes = FP32_STATE_BYTES if run.element_bytes == FP32_BYTES else MIXED_PRECISION_STATE_BYTES
+    weight_bytes, gradient_bytes = run.element_bytes, run.gradient_bytes
+    if run.fp32_parameters and run.element_bytes != FP32_BYTES:  # the optimizer's are the only ones
+        weight_bytes, gradient_bytes = 0, FP32_BYTES
+    buffers = _gradient_buffers(run, kinds, parameters)
+    if _on_deepspeed(run) and run.zero_stage in (1, 2) and run.gradient_bytes < FP32_BYTES:
+        buffers += share * WIDENED_GRADIENT_BYTES
     return StageStates(
-        weights=(share if run.zero_stage >= 3 else whole) * run.element_bytes + cast_weights,
-        gradients=(share if run.zero_stage >= 2 else whole) * run.gradient_bytes,
+        weights=(share if run.zero_stage >= 3 else whole) * weight_bytes + cast_weights,
+        gradients=(share if run.zero_stage >= 2 else whole) * gradient_bytes,
         optimizer=(share if run.zero_stage >= 1 else whole) * state_bytes,
-        buffers=_gradient_buffers(run, kinds, parameters),
+        buffers=buffers,
+        communicators=_communicators(run),
     )

@@ -1,0 +1,213 @@
+"""Activations that a layer keeps from its forward to its backward pass, tensor by tensor, in bytes.
+
+Those of a GPT layer without biases in flash attention add up to Korthikanti et al. 2022, arXiv:2205.05198, sections 4.1
+to 4.2: s·b·h·(10 + 24/t + 5·a·s/(h·t)), and s·b·h/t·(34 + 5·a·s/h) with sequence parallelism, with one difference: they
+count a key-value pair per query head, and this counts what the architecture has.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from predictor.workloads.attention import MASK_BYTES
+from predictor.workloads.experts import routed_tokens
+from predictor.workloads.layer import sized
+from predictor.workloads.layer_call import LayerCall
+from predictor.workloads.low_precision_memory import kept_bytes_added
+from predictor.workloads.run import FP32_BYTES, Recompute, RecomputeModule, TrainingRun
+from predictor.workloads.transformer import Attention, LayerKind, Normalization, Transformer
+
+
+class Kept(NamedTuple):
+    """Bytes that one layer keeps per micro-batch.
+
+    Attributes:
+        inputs: what norms and residual sums read; half of it is the layer's own input.
+        normed: outputs of norms, which the linear layers read.
+        qkv: queries, keys and values.
+        scores: softmax's output, or one fp32 sum per row of flash attention.
+        core: attention's output before its projection.
+        up: the FFN's inner products, before its non-linearity.
+        act: the non-linearity's outputs.
+        routed_up, routed_act, routed: the same of routed experts, and tokens in the order of their experts.
+        shared_up, shared_act: the same of shared experts.
+        masks: of dropout.
+    """
+
+    inputs: float
+    normed: float
+    qkv: float
+    scores: float
+    core: float
+    up: float
+    act: float
+    routed_up: float
+    routed_act: float
+    routed: float
+    shared_up: float
+    shared_act: float
+    masks: float
+
+    @property
+    def total(self) -> float:
+        """Return all of it."""
+        return sum(self)
+
+
+def _scores(model: Transformer, call: LayerCall) -> float:
+    """Return the bytes that attention keeps between its projections, queries, keys, values and output aside.
+
+    Softmax's output; with dropout its mask and its output as well. Flash attention keeps one fp32 sum per row instead.
+    """
+    rows = call.micro_batch_size * call.heads_per_rank * call.sequence_per_rank
+    if model.attention is Attention.FLASH:
+        return rows * float(FP32_BYTES)
+    per_score = call.element_bytes
+    if model.attention_dropout:
+        per_score += MASK_BYTES + call.element_bytes
+    return float(rows * call.sequence_per_rank * per_score)
+
+
+def _inner(model: Transformer, tokens: float, width: int, element_bytes: int) -> tuple[float, float]:
+    """Return the bytes of an FFN's inner products, and of its non-linearity's outputs.
+
+    Unfused, SiLU's own output is kept for the product with the gate.
+    """
+    gated = model.activation.gated
+    outputs = 2 if gated and not model.fused_side_kernels else 1
+    size_bytes = tokens * width * element_bytes
+    return size_bytes * (2 if gated else 1), size_bytes * outputs
+
+
+def _experts(run: TrainingRun, call: LayerCall) -> dict[str, float]:
+    """Return the bytes that experts keep: tokens in the order of their experts, inner products, scores.
+
+    Their outputs are not kept: router probabilities scale what enters the second product.
+
+    Source: Megatron-LM, megatron/core/transformer/moe/experts.py, weighted_bias_swiglu_impl.
+    """
+    model, experts = run.model, run.model.experts
+    assert experts is not None
+    tp, tokens = call.tensor_parallel_size, routed_tokens(experts, call, run.layout)
+    up, act = _inner(model, tokens, experts.expert_ffn_hidden_size // tp, call.element_bytes)
+    shared = experts.shared_expert_ffn_hidden_size // tp
+    shared_up, shared_act = _inner(model, call.tokens, shared, call.element_bytes)
+    scores = call.tokens * experts.num_experts * FP32_BYTES
+    moved = tokens * call.hidden_size * call.element_bytes
+    return {
+        "up": 0.0,
+        "act": 0.0,
+        "routed_up": up,
+        "routed_act": act,
+        "routed": moved + scores,
+        "shared_up": shared_up,
+        "shared_act": shared_act,
+    }
+
+
+def _dense(run: TrainingRun, call: LayerCall) -> dict[str, float]:
+    up, act = _inner(run.model, call.tokens, call.ffn_width, call.element_bytes)
+    experts = dict.fromkeys(("routed_up", "routed_act", "routed", "shared_up", "shared_act"), 0.0)
+    return {"up": up, "act": act, **experts}
+
+
+def kept_without_recomputation(run: TrainingRun, kind: LayerKind) -> Kept:
+    """Return what one layer of a kind keeps where nothing is recomputed and no compiler decides."""
+    model, call = run.model, sized(run, kind)
+    hidden = float(call.unsplit_tokens * call.hidden_size)
+    norms = (1 if model.parallel_residual else 2) + (2 if model.post_norms else 0)
+    products = norms if model.normalization is Normalization.RMS_NORM else 0  # unfused, the product with 1/rms as well
+    heads = call.qkv_width * (2 if model.qk_norm else 1)
+    masks = (1 if kind.has_experts else 2) if model.hidden_dropout else 0
+    return Kept(
+        inputs=norms * hidden * call.element_bytes,
+        normed=(2 + products) * hidden * call.element_bytes,
+        qkv=float(call.tokens * heads * call.element_bytes),
+        scores=_scores(model, call),
+        core=float(call.tokens * call.attention_width * call.element_bytes),
+        masks=masks * hidden * MASK_BYTES,
+        **(_experts(run, call) if kind.has_experts else _dense(run, call)),
+    )
+
+
+def checkpoint_bytes(run: TrainingRun) -> float:
+    """Return the bytes of a layer's input, which full recomputation keeps."""
+    call = run.call()
+    split = run.partition_activations and not run.sequence_parallel
+    tokens = call.tokens / call.tensor_parallel_size if split else call.unsplit_tokens
+    return float(tokens * call.hidden_size * call.element_bytes)
+
+
+def _by_compiler(kept: Kept) -> Kept:
+    """Return what a compiled layer keeps: element-wise results that one kernel computes again are dropped.
+
+    Source: PyTorch torch/_functorch/partitioners.py, min_cut_rematerialization_partition.
+    """
+    again = ("normed", "act", "routed_act", "shared_act", "masks")
+    return kept._replace(**dict.fromkeys(again, 0.0))
+
+
+# What each module of Megatron-LM's selective recomputation drops. Source: Megatron-LM,
+# megatron/core/transformer/transformer_config.py, recompute_modules; CheckpointWithoutOutput for norms and activations.
+DROPPED = {
+    RecomputeModule.CORE_ATTENTION: ("scores",),
+    RecomputeModule.MLP_ACTIVATION: ("act",),
+    RecomputeModule.MOE_ACTIVATION: ("routed_act",),
+    RecomputeModule.NORMS: ("normed",),
+    RecomputeModule.MLP: ("up", "act"),
+    RecomputeModule.MOE: ("routed_up", "routed_act", "routed"),
+    RecomputeModule.SHARED_EXPERTS: ("shared_up", "shared_act"),
+    RecomputeModule.MLA_UP_PROJECTION: ("qkv",),
+}
+
+
+def _selective(run: TrainingRun, kept: Kept) -> Kept:
+    modules = run.recompute_modules or (RecomputeModule.CORE_ATTENTION,)
+    return kept._replace(**{name: 0.0 for module in modules for name in DROPPED[module]})
+
+
+def _every_second_product(run: TrainingRun, kind: LayerKind, kept: Kept) -> float:
+    """Return the bytes that torchtitan's per-op selective checkpointing keeps.
+
+    The layer's input, attention's output, and of the layer's matrix products (q, k, v, output, then the FFN's) every
+    second, from the first on. Compiled, the last product's output is not kept: nothing backward reads it.
+
+    Source: torchtitan, torchtitan/models/llama3/infra/parallelize.py, _apply_ac_to_transformer_block (op).
+    """
+    call = sized(run, kind)
+    queries = call.tokens * call.attention_width * call.element_bytes
+    values = call.tokens * call.key_value_heads_per_rank * call.head_dim * call.element_bytes
+    last = 0.0 if run.compiled else call.unsplit_tokens * call.hidden_size * call.element_bytes
+    gated = 0.5 if run.model.activation.gated else 1.0
+    inner = (kept.up + kept.routed_up + kept.shared_up) * gated
+    return kept.inputs / 2 + queries + values + kept.core + kept.scores + inner + kept.routed + last
+
+
+def recomputed_share(run: TrainingRun) -> float:
+    """Return the share of a stage's layers that are recomputed."""
+    if run.recompute is Recompute.NONE:
+        return 0.0
+    share = 1.0 / run.recompute_every
+    if run.recompute_num_layers is not None:
+        per_chunk = max(run.layers_per_stage) / run.virtual_pipeline_parallel_size
+        share *= min(1.0, run.recompute_num_layers / per_chunk)
+    return share
+
+
+def kept_and_recomputed(run: TrainingRun, kind: LayerKind) -> tuple[float, float]:
+    """Return the bytes that a layer keeps on average over a stage's layers, and what a recomputed one holds besides."""
+    kept = kept_without_recomputation(run, kind)
+    if run.compiled:
+        kept = _by_compiler(kept)
+    cast = kept_bytes_added(run, kind, sized(run, kind))
+    whole = kept.total + cast
+    if run.recompute is Recompute.NONE:
+        return whole, 0.0
+    if run.recompute is Recompute.FULL:
+        left, again = checkpoint_bytes(run), whole
+    else:
+        per_op = run.recompute is Recompute.PER_OP
+        left = _every_second_product(run, kind, kept) if per_op else max(0.0, _selective(run, kept).total + cast)
+        again = max(0.0, whole - left)
+    share = recomputed_share(run)
+    return share * left + (1.0 - share) * whole, again
