@@ -16,6 +16,7 @@ from pathlib import Path
 from predictor.base.errors import PublishedError
 from predictor.costs import host_copy, low_precision
 from predictor.costs.alignment import is_misaligned, without_tensor_cores
+from predictor.costs.attention_kernels import with_kernels
 from predictor.costs.calibration import calibrated
 from predictor.costs.catalogue import catalogue
 from predictor.costs.collectives import COLLECTIVES, SHARDED, Topology
@@ -36,9 +37,9 @@ from predictor.costs.folder import (
     read_verified,
 )
 from predictor.costs.gradient_products import with_gradients
-from predictor.costs.hardware import Calibration, Gpu, System
+from predictor.costs.hardware import Gpu, System
 from predictor.costs.link_lookup import collective_regressors
-from predictor.costs.operator import Direction, Operator, Shape
+from predictor.costs.operator import Direction, Operator, Shape, in_kernel
 from predictor.costs.regressors import DirectionRegressor, Outside, Regressor
 from predictor.costs.stand_ins import LEAST_KERNEL_US, Call, bounded
 from predictor.costs.stream_stand_ins import DONOR, with_stream_stand_in
@@ -110,7 +111,7 @@ class PublishedSystem:
         Raises:
             PublishedError: neither the operator nor a donor operator has a regressor here for this direction.
         """
-        key = (operator.name, operator.computed_in, direction, shape)
+        key = (operator.name, operator.computed_in + operator.kernel, direction, shape)
         answer = self._answers.get(key)
         if answer is None and self._published is not None:
             cost = self._published.cost(operator, direction, shape)
@@ -229,7 +230,7 @@ class PublishedSystem:
             missing.append(operator.name)
             sms = int(self.hardware.gpu.num_multiprocessors.value)
             name, shape, factor, unknown = operator.stand_in(shape, direction, sms)
-            donor = catalogue()[name]
+            donor = in_kernel(catalogue()[name], operator.kernel)
             # Bytes as they are counted are equal; those of elements have the width of the precision.
             factor *= operator.byte_scale(self.precision) / donor.byte_scale(self.precision)
             operator, times, log_error = donor, times * factor, hypot(log_error, unknown)
@@ -310,7 +311,8 @@ class PublishedSystem:
                     direction: transfer(regressor, operator, donor, own, self.precision)
                     for direction, regressor in files.read(operator).items()
                 }
-                regressors |= with_gradients(operator, answers)
+                constant = files.hardware.gradients == "constant"
+                regressors |= with_kernels(operator, with_gradients(operator, answers, constant), files.hardware)
         link = self.hardware.links.host_gb_per_s
         if not regressors and operator.name == host_copy.NAME and link is not None:
             regressors[Direction.FORWARD] = host_copy.HostCopyRegressor(link.value)
@@ -393,13 +395,4 @@ def with_hardware(system: PublishedSystem, changed: System) -> PublishedSystem:
     other._regressors, other._answers = {}, {}
     if system._published is not None:
         other._published = with_hardware(system._published, changed.model_copy(update={"calibration": None}))
-    return other
-
-
-def with_calibration(system: PublishedSystem, calibration: Calibration) -> PublishedSystem:
-    """Return a system with other factors on its published costs, with which it shares what they are computed from."""
-    other = copy(system)
-    other.hardware = system.hardware.model_copy(update={"calibration": calibration})
-    other._answers = {}
-    other._published = system if system._published is None else system._published
     return other

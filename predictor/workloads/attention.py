@@ -80,7 +80,7 @@ def softmax_is_fused(call: LayerCall) -> bool:
     return call.sequence_per_rank <= FUSED_SOFTMAX_KEYS and heads % FUSED_SOFTMAX_HEADS == 0
 
 
-def _ring(names: tuple[str, ...], call: LayerCall, direction: Direction, layout: Layout) -> PassTasks:
+def _ring(names: tuple[str, ...], call: LayerCall, direction: Direction, layout: Layout, kernel: str) -> PassTasks:
     """Return attention around a ring: every rank keeps its queries, and keys and values come past.
 
     Each message travels while the rank attends to the keys that it holds already. Backward, the gradients of keys and
@@ -89,10 +89,10 @@ def _ring(names: tuple[str, ...], call: LayerCall, direction: Direction, layout:
     Source: Liu et al. 2023, arXiv:2310.01889.
     """
     others = call.context_parallel_size - 1
-    own = [operator_task(name, call, direction) for name in names]
+    own = [operator_task(name, call, direction, kernel=kernel) for name in names]
     open_call = replace(call, causal=False)
     needed = NEEDED_OF_A_PAIR if call.causal else 1.0
-    passing = [operator_task(name, open_call, direction, others * needed) for name in names]
+    passing = [operator_task(name, open_call, direction, others * needed, kernel) for name in names]
     heads = 2 * call.key_value_heads_per_rank * call.head_dim
     message = call.tokens * heads * call.element_bytes
     messages = others if direction is FORWARD else 2 * others + 1
@@ -101,15 +101,18 @@ def _ring(names: tuple[str, ...], call: LayerCall, direction: Direction, layout:
 
 
 def attention_core(
-    model: Transformer, names: tuple[str, ...], call: LayerCall, direction: Direction, layout: Layout
+    model: Transformer, names: tuple[str, ...], call: LayerCall, direction: Direction, layout: Layout, kernel: str = ""
 ) -> PassTasks:
-    """Return attention between its projections, out of a layer's operators; selective recomputation repeats it."""
+    """Return attention between its projections, out of a layer's operators; selective recomputation repeats it.
+
+    ``kernel`` is the implementation of fused attention; empty: the one that the system was measured with.
+    """
     core, _ = split_core(names)
     if call.context_parallel_size > 1 and core:
-        return _ring(core, call, direction, layout)
+        return _ring(core, call, direction, layout, kernel)
     tasks = _dropout(model, call)
     if core == CORE[Attention.FUSED_SOFTMAX] and not softmax_is_fused(call):
         core = CORE[Attention.UNFUSED]
         size_bytes = _scores(call) * WIDENED_SOFTMAX_BYTES
         tasks.append(stream_task("softmax_in_fp32", size_bytes, call, launches=WIDENED_SOFTMAX_LAUNCHES))
-    return PassTasks([operator_task(name, call, direction) for name in core] + tasks, [])
+    return PassTasks([operator_task(name, call, direction, kernel=kernel) for name in core] + tasks, [])

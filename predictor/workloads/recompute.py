@@ -39,9 +39,11 @@ OUTSIDE_FFN = (
 )
 
 
-def without_recomputation(run: TrainingRun) -> TrainingRun:
-    """Return a run whose layers keep all their activations."""
-    return replace(run, recompute=Recompute.NONE, recompute_modules=())
+def of_layer(run: TrainingRun, is_recomputed: bool) -> TrainingRun:
+    """Return a run whose every layer is recomputed, or keeps all its activations."""
+    if is_recomputed:
+        return replace(run, recompute_num_layers=None, recompute_every=1)
+    return replace(run, recompute=Recompute.NONE, recompute_num_layers=None, recompute_every=1, recompute_modules=())
 
 
 def recomputed_layers(run: TrainingRun, layers: int) -> int:
@@ -136,7 +138,8 @@ def _selected(run: TrainingRun, kind: LayerKind, call: LayerCall, forward: PassT
     names = modules(run)
     tasks, overlaps = [], []
     if RecomputeModule.CORE_ATTENTION in names:
-        core = attention_core(run.model, layer_operators(run.model, kind), call, FORWARD, run.layout)
+        operators = layer_operators(run.model, kind)
+        core = attention_core(run.model, operators, call, FORWARD, run.layout, run.attention_kernel or "")
         tasks, overlaps = list(core.tasks), list(core.overlaps)
     if RecomputeModule.SHARED_EXPERTS in names and RecomputeModule.MOE not in names and kind.has_experts:
         tasks += shared_expert_tasks(run.model, call, FORWARD)

@@ -6,7 +6,7 @@ import random
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from math import exp
+from math import exp, sqrt
 from pathlib import Path
 from statistics import fmean, median
 from typing import NamedTuple
@@ -55,7 +55,7 @@ def _half_width(run: Observation, fitted: Fit, logs: Sequence[float], here: floa
     rows = fitted.covariance
     count = range(len(COMPONENTS))
     together = sum(gradient[i] * rows[i][j] * gradient[j] for i in count for j in count)
-    return TWO_SIDED_90 * (together + fitted.residual**2) ** 0.5
+    return TWO_SIDED_90 * sqrt(together + fitted.residual**2)
 
 
 def judge(rows: Sequence[Observation], seed: int = 14) -> Judged:
