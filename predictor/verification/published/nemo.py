@@ -70,7 +70,7 @@ def _sequence_parallel(row: Row) -> bool:
 def _training(row: Row, framework: str) -> dict[str, Any]:
     low = recipe(row)
     graphs = row.text("cuda_graphs").lower()
-    training = batch(row, precision="bf16", framework=framework, **_recompute(row))
+    training = batch(row, precision="bf16", framework=framework, fused_gradient_accumulation=True, **_recompute(row))
     if low is not None:
         training["gemm_recipe"] = low
     if graphs and not graphs.startswith(("none", "off", "not stated")):
