@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from enum import StrEnum
+from math import gcd
 from typing import NamedTuple
 
 from predictor.base.lazy import lazy
@@ -176,7 +177,8 @@ class TrainingRun:
     @property
     def zero_ranks(self) -> int:
         """Return the ranks that share out the states of dense weights."""
-        return self.zero_group_size or self.layout.gradient_ranks
+        ranks = self.layout.gradient_ranks  # a search tries layouts whose ranks the group does not divide
+        return ranks if self.zero_group_size is None else gcd(self.zero_group_size, ranks)
 
     @property
     def expert_zero_ranks(self) -> int:
