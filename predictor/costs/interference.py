@@ -13,7 +13,7 @@ src/graph/connect.cc (channels found by the search are doubled).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import ceil
+from math import ceil, exp
 from typing import NamedTuple
 
 from predictor.costs.collectives import COLLECTIVES
@@ -42,6 +42,29 @@ class Slowdown(NamedTuple):
 
 
 NO_SLOWDOWN = Slowdown()
+
+
+MOST_LOST = 0.9  # share of its speed that a kernel loses beside traffic, at most
+
+
+def calibrated_slowdown(published: Slowdown, system: System) -> Slowdown:
+    """Return how many times as long kernels take where steps of one's own hide less traffic than published, or more.
+
+    Traffic that is hidden costs the kernels 1 - 1/``factor`` of its time; each hundredth of a calibration's factor
+    above 1 makes it a hundredth more.
+    """
+    if system.calibration is None or "overlap" not in system.calibration.factors:
+        return published
+    known = system.calibration.factors["overlap"]
+
+    def changed(slower: float, log_error: float) -> float:
+        lost = 1.0 - 1.0 / slower + known.factor * exp(log_error) - 1.0
+        return 1.0 / (1.0 - min(max(lost, 0.0), MOST_LOST))
+
+    here = changed(published.factor, 0.0)
+    low = max(changed(published.factor, -known.log_error), changed(published.low, 0.0))
+    high = min(changed(published.factor, known.log_error), changed(published.high, 0.0))
+    return Slowdown(here, min(here, low), max(here, high))
 
 
 class Call(NamedTuple):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from predictor.costs.cost import ZERO, Cost, Source
-from predictor.costs.interference import NO_SLOWDOWN, Call, Slowdown, slowdown
+from predictor.costs.interference import NO_SLOWDOWN, Call, Slowdown, calibrated_slowdown, slowdown
 from predictor.costs.published import PublishedSystem
 from predictor.step.overlap import beside, shorter_cost, without_part
 from predictor.workloads.tasks import Overlap, Part, Task
@@ -34,7 +34,7 @@ def slowdown_beside(system: PublishedSystem, traffic: Sequence[Task]) -> Slowdow
         Call(operator, shape, system.cost(operator, direction, shape).us * times)
         for _, operator, direction, shape, times, _, _ in traffic
     ]
-    return slowdown(system.hardware, calls)
+    return calibrated_slowdown(slowdown(system.hardware, calls), system.hardware)
 
 
 class BesideTime(NamedTuple):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from predictor.workloads.attention import CORE_OPERATORS, attention_core
+from predictor.workloads.experts import shared_expert_tasks
 from predictor.workloads.layer import layer_operators, sized
 from predictor.workloads.layer_call import LayerCall
 from predictor.workloads.run import Recompute, RecomputeModule, TrainingRun
@@ -112,8 +113,6 @@ def _in_module(module: RecomputeModule, task: Task, kind: LayerKind) -> float:
         return float(task.name in NORMS)
     if module in (RecomputeModule.MLP_ACTIVATION, RecomputeModule.MOE_ACTIVATION):
         return float(task.name in ACTIVATIONS and experts == (module is RecomputeModule.MOE_ACTIVATION))
-    if module is RecomputeModule.SHARED_EXPERTS:
-        return 0.0  # their products have the routed ones' names; they are asked for by themselves
     if module not in (RecomputeModule.MLP, RecomputeModule.MOE) or experts != (module is RecomputeModule.MOE):
         return 0.0
     if task.part is Part.TENSOR_PARALLEL:
@@ -137,8 +136,11 @@ def _selected(run: TrainingRun, kind: LayerKind, call: LayerCall, forward: PassT
     names = modules(run)
     tasks, overlaps = [], []
     if RecomputeModule.CORE_ATTENTION in names:
-        core = attention_core(run.model, layer_operators(run.model, kind), call, FORWARD, run.layout)
+        names = layer_operators(run.model, kind)
+        core = attention_core(run.model, names, call, FORWARD, run.layout, run.attention_kernel or "")
         tasks, overlaps = list(core.tasks), list(core.overlaps)
+    if RecomputeModule.SHARED_EXPERTS in names and RecomputeModule.MOE not in names and kind.has_experts:
+        tasks += shared_expert_tasks(run.model, call, FORWARD)
     for task in forward.tasks:
         share = max(_in_module(module, task, kind) for module in names)
         if share:

@@ -117,6 +117,7 @@ class TrainingRun:
         recompute_every: one of so many layers is recomputed.
         recompute_modules: of a layer; empty: the core of attention.
         compiled: element-wise kernels are fused by a compiler.
+        fused_gradient_accumulation: products of weight gradients add to those of earlier micro-batches themselves.
         attention_kernel: None: the one that the system was measured with.
         blocking_launches: the host waits for every kernel.
         cuda_graphs: kernels are launched without the host.
@@ -157,6 +158,7 @@ class TrainingRun:
     recompute_every: int = 1
     recompute_modules: tuple[RecomputeModule, ...] = ()
     compiled: bool = False
+    fused_gradient_accumulation: bool = False
     attention_kernel: AttentionKernel | None = None
     blocking_launches: bool = False
     cuda_graphs: bool = False

@@ -44,7 +44,7 @@ def layer_block(run: TrainingRun, kind: LayerKind, is_first: bool = False) -> Bl
     """Return one layer of a kind; the first of a chunk has nothing beside which its weights could be gathered."""
     forward, (tasks, overlaps) = forward_pass(run, kind), backward_pass(run, kind)
     recompute = recomputation(run, kind, forward)
-    accumulation = [gradient_accumulation(run, kind)]
+    accumulation = [] if run.fused_gradient_accumulation else [gradient_accumulation(run, kind)]
     backward = PassTasks(tasks + share_of(accumulation, 1.0 - 1.0 / run.num_micro_batches), overlaps)
     passes = Passes(forward, recompute, backward)
     forward, recompute, backward = sharded(run, run.layer_parameters(kind), passes, is_first)
