@@ -39,9 +39,11 @@ OUTSIDE_FFN = (
 )
 
 
-def without_recomputation(run: TrainingRun) -> TrainingRun:
-    """Return a run whose layers keep all their activations."""
-    return replace(run, recompute=Recompute.NONE, recompute_modules=())
+def of_layer(run: TrainingRun, is_recomputed: bool) -> TrainingRun:
+    """Return a run whose every layer is recomputed, or keeps all its activations."""
+    if is_recomputed:
+        return replace(run, recompute_num_layers=None, recompute_every=1)
+    return replace(run, recompute=Recompute.NONE, recompute_num_layers=None, recompute_every=1, recompute_modules=())
 
 
 def recomputed_layers(run: TrainingRun, layers: int) -> int:

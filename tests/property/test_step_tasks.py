@@ -165,9 +165,9 @@ def test_equal_layers_share_an_object(run: TrainingRun) -> None:
     assert len(kinds) <= len(layers) <= len(kinds) + (len(leading) if first_differs(run) else 0)
     assert len([block for block in blocks if block.host is None]) <= 4
     times = time_stages(unit_system(), step)
-    for first, first_time in zip(step.stages, times, strict=True):
-        for second, second_time in zip(step.stages, times, strict=True):
-            assert (first is second) == (first_time is second_time)
+    for stage, stage_time in zip(step.stages, times, strict=True):
+        for other, other_time in zip(step.stages, times, strict=True):
+            assert (stage is other) == (stage_time is other_time)
 
 
 def test_a_pipeline_of_128_equal_stages_holds_three() -> None:

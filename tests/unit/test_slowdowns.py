@@ -110,7 +110,7 @@ def test_a_compiled_loss_has_no_wide_logits() -> None:
     plain = names(edge_block(run, False, True).forward)
     compiled = names(edge_block(replace(run, compiled=True), False, True).forward)
     assert "logits_to_fp32" in plain
-    assert "compiled_cross_entropy" in compiled
+    assert "fused_cross_entropy" in compiled
     assert not {"logits_to_fp32", "torch_cross_entropy"} & compiled
 
 
