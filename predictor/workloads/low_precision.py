@@ -144,11 +144,7 @@ def gathered_share(run: TrainingRun, kind: LayerKind) -> float:
 
 def gather_bytes(run: TrainingRun) -> float:
     """Return the bytes of one weight on its way to other ranks."""
-<<<<<<< HEAD
     return PRECISION_BYTES[run.gather_precision or run.precision]
-=======
-    return run.element_bytes if run.gather_precision is None else PRECISION_BYTES[run.gather_precision]
->>>>>>> part-overlap
 
 
 def product_precision(run: TrainingRun) -> str:
