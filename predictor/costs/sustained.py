@@ -17,6 +17,7 @@ from math import exp
 
 from predictor.costs.cost import Cost
 from predictor.costs.device_sheets import sheet_named
+from predictor.costs.low_precision import speedup
 from predictor.costs.operator import Direction, Operator, Shape
 from predictor.costs.power import clock_ratio
 from predictor.costs.published import PublishedSystem
@@ -52,10 +53,13 @@ class SustainedSystem(PublishedSystem):
             PublishedError: as ``PublishedSystem.cost``.
         """
         cost = super().cost(operator, direction, shape)
-        if operator.family != "linear" or operator.computed_in:
+        if operator.family != "linear":
             return cost
-        multiprocessors = int(self.hardware.gpu.num_multiprocessors.value)
-        return held(cost, operator.work(shape, direction, multiprocessors).flops / (self._rate * 1e6))
+        gpu, rate = self.hardware.gpu, self._rate
+        if operator.computed_in:  # measured against 16 bits without a pause as well
+            rate *= speedup(gpu, operator.computed_in, direction)
+        multiprocessors = int(gpu.num_multiprocessors.value)
+        return held(cost, operator.work(shape, direction, multiprocessors).flops / (rate * 1e6))
 
 
 @lru_cache(maxsize=64)
