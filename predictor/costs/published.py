@@ -332,7 +332,7 @@ class PublishedSystem:
             if regressors and not low_precision.of_inference(regressors):
                 return regressors
         gpu = self.hardware.gpu
-        return {d: low_precision.scaled(own, product, gpu, wanted) for d, own in self._operator(product).items()}
+        return {d: low_precision.scaled(own, product, gpu, wanted, d) for d, own in self._operator(product).items()}
 
     def _collective(self, collective: Operator) -> dict[Direction, Regressor]:
         """Return a collective's regressor over these links: its own, or one by bytes."""
