@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from predictor.base.errors import PublishedError
 from predictor.costs.device_sheets import sheet_named
-from predictor.costs.gradient_products import GradientProducts
+from predictor.costs.gradient_products import GradientProducts, each
 from predictor.costs.hardware import Gpu
 from predictor.costs.operator import Direction, Operator
 from predictor.costs.regressors import Basis, DirectionRegressor, Regressor
@@ -58,8 +58,10 @@ def scaled(regressor: Regressor, operator: Operator, gpu: Gpu, precision: str) -
     Raises:
         PublishedError: the GPU has no tensor cores for it.
     """
-    if isinstance(regressor, GradientProducts):
-        return GradientProducts(scaled(regressor.forward, operator, gpu, precision))
+    return each(regressor, lambda part: _scaled(part, operator, gpu, precision))
+
+
+def _scaled(regressor: Regressor, operator: Operator, gpu: Gpu, precision: str) -> Regressor:
     if not isinstance(regressor, DirectionRegressor):
         raise PublishedError(f"{operator.name} has no regressor from which {precision} could follow")
     peak_tflop_per_s(gpu, precision)
