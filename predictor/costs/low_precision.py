@@ -18,10 +18,10 @@ from predictor.costs.regressors import Basis, DirectionRegressor, Regressor
 from predictor.costs.transfer import rounded, transferred
 from predictor.costs.work import PRECISION_BYTES
 
-# Where a precision was not measured, the one whose products run on the same tensor cores at the same rate: Blackwell
-# applies the scales of blocks of 32 in hardware, and Transformer Engine computes its 128 x 128 blocks with those.
+# The precision whose peak a precision has where no data sheet says its own: Blackwell applies the scales of blocks of
+# 32 in hardware, and Transformer Engine computes its 128 x 128 blocks with those; GPUs without TF32 multiply in fp32.
 # Source: NVIDIA, Transformer Engine user guide, "FP8 block scaling" and "MXFP8"; PTX ISA, tcgen05.mma.
-SAME_TENSOR_CORES = {"mxfp8": ("fp8",), "fp8_block": ("fp8",)}
+SAME_TENSOR_CORES = {"mxfp8": ("fp8",), "fp8_block": ("fp8",), "tf32": ("fp32",)}
 # How much faster than in bf16 products alone run: all twelve of a layer of hidden size 4,096 with 15,872 tokens take
 # 13.10 ms in bf16, 6.81 in fp8, 7.16 in mxfp8 and 3.76 in nvfp4 on B300; 31.97 and 16.79 in fp8 on H200. Blocks of 128
 # x 128 run as mxfp8 on Blackwell; on Hopper as fast (DeepGEMM: 1,427 TFLOP/s of an H100 against 767 in bf16).

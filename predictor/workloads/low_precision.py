@@ -144,7 +144,7 @@ def gathered_share(run: TrainingRun, kind: LayerKind) -> float:
 
 def gather_bytes(run: TrainingRun) -> float:
     """Return the bytes of one weight on its way to other ranks."""
-    return run.element_bytes if run.gather_precision is None else PRECISION_BYTES[run.gather_precision]
+    return PRECISION_BYTES[run.gather_precision or run.precision]
 
 
 def product_precision(run: TrainingRun) -> str:

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from predictor.configuration.loading import prepare
+from predictor.step.memory import step_memory
+from predictor.step.prediction import predict
 from predictor.verification.measured import MeasuredStep
 from predictor.verification.published.families import FAMILIES
 from predictor.verification.published.megatron_deepspeed import split_by_deepspeed
@@ -171,3 +173,16 @@ def test_cells_are_read_as_numbers_where_they_begin_with_one() -> None:
     assert (row.whole("vocab"), row.whole("ffn"), row.whole("kv_heads")) == (250_000, 11008, 64)
     assert not row.stated("heads")
     assert row.whole("absent", 3) == 3
+
+
+def test_a_fused_loss_is_faster_and_holds_no_fp32_logits() -> None:
+    def predicted(loss: str) -> tuple[float, float]:
+        step = step_of("dgxc")
+        model = {**step.config["model"], "loss": loss}
+        loaded = prepare({**step.config, "model": model}, Path.cwd())
+        prediction = predict(loaded.run, loaded.system)
+        return prediction.step.us, max(stage.total for stage in step_memory(prediction.tasks))
+
+    (fused_us, fused_bytes), (separate_us, separate_bytes) = predicted("fused"), predicted("vocabulary_parallel")
+    assert fused_us < separate_us
+    assert fused_bytes < separate_bytes
