@@ -1,6 +1,6 @@
 """Errors of published steps by software family: ``python -m tests.accuracy.families``.
 
-``--store`` writes ``predictor/step/published_runs.yaml``, from which intervals are made. The coverage that is printed is
+``--store`` writes ``predictor/step/published_runs.yaml``, of which intervals are made. The coverage that it prints is
 of rows whose configurations took no part.
 """
 
