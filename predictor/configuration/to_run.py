@@ -381,6 +381,7 @@ def to_run(
         recompute_every=training.recompute_every,
         recompute_modules=training.recompute_modules,
         compiled=training.compiled,
+        fused_gradient_accumulation=training.fused_gradient_accumulation,
         attention_kernel=training.attention_kernel,
         blocking_launches=training.blocking_launches,
         cuda_graphs=training.cuda_graphs,

@@ -33,6 +33,9 @@ class Gpu(HardwareModel):
     power_limit_w: Quantity | None = Field(
         default=None, description="power limit below the board's; absent: the board's"
     )
+    matrix_instruction: Literal["mma", "wgmma", "tcgen05"] | None = Field(
+        default=None, description="of the matrix units, as the PTX ISA names it: decides which attention kernels run"
+    )
     sustained_product_ratio: Quantity | None = Field(
         default=None, description="rate of a large matrix product after seconds without a pause over its rate in bursts"
     )
@@ -115,6 +118,9 @@ class System(HardwareModel):
     transfer: Transfer | None = Field(default=None, description="donors of regressors that were not measured here")
     gpus_per_domain: int | None = Field(
         default=None, gt=0, description="GPUs of one NVLink domain where it spans nodes; gpus_per_node if absent"
+    )
+    attention_kernel: str | None = Field(
+        default=None, description="implementation that fused attention was measured with; see attention_kernels.yaml"
     )
     calibration: Calibration | None = Field(
         default=None, description="factors that measured steps of one's own moved; see python -m predictor calibrate"

@@ -68,9 +68,11 @@ class Operator:
         launches: kernels that one eager call launches forward, and backward with its gradients accumulated.
         stand_in: (shape, direction, number of multiprocessors) → the donor operator's call where this operator was not
             measured, extrapolated at best. None: a measurement is needed.
-        gradient_products: shape → the shapes of this operator whose forward passes are its backward; None where that
-            is something else.
+        gradient_products: shape → the shapes of this operator whose forward passes are its backward pass; None where
+            that is something else.
         source: where the work formula comes from.
+        fused_attention: exact attention in one kernel, of which there are several implementations.
+        kernel: implementation of fused attention that the run names; empty: the one that was measured.
         computed_in: precision of a product where it is not the step's; empty: the step's. ``in_precision`` sets it.
     """
 
@@ -88,6 +90,8 @@ class Operator:
     stand_in: Callable[[Shape, Direction, int], StandIn] | None = None
     gradient_products: Callable[[Shape], tuple[Shape, ...]] | None = None
     computed_in: str = ""
+    fused_attention: bool = False
+    kernel: str = ""
 
     def byte_scale(self, precision: str) -> float:
         """Return the factor from the bytes that ``work`` counts to bytes in a precision.
@@ -111,6 +115,12 @@ class Operator:
 def in_precision(operator: Operator, precision: str) -> Operator:
     """Return an operator computed in another precision than the step; the same object every time."""
     return replace(operator, computed_in=precision)
+
+
+@lru_cache(maxsize=256)
+def in_kernel(operator: Operator, kernel: str) -> Operator:
+    """Return fused attention in a named implementation, any other operator as it is; the same object every time."""
+    return replace(operator, kernel=kernel) if operator.fused_attention and kernel else operator
 
 
 MATMUL_EXTRAS: tuple[TermKind, ...] = ("flops", "flops", "flops")  # one per GEMM_TILES

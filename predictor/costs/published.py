@@ -15,6 +15,8 @@ from pathlib import Path
 
 from predictor.base.errors import PublishedError
 from predictor.costs import host_copy, low_precision
+from predictor.costs.alignment import is_misaligned, without_tensor_cores
+from predictor.costs.attention_kernels import with_kernels
 from predictor.costs.calibration import calibrated
 from predictor.costs.catalogue import catalogue
 from predictor.costs.collectives import COLLECTIVES, SHARDED, Topology
@@ -37,12 +39,12 @@ from predictor.costs.folder import (
 from predictor.costs.gradient_products import with_gradients
 from predictor.costs.hardware import Gpu, System
 from predictor.costs.link_lookup import collective_regressors
-from predictor.costs.operator import Direction, Operator, Shape
+from predictor.costs.operator import Direction, Operator, Shape, in_kernel
 from predictor.costs.regressors import DirectionRegressor, Outside, Regressor
 from predictor.costs.stand_ins import LEAST_KERNEL_US, Call, bounded
 from predictor.costs.stream_stand_ins import DONOR, with_stream_stand_in
 from predictor.costs.transfer import computes, transfer
-from predictor.costs.work import SAME_RATE
+from predictor.costs.work import PRECISION_BYTES, SAME_RATE
 
 __all__ = [
     "CARD",
@@ -109,7 +111,7 @@ class PublishedSystem:
         Raises:
             PublishedError: neither the operator nor a donor operator has a regressor here for this direction.
         """
-        key = (operator.name, operator.computed_in, direction, shape)
+        key = (operator.name, operator.computed_in + operator.kernel, direction, shape)
         answer = self._answers.get(key)
         if answer is None and self._published is not None:
             cost = self._published.cost(operator, direction, shape)
@@ -119,6 +121,9 @@ class PublishedSystem:
             cost = call.cost(direction)
             if call.stands_in and operator.name not in COLLECTIVES:
                 cost = self._bounded(operator, direction, shape, cost)
+            if is_misaligned(operator, shape, PRECISION_BYTES[self.answered_precision]):
+                sms = int(self.hardware.gpu.num_multiprocessors.value)
+                cost = without_tensor_cores(cost, operator.work(shape, direction, sms).flops, self.hardware.gpu)
             answer = self._answers[key] = self._within_peak(operator, direction, shape, cost)
         return answer
 
@@ -225,7 +230,7 @@ class PublishedSystem:
             missing.append(operator.name)
             sms = int(self.hardware.gpu.num_multiprocessors.value)
             name, shape, factor, unknown = operator.stand_in(shape, direction, sms)
-            donor = catalogue()[name]
+            donor = in_kernel(catalogue()[name], operator.kernel)
             # Bytes as they are counted are equal; those of elements have the width of the precision.
             factor *= operator.byte_scale(self.precision) / donor.byte_scale(self.precision)
             operator, times, log_error = donor, times * factor, hypot(log_error, unknown)
@@ -306,24 +311,23 @@ class PublishedSystem:
                     direction: transfer(regressor, operator, donor, own, self.precision)
                     for direction, regressor in files.read(operator).items()
                 }
-                regressors |= with_gradients(operator, answers)
+                regressors |= with_kernels(operator, with_gradients(operator, answers), files.hardware)
         link = self.hardware.links.host_gb_per_s
         if not regressors and operator.name == host_copy.NAME and link is not None:
             regressors[Direction.FORWARD] = host_copy.HostCopyRegressor(link.value)
         return regressors
 
     def _in_few_bits(self, operator: Operator) -> dict[Direction, Regressor]:
-        """Return the regressors of products in another precision than the step: measured, else from the step's."""
-        wanted, gpu = operator.computed_in, self.hardware.gpu
-        for precision in (wanted, *low_precision.SAME_TENSOR_CORES.get(wanted, ())):
-            if precision in measured_precisions(self.folder):
-                measured = PublishedSystem(self.folder, precision)
-                measured.hardware = self.hardware
-                regressors = measured._operator(replace(operator, computed_in=""))
-                if low_precision.answers(regressors, precision):
-                    return low_precision.products(regressors, gpu, wanted, precision, operator, self.precision)
-        regressors = self._operator(replace(operator, computed_in=""))
-        return low_precision.products(regressors, gpu, wanted, self.precision, operator, self.precision)
+        """Return the regressors of products in another precision than the step: as measured, else from the step's."""
+        wanted, product = operator.computed_in, replace(operator, computed_in="")
+        if wanted in measured_precisions(self.folder):
+            measured = PublishedSystem(self.folder, wanted)
+            measured.hardware = self.hardware
+            regressors = measured._operator(product)
+            if regressors and not low_precision.of_inference(regressors):
+                return regressors
+        gpu = self.hardware.gpu
+        return {d: low_precision.scaled(own, product, gpu, wanted) for d, own in self._operator(product).items()}
 
     def _collective(self, collective: Operator) -> dict[Direction, Regressor]:
         """Return a collective's regressor over these links: its own, or one by bytes."""

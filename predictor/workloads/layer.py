@@ -66,7 +66,8 @@ def _operators(run: TrainingRun, kind: LayerKind, call: LayerCall, direction: Di
     if kind.has_experts:
         tasks += expert_tasks(run.model, call, direction, run.layout)
     tasks = with_low_precision(run, kind, call, direction, tasks)
-    return attention_core(run.model, names, call, direction, run.layout) + PassTasks(tasks, [])
+    core = attention_core(run.model, names, call, direction, run.layout, run.attention_kernel or "")
+    return core + PassTasks(tasks, [])
 
 
 def all_reduces(model: Transformer, given: int | None) -> int:

@@ -40,14 +40,14 @@ def _beside_each(
         traffic: of ``count`` sums.
         count: sums of a pass.
         hidden_share: share of a product that traffic can run beside.
-        chunks: of the traffic, of which the last waits for the whole product.
+        chunks: of the traffic, of which the last waits for the whole product. It holds 16 multiprocessors at most, and
+            products are launched for those that are left (set_sm_margin), so they are not counted as slower.
     """
     beside = min(count, len(products))
     overlaps = [
         Overlap(
             scaled(traffic, beside / count / len(products)),
             share_of([product], hidden_share),
-            slows=chunks < float("inf"),
             buckets=chunks,
         )
         for product in products

@@ -9,8 +9,9 @@ Source: Micikevicius et al. 2022, arXiv:2209.05433; Transformer Engine user guid
 from __future__ import annotations
 
 from predictor.costs.operator import BOTH, Direction, in_precision
+from predictor.costs.work import PRECISION_BYTES
 from predictor.workloads.layer_call import LayerCall
-from predictor.workloads.recipes import FP8, READ, RECIPES, Casts, Recipe
+from predictor.workloads.recipes import READ, RECIPES, Casts, Recipe
 from predictor.workloads.run import TrainingRun
 from predictor.workloads.tasks import BACKWARD, FORWARD, Part, Task, parameter_stream_task, stream_task
 from predictor.workloads.transformer import LayerKind
@@ -143,8 +144,7 @@ def gathered_share(run: TrainingRun, kind: LayerKind) -> float:
 
 def gather_bytes(run: TrainingRun) -> float:
     """Return the bytes of one weight on its way to other ranks."""
-    sizes = {None: float(run.element_bytes), "fp8": FP8, "bf16": 2.0, "fp16": 2.0, "fp32": 4.0}
-    return sizes[run.gather_precision]
+    return PRECISION_BYTES[run.gather_precision or run.precision]
 
 
 def product_precision(run: TrainingRun) -> str:

@@ -32,6 +32,9 @@ from predictor.workloads.tasks import (
 # replicas, copy back.
 # Source: DeepSpeed runtime/zero/stage_1_and_2.py (reduce_independent_p_g_buckets_and_remove_grads, average_tensor).
 BUCKET_PASSES = 3 * 2
+# Gradients that lie in the bucket already are only divided. Source: Megatron-LM
+# core/distributed/param_and_grad_buffer.py, start_grad_sync (gradient_scaling_factor).
+IN_PLACE_PASSES = 2
 COPY_PASSES = 2
 # FSDP1 gathers a unit into one flat tensor whose views are the weights; others copy weights out of what was gathered.
 # Source: torch distributed/fsdp/_flat_param.py (_use_unsharded_views), _fully_shard/_fsdp_collectives.py
@@ -94,7 +97,8 @@ def reduction_tasks(run: TrainingRun, group: Groups) -> list[Task]:
     whole, rest = divmod(parameters, run.gradient_bucket_elements)
     tasks = _reduce(run, run.gradient_bucket_elements, group, whole) if whole else []
     tasks += _reduce(run, rest, group)
-    bucketed_bytes = parameters * BUCKET_PASSES * run.gradient_bytes
+    passes = IN_PLACE_PASSES if run.fused_gradient_accumulation else BUCKET_PASSES
+    bucketed_bytes = parameters * passes * run.gradient_bytes
     return [*tasks, parameter_stream_task("gradient_buckets", bucketed_bytes, run.call(), Part.DATA_PARALLEL)]
 
 

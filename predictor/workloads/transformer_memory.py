@@ -147,7 +147,7 @@ def _gradient_buffers(run: TrainingRun, kinds: Iterable[LayerKind], parameters: 
     """
     if run.zero_stage == 3:
         return 0.0
-    if run.fp32_gradients:
+    if run.fp32_gradients and not _on_deepspeed(run):
         return max([_fused_gradients(run, kind) for kind in kinds])
     if run.layout.gradient_ranks == 1:
         return 0.0
@@ -186,6 +186,8 @@ def stage_states(
     weight_bytes, gradient_bytes = run.element_bytes, run.gradient_bytes
     if run.fp32_parameters and run.element_bytes != FP32_BYTES:  # the optimizer's are the only ones
         weight_bytes, gradient_bytes = 0, FP32_BYTES
+    if _on_deepspeed(run) and run.fp32_gradients:  # BF16_Optimizer accumulates in fp32 beside autograd's gradients
+        gradient_bytes += run.element_bytes
     buffers = _gradient_buffers(run, kinds, parameters)
     if _on_deepspeed(run) and run.zero_stage in (1, 2) and run.gradient_bytes < FP32_BYTES:
         buffers += share * WIDENED_GRADIENT_BYTES

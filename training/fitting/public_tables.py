@@ -44,6 +44,8 @@ LINEAR = "ffn_up"
 # Source: config.json of NVIDIA-Nemotron-3 (mlp_hidden_act: relu2); seen as 1.5 times the rate of its neighbours.
 UNGATED = frozenset({(2688, 1856, 6, 128), (1024, 2688, 22, 512), (2048, 5120, 22, 512)})
 GATED_KERNEL = "vllm_fused_moe"
+# Tables whose rows of one operator and precision are of one kernel; in the others a library picks it by the shape.
+ONE_KERNEL = ("gemm", "mla")
 COMMENT = "# "
 Record = dict[str, Any]
 Call = tuple[str, Shape]  # name of an operator or a collective, and its shape
@@ -148,7 +150,7 @@ def _row(table: str, kind: Kind, record: Record) -> Row | None:
     operator = _operator(call[0]) if call is not None else None
     if call is None or operator is None:
         return None
-    kernel = "" if operator.name in COLLECTIVES else str(record["kernel_source"])
+    kernel = str(record["kernel_source"]) if table in ONE_KERNEL else ""
     name = operator.name if operator.name in COLLECTIVES else table
     return Row(operator, name, Direction.FORWARD, call[1], float(record["latency_us"]), kernel=kernel)
 

@@ -39,6 +39,7 @@ OPERATOR = Operator(
     dimensions=("batch", "sequence", "heads"),
     work=_work,
     extra_kinds=("flops", "flops"),
+    fused_attention=True,
     stand_in=_stand_in,
     source="DeepSeek-AI 2024, arXiv:2405.04434, section 2.1.2",
 )

@@ -1,0 +1,127 @@
+"""Memory as FSDP, torchtitan, Transformer Engine and DeepSpeed hold it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from predictor.step.memory import StageMemory, step_memory
+from predictor.workloads.kept_activations import kept_and_recomputed, kept_without_recomputation
+from predictor.workloads.layout import Layout
+from predictor.workloads.run import Recompute, RecomputeModule, TrainingRun
+from predictor.workloads.transformer import Activation, LayerKind, Loss, Transformer
+from predictor.workloads.transformer_memory import layer_memory
+from predictor.workloads.transformer_step import transformer_step
+
+DENSE = LayerKind(has_experts=False, is_windowed=False)
+LLAMA_8B = Transformer(
+    num_layers=32,
+    hidden_size=4096,
+    num_attention_heads=32,
+    num_key_value_heads=8,
+    ffn_hidden_size=14336,
+    sequence_length=8192,
+    vocab_size=128256,
+    activation=Activation.SWIGLU,
+    loss=Loss.TORCH,
+)
+FSDP = TrainingRun(
+    model=LLAMA_8B,
+    layout=Layout(1, 1, 8, 8),
+    layers_per_stage=(32,),
+    micro_batch_size=1,
+    num_micro_batches=1,
+    precision="bf16",
+    recompute=Recompute.NONE,
+    schedule="1f1b",
+    zero_stage=3,
+    gradient_bucket_elements=500_000_000,
+    overlap_gradient_reduction=True,
+    overlap_parameter_gather=True,
+    scatters_gradients=True,
+    fp32_gradients=True,
+    fp32_parameters=True,
+)
+
+
+def memory_of(run: TrainingRun) -> StageMemory:
+    (memory,) = step_memory(transformer_step(run))
+    return memory
+
+
+def test_fsdp_keeps_16_bytes_a_parameter() -> None:
+    # Zhao et al. 2023, arXiv:2304.11277, section 4.4: shards stay in full precision, 16 bits exist while gathered.
+    memory = memory_of(FSDP)
+    assert memory.weights == 0.0
+    assert memory.states == pytest.approx(16 * FSDP.stage_parameters(0) / 8)
+    kept_apart = memory_of(replace(FSDP, fp32_parameters=False))
+    assert kept_apart.states == pytest.approx(18 * FSDP.stage_parameters(0) / 8)
+
+
+def test_states_are_shared_out_inside_a_group() -> None:
+    assert memory_of(replace(FSDP, zero_group_size=2)).states == pytest.approx(4 * memory_of(FSDP).states)
+
+
+def test_weights_that_stay_gathered_take_their_16_bits() -> None:
+    resharded, gathered = (memory_of(replace(FSDP, reshard_after_forward=value)) for value in (True, False))
+    layers = FSDP.model.num_layers * FSDP.layer_parameters(DENSE).total * 2
+    assert gathered.working - resharded.working == pytest.approx(layers, rel=0.2)
+
+
+def test_every_second_product_of_a_layer_is_kept() -> None:
+    # torchtitan's op mode, per token: input 4096, q 4096 and v 1024 (k is left out), attention's output 4096 with its
+    # row sums, the first of the FFN's two inner products 14336, and eager the layer's last product.
+    run = replace(FSDP, recompute=Recompute.PER_OP)
+    kept = 8192 * (2 * (4096 + 4096 + 1024 + 4096 + 14336) + 4 * 32)
+    assert kept_and_recomputed(replace(run, compiled=True), DENSE)[0] == kept
+    assert kept_and_recomputed(run, DENSE)[0] == kept + 8192 * 2 * 4096
+
+
+def test_a_compiler_keeps_inputs_and_products_alone() -> None:
+    eager, compiled = (kept_and_recomputed(replace(FSDP, compiled=value), DENSE)[0] for value in (False, True))
+    per_token = 2 * (2 * 4096 + 6144 + 4096 + 2 * 14336) + 4 * 32
+    assert compiled == 8192 * per_token < eager
+
+
+def test_recomputing_every_second_layer_keeps_the_mean() -> None:
+    none, full = (
+        kept_and_recomputed(replace(FSDP, recompute=mode), DENSE)[0] for mode in (Recompute.NONE, Recompute.FULL)
+    )
+    every_second = replace(FSDP, recompute=Recompute.FULL, recompute_every=2)
+    assert kept_and_recomputed(every_second, DENSE)[0] == (none + full) / 2
+    first_eight = replace(FSDP, recompute=Recompute.FULL, recompute_num_layers=8)
+    assert kept_and_recomputed(first_eight, DENSE)[0] == (3 * none + full) / 4
+
+
+@pytest.mark.parametrize(
+    ("module", "dropped"),
+    [
+        (RecomputeModule.MLP_ACTIVATION, "act"),
+        (RecomputeModule.NORMS, "normed"),
+        (RecomputeModule.CORE_ATTENTION, "scores"),
+    ],
+)
+def test_a_recomputed_module_drops_its_tensors(module: RecomputeModule, dropped: str) -> None:
+    run = replace(FSDP, recompute=Recompute.SELECTIVE, recompute_modules=(module,))
+    whole = kept_without_recomputation(run, DENSE)
+    kept, again = kept_and_recomputed(run, DENSE)
+    assert again == getattr(whole, dropped) > 0
+    assert kept == whole.total - again
+
+
+def test_deepspeed_widens_the_gradients_of_a_rank_and_keeps_its_pipelines_outputs() -> None:
+    run = replace(FSDP, zero_stage=1, fp32_parameters=False, fp32_gradients=False, layout=Layout(1, 2, 4, 8))
+    run = replace(run, layers_per_stage=(16, 16), num_micro_batches=4, overlap_parameter_gather=False)
+    plain, deepspeed = (transformer_step(replace(run, framework=name)) for name in (None, "megatron-deepspeed"))
+    parameters = run.rank_parameters(0).total
+    assert deepspeed.stages[0].states.buffers - plain.stages[0].states.buffers == pytest.approx(6 * parameters / 4)
+    outputs = step_memory(deepspeed)[0].activations - step_memory(plain)[0].activations
+    assert outputs == 2 * 8192 * 4096 * 2  # of two micro-batches in flight
+    accumulated = transformer_step(replace(run, framework="deepspeed", fp32_gradients=True)).stages[0].states
+    assert accumulated.gradients == 6 * parameters
+
+
+def test_gradients_of_activations_exist_in_every_layers_backward_pass() -> None:
+    run = replace(FSDP, zero_stage=0)
+    assert layer_memory(run, DENSE).working == 8192 * 2 * (4096 + 3 * 14336)
