@@ -116,6 +116,11 @@ class System(HardwareModel):
     links: Links
     host: dict[str, Quantity] = Field(description="host launch overhead of a kernel, in microseconds")
     transfer: Transfer | None = Field(default=None, description="donors of regressors that were not measured here")
+    gradients: Literal["constant"] | None = Field(
+        default=None,
+        description="what the measured backward passes were fed, where it is not as in training: constant gradients "
+        "draw less power, so that a linear layer's backward pass is held to its products at the forward rate",
+    )
     gpus_per_domain: int | None = Field(
         default=None, gt=0, description="GPUs of one NVLink domain where it spans nodes; gpus_per_node if absent"
     )

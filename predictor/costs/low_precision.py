@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from predictor.base.errors import PublishedError
 from predictor.costs.device_sheets import sheet_named
-from predictor.costs.gradient_products import GradientProducts
+from predictor.costs.gradient_products import GradientProducts, each
 from predictor.costs.hardware import Gpu
 from predictor.costs.operator import Direction, Operator
 from predictor.costs.regressors import Basis, DirectionRegressor, Regressor
@@ -23,8 +23,8 @@ from predictor.costs.work import PRECISION_BYTES
 # Source: NVIDIA, Transformer Engine user guide, "FP8 block scaling" and "MXFP8"; PTX ISA, tcgen05.mma.
 SAME_TENSOR_CORES = {"mxfp8": ("fp8",), "fp8_block": ("fp8",)}
 # How much faster than in bf16 products alone run: all twelve of a layer of hidden size 4,096 with 15,872 tokens take
-# 13.10 ms in bf16, 6.81 in fp8, 7.16 in mxfp8 and 3.76 in nvfp4 on B300; 31.97 and 16.79 in fp8 on H200. Blocks of 128 x
-# 128 run as mxfp8 on Blackwell; on Hopper as fast (DeepGEMM: 1,427 TFLOP/s of an H100 against 767 in bf16).
+# 13.10 ms in bf16, 6.81 in fp8, 7.16 in mxfp8 and 3.76 in nvfp4 on B300; 31.97 and 16.79 in fp8 on H200. Blocks of 128
+# x 128 run as mxfp8 on Blackwell; on Hopper as fast (DeepGEMM: 1,427 TFLOP/s of an H100 against 767 in bf16).
 # Source: Transformer Engine, docs/examples/gemm_profiling/gemm_profiling.rst, "--pre-quantize".
 SPEEDUP = {"fp8": 1.91, "fp8_block": 1.83, "mxfp8": 1.83, "nvfp4": 3.48}
 # Half width of its 90 % interval, as a log. fp8 without casts over bf16 in the inference tables, of 10^11 to 10^12
@@ -58,8 +58,10 @@ def scaled(regressor: Regressor, operator: Operator, gpu: Gpu, precision: str) -
     Raises:
         PublishedError: the GPU has no tensor cores for it.
     """
-    if isinstance(regressor, GradientProducts):
-        return GradientProducts(scaled(regressor.forward, operator, gpu, precision))
+    return each(regressor, lambda part: _scaled(part, operator, gpu, precision))
+
+
+def _scaled(regressor: Regressor, operator: Operator, gpu: Gpu, precision: str) -> Regressor:
     if not isinstance(regressor, DirectionRegressor):
         raise PublishedError(f"{operator.name} has no regressor from which {precision} could follow")
     peak_tflop_per_s(gpu, precision)

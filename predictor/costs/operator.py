@@ -12,6 +12,7 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
+from predictor.costs.tiles import tile_features
 from predictor.costs.work import (
     BLACKWELL_PRECISIONS,
     ELEMENT_BYTES,
@@ -70,6 +71,7 @@ class Operator:
             measured, extrapolated at best. None: a measurement is needed.
         gradient_products: shape → the shapes of this operator whose forward passes are its backward pass; None where
             that is something else.
+        more_features: (shape, number of multiprocessors) → features of the residual besides those of every operator.
         source: where the work formula comes from.
         fused_attention: exact attention in one kernel, of which there are several implementations.
         kernel: implementation of fused attention that the run names; empty: the one that was measured.
@@ -89,6 +91,7 @@ class Operator:
     launches: tuple[int, int] = (1, 1)
     stand_in: Callable[[Shape, Direction, int], StandIn] | None = None
     gradient_products: Callable[[Shape], tuple[Shape, ...]] | None = None
+    more_features: Callable[[Shape, int], tuple[float, ...]] | None = None
     computed_in: str = ""
     fused_attention: bool = False
     kernel: str = ""
@@ -145,16 +148,31 @@ def linear_gradients(shape: Shape) -> tuple[Shape, Shape]:
     return (m, n, k), (k, m, n)
 
 
+LINEAR_EXTRAS: tuple[TermKind, ...] = (*MATMUL_EXTRAS, "bytes")
+
+
+def linear_work(shape: Shape, direction: Direction, num_multiprocessors: int) -> Work:
+    """Return the work of ``gemm_work``; ``extras`` end with the bytes of the first operands.
+
+    A layer in 8 or 4 bits casts them, so that its measured calls take as long again for these bytes.
+    """
+    flops, size_bytes, tiled = gemm_work(shape, direction, num_multiprocessors)
+    m, k, n = shape
+    elements = m * k if direction is Direction.FORWARD else m * n + k * m
+    return Work(flops, size_bytes, (*tiled, float(ELEMENT_BYTES * elements)))
+
+
 def linear(name: str, source: str) -> Operator:
     """Return a linear layer: a GEMM of dimensions (m, k, n), pooled with all others in the family ``linear``."""
     return Operator(
         name=name,
         dimensions=("m", "k", "n"),
-        work=gemm_work,
+        work=linear_work,
         family="linear",
         precisions=(*STEP_PRECISIONS, *FP8_PRECISIONS, *BLACKWELL_PRECISIONS),
         launches=(1, 3),
-        extra_kinds=MATMUL_EXTRAS,
+        extra_kinds=LINEAR_EXTRAS,
         gradient_products=linear_gradients,
+        more_features=tile_features,
         source=source,
     )

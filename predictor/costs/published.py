@@ -311,7 +311,8 @@ class PublishedSystem:
                     direction: transfer(regressor, operator, donor, own, self.precision)
                     for direction, regressor in files.read(operator).items()
                 }
-                regressors |= with_kernels(operator, with_gradients(operator, answers), files.hardware)
+                constant = files.hardware.gradients == "constant"
+                regressors |= with_kernels(operator, with_gradients(operator, answers, constant), files.hardware)
         link = self.hardware.links.host_gb_per_s
         if not regressors and operator.name == host_copy.NAME and link is not None:
             regressors[Direction.FORWARD] = host_copy.HostCopyRegressor(link.value)
