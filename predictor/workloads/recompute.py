@@ -138,8 +138,8 @@ def _selected(run: TrainingRun, kind: LayerKind, call: LayerCall, forward: PassT
     names = modules(run)
     tasks, overlaps = [], []
     if RecomputeModule.CORE_ATTENTION in names:
-        names = layer_operators(run.model, kind)
-        core = attention_core(run.model, names, call, FORWARD, run.layout, run.attention_kernel or "")
+        operators = layer_operators(run.model, kind)
+        core = attention_core(run.model, operators, call, FORWARD, run.layout, run.attention_kernel or "")
         tasks, overlaps = list(core.tasks), list(core.overlaps)
     if RecomputeModule.SHARED_EXPERTS in names and RecomputeModule.MOE not in names and kind.has_experts:
         tasks += shared_expert_tasks(run.model, call, FORWARD)
