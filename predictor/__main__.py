@@ -20,7 +20,19 @@ import yaml
 from predictor.base.encoding import fit_encoding
 from predictor.base.errors import ConfigError, MissingKeyError, PublishedError
 from predictor.base.read_yaml import one_line
-from predictor.commands import compare, examples, mixed, predict, replay, report, search, timeline, verify, whatif
+from predictor.commands import (
+    calibrate,
+    compare,
+    examples,
+    mixed,
+    predict,
+    replay,
+    report,
+    search,
+    timeline,
+    verify,
+    whatif,
+)
 from predictor.commands.parser import Incomplete, Parser, Unfit
 
 PROGRAM = "estimate-train-time"
@@ -32,7 +44,7 @@ def parser_with_commands() -> tuple[Parser, list[str]]:
     parser = Parser(prog=PROGRAM, description="Predict the time of one distributed training step.", allow_abbrev=False)
     parser.add_argument("--version", action="store_true", help="print the version")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    for module in (predict, search, compare, whatif, timeline, report, verify, replay, mixed, examples):
+    for module in (predict, search, compare, whatif, timeline, report, verify, calibrate, replay, mixed, examples):
         module.add(commands)
     return parser, list(commands.choices)
 

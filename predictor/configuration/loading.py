@@ -28,6 +28,7 @@ from predictor.costs.published import (
     measured_precisions,
     open_system,
 )
+from predictor.costs.sustained import in_training
 from predictor.costs.work import STEP_PRECISIONS
 from predictor.workloads.run import TrainingRun
 
@@ -337,6 +338,7 @@ def prepare(
     system = clustered(system, config.cluster)
     if changed is not None:
         system = changed(system)
+    system = in_training(system)
     if config.gpu is not None:
         check_gpu("gpu_name" if short_config.is_short(content) else "gpu", config.gpu, system)
     hardware = system.hardware

@@ -231,6 +231,10 @@ class TrainingSection(Section):
         default=(), description="modules of a layer that selective recomputation covers; core_attn if empty"
     )
     compiled: Switch = Field(default=False, description="torch.compile: element-wise kernels are fused")
+    fused_gradient_accumulation: Switch = Field(
+        default=False,
+        description="products of weight gradients add to those of earlier micro-batches themselves (Megatron-LM)",
+    )
     attention_kernel: AttentionKernel | None = Field(
         default=None, description="kernel of flash attention; the one that the system was measured with if absent"
     )

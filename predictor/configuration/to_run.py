@@ -290,6 +290,15 @@ def _used_of_domain(used: int, gpus_per_node: int, gpus_per_domain: int | None) 
     return max(used, whole)
 
 
+def _check_linear_traffic(parallelism: ParallelismSection) -> None:
+    """Check that traffic in chunks is of shards of tokens."""
+    splits = parallelism.tensor_parallel_size > 1
+    if parallelism.overlap_linear_traffic and splits and not parallelism.sequence_parallel:
+        raise ConfigError(
+            "overlap_linear_traffic is true; it moves shards of tokens, so it needs sequence_parallel: true"
+        )
+
+
 def _check_zero_group(parallelism: ParallelismSection) -> None:
     """Check that groups of ranks that share out states are as large as each other."""
     size = parallelism.zero_group_size
@@ -336,6 +345,7 @@ def to_run(
     _check_scale(layout.num_gpus, pp * parallelism.virtual_pipeline_parallel_size, num_micro_batches)
     schedule, blocking = _schedule(parallelism, num_micro_batches, layers)
     _check_zero_group(parallelism)
+    _check_linear_traffic(parallelism)
     return TrainingRun(
         model=model,
         layout=layout,
@@ -371,6 +381,7 @@ def to_run(
         recompute_every=training.recompute_every,
         recompute_modules=training.recompute_modules,
         compiled=training.compiled,
+        fused_gradient_accumulation=training.fused_gradient_accumulation,
         attention_kernel=training.attention_kernel,
         blocking_launches=training.blocking_launches,
         cuda_graphs=training.cuda_graphs,

@@ -21,6 +21,9 @@ class Sheet(BaseModel):
     name: str = Field(min_length=1)
     peak_tflop_per_s: dict[str, float]
     memory_bandwidth_gb_per_s: float = Field(gt=0)
+    sustained_tflop_per_s: dict[str, float] = Field(
+        default={}, description="matrix products of random numbers without a pause; see costs/sustained.py"
+    )
     source: str = Field(min_length=1)
 
 

@@ -36,14 +36,24 @@ def _alignment(size: int) -> float:
     return float(((size & -size) if size % LARGEST_ALIGNMENT else LARGEST_ALIGNMENT).bit_length() - 1)
 
 
-def shape_features(operator: Operator, shape: Shape, terms: Sequence[float], members: Sequence[str]) -> list[float]:
-    """Return the residual's features without coefficients: sizes, alignment, waste per extra, and the operator."""
+def shape_features(
+    operator: Operator, shape: Shape, terms: Sequence[float], members: Sequence[str], num_multiprocessors: int
+) -> list[float]:
+    """Return the residual's features without coefficients: sizes, alignment, waste per extra, the operator, its own."""
     sizes = [log(max(size, 1)) for size in shape]
     alignment = [_alignment(size) for size in shape]
     reference = terms[1] or terms[2]
     waste = [log(max(extra, TINY) / reference) for extra in terms[3:]]
     identity = [float(operator.name == member) for member in members] if len(members) > 1 else []
-    return [*sizes, *alignment, *waste, *identity]
+    own = () if operator.more_features is None else operator.more_features(shape, num_multiprocessors)
+    return [*sizes, *alignment, *waste, *identity, *own]
+
+
+def feature_count(operator: Operator, members: int) -> int:
+    """Return how many features ``residual_features`` has for one of so many operators that share a regressor."""
+    sizes, extras = len(operator.dimensions), len(operator.extra_kinds)
+    own = () if operator.more_features is None else operator.more_features((1,) * sizes, 1)
+    return 2 * sizes + extras + (members if members > 1 else 0) + len(own) + 3 + extras
 
 
 def residual_features(
@@ -52,6 +62,7 @@ def residual_features(
     terms: Sequence[float],
     coefficients: Sequence[float],
     members: Sequence[str],
+    num_multiprocessors: int,
 ) -> list[float]:
     """Return the residual's features: ``shape_features``, then the share of each physics term.
 
@@ -59,7 +70,7 @@ def residual_features(
     """
     time = physics_us(coefficients, terms, overlapped=False) or 1.0
     shares = [c * t / time for c, t in zip(coefficients, terms, strict=True)]
-    return [*shape_features(operator, shape, terms, members), *shares]
+    return [*shape_features(operator, shape, terms, members, num_multiprocessors), *shares]
 
 
 def hull_coordinates(shape: Shape, work: Work) -> list[float]:

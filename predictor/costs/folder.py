@@ -98,7 +98,7 @@ def read_hardware(folder: Path, manifest: dict[str, str]) -> System:
 
 
 def donor_folder(folder: Path, name: str) -> Path:
-    """Return the folder of a donor: beside it, else among those that come with the project.
+    """Return the folder of a donor or of a calibrated system's base: beside it, else among the project's own.
 
     Raises:
         PublishedError: it is in neither place.
@@ -128,6 +128,8 @@ def measured_precisions(folder: Path) -> list[str]:
     manifest = read_manifest(folder)
     precisions = own_precisions(manifest)
     hardware = read_hardware(folder, manifest)
+    if hardware.calibration is not None:
+        return measured_precisions(donor_folder(folder, hardware.calibration.base))
     if hardware.transfer is not None:
         transferred = own_precisions(read_manifest(donor_folder(folder, hardware.transfer.operators)))
         precisions |= transferred & hardware.gpu.peak_tflop_per_s.keys()

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from predictor.base.errors import PublishedError
 from predictor.costs.device_sheets import sheet_named
+from predictor.costs.gradient_products import each
 from predictor.costs.hardware import Gpu
 from predictor.costs.operator import Direction, Operator, Shape
 from predictor.costs.published import PublishedSystem
@@ -71,7 +72,10 @@ class Fp32System(PublishedSystem):
 
     def _operator(self, operator: Operator) -> dict[Direction, Regressor]:
         measured = super()._operator(operator)
-        return {direction: self._in_fp32(regressor, operator) for direction, regressor in measured.items()}
+        return {
+            direction: each(regressor, lambda part: self._in_fp32(part, operator))
+            for direction, regressor in measured.items()
+        }
 
     def _call(self, operator: Operator, direction: Direction, shape: Shape) -> Call:
         """Return a call; a donor operator that counts bytes which fp32 does not change runs as in 16 bits."""

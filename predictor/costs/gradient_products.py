@@ -1,4 +1,4 @@
-"""The backward pass of a matrix product, timed as the products it consists of by the forward regressor.
+"""The backward pass of a matrix product, timed as the products that it consists of by the forward regressor.
 
 A linear layer (m, k) @ (k, n) has two: the gradient of its input, (m, n) @ (n, k), and that of its weight, (k, m) @
 (m, n), which sums over the m tokens. Both are kernels of the same library as the forward product, so a table of forward
@@ -7,7 +7,7 @@ products times them. Evidence and the measured ratio: docs/adr/0025-backward-pro
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from predictor.costs.cost import Cost, total
@@ -42,9 +42,65 @@ def _products(operator: Operator, shape: Shape) -> tuple[Shape, ...]:
     return operator.gradient_products(shape)
 
 
-def with_gradients(operator: Operator, regressors: Mapping[Direction, Regressor]) -> dict[Direction, Regressor]:
-    """Return an operator's regressors; a backward pass that was not measured is timed by the forward one if it can."""
-    forward = regressors.get(Direction.FORWARD)
-    if operator.gradient_products is None or forward is None or Direction.BACKWARD in regressors:
+@dataclass(frozen=True, slots=True)
+class HeldToForward:
+    """A measured backward pass that was fed constant gradients: no shorter than its products by the forward regressor.
+
+    Attributes:
+        measured: the backward pass as measured.
+        products: its products.
+    """
+
+    measured: Regressor
+    products: GradientProducts
+
+    def _longer(self, operator: Operator, direction: Direction, shape: Shape) -> tuple[Cost, Regressor]:
+        answers = [(regressor.answer(operator, direction, shape), regressor) for regressor in self._parts()]
+        return max(answers, key=lambda answer: answer[0].us)
+
+    def _parts(self) -> tuple[Regressor, Regressor]:
+        return self.measured, self.products
+
+    def answer(self, operator: Operator, direction: Direction, shape: Shape) -> Cost:
+        """Return the longer of both costs."""
+        return self._longer(operator, direction, shape)[0]
+
+    def outside(self, operator: Operator, direction: Direction, shape: Shape) -> Outside | None:
+        """Return how far outside what was measured the call lies for the regressor that answers."""
+        return self._longer(operator, direction, shape)[1].outside(operator, direction, shape)
+
+    def widest(self, operator: Operator, shape: Shape) -> float:
+        """Return the half width of the interval outside what was measured, as a log."""
+        return max(regressor.widest(operator, shape) for regressor in self._parts())
+
+
+def with_gradients(
+    operator: Operator, regressors: Mapping[Direction, Regressor], constant_gradients: bool
+) -> dict[Direction, Regressor]:
+    """Return an operator's regressors; a backward pass of products that was not measured is timed by the forward one.
+
+    Args:
+        operator: of the regressors.
+        regressors: as measured.
+        constant_gradients: the measured backward passes were fed constant gradients, see ``System.gradients``.
+    """
+    forward, backward = (regressors.get(direction) for direction in Direction)
+    if operator.gradient_products is None or forward is None or (backward is not None and not constant_gradients):
         return dict(regressors)
-    return {Direction.FORWARD: forward, Direction.BACKWARD: GradientProducts(forward)}
+    products = GradientProducts(forward)
+    held = products if backward is None else HeldToForward(backward, products)
+    return {Direction.FORWARD: forward, Direction.BACKWARD: held}
+
+
+def as_measured(regressor: Regressor) -> Regressor:
+    """Return what a table's rows are judged by: the measured backward pass where it is held to the forward one."""
+    return regressor.measured if isinstance(regressor, HeldToForward) else regressor
+
+
+def each(regressor: Regressor, change: Callable[[Regressor], Regressor]) -> Regressor:
+    """Return a regressor whose parts were changed, those that times of products are made of included."""
+    if isinstance(regressor, GradientProducts):
+        return GradientProducts(change(regressor.forward))
+    if isinstance(regressor, HeldToForward):
+        return HeldToForward(change(regressor.measured), GradientProducts(change(regressor.products.forward)))
+    return change(regressor)

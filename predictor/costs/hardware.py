@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -33,10 +33,8 @@ class Gpu(HardwareModel):
     power_limit_w: Quantity | None = Field(
         default=None, description="power limit below the board's; absent: the board's"
     )
-    operand_cast_ps: dict[str, Quantity] | None = Field(
-        default=None,
-        description="picoseconds per element of the first operand that measured products of a precision spend on its "
-        "cast; absent where they were measured alone",
+    matrix_instruction: Literal["mma", "wgmma", "tcgen05"] | None = Field(
+        default=None, description="of the matrix units, as the PTX ISA names it: decides which attention kernels run"
     )
     sustained_product_ratio: Quantity | None = Field(
         default=None, description="rate of a large matrix product after seconds without a pause over its rate in bursts"
@@ -75,8 +73,8 @@ class Transfer(HardwareModel):
     inter_node: str = Field(description="donor of network efficiency between nodes")
 
 
-COMPONENTS = ("compute", "attention", "memory_bound", "links_in_node", "links_between_nodes", "host", "overlap")
 Component = Literal["compute", "attention", "memory_bound", "links_in_node", "links_between_nodes", "host", "overlap"]
+COMPONENTS: tuple[Component, ...] = get_args(Component)
 
 
 class Factor(HardwareModel):
@@ -91,6 +89,24 @@ class Factor(HardwareModel):
     log_error: float = Field(ge=0)
 
 
+class Calibration(HardwareModel):
+    """What measured steps of one's own say about a published system; ``python -m predictor calibrate`` writes it.
+
+    Attributes:
+        base: published system whose regressors answer: its name, or its folder from the one that holds this system's.
+        covariance: of the logs of all factors, in the order of ``COMPONENTS``. Steps tell what factors do together
+            better than they tell each by itself.
+        residual: standard deviation of log(measured / predicted) of a run that took no part.
+        runs: that took part.
+    """
+
+    base: str = Field(min_length=1)
+    factors: dict[Component, Factor]
+    covariance: tuple[tuple[float, ...], ...] = Field(min_length=len(COMPONENTS), max_length=len(COMPONENTS))
+    residual: float = Field(gt=0)
+    runs: int = Field(gt=0)
+
+
 class System(HardwareModel):
     """One cluster: its GPU, its nodes and its links."""
 
@@ -100,10 +116,18 @@ class System(HardwareModel):
     links: Links
     host: dict[str, Quantity] = Field(description="host launch overhead of a kernel, in microseconds")
     transfer: Transfer | None = Field(default=None, description="donors of regressors that were not measured here")
+    gradients: Literal["constant"] | None = Field(
+        default=None,
+        description="what the measured backward passes were fed, where it is not as in training: constant gradients "
+        "draw less power, so that a linear layer's backward pass is held to its products at the forward rate",
+    )
     gpus_per_domain: int | None = Field(
         default=None, gt=0, description="GPUs of one NVLink domain where it spans nodes; gpus_per_node if absent"
     )
-    calibration: dict[Component, Factor] | None = Field(
+    attention_kernel: str | None = Field(
+        default=None, description="implementation that fused attention was measured with; see attention_kernels.yaml"
+    )
+    calibration: Calibration | None = Field(
         default=None, description="factors that measured steps of one's own moved; see python -m predictor calibrate"
     )
 

@@ -33,8 +33,12 @@ def collective_regressors(
     forward = Direction.FORWARD
     measured = files.read(collective).get(forward)
     own = None if measured is None else relinked(measured, files.hardware, hardware)
-    if own is not None and hardware.links.wiring == files.hardware.links.wiring:
-        return {forward: own}
+    if measured is not None and own is not None and hardware.links.wiring == files.hardware.links.wiring:
+        if any(nodes > 1 for nodes, _ in measured.model.topologies or ()) or hardware.transfer is None:
+            return {forward: own}
+        # Measured inside a node only: links there tell nothing of the network.
+        between = _by_links(collective, hardware, files, donor, in_graphs)
+        return {forward: own if between is None else ByReach(own, between)}
     by_links = _by_links(collective, hardware, files, donor, in_graphs)
     if by_links is None:
         return {}

@@ -12,6 +12,7 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
+from predictor.costs.tiles import tile_features
 from predictor.costs.work import (
     BLACKWELL_PRECISIONS,
     ELEMENT_BYTES,
@@ -64,12 +65,16 @@ class Operator:
         byte_sizes: ``work`` counts elements of ELEMENT_BYTES in whatever precision, or bytes that are the same in every
             precision.
         precisions: in which it exists.
+        tabled_in: further precisions, of kernels that other people's tables have and ``microbench`` does not run.
         launches: kernels that one eager call launches forward, and backward with its gradients accumulated.
         stand_in: (shape, direction, number of multiprocessors) → the donor operator's call where this operator was not
             measured, extrapolated at best. None: a measurement is needed.
-        gradient_products: shape → the shapes of this operator whose forward passes are its backward; None where that
-            is something else.
+        gradient_products: shape → the shapes of this operator whose forward passes are its backward pass; None where
+            that is something else.
+        more_features: (shape, number of multiprocessors) → features of the residual besides those of every operator.
         source: where the work formula comes from.
+        fused_attention: exact attention in one kernel, of which there are several implementations.
+        kernel: implementation of fused attention that the run names; empty: the one that was measured.
         computed_in: precision of a product where it is not the step's; empty: the step's. ``in_precision`` sets it.
     """
 
@@ -82,10 +87,14 @@ class Operator:
     extra_kinds: tuple[TermKind, ...] = ()
     byte_sizes: Literal["by_element", "fixed"] = "by_element"
     precisions: tuple[str, ...] = STEP_PRECISIONS
+    tabled_in: tuple[str, ...] = ()
     launches: tuple[int, int] = (1, 1)
     stand_in: Callable[[Shape, Direction, int], StandIn] | None = None
     gradient_products: Callable[[Shape], tuple[Shape, ...]] | None = None
+    more_features: Callable[[Shape, int], tuple[float, ...]] | None = None
     computed_in: str = ""
+    fused_attention: bool = False
+    kernel: str = ""
 
     def byte_scale(self, precision: str) -> float:
         """Return the factor from the bytes that ``work`` counts to bytes in a precision.
@@ -111,6 +120,12 @@ def in_precision(operator: Operator, precision: str) -> Operator:
     return replace(operator, computed_in=precision)
 
 
+@lru_cache(maxsize=256)
+def in_kernel(operator: Operator, kernel: str) -> Operator:
+    """Return fused attention in a named implementation, any other operator as it is; the same object every time."""
+    return replace(operator, kernel=kernel) if operator.fused_attention and kernel else operator
+
+
 MATMUL_EXTRAS: tuple[TermKind, ...] = ("flops", "flops", "flops")  # one per GEMM_TILES
 
 
@@ -133,16 +148,31 @@ def linear_gradients(shape: Shape) -> tuple[Shape, Shape]:
     return (m, n, k), (k, m, n)
 
 
+LINEAR_EXTRAS: tuple[TermKind, ...] = (*MATMUL_EXTRAS, "bytes")
+
+
+def linear_work(shape: Shape, direction: Direction, num_multiprocessors: int) -> Work:
+    """Return the work of ``gemm_work``; ``extras`` end with the bytes of the first operands.
+
+    A layer in 8 or 4 bits casts them, so that its measured calls take as long again for these bytes.
+    """
+    flops, size_bytes, tiled = gemm_work(shape, direction, num_multiprocessors)
+    m, k, n = shape
+    elements = m * k if direction is Direction.FORWARD else m * n + k * m
+    return Work(flops, size_bytes, (*tiled, float(ELEMENT_BYTES * elements)))
+
+
 def linear(name: str, source: str) -> Operator:
     """Return a linear layer: a GEMM of dimensions (m, k, n), pooled with all others in the family ``linear``."""
     return Operator(
         name=name,
         dimensions=("m", "k", "n"),
-        work=gemm_work,
+        work=linear_work,
         family="linear",
         precisions=(*STEP_PRECISIONS, *FP8_PRECISIONS, *BLACKWELL_PRECISIONS),
         launches=(1, 3),
-        extra_kinds=MATMUL_EXTRAS,
+        extra_kinds=LINEAR_EXTRAS,
         gradient_products=linear_gradients,
+        more_features=tile_features,
         source=source,
     )

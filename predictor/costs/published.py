@@ -15,6 +15,9 @@ from pathlib import Path
 
 from predictor.base.errors import PublishedError
 from predictor.costs import host_copy, low_precision
+from predictor.costs.alignment import is_misaligned, without_tensor_cores
+from predictor.costs.attention_kernels import with_kernels
+from predictor.costs.calibration import calibrated
 from predictor.costs.catalogue import catalogue
 from predictor.costs.collectives import COLLECTIVES, SHARDED, Topology
 from predictor.costs.cost import ZERO, Cost, Source
@@ -36,12 +39,12 @@ from predictor.costs.folder import (
 from predictor.costs.gradient_products import with_gradients
 from predictor.costs.hardware import Gpu, System
 from predictor.costs.link_lookup import collective_regressors
-from predictor.costs.operator import Direction, Operator, Shape
+from predictor.costs.operator import Direction, Operator, Shape, in_kernel
 from predictor.costs.regressors import DirectionRegressor, Outside, Regressor
 from predictor.costs.stand_ins import LEAST_KERNEL_US, Call, bounded
 from predictor.costs.stream_stand_ins import DONOR, with_stream_stand_in
 from predictor.costs.transfer import computes, transfer
-from predictor.costs.work import SAME_RATE
+from predictor.costs.work import PRECISION_BYTES, SAME_RATE
 
 __all__ = [
     "CARD",
@@ -74,7 +77,14 @@ class PublishedSystem:
         self.precision = precision
         manifest = read_manifest(folder)
         self.hardware = read_hardware(folder, manifest)
-        self.files = RegressorFiles(folder, manifest, self.hardware, precision)
+        calibration = self.hardware.calibration
+        self._published = (
+            None if calibration is None else open_system(donor_folder(folder, calibration.base), precision)
+        )
+        if self._published is None:
+            self.files = RegressorFiles(folder, manifest, self.hardware, precision)
+        else:
+            self.files = self._published.files
         read_verified(folder, CARD, manifest)
         measured = measured_precisions(folder)
         if precision not in measured:
@@ -101,13 +111,19 @@ class PublishedSystem:
         Raises:
             PublishedError: neither the operator nor a donor operator has a regressor here for this direction.
         """
-        key = (operator.name, operator.computed_in, direction, shape)
+        key = (operator.name, operator.computed_in + operator.kernel, direction, shape)
         answer = self._answers.get(key)
+        if answer is None and self._published is not None:
+            cost = self._published.cost(operator, direction, shape)
+            answer = self._answers[key] = calibrated(cost, operator, shape, self.hardware.calibration)
         if answer is None:
             call = self._call(operator, direction, shape)
             cost = call.cost(direction)
             if call.stands_in and operator.name not in COLLECTIVES:
                 cost = self._bounded(operator, direction, shape, cost)
+            if is_misaligned(operator, shape, PRECISION_BYTES[self.answered_precision]):
+                sms = int(self.hardware.gpu.num_multiprocessors.value)
+                cost = without_tensor_cores(cost, operator.work(shape, direction, sms).flops, self.hardware.gpu)
             answer = self._answers[key] = self._within_peak(operator, direction, shape, cost)
         return answer
 
@@ -164,7 +180,7 @@ class PublishedSystem:
         """Return the hardware of the donor of the operators of a GPU that was not measured; None if it was."""
         if self.hardware.transfer is None or self.files.names(OPERATOR_FOLDER):
             return None
-        folder = donor_folder(self.folder, self.hardware.transfer.operators)
+        folder = donor_folder(self.files.folder, self.hardware.transfer.operators)
         donor = read_hardware(folder, read_manifest(folder))
         return None if donor.gpu.name == self.gpu else donor
 
@@ -200,8 +216,9 @@ class PublishedSystem:
         if half is not None:
             return half
         precision = operator.computed_in or self.precision
-        if precision not in operator.precisions and operator.name not in COLLECTIVES:
-            known = ", ".join(operator.precisions)
+        known_in = (*operator.precisions, *operator.tabled_in)
+        if precision not in known_in and operator.name not in COLLECTIVES:
+            known = ", ".join(known_in)
             raise PublishedError(f"{operator.name} does not exist in {precision}; it is measured in {known}")
         missing: list[str] = []
         times, log_error = 1.0, 0.0
@@ -213,7 +230,7 @@ class PublishedSystem:
             missing.append(operator.name)
             sms = int(self.hardware.gpu.num_multiprocessors.value)
             name, shape, factor, unknown = operator.stand_in(shape, direction, sms)
-            donor = catalogue()[name]
+            donor = in_kernel(catalogue()[name], operator.kernel)
             # Bytes as they are counted are equal; those of elements have the width of the precision.
             factor *= operator.byte_scale(self.precision) / donor.byte_scale(self.precision)
             operator, times, log_error = donor, times * factor, hypot(log_error, unknown)
@@ -279,7 +296,7 @@ class PublishedSystem:
         """
         if self.hardware.transfer is None:
             return None
-        folder = donor_folder(self.folder, getattr(self.hardware.transfer, role))
+        folder = donor_folder(self.files.folder, getattr(self.hardware.transfer, role))
         there = own_precisions(read_manifest(folder))
         usable = [precision for precision in (self.precision, *precisions) if precision in there]
         return open_donor(folder, usable[0]) if usable else None
@@ -294,23 +311,24 @@ class PublishedSystem:
                     direction: transfer(regressor, operator, donor, own, self.precision)
                     for direction, regressor in files.read(operator).items()
                 }
-                regressors |= with_gradients(operator, answers)
+                constant = files.hardware.gradients == "constant"
+                regressors |= with_kernels(operator, with_gradients(operator, answers, constant), files.hardware)
         link = self.hardware.links.host_gb_per_s
         if not regressors and operator.name == host_copy.NAME and link is not None:
             regressors[Direction.FORWARD] = host_copy.HostCopyRegressor(link.value)
         return regressors
 
     def _in_few_bits(self, operator: Operator) -> dict[Direction, Regressor]:
-        """Return the regressors of products in another precision than the step: measured, else from the step's."""
-        wanted, gpu = operator.computed_in, self.hardware.gpu
-        for precision in (wanted, *low_precision.SAME_TENSOR_CORES.get(wanted, ())):
-            if precision in measured_precisions(self.folder):
-                measured = PublishedSystem(self.folder, precision)
-                measured.hardware = self.hardware
-                if regressors := measured._operator(replace(operator, computed_in="")):
-                    return low_precision.products(regressors, gpu, wanted, precision, operator, self.precision)
-        regressors = self._operator(replace(operator, computed_in=""))
-        return low_precision.products(regressors, gpu, wanted, self.precision, operator, self.precision)
+        """Return the regressors of products in another precision than the step: as measured, else from the step's."""
+        wanted, product = operator.computed_in, replace(operator, computed_in="")
+        if wanted in measured_precisions(self.folder):
+            measured = PublishedSystem(self.folder, wanted)
+            measured.hardware = self.hardware
+            regressors = measured._operator(product)
+            if regressors and not low_precision.of_inference(regressors):
+                return regressors
+        gpu = self.hardware.gpu
+        return {d: low_precision.scaled(own, product, gpu, wanted) for d, own in self._operator(product).items()}
 
     def _collective(self, collective: Operator) -> dict[Direction, Regressor]:
         """Return a collective's regressor over these links: its own, or one by bytes."""
@@ -318,7 +336,7 @@ class PublishedSystem:
 
     def regressor_path(self, operator: Operator) -> Path:
         """Return the path of an operator's published file, whether it exists or not."""
-        return self.folder / self.files.name(operator.regressor_name)
+        return self.files.folder / self.files.name(operator.regressor_name)
 
     def regressor_names(self, kind: str) -> list[str]:
         """Return the regressors of one kind (operator or nccl) in this precision, the donor's included."""
@@ -363,6 +381,7 @@ def in_graphs(system: PublishedSystem) -> PublishedSystem:
     other = copy(system)
     other._in_graphs = True
     other._regressors, other._answers = {}, {}
+    other._published = None if system._published is None else in_graphs(system._published)
     return other
 
 
@@ -374,4 +393,6 @@ def with_hardware(system: PublishedSystem, changed: System) -> PublishedSystem:
     other = copy(system)
     other.hardware = changed
     other._regressors, other._answers = {}, {}
+    if system._published is not None:
+        other._published = with_hardware(system._published, changed.model_copy(update={"calibration": None}))
     return other

@@ -12,7 +12,7 @@ from typing import Annotated, Literal, NamedTuple, Protocol, cast
 from pydantic import BaseModel, ConfigDict, Field
 
 from predictor.costs.cost import Cost, Source
-from predictor.costs.features import hull_coordinates, physics_terms, physics_us, residual_features
+from predictor.costs.features import feature_count, hull_coordinates, physics_terms, physics_us, residual_features
 from predictor.costs.operator import Direction, Operator, Shape
 
 FORMAT = "estimate-train-time/regressor/1"
@@ -125,7 +125,7 @@ def check_lengths(model: DirectionModel, operator: Operator, members: int) -> No
     """
     sizes, extras = len(operator.dimensions), len(operator.extra_kinds)
     terms = 3 + extras
-    features = 2 * sizes + extras + terms + (members if members > 1 else 0)
+    features = feature_count(operator, members)
     for name, expected in (
         ("physics", terms),
         ("hull_low", sizes + 2),
@@ -233,9 +233,11 @@ class DirectionRegressor:
         """Return the residual's features, computed as on the system where it was fitted."""
         basis = self.model.basis
         if basis is None:
-            return residual_features(operator, shape, terms, self.model.physics, self.members)
+            return residual_features(
+                operator, shape, terms, self.model.physics, self.members, self._num_multiprocessors
+            )
         terms = physics_terms(operator.work(shape, direction, basis.num_multiprocessors))
-        return residual_features(operator, shape, terms, basis.physics, self.members)
+        return residual_features(operator, shape, terms, basis.physics, self.members, basis.num_multiprocessors)
 
     def widest(self, operator: Operator, shape: Shape) -> float:
         """Return the half width of an operator's interval outside what was measured, as a log."""

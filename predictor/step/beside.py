@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from predictor.costs.cost import ZERO, Cost, Source
-from predictor.costs.interference import NO_SLOWDOWN, Call, Slowdown, slowdown
+from predictor.costs.interference import NO_SLOWDOWN, Call, Slowdown, calibrated_slowdown, slowdown
 from predictor.costs.published import PublishedSystem
-from predictor.costs.transfer import computes
 from predictor.step.overlap import beside, shorter_cost, without_part
 from predictor.workloads.tasks import Overlap, Part, Task
 
@@ -29,24 +28,13 @@ def time_tasks(system: PublishedSystem, tasks: Sequence[Task]) -> Cost:
     return Cost(us, low_us, high_us, source)
 
 
-def _streaming(system: PublishedSystem, tasks: Sequence[Task]) -> float:
-    """Return the share of tasks' time that streams memory."""
-    streamed = whole = 0.0
-    for _, operator, direction, shape, times, _, _ in tasks:
-        us = system.cost(operator, direction, shape).us * times
-        whole += us
-        if not computes(operator):
-            streamed += us
-    return streamed / whole if whole else 0.0
-
-
-def slowdown_beside(system: PublishedSystem, traffic: Sequence[Task], behind: Sequence[Task] = ()) -> Slowdown:
-    """Return how many times as long tasks take beside traffic; without any, those that compute products."""
+def slowdown_beside(system: PublishedSystem, traffic: Sequence[Task]) -> Slowdown:
+    """Return how many times as long tasks take beside traffic."""
     calls = [
-        Call(operator, shape, times, system.cost(operator, direction, shape).us * times)
+        Call(operator, shape, system.cost(operator, direction, shape).us * times)
         for _, operator, direction, shape, times, _, _ in traffic
     ]
-    return slowdown(system.hardware, calls, _streaming(system, behind))
+    return calibrated_slowdown(slowdown(system.hardware, calls), system.hardware)
 
 
 class BesideTime(NamedTuple):
@@ -87,8 +75,8 @@ def time_overlaps(system: PublishedSystem, computing: Cost, overlaps: Sequence[O
         if not overlap.traffic:
             continue
         traffic, behind = time_tasks(system, overlap.traffic), time_tasks(system, overlap.behind)
-        slower = slowdown_beside(system, overlap.traffic, overlap.behind) if overlap.slows else NO_SLOWDOWN
-        added = beside(traffic, shorter_cost(behind, computing), slower)
+        slower = slowdown_beside(system, overlap.traffic) if overlap.slows else NO_SLOWDOWN
+        added = beside(traffic, shorter_cost(behind, computing), slower, overlap.buckets)
         within = without_part(traffic, added.exposed)
         computing = without_part(computing, _divided(within, slower))
         part = overlap.traffic[0].part

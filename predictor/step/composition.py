@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from math import exp, hypot, log
 from typing import Any, NamedTuple
 
 from predictor.costs.cost import Cost, Source
 from predictor.costs.published import PublishedSystem
+from predictor.step.calibrated import calibrated_interval
 from predictor.step.stages import StageTime, time_stages, time_tasks
 from predictor.timeline.replay import Replay, replay
 from predictor.timeline.schedules import SCHEDULES
@@ -92,6 +94,13 @@ def widened(us: float, low_us: float, high_us: float) -> tuple[float, float]:
     return us * exp(-hypot(below, MACHINE_SPREAD)), us * exp(hypot(above, MACHINE_SPREAD))
 
 
+def step_us(tasks: StepTasks, system: PublishedSystem) -> float:
+    """Return the point estimate of one step alone, in microseconds."""
+    stages = time_stages(system, tasks)
+    closing = max((stage.optimizer + stage.gather for stage in stages), key=lambda cost: cost.us)
+    return _compose(tasks, stages, time_tasks(system, tasks.message), closing, "us")[1].step
+
+
 def time_step(tasks: StepTasks, system: PublishedSystem) -> StepTime:
     """Time one step of any workload.
 
@@ -103,7 +112,12 @@ def time_step(tasks: StepTasks, system: PublishedSystem) -> StepTime:
     closing = max((stage.optimizer + stage.gather for stage in stages), key=lambda cost: cost.us)
     timeline, step_end = _compose(tasks, stages, message, closing, "us")
     (_, low), (_, high) = (_compose(tasks, stages, message, closing, end) for end in ("low_us", "high_us"))
-    low_us, high_us = widened(step_end.step, low.step, high.step)
+    calibration = system.hardware.calibration
+    if calibration is None:
+        low_us, high_us = widened(step_end.step, low.step, high.step)
+    else:
+        time = partial(step_us, tasks)
+        low_us, high_us = calibrated_interval(step_end.step, time, system, calibration)
     sources = [closing.source, message.source]
     for stage in stages:
         sources += [step_pass.cost.source for chunk in stage.chunks for step_pass in chunk.passes]

@@ -12,13 +12,14 @@ getting shorter. A workload says how many launches a pass is worth
 
 from __future__ import annotations
 
+from predictor.costs.calibration import factor
 from predictor.costs.hardware import System
 
 
 def launch_us(system: System, launches: float, backward: bool) -> float:
     """Return the host time of so many launches, in microseconds; 0 on a system whose launches were not measured."""
     per_launch = system.host.get("launch_backward_us" if backward else "launch_forward_us")
-    return 0.0 if per_launch is None else launches * per_launch.value
+    return 0.0 if per_launch is None else launches * per_launch.value * factor(system, "host")
 
 
 def waiting_us(launching_us: float, device_us: float, synchronized: bool) -> float:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import csv
 import json
+from collections.abc import Callable
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from predictor.base.errors import ConfigError, PublishedError, nearest
 from predictor.configuration.loading import read_config
 from predictor.configuration.merging import merged
 from predictor.verification.answer import Failed, Verification
-from predictor.verification.configurations import configured
+from predictor.verification.configurations import Configured, configured
 from predictor.verification.measured import MeasuredStep
-from predictor.verification.runs import Verified, verified
+from predictor.verification.runs import verified
 
 OWN = ("name", "seconds", "statistic", "source", "config", "num_gpus")
 REQUIRED = ("name", "seconds")
@@ -99,8 +100,10 @@ def _rows(path: Path) -> list[tuple[str, dict[str, str]]]:
     return [(where, {column: cell.strip() for column, cell in cells.items()}) for where, cells in lines]
 
 
-def _verified(where: str, row: dict[str, str], seconds: float, path: Path, system: str | None) -> Verified:
-    """Return a row beside its prediction."""
+def _timed(
+    where: str, row: dict[str, str], seconds: float, path: Path, system: str | None
+) -> tuple[Configured, MeasuredStep]:
+    """Return a row's configuration, and what it took."""
     content, base = _content(row, path)
     configuration = configured(f"{where} ({row['name']})", content, base, system)
     step = MeasuredStep(
@@ -111,11 +114,22 @@ def _verified(where: str, row: dict[str, str], seconds: float, path: Path, syste
         config=configuration.content,
         statistic=row.get("statistic", ""),
     )
-    return verified(configuration, step)
+    return configuration, step
 
 
-def verified_table(path: Path, system: str | None) -> Verification:
-    """Compare every row of a table with its prediction; rows that cannot be predicted are told apart.
+Row = TypeVar("Row")
+Errors = list[tuple[str, ConfigError | PublishedError]]
+
+
+def read_table(
+    path: Path, system: str | None, read: Callable[[Configured, MeasuredStep], Row]
+) -> tuple[list[Row], Errors]:
+    """Read every row of a table; errors of those that cannot be predicted are told apart, by the row's name.
+
+    Args:
+        path: of the table.
+        system: that predicts, instead of the rows' own.
+        read: what becomes of a row.
 
     Raises:
         ConfigError: a column or a time is not what it must be, or no row can be predicted; the message names the line.
@@ -123,13 +137,19 @@ def verified_table(path: Path, system: str | None) -> Verification:
         OSError: the file, or one that it names, cannot be read.
     """
     timed = [(where, row, _number(row, "seconds", where)) for where, row in _rows(path)]
-    runs: list[Verified] = []
-    errors: list[tuple[str, ConfigError | PublishedError]] = []
+    rows: list[Row] = []
+    errors: Errors = []
     for where, row, seconds in timed:
         try:
-            runs.append(_verified(where, row, seconds, path, system))
+            rows.append(read(*_timed(where, row, seconds, path, system)))
         except (ConfigError, PublishedError) as error:
             errors.append((row["name"], error))
-    if not runs:
+    if not rows:
         raise errors[0][1]
+    return rows, errors
+
+
+def verified_table(path: Path, system: str | None) -> Verification:
+    """Compare every row of a table with its prediction; errors as ``read_table``."""
+    runs, errors = read_table(path, system, verified)
     return Verification(tuple(runs), tuple(Failed.of(name, error) for name, error in errors))

@@ -27,6 +27,14 @@ CORE = {
     Attention.FUSED_SOFTMAX: ("attention_scores", "causal_softmax", "attention_values"),
     Attention.UNFUSED: ("attention_scores", "attention_mask", "softmax", "attention_values"),
 }
+# Megatron-LM's fused softmax takes rows of at most so many keys, and whole groups of so many heads of all samples.
+# Source: megatron/model/fused_softmax.py, is_kernel_available; fused_kernels/scaled_upper_triang_masked_softmax.h.
+FUSED_SOFTMAX_KEYS = 16384
+FUSED_SOFTMAX_HEADS = 4
+# Without it scores are widened to fp32, scaled, masked, put through softmax and narrowed; of their bytes those that
+# ``attention_mask`` and ``softmax`` in 16 bits do not have. Source: the same file, forward_torch_softmax.
+WIDENED_SOFTMAX_BYTES = (2 + 4) + (4 + 4) + 4 + 4 + (4 + 2)
+WIDENED_SOFTMAX_LAUNCHES = 3
 CORE_OPERATORS = frozenset({GROUPED, *(name for names in CORE.values() for name in names)})
 # Of a pair of a rank's chunks and another's, one half of the scores is needed where every rank holds one chunk from the
 # front of the sequence and one from its back. Source: Brandon et al. 2023, arXiv:2311.09431 (striped attention);
@@ -56,14 +64,23 @@ def split_core(names: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[tuple[str
     return core, tuple(others.items())
 
 
+def _scores(call: LayerCall) -> int:
+    return call.micro_batch_size * call.heads_per_rank * call.sequence_per_rank**2
+
+
 def _dropout(model: Transformer, call: LayerCall) -> list[Task]:
     if not model.attention_dropout or model.attention is Attention.FLASH:
         return []
-    scores = call.micro_batch_size * call.heads_per_rank * call.sequence_per_rank**2
-    return [stream_task("attention_dropout", scores * dropout_bytes(call), call)]
+    return [stream_task("attention_dropout", _scores(call) * dropout_bytes(call), call)]
 
 
-def _ring(names: tuple[str, ...], call: LayerCall, direction: Direction, layout: Layout) -> PassTasks:
+def softmax_is_fused(call: LayerCall) -> bool:
+    """Return whether Megatron-LM's fused softmax runs on these sizes; otherwise PyTorch's single kernels do."""
+    heads = call.micro_batch_size * call.heads_per_rank
+    return call.sequence_per_rank <= FUSED_SOFTMAX_KEYS and heads % FUSED_SOFTMAX_HEADS == 0
+
+
+def _ring(names: tuple[str, ...], call: LayerCall, direction: Direction, layout: Layout, kernel: str) -> PassTasks:
     """Return attention around a ring: every rank keeps its queries, and keys and values come past.
 
     Each message travels while the rank attends to the keys that it holds already. Backward, the gradients of keys and
@@ -72,10 +89,10 @@ def _ring(names: tuple[str, ...], call: LayerCall, direction: Direction, layout:
     Source: Liu et al. 2023, arXiv:2310.01889.
     """
     others = call.context_parallel_size - 1
-    own = [operator_task(name, call, direction) for name in names]
+    own = [operator_task(name, call, direction, kernel=kernel) for name in names]
     open_call = replace(call, causal=False)
     needed = NEEDED_OF_A_PAIR if call.causal else 1.0
-    passing = [operator_task(name, open_call, direction, others * needed) for name in names]
+    passing = [operator_task(name, open_call, direction, others * needed, kernel) for name in names]
     heads = 2 * call.key_value_heads_per_rank * call.head_dim
     message = call.tokens * heads * call.element_bytes
     messages = others if direction is FORWARD else 2 * others + 1
@@ -84,10 +101,18 @@ def _ring(names: tuple[str, ...], call: LayerCall, direction: Direction, layout:
 
 
 def attention_core(
-    model: Transformer, names: tuple[str, ...], call: LayerCall, direction: Direction, layout: Layout
+    model: Transformer, names: tuple[str, ...], call: LayerCall, direction: Direction, layout: Layout, kernel: str = ""
 ) -> PassTasks:
-    """Return attention between its projections, out of a layer's operators; selective recomputation repeats it."""
+    """Return attention between its projections, out of a layer's operators; selective recomputation repeats it.
+
+    ``kernel`` is the implementation of fused attention; empty: the one that the system was measured with.
+    """
     core, _ = split_core(names)
     if call.context_parallel_size > 1 and core:
-        return _ring(core, call, direction, layout)
-    return PassTasks([operator_task(name, call, direction) for name in core] + _dropout(model, call), [])
+        return _ring(core, call, direction, layout, kernel)
+    tasks = _dropout(model, call)
+    if core == CORE[Attention.FUSED_SOFTMAX] and not softmax_is_fused(call):
+        core = CORE[Attention.UNFUSED]
+        size_bytes = _scores(call) * WIDENED_SOFTMAX_BYTES
+        tasks.append(stream_task("softmax_in_fp32", size_bytes, call, launches=WIDENED_SOFTMAX_LAUNCHES))
+    return PassTasks([operator_task(name, call, direction, kernel=kernel) for name in core] + tasks, [])

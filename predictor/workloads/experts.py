@@ -63,6 +63,15 @@ def _ffn(
     ]
 
 
+def shared_expert_tasks(model: Transformer, call: LayerCall, direction: Direction) -> list[Task]:
+    """Return the FFN of the experts that all tokens visit; none without them."""
+    experts = model.experts
+    if experts is None or not experts.shared_expert_ffn_hidden_size:
+        return []
+    shared = experts.shared_expert_ffn_hidden_size // call.tensor_parallel_size
+    return _ffn(model, call, (call.tokens, call.hidden_size, shared), direction, 1.0)
+
+
 def expert_tasks(model: Transformer, call: LayerCall, direction: Direction, layout: Layout) -> list[Task]:
     """Return what a layer with experts runs instead of its FFN, the exchange of tokens included.
 
@@ -77,9 +86,7 @@ def expert_tasks(model: Transformer, call: LayerCall, direction: Direction, layo
     scored = (call.unsplit_tokens, call.hidden_size, experts.num_experts)
     tasks = [shaped_task("ffn_up", scored, direction)._replace(name="router_projection")]
     tasks += _ffn(model, call, (per_expert, call.hidden_size, experts.expert_ffn_hidden_size // tp), direction, held)
-    if experts.shared_expert_ffn_hidden_size:
-        shared = experts.shared_expert_ffn_hidden_size // tp
-        tasks += _ffn(model, call, (call.tokens, call.hidden_size, shared), direction, 1.0)
+    tasks += shared_expert_tasks(model, call, direction)
     scores = call.unsplit_tokens * experts.num_experts * SCORE_BYTES
     tasks.append(stream_task("router", scores, call, launches=ROUTER_LAUNCHES))
     moved = routed * call.hidden_size * call.element_bytes

@@ -25,7 +25,7 @@ SECTIONS = {
         "gradient_bucket_elements",
         "fp32_gradients",
     ),
-    "training": ("precision", "recompute", "synchronize_each_layer"),
+    "training": ("precision", "recompute", "synchronize_each_layer", "fused_gradient_accumulation"),
 }
 
 
@@ -58,6 +58,7 @@ class FrameworkDefaults:
     precision: str | None = None
     recompute: Recompute | None = None
     synchronize_each_layer: bool | None = None
+    fused_gradient_accumulation: bool | None = None
 
     def section(self, name: str, normalization: str | None = None) -> dict[str, Any]:
         """Return what the framework decides of a configuration's section (model, parallelism or training).
@@ -131,6 +132,7 @@ MEGATRON_LM_BF16 = replace(
     gradient_reduction="reduce_scatter",
     fp32_gradients=True,
     precision="bf16",
+    fused_gradient_accumulation=True,
 )
 FSDP2 = FrameworkDefaults(
     name="PyTorch FSDP2",

@@ -16,6 +16,12 @@ from predictor.workloads.attention import MASK_BYTES, attention_core, core_names
 from predictor.workloads.experts import FUSED_GATE_PASSES, expert_tasks, routed_share
 from predictor.workloads.fused import fused_additions
 from predictor.workloads.layer_call import LayerCall
+from predictor.workloads.linear_traffic import (
+    COLUMN_PARALLEL,
+    HALF_OF_BACKWARD,
+    forward_in_chunks,
+    gradients_in_chunks,
+)
 from predictor.workloads.low_precision import gathered_share, with_low_precision
 from predictor.workloads.run import TrainingRun
 from predictor.workloads.tasks import (
@@ -34,10 +40,6 @@ from predictor.workloads.tasks import (
 from predictor.workloads.transformer import Biases, LayerKind, Transformer
 
 COPY_PASSES = 2
-# Half of a linear layer's backward pass makes the gradient of its weights, which no traffic waits for; the other half
-# that of its input.
-HALF_OF_BACKWARD = 0.5
-COLUMN_PARALLEL = ("qkv_projection", "ffn_up")
 
 
 def layer_operators(model: Transformer, kind: LayerKind) -> tuple[str, ...]:
@@ -64,7 +66,8 @@ def _operators(run: TrainingRun, kind: LayerKind, call: LayerCall, direction: Di
     if kind.has_experts:
         tasks += expert_tasks(run.model, call, direction, run.layout)
     tasks = with_low_precision(run, kind, call, direction, tasks)
-    return attention_core(run.model, names, call, direction, run.layout) + PassTasks(tasks, [])
+    core = attention_core(run.model, names, call, direction, run.layout, run.attention_kernel or "")
+    return core + PassTasks(tasks, [])
 
 
 def all_reduces(model: Transformer, given: int | None) -> int:
@@ -163,8 +166,11 @@ def forward_pass(run: TrainingRun, kind: LayerKind) -> PassTasks:
     if model.biases is Biases.ALL and not model.fused_side_kernels:
         tasks.append(stream_task("bias_additions", 2 * 2 * activation, call, launches=2))
     sums = _sum_counts(run, kind, model.forward_all_reduces)
-    linear = _sums(run, call, sums.linear, gathered_share(run, kind))
-    return PassTasks(tasks + linear + _sums(run, call, sums.routed), operators.overlaps)
+    linear, routed = _sums(run, call, sums.linear, gathered_share(run, kind)), _sums(run, call, sums.routed)
+    if not run.overlap_linear_traffic:
+        return PassTasks(tasks + linear + routed, operators.overlaps)
+    chunked = forward_in_chunks(tasks, linear, sums.linear, call.tensor_parallel_size)
+    return PassTasks(chunked.tasks + routed, operators.overlaps + chunked.overlaps)
 
 
 def _backward_traffic(run: TrainingRun, kind: LayerKind, call: LayerCall, tasks: list[Task]) -> PassTasks:
@@ -178,7 +184,7 @@ def _backward_traffic(run: TrainingRun, kind: LayerKind, call: LayerCall, tasks:
     counts = _sum_counts(run, kind, run.model.backward_all_reduces)
     sums, routed = _sums(run, call, counts.linear, gathered_share(run, kind)), _sums(run, call, counts.routed)
     again = [task for task in sums if run.sequence_parallel and task.name == "all_gather"]
-    if not run.overlap_tensor_parallel:
+    if not (run.overlap_tensor_parallel or run.overlap_linear_traffic):
         return PassTasks(sums + again + routed, [])
     half = share_of([task for task in tasks if task.name in COLUMN_PARALLEL], HALF_OF_BACKWARD)
     waiting = [task for task in sums if task.name == "all_gather"]
@@ -186,7 +192,10 @@ def _backward_traffic(run: TrainingRun, kind: LayerKind, call: LayerCall, tasks:
     if SCHEDULES[run.schedule].splits_backward:  # the gradients of weights have slots of their own, later
         waiting, leaving = waiting + leaving, []
     overlaps = [Overlap(traffic, half, slows=True) for traffic in (leaving, again) if traffic]
-    return PassTasks(waiting + routed, overlaps)
+    if not run.overlap_linear_traffic or not leaving:
+        return PassTasks(waiting + routed, overlaps)
+    chunked = gradients_in_chunks(tasks, waiting, counts.linear, call.tensor_parallel_size)
+    return PassTasks(chunked.tasks + routed, overlaps + chunked.overlaps)
 
 
 def weight_gradients(run: TrainingRun, backward: PassTasks) -> list[Task]:

@@ -9,8 +9,9 @@ Source: Micikevicius et al. 2022, arXiv:2209.05433; Transformer Engine user guid
 from __future__ import annotations
 
 from predictor.costs.operator import BOTH, Direction, in_precision
+from predictor.costs.work import PRECISION_BYTES
 from predictor.workloads.layer_call import LayerCall
-from predictor.workloads.recipes import FP8, READ, RECIPES, Casts, Recipe
+from predictor.workloads.recipes import READ, RECIPES, Casts, Recipe
 from predictor.workloads.run import TrainingRun
 from predictor.workloads.tasks import BACKWARD, FORWARD, Part, Task, parameter_stream_task, stream_task
 from predictor.workloads.transformer import LayerKind
@@ -36,6 +37,14 @@ def _is_covered(task: Task) -> bool:
     return task.operator.family == LINEAR and task.name != ROUTER
 
 
+def _cast_launches(cost: Casts, task: Task) -> float:
+    """Return the kernels of a cast: as many for all experts of a rank as for one matrix.
+
+    Source: Transformer Engine, pytorch/module/grouped_linear.py, split_quantize.
+    """
+    return cost.launches * min(task.times, 1.0)
+
+
 def _operand_casts(run: TrainingRun, recipe: Recipe, call: LayerCall, task: Task) -> Task:
     """Return the cast of a product's input, or backward of the gradient of its output.
 
@@ -51,7 +60,7 @@ def _operand_casts(run: TrainingRun, recipe: Recipe, call: LayerCall, task: Task
         per_element = cost.normalized if task.name in BEHIND_A_NORM else cost.activation
         elements = m * k
     size_bytes = per_element * elements * share * task.times
-    return stream_task("operand_casts", size_bytes, call, launches=cost.launches * task.times)
+    return stream_task("operand_casts", size_bytes, call, launches=_cast_launches(cost, task))
 
 
 def gathers_cast_weights(run: TrainingRun) -> bool:
@@ -84,7 +93,7 @@ def _weight_casts(run: TrainingRun, recipe: Recipe, call: LayerCall, task: Task)
     if not per_element:
         return []
     _, k, n = task.shape
-    launches = casts(run, recipe).launches * task.times
+    launches = _cast_launches(casts(run, recipe), task)
     return [stream_task("weight_casts", per_element * k * n * task.times, call, launches=launches)]
 
 
@@ -135,8 +144,7 @@ def gathered_share(run: TrainingRun, kind: LayerKind) -> float:
 
 def gather_bytes(run: TrainingRun) -> float:
     """Return the bytes of one weight on its way to other ranks."""
-    sizes = {None: float(run.element_bytes), "fp8": FP8, "bf16": 2.0, "fp16": 2.0, "fp32": 4.0}
-    return sizes[run.gather_precision]
+    return PRECISION_BYTES[run.gather_precision or run.precision]
 
 
 def product_precision(run: TrainingRun) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from predictor.workloads.attention import CORE_OPERATORS, attention_core
+from predictor.workloads.experts import shared_expert_tasks
 from predictor.workloads.layer import layer_operators, sized
 from predictor.workloads.layer_call import LayerCall
 from predictor.workloads.run import Recompute, RecomputeModule, TrainingRun
@@ -38,9 +39,11 @@ OUTSIDE_FFN = (
 )
 
 
-def without_recomputation(run: TrainingRun) -> TrainingRun:
-    """Return a run whose layers keep all their activations."""
-    return replace(run, recompute=Recompute.NONE, recompute_modules=())
+def of_layer(run: TrainingRun, is_recomputed: bool) -> TrainingRun:
+    """Return a run whose every layer is recomputed, or keeps all its activations."""
+    if is_recomputed:
+        return replace(run, recompute_num_layers=None, recompute_every=1)
+    return replace(run, recompute=Recompute.NONE, recompute_num_layers=None, recompute_every=1, recompute_modules=())
 
 
 def recomputed_layers(run: TrainingRun, layers: int) -> int:
@@ -80,7 +83,10 @@ def _until_last_saved(model: Transformer, kind: LayerKind, forward: PassTasks) -
         times = task.times * (0.5 if task.name in halved else 1.0) - left_out.pop(task.name, 0.0)
         if times > 0.0:
             tasks.append(_scaled(task, times))
-    return PassTasks(tasks, forward.overlaps)
+    remaining = {task.name for task in tasks}
+    return PassTasks(
+        tasks, [overlap for overlap in forward.overlaps if any(task.name in remaining for task in overlap.behind)]
+    )
 
 
 def _second_products(run: TrainingRun, kind: LayerKind, call: LayerCall, forward: PassTasks) -> PassTasks:
@@ -109,8 +115,6 @@ def _in_module(module: RecomputeModule, task: Task, kind: LayerKind) -> float:
         return float(task.name in NORMS)
     if module in (RecomputeModule.MLP_ACTIVATION, RecomputeModule.MOE_ACTIVATION):
         return float(task.name in ACTIVATIONS and experts == (module is RecomputeModule.MOE_ACTIVATION))
-    if module is RecomputeModule.SHARED_EXPERTS:
-        return 0.0  # their products have the routed ones' names; they are asked for by themselves
     if module not in (RecomputeModule.MLP, RecomputeModule.MOE) or experts != (module is RecomputeModule.MOE):
         return 0.0
     if task.part is Part.TENSOR_PARALLEL:
@@ -134,8 +138,11 @@ def _selected(run: TrainingRun, kind: LayerKind, call: LayerCall, forward: PassT
     names = modules(run)
     tasks, overlaps = [], []
     if RecomputeModule.CORE_ATTENTION in names:
-        core = attention_core(run.model, layer_operators(run.model, kind), call, FORWARD, run.layout)
+        operators = layer_operators(run.model, kind)
+        core = attention_core(run.model, operators, call, FORWARD, run.layout, run.attention_kernel or "")
         tasks, overlaps = list(core.tasks), list(core.overlaps)
+    if RecomputeModule.SHARED_EXPERTS in names and RecomputeModule.MOE not in names and kind.has_experts:
+        tasks += shared_expert_tasks(run.model, call, FORWARD)
     for task in forward.tasks:
         share = max(_in_module(module, task, kind) for module in names)
         if share:

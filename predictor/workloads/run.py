@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from enum import StrEnum
+from math import gcd
 from typing import NamedTuple
 
 from predictor.base.lazy import lazy
@@ -116,6 +117,7 @@ class TrainingRun:
         recompute_every: one of so many layers is recomputed.
         recompute_modules: of a layer; empty: the core of attention.
         compiled: element-wise kernels are fused by a compiler.
+        fused_gradient_accumulation: products of weight gradients add to those of earlier micro-batches themselves.
         attention_kernel: None: the one that the system was measured with.
         blocking_launches: the host waits for every kernel.
         cuda_graphs: kernels are launched without the host.
@@ -156,6 +158,7 @@ class TrainingRun:
     recompute_every: int = 1
     recompute_modules: tuple[RecomputeModule, ...] = ()
     compiled: bool = False
+    fused_gradient_accumulation: bool = False
     attention_kernel: AttentionKernel | None = None
     blocking_launches: bool = False
     cuda_graphs: bool = False
@@ -174,7 +177,8 @@ class TrainingRun:
     @property
     def zero_ranks(self) -> int:
         """Return the ranks that share out the states of dense weights."""
-        return self.zero_group_size or self.layout.gradient_ranks
+        ranks = self.layout.gradient_ranks  # a search tries layouts whose ranks the group does not divide
+        return ranks if self.zero_group_size is None else gcd(self.zero_group_size, ranks)
 
     @property
     def expert_zero_ranks(self) -> int:

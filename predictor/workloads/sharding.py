@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from predictor.costs.collectives import Topology
-from predictor.costs.work import PRECISION_BYTES
+from predictor.workloads.low_precision import gather_bytes
 from predictor.workloads.run import FP32_BYTES, RankParameters, Recompute, TrainingRun
 from predictor.workloads.tasks import (
     TRAFFIC,
@@ -32,6 +32,9 @@ from predictor.workloads.tasks import (
 # replicas, copy back.
 # Source: DeepSpeed runtime/zero/stage_1_and_2.py (reduce_independent_p_g_buckets_and_remove_grads, average_tensor).
 BUCKET_PASSES = 3 * 2
+# Gradients that lie in the bucket already are only divided. Source: Megatron-LM
+# core/distributed/param_and_grad_buffer.py, start_grad_sync (gradient_scaling_factor).
+IN_PLACE_PASSES = 2
 COPY_PASSES = 2
 # FSDP1 gathers a unit into one flat tensor whose views are the weights; others copy weights out of what was gathered.
 # Source: torch distributed/fsdp/_flat_param.py (_use_unsharded_views), _fully_shard/_fsdp_collectives.py
@@ -94,13 +97,9 @@ def reduction_tasks(run: TrainingRun, group: Groups) -> list[Task]:
     whole, rest = divmod(parameters, run.gradient_bucket_elements)
     tasks = _reduce(run, run.gradient_bucket_elements, group, whole) if whole else []
     tasks += _reduce(run, rest, group)
-    bucketed_bytes = parameters * BUCKET_PASSES * run.gradient_bytes
+    passes = IN_PLACE_PASSES if run.fused_gradient_accumulation else BUCKET_PASSES
+    bucketed_bytes = parameters * passes * run.gradient_bytes
     return [*tasks, parameter_stream_task("gradient_buckets", bucketed_bytes, run.call(), Part.DATA_PARALLEL)]
-
-
-def gathered_bytes(run: TrainingRun) -> float:
-    """Return the bytes of one weight on its way to other ranks."""
-    return run.element_bytes if run.gather_precision is None else PRECISION_BYTES[run.gather_precision]
 
 
 def _per_micro_batch(run: TrainingRun) -> float:
@@ -116,7 +115,7 @@ def _per_micro_batch(run: TrainingRun) -> float:
 
 def _gathers(run: TrainingRun, parameters: RankParameters) -> list[Task]:
     """Return the gathering of a unit's weights."""
-    wire = gathered_bytes(run)
+    wire = gather_bytes(run)
     tasks: list[Task] = []
     for group in groups_of(run, parameters):
         shard = group.parameters * wire / group.sharing.ranks
@@ -126,7 +125,7 @@ def _gathers(run: TrainingRun, parameters: RankParameters) -> list[Task]:
 
 def _weight_copies(run: TrainingRun, parameters: RankParameters) -> list[Task]:
     """Return the kernels around a gather: a rank's fp32 share is narrowed, and weights are copied out or narrowed."""
-    wire, size_bytes = gathered_bytes(run), 0.0
+    wire, size_bytes = gather_bytes(run), 0.0
     if run.fp32_parameters and wire < FP32_BYTES:
         size_bytes += sum(group.parameters / group.sharing.ranks for group in groups_of(run, parameters)) * (
             FP32_BYTES + wire

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from predictor.costs.catalogue import catalogue
-from predictor.workloads.low_precision import step_weight_casts
+from predictor.workloads.low_precision import gather_bytes, step_weight_casts
 from predictor.workloads.run import FP32_BYTES, RankParameters, TrainingRun
-from predictor.workloads.sharding import gathered_bytes, groups_of, reduction_tasks
+from predictor.workloads.sharding import groups_of, reduction_tasks
 from predictor.workloads.step_tasks import EndTasks
 from predictor.workloads.tasks import FORWARD, Part, Task, collective_task, parameter_stream_task
 
@@ -48,7 +48,7 @@ def stage_end(run: TrainingRun, stage: int, parameters: RankParameters) -> EndTa
         if run.zero_stage < 2:
             reduction += reduction_tasks(run, group)
         if run.zero_stage in (1, 2):
-            gather += collective_task("all_gather", share * gathered_bytes(run), group.sharing, Part.DATA_PARALLEL)
+            gather += collective_task("all_gather", share * gather_bytes(run), group.sharing, Part.DATA_PARALLEL)
     optimizer = [
         Task("optimizer_step", catalogue()["optimizer_step"], FORWARD, (owned, 1), 1.0, Part.OPTIMIZER, 1),
         _around_optimizer(run, owned),

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from math import inf
 from typing import NamedTuple
 
 from predictor.costs.catalogue import catalogue
 from predictor.costs.collectives import COLLECTIVES, Topology, collective_shape
-from predictor.costs.operator import Direction, Operator, Shape
+from predictor.costs.operator import Direction, Operator, Shape, in_kernel
 from predictor.workloads.layer_call import LayerCall
 from predictor.workloads.layer_shapes import LAYER_SHAPES
 
@@ -72,11 +73,13 @@ class Overlap(NamedTuple):
 
     Attributes:
         slows: the tasks take longer beside it (``costs/interference.py``).
+        buckets: equal parts of the traffic, each ready with its part of the tasks; infinitely many: all starts at once.
     """
 
     traffic: list[Task]
     behind: list[Task]
     slows: bool = False
+    buckets: float = inf
 
 
 class PassTasks(NamedTuple):
@@ -110,9 +113,9 @@ def scaled(tasks: list[Task], share: float) -> list[Task]:
     return [task._replace(times=task.times * share, launches=task.launches * share) for task in tasks]
 
 
-def operator_task(name: str, call: LayerCall, direction: Direction, times: float = 1.0) -> Task:
-    """Return the task of a catalogue operator on one layer call."""
-    operator = catalogue()[name]
+def operator_task(name: str, call: LayerCall, direction: Direction, times: float = 1.0, kernel: str = "") -> Task:
+    """Return the task of a catalogue operator on one layer call; of attention in the named implementation."""
+    operator = in_kernel(catalogue()[name], kernel)
     launches = times * operator.launches[direction is BACKWARD]
     return Task(name, operator, direction, LAYER_SHAPES[name](call), times, Part.OPERATORS, launches)
 

@@ -13,7 +13,7 @@ from predictor.workloads.layer import (
 )
 from predictor.workloads.low_precision_memory import cast_weights
 from predictor.workloads.pipeline import pipeline
-from predictor.workloads.recompute import recomputation, recomputed_layers, without_recomputation
+from predictor.workloads.recompute import of_layer, recomputation, recomputed_layers
 from predictor.workloads.run import Recompute, TrainingRun
 from predictor.workloads.sharding import Passes, first_differs, sharded
 from predictor.workloads.stage_end import stage_end
@@ -44,7 +44,7 @@ def layer_block(run: TrainingRun, kind: LayerKind, is_first: bool = False) -> Bl
     """Return one layer of a kind; the first of a chunk has nothing beside which its weights could be gathered."""
     forward, (tasks, overlaps) = forward_pass(run, kind), backward_pass(run, kind)
     recompute = recomputation(run, kind, forward)
-    accumulation = [gradient_accumulation(run, kind)]
+    accumulation = [] if run.fused_gradient_accumulation else [gradient_accumulation(run, kind)]
     backward = PassTasks(tasks + share_of(accumulation, 1.0 - 1.0 / run.num_micro_batches), overlaps)
     passes = Passes(forward, recompute, backward)
     forward, recompute, backward = sharded(run, run.layer_parameters(kind), passes, is_first)
@@ -76,8 +76,7 @@ class _Layers:
     def _block(self, kind: LayerKind, is_recomputed: bool, is_first: bool = False) -> BlockTasks:
         key = kind, is_recomputed, is_first
         if key not in self._blocks:
-            run = self._run if is_recomputed else without_recomputation(self._run)
-            self._blocks[key] = layer_block(run, kind, is_first)
+            self._blocks[key] = layer_block(of_layer(self._run, is_recomputed), kind, is_first)
         return self._blocks[key]
 
     def of_chunk(self, kinds: Iterable[tuple[LayerKind, int]]) -> list[tuple[BlockTasks, int]]:

@@ -17,6 +17,7 @@ from typing import Annotated, TypeVar
 from pydantic import Field, model_validator
 
 from microbench.errors import MeasureError
+from microbench.fused_shapes import FUSED_SHAPES
 from microbench.provenance import Closed
 from microbench.recommender_shapes import DENSE_FEATURES, RECOMMENDER_SHAPES, RecommenderCall
 from microbench.timing import Policy
@@ -230,6 +231,9 @@ def _candidates(operator: Operator, sweep: Sweep) -> Iterator[Shape]:
         if operator.name in RECOMMENDER_SHAPES:
             assert sweep.recommenders is not None
             yield RECOMMENDER_SHAPES[operator.name](_recommender_call(sweep.recommenders, index, random))
+            continue
+        if operator.name in FUSED_SHAPES:
+            yield FUSED_SHAPES[operator.name](_layer_call(sweep.models, index, random))
             continue
         if operator.name not in LAYER_SHAPES:
             yield _without_layer(operator, sweep.models, index)

@@ -32,3 +32,30 @@ MISSED_RECOMMENDERS = {
     "hugectr_sok_dlrm-013": f"24 % short: {SHORT_OF_TENSORFLOW}",
     "hugectr_sok_dlrm-015": f"25 % short: {SHORT_OF_TENSORFLOW}",
 }
+
+# Groups of published steps: the mean absolute error that the project asks of itself, in percent.
+GROUP_BARS = {
+    "dgxc H100, bf16": 4.0,
+    "dgxc H100, fp8": 8.0,
+    "SimuMax B200, dense": 10.0,
+    "Megatron-Bridge and dgxc, dense, bf16": 10.0,
+    "Megatron-Bridge and dgxc, dense, fp8": 12.0,
+    "Megatron-Bridge and dgxc, dense, mxfp8": 12.0,
+    "Megatron-Bridge and dgxc, dense, nvfp4": 12.0,
+    "llm-foundry, A100": 11.0,
+    "llm-foundry, H100": 14.0,
+    "fms-fsdp": 10.0,
+    "torchtitan": 10.0,
+    "InternEvo": 12.0,
+    "BLOOM, preparatory runs": 10.0,
+    "vTrain, one node": 7.5,
+    "vTrain, several nodes": 7.0,
+    "Narayanan 2021": 6.0,
+    "Korthikanti 2022": 5.0,
+    "GPT-NeoX jobs, Perlmutter": 3.5,
+    "GPT-NeoX jobs, Vista": 4.0,
+}
+# Share of a group's rows inside their 90 % interval, in percent, and the fewest rows that say anything about it.
+LEAST_INSIDE, MOST_INSIDE, FEWEST_ROWS = 82.0, 97.0, 10
+# Median of the interval's high end over its low end, of steps in 16 bits without experts on measured GPUs.
+WIDEST = 1.45

@@ -161,13 +161,13 @@ def test_equal_layers_share_an_object(run: TrainingRun) -> None:
     kinds = {run.model.kind(layer) for layer in range(run.model.num_layers)}
     blocks = {block for stage in step.stages for chunk in stage.chunks for block, _ in chunk.blocks}
     layers = [block for block in blocks if block.host is not None]
-    first = {step_chunk.blocks[1][0] for stage in step.stages for step_chunk in stage.chunks}
-    assert len(kinds) <= len(layers) <= len(kinds) + (len(first) if first_differs(run) else 0)
+    leading = {step_chunk.blocks[1][0] for stage in step.stages for step_chunk in stage.chunks}
+    assert len(kinds) <= len(layers) <= len(kinds) + (len(leading) if first_differs(run) else 0)
     assert len([block for block in blocks if block.host is None]) <= 4
     times = time_stages(unit_system(), step)
-    for first, first_time in zip(step.stages, times, strict=True):
-        for second, second_time in zip(step.stages, times, strict=True):
-            assert (first is second) == (first_time is second_time)
+    for stage, stage_time in zip(step.stages, times, strict=True):
+        for other, other_time in zip(step.stages, times, strict=True):
+            assert (stage is other) == (stage_time is other_time)
 
 
 def test_a_pipeline_of_128_equal_stages_holds_three() -> None:

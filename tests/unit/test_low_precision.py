@@ -12,11 +12,10 @@ from predictor.base.bundled import REGRESSORS_FOLDER
 from predictor.base.errors import PublishedError
 from predictor.configuration.loading import prepare
 from predictor.costs.catalogue import catalogue
-from predictor.costs.cost import Cost, Source
-from predictor.costs.low_precision import Product, peak_tflop_per_s
-from predictor.costs.operator import Direction, Operator, Shape, in_precision
+from predictor.costs.cost import Source
+from predictor.costs.low_precision import SPEEDUP, peak_tflop_per_s
+from predictor.costs.operator import Direction, in_precision
 from predictor.costs.published import open_system
-from predictor.costs.regressors import Outside
 from predictor.step.prediction import predict
 from predictor.workloads.low_precision_memory import cast_weights, kept_bytes_added
 from predictor.workloads.run import GemmRecipe, TrainingRun
@@ -138,46 +137,25 @@ def test_inputs_are_kept_as_they_were_cast() -> None:
     assert cast_weights(replace(run, zero_stage=3), [(DENSE, 8)]) == 0.0
 
 
-def test_unmeasured_products_run_at_the_same_share_of_the_peak() -> None:
-    system = open_system(REGRESSORS_FOLDER / "MI300X", "fp16")
-    ffn_up = catalogue()["ffn_up"]
-    half = system.cost(ffn_up, Direction.FORWARD, SQUARE)
-    eight = system.cost(in_precision(ffn_up, "fp8"), Direction.FORWARD, SQUARE)
-    assert half.us / eight.us == pytest.approx(2.0, rel=0.05)
-    assert eight.source is Source.ANALYTIC
-    assert eight.high_us / eight.low_us > half.high_us / half.low_us
+@pytest.mark.parametrize(("name", "precision"), [("H100", "fp8"), ("B200", "mxfp8"), ("B200", "nvfp4")])
+def test_products_are_as_much_faster_as_the_training_library_measured(name: str, precision: str) -> None:
+    system, ffn_up = open_system(REGRESSORS_FOLDER / name, "bf16"), catalogue()["ffn_up"]
+    for direction in Direction:
+        sixteen = system.cost(ffn_up, direction, SQUARE)
+        few = system.cost(in_precision(ffn_up, precision), direction, SQUARE)
+        assert sixteen.us / few.us == pytest.approx(SPEEDUP[precision], rel=0.05)
+        assert few.source is Source.ANALYTIC
+        assert few.high_us / few.low_us > sixteen.high_us / sixteen.low_us
+
+
+def test_tensor_cores_must_know_the_precision() -> None:
+    system, ffn_up = open_system(REGRESSORS_FOLDER / "H100", "bf16"), catalogue()["ffn_up"]
     with pytest.raises(PublishedError, match="nvfp4 peak"):
         system.cost(in_precision(ffn_up, "nvfp4"), Direction.FORWARD, SQUARE)
 
 
-class Fixed:
-    """A regressor of a thousand microseconds."""
-
-    def answer(self, operator: Operator, direction: Direction, shape: Shape) -> Cost:
-        return Cost(1000.0, 900.0, 1100.0, Source.INTERPOLATED)
-
-    def outside(self, operator: Operator, direction: Direction, shape: Shape) -> Outside | None:
-        return None
-
-    def widest(self, operator: Operator, shape: Shape) -> float:
-        return 0.1
-
-
-def test_measured_casts_are_taken_off() -> None:
-    ffn_up, shape = catalogue()["ffn_up"], (8192, 4096, 16384)
-    product = Product(Fixed(), cast_ps=2.6, least_us_per_flop=1.0 / 4000e6, is_own=True)
-    forward = product.answer(ffn_up, Direction.FORWARD, shape)
-    assert forward.us == pytest.approx(1000.0 - 8192 * 4096 * 2.6e-6)
-    assert forward.high_us / forward.us == pytest.approx(1.1)
-    backward = product.answer(ffn_up, Direction.BACKWARD, shape)
-    assert backward.us == pytest.approx(max(1000.0 - 8192 * (4096 + 16384) * 2.6e-6, 4 * 8192 * 4096 * 16384 / 4000e6))
-    assert (
-        Product(Fixed(), 0.0, 0.0, is_own=False).answer(ffn_up, Direction.FORWARD, shape).source is Source.EXTRAPOLATED
-    )
-
-
 def test_mfu_is_of_the_products_peak() -> None:
-    system = open_system(H100, "bf16") if (H100 / "operator").is_dir() else open_system(H100, "fp16")
+    system = open_system(H100, "bf16")
     gpu = system.hardware.gpu
     assert predict(run_of(gemm_recipe=GemmRecipe.FP8_DELAYED), system).peak_tflop_per_s == 1979.0
     assert predict(run_of(), system).peak_tflop_per_s == 989.5

@@ -31,6 +31,7 @@ from microbench.sweep import read_sweep, shapes_of
 from predictor.costs.catalogue import catalogue, families
 from predictor.costs.hardware import Quantity, System
 from predictor.costs.operator import MATMUL_EXTRAS, Direction, Operator, Shape
+from predictor.costs.operators.mla_attention import MEAN_WIDTH
 
 ROOT = Path(__file__).resolve().parents[2]
 FORWARD, BACKWARD = Direction.FORWARD, Direction.BACKWARD
@@ -233,6 +234,10 @@ def watched(name: str, shape: Shape, device: str, precision: str) -> dict[Direct
     return found
 
 
+# What an operator's dimensions leave out because it is always the same.
+FIXED_SIZES = {"mla_attention": {"causal": 1, "head_dim": MEAN_WIDTH}}
+
+
 def needed_pairs(length: int, causal: int, window: int) -> int:
     """Pairs of a query and a key that it sees."""
     if not causal:
@@ -268,7 +273,7 @@ def few_keys(name: str, shape: Shape, precision: str) -> dict[Direction, Traffic
 
 
 def traffic_of(operator: Operator, shape: Shape, precision: str) -> dict[Direction, Traffic]:
-    sizes = dict(zip(operator.dimensions, shape, strict=True))
+    sizes = FIXED_SIZES.get(operator.name, {}) | dict(zip(operator.dimensions, shape, strict=True))
     if "parameters" in sizes:
         factor = sizes["parameters"] / SMALL_LIST[0]
         # How many kernels a list takes is the device's to choose; one at least.

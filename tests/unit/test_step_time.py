@@ -29,7 +29,7 @@ def unit_system(**host: float) -> PublishedSystem:
     gpu = SimpleNamespace(peak_tflop_per_s={"fp16": Quantity(value=312, source="test")})
     quantities = {name: Quantity(value=value, source="test") for name, value in host.items()}
     links = SimpleNamespace(engine="processor")  # traffic beside kernels takes nothing from them
-    hardware: Any = SimpleNamespace(gpu=gpu, host=quantities, links=links)
+    hardware: Any = SimpleNamespace(gpu=gpu, host=quantities, links=links, calibration=None)
     return cast(
         "PublishedSystem",
         SimpleNamespace(hardware=hardware, name="unit", gpu="unit", precision="fp16", cost=lambda *_: UNIT),

@@ -24,6 +24,7 @@ from scipy.spatial import cKDTree
 
 from fitting.physics import fit_physics, terms_matrix
 from fitting.tables import Row
+from predictor.costs.collectives import SHARDED
 from predictor.costs.hardware import Links, System
 from predictor.costs.operator import BOTH
 
@@ -86,12 +87,23 @@ class Gated:
 def link_floor_us(row: Row, links: Links, gpus_per_node: int) -> float:
     """Return the least time of a transfer over these links, in microseconds.
 
-    Inside a node the links of one GPU are shared evenly among its peers; between nodes each GPU has one network
-    interface.
+    Inside a pairwise wired node the links of one GPU are shared evenly among its peers. Behind a switch a GPU drives
+    all of them whatever the group, and where the switch adds up (NVLink SHARP) an all-reduce is its buffer each way.
+    Between nodes each GPU has one network interface.
     """
-    pair_bytes, interface_bytes = row.operator.work(row.shape, row.direction, 1).extras[:2]
+    work = row.operator.work(row.shape, row.direction, 1)
+    pair_bytes, interface_bytes = work.extras[:2]
+    crossing_us = interface_bytes / (links.inter_node_gb_per_s.value * 1e3)
+    if links.wiring == "switch":
+        inside = 0.0 if row.shape[1] > 1 else min(work.size_bytes, float(row.shape[0] * _copies(row)))
+        return inside / (links.intra_node_gb_per_s.value * 1e3) + crossing_us
     pair_gb_per_s = links.intra_node_gb_per_s.value / max(gpus_per_node - 1, 1)
-    return pair_bytes / (pair_gb_per_s * 1e3) + interface_bytes / (links.inter_node_gb_per_s.value * 1e3)
+    return pair_bytes / (pair_gb_per_s * 1e3) + crossing_us
+
+
+def _copies(row: Row) -> int:
+    """Return how often a GPU must take in or send out the size of a collective, whoever adds up."""
+    return row.shape[1] * row.shape[2] - 1 if row.operator.name in SHARDED else 1
 
 
 def _repeats(row: Row, other_us: float, num_multiprocessors: int) -> bool:

@@ -109,7 +109,9 @@ def fit(samples: Samples, use_residual: bool = True) -> Fitted:
     log_ratio = np.log(samples.us / physics.predict(samples.terms))
     return Fitted(
         physics=physics,
-        residual=fit_residual(features, log_ratio) if use_residual else median_residual(log_ratio),
+        residual=fit_residual(features, log_ratio, samples.is_one_device)
+        if use_residual
+        else median_residual(log_ratio),
         # Rounded outwards, so that every measured row is inside.
         feature_low=-np.array([rounded_up(-value) for value in features.min(axis=0)]),
         feature_high=np.array([rounded_up(value) for value in features.max(axis=0)]),

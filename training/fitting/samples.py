@@ -50,6 +50,11 @@ class Samples:
         }
         return replace(self, **arrays)
 
+    @property
+    def is_one_device(self) -> bool:
+        """Return whether no shape repeats; where several devices measured the same shapes, their rows differ."""
+        return len(np.unique(self.group)) == len(self)
+
     def __len__(self) -> int:
         """Return the number of rows."""
         return len(self.us)
@@ -90,7 +95,10 @@ def to_samples(
     index = np.array([numbers[row.operator.name, row.shape] for row in rows], dtype=np.int64)
     works = [row.operator.work(row.shape, row.direction, num_multiprocessors) for row in distinct]
     terms = [physics_terms(work) for work in works]
-    features = [shape_features(r.operator, r.shape, t, members) for r, t in zip(distinct, terms, strict=True)]
+    features = [
+        shape_features(r.operator, r.shape, t, members, num_multiprocessors)
+        for r, t in zip(distinct, terms, strict=True)
+    ]
     hull = [hull_coordinates(r.shape, work) for r, work in zip(distinct, works, strict=True)]
     return Samples(
         us=np.array([row.us for row in rows]),

@@ -43,5 +43,6 @@ OPERATOR = Operator(
     dimensions=("batch", "sequence", "heads", "head_dim", "causal"),
     work=_work,
     extra_kinds=("flops", "flops"),
+    fused_attention=True,
     source="Dao 2023, arXiv:2307.08691",
 )

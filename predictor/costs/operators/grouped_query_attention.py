@@ -53,6 +53,7 @@ OPERATOR = Operator(
     dimensions=("batch", "sequence", "heads", "kv_heads", "head_dim", "causal", "window"),
     work=_work,
     extra_kinds=("flops", "flops"),
+    fused_attention=True,
     stand_in=_stand_in,
     source="Ainslie et al. 2023, arXiv:2305.13245; window: Beltagy et al. 2020, arXiv:2004.05150; Dao 2023, 2307.08691",
 )

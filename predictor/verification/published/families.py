@@ -64,13 +64,9 @@ def _bloom(row: Row) -> tuple[str, ...]:
 
 
 def _foundry(row: Row) -> tuple[str, ...]:
-    gpu = next((gpu for gpu in ("A100-40", "A100-80", "H100") if gpu in row.text("gpu")), row.text("gpu"))
-    fp8 = " fp8" if row.has("precision", "fp8") else ""
-    return (f"llm-foundry, {gpu}{fp8}",)
-
-
-def _titan(row: Row) -> tuple[str, ...]:
-    return ("torchtitan",)
+    if row.has("gpu", "A100"):
+        return "llm-foundry, A100", f"llm-foundry, {'A100-40' if row.has('gpu', 'A100-40') else 'A100-80'}"
+    return (f"llm-foundry, H100{', fp8' if row.has('precision', 'fp8') else ''}",)
 
 
 def _named(name: str) -> Callable[[Row], tuple[str, ...]]:
@@ -88,7 +84,7 @@ FAMILIES = (
     Family("internevo", internevo.configuration, _named("InternEvo")),
     Family("llmfoundry", llm_foundry.configuration, _foundry),
     Family("fms", torch_fsdp.fms_fsdp, _named("fms-fsdp")),
-    Family("torchtitan", torch_fsdp.torchtitan, _titan),
+    Family("torchtitan", torch_fsdp.torchtitan, _named("torchtitan")),
     Family("torchao", torch_fsdp.torchtitan, _named("torchao")),
     Family("dgxc_", nemo.megatron_core, _recent),
     Family("dgxc", nemo.megatron_core, _dgxc),

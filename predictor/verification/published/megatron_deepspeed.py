@@ -26,7 +26,7 @@ def vtrain(row: Row) -> dict[str, Any]:
     return {
         **machine(row),
         "model": dense_model(row, **DEFAULTS),
-        "parallelism": layout(row, layers_per_stage="uniform", zero_stage=0, intra_node="switch"),
+        "parallelism": layout(row, layers_per_stage="uniform", zero_stage=0),
         "training": batch(row, precision="fp16", recompute="full", framework="megatron-deepspeed"),
     }
 

@@ -70,7 +70,7 @@ def _sequence_parallel(row: Row) -> bool:
 def _training(row: Row, framework: str) -> dict[str, Any]:
     low = recipe(row)
     graphs = row.text("cuda_graphs").lower()
-    training = batch(row, precision="bf16", framework=framework, **_recompute(row))
+    training = batch(row, precision="bf16", framework=framework, fused_gradient_accumulation=True, **_recompute(row))
     if low is not None:
         training["gemm_recipe"] = low
     if graphs and not graphs.startswith(("none", "off", "not stated")):
@@ -93,6 +93,16 @@ def _gather_precision(row: Row, low: str | None) -> dict[str, Any]:
     if row.text("group").startswith("mlperf"):
         return {"gather_precision": "fp8"} if row.has("notes", "FP8_PARAM_GATHER=True") else {}
     return {"gather_precision": "fp8"} if low in ("fp8_delayed", "fp8_tensorwise", "mxfp8") else {}
+
+
+def _chunks(row: Row) -> dict[str, Any]:
+    """Return the chunks of rows that print none for a model that NeMo always interleaves.
+
+    Its runs of Nemotron-4 340B on H100 are named "tp8_pp8_cp1_vp12".
+    """
+    if row.has("notes", "VP given as NA") and row.has("model", "Nemotron4-340B"):
+        return {"virtual_pipeline_parallel_size": row.whole("layers") // row.whole("pp")}
+    return {}
 
 
 def _layers_per_stage(row: Row) -> dict[str, Any]:
@@ -118,6 +128,7 @@ def _parallelism(row: Row, overlaps: bool, **switches: Any) -> dict[str, Any]:
         "overlap_parameter_gather": overlaps,
         "sequence_parallel": _sequence_parallel(row),
         **_layers_per_stage(row),
+        **_chunks(row),
         "overlap_tensor_parallel": row.whole("tp", 1) > 1,
         "blocking_transfers": False,
         "gradient_bucket_elements": MEGATRON_LM.bucket_elements(row.whole("dp")),
@@ -145,18 +156,24 @@ def megatron_core(row: Row) -> dict[str, Any]:
 
 
 def simumax(row: Row) -> dict[str, Any]:
-    """Return the configuration of a run of SimuMax's launcher for Megatron-LM."""
+    """Return the configuration of a run of SimuMax's launcher for Megatron-LM.
+
+    Its run_pretrain_llama3.sh sets --no-bias-dropout-fusion and, of these rows, --cross-entropy-loss-fusion.
+    """
     _check(row)
     return {
         **machine(row),
-        "model": model_of(row),
+        "model": model_of(row, fused_side_kernels=False),
         "parallelism": _parallelism(row, overlaps=False, fp32_gradients=True),
         "training": _training(row, "megatron-lm"),
     }
 
 
 def vocabulary_parallel(row: Row) -> dict[str, Any]:
-    """Return the configuration of a run of the fork for vocabulary parallelism, where it ran as Megatron-LM does."""
+    """Return the configuration of a run of the fork for vocabulary parallelism, where it ran as Megatron-LM does.
+
+    Megatron-LM's own defaults: dropout 0.1, and a loss of single operations.
+    """
     schedule = row.text("schedule").lower()
     if "vocabulary parallelism" in schedule or "interlaced" in schedule:
         raise UnexpressedError("the vocabulary is split over pipeline stages, which is not modelled")
@@ -170,7 +187,7 @@ def vocabulary_parallel(row: Row) -> dict[str, Any]:
         split = [*(share + (stage < rest) for stage in range(stages - 1)), last]
     return {
         **machine(row),
-        "model": model_of(row),
-        "parallelism": _parallelism(row, overlaps=False, layers_per_stage=split, fp32_gradients=True),
+        "model": model_of(row, attention_dropout=0.1, hidden_dropout=0.1, loss="vocabulary_parallel"),
+        "parallelism": _parallelism(row, overlaps=False, layers_per_stage=split),
         "training": {**_training(row, "megatron-lm"), "precision": "fp16"},
     }

@@ -1,0 +1,177 @@
+"""A few measured steps move named factors of a published system."""
+
+from __future__ import annotations
+
+import json
+from math import log
+from pathlib import Path
+
+import pytest
+import yaml
+
+from predictor.__main__ import main
+from predictor.base.errors import ConfigError
+from predictor.calibration.answer import Calibrated, calibrate
+from predictor.calibration.fit import fit
+from predictor.calibration.linear_algebra import inverse, product
+from predictor.calibration.publish import publish
+from predictor.configuration.loading import prepare
+from predictor.costs.calibration import component_of
+from predictor.costs.catalogue import catalogue
+from predictor.costs.collectives import COLLECTIVES
+from predictor.costs.hardware import COMPONENTS
+from predictor.step.prediction import Prediction, predict
+from tests.unit.calibration_runs import BASE, RUNS, SLOWER, content_of, seconds_of, write_run
+
+Capture = pytest.CaptureFixture[str]
+
+
+def calibrated(folder: Path, *names: str) -> Calibrated:
+    return calibrate([str(write_run(folder, name)) for name in names], BASE)
+
+
+def predicted(name: str, system: str | Path) -> Prediction:
+    loaded = prepare({**content_of(name), "system": str(system)}, Path.cwd())
+    return predict(loaded.run, loaded.system)
+
+
+def test_inverse_undoes_a_matrix() -> None:
+    matrix = [[4.0, 1.0, 0.5], [1.0, 3.0, 0.2], [0.5, 0.2, 2.0]]
+    vector = [1.0, -2.0, 3.0]
+    assert product(inverse(matrix), product(matrix, vector)) == pytest.approx(vector)
+
+
+def test_every_operator_has_a_component() -> None:
+    shapes = {name: (1024,) * len(operator.dimensions) for name, operator in catalogue().items()}
+    parts = {name: component_of(operator, shapes[name]) for name, operator in catalogue().items()}
+    assert {name for name, part in parts.items() if part is None} == {"host_to_device"}
+    assert parts["ffn_up"] == "compute"
+    assert parts["flash_attention"] == "attention" == parts["softmax"]
+    assert parts["rms_norm"] == "memory_bound" == parts["optimizer_step"]
+    assert component_of(COLLECTIVES["all_reduce"], (1024, 1, 4)) == "links_in_node"
+    assert component_of(COLLECTIVES["all_reduce"], (1024, 2, 4)) == "links_between_nodes"
+
+
+def test_runs_of_a_slower_cluster_predict_a_run_that_took_no_part(tmp_path: Path) -> None:
+    publish(calibrated(tmp_path, "plain", "long", "split", "wide"), tmp_path / "mine")
+    truth = seconds_of("deep", SLOWER) * 1e6
+    before, after = predicted("deep", BASE), predicted("deep", tmp_path / "mine")
+    assert abs(before.step.us / truth - 1.0) > 0.15
+    assert abs(after.step.us / truth - 1.0) < abs(before.step.us / truth - 1.0) / 3.0
+    assert after.step.low_us < truth < after.step.high_us
+    assert after.step.high_us / after.step.low_us < before.step.high_us / before.step.low_us
+    assert after.system == "mine"
+
+
+def test_factors_go_where_the_cluster_is_slower(tmp_path: Path) -> None:
+    factors = calibrated(tmp_path, *RUNS).calibration(BASE).factors
+    assert factors["compute"].factor == pytest.approx(SLOWER["compute"], rel=0.1)
+    assert factors["memory_bound"].factor > 1.1
+    assert factors["attention"].factor == pytest.approx(1.0, abs=0.1)
+
+
+def test_a_cluster_as_published_stays_as_published(tmp_path: Path) -> None:
+    paths = [str(write_run(tmp_path, name, seconds_of(name, {}))) for name in ("plain", "long", "wide")]
+    factors = calibrate(paths, BASE).calibration(BASE).factors
+    assert all(factor.factor == pytest.approx(1.0, abs=1e-6) for factor in factors.values())
+
+
+def test_one_run_moves_less_than_it_misses(tmp_path: Path) -> None:
+    result = calibrated(tmp_path, "plain")
+    (before,), (after,), (left_out,) = result.fitted.before, result.fitted.after, result.fitted.left_out
+    assert 0.0 < after < before
+    assert left_out == pytest.approx(before)
+
+
+def test_tighter_priors_move_less(tmp_path: Path) -> None:
+    result = calibrated(tmp_path, "plain", "long")
+    tight = fit(result.observations, [deviation / 10.0 for deviation in result.priors])
+    compute = COMPONENTS.index("compute")
+    assert 0.0 < tight.logs[compute] < result.fitted.logs[compute]
+
+
+def test_the_fit_is_where_no_factor_improves_it(tmp_path: Path) -> None:
+    from predictor.step.calibrated import log_time
+
+    result = calibrated(tmp_path, "plain", "long", "split")
+
+    def loss(logs: list[float]) -> float:
+        misses = [each.log_measured - log_time(each.time, each.system, logs) for each in result.observations]
+        weights = [1.0 / (each.noise**2 + result.fitted.spread**2) for each in result.observations]
+        likely = sum(weight * miss**2 for weight, miss in zip(weights, misses, strict=True))
+        return likely + sum((x / prior) ** 2 for x, prior in zip(logs, result.priors, strict=True))
+
+    least = loss(list(result.fitted.logs))
+    for position in range(len(COMPONENTS)):
+        for change in (-0.03, 0.03):
+            logs = list(result.fitted.logs)
+            logs[position] += change
+            assert loss(logs) >= least - 1e-3
+
+
+def test_runs_of_one_configuration_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
+    first = write_run(tmp_path, "plain", 1.0, "first")
+    second = write_run(tmp_path, "plain", 1.4, "second")
+    with pytest.raises(ConfigError, match=r"first and second ran one configuration in 1 and 1.4 s"):
+        calibrate([str(first), str(second)], BASE)
+
+
+def test_a_run_that_no_factors_explain_is_refused_by_name(tmp_path: Path) -> None:
+    paths = [str(write_run(tmp_path, name)) for name in ("plain", "long", "wide")]
+    wrong = write_run(tmp_path, "deep", 3.0 * seconds_of("deep", SLOWER))
+    with pytest.raises(ConfigError, match=r"deep contradicts 3 other runs"):
+        calibrate([*paths, str(wrong)], BASE)
+
+
+def test_a_calibrated_folder_is_small_and_names_its_base(tmp_path: Path, capsys: Capture) -> None:
+    files = [str(write_run(tmp_path, name)) for name in ("plain", "long")]
+    assert main(["calibrate", *files, "--system", BASE, "--out", str(tmp_path / "mine"), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["mean_absolute_error"]["calibrated"] < document["mean_absolute_error"]["published"]
+    assert sum(path.stat().st_size for path in (tmp_path / "mine").iterdir()) < 20_000
+    stored = yaml.safe_load((tmp_path / "mine" / "system.yaml").read_text(encoding="utf-8"))
+    assert stored["calibration"]["base"] == BASE
+    assert "leaving one out" in (tmp_path / "mine" / "card.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(("out", "message"), [("Perlmutter", "name of its own"), ("full", "not empty")])
+def test_nothing_else_is_overwritten(tmp_path: Path, capsys: Capture, out: str, message: str) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "notes.txt").write_text("mine", encoding="utf-8")
+    run = str(write_run(tmp_path, "plain"))
+    assert main(["calibrate", run, "--system", BASE, "--out", str(tmp_path / out)]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_calibrated_system_is_not_calibrated_again(tmp_path: Path) -> None:
+    publish(calibrated(tmp_path, "plain"), tmp_path / "mine")
+    with pytest.raises(ConfigError, match="calibrated already"):
+        calibrate([str(write_run(tmp_path, "long"))], str(tmp_path / "mine"))
+
+
+def test_a_measured_time_is_needed(tmp_path: Path) -> None:
+    path = tmp_path / "plain.yaml"
+    path.write_text(yaml.safe_dump(content_of("plain")), encoding="utf-8")
+    with pytest.raises(ConfigError, match="measured_seconds is None"):
+        calibrate([str(path)], BASE)
+
+
+def test_a_surprising_factor_is_said(tmp_path: Path) -> None:
+    paths = [str(write_run(tmp_path, name, 4.0 * seconds_of(name, {}))) for name in ("plain", "long", "wide")]
+    result = calibrate(paths, BASE)
+    assert any("check system and configurations" in note for note in result.notes)
+
+
+def test_intervals_of_a_component_do_not_widen(tmp_path: Path) -> None:
+    publish(calibrated(tmp_path, "plain", "long"), tmp_path / "mine")
+    system = prepare({**content_of("plain"), "system": str(tmp_path / "mine")}, Path.cwd()).system
+    published = prepare(content_of("plain"), Path.cwd()).system
+    task = next(iter(predicted("plain", BASE).tasks.calls(predicted("plain", BASE).tasks.stages[0])))[0]
+    mine = system.cost(task.operator, task.direction, task.shape)
+    theirs = published.cost(task.operator, task.direction, task.shape)
+    component = component_of(task.operator, task.shape)
+    assert component is not None
+    calibration = system.hardware.calibration
+    assert calibration is not None
+    assert mine.us == pytest.approx(theirs.us * calibration.factors[component].factor)
+    assert log(mine.high_us / mine.low_us) <= log(theirs.high_us / theirs.low_us) + 1e-9

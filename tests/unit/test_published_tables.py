@@ -1,0 +1,173 @@
+"""Rows of published steps become configurations that a prediction reads; others are refused with the reason."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from predictor.configuration.loading import prepare
+from predictor.verification.measured import MeasuredStep
+from predictor.verification.published.families import FAMILIES
+from predictor.verification.published.megatron_deepspeed import split_by_deepspeed
+from predictor.verification.published.row import Row, UnexpressedError
+from predictor.verification.published.tables import STEPS, converted, published_tables
+
+# A made-up row; families add what tells them apart.
+ROW = {
+    "id": "made-up-0001",
+    "system": "a cluster",
+    "gpu": "A100-SXM4-80GB",
+    "n_gpus": "16",
+    "gpus_per_node": "8",
+    "interconnect": "NVLink + 1600 Gb/s RoCE per node",
+    "framework": "Megatron-LM",
+    "model": "Llama of 2B",
+    "layers": "16",
+    "hidden": "2048",
+    "heads": "16",
+    "kv_heads": "8",
+    "ffn": "8192",
+    "vocab": "32000",
+    "seq": "2048",
+    "tp": "1",
+    "pp": "1",
+    "dp": "16",
+    "cp": "1",
+    "ep": "1",
+    "micro_batch": "2",
+    "grad_accum": "2",
+    "precision": "bf16",
+    "zero_fsdp": "FSDP",
+    "recompute": "full",
+    "attention": "flash",
+    "derived_step_time_s": "1.5",
+    "stat": "median",
+}
+OF_FAMILY: dict[str, dict[str, str]] = {
+    "gpumodeling25": {"system": "NERSC Perlmutter", "gpus_per_node": "4", "model": "rotary 0.25", "kv_heads": "16"},
+    "vtrain_single": {"kv_heads": "16", "precision": "fp16 (not stated in the csv)"},
+    "bloom_prequel": {"kv_heads": "not stated", "heads": "not stated", "vocab": "~250k", "ffn": "8192"},
+    "mt_nlg": {"kv_heads": "16"},
+    "megatron_sc21": {"kv_heads": "16"},
+    "korthikanti2022": {"kv_heads": "16", "recompute": "attn_only", "tp": "8", "dp": "2", "seq_parallel": "yes"},
+    "internevo": {"zero_fsdp": "ZeRO1 group=8", "interconnect": "NVLink + 4x100 Gb/s RoCE per node"},
+    "llmfoundry": {"gpu": "A100-40GB", "precision": "amp_bf16", "zero_fsdp": "FULL_SHARD (DEFAULT)"},
+    "fms_fsdp": {"interconnect": "400 Gb/s (as printed)", "recompute": "selective"},
+    "torchtitan": {"gpu": "H100-96GB-HBM2e-500W", "precision": "fp8 tensorwise + compile", "recompute": "selective"},
+    "torchao": {"gpu": "B200", "precision": "mxfp8", "fp8_recipe": "mxfp8_cublas", "system": "8x B200 (power limited)"},
+    "dgxc": {"gpu": "H100-SXM5-80GB", "precision": "fp8", "tp": "2", "dp": "8"},
+    "mbridge_pretrain": {"gpu": "GB300", "gpus_per_node": "4", "gpus_per_domain": "72", "precision": "nvfp4"},
+    "mlperf51_llama31_8b": {"gpu": "B200", "precision": "fp8", "notes": "FP8_PARAM_GATHER=True"},
+    "simumax_b200": {"gpu": "B200", "notes": "grads reduced in fp32", "mem_gib": "40.5"},
+    "vocabpar_a100": {"model": "GPT ~4B", "schedule": "1F1B with layer redistribution", "pp": "4", "dp": "4"}
+    | {"pp_layout": "last stage layers column = 1"},
+}
+
+
+def step_of(group: str, **cells: str) -> MeasuredStep:
+    return converted({**ROW, "group": group, **OF_FAMILY[group], **cells})
+
+
+@pytest.mark.parametrize("group", OF_FAMILY)
+def test_a_row_of_every_family_is_a_configuration_that_can_be_read(group: str) -> None:
+    step = step_of(group)
+    loaded = prepare(step.config, Path.cwd())
+    assert loaded.run.layout.num_gpus == step.num_gpus == 16
+    assert step.seconds == 1.5
+    assert step.groups
+    assert loaded.run.framework is not None
+
+
+def section(group: str, name: str, **cells: str) -> dict[str, Any]:
+    return dict(step_of(group, **cells).config[name])
+
+
+def test_every_family_has_a_made_up_row() -> None:
+    reached = {next(family.prefix for family in FAMILIES if group.startswith(family.prefix)) for group in OF_FAMILY}
+    alike = {"mtnlg", "mcore_llama", "mcore_ci", "gcp", "dgxc_"}  # converted by the function of another family
+    assert reached | alike == {family.prefix for family in FAMILIES}
+
+
+def test_switches_follow_columns() -> None:
+    assert section("internevo", "parallelism")["zero_group_size"] == 8
+    assert section("internevo", "cluster") == {"inter_node_gb_per_s": 6.25}
+    assert section("llmfoundry", "cluster")["memory_gib"] == 40.0
+    assert section("torchtitan", "training")["gemm_recipe"] == "fp8_tensorwise"
+    assert section("torchtitan", "parallelism")["gather_precision"] == "fp8"
+    assert section("torchao", "cluster")["power_limit_w"] == 750.0
+    assert section("dgxc", "training")["gemm_recipe"] == "fp8_delayed"
+    assert section("dgxc", "parallelism")["overlap_linear_traffic"]
+    assert section("mbridge_pretrain", "training")["gemm_recipe"] == "nvfp4"
+    assert step_of("simumax_b200").peak_gib == 40.5
+    assert section("korthikanti2022", "training")["recompute"] == "selective"
+
+
+def test_composers_modes_of_mixed_precision_differ_in_what_is_reduced() -> None:
+    early = section("llmfoundry", "parallelism")
+    late = section("llmfoundry", "parallelism", system="MosaicML (Large Scale, >= 128 GPUs)")
+    pure = section("llmfoundry", "parallelism", system="Large Scale", zero_fsdp="FULL_SHARD (PURE)")
+    assert [each["fp32_gradients"] for each in (early, late, pure)] == [False, True, False]
+    kept = section("llmfoundry", "parallelism", zero_fsdp="SHARD_GRAD_OP (DEFAULT)")
+    assert early["reshard_after_forward"]
+    assert not kept["reshard_after_forward"]
+
+
+def test_the_embedding_and_the_loss_count_as_layers_where_only_that_fits() -> None:
+    cells = {"layers": "30", "pp": "4", "vpp": "4", "dp": "4", "grad_accum": "8"}
+    step = step_of("dgxc", **cells, tp="1")
+    assert step.config["parallelism"]["layers_per_stage"] == [7, 8, 8, 7]
+    run = prepare(step.config, Path.cwd()).run
+    assert [sum(run.layer_kinds(0, chunk).values()) for chunk in range(4)] == [1, 2, 2, 2]
+    assert [sum(run.layer_kinds(3, chunk).values()) for chunk in range(4)] == [2, 2, 2, 1]
+
+
+def test_layers_that_blooms_document_leaves_out_follow_from_its_size() -> None:
+    model = section("bloom_prequel", "model", model="GPT-194B", layers="not stated", hidden="14400", pp="6")
+    assert (model["num_layers"], model["num_attention_heads"]) == (78, 96)
+    assert split_by_deepspeed(78, 12) == [7] * 11 + [1]
+    assert split_by_deepspeed(78, 6) == [13] * 6
+
+
+@pytest.mark.parametrize(
+    ("group", "cells", "reason"),
+    [
+        ("dgxc", {"task": "lora"}, "adapters"),
+        ("dgxc", {"precision": ""}, "precision is not stated"),
+        ("dgxc", {"vocab": ""}, "vocab is not stated"),
+        ("dgxc", {"framework": "MaxText (JAX)"}, "JAX"),
+        ("dgxc", {"mla": "yes"}, "latent attention"),
+        ("dgxc", {"layer_pattern": "hybrid MEMEM*"}, "Mamba"),
+        ("dgxc", {"cpu_offload_layers": "20"}, "offloaded"),
+        ("dgxc", {"gpu": "MI355X"}, "no published system has its GPU"),
+        ("dgxc", {"model": "Unheard of"}, "is not known"),
+        ("vocabpar_a100", {"schedule": "interlaced pipeline"}, "vocabulary is split"),
+    ],
+)
+def test_what_no_configuration_expresses_is_refused_with_the_reason(
+    group: str, cells: dict[str, str], reason: str
+) -> None:
+    with pytest.raises(UnexpressedError, match=reason):
+        step_of(group, **cells)
+
+
+def test_a_group_that_no_file_converts_is_counted(tmp_path: Path) -> None:
+    rows = [{**ROW, "group": "torchtitan", **OF_FAMILY["torchtitan"]}, {**ROW, "group": "unheard_of"}]
+    with (tmp_path / STEPS).open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(dict.fromkeys(key for row in rows for key in row)))
+        writer.writeheader()
+        writer.writerows(rows)
+    tables = published_tables(tmp_path)
+    assert (tables.num_rows, len(tables.steps)) == (2, 1)
+    assert tables.unexpressed == {"no file converts the group unheard_of": 1}
+    with pytest.raises(FileNotFoundError, match="has neither"):
+        published_tables(tmp_path / "absent")
+
+
+def test_cells_are_read_as_numbers_where_they_begin_with_one() -> None:
+    row = Row({"vocab": "~250k (padded)", "ffn": "11008 (8/3)", "heads": "not stated", "kv_heads": "64 (doc)"})
+    assert (row.whole("vocab"), row.whole("ffn"), row.whole("kv_heads")) == (250_000, 11008, 64)
+    assert not row.stated("heads")
+    assert row.whole("absent", 3) == 3
