@@ -89,7 +89,14 @@ def section(group: str, name: str, **cells: str) -> dict[str, Any]:
 
 def test_every_family_has_a_made_up_row() -> None:
     reached = {next(family.prefix for family in FAMILIES if group.startswith(family.prefix)) for group in OF_FAMILY}
-    alike = {"mtnlg", "mcore_llama", "mcore_ci", "gcp", "dgxc_"}  # converted by the function of another family
+    alike = {
+        "mtnlg",
+        "megatron_turing",
+        "mcore_llama",
+        "mcore_ci",
+        "gcp",
+        "dgxc_",
+    }  # converted by the function of another family
     assert reached | alike == {family.prefix for family in FAMILIES}
 
 
@@ -155,15 +162,24 @@ def test_what_no_configuration_expresses_is_refused_with_the_reason(
         step_of(group, **cells)
 
 
-def test_a_group_that_no_file_converts_is_counted(tmp_path: Path) -> None:
-    rows = [{**ROW, "group": "torchtitan", **OF_FAMILY["torchtitan"]}, {**ROW, "group": "unheard_of"}]
+def test_a_group_without_a_file_is_converted_by_its_software() -> None:
+    step = converted({**ROW, "group": "unheard_of", "framework": "NeMo 25.04"})
+    assert step.groups == ("unheard_of",)
+    assert step.config["training"]["framework"] == "nemo"
+
+
+def test_software_that_no_file_converts_is_counted(tmp_path: Path) -> None:
+    rows = [
+        {**ROW, "group": "torchtitan", **OF_FAMILY["torchtitan"]},
+        {**ROW, "group": "unheard_of", "framework": "JAX"},
+    ]
     with (tmp_path / STEPS).open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, list(dict.fromkeys(key for row in rows for key in row)))
         writer.writeheader()
         writer.writerows(rows)
     tables = published_tables(tmp_path)
     assert (tables.num_rows, len(tables.steps)) == (2, 1)
-    assert tables.unexpressed == {"no file converts the group unheard_of": 1}
+    assert tables.unexpressed == {"no file converts JAX": 1}
     with pytest.raises(FileNotFoundError, match="has neither"):
         published_tables(tmp_path / "absent")
 
