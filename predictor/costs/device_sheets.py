@@ -29,6 +29,9 @@ class Sheet(BaseModel):
     sustained_tflop_per_s: dict[str, float] = Field(
         default={}, description="matrix products of random numbers without a pause; see costs/sustained.py"
     )
+    burst_tflop_per_s: dict[str, float] = Field(
+        default={}, description="fastest twentieth of the products of single calls in published tables"
+    )
     source: str = Field(min_length=1)
 
 
