@@ -193,6 +193,26 @@ def table(judged: Judged) -> Iterator[str]:
         yield f"refused, {count} rows: {reason[:LONGEST_REASON]}"
 
 
+def _markdown_cells(each: Figures | None) -> list[str]:
+    if each is None:
+        return ["–"] * 4
+    mean = f"{each.mean_percent:+.1f}".replace("-", "−")
+    return [f"{each.mean_absolute_percent:.1f}", mean, f"{each.inside_percent:.0f} %", f"{each.high_over_low:.2f}"]
+
+
+def markdown(judged: Judged) -> Iterator[str]:
+    """Yield the table of docs/accuracy.md."""
+    _, before = read_before()
+    columns = "error | mean | inside | high ÷ low"
+    yield f"| group | rows | {columns} | memory | unfit | before: {columns} |"
+    yield "|---|" + "--:|" * 11
+    for name, rows in judged.groups.items():
+        now = figures(rows)
+        memory = "" if now.memory_percent is None else f"{now.memory_percent:.1f}"
+        cells = [name, str(now.rows), *_markdown_cells(now), memory, str(now.unfit or "")]
+        yield f"| {' | '.join([*cells, *_markdown_cells(before.get(name))])} |"
+
+
 def row_lines(rows: Sequence[Row]) -> Iterator[str]:
     """Yield a line per row of a group, the layout and the memory with it."""
     yield (
