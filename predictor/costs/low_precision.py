@@ -52,21 +52,34 @@ def peak_tflop_per_s(gpu: Gpu, precision: str) -> float:
     )
 
 
-def scaled(regressor: Regressor, operator: Operator, gpu: Gpu, precision: str) -> Regressor:
+def speedup(gpu: Gpu, precision: str, direction: Direction) -> float:
+    """Return how much faster than in 16 bits a GPU's products are.
+
+    Hopper's tensor cores add fp8 products in fewer bits than fp32; frameworks let them forward, and not backward.
+    Source: Transformer Engine, common/recipe/__init__.py, MMParams.use_split_accumulator; torchao/float8/config.py,
+    use_fast_accum.
+    """
+    sheet = sheet_named(gpu.name)
+    exact = precision == "fp8" and direction is Direction.BACKWARD and sheet is not None
+    return SPEEDUP[precision] / (sheet.exact_sum_ratio if exact and sheet is not None else 1.0)
+
+
+def scaled(regressor: Regressor, operator: Operator, gpu: Gpu, precision: str, direction: Direction) -> Regressor:
     """Return a product's regressor in a precision that was not measured, from that of the step's; analytic.
 
     Raises:
         PublishedError: the GPU has no tensor cores for it.
     """
-    return each(regressor, lambda part: _scaled(part, operator, gpu, precision))
+    faster = speedup(gpu, precision, direction)
+    return each(regressor, lambda part: _scaled(part, operator, gpu, precision, faster))
 
 
-def _scaled(regressor: Regressor, operator: Operator, gpu: Gpu, precision: str) -> Regressor:
+def _scaled(regressor: Regressor, operator: Operator, gpu: Gpu, precision: str, faster: float) -> Regressor:
     if not isinstance(regressor, DirectionRegressor):
         raise PublishedError(f"{operator.name} has no regressor from which {precision} could follow")
     peak_tflop_per_s(gpu, precision)
     moved = (OPERANDS * PRECISION_BYTES[precision] / SIXTEEN_BITS + MATRICES - OPERANDS) / MATRICES
-    scale = {"count": 1.0, "flops": 1.0 / SPEEDUP[precision], "bytes": moved}
+    scale = {"count": 1.0, "flops": 1.0 / faster, "bytes": moved}
     model = regressor.model
     kinds = ("count", "flops", "bytes", *operator.extra_kinds)
     physics = tuple(rounded(c * scale[kind]) for c, kind in zip(model.physics, kinds, strict=True))

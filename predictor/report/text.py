@@ -10,6 +10,7 @@ from predictor.configuration.sections import NO_BUDGET
 from predictor.costs.cost import Source
 from predictor.costs.published import CARD, PublishedSystem
 from predictor.report.budget import HOURS_PER_DAY, prediction_bill
+from predictor.report.goodput import Goodput
 from predictor.report.json_document import fits, notes
 from predictor.step.breakdown import BY_BYTES, Answer, StageParts, answers, stage_parts
 from predictor.step.memory import GIB, StageMemory, step_memory
@@ -143,7 +144,16 @@ def _budget(prediction: Prediction, loaded: Loaded) -> str:
     text += f", {_amount(bill.gpu_hours)} GPU-hours"
     if bill.energy_kwh is not None:
         text += f", {_amount(bill.energy_kwh)} kWh by {bill.power_source}"
-    return text + ("" if bill.price is None else f", price {bill.price:,.2f}")
+    text += "" if bill.price is None else f", price {bill.price:,.2f}"
+    return text + ("" if bill.goodput is None else f"; {_goodput(bill.goodput)}")
+
+
+def _goodput(among_failures: Goodput) -> str:
+    """Return what failures and checkpoints leave of a training's time."""
+    return (
+        f"goodput {among_failures.share:.1%}: {span(among_failures.hours)} with {_amount(among_failures.failures)} "
+        f"failures and a checkpoint every {span(among_failures.checkpoint_interval_hours)}"
+    )
 
 
 def _amount(value: float) -> str:
