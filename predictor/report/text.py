@@ -10,7 +10,9 @@ from predictor.configuration.sections import NO_BUDGET
 from predictor.costs.cost import Source
 from predictor.costs.published import CARD, PublishedSystem
 from predictor.report.budget import HOURS_PER_DAY, prediction_bill
+from predictor.report.goodput import Goodput
 from predictor.report.json_document import fits, notes
+from predictor.report.slowest import slowest_rank
 from predictor.step.breakdown import BY_BYTES, Answer, StageParts, answers, stage_parts
 from predictor.step.memory import GIB, StageMemory, step_memory
 from predictor.step.prediction import Prediction
@@ -143,7 +145,16 @@ def _budget(prediction: Prediction, loaded: Loaded) -> str:
     text += f", {_amount(bill.gpu_hours)} GPU-hours"
     if bill.energy_kwh is not None:
         text += f", {_amount(bill.energy_kwh)} kWh by {bill.power_source}"
-    return text + ("" if bill.price is None else f", price {bill.price:,.2f}")
+    text += "" if bill.price is None else f", price {bill.price:,.2f}"
+    return text + ("" if bill.goodput is None else f"; {_goodput(bill.goodput)}")
+
+
+def _goodput(among_failures: Goodput) -> str:
+    """Return what failures and checkpoints leave of a training's time."""
+    return (
+        f"goodput {among_failures.share:.1%}: {span(among_failures.hours)} with {_amount(among_failures.failures)} "
+        f"failures and a checkpoint every {span(among_failures.checkpoint_interval_hours)}"
+    )
 
 
 def _amount(value: float) -> str:
@@ -295,6 +306,12 @@ def render(prediction: Prediction, loaded: Loaded, width: int = 100) -> str:
         )
     if prediction.run.layout.data_parallel_size > 1:
         below.append(_data_parallel(critical, critical.step_us))
+    waited = slowest_rank(prediction, loaded.system)
+    if waited.slowdown > 1.0:
+        below.append(
+            f"Slowest of {waited.ranks:,} GPUs: computing takes {waited.slowdown - 1.0:.1%} longer than on the median "
+            f"one, {milliseconds(waited.time_us)} ms of the step."
+        )
     below += ["", *foundations(prediction.step.us, answered)]
     below += [f"Note: {note}" for note in notes(prediction, loaded, answered)]
     table = ["", "Where the step goes", *_table(prediction, parts, width)]
