@@ -9,7 +9,7 @@ from predictor.calibration.observations import Observation, half_width
 from predictor.costs.hardware import COMPONENTS, Component
 from predictor.step.calibrated import TWO_SIDED_90
 from predictor.step.composition import MACHINE_SPREAD
-from predictor.step.published_groups import published_runs
+from predictor.step.families import families
 
 # Half widths of 90 % intervals, as logs, of what no published interval tells. Launches were timed on two clusters'
 # processors, an EPYC 7763 and a Grace, at 28 and 30 µs; servers' single threads lie within a factor of 1.5. Of hidden
@@ -19,12 +19,13 @@ OVERLAP_SPREAD = log(1.5)
 
 
 def family_spread() -> float:
-    """Return the spread of the mean errors of published groups of runs: what a software family is known to differ.
+    """Return the spread of the mean errors of published runs: what a software family is known to differ.
 
-    A log, root mean square over the groups; which component makes the difference is not known.
+    A log, root mean square over frameworks, kinds of runs and generations of GPUs; which component makes the difference
+    is not known.
     """
-    groups = (*published_runs().sharded, *published_runs().data_sheet)
-    return sqrt(sum(log(1.0 + group.mean_error_percent / 100.0) ** 2 for group in groups) / len(groups))
+    means = [each.mean_log for each in families() if each.framework is not None and each.gpus]
+    return sqrt(sum(mean**2 for mean in means) / len(means))
 
 
 def interval_spread(component: Component, observations: Sequence[Observation]) -> float:

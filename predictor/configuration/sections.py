@@ -263,6 +263,9 @@ class ClusterSection(Section):
         default=1.0, ge=1.0, le=1000.0, description="bandwidth of the nodes over that of the network's core"
     )
     gpus_per_domain: Count | None = Field(default=None, description="GPUs of one NVLink domain; the system's if absent")
+    rank_spread: float | None = Field(
+        default=None, gt=0, le=1, description="standard deviation of the time of computing over GPUs; 0.015 if absent"
+    )
 
 
 class BudgetSection(Section):
@@ -275,6 +278,21 @@ class BudgetSection(Section):
         gt=0,
         le=1e5,
         description="mean draw of a GPU with its share of the node; the board's limit if absent",
+    )
+    mtbf_per_gpu_hours: float | None = Field(
+        default=None, gt=0, le=1e12, description="GPU-hours between failures; those of Llama 3's training if absent"
+    )
+    restart_minutes: float | None = Field(
+        default=None, gt=0, le=1e5, description="from a failure to the first new step; 10 if absent"
+    )
+    checkpoint_seconds: float | None = Field(
+        default=None,
+        ge=0,
+        le=1e6,
+        description="that training waits for a checkpoint; states over the host link if absent",
+    )
+    checkpoint_interval_minutes: float | None = Field(
+        default=None, gt=0, le=1e7, description="between checkpoints; Young's optimum if absent"
     )
 
 

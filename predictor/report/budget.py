@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 
 from predictor.configuration.loading import Loaded
 from predictor.configuration.sections import BudgetSection
 from predictor.costs.cost import Cost
 from predictor.costs.hardware import Gpu
+from predictor.report.goodput import Goodput, goodput
+from predictor.step.memory import step_memory
 from predictor.step.prediction import Prediction
 
 SECONDS_PER_HOUR = 3600.0
@@ -17,7 +19,7 @@ HOURS_PER_DAY = 24.0
 
 @dataclass(frozen=True, slots=True)
 class Bill:
-    """A number of steps with their 90 % interval, failures, evaluation and checkpoints not counted.
+    """A number of steps with their 90 % interval, evaluation not counted; failures and checkpoints in goodput alone.
 
     Attributes:
         steps: number of steps; 1 without a number of training tokens.
@@ -26,6 +28,7 @@ class Bill:
         energy_kwh: of the GPUs; None where their power is not known.
         power_source: source of the power; None where it is not known.
         price: in the currency of the price per GPU-hour; None without one.
+        goodput: of a whole training; None of a single step.
     """
 
     steps: int
@@ -36,6 +39,7 @@ class Bill:
     energy_kwh: float | None
     power_source: str | None
     price: float | None
+    goodput: Goodput | None = None
 
     @property
     def days(self) -> float:
@@ -45,8 +49,12 @@ class Bill:
 
 def prediction_bill(prediction: Prediction, loaded: Loaded) -> Bill:
     """Return the bill of a training of predicted steps."""
-    run, gpu = loaded.run, loaded.system.hardware.gpu
-    return bill(prediction.step, run.layout.num_gpus, run.tokens_per_step, gpu, loaded.budget)
+    run, hardware, budget = loaded.run, loaded.system.hardware, loaded.budget
+    whole = bill(prediction.step, run.layout.num_gpus, run.tokens_per_step, hardware.gpu, budget)
+    if budget.train_tokens is None:
+        return whole
+    saved = max(memory.weights + memory.optimizer for memory in step_memory(prediction.tasks))
+    return replace(whole, goodput=goodput(whole.hours, run.layout.num_gpus, saved, hardware, budget))
 
 
 def bill(step: Cost, num_gpus: int, tokens_per_step: int, gpu: Gpu, budget: BudgetSection) -> Bill:
@@ -56,6 +64,8 @@ def bill(step: Cost, num_gpus: int, tokens_per_step: int, gpu: Gpu, budget: Budg
     power_w, source = budget.power_per_gpu_w, "the configuration"
     if power_w is None and gpu.board_power_w is not None:
         power_w, source = gpu.board_power_w.value, f"the board's limit ({gpu.board_power_w.source}), an upper bound"
+        if gpu.power_limit_w is not None:
+            power_w, source = gpu.power_limit_w.value, f"the power limit ({gpu.power_limit_w.source}), an upper bound"
     gpu_hours = hours * num_gpus
     return Bill(
         steps=steps,

@@ -10,12 +10,16 @@ from predictor.configuration.sections import NO_BUDGET
 from predictor.costs.cost import Source
 from predictor.costs.published import CARD, PublishedSystem
 from predictor.report.budget import HOURS_PER_DAY, prediction_bill
+from predictor.report.goodput import Goodput
 from predictor.report.json_document import fits, notes
+from predictor.report.slowest import slowest_rank
 from predictor.step.breakdown import BY_BYTES, Answer, StageParts, answers, stage_parts
 from predictor.step.memory import GIB, StageMemory, step_memory
 from predictor.step.prediction import Prediction
 from predictor.timeline.schedules import SCHEDULES
 from predictor.workloads.layout import Layout
+from predictor.workloads.low_precision import product_precision
+from predictor.workloads.run import TrainingRun
 from predictor.workloads.transformer import Transformer
 
 LABELS = {
@@ -73,6 +77,12 @@ def short_path(path: Path) -> str:
     """Return a path relative to the current folder where it lies inside it."""
     here = Path.cwd()
     return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
+
+
+def _precision(run: TrainingRun) -> str:
+    """Return the precision of a run, and that of its products where it is another."""
+    product = product_precision(run)
+    return run.precision if product == run.precision else f"{run.precision} with {product} products"
 
 
 def _heads(model: Transformer) -> str:
@@ -135,7 +145,16 @@ def _budget(prediction: Prediction, loaded: Loaded) -> str:
     text += f", {_amount(bill.gpu_hours)} GPU-hours"
     if bill.energy_kwh is not None:
         text += f", {_amount(bill.energy_kwh)} kWh by {bill.power_source}"
-    return text + ("" if bill.price is None else f", price {bill.price:,.2f}")
+    text += "" if bill.price is None else f", price {bill.price:,.2f}"
+    return text + ("" if bill.goodput is None else f"; {_goodput(bill.goodput)}")
+
+
+def _goodput(among_failures: Goodput) -> str:
+    """Return what failures and checkpoints leave of a training's time."""
+    return (
+        f"goodput {among_failures.share:.1%}: {span(among_failures.hours)} with {_amount(among_failures.failures)} "
+        f"failures and a checkpoint every {span(among_failures.checkpoint_interval_hours)}"
+    )
 
 
 def _amount(value: float) -> str:
@@ -169,7 +188,7 @@ def header_rows(prediction: Prediction, loaded: Loaded) -> dict[str, str]:
         ),
         "Training": (
             f"{run.global_batch_size:,} samples = {run.micro_batch_size} × {run.num_micro_batches} micro-batches × "
-            f"{layout.data_parallel_size}; {run.precision}, recompute {run.recompute}, "
+            f"{layout.data_parallel_size}; {_precision(run)}, recompute {run.recompute}, "
             f"{SCHEDULES[run.schedule].label}, ZeRO-{run.zero_stage}"
         ),
         "System": f"{system.name}, {system.gpu}; card: {short_path(system.folder / CARD)}",
@@ -287,6 +306,12 @@ def render(prediction: Prediction, loaded: Loaded, width: int = 100) -> str:
         )
     if prediction.run.layout.data_parallel_size > 1:
         below.append(_data_parallel(critical, critical.step_us))
+    waited = slowest_rank(prediction, loaded.system)
+    if waited.slowdown > 1.0:
+        below.append(
+            f"Slowest of {waited.ranks:,} GPUs: computing takes {waited.slowdown - 1.0:.1%} longer than on the median "
+            f"one, {milliseconds(waited.time_us)} ms of the step."
+        )
     below += ["", *foundations(prediction.step.us, answered)]
     below += [f"Note: {note}" for note in notes(prediction, loaded, answered)]
     table = ["", "Where the step goes", *_table(prediction, parts, width)]

@@ -137,9 +137,11 @@ def stage_parts(timed: StepTime) -> list[StageParts]:
 
 def _exposed_share(timed: StepTime, stage: int) -> float:
     """Return the share of a gradient reduction's width that computing does not hide."""
-    reduction, exposed = timed.stages[stage].reduction, timed.stages[stage].exposed_reduction
-    width_us = reduction.high_us - reduction.low_us
-    return min(1.0, (exposed.high_us - exposed.low_us) / width_us) if width_us else 1.0
+    whole, added, slowed = (
+        cost.high_us - cost.low_us
+        for cost in (timed.stages[stage].reduction, timed.stages[stage].exposed_reduction, timed.stages[stage].slowed)
+    )
+    return min(1.0, max(0.0, added - slowed) / whole) if whole else 1.0
 
 
 def answers(timed: StepTime, system: PublishedSystem) -> list[Answer]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from predictor.costs.low_precision import peak_tflop_per_s
 from predictor.costs.published import PublishedSystem
 from predictor.step.composition import StepTime, step_in
+from predictor.step.families import family_of, interval_of
 from predictor.workloads.low_precision import product_precision
 from predictor.workloads.run import TrainingRun
 from predictor.workloads.transformer_step import transformer_step
@@ -50,8 +51,12 @@ def predict(run: TrainingRun, system: PublishedSystem) -> Prediction:
     Raises:
         PublishedError: the system lacks a regressor that the run needs.
     """
+    timed = step_in(run.precision, transformer_step(run), system)
+    family = None if system.hardware.calibration is not None else family_of(run, system.gpu)
+    if family is not None:
+        timed["step"] = interval_of(family, timed["step"])
     return Prediction(
-        **step_in(run.precision, transformer_step(run), system),
+        **timed,
         run=run,
         system=system.name,
         gpu=system.gpu,

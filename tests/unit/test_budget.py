@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,9 @@ from predictor.__main__ import main
 from predictor.configuration.loading import prepare, read_config
 from predictor.configuration.sections import BudgetSection
 from predictor.costs.cost import Cost, Source
+from predictor.interface.prediction import predict
 from predictor.report.budget import bill
+from predictor.report.goodput import expected_share
 from predictor.report.text import span
 from tests.unit.examples import full_form, write
 
@@ -65,3 +68,29 @@ def test_bad_budgets_are_one_line(key: str, value: object, tmp_path: Path, capsy
 @pytest.mark.parametrize(("hours", "text"), [(0.0001, "360 ms"), (1.5, "1.5 h"), (47.0, "47 h"), (48.0, "2.0 days")])
 def test_long_durations_read_well(hours: float, text: str) -> None:
     assert span(hours) == text
+
+
+def test_goodput_falls_with_failures_and_the_optimal_interval_is_best() -> None:
+    mtbf, checkpoint, restart = 3.0, 0.01, 1 / 6
+    best = expected_share(math.sqrt(2 * checkpoint * mtbf), checkpoint, restart, mtbf)
+    assert best > max(expected_share(interval, checkpoint, restart, mtbf) for interval in (0.05, 1.0, 3.0))
+    # first order: checkpoint / interval + (interval / 2 + restart) / MTBF is lost. Young 1974.
+    rare = expected_share(math.sqrt(2 * checkpoint * 300), checkpoint, restart, 300.0)
+    assert 1 - rare == pytest.approx(0.01 / math.sqrt(6) + (math.sqrt(6) / 2 + restart) / 300, rel=0.02)
+
+
+def test_a_training_has_a_goodput_and_a_step_has_none(tmp_path: Path) -> None:
+    content = full_form() | {"budget": {"train_tokens": 1e12}}
+    whole = predict(content).budget
+    assert whole.goodput is not None
+    assert whole.goodput.hours == pytest.approx(whole.hours / whole.goodput.share)
+    assert 0.9 < whole.goodput.share < 1.0
+    assert "goodput" in predict(content).text()
+    often = predict(content | {"budget": {"train_tokens": 1e12, "mtbf_per_gpu_hours": 500.0}}).budget.goodput
+    assert often is not None
+    assert often.share < whole.goodput.share
+    assert often.failures > 50 * whole.goodput.failures
+    fixed = predict(content | {"budget": {"train_tokens": 1e12, "checkpoint_interval_minutes": 30.0}}).budget.goodput
+    assert fixed is not None
+    assert fixed.checkpoint_interval_hours == 0.5
+    assert predict(full_form()).budget.goodput is None

@@ -1,9 +1,10 @@
-"""A prediction of a kind that published runs are known of says how those came out."""
+"""Published runs of a software family make a prediction's interval, and its note says how they came out."""
 
 from __future__ import annotations
 
 import json
 import shutil
+from math import exp, log
 from pathlib import Path
 from typing import Any
 
@@ -14,52 +15,98 @@ from fitting.publish import seal
 from predictor.__main__ import main
 from predictor.base.bundled import REGRESSORS_FOLDER, systems
 from predictor.configuration.loading import prepare
+from predictor.costs.cost import Cost, Source
 from predictor.costs.published import PublishedSystem
-from predictor.step.published_groups import Group, published_runs
+from predictor.step.families import Family, closest_family, families, family_of, interval_of
+from predictor.step.prediction import predict
 from predictor.step.published_runs import published_runs_note
+from predictor.workloads.run import TrainingRun
 from tests.unit.examples import full_form, write
 
 SHARDED: dict[str, Any] = {"zero_stage": 2, "overlap_gradient_reduction": True}
+A100 = "NVIDIAA100-SXM4-80GB"
+FAMILY = Family(
+    framework="made",
+    gpus=(A100,),
+    experts=False,
+    low_precision=False,
+    blocking_launches=False,
+    sharded=False,
+    rows=20,
+    configurations=20,
+    mean_log=0.1,
+    deviation=0.05,
+    low_log=0.02,
+    high_log=0.18,
+    operator_log_error=0.2,
+)
 
 
-def note(system: str = "Perlmutter", **layout: Any) -> str | None:
-    content = full_form(system=system, parallelism={"data_parallel_size": 4, **layout})
+def run_of(system: str = "Perlmutter", training: dict[str, Any] | None = None, **layout: Any) -> TrainingRun:
+    content = full_form(system=system, parallelism={"data_parallel_size": 4, **layout}, training=training or {})
+    return prepare(content, Path.cwd()).run
+
+
+def note(system: str = "Perlmutter", training: dict[str, Any] | None = None, **layout: Any) -> str | None:
+    content = full_form(system=system, parallelism={"data_parallel_size": 4, **layout}, training=training or {})
     loaded = prepare(content, Path.cwd())
     return published_runs_note(loaded.run, loaded.system)
 
 
-@pytest.mark.parametrize(
-    "layout",
-    [
-        {},
-        {"zero_stage": 1, "overlap_gradient_reduction": True},
-        {"zero_stage": 2},
-        {"zero_stage": 3},
-        SHARDED | {"data_parallel_size": 1},
-    ],
-)
-def test_a_measured_system_says_nothing_where_no_sharded_traffic_is_hidden(layout: dict[str, Any]) -> None:
+@pytest.mark.parametrize("layout", [{}, {"zero_stage": 1}, SHARDED | {"data_parallel_size": 1}])
+def test_a_plain_run_on_a_measured_system_needs_no_published_runs(layout: dict[str, Any]) -> None:
     assert note(**layout) is None
+    assert family_of(run_of(**layout), A100) is None
 
 
-@pytest.mark.parametrize(
-    "layout", [SHARDED, {"zero_stage": 3, "overlap_parameter_gather": True}, {"zero_stage": 3, **SHARDED}]
-)
-def test_hidden_sharded_traffic_says_how_runs_on_the_same_chip_came_out(layout: dict[str, Any]) -> None:
-    said = note(**layout)
+def test_a_framework_brings_its_own_errors() -> None:
+    foundry = family_of(run_of(zero_stage=3, training={"framework": "llm-foundry"}), A100)
+    anyone = family_of(run_of(zero_stage=3), A100)
+    assert foundry is not None
+    assert anyone is not None
+    assert (foundry.framework, foundry.sharded) == ("llm-foundry", True)
+    assert (anyone.framework, anyone.sharded) == (None, True)
+    assert A100 in foundry.gpus
+
+
+def test_a_framework_without_rows_is_like_any_framework() -> None:
+    family = family_of(run_of(zero_stage=3, training={"framework": "made up"}), A100)
+    assert family is not None
+    assert family.framework is None
+
+
+def test_the_note_says_family_rows_and_error() -> None:
+    said = note(zero_stage=3, training={"framework": "llm-foundry"})
     assert said is not None
-    assert "19 % too short for llm-foundry FSDP on A100 80 GB (61 rows, 52 % inside" in said
-    assert "34 %" not in said
+    assert said.startswith("Published runs of llm-foundry with ZeRO-2/3 or FSDP, on GPUs of this generation (")
+    assert said.endswith("the interval is theirs.")
 
 
-def test_sharding_decides_on_a_system_known_from_a_data_sheet() -> None:
-    said, other = note("H100", gpus_per_node=4, **SHARDED), note("H100", gpus_per_node=4)
-    assert said is not None
-    assert other is not None
-    assert "34 % too short for llm-foundry FSDP on H100 (70 rows" in said
-    assert "NeMo" not in said
-    assert "5 % too short for NeMo on H100" in other
-    assert "FSDP" not in other
+def test_the_interval_is_that_of_the_family() -> None:
+    step = Cost(100.0, 80.0, 125.0, Source.INTERPOLATED)
+    bounded = interval_of(FAMILY, step)
+    assert bounded.us == 100.0
+    own = log(125.0 / 80.0) / 2.0
+    half = (0.08**2 + own**2 - 0.2**2) ** 0.5
+    assert bounded.low_us == pytest.approx(100.0 * exp(0.1 - half))
+    assert bounded.high_us == pytest.approx(100.0 * exp(0.1 + half))
+
+
+def test_surer_operators_do_not_narrow_what_a_family_shows() -> None:
+    sure, known = (interval_of(FAMILY, Cost(100.0, 100.0 / w, 100.0 * w, Source.MEASURED)) for w in (1.01, 1.1))
+    assert (sure.low_us, sure.high_us) == (known.low_us, known.high_us)
+    assert sure.high_us == pytest.approx(100.0 * exp(0.18))
+    assert sure.low_us == 100.0  # the prediction stays inside, though nearly all of the family's runs took longer
+
+
+def test_a_prediction_has_the_interval_of_its_family() -> None:
+    content = full_form(parallelism={"data_parallel_size": 4, "zero_stage": 3}, training={"framework": "llm-foundry"})
+    loaded = prepare(content, Path.cwd())
+    family = family_of(loaded.run, A100)
+    assert family is not None
+    step = predict(loaded.run, loaded.system).step
+    assert step.low_us <= step.us * exp(min(family.low_log, 0.0)) * (1.0 + 1e-9)
+    assert step.high_us >= step.us * exp(max(family.high_log, 0.0)) * (1.0 - 1e-9)
 
 
 def test_a_gpu_with_operators_of_its_own_is_not_said_to_be_known_from_a_data_sheet(tmp_path: Path) -> None:
@@ -69,30 +116,25 @@ def test_a_gpu_with_operators_of_its_own_is_not_said_to_be_known_from_a_data_she
     content = yaml.safe_load(hardware.read_text(encoding="utf-8")) | {"transfer": donors}
     hardware.write_text(yaml.safe_dump(content), encoding="utf-8")
     seal(tmp_path / "Own")
-    run = prepare(full_form(parallelism={"data_parallel_size": 4}), Path.cwd()).run
+    run = run_of()
     assert published_runs_note(run, PublishedSystem(tmp_path / "Own", "fp16")) is None
     assert published_runs_note(run, PublishedSystem(REGRESSORS_FOLDER / "Selene", "fp16")) is not None
 
 
-def test_a_chip_without_rows_gets_all_groups_of_the_kind_and_says_so() -> None:
-    said = note("MI300X", gpus_per_node=4)
-    assert said is not None
-    assert "none of them on the AMDInstinctMI300X" in said
-    assert said.count("rows,") == len(published_runs().data_sheet)
+def test_a_chip_without_rows_is_like_all_others() -> None:
+    run = run_of("V100", gpus_per_node=4)
+    family = closest_family(run, "a GPU without rows")
+    assert family is not None
+    assert (family.framework, family.gpus) == (None, ())
 
 
-def test_an_error_without_a_spread_is_printed_without() -> None:
-    group = Group(name="A", gpus=("B",), rows=3, mean_error_percent=1.5, inside_interval_percent=50, source="C")
-    assert group.summary == "1.5 % too long for A (3 rows, 50 % inside their 90 % interval)"
-
-
-def test_groups_name_gpus_that_are_published() -> None:
-    published = {
-        prepare(full_form(system=name, parallelism={"gpus_per_node": None}), Path.cwd()).system.gpu
-        for name in systems()
-    }
-    named = {gpu for group in (*published_runs().sharded, *published_runs().data_sheet) for gpu in group.gpus}
-    assert named <= published
+def test_families_name_gpus_that_are_published_and_hold_their_mean() -> None:
+    contents = (REGRESSORS_FOLDER / name / "system.yaml" for name in systems())
+    published = {yaml.safe_load(path.read_text(encoding="utf-8"))["gpu"]["name"] for path in contents}
+    for family in families():
+        assert set(family.gpus) <= published
+        assert family.low_log < family.high_log
+        assert family.configurations <= family.rows
 
 
 def test_text_json_and_comparison_say_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -102,7 +144,7 @@ def test_text_json_and_comparison_say_it(tmp_path: Path, capsys: pytest.CaptureF
     assert json.loads(capsys.readouterr().out)["notes"].count(expected) == 1
     for command in (["predict", str(path)], ["compare", str(path), "--system", "Vista"]):
         assert main(command) == 0
-        assert "Published runs with ZeRO-2/3 or FSDP" in " ".join(capsys.readouterr().out.split())
+        assert "with ZeRO-2/3 or FSDP" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize("stages", [["2"], ["0", "2"], ["0"]])
@@ -111,7 +153,7 @@ def test_a_search_says_it_once_of_the_winners_that_it_is_about(
 ) -> None:
     command = ["search", "--model", "llama3-8b", "--system", "Perlmutter", "--gpus", "16", "--global-batch-size", "64"]
     narrowed = [word for stage in stages for word in ("--zero-stage", stage)]
-    assert main([*command, *narrowed, "--top", "40", "--json"]) == 0
+    assert main([*command, *narrowed, "--top", "400", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     said = [text for text in document["notes"] if "Published runs" in text]
     numbers = [i for i, layout in enumerate(document["layouts"], start=1) if layout["layout"]["zero_stage"] >= 2]

@@ -201,6 +201,7 @@ def test_argument_of_the_model(arguments: str, key: str, value: object, tmp_path
         ("--fp16 --accumulate-allreduce-grads-in-fp32", "fp32_gradients", True),
         ("--use-tp-pp-dp-mapping", "rank_order", ["tp", "cp", "pp", "dp"]),
         ("--tp-comm-overlap", "overlap_tensor_parallel", True),
+        ("--tp-comm-overlap --sequence-parallel", "overlap_linear_traffic", True),
     ],
 )
 def test_argument_of_the_layout(arguments: str, key: str, value: object, tmp_path: Path) -> None:

@@ -38,6 +38,8 @@ def test_job_of_64_gpus() -> None:
             "data_parallel_size": 8,
             "overlap_gradient_reduction": True,
             "overlap_tensor_parallel": False,
+            "overlap_linear_traffic": False,
+            "fp32_parameters": True,
             "zero_stage": 3,
             "gradient_reduction": "reduce_scatter",
             "overlap_parameter_gather": True,
@@ -56,7 +58,8 @@ def test_job_in_a_pipeline() -> None:
     assert (parallelism["data_parallel_size"], parallelism["pipeline_parallel_size"]) == (4, 4)
     assert parallelism["schedule"] == "1f1b"
     assert parallelism["layers_per_stage"] == [16, 17, 16, 15]  # embedding and output count as a layer each
-    assert parallelism["zero_stage"] == 2  # weights stay gathered within a pipeline
+    assert parallelism["zero_stage"] == 3
+    assert parallelism["reshard_after_forward"] is False  # weights stay gathered within a pipeline
     assert parallelism["overlap_tensor_parallel"] is True
     assert content["training"]["micro_batch_size"] == 2
     assert content["training"]["num_micro_batches"] == 8
@@ -72,18 +75,32 @@ def test_flavor_that_names_its_attention_is_the_same_model(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("lines", "stage", "reduction"),
+    ("lines", "stage", "reduction", "stays"),
     [
-        ("", 3, "reduce_scatter"),
-        ('fsdp_reshard_after_forward = "never"', 2, "reduce_scatter"),
-        ("pipeline_parallel_degree = 2", 2, "reduce_scatter"),
-        ('pipeline_parallel_degree = 2\nfsdp_reshard_after_forward = "always"', 3, "reduce_scatter"),
-        ("data_parallel_shard_degree = 1\ndata_parallel_replicate_degree = 8", 0, "all_reduce"),
+        ("", 3, "reduce_scatter", False),
+        ('fsdp_reshard_after_forward = "never"', 3, "reduce_scatter", True),
+        ("pipeline_parallel_degree = 2", 3, "reduce_scatter", True),
+        ('pipeline_parallel_degree = 2\nfsdp_reshard_after_forward = "always"', 3, "reduce_scatter", False),
+        ("data_parallel_shard_degree = 1\ndata_parallel_replicate_degree = 8", 0, "all_reduce", False),
     ],
 )
-def test_sharding(lines: str, stage: int, reduction: str, tmp_path: Path) -> None:
+def test_sharding(lines: str, stage: int, reduction: str, stays: bool, tmp_path: Path) -> None:
     parallelism = layout(tmp_path, lines)
     assert (parallelism["zero_stage"], parallelism["gradient_reduction"]) == (stage, reduction)
+    assert parallelism.get("reshard_after_forward", True) is not stays
+
+
+def test_sharding_in_groups(tmp_path: Path) -> None:
+    lines = "data_parallel_replicate_degree = 2\ndata_parallel_shard_degree = 4"
+    parallelism = layout(tmp_path, lines)
+    assert (parallelism["data_parallel_size"], parallelism["zero_group_size"]) == (8, 4)
+    rest = layout(tmp_path, "data_parallel_replicate_degree = 4\ncontext_parallel_degree = 2", num_gpus=64)
+    assert (rest["data_parallel_size"], rest["zero_group_size"]) == (32, 16)
+
+
+def test_asynchronous_tensor_parallelism_moves_chunks(tmp_path: Path) -> None:
+    parallelism = layout(tmp_path, "tensor_parallel_degree = 4\nenable_async_tensor_parallel = true")
+    assert parallelism["overlap_linear_traffic"] is True
 
 
 @pytest.mark.parametrize(
@@ -135,7 +152,6 @@ REFUSED = [
     (f"{MODEL}[training]\nenable_cpu_offload = true", "offloading to the host is not modelled"),
     (f"{MODEL}[training]\nlocal_batchsize = 4", "it is not known here. Did you mean local_batch_size?"),
     (f"{MODEL}[training]\nseq_len = 'long'", "training.seq_len is 'long'; expected a whole number"),
-    (f"{MODEL}[parallelism]\ndata_parallel_replicate_degree = 2", "(HSDP) is not modelled"),
     (f"{MODEL}[parallelism]\nexpert_tensor_parallel_degree = 4\ntensor_parallel_degree = 2", "write 2"),
     (
         f"{MODEL}[parallelism]\npipeline_parallel_degree = 2\npipeline_parallel_schedule = 'ZBVZeroBubble'",

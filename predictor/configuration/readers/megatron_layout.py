@@ -109,6 +109,8 @@ def _gradients(options: Options, notes: list[str]) -> dict[str, Any]:
         "overlap_parameter_gather": options.switch("overlap-param-gather"),
         "overlap_tensor_parallel": options.switch("tp-comm-overlap"),
     }
+    if options.switch("tp-comm-overlap") and options.switch("sequence-parallel"):
+        keys["overlap_linear_traffic"] = True
     if options.switch("use-torch-fsdp2"):
         keys |= FSDP2.section("parallelism")
     in_half = options.switch("grad-reduce-in-bf16")

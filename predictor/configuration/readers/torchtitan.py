@@ -107,11 +107,6 @@ def _degrees(layout: Fields, num_gpus: int | None, unsaid: dict[str, str]) -> di
     cp, ep = layout.whole("context_parallel_degree", 1), layout.whole("expert_parallel_degree", 1)
     replicate = layout.whole("data_parallel_replicate_degree", 1)
     shard = layout.whole("data_parallel_shard_degree", -1, least=-1)
-    if replicate > 1 and shard != 1:
-        raise layout.error(
-            "data_parallel_replicate_degree",
-            "sharding over a part of the replicas (HSDP) is not modelled; write 1, or data_parallel_shard_degree = 1",
-        )
     if layout.whole("expert_tensor_parallel_degree", tp) not in (1, tp):
         raise layout.error("expert_tensor_parallel_degree", f"experts are modelled split as all else is; write {tp}")
     keys: dict[str, Any] = {
@@ -129,8 +124,11 @@ def _degrees(layout: Fields, num_gpus: int | None, unsaid: dict[str, str]) -> di
                 f"{layout.where}: the degrees make {abs(dp) * tp * pp * cp} GPUs or a multiple; the run has {num_gpus}"
             )
         dp = num_gpus // (tp * pp * cp)
+        if dp % replicate:
+            raise layout.error("data_parallel_replicate_degree", f"it must divide the {dp} replicas of the run")
     if dp > 0:
-        return keys | {"data_parallel_size": dp}
+        hybrid = {"zero_group_size": dp // replicate * cp} if replicate > 1 and dp > replicate else {}
+        return keys | {"data_parallel_size": dp} | hybrid
     unsaid["parallelism.data_parallel_size"] = (
         f"{layout.where}: data_parallel_shard_degree -1 takes the rest of the GPUs"
     )
@@ -145,11 +143,12 @@ def _replicas(layout: Fields, notes: list[str]) -> dict[str, Any]:
     rotation = layout.text("context_parallel_rotate_method", "allgather", ("allgather", "alltoall"))
     if rotation == "allgather" and layout.whole("context_parallel_degree", 1) > 1:
         notes.append("context_parallel_rotate_method allgather: keys and values are predicted to travel around a ring")
-    keys: dict[str, Any] = {"overlap_tensor_parallel": overlaps}
+    splits = layout.whole("tensor_parallel_degree", 1) > 1
+    keys: dict[str, Any] = {"overlap_tensor_parallel": overlaps, "overlap_linear_traffic": overlaps and splits}
     if layout.whole("data_parallel_shard_degree", -1, least=-1) == 1:
         return keys | TORCHTITAN_DDP.section("parallelism")
-    # Weights that stay gathered after the forward pass are sharded like ZeRO-2.
-    return keys | TORCHTITAN_FSDP2.section("parallelism") | ({} if is_whole else {"zero_stage": 2})
+    stays = {} if is_whole else {"reshard_after_forward": False}
+    return keys | TORCHTITAN_FSDP2.section("parallelism") | {"fp32_parameters": True} | stays
 
 
 def _pipeline(layout: Fields, layers: int, notes: list[str]) -> dict[str, Any]:

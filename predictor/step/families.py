@@ -1,0 +1,140 @@
+"""Software families with published runs, and the interval that their errors make around a prediction.
+
+Frameworks differ in what a model of kernels and traffic leaves out: gaps between kernels, allocators, fallbacks. Steps
+that others published say how far predictions of a family lie from what was measured; ``published_runs.yaml`` has the
+errors per family, kind of run, and generation of GPUs.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import exp, expm1, hypot, log, sqrt
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from predictor.base.read_yaml import read_mapping
+from predictor.costs.cost import Cost
+from predictor.workloads.run import TrainingRun
+
+DATA = Path(__file__).with_name("published_runs.yaml")
+WIDE = 8  # tensor parallel size from which on kernels are short and collectives many; a family may tell such runs apart
+SHARDS_GRADIENTS = 2  # the ZeRO stage from which on ranks hold a share of the gradients
+
+
+IN_WORDS = {
+    "experts": "with experts",
+    "low_precision": "in 8 or 4 bits",
+    "blocking_launches": "with blocking launches",
+    "sharded": "with ZeRO-2/3 or FSDP",
+}
+
+
+class Kind(BaseModel):
+    """What tells runs of one framework apart."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    experts: bool = Field(description="a mixture of experts")
+    low_precision: bool = Field(description="linear layers compute in 8 or 4 bits")
+    blocking_launches: bool = Field(description="the host waits for every kernel")
+    sharded: bool = Field(description="ZeRO-2/3 or FSDP")
+
+
+class Family(Kind):
+    """Errors of published runs of one family; logs are of measured over predicted time."""
+
+    framework: str | None = Field(description="null: of all frameworks together")
+    gpus: tuple[str, ...] = Field(description="GPUs of one generation; empty: all")
+    wide: bool = Field(default=False, description="only runs whose tensor parallelism fills a node of eight")
+    rows: int = Field(gt=0)
+    configurations: int = Field(gt=0, description="different ones among the rows")
+    mean_log: float
+    deviation: float = Field(ge=0, description="standard deviation of the logs")
+    low_log: float = Field(description="5 % of the runs to come measure less than this beyond the prediction")
+    high_log: float = Field(description="5 % of the runs to come measure more")
+    operator_log_error: float = Field(
+        ge=0, description="half width of these rows' intervals as operators and machines make them, the widest of ten"
+    )
+
+    @property
+    def summary(self) -> str:
+        """Return rows and errors in words."""
+        side = "longer" if self.mean_log > 0.0 else "shorter"
+        own = "of any framework" if self.framework is None else f"of {self.framework}"
+        kinds = [words for name, words in IN_WORDS.items() if getattr(self, name)]
+        kinds += ["with tensor parallelism over 8 GPUs or more"] if self.wide else []
+        where = "on GPUs of this generation" if self.gpus else "on other GPUs too"
+        return (
+            f"Published runs {' '.join([own, *kinds])}, {where} ({self.rows} rows), took "
+            f"{abs(expm1(self.mean_log)):.0%} {side} than predicted on average, with a standard deviation of "
+            f"{self.deviation:.0%}"
+        )
+
+
+class Families(BaseModel):
+    """All families."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    families: tuple[Family, ...]
+
+
+@lru_cache(maxsize=1)
+def families() -> tuple[Family, ...]:
+    """Read the families, once per process."""
+    return Families.model_validate(read_mapping(DATA)).families
+
+
+def kind_of(run: TrainingRun) -> Kind:
+    """Return what tells a run apart from others of its framework."""
+    return Kind(
+        experts=run.model.experts is not None,
+        low_precision=run.gemm_recipe is not None,
+        blocking_launches=run.blocking_launches,
+        sharded=run.zero_stage >= SHARDS_GRADIENTS and run.layout.gradient_ranks > 1,
+    )
+
+
+def closest_family(run: TrainingRun, gpu: str) -> Family | None:
+    """Return the family with the most specific evidence for a run; None where there is none.
+
+    Its framework on GPUs of the same generation, with as wide tensor parallelism where such runs are told apart; then
+    its framework on any GPU, then all frameworks.
+    """
+    kind = kind_of(run)
+    alike = [each for each in families() if all(getattr(each, name) == value for name, value in kind)]
+    if run.layout.tensor_parallel_size < WIDE:
+        alike = [each for each in alike if not each.wide]
+    alike.sort(key=lambda each: not each.wide)
+    for framework, same_gpu in ((run.framework, True), (run.framework, False), (None, True), (None, False)):
+        for each in alike:
+            if each.framework == framework and (gpu in each.gpus if same_gpu else not each.gpus):
+                return each
+    return None
+
+
+def family_of(run: TrainingRun, gpu: str) -> Family | None:
+    """Return the family whose errors make a run's interval; None where operators and machines make it.
+
+    A run that names no framework, in 16 bits and without sharding or experts, is like those that the operators' own
+    interval was made for.
+    """
+    kind = kind_of(run)
+    if run.framework is None and not (kind.sharded or kind.low_precision or kind.experts):
+        return None
+    return closest_family(run, gpu)
+
+
+def interval_of(family: Family, step: Cost) -> Cost:
+    """Return a step with the interval of its family.
+
+    Where operators are less sure than those of the published rows were, what they add widens it. The prediction itself
+    stays inside.
+    """
+    half_own = log(step.high_us / step.low_us) / 2.0
+    wider = sqrt(max(0.0, half_own**2 - family.operator_log_error**2))
+    middle, half = (family.low_log + family.high_log) / 2.0, (family.high_log - family.low_log) / 2.0
+    half = hypot(half, wider)
+    low, high = min(middle - half, 0.0), max(middle + half, 0.0)
+    return Cost(step.us, step.us * exp(low), step.us * exp(high), step.source)
