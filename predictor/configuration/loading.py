@@ -20,6 +20,7 @@ from predictor.configuration.short_names import OPERATORS_BY_SHORT_NAME
 from predictor.configuration.telling import EXPERIMENT, is_experiment, is_of_trainer
 from predictor.configuration.to_run import to_run
 from predictor.costs.catalogue import catalogue
+from predictor.costs.fp32 import Fp32System
 from predictor.costs.published import (
     COLLECTIVE_FOLDER,
     MANIFEST,
@@ -125,6 +126,26 @@ def open_measured(folder: Path, precision: str) -> PublishedSystem:
         if used == precision or (precision in peaks and peaks[precision].value == peaks[used].value):
             return system
     raise ConfigError(f"precision is {precision}; {folder.name} was measured in {_measured_in(measured)}")
+
+
+@lru_cache(maxsize=32)
+def _open_fp32(folder: Path, precision: str, tf32: bool) -> Fp32System:
+    return Fp32System(folder, precision, tf32)
+
+
+def open_for(folder: Path, precision: str, tf32: bool) -> PublishedSystem:
+    """Open a published system in a precision; fp32 is answered from 16 bits where it was not measured.
+
+    Raises:
+        ConfigError: the folder is no published system, or was not measured in any precision that answers.
+        PublishedError: it is damaged, or its GPU's fp32 peak is not known.
+    """
+    if precision == "fp32" and (folder / MANIFEST).is_file():
+        measured = measured_precisions(folder)
+        for known in ("fp16", "bf16"):
+            if "fp32" not in measured and known in measured:
+                return _open_fp32(folder, known, tf32)
+    return open_measured(folder, precision)
 
 
 def require(system: PublishedSystem, operator: str) -> None:
@@ -335,7 +356,7 @@ def prepare(
         PublishedError: the published system is damaged or lacks an operator; a ValueError.
     """
     config, folder, listed, notes = _read(content, base)
-    system = open_measured(folder, config.training.precision)
+    system = open_for(folder, config.training.precision, config.training.tf32)
     system = clustered(system, config.cluster)
     if changed is not None:
         system = changed(system)

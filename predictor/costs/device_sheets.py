@@ -21,8 +21,16 @@ class Sheet(BaseModel):
     name: str = Field(min_length=1)
     peak_tflop_per_s: dict[str, float]
     memory_bandwidth_gb_per_s: float = Field(gt=0)
+    exact_sum_ratio: float = Field(
+        default=1.0,
+        ge=1.0,
+        description="time of an fp8 product that adds in fp32 over one that adds in fewer bits, where tensor cores do",
+    )
     sustained_tflop_per_s: dict[str, float] = Field(
         default={}, description="matrix products of random numbers without a pause; see costs/sustained.py"
+    )
+    burst_tflop_per_s: dict[str, float] = Field(
+        default={}, description="fastest twentieth of the products of single calls in published tables"
     )
     source: str = Field(min_length=1)
 

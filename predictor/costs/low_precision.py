@@ -18,10 +18,10 @@ from predictor.costs.regressors import Basis, DirectionRegressor, Regressor
 from predictor.costs.transfer import rounded, transferred
 from predictor.costs.work import PRECISION_BYTES
 
-# Where a precision was not measured, the one whose products run on the same tensor cores at the same rate: Blackwell
-# applies the scales of blocks of 32 in hardware, and Transformer Engine computes its 128 x 128 blocks with those.
+# The precision whose peak a precision has where no data sheet says its own: Blackwell applies the scales of blocks of
+# 32 in hardware, and Transformer Engine computes its 128 x 128 blocks with those; GPUs without TF32 multiply in fp32.
 # Source: NVIDIA, Transformer Engine user guide, "FP8 block scaling" and "MXFP8"; PTX ISA, tcgen05.mma.
-SAME_TENSOR_CORES = {"mxfp8": ("fp8",), "fp8_block": ("fp8",)}
+SAME_TENSOR_CORES = {"mxfp8": ("fp8",), "fp8_block": ("fp8",), "tf32": ("fp32",)}
 # How much faster than in bf16 products alone run: all twelve of a layer of hidden size 4,096 with 15,872 tokens take
 # 13.10 ms in bf16, 6.81 in fp8, 7.16 in mxfp8 and 3.76 in nvfp4 on B300; 31.97 and 16.79 in fp8 on H200. Blocks of 128
 # x 128 run as mxfp8 on Blackwell; on Hopper as fast (DeepGEMM: 1,427 TFLOP/s of an H100 against 767 in bf16).
@@ -52,21 +52,34 @@ def peak_tflop_per_s(gpu: Gpu, precision: str) -> float:
     )
 
 
-def scaled(regressor: Regressor, operator: Operator, gpu: Gpu, precision: str) -> Regressor:
+def speedup(gpu: Gpu, precision: str, direction: Direction) -> float:
+    """Return how much faster than in 16 bits a GPU's products are.
+
+    Hopper's tensor cores add fp8 products in fewer bits than fp32; frameworks let them forward, and not backward.
+    Source: Transformer Engine, common/recipe/__init__.py, MMParams.use_split_accumulator; torchao/float8/config.py,
+    use_fast_accum.
+    """
+    sheet = sheet_named(gpu.name)
+    exact = precision == "fp8" and direction is Direction.BACKWARD and sheet is not None
+    return SPEEDUP[precision] / (sheet.exact_sum_ratio if exact and sheet is not None else 1.0)
+
+
+def scaled(regressor: Regressor, operator: Operator, gpu: Gpu, precision: str, direction: Direction) -> Regressor:
     """Return a product's regressor in a precision that was not measured, from that of the step's; analytic.
 
     Raises:
         PublishedError: the GPU has no tensor cores for it.
     """
-    return each(regressor, lambda part: _scaled(part, operator, gpu, precision))
+    faster = speedup(gpu, precision, direction)
+    return each(regressor, lambda part: _scaled(part, operator, gpu, precision, faster))
 
 
-def _scaled(regressor: Regressor, operator: Operator, gpu: Gpu, precision: str) -> Regressor:
+def _scaled(regressor: Regressor, operator: Operator, gpu: Gpu, precision: str, faster: float) -> Regressor:
     if not isinstance(regressor, DirectionRegressor):
         raise PublishedError(f"{operator.name} has no regressor from which {precision} could follow")
     peak_tflop_per_s(gpu, precision)
     moved = (OPERANDS * PRECISION_BYTES[precision] / SIXTEEN_BITS + MATRICES - OPERANDS) / MATRICES
-    scale = {"count": 1.0, "flops": 1.0 / SPEEDUP[precision], "bytes": moved}
+    scale = {"count": 1.0, "flops": 1.0 / faster, "bytes": moved}
     model = regressor.model
     kinds = ("count", "flops", "bytes", *operator.extra_kinds)
     physics = tuple(rounded(c * scale[kind]) for c, kind in zip(model.physics, kinds, strict=True))

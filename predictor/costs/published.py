@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
 from functools import lru_cache
-from math import hypot
+from math import hypot, inf
 from pathlib import Path
 
 from predictor.base.errors import PublishedError
@@ -137,6 +137,12 @@ class PublishedSystem:
         peak = self.hardware.gpu.peak_tflop_per_s.get(self.precision)
         return None if peak is None else peak.value
 
+    def peak_of(self, operator: Operator) -> float:
+        """Return the peak of an operator's products, TFLOP/s, in the precision that it is computed in."""
+        if operator.computed_in:
+            return low_precision.peak_tflop_per_s(self.hardware.gpu, operator.computed_in)
+        return self._peak_tflop_per_s() or inf
+
     def _bounded(self, operator: Operator, direction: Direction, shape: Shape, cost: Cost) -> Cost:
         """Return the cost of a donor operator, no shorter than the call's own bytes, FLOPs and kernels take.
 
@@ -165,11 +171,9 @@ class PublishedSystem:
         """Return a cost whose interval does not exceed the peak FLOP/s."""
         if cost.source <= Source.INTERPOLATED:  # the gate lets no measured row beat the peak
             return cost
-        peak = self._peak_tflop_per_s()
-        if operator.computed_in:
-            peak = low_precision.peak_tflop_per_s(self.hardware.gpu, operator.computed_in)
-        if peak is None or not computes(operator):
+        if not computes(operator):
             return cost
+        peak = self.peak_of(operator)
         sms = int(self.hardware.gpu.num_multiprocessors.value)
         least_us = operator.work(shape, direction, sms).flops / (peak * 1e6)
         if cost.low_us >= least_us:
@@ -328,7 +332,7 @@ class PublishedSystem:
             if regressors and not low_precision.of_inference(regressors):
                 return regressors
         gpu = self.hardware.gpu
-        return {d: low_precision.scaled(own, product, gpu, wanted) for d, own in self._operator(product).items()}
+        return {d: low_precision.scaled(own, product, gpu, wanted, d) for d, own in self._operator(product).items()}
 
     def _collective(self, collective: Operator) -> dict[Direction, Regressor]:
         """Return a collective's regressor over these links: its own, or one by bytes."""

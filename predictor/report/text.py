@@ -18,6 +18,8 @@ from predictor.step.memory import GIB, StageMemory, step_memory
 from predictor.step.prediction import Prediction
 from predictor.timeline.schedules import SCHEDULES
 from predictor.workloads.layout import Layout
+from predictor.workloads.low_precision import product_precision
+from predictor.workloads.run import TrainingRun
 from predictor.workloads.transformer import Transformer
 
 LABELS = {
@@ -75,6 +77,12 @@ def short_path(path: Path) -> str:
     """Return a path relative to the current folder where it lies inside it."""
     here = Path.cwd()
     return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
+
+
+def _precision(run: TrainingRun) -> str:
+    """Return the precision of a run, and that of its products where it is another."""
+    product = product_precision(run)
+    return run.precision if product == run.precision else f"{run.precision} with {product} products"
 
 
 def _heads(model: Transformer) -> str:
@@ -180,7 +188,7 @@ def header_rows(prediction: Prediction, loaded: Loaded) -> dict[str, str]:
         ),
         "Training": (
             f"{run.global_batch_size:,} samples = {run.micro_batch_size} × {run.num_micro_batches} micro-batches × "
-            f"{layout.data_parallel_size}; {run.precision}, recompute {run.recompute}, "
+            f"{layout.data_parallel_size}; {_precision(run)}, recompute {run.recompute}, "
             f"{SCHEDULES[run.schedule].label}, ZeRO-{run.zero_stage}"
         ),
         "System": f"{system.name}, {system.gpu}; card: {short_path(system.folder / CARD)}",

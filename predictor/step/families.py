@@ -18,6 +18,7 @@ from predictor.costs.cost import Cost
 from predictor.workloads.run import TrainingRun
 
 DATA = Path(__file__).with_name("published_runs.yaml")
+WIDE = 8  # tensor parallel size from which on kernels are short and collectives many; a family may tell such runs apart
 SHARDS_GRADIENTS = 2  # the ZeRO stage from which on ranks hold a share of the gradients
 
 
@@ -45,6 +46,7 @@ class Family(Kind):
 
     framework: str | None = Field(description="null: of all frameworks together")
     gpus: tuple[str, ...] = Field(description="GPUs of one generation; empty: all")
+    wide: bool = Field(default=False, description="only runs whose tensor parallelism fills a node of eight")
     rows: int = Field(gt=0)
     configurations: int = Field(gt=0, description="different ones among the rows")
     mean_log: float
@@ -61,6 +63,7 @@ class Family(Kind):
         side = "longer" if self.mean_log > 0.0 else "shorter"
         own = "of any framework" if self.framework is None else f"of {self.framework}"
         kinds = [words for name, words in IN_WORDS.items() if getattr(self, name)]
+        kinds += ["with tensor parallelism over 8 GPUs or more"] if self.wide else []
         where = "on GPUs of this generation" if self.gpus else "on other GPUs too"
         return (
             f"Published runs {' '.join([own, *kinds])}, {where} ({self.rows} rows), took "
@@ -96,10 +99,14 @@ def kind_of(run: TrainingRun) -> Kind:
 def closest_family(run: TrainingRun, gpu: str) -> Family | None:
     """Return the family with the most specific evidence for a run; None where there is none.
 
-    Its framework on GPUs of the same generation, then its framework on any, then all frameworks.
+    Its framework on GPUs of the same generation, with as wide tensor parallelism where such runs are told apart; then
+    its framework on any GPU, then all frameworks.
     """
     kind = kind_of(run)
     alike = [each for each in families() if all(getattr(each, name) == value for name, value in kind)]
+    if run.layout.tensor_parallel_size < WIDE:
+        alike = [each for each in alike if not each.wide]
+    alike.sort(key=lambda each: not each.wide)
     for framework, same_gpu in ((run.framework, True), (run.framework, False), (None, True), (None, False)):
         for each in alike:
             if each.framework == framework and (gpu in each.gpus if same_gpu else not each.gpus):

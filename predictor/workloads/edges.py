@@ -110,7 +110,8 @@ def edge_block(run: TrainingRun, is_first: bool, is_last: bool) -> BlockTasks:
         if is_here:
             ahead, back = passes(run)
             if run.zero_stage >= 2:
-                ahead, back = sharded_root(run, RankParameters(parameters(run, is_first), 0), ahead, back)
+                held = RankParameters(parameters(run, is_first), 0)
+                ahead, back = sharded_root(run, held, ahead, back, passes is _output)
             forward, backward = forward + ahead, backward + back
     if not run.sequence_parallel:
         if not is_first:

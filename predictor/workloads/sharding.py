@@ -251,12 +251,14 @@ def sharded(run: TrainingRun, parameters: RankParameters, passes: Passes, is_fir
 
 
 def sharded_root(
-    run: TrainingRun, parameters: RankParameters, forward: PassTasks, backward: PassTasks
+    run: TrainingRun, parameters: RankParameters, forward: PassTasks, backward: PassTasks, is_end: bool
 ) -> tuple[PassTasks, PassTasks]:
-    """Return the passes of the model's beginning or end with the traffic of ZeRO-2 and 3, none of which hides.
+    """Return the passes of the model's beginning or end with the traffic of ZeRO-2 and 3.
 
-    Its weights stay gathered from the forward to the backward pass. Source: torch
-    distributed/fsdp/_fully_shard/_fsdp_state.py, _lazy_init: the root does not reshard after its forward pass.
+    ZeRO-3 gathers both as the root and scatters them when all is through, beside nothing; the root's weights stay
+    gathered from the forward to the backward pass. ZeRO-2 scatters the end's gradients beside the layers' backward
+    passes. Source: torch distributed/fsdp/_fully_shard/_fsdp_state.py, _lazy_init: the root does not reshard after its
+    forward pass.
     """
     if not shares_traffic(run):
         return forward, backward
@@ -264,4 +266,5 @@ def sharded_root(
         copies = _weight_copies(run, parameters)
         forward = _with(forward, copies, _gathers(run, parameters), overlaps=False)
     copies = _gradient_copies(run, parameters)
-    return forward, _with(backward, copies, _scatters(run, parameters), overlaps=False)
+    hides = is_end and run.zero_stage == 2 and run.overlap_gradient_reduction
+    return forward, _with(backward, copies, _scatters(run, parameters), hides)

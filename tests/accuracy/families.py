@@ -22,15 +22,16 @@ from predictor.configuration.loading import prepare
 from predictor.costs.cost import Cost
 from predictor.costs.folder import read_hardware, read_manifest
 from predictor.step.composition import step_in
-from predictor.step.families import DATA, Family, Kind, interval_of, kind_of
+from predictor.step.families import DATA, WIDE, Family, Kind, interval_of, kind_of
 from predictor.verification.published.tables import published_tables
 from predictor.workloads.transformer_step import transformer_step
 from tests.conftest import SHARED
 
 TWO_SIDED_90 = 1.645
 # Configurations that the pooled spread within families counts for, beside a family's own.
-KNOWN_AS = 4.0
+KNOWN_AS = 2.0
 FEWEST_CONFIGURATIONS = 3
+FEWEST_WIDE = 8  # of wide tensor parallelism, to be told apart from the rest of its family
 GENERATIONS = (
     ("NVIDIAV100", "Tesla"),
     ("NVIDIAA100",),
@@ -50,6 +51,7 @@ class Judged(NamedTuple):
 
     Attributes:
         groups: of reports.
+        wide: its tensor parallelism fills a node of eight.
         gpu: that it ran on, as its system names it.
         same_as: equal for rows of one configuration.
         miss: log of measured over predicted time.
@@ -59,13 +61,14 @@ class Judged(NamedTuple):
     groups: tuple[str, ...]
     framework: str
     kind: Kind
+    wide: bool
     gpu: str
     same_as: str
     miss: float
     step: Cost
 
 
-Key = tuple[str | None, Kind, tuple[str, ...]]
+Key = tuple[str | None, Kind, tuple[str, ...], bool]  # framework, kind, GPUs, wide tensor parallelism
 
 
 def judged_rows(folder: Path) -> Iterator[Judged]:
@@ -78,7 +81,9 @@ def judged_rows(folder: Path) -> Iterator[Judged]:
             continue
         framework = loaded.run.framework or "?"
         miss = log(step.seconds * 1e6 / cost.us)
-        yield Judged(step.groups, framework, kind_of(loaded.run), loaded.system.gpu, repr(step.config), miss, cost)
+        wide = loaded.run.layout.tensor_parallel_size >= WIDE
+        kind = kind_of(loaded.run)
+        yield Judged(step.groups, framework, kind, wide, loaded.system.gpu, repr(step.config), miss, cost)
 
 
 def generation(gpu: str, gpus: Iterable[str]) -> tuple[str, ...]:
@@ -98,10 +103,11 @@ def known_gpus() -> list[str]:
 def _keys(row: Judged, gpus: Sequence[str]) -> tuple[Key, ...]:
     own = generation(row.gpu, gpus)
     return (
-        (row.framework, row.kind, own),
-        (row.framework, row.kind, ()),
-        (None, row.kind, own),
-        (None, row.kind, ()),
+        *([(row.framework, row.kind, own, True)] if row.wide else []),
+        (row.framework, row.kind, own, False),
+        (row.framework, row.kind, (), False),
+        (None, row.kind, own, False),
+        (None, row.kind, (), False),
     )
 
 
@@ -170,13 +176,14 @@ def _widest_of_ten(rows: Sequence[Judged]) -> float:
 
 def family(key: Key, rows: Sequence[Judged], spreads: Pooled) -> Family:
     """Return the errors of a family."""
-    framework, kind, gpus = key
+    framework, kind, gpus, wide = key
     means = _means(rows)
     errors = _of_any_framework(means, spreads) if framework is None else _of_one_framework(_all(means), spreads)
     return Family(
         **kind.model_dump(),
         framework=framework,
         gpus=gpus,
+        wide=wide,
         rows=len(rows),
         configurations=len(_all(means)),
         mean_log=round(errors.mean, 3),
@@ -194,9 +201,16 @@ def fitted(rows: Sequence[Judged]) -> dict[Key, Family]:
     for row in rows:
         for key in dict.fromkeys(_keys(row, gpus)):
             by[key].append(row)
-    known = {key: group for key, group in by.items() if len(_all(_means(group))) >= FEWEST_CONFIGURATIONS}
-    spreads = pooled([group for (framework, _, own), group in known.items() if framework is not None and own])
-    return {key: family(key, group, spreads) for key, group in known.items()}
+    fewest = {True: FEWEST_WIDE, False: FEWEST_CONFIGURATIONS}
+    known = {key: group for key, group in by.items() if len(_all(_means(group))) >= fewest[key[-1]]}
+    return {key: family(key, group, pooled(_like(key[1].experts, known))) for key, group in known.items()}
+
+
+def _like(experts: bool, known: Mapping[Key, Sequence[Judged]]) -> Iterator[Sequence[Judged]]:
+    """Yield the rows of every framework on one generation of GPUs, with experts or without."""
+    for (framework, kind, gpus, wide), rows in known.items():
+        if framework is not None and gpus and not wide and kind.experts is experts:
+            yield rows
 
 
 def left_out(rows: Sequence[Judged], folds: int = 10) -> Iterator[tuple[Judged, Cost]]:

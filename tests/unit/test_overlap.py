@@ -20,6 +20,7 @@ from predictor.costs.published import PublishedSystem, read_hardware, read_manif
 from predictor.step.overlap import added_us, beside
 from predictor.step.stages import time_block
 from predictor.timeline.graph import GraphTask, replay_graph
+from predictor.workloads.edges import edge_block
 from predictor.workloads.layer import forward_pass
 from predictor.workloads.layout import Layout
 from predictor.workloads.run import TrainingRun
@@ -179,6 +180,14 @@ def test_without_prefetch_every_gather_is_exposed() -> None:
     )
     assert not ahead.traffic.get(Part.DATA_PARALLEL, Cost(0, 0, 0, Source.MEASURED)).us
     assert alone.traffic[Part.DATA_PARALLEL].us == 10.0
+
+
+def test_roots_scatter_is_exposed_and_an_end_without_a_root_hides_its_own() -> None:
+    def hidden(run: TrainingRun) -> int:
+        return len(edge_block(run, is_first=True, is_last=True).backward.overlaps)
+
+    assert hidden(SHARDED) == 0
+    assert hidden(replace(SHARDED, zero_stage=2)) == 1
 
 
 def test_groups_share_out_and_replicas_sum() -> None:

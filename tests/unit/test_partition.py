@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from predictor.base.errors import ConfigError
-from predictor.workloads.partition import gpt_neox, split_layers, uniform
+from predictor.workloads.partition import chunk_layers, gpt_neox, split_layers, uniform
 
 
 @pytest.mark.parametrize(("layers", "stages", "split"), [(32, 4, [8, 9, 9, 6]), (44, 4, [11, 12, 12, 9])])
@@ -35,3 +35,12 @@ def test_given_split_must_add_up() -> None:
 def test_more_stages_than_layers_is_refused() -> None:
     with pytest.raises(ConfigError, match="pipeline_parallel_size \\(pp\\) is 9"):
         split_layers("uniform", 8, 9)
+
+
+def test_only_the_first_and_the_last_chunk_of_all_may_hold_fewer_layers() -> None:
+    split = [15, 16, 16, 15]
+    chunks = [chunk_layers(split, stage, 4) for stage in range(4)]
+    assert chunks == [(3, 4, 4, 4), (4, 4, 4, 4), (4, 4, 4, 4), (4, 4, 4, 3)]
+    for wrong in ([16, 15, 16, 15], [2, 16, 16, 16]):
+        with pytest.raises(ConfigError, match="only the first and the last chunk"):
+            [chunk_layers(wrong, stage, 4) for stage in range(4)]

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from predictor.configuration.loading import prepare
+from predictor.step.memory import step_memory
+from predictor.step.prediction import predict
 from predictor.verification.measured import MeasuredStep
 from predictor.verification.published.families import FAMILIES
 from predictor.verification.published.megatron_deepspeed import split_by_deepspeed
@@ -87,7 +89,14 @@ def section(group: str, name: str, **cells: str) -> dict[str, Any]:
 
 def test_every_family_has_a_made_up_row() -> None:
     reached = {next(family.prefix for family in FAMILIES if group.startswith(family.prefix)) for group in OF_FAMILY}
-    alike = {"mtnlg", "mcore_llama", "mcore_ci", "gcp", "dgxc_"}  # converted by the function of another family
+    alike = {
+        "mtnlg",
+        "megatron_turing",
+        "mcore_llama",
+        "mcore_ci",
+        "gcp",
+        "dgxc_",
+    }  # converted by the function of another family
     assert reached | alike == {family.prefix for family in FAMILIES}
 
 
@@ -153,15 +162,24 @@ def test_what_no_configuration_expresses_is_refused_with_the_reason(
         step_of(group, **cells)
 
 
-def test_a_group_that_no_file_converts_is_counted(tmp_path: Path) -> None:
-    rows = [{**ROW, "group": "torchtitan", **OF_FAMILY["torchtitan"]}, {**ROW, "group": "unheard_of"}]
+def test_a_group_without_a_file_is_converted_by_its_software() -> None:
+    step = converted({**ROW, "group": "unheard_of", "framework": "NeMo 25.04"})
+    assert step.groups == ("unheard_of",)
+    assert step.config["training"]["framework"] == "nemo"
+
+
+def test_software_that_no_file_converts_is_counted(tmp_path: Path) -> None:
+    rows = [
+        {**ROW, "group": "torchtitan", **OF_FAMILY["torchtitan"]},
+        {**ROW, "group": "unheard_of", "framework": "JAX"},
+    ]
     with (tmp_path / STEPS).open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, list(dict.fromkeys(key for row in rows for key in row)))
         writer.writeheader()
         writer.writerows(rows)
     tables = published_tables(tmp_path)
     assert (tables.num_rows, len(tables.steps)) == (2, 1)
-    assert tables.unexpressed == {"no file converts the group unheard_of": 1}
+    assert tables.unexpressed == {"no file converts JAX": 1}
     with pytest.raises(FileNotFoundError, match="has neither"):
         published_tables(tmp_path / "absent")
 
@@ -171,3 +189,16 @@ def test_cells_are_read_as_numbers_where_they_begin_with_one() -> None:
     assert (row.whole("vocab"), row.whole("ffn"), row.whole("kv_heads")) == (250_000, 11008, 64)
     assert not row.stated("heads")
     assert row.whole("absent", 3) == 3
+
+
+def test_a_fused_loss_is_faster_and_holds_no_fp32_logits() -> None:
+    def predicted(loss: str) -> tuple[float, float]:
+        step = step_of("dgxc")
+        model = {**step.config["model"], "loss": loss}
+        loaded = prepare({**step.config, "model": model}, Path.cwd())
+        prediction = predict(loaded.run, loaded.system)
+        return prediction.step.us, max(stage.total for stage in step_memory(prediction.tasks))
+
+    (fused_us, fused_bytes), (separate_us, separate_bytes) = predicted("fused"), predicted("vocabulary_parallel")
+    assert fused_us < separate_us
+    assert fused_bytes < separate_bytes

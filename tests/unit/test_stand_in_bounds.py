@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from predictor.configuration.hugectr.to_run import open_for
+from predictor.configuration.loading import open_for
 from predictor.costs.catalogue import catalogue
 from predictor.costs.cost import Cost, Source
 from predictor.costs.operator import Direction

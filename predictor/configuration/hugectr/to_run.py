@@ -11,9 +11,9 @@ from predictor.base.errors import ConfigError, MissingKeyError
 from predictor.configuration.hugectr.plan_file import parse_plan, read_plan
 from predictor.configuration.hugectr.reading import HugeCtrConfig
 from predictor.configuration.hugectr.vocabulary import model_on, solver_gpus, vocabulary_assumptions
-from predictor.configuration.loading import find_folder, open_measured, published
+from predictor.configuration.loading import find_folder, open_for, published
 from predictor.costs.fp32 import Fp32System
-from predictor.costs.published import PublishedSystem, in_graphs, measured_precisions
+from predictor.costs.published import PublishedSystem, in_graphs
 from predictor.costs.work import STEP_PRECISIONS
 from predictor.workloads.recommender.cache_tasks import hit_rate
 from predictor.workloads.recommender.keys import KeyDistribution
@@ -63,26 +63,6 @@ class LoadedRecommender(NamedTuple):
     system: PublishedSystem
     assumptions: tuple[str, ...]
     price_per_gpu_hour: float | None
-
-
-@lru_cache(maxsize=32)
-def _open_fp32(folder: Path, precision: str, tf32: bool) -> Fp32System:
-    return Fp32System(folder, precision, tf32)
-
-
-def open_for(folder: Path, precision: str, tf32: bool) -> PublishedSystem:
-    """Open a published system in a precision; fp32 is answered from 16 bits where it was not measured.
-
-    Raises:
-        ConfigError: the folder is no published system, or was not measured in any precision that answers.
-        PublishedError: it is damaged, or its GPU's fp32 peak is not known.
-    """
-    measured = measured_precisions(folder)
-    if precision == "fp32" and "fp32" not in measured:
-        for known in ("fp16", "bf16"):
-            if known in measured:
-                return _open_fp32(folder, known, tf32)
-    return open_measured(folder, precision)
 
 
 @lru_cache(maxsize=32)

@@ -80,6 +80,7 @@ FAMILIES = (
     Family("korthikanti", megatron_lm.korthikanti, _named("Korthikanti 2022")),
     Family("mt_nlg", megatron_lm.mt_nlg, _named("MT-NLG 530B")),
     Family("mtnlg", megatron_lm.mt_nlg, _named("MT-NLG 530B")),
+    Family("megatron_turing", megatron_lm.mt_nlg, _named("MT-NLG 530B")),
     Family("bloom", megatron_deepspeed.bloom, _bloom),
     Family("internevo", internevo.configuration, _named("InternEvo")),
     Family("llmfoundry", llm_foundry.configuration, _foundry),
@@ -98,14 +99,31 @@ FAMILIES = (
 )
 
 
+# Of groups without a file of their own, by a word of the column « framework ».
+BY_FRAMEWORK: dict[str, Convert] = {
+    "gpt-neox": gpt_neox.configuration,
+    "torchtitan": torch_fsdp.torchtitan,
+    "llm-foundry": llm_foundry.configuration,
+    "fms-fsdp": torch_fsdp.fms_fsdp,
+    "internevo": internevo.configuration,
+    "megatron-bridge": nemo.megatron_core,
+    "nemo": nemo.megatron_core,
+    "megatron-deepspeed": megatron_lm.mt_nlg,
+    "megatron": nemo.megatron_core,
+}
+
+
 def family_of(row: Row) -> Family:
-    """Return the family of a row.
+    """Return the family of a row: of its group, else of the software that it names.
 
     Raises:
-        UnexpressedError: no file converts its group.
+        UnexpressedError: no file converts its group, and none its software.
     """
-    group = row.text("group").lower().replace("-", "_")
+    group = row.text("group")
     for family in FAMILIES:
-        if group.startswith(family.prefix):
+        if group.lower().replace("-", "_").startswith(family.prefix):
             return family
-    raise UnexpressedError(f"no file converts the group {row.text('group')}")
+    for word, convert in BY_FRAMEWORK.items():
+        if row.has("framework", word):
+            return Family(group, convert, _named(group))
+    raise UnexpressedError(f"no file converts {row.text('framework') or 'an unnamed framework'}")

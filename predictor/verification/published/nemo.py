@@ -2,7 +2,8 @@
 
 Sources. NeMo, scripts/performance/helpers.py and nemo/lightning/pytorch/callbacks/megatron_comm_overlap.py:
 tensor-parallel traffic is overlapped where tensor parallelism is used, sequence parallelism with it, gradients are
-reduced and parameters gathered beside computing. Megatron-LM, megatron/core/distributed: with a distributed optimizer
+reduced and parameters gathered beside computing. NeMo, pull request 9188: Transformer Engine prefers cuDNN's attention
+from Hopper on, FlashAttention 2 before. Megatron-LM, megatron/core/distributed: with a distributed optimizer
 gradients are reduce-scattered. Columns say the rest. SimuMax's launcher sets none of the overlaps, and reduces in fp32.
 """
 

@@ -4,7 +4,8 @@ Sources. fms-fsdp: fms_fsdp/policies/mixed_precision.py (parameters and reductio
 (``selective_checkpointing`` 1, every block whole), README (torch.compile). torchtitan: torchtitan/config
 (``mixed_precision_param`` bfloat16, ``mixed_precision_reduce`` float32, FSDP2, reshard after forward without a
 pipeline), train_configs/llama3_*.toml (``selective_ac_option`` op), benchmarks/llama3_h100_202412_torchtitan.md; float8
-rows with tensor-wise scales gather in float8 (``enable_fsdp_float8_all_gather``).
+rows with tensor-wise scales gather in float8 (``enable_fsdp_float8_all_gather``). Attention is torch's
+scaled_dot_product_attention: FlashAttention 2, and on B200 cuDNN (torchtitan, pull request 1196).
 """
 
 from __future__ import annotations
@@ -15,6 +16,12 @@ from predictor.verification.published.row import Row, batch, dense_model, layout
 from predictor.verification.published.systems import machine
 
 LLAMA: dict[str, Any] = {"normalization": "rms_norm", "activation": "swiglu", "attention": "flash", "loss": "torch"}
+
+
+def _attention(row: Row) -> dict[str, Any]:
+    if row.has("gpu", "MI3"):
+        return {}
+    return {"attention_kernel": "cudnn" if row.has("gpu", "B200", "B300") else "flash_2"}
 
 
 def _fsdp(row: Row, **switches: Any) -> dict[str, Any]:
@@ -43,6 +50,7 @@ def fms_fsdp(row: Row) -> dict[str, Any]:
             recompute_stops_early=True,
             compiled=True,
             framework="fms-fsdp",
+            **_attention(row),
         ),
     }
 
@@ -74,6 +82,7 @@ def torchtitan(row: Row) -> dict[str, Any]:
         recompute_stops_early=True,
         compiled=not eager,
         framework="torchtitan",
+        **_attention(row),
     )
     if recipe is not None:
         training["gemm_recipe"] = recipe
