@@ -220,6 +220,20 @@ def gradient_accumulation(run: TrainingRun, kind: LayerKind) -> Task:
     return stream_task("gradient_accumulation", (dense + routed) * gradient_bytes, call, launches=0)
 
 
+# Products of weight gradients that add to fp32 sums take longer than forward products of the same FLOPs: 1.05 times on
+# an A100, 1.07 to 1.09 on a B200. Source: MooreThreads/SimuMax@e691807, configs/system/a100_pcie.json and
+# b200_bf16_ceperm.json (layout NT, accumulate, fp32), Transformer Engine's layers at 4,096 tokens.
+FP32_SUMS = 1.07
+
+
+def _with_fp32_sums(run: TrainingRun, tasks: list[Task]) -> list[Task]:
+    """Return a layer's backward tasks where products of weight gradients add to sums in fp32."""
+    if not (run.fused_gradient_accumulation and run.fp32_gradients):
+        return tasks
+    longer = 1.0 + HALF_OF_BACKWARD * (FP32_SUMS - 1.0)
+    return [task._replace(times=task.times * longer) if task.operator.family == "linear" else task for task in tasks]
+
+
 def backward_pass(run: TrainingRun, kind: LayerKind) -> PassTasks:
     """Return one layer's backward pass without recomputation and gradient accumulation.
 
@@ -227,7 +241,8 @@ def backward_pass(run: TrainingRun, kind: LayerKind) -> PassTasks:
     """
     model, call = run.model, sized(run, kind)
     operators = _operators(run, kind, call, BACKWARD)
-    tasks = operators.tasks + _fused_gate(run, kind, call, BACKWARD) + _shared_side_kernels(model, call, BACKWARD)
+    tasks = _with_fp32_sums(run, operators.tasks)
+    tasks += _fused_gate(run, kind, call, BACKWARD) + _shared_side_kernels(model, call, BACKWARD)
     if run.compiled:
         tasks = fused_additions(tasks, BACKWARD)
     tasks.append(stream_task("qkv_concatenation", call.tokens * call.qkv_width * 2 * call.element_bytes, call))
