@@ -8,7 +8,7 @@ from predictor.configuration.sections import AS_PUBLISHED, ClusterSection
 from predictor.costs.hardware import Quantity, System
 from predictor.costs.published import PublishedSystem, with_hardware
 
-OF_GPU = ("memory_bandwidth_gb_per_s", "memory_gib", "power_limit_w")
+OF_GPU = ("memory_bandwidth_gb_per_s", "memory_gib", "power_limit_w", "rank_spread")
 
 
 def _said(key: str, value: float) -> Quantity:

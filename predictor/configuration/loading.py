@@ -29,6 +29,7 @@ from predictor.costs.published import (
     measured_precisions,
     open_system,
 )
+from predictor.costs.slowest import slowest_of
 from predictor.costs.sustained import in_training
 from predictor.costs.variants import below_calibration
 from predictor.costs.work import STEP_PRECISIONS
@@ -372,7 +373,7 @@ def prepare(
     run = to_run(named, hardware.gpus_per_node, has_switch, hardware.gpus_per_domain)
     for name in (*listed, *(run.model.layer_operators or ())):
         require(system, name)
-    return Loaded(run, system, config.budget, notes)
+    return Loaded(run, slowest_of(system, run.layout.num_gpus), config.budget, notes)
 
 
 def load(path: str | Path) -> tuple[TrainingRun, PublishedSystem]:

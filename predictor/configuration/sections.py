@@ -263,6 +263,9 @@ class ClusterSection(Section):
         default=1.0, ge=1.0, le=1000.0, description="bandwidth of the nodes over that of the network's core"
     )
     gpus_per_domain: Count | None = Field(default=None, description="GPUs of one NVLink domain; the system's if absent")
+    rank_spread: float | None = Field(
+        default=None, gt=0, le=1, description="standard deviation of the time of computing over GPUs; 0.015 if absent"
+    )
 
 
 class BudgetSection(Section):

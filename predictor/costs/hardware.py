@@ -30,6 +30,9 @@ class Gpu(HardwareModel):
     l2_cache_mb: Quantity
     memory_gib: Quantity | None = Field(default=None, description="device memory; absent on a CPU")
     board_power_w: Quantity | None = Field(default=None, description="thermal design power of one GPU")
+    rank_spread: Quantity | None = Field(
+        default=None, description="standard deviation of the time of computing over GPUs of this model, as a share"
+    )
     power_limit_w: Quantity | None = Field(
         default=None, description="power limit below the board's; absent: the board's"
     )

@@ -84,6 +84,25 @@ class Interval(Published):
         )
 
 
+class Curve(Published):
+    """A line over the logarithm of a collective's message size, constant beyond its ends: part of the log residual."""
+
+    low: float = Field(description="first knot")
+    step: float = Field(gt=0, description="from knot to knot")
+    values: tuple[float, ...] = Field(min_length=2, description="at the knots")
+
+    def at(self, x: float) -> float:
+        """Return the value at a logarithm of the size."""
+        place = (x - self.low) / self.step
+        if place <= 0.0:
+            return self.values[0]
+        last = len(self.values) - 1
+        if place >= last:
+            return self.values[last]
+        knot = int(place)
+        return self.values[knot] + (place - knot) * (self.values[knot + 1] - self.values[knot])
+
+
 class Basis(Published):
     """The donor of a model's residual, whose physics and multiprocessors the residual's features are computed with."""
 
@@ -114,6 +133,9 @@ class DirectionModel(Published):
     )
     origin: Literal["measured", "analytic"] = Field(description="fitted to rows, or derived because no row was usable")
     rows: int = Field(ge=0, description="rows that the fit kept")
+    curves: dict[str, Curve] | None = Field(
+        default=None, description="per topology as <nodes>x<gpus_per_node>, added to the trees' log residual"
+    )
     basis: Basis | None = Field(default=None, description="donor of the residual, where it was transferred")
 
 
@@ -216,6 +238,8 @@ class DirectionRegressor:
         elif known:
             us *= exp(model.baseline)
         coordinates = hull_coordinates(shape, work)
+        if known and model.curves and (curve := model.curves.get(f"{shape[1]}x{shape[2]}")):
+            us *= exp(curve.at(coordinates[0]))
         interval = self._interval(operator, shape)
         distance = max(self._distance(coordinates), interval.beyond(coordinates[0]))
         if not known:

@@ -8,8 +8,8 @@ written (vLLM's layers under aiconfigurator's collector), so that they draw less
 The ratio of both is that of the fastest sustained products to the fastest twentieth of the table's, since both run the
 same kernels at different clocks. It applies to the time that the tensor cores decide: wholly to a product that reaches
 BOUND_BY_CLOCK of the peak, in part to a slower one. Costs of single calls (``fitting evaluate``, ``predict_operator``)
-stay those of the tables. Rates and sources: ``device_sheets.yaml``; a GPU measured by ``microbench system`` says its own
-ratio.
+stay those of the tables. Rates and sources: ``device_sheets.yaml``; a GPU that ``microbench system`` measured says its
+own ratio.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from predictor.costs.operator import Direction, Operator, Shape
 from predictor.costs.published import PublishedSystem
 from predictor.costs.transfer import computes
 
-# Half of the spread of the sustained rate over the eight GPUs of a node under load: 4.5 % on H200s, 10.4 % on B200s.
-SPREAD = 0.05
+# Half of how far two nodes of the same GPU lie apart, as a log: 7 % on H200s, 29 % on B200s.
+SPREAD = 0.1
 # Share of the peak that large products reach in the tables of eight GPUs, 0.69 to 0.80.
 BOUND_BY_CLOCK = 0.75
 
 
 def sustained_ratio(gpu: Gpu, precision: str) -> float:
-    """Return the sustained rate of large products over that of the table's bursts, at most 1; 1 where it is not known."""
+    """Return the sustained rate of large products over that of the table's bursts, at most 1; 1 where not known."""
     if gpu.sustained_product_ratio is not None:
         return min(1.0, gpu.sustained_product_ratio.value)
     sheet = sheet_named(gpu.name)

@@ -13,6 +13,7 @@ from predictor.costs.cost import Cost, Source
 from predictor.costs.published import CARD, PublishedSystem
 from predictor.report.budget import prediction_bill
 from predictor.report.layout_notes import straddling_notes
+from predictor.report.slowest import slowest_rank
 from predictor.step.breakdown import BY_BYTES, Answer, answers, stage_parts
 from predictor.step.memory import GIB, StageMemory, step_memory
 from predictor.step.prediction import Prediction
@@ -242,6 +243,7 @@ def to_json(prediction: Prediction, loaded: Loaded) -> dict[str, Any]:
         "critical_stage": prediction.critical_stage,
         "bubble_fraction": bubble_us / step.us,
         "stages": stages,
+        "slowest_rank": asdict(slowest_rank(prediction, system)),
         "sources": count_by_source(answered),
         "answers": [answer_entry(answer, step.us) for answer in answered],
         "run": _run(prediction),

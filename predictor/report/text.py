@@ -12,6 +12,7 @@ from predictor.costs.published import CARD, PublishedSystem
 from predictor.report.budget import HOURS_PER_DAY, prediction_bill
 from predictor.report.goodput import Goodput
 from predictor.report.json_document import fits, notes
+from predictor.report.slowest import slowest_rank
 from predictor.step.breakdown import BY_BYTES, Answer, StageParts, answers, stage_parts
 from predictor.step.memory import GIB, StageMemory, step_memory
 from predictor.step.prediction import Prediction
@@ -305,6 +306,12 @@ def render(prediction: Prediction, loaded: Loaded, width: int = 100) -> str:
         )
     if prediction.run.layout.data_parallel_size > 1:
         below.append(_data_parallel(critical, critical.step_us))
+    waited = slowest_rank(prediction, loaded.system)
+    if waited.slowdown > 1.0:
+        below.append(
+            f"Slowest of {waited.ranks:,} GPUs: computing takes {waited.slowdown - 1.0:.1%} longer than on the median "
+            f"one, {milliseconds(waited.time_us)} ms of the step."
+        )
     below += ["", *foundations(prediction.step.us, answered)]
     below += [f"Note: {note}" for note in notes(prediction, loaded, answered)]
     table = ["", "Where the step goes", *_table(prediction, parts, width)]

@@ -13,6 +13,7 @@ from predictor.configuration.loading import Loaded, completed, on_nodes_of, prep
 from predictor.configuration.merging import merged
 from predictor.configuration.presets import preset_names
 from predictor.costs.published import PublishedSystem
+from predictor.costs.slowest import slowest_of
 from predictor.search.space import ZERO_ALONE, Space
 from predictor.timeline.schedules import SCHEDULES
 from predictor.workloads.frameworks import MEGATRON_LM_BF16, SECTIONS
@@ -187,4 +188,4 @@ def search_problem(question: SearchQuestion) -> SearchProblem:
         schedules=question.schedules,
         zero_stages=question.zero_stages,
     )
-    return SearchProblem(space, loaded.system, memory, notes, _undecided(content))
+    return SearchProblem(space, slowest_of(loaded.system, num_gpus), memory, notes, _undecided(content))

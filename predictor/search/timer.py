@@ -14,6 +14,7 @@ from predictor.costs.published import PublishedSystem
 from predictor.search.space import Plan, Space
 from predictor.search.stages import Key, Pipelines, shared_key
 from predictor.step.beside import slowdown_beside
+from predictor.step.host import launch_us, waiting_us
 from predictor.step.overlap import added_us
 from predictor.step.stages import ChunkTime, time_block
 from predictor.timeline.bound import lower_bound
@@ -24,9 +25,10 @@ from predictor.workloads.edges import edge_block, message_tasks
 from predictor.workloads.pipeline import Chunk
 from predictor.workloads.run import Recompute, TrainingRun
 from predictor.workloads.stage_end import stage_end
+from predictor.workloads.step_tasks import BlockTasks
 from predictor.workloads.tasks import Task
 from predictor.workloads.transformer import LayerKind
-from predictor.workloads.transformer_step import layer_block
+from predictor.workloads.transformer_step import generator_launches, layer_block
 
 # A schedule that splits backward passes gives both parts, and so the whole.
 SPLITTING = next(name for name, schedule in SCHEDULES.items() if schedule.splits_backward)
@@ -233,10 +235,18 @@ class Timer:
             run = replace(self._run(plan, layered_as), num_micro_batches=1, recompute=Recompute.NONE)
             block = layer_block(run, kind)
             layer = time_block(self._system, block)
-            waits = any(step_pass.host.us > 0.0 for step_pass in layer.passes)
+            waits = any(step_pass.host.us > 0.0 for step_pass in layer.passes) or self._waits_again(block, layer)
             adds_up = not (waits or run.partition_activations)
             known = self._layers[key] = LayerWork(_work(layer), self._us(block.accumulation), adds_up)
         return known
+
+    def _waits_again(self, block: BlockTasks, layer: ChunkTime) -> bool:
+        """Return whether the device would wait for the host in a second forward pass, which launches a little more."""
+        if block.host is None:
+            return False
+        _, restored = generator_launches(replace(self._space.base, recompute=Recompute.FULL))
+        launching_us = launch_us(self._system.hardware, block.host.forward + restored, backward=False)
+        return waiting_us(launching_us, layer.forward.cost.us, block.host.takes_turns) > 0.0
 
     def _layer_exactly(self, plan: Plan, shared: Key, kind: LayerKind, is_first: bool = False) -> Work:
         """Return a layer's work with the candidate's own micro-batches, recomputation and sharding."""

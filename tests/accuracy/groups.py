@@ -8,15 +8,17 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import date
+from math import inf
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any
+from typing import Any, NamedTuple
 
 from predictor.base.errors import ConfigError, PublishedError
 from predictor.step.memory import GIB, step_memory
 from predictor.verification.compare import compare
 from predictor.verification.measured import Compared, MeasuredStep
 from predictor.verification.published.tables import published_tables
+from tests.accuracy.tolerances import FEWEST_ROWS, GROUP_BARS, LEAST_INSIDE, MOST_INSIDE, WIDEST
 
 BEFORE = Path(__file__).with_name("before.json")
 FASTEST_BATCH = "GPT-NeoX jobs"  # whose batches vary: the fastest of each job is judged, as its authors did
@@ -145,6 +147,42 @@ def figures(rows: Sequence[Row]) -> Figures:
         memory_percent=100 * fmean(memory) if memory else None,
         unfit=sum(row.fits is False for row in rows),
     )
+
+
+class Missed(NamedTuple):
+    """Groups that miss what the project asks of itself, with the figure that misses.
+
+    Attributes:
+        error: mean absolute error above the group's bar, in percent.
+        coverage: share inside the intervals that is too small or too large, in percent.
+        width: high end over low end too large, of steps in 16 bits without experts on GPUs with measured operators.
+    """
+
+    error: dict[str, float]
+    coverage: dict[str, float]
+    width: dict[str, float]
+
+
+def _is_dense_in_16_bits_on_measured(row: Row) -> bool:
+    run = row.compared.prediction.run
+    measured = row.compared.system.files.names("operator")
+    return bool(measured) and run.gemm_recipe is None and run.model.experts is None
+
+
+def missed(judged: Judged) -> Missed:
+    """Return the groups that miss their bars."""
+    error: dict[str, float] = {}
+    coverage: dict[str, float] = {}
+    width: dict[str, float] = {}
+    for name, rows in judged.groups.items():
+        now = figures(rows)
+        if now.mean_absolute_percent > GROUP_BARS.get(name, inf):
+            error[name] = now.mean_absolute_percent
+        if now.rows >= FEWEST_ROWS and not LEAST_INSIDE <= now.inside_percent <= MOST_INSIDE:
+            coverage[name] = now.inside_percent
+        if name in GROUP_BARS and all(map(_is_dense_in_16_bits_on_measured, rows)) and now.high_over_low > WIDEST:
+            width[name] = now.high_over_low
+    return Missed(error, coverage, width)
 
 
 def read_before() -> tuple[str, dict[str, Figures]]:

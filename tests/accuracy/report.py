@@ -1,8 +1,8 @@
 """Print predicted against measured steps by group: ``python -m tests.accuracy.report``.
 
 ``--rows GROUP`` prints the rows of the groups whose name contains a text, ``--parts`` the parts of the GPT-NeoX jobs
-and vTrain's errors by layout, ``--markdown`` the table of docs/accuracy.md, ``--truth FOLDER`` judges other tables,
-``--store COMMIT`` keeps the figures as those to compare with.
+and vTrain's errors by layout, ``--markdown`` the table of docs/accuracy.md, ``--missed`` the groups that miss what is
+asked, ``--truth FOLDER`` judges other tables, ``--store COMMIT`` keeps the figures as those to compare with.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from predictor.verification.published.tables import STEPS
 from predictor.verification.published_runs import published_runs
 from predictor.verification.step_tables import measured_components, measured_steps
 from predictor.verification.text import components_text, jobs_text, layouts_text, published_text, summary_text
-from tests.accuracy.groups import current_commit, judge, markdown, row_lines, store, table
+from tests.accuracy.groups import current_commit, judge, markdown, missed, row_lines, store, table
 from tests.accuracy.recommender_rows import FILE, report
 from tests.accuracy.tolerances import MISSED_RECOMMENDERS, MOST_GPUS, OUTSIDE
 from tests.conftest import SHARED
@@ -69,6 +69,7 @@ def _arguments(given: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--rows", metavar="GROUP", help="print the rows of groups whose name contains this text")
     parser.add_argument("--parts", action="store_true", help="also print the parts of steps")
     parser.add_argument("--markdown", action="store_true", help="print the table of docs/accuracy.md only")
+    parser.add_argument("--missed", action="store_true", help="print the groups that miss what is asked only")
     parser.add_argument("--store", metavar="COMMIT", nargs="?", const="", help="keep the figures, of this commit")
     return parser.parse_args(given)
 
@@ -87,6 +88,10 @@ def main(given: list[str] | None = None) -> int:
             if arguments.rows.lower() in name.lower():
                 print(name)
                 print("\n".join(row_lines(rows)))
+        return 0
+    if arguments.missed:
+        for kind, names in missed(judged)._asdict().items():
+            print(f"{kind}: {', '.join(f'{name} {figure:.4g}' for name, figure in names.items())}")
         return 0
     if arguments.markdown:
         print("\n".join(markdown(judged)))

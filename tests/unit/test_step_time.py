@@ -26,7 +26,7 @@ UNIT = Cost(10.0, 8.0, 13.0, Source.INTERPOLATED)
 
 def unit_system(**host: float) -> PublishedSystem:
     """Return a system on which every call takes 10 µs."""
-    gpu = SimpleNamespace(peak_tflop_per_s={"fp16": Quantity(value=312, source="test")})
+    gpu = SimpleNamespace(name="unit", peak_tflop_per_s={"fp16": Quantity(value=312, source="test")})
     quantities = {name: Quantity(value=value, source="test") for name, value in host.items()}
     links = SimpleNamespace(engine="processor")  # traffic beside kernels takes nothing from them
     hardware: Any = SimpleNamespace(gpu=gpu, host=quantities, links=links, calibration=None)

@@ -94,7 +94,7 @@ def run_job(job: Job) -> Fit:
         for number, interval in held_out.intervals.items()
         if number is not None
     }
-    model = fitted.publish(held_out.intervals[None], by_part, counted, topologies(gated.kept))
+    model = fitted.publish(held_out.intervals[None], by_part, counted, topologies(gated.kept), names)
     untouched = untouched_coverage(samples, gated.kept[0].is_collective) if job.untouched else None
     scores = score(samples, held_out, columns(gated.kept), untouched)
     return Fit(job.regressor, job.direction, model, gated.columns, scores, _examples(gated.kept))

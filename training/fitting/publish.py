@@ -59,11 +59,12 @@ def hardware_yaml(system: System) -> bytes:
 
 
 def regressor_document(file: RegressorFile) -> dict[str, Any]:
-    """Return the content of a regressor's file, without the fields of a transfer where there was none."""
+    """Return the content of a regressor's file, without the fields that are empty for most."""
     document = file.model_dump(mode="json")
     for model in document["directions"].values():
-        if model["basis"] is None:
-            del model["basis"]
+        for name in ("basis", "curves"):
+            if model[name] is None:
+                del model[name]
         for interval in (model["interval"], *model["intervals"].values()):
             if not interval["transfer_error"]:
                 del interval["transfer_error"]

@@ -9,10 +9,11 @@ from math import ceil, floor
 import numpy as np
 from numpy.typing import NDArray
 
+from fitting.curves import evaluate, fit_curves, rest_of
 from fitting.physics import Physics, fit_physics
 from fitting.residual import DIGITS, Residual, fit_residual, median_residual, rounded_up
 from fitting.samples import Samples
-from predictor.costs.regressors import DirectionModel, Interval
+from predictor.costs.regressors import Curve, DirectionModel, Interval
 
 Vector = NDArray[np.float64]
 HULL_STEPS = 1e6
@@ -34,6 +35,7 @@ class Fitted:
     hull_low: Vector
     hull_high: Vector
     ranges: dict[int, tuple[float, float]] = field(default_factory=dict)  # per part, of the first hull coordinate
+    curves: dict[int, Curve] = field(default_factory=dict)  # per part
 
     def physics_us(self, samples: Samples) -> Vector:
         """Return the answers of physics alone, in microseconds."""
@@ -42,7 +44,8 @@ class Fitted:
     def us(self, samples: Samples) -> Vector:
         """Return the answers in microseconds."""
         features = np.clip(full_features(samples, self.physics), self.feature_low, self.feature_high)
-        return np.asarray(self.physics_us(samples) * np.exp(self.residual.predict(features)))
+        log_ratio = self.residual.predict(features) + evaluate(self.curves, samples.hull[:, 0], samples.part)
+        return np.asarray(self.physics_us(samples) * np.exp(log_ratio))
 
     def distance(self, samples: Samples) -> Vector:
         """Return the distance of each row from the measured range, as the largest log ratio; 0 inside."""
@@ -54,7 +57,7 @@ class Fitted:
 
     def without_residual(self, samples: Samples) -> Fitted:
         """Return the same physics with only its median correction."""
-        return replace(self, residual=median_residual(np.log(samples.us / self.physics_us(samples))))
+        return replace(self, residual=median_residual(np.log(samples.us / self.physics_us(samples))), curves={})
 
     def publish(
         self,
@@ -62,8 +65,9 @@ class Fitted:
         intervals: Mapping[str, Interval],
         rows: int,
         topologies: Sequence[tuple[int, int]],
+        parts: Sequence[str] = (),
     ) -> DirectionModel:
-        """Return the model as a file holds it."""
+        """Return the model as a file holds it; ``parts`` are the names of the parts that have curves."""
         return DirectionModel(
             physics=tuple(self.physics.coefficients.tolist()),
             overlapped=self.physics.overlapped,
@@ -78,6 +82,7 @@ class Fitted:
             intervals=dict(intervals),
             origin="measured",
             rows=rows,
+            curves={parts[number]: curve for number, curve in self.curves.items()} or None,
         )
 
 
@@ -107,11 +112,15 @@ def fit(samples: Samples, use_residual: bool = True) -> Fitted:
     physics = Physics(np.array(rounded(unrounded.coefficients)), unrounded.overlapped)
     features = full_features(samples, physics)
     log_ratio = np.log(samples.us / physics.predict(samples.terms))
+    residual, curves = median_residual(log_ratio), dict[int, Curve]()
+    if use_residual:
+        residual = fit_residual(features, log_ratio, samples.is_one_device)
+    if use_residual and samples.own_ranges and samples.is_one_device and residual.trees:
+        residual, curves = rest_of(residual), fit_curves(samples.hull[:, 0], log_ratio, samples.part)
     return Fitted(
         physics=physics,
-        residual=fit_residual(features, log_ratio, samples.is_one_device)
-        if use_residual
-        else median_residual(log_ratio),
+        residual=residual,
+        curves=curves,
         # Rounded outwards, so that every measured row is inside.
         feature_low=-np.array([rounded_up(-value) for value in features.min(axis=0)]),
         feature_high=np.array([rounded_up(value) for value in features.max(axis=0)]),
