@@ -324,15 +324,12 @@ class PublishedSystem:
 
     def _in_few_bits(self, operator: Operator) -> dict[Direction, Regressor]:
         """Return the regressors of products in another precision than the step: as measured, else from the step's."""
-        wanted, product = operator.computed_in, replace(operator, computed_in="")
+        wanted, product, measured = operator.computed_in, replace(operator, computed_in=""), None
         if wanted in measured_precisions(self.folder):
             measured = PublishedSystem(self.folder, wanted)
             measured.hardware = self.hardware
-            regressors = measured._operator(product)
-            if regressors and not low_precision.of_inference(regressors):
-                return regressors
-        gpu = self.hardware.gpu
-        return {d: low_precision.scaled(own, product, gpu, wanted, d) for d, own in self._operator(product).items()}
+        table = {} if measured is None else measured._operator(product)
+        return low_precision.products(table, self._operator(product), product, self.hardware.gpu, wanted)
 
     def _collective(self, collective: Operator) -> dict[Direction, Regressor]:
         """Return a collective's regressor over these links: its own, or one by bytes."""
