@@ -103,6 +103,9 @@ class Timer:
         self._pipelines = pipelines
         self._overlaps_reduction = space.base.overlap_gradient_reduction
         self._overlaps_gather = space.base.overlap_parameter_gather
+        self._hides_beside_recomputation = (
+            self._overlaps_reduction or self._overlaps_gather or space.base.fp32_parameters
+        )
         self._layers: dict[Key, LayerWork] = {}
         self._exact: dict[Key, Work] = {}
         self._edges: dict[Key, Work] = {}
@@ -214,14 +217,21 @@ class Timer:
         Without overlap, the work of a single micro-batch gives that of every number of micro-batches m and of full
         recomputation: weight gradients are added to earlier ones in 1 − 1/m of the micro-batches, and a layer is
         recomputed by its forward pass. The traffic of ZeRO-2 and 3 hides behind that work, so it is timed per
-        candidate.
+        candidate, for recomputation too where it hides beside it.
         """
+        if plan.recompute in (Recompute.SELECTIVE, Recompute.PER_OP):
+            return self._layer_exactly(plan, shared, kind)
+        is_sharded = plan.zero_stage >= 2
+        if is_sharded and (plan.recompute is Recompute.NONE or self._hides_beside_recomputation):
+            return self._layer_exactly(plan, shared, kind)
         unsharded = plan._replace(zero_stage=min(plan.zero_stage, 1))
         single = self._layer_in_single(unsharded, shared_key(unsharded), kind)
-        one_by_one = plan.zero_stage >= 2 or plan.recompute in (Recompute.SELECTIVE, Recompute.PER_OP)
-        if one_by_one or not single.adds_up:
+        if not single.adds_up:
             return self._layer_exactly(plan, shared, kind)
         recompute = single.work.forward if plan.recompute is Recompute.FULL else 0.0
+        if is_sharded:
+            forward, backward, weight = self._layer_exactly(plan._replace(recompute=Recompute.NONE), shared, kind)
+            return Work(forward, recompute + backward, weight)
         forward, backward, weight = single.work
         added = single.accumulation * (1.0 - 1.0 / plan.num_micro_batches)
         return Work(forward, recompute + backward + added, weight + added)
