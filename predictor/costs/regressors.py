@@ -136,6 +136,10 @@ class DirectionModel(Published):
     curves: dict[str, Curve] | None = Field(
         default=None, description="per topology as <nodes>x<gpus_per_node>, added to the trees' log residual"
     )
+    unseen_in_node: Interval | None = Field(
+        default=None,
+        description="interval of unmeasured groups inside a node, answered with the residual of the nearest",
+    )
     basis: Basis | None = Field(default=None, description="donor of the residual, where it was transferred")
 
 
@@ -227,29 +231,52 @@ class DirectionRegressor:
         work = operator.work(shape, direction, self._num_multiprocessors)
         terms = physics_terms(work)
         us = physics_us(model.physics, terms, model.overlapped)
-        known = self.has_measured(shape)
-        if self._trees and known:
-            raw = self._features(operator, direction, shape, terms)
-            x = [
-                low if value < low else high if value > high else value
-                for value, low, high in zip(raw, model.feature_low, model.feature_high, strict=True)
-            ]
-            us *= exp(model.baseline + self._residual(x))
-        elif known:
-            us *= exp(model.baseline)
+        near = shape if self.has_measured(shape) else self._nearest(shape)
         coordinates = hull_coordinates(shape, work)
-        if known and model.curves and (curve := model.curves.get(f"{shape[1]}x{shape[2]}")):
-            us *= exp(curve.at(coordinates[0]))
-        interval = self._interval(operator, shape)
-        distance = max(self._distance(coordinates), interval.beyond(coordinates[0]))
-        if not known:
-            distance = max(distance, model.interval.outside_distance)
+        if near is not None:
+            us *= exp(self._log_ratio(operator, direction, shape, terms))
+            if model.curves and (curve := model.curves.get(f"{near[1]}x{near[2]}")):
+                us *= exp(curve.at(coordinates[0]))
+        interval, distance = self._reach(operator, shape, near, coordinates)
         low, high = interval.bounds(distance)
         if model.origin == "analytic":
             source = Source.ANALYTIC
         else:
-            source = Source.EXTRAPOLATED if distance > 0.0 else Source.INTERPOLATED
+            outside = distance > 0.0 or near is not shape
+            source = Source.EXTRAPOLATED if outside else Source.INTERPOLATED
         return Cost(us, us * exp(low), us * exp(high), source)
+
+    def _log_ratio(self, operator: Operator, direction: Direction, shape: Shape, terms: tuple[float, ...]) -> float:
+        """Return log(time / physics) by baseline and trees, whose features are held to their measured ranges."""
+        model = self.model
+        if not self._trees:
+            return model.baseline
+        raw = self._features(operator, direction, shape, terms)
+        x = [
+            low if value < low else high if value > high else value
+            for value, low, high in zip(raw, model.feature_low, model.feature_high, strict=True)
+        ]
+        return model.baseline + self._residual(x)
+
+    def _nearest(self, shape: Shape) -> Shape | None:
+        """Return a call of the same size on the measured group inside a node that is nearest in GPUs; None: none is."""
+        model = self.model
+        if model.topologies is None or model.unseen_in_node is None or shape[1] != 1:
+            return None
+        gpus = min((g for nodes, g in model.topologies if nodes == 1), key=lambda g: abs(log(g / shape[2])))
+        return shape[0], 1, gpus
+
+    def _reach(
+        self, operator: Operator, shape: Shape, near: Shape | None, coordinates: list[float]
+    ) -> tuple[Interval, float]:
+        """Return the interval of a call, and how far outside what it was calibrated on the call lies."""
+        model = self.model
+        if near is not None and near is not shape and model.unseen_in_node is not None:
+            size, low, high = coordinates[0], model.hull_low[0], model.hull_high[0]
+            return model.unseen_in_node, max(0.0, low - size, size - high)
+        interval = self._interval(operator, shape)
+        distance = max(self._distance(coordinates), interval.beyond(coordinates[0]))
+        return interval, distance if near is not None else max(distance, model.interval.outside_distance)
 
     def _features(
         self, operator: Operator, direction: Direction, shape: Shape, terms: tuple[float, ...]

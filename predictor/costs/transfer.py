@@ -86,6 +86,7 @@ def transferred(model: DirectionModel, physics: tuple[float, ...], error: float,
             "basis": model.basis or basis,
             "interval": widened(model.interval, error),
             "intervals": {name: widened(interval, error) for name, interval in model.intervals.items()},
+            "unseen_in_node": model.unseen_in_node and widened(model.unseen_in_node, error),
             "origin": "analytic",
         }
     )

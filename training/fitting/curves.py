@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fitting.residual import Residual
-from predictor.costs.regressors import Curve
+from predictor.costs.regressors import TREE_LEAVES, Curve
 
 Vector = NDArray[np.float64]
 CURVE_SHARE = 0.7
@@ -56,9 +56,14 @@ def fit_curve(x: Vector, y: Vector, share: float = CURVE_SHARE) -> Curve:
     )
 
 
-def fit_curves(x: Vector, y: Vector, part: NDArray[np.int64]) -> dict[int, Curve]:
-    """Return the curve of each part."""
-    return {number: fit_curve(x[part == number], y[part == number]) for number in np.unique(part).tolist()}
+def split_residual(
+    residual: Residual, x: Vector, y: Vector, part: NDArray[np.int64]
+) -> tuple[Residual, dict[int, Curve]]:
+    """Return the trees' share of a residual, and the curve of each part; curves alone where there are no trees."""
+    share = CURVE_SHARE if residual.trees else 1.0
+    numbers = np.unique(part).tolist()
+    curves = {number: fit_curve(x[part == number], y[part == number], share) for number in numbers}
+    return rest_of(residual, 1.0 - share), curves
 
 
 def evaluate(curves: dict[int, Curve], x: Vector, part: NDArray[np.int64]) -> Vector:
@@ -70,8 +75,10 @@ def evaluate(curves: dict[int, Curve], x: Vector, part: NDArray[np.int64]) -> Ve
     return result
 
 
-def rest_of(residual: Residual) -> Residual:
-    """Return the trees' share of the residual."""
-    share, leaves = 1.0 - CURVE_SHARE, 8
-    trees = [(*tree[:-leaves], *(round(leaf * share, DECIMALS) for leaf in tree[-leaves:])) for tree in residual.trees]
+def rest_of(residual: Residual, share: float) -> Residual:
+    """Return a share of a residual."""
+    trees = [
+        (*tree[:-TREE_LEAVES], *(round(leaf * share, DECIMALS) for leaf in tree[-TREE_LEAVES:]))
+        for tree in residual.trees
+    ]
     return Residual(round(residual.baseline * share, 6), trees)

@@ -16,6 +16,7 @@ from fitting.residual import FEWEST_ROWS
 from fitting.samples import columns, parts, to_samples, topologies
 from fitting.scores import Score, score
 from fitting.tables import Row, Tables, shape_times
+from fitting.unseen_groups import unseen_in_node
 from predictor.costs.catalogue import families
 from predictor.costs.collectives import COLLECTIVES
 from predictor.costs.hardware import System
@@ -95,6 +96,8 @@ def run_job(job: Job) -> Fit:
         if number is not None
     }
     model = fitted.publish(held_out.intervals[None], by_part, counted, topologies(gated.kept), names)
+    if fitted.curves:
+        model = model.model_copy(update={"unseen_in_node": unseen_in_node(samples)})
     untouched = untouched_coverage(samples, gated.kept[0].is_collective) if job.untouched else None
     scores = score(samples, held_out, columns(gated.kept), untouched)
     return Fit(job.regressor, job.direction, model, gated.columns, scores, _examples(gated.kept))

@@ -62,11 +62,11 @@ def regressor_document(file: RegressorFile) -> dict[str, Any]:
     """Return the content of a regressor's file, without the fields that are empty for most."""
     document = file.model_dump(mode="json")
     for model in document["directions"].values():
-        for name in ("basis", "curves"):
+        for name in ("basis", "curves", "unseen_in_node"):
             if model[name] is None:
                 del model[name]
-        for interval in (model["interval"], *model["intervals"].values()):
-            if not interval["transfer_error"]:
+        for interval in (model["interval"], *model["intervals"].values(), model.get("unseen_in_node")):
+            if interval and not interval["transfer_error"]:
                 del interval["transfer_error"]
     return document
 

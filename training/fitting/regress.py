@@ -9,7 +9,7 @@ from math import ceil, floor
 import numpy as np
 from numpy.typing import NDArray
 
-from fitting.curves import evaluate, fit_curves, rest_of
+from fitting.curves import evaluate, split_residual
 from fitting.physics import Physics, fit_physics
 from fitting.residual import DIGITS, Residual, fit_residual, median_residual, rounded_up
 from fitting.samples import Samples
@@ -115,8 +115,8 @@ def fit(samples: Samples, use_residual: bool = True) -> Fitted:
     residual, curves = median_residual(log_ratio), dict[int, Curve]()
     if use_residual:
         residual = fit_residual(features, log_ratio, samples.is_one_device)
-    if use_residual and samples.own_ranges and samples.is_one_device and residual.trees:
-        residual, curves = rest_of(residual), fit_curves(samples.hull[:, 0], log_ratio, samples.part)
+    if use_residual and samples.own_ranges and samples.is_one_device:
+        residual, curves = split_residual(residual, samples.hull[:, 0], log_ratio, samples.part)
     return Fitted(
         physics=physics,
         residual=residual,
