@@ -68,7 +68,10 @@ BAD_SHORT_FORMS: dict[str, tuple[dict[str, Any], list[str]]] = {
     "another system's GPU": ({"gpu_name": "NVIDIAGH200120GB"}, ["Perlmutter was measured on NVIDIAA100-SXM4-80GB"]),
     "unpublished cluster": (
         {"operator_data_folder": "./regressors/Perlmuter/operator"},
-        ["./regressors/Perlmuter/operator is not a published system", "Perlmutter (NVIDIAA100-SXM4-80GB), Selene"],
+        [
+            "./regressors/Perlmuter/operator is not a published system",
+            "Perlmutter (NVIDIAA100-SXM4-80GB), RTX_PRO",
+        ],
     ),
     "two clusters": (
         {"nccl_data_folder": "./regressors/Vista/nccl"},
@@ -117,7 +120,7 @@ BAD_FULL_FORMS: dict[str, tuple[dict[str, Any], list[str]]] = {
     "empty section": ({"parallelism": None}, ["parallelism is null; it needs keys: tensor_parallel_size"]),
     "keys for a number": ({"model": {"num_layers": {"a": 1}}}, ["model.num_layers (encoders) is a mapping"]),
     "no system": ({"system": ""}, ["system is ''", "Perlmutter (NVIDIAA100-SXM4-80GB), "]),
-    "blank system": ({"system": "  "}, ["system is ' '", "Perlmutter (NVIDIAA100-SXM4-80GB), Selene"]),
+    "blank system": ({"system": "  "}, ["system is ' '", "Perlmutter (NVIDIAA100-SXM4-80GB), RTX_PRO"]),
     "layer of nothing": ({"model": {"layer_operators": []}}, ["model.layer_operators is []", "flash_attention"]),
     "layer without a layer's operators": (
         {"model": {"layer_operators": ["lm_head", "cross_entropy"]}},
