@@ -13,8 +13,8 @@ from math import exp, sqrt
 from typing import NamedTuple
 
 from predictor.base.errors import ConfigError
-from predictor.calibration.fit import LAYOUT_SPREAD, Fit
-from predictor.calibration.observations import Observation
+from predictor.calibration.fit import Fit
+from predictor.calibration.observations import LAYOUT_SPREAD, Observation
 
 # Standard deviations beyond which a difference is no noise: 1 of 1,000 of a normal distribution.
 BEYOND = 3.29

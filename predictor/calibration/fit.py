@@ -11,15 +11,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import hypot, sqrt
+from statistics import fmean
 
 from predictor.calibration.linear_algebra import Matrix, dot, inverse, product
-from predictor.calibration.observations import Observation
+from predictor.calibration.observations import LAYOUT_SPREAD, Observation
 from predictor.step.calibrated import log_gradient, log_time
 
-# Spread of whole steps between layouts on a machine whose operators were measured, as the standard deviation of a log:
-# mean absolute errors of 2.6 and 2.8 % on the GPT-NeoX jobs of the two measured clusters are 3.4 % of a normal one.
-LAYOUT_SPREAD = 0.034
-KNOWN_AS = 4.0  # runs that the spread above counts for, against the spread of the runs themselves
+KNOWN_AS = 4.0  # runs that a known spread counts for, against the spread of the runs themselves
 MOST_STEPS = 12
 CLOSE = 1e-4  # change of a factor's log that ends the search
 NEW_DERIVATIVES = 3  # steps with derivatives of their own; times are close to linear in the factors
@@ -143,7 +141,7 @@ def fit(observations: Sequence[Observation], priors: Sequence[float]) -> Fit:
         logs, covariance, gradients, after = _searched(observations, priors, weights, logs)
         spread = _spread(after, noises)
     left_out = _without(observations, priors, weights, gradients, logs, after)
-    known = LAYOUT_SPREAD**2 + noises[0] ** 2
+    known = fmean(each.spread**2 + each.noise**2 for each in observations)
     unseen = (KNOWN_AS * known + sum(miss**2 for miss in left_out)) / (KNOWN_AS + len(left_out))
     return Fit(
         logs=tuple(logs),

@@ -18,7 +18,7 @@ HOST_SPREAD = log(1.5)
 OVERLAP_SPREAD = log(1.5)
 
 
-def family_spread() -> float:
+def spread_of_families() -> float:
     """Return the spread of the mean errors of published runs: what a software family is known to differ.
 
     A log, root mean square over frameworks, kinds of runs and generations of GPUs; which component makes the difference
@@ -38,7 +38,7 @@ def interval_spread(component: Component, observations: Sequence[Observation]) -
 def prior_deviations(observations: Sequence[Observation]) -> list[float]:
     """Return the standard deviation of every factor's log, in the order of ``COMPONENTS``."""
     own = {"host": HOST_SPREAD, "overlap": OVERLAP_SPREAD}
-    family = family_spread()
+    family = spread_of_families()
     return [
         hypot(own.get(name, interval_spread(name, observations)) / TWO_SIDED_90, MACHINE_SPREAD / TWO_SIDED_90, family)
         for name in COMPONENTS

@@ -31,6 +31,7 @@ from predictor.costs.published import (
 )
 from predictor.costs.slowest import slowest_of
 from predictor.costs.sustained import in_training
+from predictor.costs.variants import below_calibration
 from predictor.costs.work import STEP_PRECISIONS
 from predictor.workloads.run import TrainingRun
 
@@ -360,7 +361,7 @@ def prepare(
     system = clustered(system, config.cluster)
     if changed is not None:
         system = changed(system)
-    system = in_training(system)
+    system = below_calibration(system, in_training)
     if config.gpu is not None:
         check_gpu("gpu_name" if short_config.is_short(content) else "gpu", config.gpu, system)
     hardware = system.hardware

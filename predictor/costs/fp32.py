@@ -58,9 +58,13 @@ class Fp32System(PublishedSystem):
         Raises:
             FileNotFoundError, PublishedError: as ``PublishedSystem``, or the GPU's peak is not known.
         """
+        self._asked_for_tf32 = tf32
         super().__init__(folder, precision)
         self.tf32 = tf32 and "tf32" in known_peaks(self.hardware.gpu)
         self._flops = peak_ratio(self.hardware.gpu, precision, tf32)
+
+    def _opened(self, folder: Path) -> PublishedSystem:
+        return Fp32System(folder, self.precision, self._asked_for_tf32)
 
     @property
     def answered_precision(self) -> str:

@@ -91,3 +91,24 @@ def _scaled(regressor: Regressor, operator: Operator, gpu: Gpu, precision: str, 
 def of_inference(measured: dict[Direction, Regressor]) -> bool:
     """Return whether products were measured forward only, as by an inference engine's tables."""
     return isinstance(measured.get(Direction.BACKWARD), GradientProducts)
+
+
+def products(
+    table: dict[Direction, Regressor],
+    own: dict[Direction, Regressor],
+    operator: Operator,
+    gpu: Gpu,
+    precision: str,
+) -> dict[Direction, Regressor]:
+    """Return the regressors of products in a precision: as measured with their backward pass, else from the step's.
+
+    Args:
+        table: measured in the precision; empty: none was.
+        own: of the step's precision.
+        operator: the linear layer.
+        gpu: of the run.
+        precision: of the products.
+    """
+    if table and not of_inference(table):
+        return table
+    return {direction: scaled(part, operator, gpu, precision, direction) for direction, part in own.items()}

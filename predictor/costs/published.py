@@ -78,13 +78,9 @@ class PublishedSystem:
         manifest = read_manifest(folder)
         self.hardware = read_hardware(folder, manifest)
         calibration = self.hardware.calibration
-        self._published = (
-            None if calibration is None else open_system(donor_folder(folder, calibration.base), precision)
-        )
-        if self._published is None:
-            self.files = RegressorFiles(folder, manifest, self.hardware, precision)
-        else:
-            self.files = self._published.files
+        self._published = None if calibration is None else self._opened(donor_folder(folder, calibration.base))
+        own = RegressorFiles(folder, manifest, self.hardware, precision)
+        self.files: RegressorFiles = own if self._published is None else self._published.files
         read_verified(folder, CARD, manifest)
         measured = measured_precisions(folder)
         if precision not in measured:
@@ -94,6 +90,10 @@ class PublishedSystem:
         self._regressors: dict[str, dict[Direction, Regressor]] = {}
         self._answers: dict[tuple[str, str, Direction, Shape], Cost] = {}
         self._in_graphs = False
+
+    def _opened(self, folder: Path) -> PublishedSystem:
+        """Return another published folder, opened like this one."""
+        return open_system(folder, self.precision)
 
     @property
     def name(self) -> str:
@@ -324,15 +324,12 @@ class PublishedSystem:
 
     def _in_few_bits(self, operator: Operator) -> dict[Direction, Regressor]:
         """Return the regressors of products in another precision than the step: as measured, else from the step's."""
-        wanted, product = operator.computed_in, replace(operator, computed_in="")
+        wanted, product, measured = operator.computed_in, replace(operator, computed_in=""), None
         if wanted in measured_precisions(self.folder):
             measured = PublishedSystem(self.folder, wanted)
             measured.hardware = self.hardware
-            regressors = measured._operator(product)
-            if regressors and not low_precision.of_inference(regressors):
-                return regressors
-        gpu = self.hardware.gpu
-        return {d: low_precision.scaled(own, product, gpu, wanted, d) for d, own in self._operator(product).items()}
+        table = {} if measured is None else measured._operator(product)
+        return low_precision.products(table, self._operator(product), product, self.hardware.gpu, wanted)
 
     def _collective(self, collective: Operator) -> dict[Direction, Regressor]:
         """Return a collective's regressor over these links: its own, or one by bytes."""
@@ -374,19 +371,6 @@ def open_donor(folder: Path, precision: str) -> RegressorFiles:
 def open_system(folder: Path, precision: str) -> PublishedSystem:
     """Open a published system once per process."""
     return PublishedSystem(folder, precision)
-
-
-def in_graphs(system: PublishedSystem) -> PublishedSystem:
-    """Return a system whose collectives are launched inside CUDA graphs.
-
-    That tells apart collectives that are timed by their bytes: their donors were launched by a host. A collective that
-    was measured here keeps its time.
-    """
-    other = copy(system)
-    other._in_graphs = True
-    other._regressors, other._answers = {}, {}
-    other._published = None if system._published is None else in_graphs(system._published)
-    return other
 
 
 def with_hardware(system: PublishedSystem, changed: System) -> PublishedSystem:

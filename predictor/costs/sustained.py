@@ -8,8 +8,8 @@ written (vLLM's layers under aiconfigurator's collector), so that they draw less
 The ratio of both is that of the fastest sustained products to the fastest twentieth of the table's, since both run the
 same kernels at different clocks. It applies to the time that the tensor cores decide: wholly to a product that reaches
 BOUND_BY_CLOCK of the peak, in part to a slower one. Costs of single calls (``fitting evaluate``, ``predict_operator``)
-stay those of the tables. Rates and sources: ``device_sheets.yaml``; a GPU measured by ``microbench system`` says its own
-ratio.
+stay those of the tables. Rates and sources: ``device_sheets.yaml``; a GPU that ``microbench system`` measured says its
+own ratio.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ BOUND_BY_CLOCK = 0.75
 
 
 def sustained_ratio(gpu: Gpu, precision: str) -> float:
-    """Return the sustained rate of large products over that of the table's bursts, at most 1; 1 where it is not known."""
+    """Return the sustained rate of large products over that of the table's bursts, at most 1; 1 where not known."""
     if gpu.sustained_product_ratio is not None:
         return min(1.0, gpu.sustained_product_ratio.value)
     sheet = sheet_named(gpu.name)

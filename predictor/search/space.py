@@ -160,7 +160,7 @@ class Space:
         return _laid_out(self.base.layout, degrees)
 
     def run(self, plan: Plan) -> TrainingRun:
-        """Return a candidate as a run."""
+        """Return a candidate as a run; it recomputes all layers alike, whatever the configuration says."""
         return replace(
             self.base,
             layout=self.layout(plan.degrees),
@@ -168,6 +168,9 @@ class Space:
             micro_batch_size=plan.micro_batch_size,
             num_micro_batches=plan.num_micro_batches,
             recompute=plan.recompute,
+            recompute_num_layers=None,
+            recompute_every=1,
+            recompute_modules=(),
             schedule=plan.schedule,
             zero_stage=plan.zero_stage,
             scatters_gradients=plan.zero_stage >= 2 or (self.scatters_gradients and plan.zero_stage == 1),

@@ -14,6 +14,7 @@ from predictor.costs.published import PublishedSystem
 from predictor.search.space import Plan, Space
 from predictor.search.stages import Key, Pipelines, shared_key
 from predictor.step.beside import slowdown_beside
+from predictor.step.host import launch_us, waiting_us
 from predictor.step.overlap import added_us
 from predictor.step.stages import ChunkTime, time_block
 from predictor.timeline.bound import lower_bound
@@ -24,9 +25,10 @@ from predictor.workloads.edges import edge_block, message_tasks
 from predictor.workloads.pipeline import Chunk
 from predictor.workloads.run import Recompute, TrainingRun
 from predictor.workloads.stage_end import stage_end
+from predictor.workloads.step_tasks import BlockTasks
 from predictor.workloads.tasks import Task
 from predictor.workloads.transformer import LayerKind
-from predictor.workloads.transformer_step import layer_block
+from predictor.workloads.transformer_step import generator_launches, layer_block
 
 # A schedule that splits backward passes gives both parts, and so the whole.
 SPLITTING = next(name for name, schedule in SCHEDULES.items() if schedule.splits_backward)
@@ -101,6 +103,9 @@ class Timer:
         self._pipelines = pipelines
         self._overlaps_reduction = space.base.overlap_gradient_reduction
         self._overlaps_gather = space.base.overlap_parameter_gather
+        self._hides_beside_recomputation = (
+            self._overlaps_reduction or self._overlaps_gather or space.base.fp32_parameters
+        )
         self._layers: dict[Key, LayerWork] = {}
         self._exact: dict[Key, Work] = {}
         self._edges: dict[Key, Work] = {}
@@ -212,14 +217,21 @@ class Timer:
         Without overlap, the work of a single micro-batch gives that of every number of micro-batches m and of full
         recomputation: weight gradients are added to earlier ones in 1 − 1/m of the micro-batches, and a layer is
         recomputed by its forward pass. The traffic of ZeRO-2 and 3 hides behind that work, so it is timed per
-        candidate.
+        candidate, for recomputation too where it hides beside it.
         """
+        if plan.recompute in (Recompute.SELECTIVE, Recompute.PER_OP):
+            return self._layer_exactly(plan, shared, kind)
+        is_sharded = plan.zero_stage >= 2
+        if is_sharded and (plan.recompute is Recompute.NONE or self._hides_beside_recomputation):
+            return self._layer_exactly(plan, shared, kind)
         unsharded = plan._replace(zero_stage=min(plan.zero_stage, 1))
         single = self._layer_in_single(unsharded, shared_key(unsharded), kind)
-        one_by_one = plan.zero_stage >= 2 or plan.recompute in (Recompute.SELECTIVE, Recompute.PER_OP)
-        if one_by_one or not single.adds_up:
+        if not single.adds_up:
             return self._layer_exactly(plan, shared, kind)
         recompute = single.work.forward if plan.recompute is Recompute.FULL else 0.0
+        if is_sharded:
+            forward, backward, weight = self._layer_exactly(plan._replace(recompute=Recompute.NONE), shared, kind)
+            return Work(forward, recompute + backward, weight)
         forward, backward, weight = single.work
         added = single.accumulation * (1.0 - 1.0 / plan.num_micro_batches)
         return Work(forward, recompute + backward + added, weight + added)
@@ -233,10 +245,18 @@ class Timer:
             run = replace(self._run(plan, layered_as), num_micro_batches=1, recompute=Recompute.NONE)
             block = layer_block(run, kind)
             layer = time_block(self._system, block)
-            waits = any(step_pass.host.us > 0.0 for step_pass in layer.passes)
+            waits = any(step_pass.host.us > 0.0 for step_pass in layer.passes) or self._waits_again(block, layer)
             adds_up = not (waits or run.partition_activations)
             known = self._layers[key] = LayerWork(_work(layer), self._us(block.accumulation), adds_up)
         return known
+
+    def _waits_again(self, block: BlockTasks, layer: ChunkTime) -> bool:
+        """Return whether the device would wait for the host in a second forward pass, which launches a little more."""
+        if block.host is None:
+            return False
+        _, restored = generator_launches(replace(self._space.base, recompute=Recompute.FULL))
+        launching_us = launch_us(self._system.hardware, block.host.forward + restored, backward=False)
+        return waiting_us(launching_us, layer.forward.cost.us, block.host.takes_turns) > 0.0
 
     def _layer_exactly(self, plan: Plan, shared: Key, kind: LayerKind, is_first: bool = False) -> Work:
         """Return a layer's work with the candidate's own micro-batches, recomputation and sharding."""

@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from copy import copy
 from math import exp, log, sqrt
 
 from predictor.costs.calibration import logs_of, with_logs
 from predictor.costs.hardware import COMPONENTS, Calibration
 from predictor.costs.published import PublishedSystem
+from predictor.costs.variants import with_calibration
 
 TWO_SIDED_90 = 1.645  # standard deviations of a normal distribution on either side of 90 % of it
 DIFFERENCE = 0.02  # of a factor's log, whose effect stands for the derivative
 
 Time = Callable[[PublishedSystem], float]
-
-
-def with_calibration(system: PublishedSystem, calibration: Calibration) -> PublishedSystem:
-    """Return a system with other factors on its published costs, with which it shares what they are computed from."""
-    other = copy(system)
-    other.hardware = system.hardware.model_copy(update={"calibration": calibration})
-    other._answers = {}
-    other._published = system if system._published is None else system._published
-    return other
 
 
 def log_time(time: Time, system: PublishedSystem, logs: Sequence[float]) -> float:

@@ -70,11 +70,16 @@ def _operators(run: TrainingRun, kind: LayerKind, call: LayerCall, direction: Di
     return core + PassTasks(tasks, [])
 
 
-def all_reduces(model: Transformer, given: int | None) -> int:
-    """Return the tensor-parallel sums of one pass through a layer."""
+def all_reduces(model: Transformer, direction: Direction, given: int | None) -> int:
+    """Return the tensor-parallel sums of one pass through a layer.
+
+    Forward, side by side, attention and FFN are summed once. Backward each column-parallel product sums the gradient of
+    its own input. Source: GPT-NeoX megatron/model/transformer.py (gpt_j_residual: one ``self.reduce``) and
+    megatron/mpu/layers.py (ColumnParallelLinear: copy_to_model_parallel_region).
+    """
     if given is not None:
         return given
-    return 1 if model.parallel_residual else 2
+    return 1 if model.parallel_residual and direction is FORWARD else 2
 
 
 def _shared_side_kernels(model: Transformer, call: LayerCall, direction: Direction) -> list[Task]:
@@ -126,9 +131,9 @@ class Sums(NamedTuple):
     routed: float
 
 
-def _sum_counts(run: TrainingRun, kind: LayerKind, given: int | None) -> Sums:
+def _sum_counts(run: TrainingRun, kind: LayerKind, direction: Direction, given: int | None) -> Sums:
     """Return how many sums a pass has; experts have theirs instead of the FFN's, and shared ones the FFN's."""
-    syncs, experts = all_reduces(run.model, given), run.model.experts
+    syncs, experts = all_reduces(run.model, direction, given), run.model.experts
     if not kind.has_experts or experts is None:
         return Sums(syncs, 0.0)
     shared = 1 if experts.shared_expert_ffn_hidden_size else 0
@@ -165,7 +170,7 @@ def forward_pass(run: TrainingRun, kind: LayerKind) -> PassTasks:
         tasks = fused_additions(tasks, FORWARD)
     if model.biases is Biases.ALL and not model.fused_side_kernels:
         tasks.append(stream_task("bias_additions", 2 * 2 * activation, call, launches=2))
-    sums = _sum_counts(run, kind, model.forward_all_reduces)
+    sums = _sum_counts(run, kind, FORWARD, model.forward_all_reduces)
     linear, routed = _sums(run, call, sums.linear, gathered_share(run, kind)), _sums(run, call, sums.routed)
     if not run.overlap_linear_traffic:
         return PassTasks(tasks + linear + routed, operators.overlaps)
@@ -181,7 +186,7 @@ def _backward_traffic(run: TrainingRun, kind: LayerKind, call: LayerCall, tasks:
     core/tensor_parallel/layers.py, LinearWithGradAccumulationAndAsyncCommunication.backward. Tokens on their way to
     their experts wait for nothing that could run beside them.
     """
-    counts = _sum_counts(run, kind, run.model.backward_all_reduces)
+    counts = _sum_counts(run, kind, BACKWARD, run.model.backward_all_reduces)
     sums, routed = _sums(run, call, counts.linear, gathered_share(run, kind)), _sums(run, call, counts.routed)
     again = [task for task in sums if run.sequence_parallel and task.name == "all_gather"]
     if not (run.overlap_tensor_parallel or run.overlap_linear_traffic):

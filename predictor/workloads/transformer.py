@@ -113,7 +113,8 @@ class Transformer:
         sliding_window_layers: how many layers are windowed, spread evenly; None: all, where there is a window.
         rotary_fraction: share of every head's width that is rotated; 0 for learned positions.
         num_position_embeddings: rows of learned positions; 0: sequence_length.
-        parallel_residual: attention and FFN read the same input and are added together (GPT-J), one all-reduce a layer.
+        parallel_residual: attention and FFN read the same input and are added together (GPT-J), one all-reduce
+            a layer forward.
         biases: which linear layers have biases.
         qk_norm: queries and keys are normalised per head.
         post_norms: norms behind attention and FFN as well (Gemma 2).
@@ -127,7 +128,7 @@ class Transformer:
         experts: the experts of a layer, where it has any.
         layer_operators: the operators of a layer where the usual ones are not meant, repeated as often as they run.
         forward_all_reduces: tensor-parallel all-reduces per layer; None: one per residual branch that ends in a sum.
-        backward_all_reduces: the same for the backward pass.
+        backward_all_reduces: the same backward; None: one per column-parallel input.
     """
 
     num_layers: int

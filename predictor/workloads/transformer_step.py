@@ -19,12 +19,14 @@ from predictor.workloads.sharding import Passes, first_differs, sharded
 from predictor.workloads.stage_end import stage_end
 from predictor.workloads.step_tasks import BlockTasks, ChunkTasks, HostWork, StageTasks, StepTasks
 from predictor.workloads.tasks import PassTasks, share_of
-from predictor.workloads.transformer import LayerKind
+from predictor.workloads.transformer import Attention, LayerKind
 from predictor.workloads.transformer_memory import layer_memory, stage_states
 
 # Views, module calls, autograd functions and random-state bookkeeping of one layer's pass, as launches' worth of host
 # time. Counts and their sources: docs/adr/0005-host.md.
 LAYER_OVERHEAD = 10.0
+# Reading or setting a generator's state: a call that copies a few bytes to or from a tensor of the host; no kernel.
+GENERATOR_STATE = 0.5
 # Without a graph to record (the forward pass of a recomputed layer) an operation costs the host a little less.
 WITHOUT_GRAPH = 0.85
 
@@ -40,6 +42,21 @@ def layer_launches(layer_pass: PassTasks, records_graph: bool = True) -> float:
     return launches if records_graph else launches * WITHOUT_GRAPH
 
 
+def generator_launches(run: TrainingRun) -> tuple[float, float]:
+    """Return the launches' worth of saving and restoring random states in a layer's forward and its second forward.
+
+    A checkpoint saves the states of the host's and of the device's generator, and its second forward saves, sets and
+    restores both. Dropout of attention's split heads draws from a generator of its own, which is swapped in and out.
+
+    Source: PyTorch torch/utils/checkpoint.py (preserve_rng_state); Megatron-LM mpu/random.py, CheckpointFunction and
+    CudaRNGStatesTracker.fork.
+    """
+    draws = 4 if run.model.attention_dropout and run.model.attention is not Attention.FLASH else 0
+    if run.recompute is not Recompute.FULL:
+        return GENERATOR_STATE * draws, 0.0
+    return GENERATOR_STATE * (2 + draws), GENERATOR_STATE * (6 + draws)
+
+
 def layer_block(run: TrainingRun, kind: LayerKind, is_first: bool = False) -> BlockTasks:
     """Return one layer of a kind; the first of a chunk has nothing beside which its weights could be gathered."""
     forward, (tasks, overlaps) = forward_pass(run, kind), backward_pass(run, kind)
@@ -48,9 +65,10 @@ def layer_block(run: TrainingRun, kind: LayerKind, is_first: bool = False) -> Bl
     backward = PassTasks(tasks + share_of(accumulation, 1.0 - 1.0 / run.num_micro_batches), overlaps)
     passes = Passes(forward, recompute, backward)
     forward, recompute, backward = sharded(run, run.layer_parameters(kind), passes, is_first)
+    saved, restored = generator_launches(run)
     host = HostWork(
-        layer_launches(forward, records_graph=run.recompute is not Recompute.FULL),
-        layer_launches(recompute),
+        layer_launches(forward, records_graph=run.recompute is not Recompute.FULL) + saved,
+        layer_launches(recompute) + restored,
         layer_launches(backward),
         run.synchronize_each_layer or run.blocking_launches,
     )

@@ -175,3 +175,17 @@ def test_intervals_of_a_component_do_not_widen(tmp_path: Path) -> None:
     assert calibration is not None
     assert mine.us == pytest.approx(theirs.us * calibration.factors[component].factor)
     assert log(mine.high_us / mine.low_us) <= log(theirs.high_us / theirs.low_us) + 1e-9
+
+
+def test_factors_apply_to_what_a_gpu_sustains(tmp_path: Path) -> None:
+    content = {**content_of("wide"), "system": "H100"}
+    content["training"] = {**content["training"], "precision": "bf16"}
+    seconds = 1.2 * predict(*prepare(content, Path.cwd())[:2]).step.us / 1e6
+    path = tmp_path / "run.yaml"
+    path.write_text(yaml.safe_dump({**content, "measured_seconds": seconds}), encoding="utf-8")
+    result = calibrate([str(path)], "H100")
+    publish(result, tmp_path / "mine")
+    loaded = prepare({**content, "system": str(tmp_path / "mine")}, Path.cwd())
+    assert result.calibration("H100").factors["compute"].factor > 1.05
+    calibrated_us = predict(loaded.run, loaded.system).step.us
+    assert log(seconds * 1e6 / calibrated_us) == pytest.approx(result.fitted.after[0], abs=1e-6)

@@ -85,7 +85,7 @@ def test_features_of_many_rows_are_those_of_each() -> None:
     for i in (0, 17, len(measured) - 1):
         row = measured[i]
         features = residual_features(
-            row.operator, row.shape, samples.terms[i].tolist(), fitted.physics.coefficients.tolist(), ["gelu"]
+            row.operator, row.shape, samples.terms[i].tolist(), fitted.physics.coefficients.tolist(), ["gelu"], SMS
         )
         assert whole[i].tolist() == pytest.approx(features)
 

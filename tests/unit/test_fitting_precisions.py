@@ -18,7 +18,7 @@ from predictor.costs.catalogue import catalogue
 from predictor.costs.folder import own_precisions
 from predictor.costs.operator import Direction
 from predictor.costs.published import PublishedSystem, measured_precisions
-from predictor.costs.work import FP8_PRECISIONS, PRECISION_BYTES, STEP_PRECISIONS
+from predictor.costs.work import BLACKWELL_PRECISIONS, FP8_PRECISIONS, PRECISION_BYTES, STEP_PRECISIONS
 from tests.unit.fitting_tables import GPU, SYSTEM
 
 SESSION = Session(started="2026-01-01T00:00:00+00:00", host="here", commit="abc", state_before={})
@@ -66,7 +66,7 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_precision_is_known_by_its_files(published: Path) -> None:
     assert measured_precisions(published) == ["bf16", "fp8", "fp8_block"]
     assert own_precisions({"operator/X_fp8_quantize_fp8_block.json": ""}) == {"fp8_block"}
-    assert set(PRECISION_BYTES) == {*STEP_PRECISIONS, *FP8_PRECISIONS}
+    assert set(PRECISION_BYTES) == {*STEP_PRECISIONS, *FP8_PRECISIONS, *BLACKWELL_PRECISIONS}
 
 
 @pytest.mark.parametrize(("name", "precision"), MEASURED)

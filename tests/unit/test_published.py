@@ -139,7 +139,7 @@ def test_precision_that_was_not_measured() -> None:
 @pytest.mark.parametrize("name", systems())
 def test_every_documented_operator_and_collective_answers(name: str) -> None:
     folder = REGRESSORS_FOLDER / name
-    assert measured_precisions(folder) == ["fp16"]
+    assert "fp16" in measured_precisions(folder)
     system = PublishedSystem(folder, "fp16")
     documented = [catalogue()[operator] for operator in set(OPERATORS_BY_SHORT_NAME.values())]
     collectives = [COLLECTIVES[name] for name in ("all_reduce", "all_gather", "reduce_scatter", "point_to_point")]

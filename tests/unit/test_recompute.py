@@ -14,9 +14,16 @@ from predictor.workloads.layout import Layout
 from predictor.workloads.recompute import recomputed_layers
 from predictor.workloads.run import Recompute, RecomputeModule, TrainingRun
 from predictor.workloads.tasks import PassTasks
-from predictor.workloads.transformer import Activation, LayerKind, MixtureOfExperts, Normalization, Transformer
+from predictor.workloads.transformer import (
+    Activation,
+    Attention,
+    LayerKind,
+    MixtureOfExperts,
+    Normalization,
+    Transformer,
+)
 from predictor.workloads.transformer_memory import layer_memory
-from predictor.workloads.transformer_step import layer_block, transformer_step
+from predictor.workloads.transformer_step import generator_launches, layer_block, transformer_step
 
 LLAMA = Transformer(
     num_layers=32,
@@ -154,3 +161,11 @@ def test_keys_that_contradict_each_other_are_refused(training: dict[str, object]
     config = validate({"system": "Perlmutter", "model": model, "training": given})
     with pytest.raises(ConfigError, match=said):
         check_recomputation(config.training, config.model)
+
+
+def test_a_checkpoint_saves_and_restores_random_states() -> None:
+    full, none = (generator_launches(replace(RUN, recompute=mode)) for mode in (Recompute.FULL, Recompute.NONE))
+    assert full == (1.0, 3.0)  # two states forward; saved, set and restored in the second forward
+    assert none == (0.0, 0.0)
+    dropped = replace(RUN, model=replace(LLAMA, attention=Attention.UNFUSED, attention_dropout=0.1))
+    assert generator_launches(dropped) == (3.0, 5.0)

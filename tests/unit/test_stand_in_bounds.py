@@ -10,8 +10,8 @@ from predictor.configuration.loading import open_for
 from predictor.costs.catalogue import catalogue
 from predictor.costs.cost import Cost, Source
 from predictor.costs.operator import Direction
-from predictor.costs.published import in_graphs
 from predictor.costs.stand_ins import LEAST_KERNEL_US, bounded
+from predictor.costs.variants import in_graphs
 
 PUBLISHED = Path(__file__).resolve().parents[2] / "regressors"
 SYSTEMS = ("Selene", "V100", "H100", "H200", "B200", "GB200", "MI300X", "Vista", "Perlmutter")

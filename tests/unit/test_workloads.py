@@ -82,12 +82,16 @@ def test_selective_recomputation_repeats_only_attention() -> None:
     assert layer_block(replace(RUN, recompute=Recompute.NONE), DENSE).recompute.tasks == []
 
 
-def test_parallel_residual_needs_one_all_reduce_a_layer() -> None:
-    def syncs(run: TrainingRun) -> float:
-        return sum(task.times for task in layer_block(run, DENSE).forward.tasks if task.part is Part.TENSOR_PARALLEL)
+def test_parallel_residual_needs_one_all_reduce_a_layer_forward() -> None:
+    def syncs(run: TrainingRun) -> tuple[float, ...]:
+        block = layer_block(run, DENSE)
+        return tuple(
+            sum(task.times for task in tasks.tasks if task.part is Part.TENSOR_PARALLEL)
+            for tasks in (block.forward, block.backward)
+        )
 
-    assert syncs(RUN) == 2
-    assert syncs(replace(RUN, model=replace(GPT, parallel_residual=True))) == 1
+    assert syncs(RUN) == (2, 2)
+    assert syncs(replace(RUN, model=replace(GPT, parallel_residual=True))) == (1, 2)
 
 
 def test_listed_operators_replace_the_default_operators() -> None:

@@ -13,7 +13,8 @@ from predictor.configuration.hugectr.reading import HugeCtrConfig
 from predictor.configuration.hugectr.vocabulary import model_on, solver_gpus, vocabulary_assumptions
 from predictor.configuration.loading import find_folder, open_for, published
 from predictor.costs.fp32 import Fp32System
-from predictor.costs.published import PublishedSystem, in_graphs
+from predictor.costs.published import PublishedSystem
+from predictor.costs.variants import in_graphs
 from predictor.costs.work import STEP_PRECISIONS
 from predictor.workloads.recommender.cache_tasks import hit_rate
 from predictor.workloads.recommender.keys import KeyDistribution

@@ -1,0 +1,64 @@
+"""Products in a step run at the clock that a GPU keeps up; single calls as in the tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from predictor.base.bundled import REGRESSORS_FOLDER
+from predictor.configuration.loading import prepare
+from predictor.costs.catalogue import catalogue
+from predictor.costs.cost import Cost, Source
+from predictor.costs.hardware import Quantity
+from predictor.costs.operator import Direction
+from predictor.costs.power import clock_ratio
+from predictor.costs.published import open_system, with_hardware
+from predictor.costs.sustained import SustainedSystem, in_training, slowed, sustained_ratio
+
+FORWARD = Direction.FORWARD
+LARGE = (16384, 8192, 28672)
+H100 = open_system(REGRESSORS_FOLDER / "H100", "bf16")
+RATIO = sustained_ratio(H100.hardware.gpu, "bf16")
+
+
+def test_large_products_of_a_step_take_longer_than_single_calls() -> None:
+    step = in_training(H100)
+    assert 0.7 < RATIO < 1.0
+    for direction in Direction:
+        single = H100.cost(catalogue()["ffn_up"], direction, LARGE)
+        assert step.cost(catalogue()["ffn_up"], direction, LARGE).us == pytest.approx(single.us / RATIO, rel=0.03)
+
+
+def test_streams_keep_their_cost() -> None:
+    shape = (8192, 8192)
+    added = catalogue()["residual_add"]
+    assert in_training(H100).cost(added, FORWARD, shape) == H100.cost(added, FORWARD, shape)
+
+
+def test_only_the_tensor_cores_share_is_slowed() -> None:
+    cost = Cost(100.0, 90.0, 110.0, Source.MEASURED)
+    assert slowed(cost, 0.0, 0.8) == cost
+    assert slowed(cost, 1.0, 0.8).us == pytest.approx(125.0)
+    assert slowed(cost, 0.5, 0.8).us == pytest.approx(112.5)
+
+
+def test_a_power_limit_slows_products_of_a_step_by_its_clock() -> None:
+    gpu = H100.hardware.gpu.model_copy(update={"power_limit_w": Quantity(value=500.0, source="a test")})
+    limited = with_hardware(H100, H100.hardware.model_copy(update={"gpu": gpu}))
+    product = catalogue()["ffn_up"]
+    ratio = limited.cost(product, FORWARD, LARGE).us / H100.cost(product, FORWARD, LARGE).us
+    assert ratio == pytest.approx(1.0 / clock_ratio(gpu), rel=0.02)
+    assert in_training(limited).cost(product, FORWARD, LARGE).us > in_training(H100).cost(product, FORWARD, LARGE).us
+
+
+def test_a_gpu_without_a_sustained_rate_is_unchanged() -> None:
+    other = open_system(REGRESSORS_FOLDER / "MI300X", "fp16")
+    assert in_training(other) is other
+
+
+def test_steps_are_timed_with_sustained_rates() -> None:
+    model = {"num_layers": 2, "hidden_size": 4096, "num_attention_heads": 32, "sequence_length": 2048}
+    training = {"micro_batch_size": 1, "num_micro_batches": 1, "precision": "bf16"}
+    loaded = prepare({"system": "H100", "model": model, "training": training}, Path.cwd())
+    assert isinstance(loaded.system, SustainedSystem)
