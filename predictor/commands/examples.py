@@ -37,17 +37,18 @@ def answer_presets(_: argparse.Namespace) -> str:
 def answer_systems(_: argparse.Namespace) -> str:
     """Return every published system with its GPU, its nodes and its links."""
     from predictor.base.bundled import REGRESSORS_FOLDER, systems
-    from predictor.costs.folder import read_hardware, read_manifest
+    from predictor.costs.folder import own_precisions, read_hardware, read_manifest
 
     lines = []
     for name in systems():
         folder = REGRESSORS_FOLDER / name
-        hardware = read_hardware(folder, read_manifest(folder))
+        manifest = read_manifest(folder)
+        hardware = read_hardware(folder, manifest)
         memory = hardware.gpu.memory_gib
-        known = "from data sheets" if hardware.transfer is not None else "measured"
+        known = "measured" if own_precisions(manifest) else "from data sheets"
         links = hardware.links
         lines.append(
-            f"{name:12}{hardware.gpu.name:22}{hardware.gpus_per_node:3} per node  "
+            f"{name:13} {hardware.gpu.name:38}{hardware.gpus_per_node:3} per node  "
             f"{'' if memory is None else f'{memory.value:6.1f} GiB'}  links {links.intra_node_gb_per_s.value:g} and "
             f"{links.inter_node_gb_per_s.value:g} GB/s inside and between nodes  {known}"
         )
