@@ -17,8 +17,8 @@ ERROR = {
     ),
     "torchtitan": "too short where tensor parallelism is 8 wide, and with ring attention; not explained",
     "vTrain, one node": (
-        "too short where kernels are small (micro-batches of 1, tensor parallelism 8), too long where hidden 2,048 meets "
-        "micro-batches of 2 and more; not explained"
+        "too short where kernels are small (micro-batches of 1, tensor parallelism 8), too long where hidden 2,048 "
+        "meets micro-batches of 2 and more; not explained"
     ),
 }
 # Share inside the 90 % interval below LEAST_INSIDE or above MOST_INSIDE.
