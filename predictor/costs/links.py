@@ -15,6 +15,7 @@ from predictor.costs.cost import Cost, Source
 from predictor.costs.hardware import System
 from predictor.costs.operator import Direction, Operator, Shape
 from predictor.costs.regressors import DirectionModel, Outside
+from predictor.costs.tree import RING_NETWORK_HOP_US, tree_us
 
 # The measured collectives that the efficiency of links is taken from, and those that send directly, not round a ring.
 RING, MESSAGE = "all_reduce", "point_to_point"
@@ -103,7 +104,8 @@ class LinkRegressor:
         """Return the cost of one call: launch, latency steps, and the longer of the bytes inside and between nodes.
 
         A ring crosses the network once per GPU of a node, so all bytes of a rank but those on its interface stay
-        inside the node, and both are sent at the same time.
+        inside the node, and both are sent at the same time. Between nodes an all-reduce takes a tree where that is
+        faster, as NCCL does.
 
         Raises:
             PublishedError: the links inside a node, or between nodes, were not measured.
@@ -118,7 +120,12 @@ class LinkRegressor:
             crossing_us = on_interface * self._network_us_per_byte() + on_host * self.between.host_us_per_byte
             us = max(us, crossing_us)
             launch_us = max(launch_us, self.steps_between.launch_us)
-        us += launch_us + self.steps_inside.hop_us * hops + self.steps_between.network_hop_us * network_hops
+        per_network_hop = self.steps_between.network_hop_us
+        if operator.name not in SENT_DIRECTLY:  # direct messages are all on their way at once
+            per_network_hop = max(per_network_hop, RING_NETWORK_HOP_US)
+        around_ring = us + self.steps_inside.hop_us * hops + per_network_hop * network_hops
+        over_tree = tree_us(us, nodes, gpus) if nodes > 1 and operator.name == RING else around_ring
+        us = launch_us + min(around_ring, over_tree)
         return Cost(us, us * exp(-self.log_error), us * exp(self.log_error), Source.ANALYTIC)
 
     def _node_us_per_byte(self, gpus: int) -> float:

@@ -31,7 +31,7 @@ def expected_maximum(count: int) -> float:
     Source: Blom 1958, Statistical Estimates and Transformed Beta-Variables, by the quantile (n − 3/8) / (n + 1/4).
 
     >>> [round(expected_maximum(count), 2) for count in (1, 8, 1024)]
-    [0.0, 1.43, 3.24]
+    [0.0, 1.43, 3.23]
     """
     from statistics import NormalDist  # imports much, and a start without a prediction needs none of it
 
