@@ -40,6 +40,7 @@ COPY_PASSES = 2
 # Source: torch distributed/fsdp/_flat_param.py (_use_unsharded_views), _fully_shard/_fsdp_collectives.py
 # (foreach_all_gather_copy_out); fms-fsdp and Composer wrap models in FullyShardedDataParallel.
 FLAT_UNITS = frozenset({"llm-foundry", "fms-fsdp"})
+RECOMPUTES_PRODUCTS = (Recompute.FULL, Recompute.PER_OP)
 
 
 class Passes(NamedTuple):
@@ -171,11 +172,11 @@ def _products(step_pass: PassTasks) -> float:
     return sum(task.operator.work(task.shape, task.direction, 1).flops * task.times for task in step_pass.tasks)
 
 
-def _backward(passes: Passes, traffic: list[Task], overlaps: bool) -> Passes:
+def _backward(run: TrainingRun, passes: Passes, traffic: list[Task], overlaps: bool) -> Passes:
     """Return the passes with traffic beside the backward pass and what is recomputed before it."""
     forward, recompute, backward = passes
-    again = _products(recompute)
-    if overlaps and again:  # beside both, in proportion to their length
+    if overlaps and run.recompute in RECOMPUTES_PRODUCTS and recompute.tasks:  # beside both, by their length
+        again = _products(recompute)
         share = again / (again + _products(backward))
         recompute = _with(recompute, [], scaled(traffic, share), overlaps)
         traffic = scaled(traffic, 1.0 - share)
@@ -246,8 +247,8 @@ def sharded(run: TrainingRun, parameters: RankParameters, passes: Passes, is_fir
         forward = _with(forward, [], gathers, ahead and not is_first)
     passes = Passes(forward, recompute, backward)
     if run.reshard_after_forward:
-        passes = _backward(passes, gathers, ahead)
-    return _backward(passes, _scatters(run, parameters), run.overlap_gradient_reduction and not is_first)
+        passes = _backward(run, passes, gathers, ahead)
+    return _backward(run, passes, _scatters(run, parameters), run.overlap_gradient_reduction and not is_first)
 
 
 def sharded_root(
