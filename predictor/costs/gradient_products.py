@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import sqrt
 
 from predictor.costs.cost import Cost, total
 from predictor.costs.operator import Direction, Operator, Shape
@@ -43,8 +44,11 @@ def _products(operator: Operator, shape: Shape) -> tuple[Shape, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class HeldToForward:
-    """A measured backward pass that was fed constant gradients: no shorter than its products by the forward regressor.
+class ConstantGradients:
+    """A measured backward pass that was fed constant gradients, which draw less power than any that training has.
+
+    Its products by the forward regressor, which was fed random numbers, are the other bound. Where they are longer, the
+    answer is the geometric mean of both, and the interval covers both.
 
     Attributes:
         measured: the backward pass as measured.
@@ -54,24 +58,23 @@ class HeldToForward:
     measured: Regressor
     products: GradientProducts
 
-    def _longer(self, operator: Operator, direction: Direction, shape: Shape) -> tuple[Cost, Regressor]:
-        answers = [(regressor.answer(operator, direction, shape), regressor) for regressor in self._parts()]
-        return max(answers, key=lambda answer: answer[0].us)
-
-    def _parts(self) -> tuple[Regressor, Regressor]:
-        return self.measured, self.products
-
     def answer(self, operator: Operator, direction: Direction, shape: Shape) -> Cost:
-        """Return the longer of both costs."""
-        return self._longer(operator, direction, shape)[0]
+        """Return the cost between both; as measured where that is longer than the products."""
+        measured = self.measured.answer(operator, direction, shape)
+        products = self.products.answer(operator, direction, shape)
+        if products.us <= measured.us:
+            return measured
+        source = max(measured.source, products.source)
+        return Cost(sqrt(measured.us * products.us), measured.low_us, products.high_us, source)
 
     def outside(self, operator: Operator, direction: Direction, shape: Shape) -> Outside | None:
-        """Return how far outside what was measured the call lies for the regressor that answers."""
-        return self._longer(operator, direction, shape)[1].outside(operator, direction, shape)
+        """Return how far outside what was measured the call lies; None where it or its products lie inside."""
+        reaches = [regressor.outside(operator, direction, shape) for regressor in (self.measured, self.products)]
+        return reaches[0] if all(reach is not None for reach in reaches) else None
 
     def widest(self, operator: Operator, shape: Shape) -> float:
         """Return the half width of the interval outside what was measured, as a log."""
-        return max(regressor.widest(operator, shape) for regressor in self._parts())
+        return max(regressor.widest(operator, shape) for regressor in (self.measured, self.products))
 
 
 def with_gradients(
@@ -88,19 +91,19 @@ def with_gradients(
     if operator.gradient_products is None or forward is None or (backward is not None and not constant_gradients):
         return dict(regressors)
     products = GradientProducts(forward)
-    held = products if backward is None else HeldToForward(backward, products)
-    return {Direction.FORWARD: forward, Direction.BACKWARD: held}
+    between = products if backward is None else ConstantGradients(backward, products)
+    return {Direction.FORWARD: forward, Direction.BACKWARD: between}
 
 
 def as_measured(regressor: Regressor) -> Regressor:
-    """Return what a table's rows are judged by: the measured backward pass where it is held to the forward one."""
-    return regressor.measured if isinstance(regressor, HeldToForward) else regressor
+    """Return what a table's rows are judged by: the backward pass with the gradients that it was fed."""
+    return regressor.measured if isinstance(regressor, ConstantGradients) else regressor
 
 
 def each(regressor: Regressor, change: Callable[[Regressor], Regressor]) -> Regressor:
     """Return a regressor whose parts were changed, those that times of products are made of included."""
     if isinstance(regressor, GradientProducts):
         return GradientProducts(change(regressor.forward))
-    if isinstance(regressor, HeldToForward):
-        return HeldToForward(change(regressor.measured), GradientProducts(change(regressor.products.forward)))
+    if isinstance(regressor, ConstantGradients):
+        return ConstantGradients(change(regressor.measured), GradientProducts(change(regressor.products.forward)))
     return change(regressor)

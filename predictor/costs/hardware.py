@@ -122,7 +122,7 @@ class System(HardwareModel):
     gradients: Literal["constant"] | None = Field(
         default=None,
         description="what the measured backward passes were fed, where it is not as in training: constant gradients "
-        "draw less power, so that a linear layer's backward pass is held to its products at the forward rate",
+        "draw less power, so that a linear layer's backward pass takes between that and its products' forward time",
     )
     gpus_per_domain: int | None = Field(
         default=None, gt=0, description="GPUs of one NVLink domain where it spans nodes; gpus_per_node if absent"

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from predictor.configuration.loading import prepare
 from predictor.verification.compare import compare
-from predictor.verification.measured import Compared, summary
+from predictor.verification.measured import Compared, MeasuredStep, summary
+from predictor.verification.published.tables import published_tables
 from predictor.verification.published_runs import published_runs
+from predictor.workloads.run import TrainingRun
 from tests.accuracy.tolerances import OUTSIDE, PUBLISHED_MAPE
 
 
@@ -28,6 +33,18 @@ def test_every_table_is_within_ten_percent_on_average(compared: list[Compared]) 
 
 def test_no_row_is_outside_its_interval_without_an_explanation(compared: list[Compared]) -> None:
     assert {row.step.label for row in compared if not row.is_inside} == set(OUTSIDE)
+
+
+def test_papers_read_by_hand_and_converted_rows_are_the_same_runs(truth: Path) -> None:
+    def run_of(step: MeasuredStep) -> TrainingRun:
+        return replace(prepare(step.config, Path.cwd()).run, framework=None)
+
+    groups = {"Narayanan 2021", "Korthikanti 2022"}
+    rows = [step for step in published_tables(truth).steps if step.groups[0] in groups]
+    assert rows
+    by_hand = {run_of(step): step for step in published_runs()}
+    for row in rows:
+        assert by_hand[run_of(row)].seconds == pytest.approx(row.seconds, rel=0.005), row.label
 
 
 def test_recomputing_less_and_splitting_the_sequence_saves_about_what_was_published(compared: list[Compared]) -> None:

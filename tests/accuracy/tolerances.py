@@ -10,13 +10,7 @@ LAYER_TOLERANCE = 0.05
 # Rows of the single-node table that are judged; the larger ones were used for no choice.
 MOST_GPUS = 4
 # Published rows outside their 90 % interval, and what is known about them.
-OUTSIDE = {
-    "Narayanan et al. 2021, table 1: 1.7B": (
-        "0.43 s short of 3.53 s, just beyond the interval's end. The other two models whose step is a single "
-        "micro-batch, 3.6B and 7.5B, are 0.43 and 0.36 s short of 3.70 s: as much whatever the model, so it is of a "
-        "step and not of a layer. The authors count data loading and logging in; nothing here does."
-    ),
-}
+OUTSIDE: dict[str, str] = {}
 # Published steps of recommenders: every row, and the mean of MLPerf's rows.
 RECOMMENDER, MLPERF_RECOMMENDER_MAPE = 0.20, 0.10
 # Rows of TensorFlow with SparseOperationKit that miss RECOMMENDER, and what is known about them.

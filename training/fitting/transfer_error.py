@@ -23,6 +23,7 @@ from fitting.report import mean
 from fitting.scores import percent
 from fitting.tables import Row, Tables, shape_times
 from predictor.costs.collectives import COLLECTIVES
+from predictor.costs.gradient_products import as_measured
 from predictor.costs.links import MESSAGE, RING, LinkRegressor, link_use
 from predictor.costs.operator import Direction, Operator
 from predictor.costs.published import PublishedSystem, with_hardware
@@ -93,8 +94,8 @@ class Transferred:
 
     @property
     def regressor(self) -> Regressor:
-        """Return the donor's regressor on the target's hardware."""
-        return with_hardware(self.donor, self.target.hardware).regressor(self.operator, self.direction)
+        """Return the donor's regressor on the target's hardware, as the tables have it."""
+        return as_measured(with_hardware(self.donor, self.target.hardware).regressor(self.operator, self.direction))
 
 
 def transfers(systems: Sequence[PublishedSystem], rows: dict[str, Rows], fewest_shapes: int) -> Iterator[Transferred]:

@@ -66,11 +66,12 @@ def dense_model(row: Row, **switches: Any) -> dict[str, Any]:
         "num_layers": row.whole("layers"),
         "hidden_size": row.whole("hidden"),
         "num_attention_heads": heads,
-        "num_key_value_heads": row.whole("kv_heads", heads),
         "ffn_hidden_size": row.whole("ffn"),
         "vocab_size": row.whole("vocab"),
         "sequence_length": row.whole("seq"),
     }
+    if row.whole("kv_heads", heads) != heads:
+        sizes["num_key_value_heads"] = row.whole("kv_heads")
     if row.text("head_dim"):
         sizes["head_dim"] = row.whole("head_dim")
     return {**sizes, **switches}
