@@ -29,10 +29,10 @@ from tests.conftest import SHARED
 
 TWO_SIDED_90 = 1.645
 # Configurations that the pooled spread within families counts for, beside a family's own.
-KNOWN_AS = 2.0
+KNOWN_AS = 3.0
 FEWEST_CONFIGURATIONS = 3
 FEWEST_WIDE = 8  # of wide tensor parallelism, to be told apart from the rest of its family
-TAMED_BEYOND = 3.0
+TAMED_BEYOND = 4.0
 LEAST_DEVIATION = 0.02  # of a family's misses: the noise of a measured step
 GENERATIONS = (
     ("NVIDIAV100", "Tesla"),
@@ -152,7 +152,7 @@ class Errors(NamedTuple):
 
 
 def _tamed(means: Sequence[float]) -> list[float]:
-    """Return misses with those beyond three robust standard deviations drawn in: one of twenty may lie outside."""
+    """Return misses with those beyond four robust standard deviations drawn in: one of twenty may lie outside."""
     middle = median(means)
     deviation = 1.4826 * median(abs(each - middle) for each in means)
     reach = TAMED_BEYOND * max(deviation, LEAST_DEVIATION)
