@@ -66,7 +66,7 @@ def test_runs_of_a_slower_cluster_predict_a_run_that_took_no_part(tmp_path: Path
 def test_factors_go_where_the_cluster_is_slower(tmp_path: Path) -> None:
     factors = calibrated(tmp_path, *RUNS).calibration(BASE).factors
     assert factors["compute"].factor == pytest.approx(SLOWER["compute"], rel=0.1)
-    assert factors["memory_bound"].factor > 1.1
+    assert factors["memory_bound"].factor > 1.05
     assert factors["attention"].factor == pytest.approx(1.0, abs=0.1)
 
 
