@@ -2,6 +2,7 @@
 
 CONFIG ?= estimate_train_time/data/examples/llemma_7b_4_2_2_P.yml
 MEASUREMENTS ?= ../shared/measurements
+PUBLIC_MEASUREMENTS ?= ../shared/measurements_public
 PYTHON ?=
 
 PYTHONS := python3 python3.14 python3.13 python3.12 python3.11
@@ -33,7 +34,8 @@ KIT_MACHINES := x86_64
 
 # Published systems known from their data sheets.
 DATA_SHEET_SOURCES := $(basename $(notdir $(shell grep -l '^  transfer:' training/systems/*.yaml)))
-DATA_SHEETS := $(filter $(notdir $(wildcard regressors/*)), $(DATA_SHEET_SOURCES))
+PUBLIC_SYSTEMS := A100_SXM H100 H200 B200 B300 GB200 GB300 L40S RTX_PRO_6000
+DATA_SHEETS := $(filter-out $(PUBLIC_SYSTEMS), $(filter $(notdir $(wildcard regressors/*)), $(DATA_SHEET_SOURCES)))
 
 .DEFAULT_GOAL := help
 .PHONY: help predict test check check-profile format bench accuracy fit profile-smoke
@@ -89,10 +91,11 @@ accuracy: $(TEST_READY) ## errors on held-out measurements and on whole steps: M
 	$(TEST) -m fitting transfer-error regressors/Perlmutter regressors/Vista "$(MEASUREMENTS)"
 	$(TEST) -m tests.accuracy.report
 
-fit: $(TEST_READY) ## fit and publish all systems again, but no data sheet over a measured one: MEASUREMENTS=folder
+fit: $(TEST_READY) ## fit and publish all systems again, but no data sheet over a measured one: MEASUREMENTS=folder PUBLIC_MEASUREMENTS=folder
 	$(TEST) -m fitting fit --system training/systems/Perlmutter.yaml --measurements "$(MEASUREMENTS)" --out regressors/Perlmutter
 	$(TEST) -m fitting fit --system training/systems/Vista.yaml --measurements "$(MEASUREMENTS)" --out regressors/Vista --donor regressors/Perlmutter
 	$(TEST) -m fitting transfer-error regressors/Perlmutter regressors/Vista "$(MEASUREMENTS)" --out regressors/transfer_error.json
+	for name in $(PUBLIC_SYSTEMS); do $(TEST) -m fitting fit --system training/systems/$$name.yaml --measurements "$(PUBLIC_MEASUREMENTS)" --out regressors/$$name || exit 1; done
 	for name in $(DATA_SHEETS); do $(TEST) -m fitting datasheet --system training/systems/$$name.yaml --out regressors/$$name || exit 1; done
 
 profile-smoke: $(PROFILE_READY) ## measure this CPU in minutes, fit it, and predict a small model on it

@@ -7,10 +7,12 @@ an interval widens by the error of the transfer between the two measured GPUs, i
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import log
 from pathlib import Path
 
 from predictor.base.errors import PublishedError
+from predictor.costs.attention_kernels import AttentionRegressor
 from predictor.costs.device_sheets import sheet_named
 from predictor.costs.gradient_products import each
 from predictor.costs.hardware import Gpu
@@ -93,6 +95,8 @@ class Fp32System(PublishedSystem):
 
     def _in_fp32(self, regressor: Regressor, operator: Operator) -> Regressor:
         """Return a regressor with its terms scaled; unchanged where its bytes are the same in every precision."""
+        if isinstance(regressor, AttentionRegressor):
+            return replace(regressor, regressor=self._in_fp32(regressor.regressor, operator))
         if not isinstance(regressor, DirectionRegressor):  # a copy from the host, by its bytes
             return regressor
         product = computes(operator)

@@ -273,7 +273,8 @@ class DirectionRegressor:
         model = self.model
         if near is not None and near is not shape and model.unseen_in_node is not None:
             size, low, high = coordinates[0], model.hull_low[0], model.hull_high[0]
-            return model.unseen_in_node, max(0.0, low - size, size - high)
+            beyond = max(0.0, low - size, size - high)
+            return (model.interval, beyond) if beyond else (model.unseen_in_node, 0.0)
         interval = self._interval(operator, shape)
         distance = max(self._distance(coordinates), interval.beyond(coordinates[0]))
         return interval, distance if near is not None else max(distance, model.interval.outside_distance)

@@ -80,5 +80,7 @@ def test_an_unmeasured_group_takes_the_residual_of_the_nearest_and_an_interval_o
     alone = collective([(1, 2), (1, 4)], None).answer(gather, forward, (1000, 1, 8))
     assert alone.us == pytest.approx(8.0)
     assert alone.high_us / alone.us == pytest.approx(exp(0.9))
+    large = regressor.answer(gather, forward, (2**50, 1, 8))
+    assert large.high_us / large.us > exp(0.9), "beyond the measured sizes it is the interval of that"
     between = regressor.answer(gather, forward, (1000, 2, 4))
     assert between.high_us / between.us == pytest.approx(exp(0.9)), "links inside a node say nothing of the network"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fitting import gate as gates
-from fitting.gate import gate
+from fitting.gate import gate, link_floor_us
 from fitting.tables import Row
 from predictor.costs.catalogue import catalogue
 from predictor.costs.collectives import COLLECTIVES
@@ -14,6 +14,7 @@ from predictor.costs.operator import Direction
 from tests.unit.fitting_tables import SMS, US_PER_BYTE, source
 
 SYSTEM = source().hardware
+SWITCHED = SYSTEM.model_copy(update={"links": SYSTEM.links.model_copy(update={"wiring": "switch"})})
 
 
 def gelu_rows() -> list[Row]:
@@ -179,3 +180,16 @@ def test_every_row_is_counted_once() -> None:
     rows = [replace(row, us=1.0) if i % 5 == 0 else row for i, row in enumerate(gelu_rows())]
     column = gate(rows, SYSTEM, "fp16").columns["gelu forward"]
     assert column.rows == column.kept + sum(column.dropped.values()) == 60
+
+
+def test_behind_a_switch_a_pair_drives_all_links_of_a_gpu() -> None:
+    links = SWITCHED.links
+    for name, size_bytes, gpus, least_bytes in (
+        ("all_gather", 2**20, 2, 2**20),
+        ("all_gather", 2**20, 8, 7 * 2**20),
+        ("all_reduce", 2**20, 8, 2**20),  # the switch may add up
+        ("all_to_all", 2**20, 4, 2**20 * 3 / 4),
+    ):
+        row = Row(COLLECTIVES[name], name, Direction.FORWARD, (size_bytes, 1, gpus), 1.0)
+        least_us = least_bytes / (links.intra_node_gb_per_s.value * 1e3)
+        assert link_floor_us(row, links, 8) == pytest.approx(least_us), name

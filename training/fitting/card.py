@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from fitting.pipeline import operators_of
 from fitting.print_tables import markdown, number
 from fitting.systems import SystemSource
 from predictor.costs.collectives import COLLECTIVES
 from predictor.costs.hardware import System
 from predictor.costs.links import RING
+from predictor.costs.operator import Direction
 from predictor.costs.regressors import RegressorFile
 from predictor.costs.transfer_errors import transfer_errors
 
@@ -90,6 +92,23 @@ def _not_measured(system: System, files: Sequence[RegressorFile]) -> list[str]:
     ]
 
 
+def _backward_products(system: System, files: Sequence[RegressorFile]) -> list[str]:
+    """Say where the backward pass of products is timed by their forward regressor, alone or as one of two bounds."""
+    rule = "its two products by the forward regressor: docs/adr/0025-backward-products.md"
+    lines = []
+    for file in files:
+        if Direction.FORWARD not in file.directions or operators_of(file.name)[0].gradient_products is None:
+            continue
+        if Direction.BACKWARD not in file.directions:
+            lines.append(f"- {file.name} backward {file.precision}: {rule}.")
+        elif system.gradients == "constant":
+            lines.append(
+                f"- {file.name} backward {file.precision}: its table was measured with constant gradients, so steps "
+                f"take the mean of it and of {rule}. The errors above are the table's."
+            )
+    return ["", "## Backward passes of products", *lines] if lines else []
+
+
 def card(
     source: SystemSource,
     system: System,
@@ -132,6 +151,7 @@ def card(
         ),
         "## Analytic: no usable row",
         *(analytic or ["Nothing."]),
+        *_backward_products(system, files),
         "",
         "## Not measured: timed by the links",
         *_not_measured(system, files),

@@ -96,9 +96,9 @@ def evaluate(folder: Path, measurements: Path) -> dict[str, Any]:
     # A donor may answer in more precisions than there are tables of.
     for tables in find_tables(measurements, hardware.gpu.name, measured_precisions(folder)):
         system = PublishedSystem(folder, tables.precision)
-        for operator in (operators_of(regressor)[0] for regressor in tables.regressors()):
-            for direction in operator.directions:
-                system.regressor(operator, direction)  # or an error, before the first second of work
+        for regressor in tables.regressors():
+            for direction in tables.directions(regressor):
+                system.regressor(operators_of(regressor)[0], direction)  # or an error, before the first second of work
         jobs += [Job(folder, tables, regressor) for regressor in tables.regressors()]
     jobs.sort(key=lambda job: -job.tables.size_bytes(job.regressor))
     with ProcessPoolExecutor(max_workers=os.cpu_count() or 1) as pool:

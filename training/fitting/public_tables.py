@@ -184,6 +184,10 @@ class PublicTables(Tables):
                 result.setdefault(name, []).append(path)
         return result
 
+    def directions(self, regressor: str) -> tuple[Direction, ...]:
+        """Return the forward pass alone."""
+        return (Direction.FORWARD,)
+
     def launch_quantities(self) -> dict[str, Quantity] | None:
         """Return no host times: an inference kernel's mean says nothing of a training host's launches."""
         return {}

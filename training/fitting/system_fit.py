@@ -11,6 +11,7 @@ from fitting.datasheet import with_donor_host
 from fitting.derive import Derived, derive_collectives, derive_operators, with_shared_host
 from fitting.own_tables import HOST_OPERATOR, find_tables, is_own, launch_quantity
 from fitting.pipeline import Fit, fit_all, operators_of
+from fitting.public_tables import is_public
 from fitting.publish import contents, publish
 from fitting.report import REFERENCE, Fitted, held_out_document
 from fitting.systems import SystemSource
@@ -128,7 +129,7 @@ def judge(
 ) -> dict[str, object]:
     """Refit on every split without publishing, and return the content of ``held_out.json``.
 
-    Imported tables get the reference's errors too, which are of the same tables. ``say`` as in ``find_tables``.
+    Tables in the reference's layout get its errors too, which are of the same tables. ``say`` as in ``find_tables``.
 
     Raises:
         FileNotFoundError: a folder is missing.
@@ -138,4 +139,5 @@ def judge(
     tables = find_tables(measurements, gpu.name, list(gpu.peak_tflop_per_s), say)
     parts = [Fitted(table.precision, fit_all(source.hardware, table, untouched=True), []) for table in tables]
     document = held_out_document(source.hardware.name, parts)
-    return document if is_own(measurements) else document | {"reference": REFERENCE}
+    has_reference = not is_own(measurements) and not is_public(measurements)
+    return document | {"reference": REFERENCE} if has_reference else document

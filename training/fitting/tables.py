@@ -20,7 +20,7 @@ import pandas as pd
 
 from microbench.errors import TableError
 from predictor.configuration.short_names import OPERATORS_BY_SHORT_NAME
-from predictor.costs.catalogue import catalogue
+from predictor.costs.catalogue import catalogue, families
 from predictor.costs.collectives import COLLECTIVES
 from predictor.costs.folder import COLLECTIVE_FOLDER, OPERATOR_FOLDER
 from predictor.costs.hardware import Quantity
@@ -253,6 +253,11 @@ class Tables:
     def regressors(self) -> list[str]:
         """Return the regressors that have a table."""
         return sorted(self.paths())
+
+    def directions(self, regressor: str) -> tuple[Direction, ...]:
+        """Return the passes that a regressor's tables hold."""
+        operator = COLLECTIVES[regressor] if regressor in COLLECTIVES else families()[regressor][0]
+        return operator.directions
 
     def launch_quantities(self) -> dict[str, Quantity] | None:
         """Return the host time of a launch; None where only the fits determine it."""
