@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import hypot, log, sqrt
-from statistics import median
+from statistics import fmean
 
 from predictor.calibration.observations import Observation, half_width
 from predictor.costs.hardware import COMPONENTS, Component
@@ -23,12 +23,11 @@ def family_spread(observations: Sequence[Observation]) -> float:
     """Return how far a software family is known to miss as a whole; a log, root mean square over the runs.
 
     That is the mean error of published runs of the same framework, kind and generation of GPUs; of a run without such a
-    family, the median over all families. Which component makes the difference is not known.
+    family, over all families. Which component makes the difference is not known.
     """
-    known = [abs(each.mean_log) for each in families() if each.framework is not None and each.gpus]
-    usual = median(known)
-    means = [usual if each.family is None else abs(each.family.mean_log) for each in observations]
-    return sqrt(sum(mean**2 for mean in means) / len(means))
+    known = [each.mean_log**2 for each in families() if each.framework is not None and each.gpus]
+    means = [fmean(known) if each.family is None else each.family.mean_log**2 for each in observations]
+    return sqrt(fmean(means))
 
 
 def interval_spread(component: Component, observations: Sequence[Observation]) -> float:

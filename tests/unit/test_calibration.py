@@ -67,7 +67,7 @@ def test_factors_go_where_the_cluster_is_slower(tmp_path: Path) -> None:
     result = calibrated(tmp_path, *RUNS)
     factors = {name: known.factor for name, known in result.calibration(BASE).factors.items()}
     assert all(factors[name] > 1.05 for name in SLOWER)
-    assert factors["attention"] < min(factors[name] for name in SLOWER)
+    assert factors["attention"] < factors["compute"]
     assert result.errors(result.fitted.after) < result.errors(result.fitted.before) / 5.0
 
 
