@@ -65,7 +65,7 @@ def test_runs_of_a_slower_cluster_predict_a_run_that_took_no_part(tmp_path: Path
 
 def test_factors_go_where_the_cluster_is_slower(tmp_path: Path) -> None:
     result = calibrated(tmp_path, *RUNS)
-    factors = {name: known.factor for name, known in result.calibration(BASE).factors.items()}
+    factors = {str(name): known.factor for name, known in result.calibration(BASE).factors.items()}
     assert all(factors[name] > 1.05 for name in SLOWER)
     assert factors["attention"] < factors["compute"]
     assert result.errors(result.fitted.after) < result.errors(result.fitted.before) / 5.0
