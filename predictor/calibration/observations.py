@@ -15,7 +15,7 @@ from predictor.costs.operator import Direction, Operator, Shape
 from predictor.costs.published import PublishedSystem
 from predictor.step.calibrated import Time
 from predictor.step.composition import StepTime, step_us
-from predictor.step.families import closest_family
+from predictor.step.families import Family, closest_family
 from predictor.step.prediction import Prediction
 from predictor.verification.configurations import Configured
 from predictor.workloads.step_tasks import StepTasks
@@ -52,7 +52,7 @@ class Observation:
         system: published, without factors.
         parts: published times by component, intervals added up; of one rank, hidden traffic included.
         interval: 90 % interval of the published prediction.
-        spread: standard deviation of the misses of published runs like this one, as a log.
+        family: published runs like this one; None where there are none.
     """
 
     name: str
@@ -64,7 +64,12 @@ class Observation:
     system: PublishedSystem
     parts: dict[Component, Cost]
     interval: tuple[float, float]
-    spread: float = LAYOUT_SPREAD
+    family: Family | None = None
+
+    @property
+    def spread(self) -> float:
+        """Return the standard deviation of misses of runs like this one, as a log."""
+        return LAYOUT_SPREAD if self.family is None else max(self.family.deviation, LAYOUT_SPREAD)
 
     @property
     def log_measured(self) -> float:
@@ -86,10 +91,10 @@ def parts_of_step(tasks: StepTasks, system: PublishedSystem) -> dict[Component, 
     return {component: best[component] for component in COMPONENTS if component in best}
 
 
-def family_spread(prediction: StepTime, system: PublishedSystem) -> float:
-    """Return the spread of a run's family; that of the measured clusters where no published runs are like it."""
+def own_family(prediction: StepTime, system: PublishedSystem) -> Family | None:
+    """Return the family of published runs of a run's framework; None where there is none."""
     family = closest_family(prediction.run, system.gpu) if isinstance(prediction, Prediction) else None
-    return LAYOUT_SPREAD if family is None or family.framework is None else max(family.deviation, LAYOUT_SPREAD)
+    return None if family is None or family.framework is None else family
 
 
 def observed_run(
@@ -120,7 +125,7 @@ def observed_run(
         system=workload.system,
         parts=parts_of_step(prediction.tasks, workload.system),
         interval=(step.low_us, step.high_us),
-        spread=family_spread(prediction, workload.system),
+        family=own_family(prediction, workload.system),
     )
 
 

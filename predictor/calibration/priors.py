@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import hypot, log, sqrt
+from statistics import fmean
 
 from predictor.calibration.observations import Observation, half_width
 from predictor.costs.hardware import COMPONENTS, Component
@@ -18,14 +19,15 @@ HOST_SPREAD = log(1.5)
 OVERLAP_SPREAD = log(1.5)
 
 
-def spread_of_families() -> float:
-    """Return the spread of the mean errors of published runs: what a software family is known to differ.
+def family_spread(observations: Sequence[Observation]) -> float:
+    """Return how far a software family is known to miss as a whole; a log, root mean square over the runs.
 
-    A log, root mean square over frameworks, kinds of runs and generations of GPUs; which component makes the difference
-    is not known.
+    That is the mean error of published runs of the same framework, kind and generation of GPUs; of a run without such a
+    family, over all families. Which component makes the difference is not known.
     """
-    means = [each.mean_log for each in families() if each.framework is not None and each.gpus]
-    return sqrt(sum(mean**2 for mean in means) / len(means))
+    known = [each.mean_log**2 for each in families() if each.framework is not None and each.gpus]
+    means = [fmean(known) if each.family is None else each.family.mean_log**2 for each in observations]
+    return sqrt(fmean(means))
 
 
 def interval_spread(component: Component, observations: Sequence[Observation]) -> float:
@@ -38,7 +40,7 @@ def interval_spread(component: Component, observations: Sequence[Observation]) -
 def prior_deviations(observations: Sequence[Observation]) -> list[float]:
     """Return the standard deviation of every factor's log, in the order of ``COMPONENTS``."""
     own = {"host": HOST_SPREAD, "overlap": OVERLAP_SPREAD}
-    family = spread_of_families()
+    family = family_spread(observations)
     return [
         hypot(own.get(name, interval_spread(name, observations)) / TWO_SIDED_90, MACHINE_SPREAD / TWO_SIDED_90, family)
         for name in COMPONENTS

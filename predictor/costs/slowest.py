@@ -18,6 +18,7 @@ from predictor.costs.cost import Cost
 from predictor.costs.operator import Direction, Operator, Shape
 from predictor.costs.published import PublishedSystem
 from predictor.costs.sustained import SustainedSystem
+from predictor.costs.variants import below_calibration
 
 RANK_SPREAD = 0.08 / 5.4
 COMPUTING = ("compute", "attention")
@@ -54,8 +55,6 @@ class _WaitsForSlowest(PublishedSystem):
             PublishedError: as ``PublishedSystem.cost``.
         """
         cost = super().cost(operator, direction, shape)
-        if isinstance(self._published, _WaitsForSlowest):  # what factors were put on waits already
-            return cost
         return cost * self._slowdown if component_of(operator, shape) in COMPUTING else cost
 
 
@@ -68,6 +67,8 @@ def slowest_of(system: PublishedSystem, num_gpus: int) -> PublishedSystem:
     """Return a system as a step over so many GPUs finds it; processors that compute and send are left as they are."""
     if num_gpus == 1 or system.hardware.links.engine == "processor":
         return system
+    if system._published is not None:
+        return below_calibration(system, lambda published: slowest_of(published, num_gpus))
     said = system.hardware.gpu.rank_spread
     other = copy(system)
     other.__class__ = _Sustained if isinstance(system, SustainedSystem) else _WaitsForSlowest
@@ -78,4 +79,6 @@ def slowest_of(system: PublishedSystem, num_gpus: int) -> PublishedSystem:
 
 def slowdown(system: PublishedSystem) -> float:
     """Return the slowest GPU's time of computing over the median's; 1 where a step does not wait for one."""
+    if system._published is not None:
+        return slowdown(system._published)
     return system.slowdown if isinstance(system, _WaitsForSlowest) else 1.0

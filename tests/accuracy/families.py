@@ -29,9 +29,11 @@ from tests.conftest import SHARED
 
 TWO_SIDED_90 = 1.645
 # Configurations that the pooled spread within families counts for, beside a family's own.
-KNOWN_AS = 2.0
+KNOWN_AS = 3.0
 FEWEST_CONFIGURATIONS = 3
 FEWEST_WIDE = 8  # of wide tensor parallelism, to be told apart from the rest of its family
+TAMED_BEYOND = 4.0
+LEAST_DEVIATION = 0.02  # of a family's misses: the noise of a measured step
 GENERATIONS = (
     ("NVIDIAV100", "Tesla"),
     ("NVIDIAA100",),
@@ -149,8 +151,17 @@ class Errors(NamedTuple):
     half: float
 
 
+def _tamed(means: Sequence[float]) -> list[float]:
+    """Return misses with those beyond four robust standard deviations drawn in: one of twenty may lie outside."""
+    middle = median(means)
+    deviation = 1.4826 * median(abs(each - middle) for each in means)
+    reach = TAMED_BEYOND * max(deviation, LEAST_DEVIATION)
+    return [min(max(each, middle - reach), middle + reach) for each in means]
+
+
 def _of_one_framework(means: Sequence[float], spreads: Pooled) -> Errors:
     """Return a family's own errors, drawn towards the pooled spreads where it has few configurations."""
+    means = _tamed(means)
     count, own = len(means), stdev(means)
     variance = (KNOWN_AS * spreads.within**2 + (count - 1) * own**2) / (KNOWN_AS + count - 1)
     of_mean = 1.0 / (spreads.between**-2 + count / variance)

@@ -16,8 +16,8 @@ from predictor.costs.collectives import Topology
 from predictor.costs.hardware import Factor
 from predictor.costs.operator import Direction
 from predictor.costs.slowest import RANK_SPREAD, expected_maximum, slowdown, slowest_of
+from predictor.costs.variants import with_calibration
 from predictor.interface.prediction import predict
-from predictor.step.calibrated import with_calibration
 
 FORWARD = Direction.FORWARD
 PRODUCT, NORM = catalogue()["ffn_up"], catalogue()["layer_norm"]
