@@ -309,7 +309,7 @@ class RunConfig(Section):
     parallelism: ParallelismSection = ParallelismSection()
     training: TrainingSection
     budget: BudgetSection = NO_BUDGET
-    cluster: ClusterSection = AS_PUBLISHED
+    cluster: ClusterSection = Field(default=AS_PUBLISHED, description="where it differs from the published system")
 
 
 def _known_keys(location: tuple[str | int, ...]) -> list[str]:

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from predictor.costs.collectives import COLLECTIVES
+from predictor.costs.collectives import COLLECTIVES, SHARDED
 from predictor.costs.folder import RegressorFiles
 from predictor.costs.hardware import System
 from predictor.costs.links import GRAPH_LAUNCH_US, MESSAGE, RING, SENT_DIRECTLY, LinkRegressor, LinkUse, link_use
-from predictor.costs.operator import Direction, Operator
-from predictor.costs.regressors import Regressor
+from predictor.costs.operator import Direction, Operator, Shape
+from predictor.costs.regressors import DirectionRegressor, Regressor
+from predictor.costs.stand_ins import Call
 from predictor.costs.transfer import ByReach, relinked
 from predictor.costs.transfer_errors import transfer_errors
 
 # (field of Transfer, accepted precisions besides the system's) → the donor's files, None where it has none.
 Donors = Callable[[str, Sequence[str]], RegressorFiles | None]
+Lookup = Callable[[Operator, Direction], Regressor | None]
 
 
 def collective_regressors(
@@ -76,3 +78,27 @@ def _link_use(role: str, name: str, files: RegressorFiles, donor: Donors) -> Lin
             return use
         latency_only = latency_only or use
     return latency_only
+
+
+def half_of_all_reduce(lookup: Lookup, operator: Operator, direction: Direction, shape: Shape) -> Call | None:
+    """Return half an all-reduce for a gather or scatter if its size and topology are closer to the measured ones.
+
+    A ring all-reduce is a reduce-scatter and an all-gather of the same bytes. Its error is smaller than that of a
+    farther extrapolation in size, and inside a node than that of a topology that was not measured: the links of a
+    pair say little about those of four GPUs. Between nodes the physics extrapolates over topologies.
+    """
+    if operator.name not in SHARDED:
+        return None
+    all_reduce = COLLECTIVES["all_reduce"]
+    own, whole = lookup(operator, direction), lookup(all_reduce, direction)
+    if not isinstance(own, DirectionRegressor) or not isinstance(whole, DirectionRegressor):
+        return None
+    size_bytes, nodes, gpus = shape
+    same = (size_bytes * nodes * gpus, nodes, gpus)
+    reach = own.outside(operator, direction, shape)
+    if reach is None or not whole.has_measured(same) or (nodes > 1 and not own.has_measured(shape)):
+        return None
+    other = whole.outside(all_reduce, direction, same)
+    if other is not None and own.has_measured(shape) and (other.factor or 1.0) >= (reach.factor or 1.0):
+        return None
+    return Call(all_reduce, same, 0.5, whole, stands_in=True)

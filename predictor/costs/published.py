@@ -19,7 +19,7 @@ from predictor.costs.alignment import is_misaligned, without_tensor_cores
 from predictor.costs.attention_kernels import with_kernels
 from predictor.costs.calibration import calibrated
 from predictor.costs.catalogue import catalogue
-from predictor.costs.collectives import COLLECTIVES, SHARDED, Topology
+from predictor.costs.collectives import COLLECTIVES, Topology
 from predictor.costs.cost import ZERO, Cost, Source
 from predictor.costs.folder import (
     CARD,
@@ -38,9 +38,10 @@ from predictor.costs.folder import (
 )
 from predictor.costs.gradient_products import with_gradients
 from predictor.costs.hardware import Gpu, System
-from predictor.costs.link_lookup import collective_regressors
+from predictor.costs.link_lookup import collective_regressors, half_of_all_reduce
+from predictor.costs.load import ALONE
 from predictor.costs.operator import Direction, Operator, Shape, in_kernel
-from predictor.costs.regressors import DirectionRegressor, Outside, Regressor
+from predictor.costs.regressors import Outside, Regressor
 from predictor.costs.stand_ins import LEAST_KERNEL_US, Call, bounded
 from predictor.costs.stream_stand_ins import DONOR, with_stream_stand_in
 from predictor.costs.transfer import computes, transfer
@@ -90,6 +91,7 @@ class PublishedSystem:
         self._regressors: dict[str, dict[Direction, Regressor]] = {}
         self._answers: dict[tuple[str, str, Direction, Shape], Cost] = {}
         self._in_graphs = False
+        self.load = ALONE
 
     def _opened(self, folder: Path) -> PublishedSystem:
         """Return another published folder, opened like this one."""
@@ -124,8 +126,16 @@ class PublishedSystem:
             if is_misaligned(operator, shape, PRECISION_BYTES[self.answered_precision]):
                 sms = int(self.hardware.gpu.num_multiprocessors.value)
                 cost = without_tensor_cores(cost, operator.work(shape, direction, sms).flops, self.hardware.gpu)
-            answer = self._answers[key] = self._within_peak(operator, direction, shape, cost)
+            cost = self._within_peak(operator, direction, shape, cost)
+            answer = self._answers[key] = (
+                cost if self.load is ALONE else self._under_load(operator, direction, shape, cost)
+            )
         return answer
+
+    def _under_load(self, operator: Operator, direction: Direction, shape: Shape, cost: Cost) -> Cost:
+        flops = operator.work(shape, direction, int(self.hardware.gpu.num_multiprocessors.value)).flops
+        reached = flops / (cost.us * 1e6 * self.peak_of(operator)) if computes(operator) and cost.us else 0.0
+        return self.load.applied(cost, operator, shape, reached)
 
     @property
     def answered_precision(self) -> str:
@@ -216,7 +226,7 @@ class PublishedSystem:
         Raises:
             PublishedError: no donor operator has a regressor, or donor operators name each other in a circle.
         """
-        half = self._half_of_all_reduce(operator, direction, shape)
+        half = half_of_all_reduce(self._lookup, operator, direction, shape)
         if half is not None:
             return half
         precision = operator.computed_in or self.precision
@@ -239,29 +249,6 @@ class PublishedSystem:
             factor *= operator.byte_scale(self.precision) / donor.byte_scale(self.precision)
             operator, times, log_error = donor, times * factor, hypot(log_error, unknown)
         return Call(operator, shape, times, regressor, bool(missing), log_error)
-
-    def _half_of_all_reduce(self, operator: Operator, direction: Direction, shape: Shape) -> Call | None:
-        """Return half an all-reduce for a gather or scatter if its size and topology are closer to the measured ones.
-
-        A ring all-reduce is a reduce-scatter and an all-gather of the same bytes. Its error is smaller than that of a
-        farther extrapolation in size, and inside a node than that of a topology that was not measured: the links of a
-        pair say little about those of four GPUs. Between nodes the physics extrapolates over topologies.
-        """
-        if operator.name not in SHARDED:
-            return None
-        all_reduce = COLLECTIVES["all_reduce"]
-        own, whole = self._lookup(operator, direction), self._lookup(all_reduce, direction)
-        if not isinstance(own, DirectionRegressor) or not isinstance(whole, DirectionRegressor):
-            return None
-        size_bytes, nodes, gpus = shape
-        same = (size_bytes * nodes * gpus, nodes, gpus)
-        reach = own.outside(operator, direction, shape)
-        if reach is None or not whole.has_measured(same) or (nodes > 1 and not own.has_measured(shape)):
-            return None
-        other = whole.outside(all_reduce, direction, same)
-        if other is not None and own.has_measured(shape) and (other.factor or 1.0) >= (reach.factor or 1.0):
-            return None
-        return Call(all_reduce, same, 0.5, whole, stands_in=True)
 
     def regressor(self, operator: Operator, direction: Direction) -> Regressor:
         """Return the regressor of an operator itself, never that of a donor operator.

@@ -10,18 +10,13 @@ Source: Sinha et al. 2022, arXiv:2208.11035.
 
 from __future__ import annotations
 
-from copy import copy
+from dataclasses import replace
 from functools import lru_cache
 
-from predictor.costs.calibration import component_of
-from predictor.costs.cost import Cost
-from predictor.costs.operator import Direction, Operator, Shape
 from predictor.costs.published import PublishedSystem
-from predictor.costs.sustained import SustainedSystem
-from predictor.costs.variants import below_calibration
+from predictor.costs.variants import below_calibration, under
 
 RANK_SPREAD = 0.08 / 5.4
-COMPUTING = ("compute", "attention")
 
 
 @lru_cache(maxsize=256)
@@ -38,30 +33,6 @@ def expected_maximum(count: int) -> float:
     return NormalDist().inv_cdf((count - 0.375) / (count + 0.25)) if count > 1 else 0.0
 
 
-class _WaitsForSlowest(PublishedSystem):
-    """A published system on which computing takes as long as on the slowest of a run's GPUs."""
-
-    _slowdown: float
-
-    @property
-    def slowdown(self) -> float:
-        """Return the slowest GPU's time of computing over the median's."""
-        return self._slowdown
-
-    def cost(self, operator: Operator, direction: Direction, shape: Shape) -> Cost:
-        """Return the cost of one call on the slowest GPU.
-
-        Raises:
-            PublishedError: as ``PublishedSystem.cost``.
-        """
-        cost = super().cost(operator, direction, shape)
-        return cost * self._slowdown if component_of(operator, shape) in COMPUTING else cost
-
-
-class _Sustained(_WaitsForSlowest, SustainedSystem):
-    """The same, of a system whose products run at the rate that they keep up."""
-
-
 @lru_cache(maxsize=256)
 def slowest_of(system: PublishedSystem, num_gpus: int) -> PublishedSystem:
     """Return a system as a step over so many GPUs finds it; processors that compute and send are left as they are."""
@@ -70,15 +41,10 @@ def slowest_of(system: PublishedSystem, num_gpus: int) -> PublishedSystem:
     if system._published is not None:
         return below_calibration(system, lambda published: slowest_of(published, num_gpus))
     said = system.hardware.gpu.rank_spread
-    other = copy(system)
-    other.__class__ = _Sustained if isinstance(system, SustainedSystem) else _WaitsForSlowest
-    assert isinstance(other, _WaitsForSlowest)
-    other._slowdown = 1.0 + (RANK_SPREAD if said is None else said.value) * expected_maximum(num_gpus)
-    return other
+    spread = RANK_SPREAD if said is None else said.value
+    return under(system, replace(system.load, slowest=1.0 + spread * expected_maximum(num_gpus)))
 
 
 def slowdown(system: PublishedSystem) -> float:
     """Return the slowest GPU's time of computing over the median's; 1 where a step does not wait for one."""
-    if system._published is not None:
-        return slowdown(system._published)
-    return system.slowdown if isinstance(system, _WaitsForSlowest) else 1.0
+    return slowdown(system._published) if system._published is not None else system.load.slowest

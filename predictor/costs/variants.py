@@ -6,6 +6,7 @@ from collections.abc import Callable
 from copy import copy
 
 from predictor.costs.hardware import Calibration
+from predictor.costs.load import ALONE, Load
 from predictor.costs.published import PublishedSystem
 
 
@@ -23,6 +24,14 @@ def in_graphs(system: PublishedSystem) -> PublishedSystem:
     return other
 
 
+def under(system: PublishedSystem, load: Load) -> PublishedSystem:
+    """Return a system whose computing runs under the load of a step."""
+    other = copy(system)
+    other.load = load
+    other._answers = {}
+    return other
+
+
 def below_calibration(system: PublishedSystem, change: Callable[[PublishedSystem], PublishedSystem]) -> PublishedSystem:
     """Return a system whose published costs are changed; a calibration's factors multiply the changed ones."""
     if system._published is None:
@@ -36,7 +45,7 @@ def below_calibration(system: PublishedSystem, change: Callable[[PublishedSystem
 def with_calibration(system: PublishedSystem, calibration: Calibration) -> PublishedSystem:
     """Return a system with other factors on its published costs, with which it shares what they are computed from."""
     other = copy(system)
-    other.__class__ = PublishedSystem  # what a system changes of its costs is below the factors
+    other.load = ALONE  # what a system changes of its costs is below the factors
     other.hardware = system.hardware.model_copy(update={"calibration": calibration})
     other._answers = {}
     other._published = system if system._published is None else system._published

@@ -78,12 +78,13 @@ def device_traced(device_name: str) -> Device | None:
     """Return the GPU that a trace names: of a published system, else with a known data sheet.
 
     A name that differs in its form factor only stands for the same model: « NVIDIA A100-PG509-200 » is an A100, with
-    the regressors of a published one and the data sheet of its own.
+    the regressors of a published one and the data sheet of its own. Of several systems with a GPU, one whose operators
+    were all measured on it comes first.
     """
     spelt = device_name.replace(" ", "")
     model = _model(device_name)
     by_model = None
-    for name in systems():
+    for name in sorted(systems(), key=lambda name: hardware_of(name).transfer is not None):
         gpu = hardware_of(name).gpu.name
         if gpu == spelt:
             return _published(name)

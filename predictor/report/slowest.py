@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from predictor.costs.calibration import component_of
+from predictor.costs.load import COMPUTING
 from predictor.costs.published import PublishedSystem
-from predictor.costs.slowest import COMPUTING, slowdown
+from predictor.costs.slowest import slowdown
 from predictor.step.prediction import Prediction
 
 

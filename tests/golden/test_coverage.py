@@ -83,7 +83,7 @@ def test_the_schema_is_walked_to_its_leaves() -> None:
         *FIELDS
     }
     assert named_choices(FIELDS["parallelism.zero_stage"][1]) == [0, 1, 2, 3]
-    assert named_choices(FIELDS["training.recompute"][1]) == ["none", "selective", "full"]
+    assert named_choices(FIELDS["training.recompute"][1]) == ["none", "selective", "per_op", "full"]
     assert named_choices(FIELDS["model.causal"][1]) == [False, True]
 
 

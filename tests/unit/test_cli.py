@@ -93,7 +93,6 @@ BAD_SHORT_FORMS: dict[str, tuple[dict[str, Any], list[str]]] = {
         ["encoder_function_list names embedding, not an operator of a layer"],
     ),
     "unknown norm": ({"layernorm_name": "gelu"}, ["layernorm_name is 'gelu'; expected RMSlayernorm or layernorm"]),
-    "precision not measured": ({"precision": "fp32"}, ["precision is fp32; Perlmutter was measured in fp16"]),
     "no precision": ({"precision": "fp7"}, ["precision is 'fp7'"]),
     "whole steps in fp8": (
         {"precision": "fp8"},

@@ -7,14 +7,16 @@ from pathlib import Path
 import pytest
 
 from predictor.base.bundled import REGRESSORS_FOLDER
-from predictor.configuration.loading import prepare
+from predictor.configuration.loading import open_for, prepare
 from predictor.costs.catalogue import catalogue
 from predictor.costs.cost import Cost, Source
 from predictor.costs.hardware import Quantity
+from predictor.costs.load import sustained
 from predictor.costs.operator import Direction
 from predictor.costs.power import clock_ratio
 from predictor.costs.published import open_system, with_hardware
-from predictor.costs.sustained import SustainedSystem, in_training, slowed, sustained_ratio
+from predictor.costs.slowest import slowest_of
+from predictor.costs.sustained import in_training, sustained_ratio
 
 FORWARD = Direction.FORWARD
 LARGE = (16384, 8192, 28672)
@@ -38,9 +40,9 @@ def test_streams_keep_their_cost() -> None:
 
 def test_only_the_tensor_cores_share_is_slowed() -> None:
     cost = Cost(100.0, 90.0, 110.0, Source.MEASURED)
-    assert slowed(cost, 0.0, 0.8) == cost
-    assert slowed(cost, 1.0, 0.8).us == pytest.approx(125.0)
-    assert slowed(cost, 0.5, 0.8).us == pytest.approx(112.5)
+    assert sustained(cost, 0.0, 0.8) == cost
+    assert sustained(cost, 1.0, 0.8).us == pytest.approx(125.0)
+    assert sustained(cost, 0.5, 0.8).us == pytest.approx(112.5)
 
 
 def test_a_power_limit_slows_products_of_a_step_by_its_clock() -> None:
@@ -61,4 +63,12 @@ def test_steps_are_timed_with_sustained_rates() -> None:
     model = {"num_layers": 2, "hidden_size": 4096, "num_attention_heads": 32, "sequence_length": 2048}
     training = {"micro_batch_size": 1, "num_micro_batches": 1, "precision": "bf16"}
     loaded = prepare({"system": "H100", "model": model, "training": training}, Path.cwd())
-    assert isinstance(loaded.system, SustainedSystem)
+    assert loaded.system.load.sustained_ratio == RATIO
+
+
+def test_a_system_in_fp32_stays_one_under_load() -> None:
+    system = open_for(REGRESSORS_FOLDER / "H100", "fp32", tf32=False)
+    product, loaded = catalogue()["ffn_up"], slowest_of(in_training(system), 64)
+    alone = system.cost(product, FORWARD, LARGE)
+    assert loaded.cost(product, FORWARD, LARGE).us > alone.us > 5 * H100.cost(product, FORWARD, LARGE).us
+    assert system.cost(product, FORWARD, LARGE) == alone

@@ -140,7 +140,6 @@ def test_no_gpu_is_surer_than_the_two_that_were_measured() -> None:
         ("Selene", Topology(1, 8), 200.0),
         ("Selene", Topology(2, 8), 182.0),
         ("H100", Topology(1, 8), 370.0),
-        ("H200", Topology(1, 8), 370.0),
         ("H100", Topology(16, 1), 47.0),
     ],
 )

@@ -1,0 +1,54 @@
+"""How computing in a step differs from single calls: the clock that a GPU sustains, and the slowest GPU of a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import exp
+
+from predictor.costs.calibration import component_of
+from predictor.costs.cost import Cost
+from predictor.costs.operator import Operator, Shape
+from predictor.costs.transfer import computes
+
+# Half of how far two nodes of the same GPU lie apart, as a log: 7 % on H200s, 29 % on B200s.
+SPREAD = 0.1
+# Share of the peak that large products reach in the tables of eight GPUs, 0.69 to 0.80.
+BOUND_BY_CLOCK = 0.75
+COMPUTING = ("compute", "attention")  # components that wait for the slowest GPU's tensor cores
+
+
+def sustained(cost: Cost, share: float, ratio: float) -> Cost:
+    """Return the cost of a call whose tensor-core ``share`` runs at ``ratio`` of its rate."""
+    longer = 1.0 + share * (1.0 / ratio - 1.0)
+    # The low end stays the burst's: a step that rests between its products keeps the clock up.
+    low = max(cost.low_us, cost.low_us * longer * exp(-SPREAD * share))
+    return Cost(cost.us * longer, low, cost.high_us * longer * exp(SPREAD * share), cost.source)
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What a step does to the times of single calls.
+
+    Attributes:
+        sustained_ratio: sustained rate of large products over that of bursts.
+        slowest: the slowest GPU's time of computing over the median's.
+    """
+
+    sustained_ratio: float = 1.0
+    slowest: float = 1.0
+
+    def applied(self, cost: Cost, operator: Operator, shape: Shape, reached: float) -> Cost:
+        """Return the cost of a call within a step.
+
+        Args:
+            cost: of the call alone.
+            operator: the call's.
+            shape: the call's.
+            reached: its rate over the peak.
+        """
+        if self.sustained_ratio != 1.0 and computes(operator):
+            cost = sustained(cost, min(1.0, reached / BOUND_BY_CLOCK), self.sustained_ratio)
+        return cost * self.slowest if component_of(operator, shape) in COMPUTING else cost
+
+
+ALONE = Load()
