@@ -20,9 +20,9 @@ COMPUTING = ("compute", "attention")  # components that wait for the slowest GPU
 def sustained(cost: Cost, share: float, ratio: float) -> Cost:
     """Return the cost of a call whose tensor-core ``share`` runs at ``ratio`` of its rate."""
     longer = 1.0 + share * (1.0 / ratio - 1.0)
-    # The low end stays the burst's: a step that rests between its products keeps the clock up.
-    low = max(cost.low_us, cost.low_us * longer * exp(-SPREAD * share))
-    return Cost(cost.us * longer, low, cost.high_us * longer * exp(SPREAD * share), cost.source)
+    # The low end stays the burst's: a step that rests between its products keeps the clock up, and tables hold long
+    # products at a clock that had begun to fall.
+    return Cost(cost.us * longer, cost.low_us, cost.high_us * longer * exp(SPREAD * share), cost.source)
 
 
 @dataclass(frozen=True, slots=True)

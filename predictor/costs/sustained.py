@@ -7,9 +7,15 @@ written (vLLM's layers under aiconfigurator's collector), so that they draw less
 
 The ratio of both is that of the fastest sustained products to the fastest twentieth of the table's, since both run the
 same kernels at different clocks. It applies to the time that the tensor cores decide: wholly to a product that reaches
-``load.BOUND_BY_CLOCK`` of the peak, in part to a slower one. Costs of single calls (``fitting evaluate``,
-``predict_operator``) stay those of the tables. Rates and sources: ``device_sheets.yaml``; a GPU that ``microbench
-system`` measured says its own ratio.
+``load.BOUND_BY_CLOCK`` of the peak, in part to a slower one.
+
+Evidence does not agree: a B200 under Transformer Engine reaches 0.63 to 0.74 of the table's rate in large products
+(SimuMax), a node of H200s the table's own 703 TFLOP/s at 8192 × 8192 × 12288, where the collector, too, had run for a
+tenth of a second. So the ratio may count too much for products of a millisecond and more; intervals reach down to the
+table's time.
+
+Costs of single calls (``fitting evaluate``, ``predict_operator``) stay those of the tables. Rates and sources:
+``device_sheets.yaml``; a GPU that ``microbench system`` measured says its own ratio.
 """
 
 from __future__ import annotations
