@@ -24,6 +24,7 @@ from predictor.costs.folder import read_hardware, read_manifest
 from predictor.step.composition import step_in
 from predictor.step.families import DATA, WIDE, Family, Kind, interval_of, kind_of
 from predictor.verification.published.tables import published_tables
+from predictor.workloads.software import Framework
 from predictor.workloads.transformer_step import transformer_step
 from tests.conftest import SHARED
 
@@ -61,7 +62,7 @@ class Judged(NamedTuple):
     """
 
     groups: tuple[str, ...]
-    framework: str
+    framework: Framework
     kind: Kind
     wide: bool
     gpu: str
@@ -70,7 +71,7 @@ class Judged(NamedTuple):
     step: Cost
 
 
-Key = tuple[str | None, Kind, tuple[str, ...], bool]  # framework, kind, GPUs, wide tensor parallelism
+Key = tuple[Framework | None, Kind, tuple[str, ...], bool]  # framework, kind, GPUs, wide tensor parallelism
 
 
 def judged_rows(folder: Path) -> Iterator[Judged]:
@@ -81,7 +82,8 @@ def judged_rows(folder: Path) -> Iterator[Judged]:
             cost = step_in(loaded.run.precision, transformer_step(loaded.run), loaded.system)["step"]
         except (ConfigError, PublishedError):
             continue
-        framework = loaded.run.framework or "?"
+        framework = loaded.run.framework
+        assert framework is not None, f"{step.name}: every converter names the software"
         miss = log(step.seconds * 1e6 / cost.us)
         wide = loaded.run.layout.tensor_parallel_size >= WIDE
         kind = kind_of(loaded.run)
