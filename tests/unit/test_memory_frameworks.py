@@ -85,14 +85,15 @@ def test_a_compiler_keeps_inputs_and_products_alone() -> None:
     assert compiled == 8192 * per_token < eager
 
 
-def test_recomputing_every_second_layer_keeps_the_mean() -> None:
+@pytest.mark.parametrize(("every", "first", "recomputed"), [(2, None, 16), (5, None, 6), (1, 8, 8)])
+def test_layers_that_are_not_recomputed_keep_everything(every: int, first: int | None, recomputed: int) -> None:
     none, full = (
         kept_and_recomputed(replace(FSDP, recompute=mode), DENSE)[0] for mode in (Recompute.NONE, Recompute.FULL)
     )
-    every_second = replace(FSDP, recompute=Recompute.FULL, recompute_every=2)
-    assert kept_and_recomputed(every_second, DENSE)[0] == (none + full) / 2
-    first_eight = replace(FSDP, recompute=Recompute.FULL, recompute_num_layers=8)
-    assert kept_and_recomputed(first_eight, DENSE)[0] == (3 * none + full) / 4
+    run = replace(FSDP, recompute=Recompute.FULL, recompute_every=every, recompute_num_layers=first)
+    layers = transformer_step(run).stages[0].chunks[0].blocks[1:]
+    kept = sum(block.memory.kept * count for block, count in layers)
+    assert kept == pytest.approx((32 - recomputed) * none + recomputed * full)
 
 
 @pytest.mark.parametrize(
