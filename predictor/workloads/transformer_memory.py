@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from predictor.costs.work import ELEMENT_BYTES
 from predictor.workloads.attention import MASK_BYTES
 from predictor.workloads.experts import routed_tokens
 from predictor.workloads.kept_activations import kept_and_recomputed
@@ -22,7 +23,7 @@ MIXED_PRECISION_STATE_BYTES = 3 * FP32_BYTES
 FP32_STATE_BYTES = 2 * FP32_BYTES
 # DeepSpeed's optimizer step flattens the gradients of a rank's share and widens them to fp32, in blocks of gigabytes
 # that no cached activation can serve. Source: DeepSpeed, runtime/zero/stage_1_and_2.py, step().
-WIDENED_GRADIENT_BYTES = 2 + FP32_BYTES
+WIDENED_GRADIENT_BYTES = ELEMENT_BYTES + FP32_BYTES
 # NCCL's buffers of one communicator: some 24 channels with a connection each way, 4 MiB for protocol Simple and as much
 # for LL and LL128 together. Source: NCCL, NCCL_BUFFSIZE and NCCL_MAX_NCHANNELS in its documentation, src/init.cc.
 COMMUNICATOR_BYTES = 24 * 2 * 8 * 2**20

@@ -21,6 +21,7 @@ from predictor.base.errors import ConfigError, PublishedError
 from predictor.configuration.loading import prepare
 from predictor.costs.cost import Cost
 from predictor.costs.folder import read_hardware, read_manifest
+from predictor.step.calibrated import TWO_SIDED_90
 from predictor.step.composition import step_in
 from predictor.step.families import DATA, WIDE, Family, Kind, interval_of, kind_of
 from predictor.verification.published.tables import published_tables
@@ -28,7 +29,6 @@ from predictor.workloads.software import Framework
 from predictor.workloads.transformer_step import transformer_step
 from tests.conftest import SHARED
 
-TWO_SIDED_90 = 1.645
 # Configurations that the pooled spread within families counts for, beside a family's own.
 KNOWN_AS = 3.0
 FEWEST_CONFIGURATIONS = 3

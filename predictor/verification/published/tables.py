@@ -9,13 +9,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from predictor.step.memory import GIB
 from predictor.verification.measured import MeasuredStep
 from predictor.verification.published.families import family_of
 from predictor.verification.published.row import Row, UnexpressedError
 
 STEPS, RECENT_STEPS = "step_times.csv", "recent_step_times.csv"
 GB = 1e9
-GIB = 2**30
 PEAK_IN_NOTES = re.compile(r"\bmem (\d+(?:\.\d+)?) ?GB")
 
 
