@@ -32,7 +32,7 @@ MISSED = {
 }
 
 
-class Judged(NamedTuple):
+class Fullest(NamedTuple):
     """GiB of the fullest GPU of a published step.
 
     Attributes:
@@ -48,7 +48,7 @@ class Judged(NamedTuple):
 
 
 @cache
-def judged(folder: Path) -> tuple[Judged, ...]:
+def fullest_gpus(folder: Path) -> tuple[Fullest, ...]:
     rows = []
     for step in published_tables(folder).steps:
         try:
@@ -57,12 +57,12 @@ def judged(folder: Path) -> tuple[Judged, ...]:
             continue  # the report counts these by reason
         fullest = max(stage.total for stage in step_memory(transformer_step(loaded.run))) / GIB
         limit = loaded.system.hardware.gpu.memory_gib
-        rows.append(Judged(step.name, tuple(step.groups), fullest, limit.value if limit else None, step.peak_gib))
+        rows.append(Fullest(step.name, tuple(step.groups), fullest, limit.value if limit else None, step.peak_gib))
     return tuple(rows)
 
 
 def test_every_published_step_fits(truth: Path) -> None:
-    rows = judged(truth)
+    rows = fullest_gpus(truth)
     assert rows
     unfit = {row.name: row.predicted for row in rows if row.limit is not None and row.predicted > row.limit}
     assert set(unfit) == set(UNFIT), unfit
@@ -70,7 +70,7 @@ def test_every_published_step_fits(truth: Path) -> None:
 
 def test_peaks_are_met_in_the_mean_of_each_group(truth: Path) -> None:
     errors = defaultdict(list)
-    for row in judged(truth):
+    for row in fullest_gpus(truth):
         if row.peak is not None:
             for group in row.groups:
                 errors[group].append(abs(row.predicted / row.peak - 1.0))
