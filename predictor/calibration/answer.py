@@ -67,7 +67,7 @@ class Calibrated:
     def width(self, position: int) -> tuple[float, float]:
         """Return high end over low end of a run's 90 % interval, published and calibrated."""
         low, high = self.observations[position].interval
-        half = log_error(self.fitted.gradients[position], self.calibration(self.hardware.name))
+        half = log_error(self.fitted.gradients[position], self.fitted.covariance, self.fitted.residual)
         return high / low, exp(2.0 * half)
 
     @property

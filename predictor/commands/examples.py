@@ -47,7 +47,7 @@ def answer_systems(_: argparse.Namespace) -> str:
         memory = hardware.gpu.memory_gib
         known = "from data sheets" if not own_precisions(manifest) else "measured"
         if known == "measured" and hardware.transfer is not None:
-            known = "products, attention, experts and links in a node measured"
+            known = "16-bit products, attention and links in a node measured"
         links = hardware.links
         lines.append(
             f"{name:14}{hardware.gpu.name:40}{hardware.gpus_per_node:3} per node  "

@@ -13,6 +13,7 @@ from predictor.workloads.frameworks import DEEPSPEED
 from predictor.workloads.layout import RANK_ORDER
 from predictor.workloads.partition import METHODS
 from predictor.workloads.run import AttentionKernel, GemmRecipe, Recompute, RecomputeModule
+from predictor.workloads.software import Framework
 from predictor.workloads.transformer import Activation, Attention, Biases, Loss, Normalization
 
 
@@ -55,6 +56,15 @@ def _step_precision(value: object) -> object:
         known = f"{', '.join(STEP_PRECISIONS[:-1])} or {STEP_PRECISIONS[-1]}"
         raise ValueError(f"whole steps in fp8 are not predicted, single operators only; expected {known}")
     return value
+
+
+def _framework(value: object) -> object:
+    """Refuse software that is not known; pydantic's message would not say which is meant."""
+    if value is None or value in list(Framework):
+        return value
+    raise ValueError(
+        f"it is not known.{nearest(str(value).lower(), Framework)} Known: {', '.join(Framework)}; or leave it out"
+    )
 
 
 Count = Annotated[int, BeforeValidator(_whole_number), Field(gt=0)]
@@ -242,8 +252,10 @@ class TrainingSection(Section):
         default=False, description="the host waits for every kernel (CUDA_LAUNCH_BLOCKING=1)"
     )
     cuda_graphs: Switch = Field(default=False, description="kernels are launched by CUDA graphs, not by the host")
-    framework: str | None = Field(
-        default=None, description="software family, whose published runs say how wide the interval is"
+    framework: Annotated[Framework | None, BeforeValidator(_framework)] = Field(
+        default=None,
+        description="software that trains: the interval is that of its published runs, and what only its own code does "
+        "is counted",
     )
 
 

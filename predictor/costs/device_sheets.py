@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from predictor.base.errors import ConfigError
 from predictor.base.read_yaml import read_valid
+from predictor.costs.hardware import Gpu
 
 FILE = Path(__file__).with_name("device_sheets.yaml")
 
@@ -51,3 +52,10 @@ def sheet_named(device_name: str) -> Sheet | None:
     squeezed = device_name.replace(" ", "").upper()
     matching = [sheet for sheet in _sheets() if sheet.name.upper() in squeezed]
     return max(matching, key=lambda sheet: len(sheet.name)) if matching else None
+
+
+def known_peaks(gpu: Gpu) -> dict[str, float]:
+    """Return the peaks of a GPU by precision, TFLOP/s: of its own file, else of its data sheet."""
+    sheet = sheet_named(gpu.name)
+    stated = {key: peak.value for key, peak in gpu.peak_tflop_per_s.items()}
+    return {**(sheet.peak_tflop_per_s if sheet is not None else {}), **stated}

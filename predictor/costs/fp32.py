@@ -13,7 +13,7 @@ from pathlib import Path
 
 from predictor.base.errors import PublishedError
 from predictor.costs.attention_kernels import AttentionRegressor
-from predictor.costs.device_sheets import sheet_named
+from predictor.costs.device_sheets import known_peaks
 from predictor.costs.gradient_products import each
 from predictor.costs.hardware import Gpu
 from predictor.costs.operator import Direction, Operator, Shape
@@ -22,15 +22,9 @@ from predictor.costs.regressors import Basis, DirectionRegressor, Regressor
 from predictor.costs.stand_ins import Call
 from predictor.costs.transfer import computes, measured_log_error, rounded, transferred
 from predictor.costs.transfer_errors import transfer_errors
+from predictor.costs.work import ELEMENT_BYTES, PRECISION_BYTES
 
-FP32_PER_16_BITS = 2.0  # bytes
-
-
-def known_peaks(gpu: Gpu) -> dict[str, float]:
-    """Return the peaks of a GPU by precision, TFLOP/s, those of its data sheet included."""
-    sheet = sheet_named(gpu.name)
-    stated = {key: peak.value for key, peak in gpu.peak_tflop_per_s.items()}
-    return {**(sheet.peak_tflop_per_s if sheet is not None else {}), **stated}
+FP32_PER_16_BITS = PRECISION_BYTES["fp32"] / ELEMENT_BYTES
 
 
 def peak_ratio(gpu: Gpu, precision: str, tf32: bool) -> float:

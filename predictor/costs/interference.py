@@ -31,6 +31,7 @@ MOST_CHANNELS_INSIDE, MOST_CHANNELS_BETWEEN = 24, 16
 LOSS = 3.0
 # The multiprocessors alone; and element-wise kernels, 2.5 times as long (issue 1428).
 LEAST_LOSS, MOST_LOSS = 1.0, 5.2
+MOST_LOST = 0.9  # share of its speed that a kernel loses beside traffic, at most
 
 
 class Slowdown(NamedTuple):
@@ -42,9 +43,6 @@ class Slowdown(NamedTuple):
 
 
 NO_SLOWDOWN = Slowdown()
-
-
-MOST_LOST = 0.9  # share of its speed that a kernel loses beside traffic, at most
 
 
 def calibrated_slowdown(published: Slowdown, system: System) -> Slowdown:

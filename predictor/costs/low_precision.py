@@ -10,13 +10,13 @@ benchmark measures. What the inference tables say of it without their casts: doc
 from __future__ import annotations
 
 from predictor.base.errors import PublishedError
-from predictor.costs.device_sheets import sheet_named
+from predictor.costs.device_sheets import known_peaks, sheet_named
 from predictor.costs.gradient_products import GradientProducts, each
 from predictor.costs.hardware import Gpu
 from predictor.costs.operator import Direction, Operator
 from predictor.costs.regressors import Basis, DirectionRegressor, Regressor
 from predictor.costs.transfer import rounded, transferred
-from predictor.costs.work import PRECISION_BYTES
+from predictor.costs.work import ELEMENT_BYTES, PRECISION_BYTES
 
 # The precision whose peak a precision has where no data sheet says its own: Blackwell applies the scales of blocks of
 # 32 in hardware, and Transformer Engine computes its 128 x 128 blocks with those; GPUs without TF32 multiply in fp32.
@@ -32,7 +32,6 @@ SPEEDUP = {"fp8": 1.91, "fp8_block": 1.83, "mxfp8": 1.83, "nvfp4": 3.48}
 SPEEDUP_LOG_ERROR = 0.15
 OPERANDS = 2.0  # of a product, in few bits; its result has 16
 MATRICES = 3.0
-SIXTEEN_BITS = 2.0  # bytes
 
 
 def peak_tflop_per_s(gpu: Gpu, precision: str) -> float:
@@ -41,9 +40,7 @@ def peak_tflop_per_s(gpu: Gpu, precision: str) -> float:
     Raises:
         PublishedError: neither says it.
     """
-    sheet = sheet_named(gpu.name)
-    stated = {key: peak.value for key, peak in gpu.peak_tflop_per_s.items()}
-    known = {**(sheet.peak_tflop_per_s if sheet is not None else {}), **stated}
+    known = known_peaks(gpu)
     for name in (precision, *SAME_TENSOR_CORES.get(precision, ())):
         if name in known:
             return known[name]
@@ -59,9 +56,11 @@ def speedup(gpu: Gpu, precision: str, direction: Direction) -> float:
     Source: Transformer Engine, common/recipe/__init__.py, MMParams.use_split_accumulator; torchao/float8/config.py,
     use_fast_accum.
     """
+    faster = SPEEDUP[precision]
     sheet = sheet_named(gpu.name)
-    exact = precision == "fp8" and direction is Direction.BACKWARD and sheet is not None
-    return SPEEDUP[precision] / (sheet.exact_sum_ratio if exact and sheet is not None else 1.0)
+    if precision != "fp8" or direction is not Direction.BACKWARD or sheet is None:
+        return faster
+    return faster / sheet.exact_sum_ratio
 
 
 def scaled(regressor: Regressor, operator: Operator, gpu: Gpu, precision: str, direction: Direction) -> Regressor:
@@ -78,7 +77,7 @@ def _scaled(regressor: Regressor, operator: Operator, gpu: Gpu, precision: str, 
     if not isinstance(regressor, DirectionRegressor):
         raise PublishedError(f"{operator.name} has no regressor from which {precision} could follow")
     peak_tflop_per_s(gpu, precision)
-    moved = (OPERANDS * PRECISION_BYTES[precision] / SIXTEEN_BITS + MATRICES - OPERANDS) / MATRICES
+    moved = (OPERANDS * PRECISION_BYTES[precision] / ELEMENT_BYTES + MATRICES - OPERANDS) / MATRICES
     scale = {"count": 1.0, "flops": 1.0 / faster, "bytes": moved}
     model = regressor.model
     kinds = ("count", "flops", "bytes", *operator.extra_kinds)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from math import ceil
 from typing import NamedTuple
 
-ELEMENT_BYTES = 2
+ELEMENT_BYTES = 2  # of 16 bits
 # Precisions of whole steps, and those of single operators only: 8-bit matrices with a scale per tensor (Transformer
 # Engine, delayed or current scaling), or per group of 1 × 128 and per block of 128 × 128 (DeepSeek-V3,
 # arXiv:2412.19437, section 3.3.2).
@@ -19,7 +19,8 @@ FP8_PRECISIONS = ("fp8", "fp8_block")
 # Blackwell: 8 bits with a scale per block of 32 (OCP Microscaling Formats 1.0), and 4 bits with one per block of 16
 # (NVIDIA, nvfp4).
 BLACKWELL_PRECISIONS = ("mxfp8", "nvfp4")
-# Bytes of an input element; a lower bound for a product of fp8 matrices, whose result has 16 bits.
+# Bytes of an input element, without the scales of blocks, which workloads/recipes.py adds to what a cast writes; a
+# lower bound for a product of fp8 matrices, whose result has 16 bits.
 PRECISION_BYTES = {"fp16": 2, "bf16": 2, "fp32": 4, "fp8": 1, "fp8_block": 1, "mxfp8": 1, "nvfp4": 0.5}
 # Precisions with the same element size and matrix peak, so that kernels run at the same rate in both.
 SAME_RATE = {"bf16": ("fp16",), "fp16": ("bf16",)}

@@ -9,11 +9,10 @@ from predictor.configuration.loading import Loaded
 from predictor.configuration.sections import BudgetSection
 from predictor.costs.cost import Cost
 from predictor.costs.hardware import Gpu
-from predictor.report.goodput import Goodput, goodput
+from predictor.report.goodput import SECONDS_PER_HOUR, Goodput, goodput
 from predictor.step.memory import step_memory
 from predictor.step.prediction import Prediction
 
-SECONDS_PER_HOUR = 3600.0
 HOURS_PER_DAY = 24.0
 
 

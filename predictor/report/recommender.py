@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from predictor.configuration.hugectr.plan_file import plan_entries
 from predictor.configuration.hugectr.to_run import LoadedRecommender
 from predictor.costs.published import CARD
+from predictor.report.goodput import SECONDS_PER_HOUR
 from predictor.report.json_document import (
     WIDE_FACTOR,
     answer_entry,
@@ -26,7 +27,6 @@ from predictor.workloads.recommender.traffic import all_traffic
 
 FORMAT = "estimate-train-time/recommender-prediction/1"
 TITLE_WIDTH, LABEL_WIDTH = 13, 34
-SECONDS_PER_HOUR = 3600.0
 LABELS = {
     "lookup_us": "embedding lookup",
     "forward_us": "dense network, forward",

@@ -23,7 +23,6 @@ class Footprints:
         """Prepare for a space."""
         self._space = space
         self._pipelines = pipelines
-        self._are_alike = space.base.recompute_num_layers is None and space.base.recompute_every == 1
         self._flights: dict[Key, list[int]] = {}
         self._states: dict[Key, list[float]] = {}
         self._held: dict[Key, list[BlockMemory]] = {}
@@ -83,18 +82,18 @@ class Footprints:
         known = self._held.get(key)
         if known is None:
             stages = self._pipelines.of(plan)
-            layers = {kind: self._layer(plan, shared if self._are_alike else key, kind) for kind in stages.kinds}
+            layers = {kind: self._layer(plan, shared, kind) for kind in stages.kinds}
             known = self._held[key] = [
                 together([(self._edge(plan, shared, stage), 1), *((layers[kind], n) for kind, n in stage.layers)])
                 for stage in stages.distinct
             ]
         return known
 
-    def _layer(self, plan: Plan, key: Key, kind: LayerKind) -> BlockMemory:
-        """Return what a layer holds; it depends on the pipeline where only some of a stage's layers are recomputed."""
-        known = self._layers.get((key, kind))
+    def _layer(self, plan: Plan, shared: Key, kind: LayerKind) -> BlockMemory:
+        """Return what a layer holds; a candidate recomputes all its layers alike."""
+        known = self._layers.get((shared, kind))
         if known is None:
-            known = self._layers[key, kind] = layer_memory(self._space.run(plan), kind)
+            known = self._layers[shared, kind] = layer_memory(self._space.run(plan), kind)
         return known
 
     def _edge(self, plan: Plan, shared: Key, stage: Stage) -> BlockMemory:

@@ -37,16 +37,22 @@ def log_gradient(time: Time, system: PublishedSystem, logs: Sequence[float], her
     return gradient
 
 
-def log_error(gradient: Sequence[float], calibration: Calibration) -> float:
-    """Return half the width of a time's 90 % interval, as a log."""
-    rows = calibration.covariance
+def log_error(gradient: Sequence[float], rows: Sequence[Sequence[float]], residual: float) -> float:
+    """Return half the width of a time's 90 % interval, as a log.
+
+    Args:
+        gradient: of the log of the time with the logs of the factors.
+        rows: covariance of those logs.
+        residual: standard deviation of what no factor explains.
+    """
     together = sum(gradient[i] * rows[i][j] * gradient[j] for i in range(len(gradient)) for j in range(len(gradient)))
-    return TWO_SIDED_90 * sqrt(max(together, 0.0) + calibration.residual**2)
+    return TWO_SIDED_90 * sqrt(max(together, 0.0) + residual**2)
 
 
 def calibrated_interval(
     us: float, time: Time, system: PublishedSystem, calibration: Calibration
 ) -> tuple[float, float]:
     """Return the ends of a time's 90 % interval on a calibrated system."""
-    error = log_error(log_gradient(time, system, logs_of(calibration), log(us)), calibration)
+    gradient = log_gradient(time, system, logs_of(calibration), log(us))
+    error = log_error(gradient, calibration.covariance, calibration.residual)
     return us * exp(-error), us * exp(error)

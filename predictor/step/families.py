@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from predictor.base.read_yaml import read_mapping
 from predictor.costs.cost import Cost
 from predictor.workloads.run import TrainingRun
+from predictor.workloads.software import Framework
 
 DATA = Path(__file__).with_name("published_runs.yaml")
 WIDE = 8  # tensor parallel size from which on kernels are short and collectives many; a family may tell such runs apart
@@ -44,7 +45,7 @@ class Kind(BaseModel):
 class Family(Kind):
     """Errors of published runs of one family; logs are of measured over predicted time."""
 
-    framework: str | None = Field(description="null: of all frameworks together")
+    framework: Framework | None = Field(description="null: of all frameworks together")
     gpus: tuple[str, ...] = Field(description="GPUs of one generation; empty: all")
     wide: bool = Field(default=False, description="only runs whose tensor parallelism fills a node of eight")
     rows: int = Field(gt=0)

@@ -14,6 +14,7 @@ from predictor.workloads.experts import routed_tokens
 from predictor.workloads.layer import sized
 from predictor.workloads.layer_call import LayerCall
 from predictor.workloads.low_precision_memory import kept_bytes_added
+from predictor.workloads.recompute import modules
 from predictor.workloads.run import FP32_BYTES, Recompute, RecomputeModule, TrainingRun
 from predictor.workloads.transformer import Attention, LayerKind, Normalization, Transformer
 
@@ -157,13 +158,11 @@ DROPPED = {
     RecomputeModule.MLP: ("up", "act"),
     RecomputeModule.MOE: ("routed_up", "routed_act", "routed"),
     RecomputeModule.SHARED_EXPERTS: ("shared_up", "shared_act"),
-    RecomputeModule.MLA_UP_PROJECTION: ("qkv",),
 }
 
 
 def _selective(run: TrainingRun, kept: Kept) -> Kept:
-    modules = run.recompute_modules or (RecomputeModule.CORE_ATTENTION,)
-    return kept._replace(**{name: 0.0 for module in modules for name in DROPPED[module]})
+    return kept._replace(**{name: 0.0 for module in modules(run) for name in DROPPED[module]})
 
 
 def _every_second_product(run: TrainingRun, kind: LayerKind, kept: Kept) -> float:
@@ -183,19 +182,13 @@ def _every_second_product(run: TrainingRun, kind: LayerKind, kept: Kept) -> floa
     return kept.inputs / 2 + queries + values + kept.core + kept.scores + inner + kept.routed + last
 
 
-def recomputed_share(run: TrainingRun) -> float:
-    """Return the share of a stage's layers that are recomputed."""
-    if run.recompute is Recompute.NONE:
-        return 0.0
-    share = 1.0 / run.recompute_every
-    if run.recompute_num_layers is not None:
-        per_chunk = max(run.layers_per_stage) / run.virtual_pipeline_parallel_size
-        share *= min(1.0, run.recompute_num_layers / per_chunk)
-    return share
-
-
 def kept_and_recomputed(run: TrainingRun, kind: LayerKind) -> tuple[float, float]:
-    """Return the bytes that a layer keeps on average over a stage's layers, and what a recomputed one holds besides."""
+    """Return the bytes that a layer keeps, and what it holds besides while it is computed again.
+
+    Args:
+        run: the run; ``recompute`` applies to this layer, whichever others it leaves out (``recompute.of_layer``).
+        kind: of the layer.
+    """
     kept = kept_without_recomputation(run, kind)
     if run.compiled:
         kept = _by_compiler(kept)
@@ -204,10 +197,7 @@ def kept_and_recomputed(run: TrainingRun, kind: LayerKind) -> tuple[float, float
     if run.recompute is Recompute.NONE:
         return whole, 0.0
     if run.recompute is Recompute.FULL:
-        left, again = checkpoint_bytes(run), whole
-    else:
-        per_op = run.recompute is Recompute.PER_OP
-        left = _every_second_product(run, kind, kept) if per_op else max(0.0, _selective(run, kept).total + cast)
-        again = max(0.0, whole - left)
-    share = recomputed_share(run)
-    return share * left + (1.0 - share) * whole, again
+        return checkpoint_bytes(run), whole
+    per_op = run.recompute is Recompute.PER_OP
+    left = _every_second_product(run, kind, kept) if per_op else max(0.0, _selective(run, kept).total + cast)
+    return left, max(0.0, whole - left)

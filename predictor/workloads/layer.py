@@ -16,12 +16,8 @@ from predictor.workloads.attention import MASK_BYTES, attention_core, core_names
 from predictor.workloads.experts import FUSED_GATE_PASSES, expert_tasks, routed_share
 from predictor.workloads.fused import fused_additions
 from predictor.workloads.layer_call import LayerCall
-from predictor.workloads.linear_traffic import (
-    COLUMN_PARALLEL,
-    HALF_OF_BACKWARD,
-    forward_in_chunks,
-    gradients_in_chunks,
-)
+from predictor.workloads.linear_layers import COLUMN_PARALLEL, HALF_OF_BACKWARD
+from predictor.workloads.linear_traffic import forward_in_chunks, gradients_in_chunks
 from predictor.workloads.low_precision import gathered_share, with_low_precision
 from predictor.workloads.run import TrainingRun
 from predictor.workloads.tasks import (

@@ -77,11 +77,6 @@ class Layout:
         """Return the ranks that hold the same dense weights and see different tokens."""
         return self.data_parallel_size * self.context_parallel_size
 
-    @property
-    def expert_gradient_ranks(self) -> int:
-        """Return the ranks that hold the same experts."""
-        return self.gradient_ranks // self.expert_parallel_size
-
     def _size(self, name: str) -> int:
         if name == "tp":
             return self.tensor_parallel_size

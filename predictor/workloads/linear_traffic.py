@@ -14,15 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from predictor.workloads.linear_layers import COLUMN_PARALLEL, HALF_OF_BACKWARD, ROW_PARALLEL
 from predictor.workloads.tasks import Overlap, PassTasks, Task, scaled, share_of
 
-COLUMN_PARALLEL, ROW_PARALLEL = ("qkv_projection", "ffn_up"), ("attention_output", "ffn_down")
 SCATTER_CHUNKS = 4
 # A product beside a scatter is launched for the multiprocessors that the scatter's 16 leave (set_sm_margin): of 132 on
 # Hopper; of 108 to 152 on others, a difference of 3 %.
 BESIDE_SCATTER = 132 / (132 - 16)
-# Half of a linear layer's backward pass makes the gradient of its weights, the other half that of its input.
-HALF_OF_BACKWARD = 0.5
 
 
 def _in_chunks(task: Task, chunks: int) -> Task:

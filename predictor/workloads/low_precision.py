@@ -11,6 +11,7 @@ from __future__ import annotations
 from predictor.costs.operator import BOTH, Direction, in_precision
 from predictor.costs.work import PRECISION_BYTES
 from predictor.workloads.layer_call import LayerCall
+from predictor.workloads.linear_layers import COLUMN_PARALLEL
 from predictor.workloads.recipes import READ, RECIPES, Casts, Recipe
 from predictor.workloads.run import TrainingRun
 from predictor.workloads.tasks import BACKWARD, FORWARD, Part, Task, parameter_stream_task, stream_task
@@ -19,8 +20,6 @@ from predictor.workloads.transformer import LayerKind
 LINEAR = "linear"
 # Scores experts in 16 bits or more.
 ROUTER = "router_projection"
-# Column-parallel products: their input comes from a norm.
-BEHIND_A_NORM = ("qkv_projection", "ffn_up")
 
 
 def recipe_of(run: TrainingRun, kind: LayerKind) -> Recipe | None:
@@ -52,12 +51,12 @@ def _operand_casts(run: TrainingRun, recipe: Recipe, call: LayerCall, task: Task
     """
     m, k, n = task.shape
     cost = casts(run, recipe)
-    whole_on_rank = task.name in BEHIND_A_NORM if task.direction is FORWARD else task.name not in BEHIND_A_NORM
+    whole_on_rank = task.name in COLUMN_PARALLEL if task.direction is FORWARD else task.name not in COLUMN_PARALLEL
     share = call.unsplit_tokens / call.tokens if whole_on_rank else 1.0
     if task.direction is BACKWARD:
         per_element, elements = cost.gradient, m * n
     else:
-        per_element = cost.normalized if task.name in BEHIND_A_NORM else cost.activation
+        per_element = cost.normalized if task.name in COLUMN_PARALLEL else cost.activation
         elements = m * k
     size_bytes = per_element * elements * share * task.times
     return stream_task("operand_casts", size_bytes, call, launches=_cast_launches(cost, task))

@@ -20,10 +20,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from predictor.costs.work import ELEMENT_BYTES
 from predictor.workloads.run import GemmRecipe
 
-READ = 2.0  # bytes of a 16-bit number, which every cast reads
-# Bytes of a number written, with its share of its block's scale.
+READ = float(ELEMENT_BYTES)  # of the 16-bit number that every cast reads
+# Bytes of a number written, with its share of its block's scale, which PRECISION_BYTES leaves out.
 FP8, MXFP8, BLOCKS, NVFP4 = 1.0, 1.0 + 1 / 32, 1.0 + 4 / 128, 0.5 + 1 / 16
 # How much slower stochastic rounding casts than rounding to nearest: 4.5 and 6.4 TB/s of a B300.
 # Source: github.com/NVIDIA/TransformerEngine, pull request 2412.

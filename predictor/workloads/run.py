@@ -13,6 +13,7 @@ from predictor.costs.work import element_bytes
 from predictor.workloads.layer_call import LayerCall
 from predictor.workloads.layout import Layout
 from predictor.workloads.partition import chunk_layers
+from predictor.workloads.software import Framework
 from predictor.workloads.transformer import LayerKind, Loss, Transformer
 
 FP32_BYTES = 4
@@ -121,7 +122,7 @@ class TrainingRun:
         attention_kernel: None: the one that the system was measured with.
         blocking_launches: the host waits for every kernel.
         cuda_graphs: kernels are launched without the host.
-        framework: software family; None: not said.
+        framework: software that trains; None: not said.
     """
 
     model: Transformer
@@ -162,7 +163,7 @@ class TrainingRun:
     attention_kernel: AttentionKernel | None = None
     blocking_launches: bool = False
     cuda_graphs: bool = False
-    framework: str | None = None
+    framework: Framework | None = None
 
     @lazy
     def element_bytes(self) -> int:

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from predictor.costs.collectives import Topology
 from predictor.workloads.low_precision import gather_bytes
 from predictor.workloads.run import FP32_BYTES, RankParameters, Recompute, TrainingRun
+from predictor.workloads.software import ON_FSDP1
 from predictor.workloads.tasks import (
     TRAFFIC,
     Overlap,
@@ -35,11 +36,10 @@ BUCKET_PASSES = 3 * 2
 # Gradients that lie in the bucket already are only divided. Source: Megatron-LM
 # core/distributed/param_and_grad_buffer.py, start_grad_sync (gradient_scaling_factor).
 IN_PLACE_PASSES = 2
-COPY_PASSES = 2
 # FSDP1 gathers a unit into one flat tensor whose views are the weights; others copy weights out of what was gathered.
 # Source: torch distributed/fsdp/_flat_param.py (_use_unsharded_views), _fully_shard/_fsdp_collectives.py
-# (foreach_all_gather_copy_out); fms-fsdp and Composer wrap models in FullyShardedDataParallel.
-FLAT_UNITS = frozenset({"llm-foundry", "fms-fsdp"})
+# (foreach_all_gather_copy_out).
+COPY_PASSES = 2
 RECOMPUTES_PRODUCTS = (Recompute.FULL, Recompute.PER_OP)
 
 
@@ -133,7 +133,7 @@ def _weight_copies(run: TrainingRun, parameters: RankParameters) -> list[Task]:
         )
     if wire > run.element_bytes:  # torch.autocast narrows every weight where it is used first
         size_bytes += parameters.total * (wire + run.element_bytes)
-    elif run.framework not in FLAT_UNITS:
+    elif run.framework not in ON_FSDP1:
         size_bytes += parameters.total * COPY_PASSES * wire
     return _streams("weight_copies", size_bytes * _per_micro_batch(run), run)
 

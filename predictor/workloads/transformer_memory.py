@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from predictor.costs.work import ELEMENT_BYTES
 from predictor.workloads.attention import MASK_BYTES
 from predictor.workloads.experts import routed_tokens
 from predictor.workloads.kept_activations import kept_and_recomputed
 from predictor.workloads.layer import sized
 from predictor.workloads.run import FP32_BYTES, RankParameters, TrainingRun
+from predictor.workloads.software import ON_DEEPSPEED
 from predictor.workloads.step_tasks import NO_MEMORY, BlockMemory, StageStates
 from predictor.workloads.transformer import LayerKind
 
@@ -21,9 +23,7 @@ MIXED_PRECISION_STATE_BYTES = 3 * FP32_BYTES
 FP32_STATE_BYTES = 2 * FP32_BYTES
 # DeepSpeed's optimizer step flattens the gradients of a rank's share and widens them to fp32, in blocks of gigabytes
 # that no cached activation can serve. Source: DeepSpeed, runtime/zero/stage_1_and_2.py, step().
-WIDENED_GRADIENT_BYTES = 2 + FP32_BYTES
-# Software that trains with DeepSpeed's engine, as ``training.framework`` spells it.
-ON_DEEPSPEED = ("deepspeed", "neox")
+WIDENED_GRADIENT_BYTES = ELEMENT_BYTES + FP32_BYTES
 # NCCL's buffers of one communicator: some 24 channels with a connection each way, 4 MiB for protocol Simple and as much
 # for LL and LL128 together. Source: NCCL, NCCL_BUFFSIZE and NCCL_MAX_NCHANNELS in its documentation, src/init.cc.
 COMMUNICATOR_BYTES = 24 * 2 * 8 * 2**20
@@ -41,10 +41,6 @@ def _ffn_gradients(run: TrainingRun, kind: LayerKind) -> float:
         width = model.experts.expert_ffn_hidden_size // call.tensor_parallel_size
     inner = 3 if model.activation.gated else 2
     return tokens * (call.hidden_size + inner * width) * call.element_bytes
-
-
-def _on_deepspeed(run: TrainingRun) -> bool:
-    return any(word in (run.framework or "").lower() for word in ON_DEEPSPEED)
 
 
 def _pipe_outputs(run: TrainingRun) -> float:
@@ -65,7 +61,7 @@ def _gathered_units(run: TrainingRun) -> int:
 def layer_memory(run: TrainingRun, kind: LayerKind) -> BlockMemory:
     """Return what one layer of a kind holds."""
     kept, recomputed = kept_and_recomputed(run, kind)
-    if _on_deepspeed(run):
+    if run.framework in ON_DEEPSPEED:
         kept += _pipe_outputs(run)
     working = recomputed + _ffn_gradients(run, kind)
     if run.zero_stage == 3 and not run.reshard_after_forward:
@@ -147,7 +143,7 @@ def _gradient_buffers(run: TrainingRun, kinds: Iterable[LayerKind], parameters: 
     """
     if run.zero_stage == 3:
         return 0.0
-    if run.fp32_gradients and not _on_deepspeed(run):
+    if run.fp32_gradients and run.framework not in ON_DEEPSPEED:
         return max([_fused_gradients(run, kind) for kind in kinds])
     if run.layout.gradient_ranks == 1:
         return 0.0
@@ -186,10 +182,11 @@ def stage_states(
     weight_bytes, gradient_bytes = run.element_bytes, run.gradient_bytes
     if run.fp32_parameters and run.element_bytes != FP32_BYTES:  # the optimizer's are the only ones
         weight_bytes, gradient_bytes = 0, FP32_BYTES
-    if _on_deepspeed(run) and run.fp32_gradients:  # BF16_Optimizer accumulates in fp32 beside autograd's gradients
+    if run.framework in ON_DEEPSPEED and run.fp32_gradients:
+        # BF16_Optimizer accumulates in fp32 beside autograd's gradients
         gradient_bytes += run.element_bytes
     buffers = _gradient_buffers(run, kinds, parameters)
-    if _on_deepspeed(run) and run.zero_stage in (1, 2) and run.gradient_bytes < FP32_BYTES:
+    if run.framework in ON_DEEPSPEED and run.zero_stage in (1, 2) and run.gradient_bytes < FP32_BYTES:
         buffers += share * WIDENED_GRADIENT_BYTES
     return StageStates(
         weights=(share if run.zero_stage >= 3 else whole) * weight_bytes + cast_weights,

@@ -6,7 +6,7 @@ import random
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from math import exp, sqrt
+from math import exp, log
 from pathlib import Path
 from statistics import fmean, median
 from typing import NamedTuple
@@ -17,18 +17,19 @@ from predictor.calibration.fit import Fit, fit
 from predictor.calibration.observations import Observation, observed_run
 from predictor.calibration.priors import prior_deviations
 from predictor.costs.hardware import COMPONENTS
-from predictor.step.calibrated import TWO_SIDED_90, log_gradient, log_time
+from predictor.step.calibrated import log_error, log_gradient, log_time
 from predictor.verification.configurations import configured
 from predictor.verification.published.tables import published_tables
 from tests.conftest import SHARED
 
 DRAWN = 3
 DRAWS = 8
+MOST_JUDGED = 40  # other rows of a group that one draw predicts, drawn as well
 FEWEST_ROWS = 6
 
 
-class Judged(NamedTuple):
-    """Means over draws of three runs, of all other rows of a group, in percent where the name says so."""
+class Held(NamedTuple):
+    """Means over draws of three runs, of the other rows of a group, in percent where the name says so."""
 
     rows: int
     before_percent: float
@@ -50,16 +51,38 @@ def observations(folder: Path) -> dict[str, list[Observation]]:
     return groups
 
 
-def _half_width(run: Observation, fitted: Fit, logs: Sequence[float], here: float) -> float:
-    gradient = log_gradient(run.time, run.system, logs, here)
-    rows = fitted.covariance
-    count = range(len(COMPONENTS))
-    together = sum(gradient[i] * rows[i][j] * gradient[j] for i in count for j in count)
-    return TWO_SIDED_90 * sqrt(together + fitted.residual**2)
+class _Predicted(NamedTuple):
+    """A run's predicted time, and its 90 % interval, as logs."""
+
+    time: float
+    low: float
+    high: float
 
 
-def judge(rows: Sequence[Observation], seed: int = 14) -> Judged:
-    """Return how three runs of a group predict the rest of it; a refused draw predicts as published."""
+def _calibrated(run: Observation, fitted: Fit) -> _Predicted:
+    here = log_time(run.time, run.system, fitted.logs)
+    half = log_error(log_gradient(run.time, run.system, fitted.logs, here), fitted.covariance, fitted.residual)
+    return _Predicted(here, here - half, here + half)
+
+
+def _published(run: Observation) -> _Predicted:
+    here = log_time(run.time, run.system, [0.0] * len(COMPONENTS))
+    return _Predicted(here, *map(log, run.interval))
+
+
+def _fitted(runs: Sequence[Observation]) -> Fit | None:
+    """Return what runs calibrate; None where they contradict each other, so that nothing is calibrated."""
+    priors = prior_deviations(runs)
+    fitted = fit(runs, priors)
+    try:
+        check_agreement(runs, fitted, priors)
+    except ConfigError:
+        return None
+    return fitted
+
+
+def judge(rows: Sequence[Observation], seed: int = 14) -> Held:
+    """Return how three runs of a group predict others of it; a refused draw predicts as published."""
     draw = random.Random(seed)
     before, after, inside, widths = [], [], [], []
     refused = 0
@@ -67,21 +90,16 @@ def judge(rows: Sequence[Observation], seed: int = 14) -> Judged:
         chosen = draw.sample(range(len(rows)), DRAWN)
         used = [rows[i] for i in chosen]
         rest = [row for i, row in enumerate(rows) if i not in chosen]
-        priors = prior_deviations(used)
-        fitted = fit(used, priors)
-        logs = list(fitted.logs)
-        try:
-            check_agreement(used, fitted, priors)
-        except ConfigError:
-            refused += 1
-        for run in rest[:40]:
-            here = log_time(run.time, run.system, logs)
-            half = _half_width(run, fitted, logs, here)
-            before.append(abs(exp(log_time(run.time, run.system, [0.0] * len(logs)) - run.log_measured) - 1.0))
-            after.append(abs(exp(here - run.log_measured) - 1.0))
-            inside.append(abs(here - run.log_measured) <= half)
-            widths.append(exp(2.0 * half))
-    return Judged(len(rows), 100 * fmean(before), 100 * fmean(after), 100 * fmean(inside), median(widths), refused)
+        fitted = _fitted(used)
+        refused += fitted is None
+        for run in draw.sample(rest, min(len(rest), MOST_JUDGED)):
+            published = _published(run)
+            predicted = published if fitted is None else _calibrated(run, fitted)
+            before.append(abs(exp(published.time - run.log_measured) - 1.0))
+            after.append(abs(exp(predicted.time - run.log_measured) - 1.0))
+            inside.append(predicted.low <= run.log_measured <= predicted.high)
+            widths.append(exp(predicted.high - predicted.low))
+    return Held(len(rows), 100 * fmean(before), 100 * fmean(after), 100 * fmean(inside), median(widths), refused)
 
 
 def table(groups: Mapping[str, Sequence[Observation]]) -> Iterator[str]:

@@ -21,13 +21,14 @@ from predictor.base.errors import ConfigError, PublishedError
 from predictor.configuration.loading import prepare
 from predictor.costs.cost import Cost
 from predictor.costs.folder import read_hardware, read_manifest
+from predictor.step.calibrated import TWO_SIDED_90
 from predictor.step.composition import step_in
 from predictor.step.families import DATA, WIDE, Family, Kind, interval_of, kind_of
 from predictor.verification.published.tables import published_tables
+from predictor.workloads.software import Framework
 from predictor.workloads.transformer_step import transformer_step
 from tests.conftest import SHARED
 
-TWO_SIDED_90 = 1.645
 # Configurations that the pooled spread within families counts for, beside a family's own.
 KNOWN_AS = 3.0
 FEWEST_CONFIGURATIONS = 3
@@ -48,7 +49,7 @@ HEAD = """\
 """
 
 
-class Judged(NamedTuple):
+class PublishedStep(NamedTuple):
     """A published step.
 
     Attributes:
@@ -61,7 +62,7 @@ class Judged(NamedTuple):
     """
 
     groups: tuple[str, ...]
-    framework: str
+    framework: Framework
     kind: Kind
     wide: bool
     gpu: str
@@ -70,10 +71,10 @@ class Judged(NamedTuple):
     step: Cost
 
 
-Key = tuple[str | None, Kind, tuple[str, ...], bool]  # framework, kind, GPUs, wide tensor parallelism
+Key = tuple[Framework | None, Kind, tuple[str, ...], bool]  # framework, kind, GPUs, wide tensor parallelism
 
 
-def judged_rows(folder: Path) -> Iterator[Judged]:
+def judged_rows(folder: Path) -> Iterator[PublishedStep]:
     """Yield every published step that can be predicted."""
     for step in published_tables(folder).steps:
         try:
@@ -81,11 +82,12 @@ def judged_rows(folder: Path) -> Iterator[Judged]:
             cost = step_in(loaded.run.precision, transformer_step(loaded.run), loaded.system)["step"]
         except (ConfigError, PublishedError):
             continue
-        framework = loaded.run.framework or "?"
+        framework = loaded.run.framework
+        assert framework is not None, f"{step.name}: every converter names the software"
         miss = log(step.seconds * 1e6 / cost.us)
         wide = loaded.run.layout.tensor_parallel_size >= WIDE
         kind = kind_of(loaded.run)
-        yield Judged(step.groups, framework, kind, wide, loaded.system.gpu, repr(step.config), miss, cost)
+        yield PublishedStep(step.groups, framework, kind, wide, loaded.system.gpu, repr(step.config), miss, cost)
 
 
 def generation(gpu: str, gpus: Iterable[str]) -> tuple[str, ...]:
@@ -102,7 +104,7 @@ def known_gpus() -> list[str]:
     return sorted({read_hardware(folder, read_manifest(folder)).gpu.name for folder in folders})
 
 
-def _keys(row: Judged, gpus: Sequence[str]) -> tuple[Key, ...]:
+def _keys(row: PublishedStep, gpus: Sequence[str]) -> tuple[Key, ...]:
     own = generation(row.gpu, gpus)
     return (
         *([(row.framework, row.kind, own, True)] if row.wide else []),
@@ -113,7 +115,7 @@ def _keys(row: Judged, gpus: Sequence[str]) -> tuple[Key, ...]:
     )
 
 
-def _means(rows: Sequence[Judged]) -> dict[str, list[float]]:
+def _means(rows: Sequence[PublishedStep]) -> dict[str, list[float]]:
     """Return the mean miss of every configuration by framework: rows of one configuration repeat its error."""
     by: dict[tuple[str, str], list[float]] = defaultdict(list)
     for row in rows:
@@ -135,7 +137,7 @@ class Pooled(NamedTuple):
     between: float
 
 
-def pooled(groups: Iterable[Sequence[Judged]]) -> Pooled:
+def pooled(groups: Iterable[Sequence[PublishedStep]]) -> Pooled:
     """Return the spreads over families with enough configurations, every family counted once."""
     means = [each for each in (_all(_means(group)) for group in groups) if len(each) >= FEWEST_CONFIGURATIONS]
     within = sqrt(fmean(stdev(each) ** 2 for each in means))
@@ -179,13 +181,13 @@ def _of_any_framework(means: Mapping[str, Sequence[float]], spreads: Pooled) -> 
     return Errors(middle, sqrt(variance), middle, TWO_SIDED_90 * sqrt(variance))
 
 
-def _widest_of_ten(rows: Sequence[Judged]) -> float:
+def _widest_of_ten(rows: Sequence[PublishedStep]) -> float:
     """Return the half width, as a log, that nine of ten rows' intervals do not exceed."""
     widths = sorted(log(row.step.high_us / row.step.low_us) / 2.0 for row in rows)
     return widths[int(0.9 * (len(widths) - 1))]
 
 
-def family(key: Key, rows: Sequence[Judged], spreads: Pooled) -> Family:
+def family(key: Key, rows: Sequence[PublishedStep], spreads: Pooled) -> Family:
     """Return the errors of a family."""
     framework, kind, gpus, wide = key
     means = _means(rows)
@@ -205,10 +207,10 @@ def family(key: Key, rows: Sequence[Judged], spreads: Pooled) -> Family:
     )
 
 
-def fitted(rows: Sequence[Judged]) -> dict[Key, Family]:
+def fitted(rows: Sequence[PublishedStep]) -> dict[Key, Family]:
     """Return all families of some rows that have enough configurations."""
     gpus = known_gpus()
-    by: dict[Key, list[Judged]] = defaultdict(list)
+    by: dict[Key, list[PublishedStep]] = defaultdict(list)
     for row in rows:
         for key in dict.fromkeys(_keys(row, gpus)):
             by[key].append(row)
@@ -217,14 +219,14 @@ def fitted(rows: Sequence[Judged]) -> dict[Key, Family]:
     return {key: family(key, group, pooled(_like(key[1].experts, known))) for key, group in known.items()}
 
 
-def _like(experts: bool, known: Mapping[Key, Sequence[Judged]]) -> Iterator[Sequence[Judged]]:
+def _like(experts: bool, known: Mapping[Key, Sequence[PublishedStep]]) -> Iterator[Sequence[PublishedStep]]:
     """Yield the rows of every framework on one generation of GPUs, with experts or without."""
     for (framework, kind, gpus, wide), rows in known.items():
         if framework is not None and gpus and not wide and kind.experts is experts:
             yield rows
 
 
-def left_out(rows: Sequence[Judged], folds: int = 10) -> Iterator[tuple[Judged, Cost]]:
+def left_out(rows: Sequence[PublishedStep], folds: int = 10) -> Iterator[tuple[PublishedStep, Cost]]:
     """Yield every row with the interval that the configurations of other folds make."""
     order = {same_as: i for i, same_as in enumerate(dict.fromkeys(row.same_as for row in rows))}
     gpus = known_gpus()
@@ -236,10 +238,10 @@ def left_out(rows: Sequence[Judged], folds: int = 10) -> Iterator[tuple[Judged, 
                 yield row, row.step if match is None else interval_of(match, row.step)
 
 
-def table(rows: Sequence[Judged]) -> Iterator[str]:
+def table(rows: Sequence[PublishedStep]) -> Iterator[str]:
     """Yield a line per group: rows, rows inside, and the width of the interval."""
     yield f"{'group':44} {'rows':>5} {'mean %':>7} {'inside %':>8} {'high/low':>8}   left out; as operators make it"
-    groups: dict[str, list[tuple[Judged, Cost]]] = defaultdict(list)
+    groups: dict[str, list[tuple[PublishedStep, Cost]]] = defaultdict(list)
     for row, cost in left_out(rows):
         for group in row.groups:
             groups[group].append((row, cost))
@@ -255,7 +257,7 @@ def table(rows: Sequence[Judged]) -> Iterator[str]:
         )
 
 
-def _is_inside(row: Judged, cost: Cost) -> bool:
+def _is_inside(row: PublishedStep, cost: Cost) -> bool:
     return cost.low_us <= row.step.us * exp(row.miss) <= cost.high_us
 
 

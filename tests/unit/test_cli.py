@@ -112,6 +112,14 @@ def test_short_form_that_cannot_be_predicted(case: str, tmp_path: Path, capsys: 
 
 BAD_FULL_FORMS: dict[str, tuple[dict[str, Any], list[str]]] = {
     "unknown key": ({"model": {"num_layer": 8}}, ["model.num_layer is not a known key", "Did you mean num_layers?"]),
+    "unknown framework": (
+        {"training": {"framework": "torch-titan"}},
+        [
+            "training.framework is 'torch-titan': it is not known. Did you mean torchtitan?",
+            "Known: deepspeed, fms-fsdp",
+        ],
+    ),
+    "framework by its title": ({"training": {"framework": "GPT-NeoX"}}, ["Did you mean gpt-neox?", "or leave it out"]),
     "unknown section": ({"modle": {}}, ["modle is not a known key", "Did you mean model?"]),
     "no section": ({"training": 5}, ["training is 5; it needs keys: micro_batch_size, num_micro_batches"]),
     "number for a section": ({"model": 3}, ["model is 3; it needs keys: num_layers, hidden_size"]),

@@ -10,6 +10,7 @@ from predictor.step.memory import StageMemory, step_memory
 from predictor.workloads.kept_activations import kept_and_recomputed, kept_without_recomputation
 from predictor.workloads.layout import Layout
 from predictor.workloads.run import Recompute, RecomputeModule, TrainingRun
+from predictor.workloads.software import Framework
 from predictor.workloads.transformer import Activation, LayerKind, Loss, Transformer
 from predictor.workloads.transformer_memory import layer_memory
 from predictor.workloads.transformer_step import transformer_step
@@ -84,14 +85,15 @@ def test_a_compiler_keeps_inputs_and_products_alone() -> None:
     assert compiled == 8192 * per_token < eager
 
 
-def test_recomputing_every_second_layer_keeps_the_mean() -> None:
+@pytest.mark.parametrize(("every", "first", "recomputed"), [(2, None, 16), (5, None, 6), (1, 8, 8)])
+def test_layers_that_are_not_recomputed_keep_everything(every: int, first: int | None, recomputed: int) -> None:
     none, full = (
         kept_and_recomputed(replace(FSDP, recompute=mode), DENSE)[0] for mode in (Recompute.NONE, Recompute.FULL)
     )
-    every_second = replace(FSDP, recompute=Recompute.FULL, recompute_every=2)
-    assert kept_and_recomputed(every_second, DENSE)[0] == (none + full) / 2
-    first_eight = replace(FSDP, recompute=Recompute.FULL, recompute_num_layers=8)
-    assert kept_and_recomputed(first_eight, DENSE)[0] == (3 * none + full) / 4
+    run = replace(FSDP, recompute=Recompute.FULL, recompute_every=every, recompute_num_layers=first)
+    layers = transformer_step(run).stages[0].chunks[0].blocks[1:]
+    kept = sum(block.memory.kept * count for block, count in layers)
+    assert kept == pytest.approx((32 - recomputed) * none + recomputed * full)
 
 
 @pytest.mark.parametrize(
@@ -113,12 +115,12 @@ def test_a_recomputed_module_drops_its_tensors(module: RecomputeModule, dropped:
 def test_deepspeed_widens_the_gradients_of_a_rank_and_keeps_its_pipelines_outputs() -> None:
     run = replace(FSDP, zero_stage=1, fp32_parameters=False, fp32_gradients=False, layout=Layout(1, 2, 4, 8))
     run = replace(run, layers_per_stage=(16, 16), num_micro_batches=4, overlap_parameter_gather=False)
-    plain, deepspeed = (transformer_step(replace(run, framework=name)) for name in (None, "megatron-deepspeed"))
+    plain, deepspeed = (transformer_step(replace(run, framework=name)) for name in (None, Framework.MEGATRON_DEEPSPEED))
     parameters = run.rank_parameters(0).total
     assert deepspeed.stages[0].states.buffers - plain.stages[0].states.buffers == pytest.approx(6 * parameters / 4)
     outputs = step_memory(deepspeed)[0].activations - step_memory(plain)[0].activations
     assert outputs == 2 * 8192 * 4096 * 2  # of two micro-batches in flight
-    accumulated = transformer_step(replace(run, framework="deepspeed", fp32_gradients=True)).stages[0].states
+    accumulated = transformer_step(replace(run, framework=Framework.DEEPSPEED, fp32_gradients=True)).stages[0].states
     assert accumulated.gradients == 6 * parameters
 
 

@@ -21,12 +21,13 @@ from predictor.step.families import Family, closest_family, families, family_of,
 from predictor.step.prediction import predict
 from predictor.step.published_runs import published_runs_note
 from predictor.workloads.run import TrainingRun
+from predictor.workloads.software import Framework
 from tests.unit.examples import full_form, write
 
 SHARDED: dict[str, Any] = {"zero_stage": 2, "overlap_gradient_reduction": True}
 A100 = "NVIDIAA100-SXM4-80GB"
 FAMILY = Family(
-    framework="made",
+    framework=Framework.NEMO,
     gpus=(A100,),
     experts=False,
     low_precision=False,
@@ -70,7 +71,7 @@ def test_a_framework_brings_its_own_errors() -> None:
 
 
 def test_a_framework_without_rows_is_like_any_framework() -> None:
-    family = family_of(run_of(zero_stage=3, training={"framework": "made up"}), A100)
+    family = family_of(run_of(zero_stage=3, training={"framework": "deepspeed"}), A100)
     assert family is not None
     assert family.framework is None
 

@@ -12,7 +12,7 @@ from predictor.configuration.loading import prepare
 from predictor.step.memory import step_memory
 from predictor.step.prediction import predict
 from predictor.verification.measured import MeasuredStep
-from predictor.verification.published.families import FAMILIES
+from predictor.verification.published.converters import CONVERTERS
 from predictor.verification.published.megatron_deepspeed import split_by_deepspeed
 from predictor.verification.published.row import Row, UnexpressedError
 from predictor.verification.published.tables import STEPS, converted, published_tables
@@ -88,7 +88,7 @@ def section(group: str, name: str, **cells: str) -> dict[str, Any]:
 
 
 def test_every_family_has_a_made_up_row() -> None:
-    reached = {next(family.prefix for family in FAMILIES if group.startswith(family.prefix)) for group in OF_FAMILY}
+    reached = {next(family.prefix for family in CONVERTERS if group.startswith(family.prefix)) for group in OF_FAMILY}
     alike = {
         "mtnlg",
         "megatron_turing",
@@ -97,7 +97,7 @@ def test_every_family_has_a_made_up_row() -> None:
         "gcp",
         "dgxc_",
     }  # converted by the function of another family
-    assert reached | alike == {family.prefix for family in FAMILIES}
+    assert reached | alike == {family.prefix for family in CONVERTERS}
 
 
 def test_switches_follow_columns() -> None:

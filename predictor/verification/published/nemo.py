@@ -15,6 +15,7 @@ from predictor.verification.published.architectures import model_of
 from predictor.verification.published.row import Row, UnexpressedError, batch, layout
 from predictor.verification.published.systems import machine
 from predictor.workloads.frameworks import MEGATRON_LM
+from predictor.workloads.run import RecomputeModule
 
 RECIPES = (
     ("nvfp4", "nvfp4"),
@@ -25,7 +26,6 @@ RECIPES = (
     ("tensorwise", "fp8_tensorwise"),
     ("fp8", "fp8_delayed"),  # NeMo's and Megatron-LM's own default
 )
-MODULES = ("core_attn", "mlp_act", "moe_act", "layernorm", "mla_up_proj", "shared_experts", "mlp", "moe")
 
 
 def recipe(row: Row) -> str | None:
@@ -59,7 +59,7 @@ def _recompute(row: Row) -> dict[str, Any]:
         return {"recompute": "full", **({"recompute_num_layers": int(layers[0])} if "block" in text else {})}
     if text.startswith("selective"):
         named = text.partition(":")[2]
-        modules = [module for module in MODULES if module in named.replace("+", " ").split()]
+        modules = [module.value for module in RecomputeModule if module in named.replace("+", " ").split()]
         return {"recompute": "selective", "recompute_modules": modules}
     return {"recompute": "none"}
 

@@ -9,13 +9,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from predictor.step.memory import GIB
 from predictor.verification.measured import MeasuredStep
-from predictor.verification.published.families import family_of
+from predictor.verification.published.converters import converter_of
 from predictor.verification.published.row import Row, UnexpressedError
 
 STEPS, RECENT_STEPS = "step_times.csv", "recent_step_times.csv"
 GB = 1e9
-GIB = 2**30
 PEAK_IN_NOTES = re.compile(r"\bmem (\d+(?:\.\d+)?) ?GB")
 
 
@@ -64,7 +64,7 @@ def converted(cells: Mapping[str, str]) -> MeasuredStep:
         UnexpressedError: no configuration expresses it.
     """
     row = Row(cells)
-    family = family_of(row)
+    converter = converter_of(row)
     seconds = row.number("derived_step_time_s")
     num_gpus = row.whole("n_gpus")
     return MeasuredStep(
@@ -72,10 +72,10 @@ def converted(cells: Mapping[str, str]) -> MeasuredStep:
         name=_name(row),
         seconds=seconds,
         num_gpus=num_gpus,
-        config=family.convert(row),
+        config=converter.convert(row),
         statistic=row.text("stat"),
         peak_gib=_peak_gib(row),
-        groups=family.groups(row),
+        groups=converter.groups(row),
     )
 
 

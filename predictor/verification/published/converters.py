@@ -20,7 +20,7 @@ Convert = Callable[[Row], dict[str, Any]]
 LARGEST_NODE = 8
 
 
-class Family(NamedTuple):
+class Converter(NamedTuple):
     """Rows whose group begins with a word.
 
     Attributes:
@@ -73,29 +73,29 @@ def _named(name: str) -> Callable[[Row], tuple[str, ...]]:
     return lambda row: (name,)
 
 
-FAMILIES = (
-    Family("gpumodeling", gpt_neox.configuration, lambda row: (f"GPT-NeoX jobs, {row.text('system').split()[-1]}",)),
-    Family("vtrain", megatron_deepspeed.vtrain, _vtrain),
-    Family("megatron_sc21", megatron_lm.narayanan, _named("Narayanan 2021")),
-    Family("korthikanti", megatron_lm.korthikanti, _named("Korthikanti 2022")),
-    Family("mt_nlg", megatron_lm.mt_nlg, _named("MT-NLG 530B")),
-    Family("mtnlg", megatron_lm.mt_nlg, _named("MT-NLG 530B")),
-    Family("megatron_turing", megatron_lm.mt_nlg, _named("MT-NLG 530B")),
-    Family("bloom", megatron_deepspeed.bloom, _bloom),
-    Family("internevo", internevo.configuration, _named("InternEvo")),
-    Family("llmfoundry", llm_foundry.configuration, _foundry),
-    Family("fms", torch_fsdp.fms_fsdp, _named("fms-fsdp")),
-    Family("torchtitan", torch_fsdp.torchtitan, _named("torchtitan")),
-    Family("torchao", torch_fsdp.torchtitan, _named("torchao")),
-    Family("dgxc_", nemo.megatron_core, _recent),
-    Family("dgxc", nemo.megatron_core, _dgxc),
-    Family("mbridge", nemo.megatron_core, _recent),
-    Family("mcore_llama", nemo.megatron_core, _recent),
-    Family("mcore_ci", nemo.megatron_core, _named("Megatron-LM CI")),
-    Family("gcp", nemo.megatron_core, _named("GCP recipes, H200")),
-    Family("mlperf", nemo.megatron_core, _named("MLPerf, dense")),
-    Family("simumax", nemo.simumax, lambda row: (f"SimuMax B200, {_kind(row)}",)),
-    Family("vocabpar", nemo.vocabulary_parallel, _named("Vocabulary-parallel fork, A100")),
+CONVERTERS = (
+    Converter("gpumodeling", gpt_neox.configuration, lambda row: (f"GPT-NeoX jobs, {row.text('system').split()[-1]}",)),
+    Converter("vtrain", megatron_deepspeed.vtrain, _vtrain),
+    Converter("megatron_sc21", megatron_lm.narayanan, _named("Narayanan 2021")),
+    Converter("korthikanti", megatron_lm.korthikanti, _named("Korthikanti 2022")),
+    Converter("mt_nlg", megatron_lm.mt_nlg, _named("MT-NLG 530B")),
+    Converter("mtnlg", megatron_lm.mt_nlg, _named("MT-NLG 530B")),
+    Converter("megatron_turing", megatron_lm.mt_nlg, _named("MT-NLG 530B")),
+    Converter("bloom", megatron_deepspeed.bloom, _bloom),
+    Converter("internevo", internevo.configuration, _named("InternEvo")),
+    Converter("llmfoundry", llm_foundry.configuration, _foundry),
+    Converter("fms", torch_fsdp.fms_fsdp, _named("fms-fsdp")),
+    Converter("torchtitan", torch_fsdp.torchtitan, _named("torchtitan")),
+    Converter("torchao", torch_fsdp.torchtitan, _named("torchao")),
+    Converter("dgxc_", nemo.megatron_core, _recent),
+    Converter("dgxc", nemo.megatron_core, _dgxc),
+    Converter("mbridge", nemo.megatron_core, _recent),
+    Converter("mcore_llama", nemo.megatron_core, _recent),
+    Converter("mcore_ci", nemo.megatron_core, _named("Megatron-LM CI")),
+    Converter("gcp", nemo.megatron_core, _named("GCP recipes, H200")),
+    Converter("mlperf", nemo.megatron_core, _named("MLPerf, dense")),
+    Converter("simumax", nemo.simumax, lambda row: (f"SimuMax B200, {_kind(row)}",)),
+    Converter("vocabpar", nemo.vocabulary_parallel, _named("Vocabulary-parallel fork, A100")),
 )
 
 
@@ -113,17 +113,17 @@ BY_FRAMEWORK: dict[str, Convert] = {
 }
 
 
-def family_of(row: Row) -> Family:
-    """Return the family of a row: of its group, else of the software that it names.
+def converter_of(row: Row) -> Converter:
+    """Return the converter of a row: of its group, else of the software that it names.
 
     Raises:
         UnexpressedError: no file converts its group, and none its software.
     """
     group = row.text("group")
-    for family in FAMILIES:
-        if group.lower().replace("-", "_").startswith(family.prefix):
-            return family
+    for converter in CONVERTERS:
+        if group.lower().replace("-", "_").startswith(converter.prefix):
+            return converter
     for word, convert in BY_FRAMEWORK.items():
         if row.has("framework", word):
-            return Family(group, convert, _named(group))
+            return Converter(group, convert, _named(group))
     raise UnexpressedError(f"no file converts {row.text('framework') or 'an unnamed framework'}")

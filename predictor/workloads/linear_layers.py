@@ -1,0 +1,8 @@
+"""The linear layers of a transformer layer, by how tensor parallelism splits them, and their backward pass."""
+
+from __future__ import annotations
+
+# Their input comes from a norm and is whole on every rank; their output is split. The others the other way round.
+COLUMN_PARALLEL, ROW_PARALLEL = ("qkv_projection", "ffn_up"), ("attention_output", "ffn_down")
+# Half of a linear layer's backward pass makes the gradient of its weights, the other half that of its input.
+HALF_OF_BACKWARD = 0.5
