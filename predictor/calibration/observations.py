@@ -22,8 +22,9 @@ from predictor.workloads.step_tasks import StepTasks
 
 # The same kernel twice on the A100 of the measured tables: 3.0 %, of which a run's median is one sample; GH200: 1.0 %.
 RUN_NOISE = 0.03
-# Spread of whole steps between layouts on a machine whose operators were measured, as the standard deviation of a log:
-# mean absolute errors of 2.6 and 2.8 % on the GPT-NeoX jobs of the two measured clusters are 3.4 % of a normal one.
+# Spread of whole steps between layouts on a machine whose operators were measured, as the standard deviation of a log.
+# Mean absolute errors on the GPT-NeoX jobs of the two measured clusters are 1.5 and 3.2 %, 1.9 to 4.0 % of a normal
+# one; it was set within them.
 LAYOUT_SPREAD = 0.034
 # Medians of two launches lie 1.128 standard deviations apart on average.
 SPREAD_OF_TWO = 1.128

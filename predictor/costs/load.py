@@ -12,7 +12,8 @@ from predictor.costs.transfer import computes
 
 # Half of how far two nodes of the same GPU lie apart, as a log: 7 % on H200s, 29 % on B200s.
 SPREAD = 0.1
-# Share of the peak that large products reach in the tables of eight GPUs, 0.69 to 0.80.
+# Share of the bf16 peak that large products (all sizes 4,096 or more) reach: medians of 0.65 to 0.79 in the tables of
+# eight GPUs, 0.75 on average. L40S, slowed by its power cap, has 0.60.
 BOUND_BY_CLOCK = 0.75
 COMPUTING = ("compute", "attention")  # components that wait for the slowest GPU's tensor cores
 

@@ -1,12 +1,8 @@
 """What a power limit below the board's own costs: the clock that matrix products settle at.
 
-A GPU that multiplies large matrices without a pause draws all that its board allows, and its clock settles below the
-boost clock: on H200s (700 W) at 1,405 to 1,527 MHz of 1,980, on B200s (1,000 W) at 1,228 to 1,410 of 1,965
-(Bekman, ml-engineering, compute/accelerator/benchmarks, MSMF). Published tables of products have that rate already for
-large shapes (H200, 8192 × 8192 × 12288: 705 TFLOP/s; MSMF there: 699), so at the board's own limit nothing is added.
-
-Below it, power is static power and switching: P = P_static + c · V² · f. Between the lowest and the highest voltage, V
-follows f, so switching goes with f to the power of two to three.
+At the board's own limit the ratio is 1; what sustained load costs there is in ``sustained.py``. Below it, power is
+static power and switching: P = P_static + c · V² · f. Between the lowest and the highest voltage, V follows f, so
+switching goes with f to the power of two to three.
 """
 
 from __future__ import annotations

@@ -16,7 +16,8 @@ MTBF_PER_GPU_HOURS = 16_384 * 54 * 24 / 419
 # Source: Jiang et al. 2024 (MegaScale), arXiv:2402.15627, section 4.
 RESTART_MINUTES = 10.0
 # Training waits until weights and optimizer states are in host memory, and writing goes on beside it.
-# Source: MegaScale, section 4.4, two-stage checkpointing. Where the host link is not known, PCIe 4.0 with 16 lanes.
+# Source: MegaScale, section 4.4, two-stage checkpointing. Where the host link is not known, 25 GB/s are assumed, below
+# the 31.5 GB/s of PCIe 4.0 x16.
 HOST_GB_PER_S = 25.0
 
 

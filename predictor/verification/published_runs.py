@@ -1,4 +1,9 @@
-"""Published step times with their configurations, read from ``published_runs.yaml``."""
+"""Published step times with their configurations, read from ``published_runs.yaml``.
+
+Two papers' tables are also among the converted ones (``verification/published``). Both are kept because they test
+different things: these come with the package, are set by hand on Selene, which is known from data sheets alone, and so
+test a transfer; the converted rows run on A100_SXM, whose products and attention were measured.
+"""
 
 from __future__ import annotations
 

@@ -13,7 +13,8 @@ ERROR = {
         "take on that machine is not known"
     ),
     "Korthikanti 2022": (
-        "too long, by 10 % in its largest model: the spread among GPUs and their sustained rate are charged in full"
+        "too long, by 10 % in its largest model: the spread among GPUs is charged in full; on A100 the sustained rate "
+        "adds nothing"
     ),
     "torchtitan": "too short where tensor parallelism is 8 wide, and with ring attention; not explained",
     "vTrain, one node": (

@@ -60,7 +60,7 @@ def _print_parts(truth: Path) -> None:
         print("\n".join(layouts_text(small)))
         print(summary_text(f"all {len(small)} rows", small))
     if large:
-        print(summary_text(f"{len(large)} rows of more than {MOST_GPUS} GPUs, used for no choice", large))
+        print(summary_text(f"{len(large)} rows of more than {MOST_GPUS} GPUs, used for intervals", large))
 
 
 def _arguments(given: list[str] | None) -> argparse.Namespace:

@@ -7,7 +7,7 @@ JOB_TOLERANCE = 0.05
 SINGLE_NODE_MAPE, SINGLE_NODE_COVERAGE = 0.09, 0.85
 # Of one layer's pass: the part of a step that repeats most, so that errors of parts cannot cancel out.
 LAYER_TOLERANCE = 0.05
-# Rows of the single-node table that are judged; the larger ones were used for no choice.
+# Rows of the single-node table that are judged. The larger ones are among the families' errors (docs/adr/0008).
 MOST_GPUS = 4
 # Published rows outside their 90 % interval, and what is known about them.
 LARGEST_OF_SELENE = (

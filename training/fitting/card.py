@@ -24,6 +24,7 @@ other folds, and for the largest rows on smaller rows only. *Noise* is the dista
 other rows of its shape, the least error possible. *Unseen topology*, between nodes only, is the error of physics
 fitted to all other topologies.
 """
+GATE = "Rows that the gate drops before a fit and before a held-out error; its rules: docs/adr/0003-gate.md."
 
 
 COLUMNS = {
@@ -48,7 +49,7 @@ def _dropped(columns: Sequence[dict[str, Any]]) -> list[str]:
         for column in columns
         for reason, count in column["dropped"].items()
     ]
-    return ["| column | rows | reason |", "|---|---:|---|", *lines] if lines else ["None."]
+    return [GATE, "", "| column | rows | reason |", "|---|---:|---|", *lines] if lines else [GATE, "", "None."]
 
 
 def _equal_times(columns: Sequence[dict[str, Any]]) -> list[str]:
