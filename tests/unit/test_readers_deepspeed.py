@@ -105,6 +105,13 @@ def test_no_zero_reduces_whole_gradients(tmp_path: Path) -> None:
     assert stage_2["overlap_gradient_reduction"] is False
 
 
+def test_groups_that_share_out_states(tmp_path: Path) -> None:
+    groups = found(tmp_path, **MICRO, zero_optimization={"stage": 3, "mics_shard_size": 8}).content["parallelism"]
+    assert groups["zero_group_size"] == 8
+    alone = {"stage": 3, "mics_shard_size": -1, "zero_hpz_partition_size": 1}
+    assert "zero_group_size" not in found(tmp_path, **MICRO, zero_optimization=alone).content["parallelism"]
+
+
 def test_pipeline_checkpoints_every_layer(tmp_path: Path) -> None:
     got = found(tmp_path, **MICRO, pipeline={"activation_checkpoint_interval": 1})
     assert got.content["training"]["recompute"] == "full"
@@ -128,8 +135,8 @@ REFUSED = [
     (MICRO | {"zero_optimization": {"stage": 3, "offload_param": {"device": "nvme"}}}, "offloading is not modelled"),
     (MICRO | {"zero_optimization": {"stage": 2, "cpu_offload": True}}, "offloading to the host is not modelled"),
     (MICRO | {"zero_optimization": {"stage": 3, "zero_quantized_weights": True}}, "quantised traffic (ZeRO++)"),
-    (MICRO | {"zero_optimization": {"stage": 3, "zero_hpz_partition_size": 8}}, "over a part of the replicas"),
-    (MICRO | {"zero_optimization": {"stage": 3, "mics_shard_size": 8}}, "over a part of the replicas"),
+    (MICRO | {"zero_optimization": {"stage": 3, "zero_hpz_partition_size": 8}}, "a second copy of the weights"),
+    (MICRO | {"zero_optimization": {"stage": 2, "mics_shard_size": 8}}, "it needs stage 3, not 2"),
     (MICRO | {"zero_optimization": {"stage": 4}}, "zero_optimization.stage is 4; expected 0, 1, 2 or 3"),
     (MICRO | {"zero_optimization": {"stage": "auto"}}, "zero_optimization.stage is 'auto', which the trainer replaces"),
     (MICRO | {"zero_optimization": {"reduce_bucket_size": "auto"}}, "write what it becomes"),

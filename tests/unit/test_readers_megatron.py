@@ -69,6 +69,8 @@ def test_script_of_gpt3_on_1024_gpus() -> None:
             "global_batch_size": 1536,
             "precision": "fp16",
             "recompute": "selective",
+            "fused_gradient_accumulation": True,
+            "framework": "megatron-lm",
         },
     }
     assert script.notes == ("--rampup-batch-size: predicted is a step after the ramp",)
@@ -133,7 +135,14 @@ def test_defaults_are_megatrons(tmp_path: Path) -> None:
     assert model["ffn_hidden_size"] == 4096
     assert "num_key_value_heads" not in model
     assert (parallelism["zero_stage"], parallelism["overlap_gradient_reduction"]) == (0, False)
-    assert training == {"micro_batch_size": 2, "num_micro_batches": 1, "precision": "fp32", "recompute": "none"}
+    assert training == {
+        "micro_batch_size": 2,
+        "num_micro_batches": 1,
+        "precision": "fp32",
+        "recompute": "none",
+        "fused_gradient_accumulation": True,
+        "framework": "megatron-lm",
+    }
 
 
 def test_gated_ffn_is_two_thirds_cut_to_64(tmp_path: Path) -> None:
@@ -166,6 +175,7 @@ def test_gated_ffn_is_two_thirds_cut_to_64(tmp_path: Path) -> None:
         ("--tokenizer-type GPT2BPETokenizer", "vocab_size", 50257),
         ("--tokenizer-type Llama2Tokenizer", "vocab_size", 32000),
         ("--hidden-dropout 0", "hidden_dropout", 0.0),
+        ("--cross-entropy-loss-fusion --cross-entropy-fusion-impl te", "loss", "fused"),
         ("--num-layers 4", "num_layers", 4),  # the last of two, as in argparse
     ],
 )
@@ -201,11 +211,90 @@ def test_argument_of_the_model(arguments: str, key: str, value: object, tmp_path
         ("--fp16 --accumulate-allreduce-grads-in-fp32", "fp32_gradients", True),
         ("--use-tp-pp-dp-mapping", "rank_order", ["tp", "cp", "pp", "dp"]),
         ("--tp-comm-overlap", "overlap_tensor_parallel", True),
+        ("--use-distributed-optimizer --fp8-format e4m3 --fp8-param-gather", "gather_precision", "fp8"),
         ("--tp-comm-overlap --sequence-parallel", "overlap_linear_traffic", True),
     ],
 )
 def test_argument_of_the_layout(arguments: str, key: str, value: object, tmp_path: Path) -> None:
     assert small(tmp_path, arguments)["parallelism"][key] == value
+
+
+@pytest.mark.parametrize(
+    ("arguments", "recipe"),
+    [
+        ("--fp8-format hybrid", "fp8_delayed"),
+        ("--fp8-format hybrid --fp8-recipe delayed --fp8-amax-history-len 1024", "fp8_delayed"),
+        ("--fp8-format hybrid --fp8-recipe tensorwise", "fp8_tensorwise"),
+        ("--fp8-format e4m3 --fp8-recipe blockwise", "fp8_blockwise"),
+        ("--fp8-format e4m3 --fp8-recipe mxfp8", "mxfp8"),
+        ("--fp4-format e2m1", "nvfp4"),
+        ("--fp4-format e2m1 --fp4-recipe nvfp4", "nvfp4"),
+        ("--fp8-recipe mxfp8 --fp4-recipe nvfp4", None),  # without a format a recipe has no effect
+    ],
+)
+def test_recipe_of_low_precision(arguments: str, recipe: str | None, tmp_path: Path) -> None:
+    training = small(tmp_path, f"--bf16 {arguments}")["training"]
+    assert training.get("gemm_recipe") == recipe
+    assert "layers_in_16_bits_at_start" not in training
+
+
+def test_layers_that_stay_in_16_bits(tmp_path: Path) -> None:
+    recipe = "--fp8-format e4m3 --fp8-recipe blockwise --first-last-layers-bf16 "
+    by_default = small(tmp_path, recipe)["training"]
+    assert (by_default["layers_in_16_bits_at_start"], by_default["layers_in_16_bits_at_end"]) == (1, 1)
+    given = small(tmp_path, f"{recipe}--num-layers-at-start-in-bf16 0 --num-layers-at-end-in-bf16 2")["training"]
+    assert (given["layers_in_16_bits_at_start"], given["layers_in_16_bits_at_end"]) == (0, 2)
+    without_switch = small(tmp_path, "--fp4-format e2m1 --num-layers-at-end-in-bf16 2")["training"]
+    assert "layers_in_16_bits_at_end" not in without_switch
+
+
+def test_weights_are_gathered_in_fp8_where_they_are_gathered(tmp_path: Path) -> None:
+    assert "gather_precision" not in small(tmp_path, "--fp8-format e4m3 --fp8-param-gather")["parallelism"]
+    assert "gather_precision" not in small(tmp_path, "--use-distributed-optimizer --fp8-param-gather")["parallelism"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fuses"),
+    [("", True), ("--no-gradient-accumulation-fusion", False), ("--use-torch-fsdp2", False)],
+)
+def test_accumulation_of_gradients(arguments: str, fuses: bool, tmp_path: Path) -> None:
+    assert small(tmp_path, arguments)["training"]["fused_gradient_accumulation"] is fuses
+
+
+@pytest.mark.parametrize(
+    ("arguments", "graphs", "note"),
+    [
+        ("--enable-cuda-graph", True, None),
+        ("--external-cuda-graph --cuda-graph-scope full", True, None),
+        ("--cuda-graph-impl local --cuda-graph-scope full_iteration", True, None),
+        ("--cuda-graph-impl transformer_engine --cuda-graph-scope attn moe_router", True, "attn moe_router"),
+        ("--cuda-graph-impl none --cuda-graph-scope attn", False, None),
+        ("--cuda-graph-warmup-steps 3", False, None),
+    ],
+)
+def test_cuda_graphs(arguments: str, graphs: bool, note: str | None, tmp_path: Path) -> None:
+    read_one = found(tmp_path, f"{SMALL}{arguments} --use-flash-attn")
+    assert read_one.content["training"].get("cuda_graphs", False) is graphs
+    expected = () if note is None else (f"--cuda-graph-scope {note}: all kernels are predicted to be in CUDA graphs",)
+    assert read_one.notes == expected
+
+
+def test_loss_of_single_kernels_is_the_default_and_megatrons_own_fusion_is_noted(tmp_path: Path) -> None:
+    assert "loss" not in small(tmp_path, "--cross-entropy-fusion-impl te")["model"]
+    read_one = found(tmp_path, f"{SMALL}--use-flash-attn --cross-entropy-loss-fusion")
+    assert read_one.content["model"]["loss"] == "fused"
+    assert read_one.notes == ("--cross-entropy-fusion-impl native: the loss is predicted in one kernel, as with te",)
+
+
+def test_instances_of_the_optimizer_are_groups_of_replicas(tmp_path: Path) -> None:
+    arguments = f"{SMALL}--use-distributed-optimizer --num-distributed-optimizer-instances 4 --context-parallel-size 2"
+    assert found(tmp_path, arguments, num_gpus=64).content["parallelism"]["zero_group_size"] == 16
+    unsaid = found(tmp_path, arguments).unsaid
+    assert "data × context parallel size / 4" in unsaid["parallelism.zero_group_size"]
+    whole = found(tmp_path, arguments.replace("--use-distributed-optimizer", ""), num_gpus=64).content["parallelism"]
+    assert "zero_group_size" not in whole
+    with pytest.raises(ConfigError, match="it must divide the ranks of data and context parallelism, 6"):
+        found(tmp_path, arguments, num_gpus=6)
 
 
 def test_embedding_and_loss_can_count_as_layers(tmp_path: Path) -> None:
@@ -221,12 +310,48 @@ def test_embedding_and_loss_can_count_as_layers(tmp_path: Path) -> None:
         ("--recompute-granularity selective", "selective"),
         ("--recompute-granularity full --recompute-method uniform --recompute-num-layers 1", "full"),
         ("--recompute-granularity full --recompute-method block --recompute-num-layers 8", "full"),
+        ("--recompute-granularity full --recompute-method block --recompute-num-layers 0", "none"),
+        ("--recompute-granularity selective --recompute-modules mhc", "none"),
         ("--checkpoint-activations", "full"),
         ("--activations-checkpoint-method uniform", "full"),
     ],
 )
 def test_recomputation(arguments: str, recompute: str, tmp_path: Path) -> None:
     assert small(tmp_path, arguments)["training"]["recompute"] == recompute
+
+
+@pytest.mark.parametrize(
+    ("arguments", "count"),
+    [
+        ("--recompute-granularity full --recompute-method block --recompute-num-layers 2", 2),
+        ("--recompute-granularity full --recompute-method block", 1),
+        ("--recompute-granularity full --recompute-method uniform --recompute-num-layers 2", None),
+        ("--activations-checkpoint-method block --activations-checkpoint-num-layers 3", 3),
+    ],
+)
+def test_layers_of_a_chunk_that_are_recomputed(arguments: str, count: int | None, tmp_path: Path) -> None:
+    training = small(tmp_path, arguments)["training"]
+    assert (training["recompute"], training.get("recompute_num_layers")) == ("full", count)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "modules", "note"),
+    [
+        ("core_attn", None, None),
+        ("layernorm mlp", ["layernorm", "mlp"], None),
+        ("core_attn,moe_act --num-experts 8", ["core_attn", "moe_act"], None),
+        ("core_attn mla_up_proj moe", None, "mla_up_proj moe"),
+        ("mlp mhc", ["mlp"], "mhc"),
+    ],
+)
+def test_modules_that_are_recomputed(
+    arguments: str, modules: list[str] | None, note: str | None, tmp_path: Path
+) -> None:
+    selective = f"{SMALL}--use-flash-attn --recompute-granularity selective --recompute-modules {arguments}"
+    read_one = found(tmp_path, selective)
+    assert read_one.content["training"].get("recompute_modules") == modules
+    expected = () if note is None else (f"--recompute-modules {note}: not recomputed in this prediction",)
+    assert read_one.notes == expected
 
 
 @pytest.mark.parametrize(
@@ -300,7 +425,13 @@ def test_what_changes_no_cost_is_not_mentioned(tmp_path: Path) -> None:
 
 
 REFUSED = [
-    ("--fp8-format hybrid", "matrices in fp8 are not modelled; remove it to predict the run in 16 bits"),
+    (
+        "--fp8-format hybrid --fp8-recipe custom",
+        "--fp8-recipe is custom; expected delayed, tensorwise, blockwise, mxfp8",
+    ),
+    ("--fp8-format hybrid --first-last-layers-bf16", "--fp8-recipe delayed is for all layers in Megatron-LM"),
+    ("--fp8-format hybrid --fp4-format e2m1", "--fp8-format and --fp4-format are both given; write one of them"),
+    ("--fp8-format hybrid --no-fp8-wgrad", "gradients of the weights in 16 bits beside fp8 are not modelled"),
     ("--multi-latent-attention", "multi-head latent attention is not modelled"),
     ("--mtp-num-layers 1", "multi-token prediction is not modelled"),
     ("--is-hybrid-model", "state-space layers are not modelled"),
@@ -310,7 +441,7 @@ REFUSED = [
     ("--fp16 --bf16", "--fp16 and --bf16 are both given"),
     ("--position-embedding-type alibi", "expected learned_absolute or rope"),
     ("--normalization Batch", "--normalization is Batch; expected LayerNorm, RMSNorm"),
-    ("--recompute-granularity full --recompute-method block --recompute-num-layers 2", "recomputing some layers"),
+    ("--moe-layer-recompute --num-experts 8", "write --recompute-granularity selective --recompute-modules moe"),
     ("--num-experts 8 --moe-layer-freq 2", "expected 1, or a list such as [0]*1+[1]*31"),
     ("--num-experts 8 --moe-layer-freq [1]*4+[0]*4", "only layers at the start can go without experts"),
     ("--num-experts 8 --expert-tensor-parallel-size 2", "experts are modelled split as all else is; write 1"),

@@ -29,7 +29,7 @@ def layout(tmp_path: Path, lines: str, num_gpus: int | None = None) -> dict[str,
 def test_job_of_64_gpus() -> None:
     job = read(DATA / "llama3_70b.toml", num_gpus=64)
     assert job.content == {
-        "model": {"preset": "llama3.1-70b", "sequence_length": 8192},
+        "model": {"preset": "llama3.1-70b", "sequence_length": 8192, "loss": "vocabulary_parallel"},
         "parallelism": {
             "tensor_parallel_size": 8,
             "sequence_parallel": True,
@@ -45,9 +45,16 @@ def test_job_of_64_gpus() -> None:
             "overlap_parameter_gather": True,
             "fp32_gradients": True,
         },
-        "training": {"micro_batch_size": 8, "num_micro_batches": 1, "precision": "bf16", "recompute": "full"},
+        "training": {
+            "micro_batch_size": 8,
+            "num_micro_batches": 1,
+            "precision": "bf16",
+            "recompute": "full",
+            "compiled": True,
+            "framework": "torchtitan",
+        },
     }
-    assert job.notes == ("compile.enable: compiled kernels are not modelled",)
+    assert job.notes == ()
     assert job.unsaid == {}
     assert list(read(DATA / "llama3_70b.toml").unsaid) == ["parallelism.data_parallel_size"]
 
@@ -131,11 +138,81 @@ def test_global_batch_is_taken_where_there_is_no_pipeline(tmp_path: Path) -> Non
     assert found(tmp_path, text).content["training"]["global_batch_size"] == 64
 
 
-def test_selective_checkpointing_is_noted(tmp_path: Path) -> None:
-    assert any("every 2 layers" in note for note in found(tmp_path, MODEL).notes)
-    job = found(tmp_path, f"{MODEL}[activation_checkpoint]\nmode = 'none'")
-    assert job.content["training"]["recompute"] == "none"
+@pytest.mark.parametrize(
+    ("lines", "recompute"),
+    [
+        ("", {"recompute": "full", "recompute_every": 2}),
+        ("mode = 'none'", {"recompute": "none"}),
+        ("mode = 'full'\nearly_stop = true", {"recompute": "full", "recompute_stops_early": True}),
+        ("mode = 'selective'\nselective_ac_option = '4'", {"recompute": "full", "recompute_every": 4}),
+        ("mode = 'selective'\nselective_ac_option = 'op'", {"recompute": "per_op"}),
+    ],
+)
+def test_recomputation(lines: str, recompute: dict[str, object], tmp_path: Path) -> None:
+    job = found(tmp_path, f"{MODEL}[activation_checkpoint]\n{lines}")
+    training = job.content["training"]
+    assert {key: value for key, value in training.items() if key.startswith("recompute")} == recompute
     assert job.notes == ()
+
+
+@pytest.mark.parametrize(
+    ("lines", "compiled", "note"),
+    [
+        ("", False, None),
+        ("[compile]\nenable = true", True, None),
+        ("[compile]\nenable = false\ncomponents = ['model']", False, None),
+        ("[compile]\nenable = true\ncomponents = ['model']", True, "without loss: predicted with a compiled loss"),
+        ("[compile]\nenable = true\ncomponents = ['loss']", False, "without model: predicted without compiled kernels"),
+        ("[training]\ncompile = true", True, None),
+    ],
+)
+def test_compilation(lines: str, compiled: bool, note: str | None, tmp_path: Path) -> None:
+    job = found(tmp_path, f"{MODEL}{lines}")
+    assert job.content["training"].get("compiled", False) is compiled
+    assert job.notes == (() if note is None else (f"compile.components {note}",))
+
+
+FLOAT8 = f'{MODEL}converters = ["float8"]\n[float8]\nfilter_fqns = ["output"]\n'
+GATHERS = 'filter_fqns = "output"\nenable_fsdp_float8_all_gather = true'
+MX = f'{MODEL}converters = ["mx"]\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "recipe", "gathers"),
+    [
+        (FLOAT8, "fp8_tensorwise", None),
+        (f"{FLOAT8}enable_fsdp_float8_all_gather = true", "fp8_tensorwise", "fp8"),
+        (f"{FLOAT8}recipe_name = 'rowwise'", "fp8_rowwise", None),
+        (f"{MODEL}[float8]\nfilter_fqns = ['output']\n[training]\nenable_float8_linear = true", "fp8_tensorwise", None),
+        (f"{MODEL}[float8]\nfilter_fqns = ['output']\nenable_fsdp_float8_all_gather = true", None, None),
+        (MX, "mxfp8", None),
+        (f"{MX}[mx]\nrecipe_name = 'mxfp8_cublas'", "mxfp8", None),
+        (
+            f'{MODEL}converters = ["quantize.linear.float8"]\n[quantize.linear.float8]\n{GATHERS}',
+            "fp8_tensorwise",
+            "fp8",
+        ),
+    ],
+)
+def test_low_precision(text: str, recipe: str | None, gathers: str | None, tmp_path: Path) -> None:
+    job = found(tmp_path, text)
+    assert job.content["training"].get("gemm_recipe") == recipe
+    assert job.content["parallelism"].get("gather_precision") == gathers
+    assert job.notes == ()
+
+
+def test_layers_that_low_precision_leaves_out_are_noted(tmp_path: Path) -> None:
+    text = FLOAT8.replace('["output"]', '["attention.wk"]')
+    assert found(tmp_path, text).notes == (
+        "float8.filter_fqns: predicted with attention.wk converted too",
+        "float8.filter_fqns without output: the output projection is predicted in 16 bits",
+    )
+
+
+def test_loss_follows_from_the_split_of_the_vocabulary(tmp_path: Path) -> None:
+    assert found(tmp_path, MODEL).content["model"]["loss"] == "torch"
+    split = found(tmp_path, f"{MODEL}[parallelism]\ntensor_parallel_degree = 2").content["model"]
+    assert split["loss"] == "vocabulary_parallel"
 
 
 def test_unknown_sections_are_noted(tmp_path: Path) -> None:
@@ -146,7 +223,24 @@ REFUSED = [
     ('[model]\nname = "deepseek_v3"\n', "its multi-head latent attention is not modelled"),
     ('[model]\nname = "llama33"\n', "it has no preset. Did you mean llama3? Known: llama3, qwen3"),
     ('[model]\nname = "llama3"\n', "flavor is None; it has no preset. Known of llama3: 1B, 3B, 8B, 70B, 405B"),
-    (f'{MODEL}converters = ["float8"]\n', "float8 and other conversions are not modelled; remove it"),
+    (f'{MODEL}converters = ["lora"]\n', "write one of float8, quantize.linear.float8, mx, quantize.linear.mx"),
+    (f'{MODEL}converters = ["float8", "mx"]\n', "one conversion of linear layers is modelled"),
+    (f'{MODEL}converters = "float8"\n', "model.converters is 'float8'; expected a list of names"),
+    (
+        '[model]\nname = "qwen3"\nflavor = "30B-A3B"\nconverters = ["float8"]\n',
+        "linear layers in low precision beside experts in 16 bits are not modelled",
+    ),
+    (
+        f'{FLOAT8}recipe_name = "rowwise_with_gw_hp"',
+        "recipe_name is 'rowwise_with_gw_hp'; expected tensorwise, rowwise",
+    ),
+    (f"{FLOAT8}emulate = true", "emulated products are not modelled"),
+    (
+        f"{FLOAT8}recipe_name = 'rowwise'\nenable_fsdp_float8_all_gather = true",
+        "with recipe_name rowwise torchtitan refuses it; remove it",
+    ),
+    (f"{MX}[mx]\nrecipe_name = 'mxfp8_emulated'", "expected mxfp8, mxfp8_cublas, mxfp8_cublas_rceil"),
+    (f"{MODEL}[activation_checkpoint]\nselective_ac_option = 'often'", "expected op, or a number such as 2"),
     (f'{MODEL}[optimizer]\nname = "Muon"', "only Adam and AdamW are modelled"),
     (f"{MODEL}[optimizer]\nearly_step_in_backward = true", "an optimizer inside the backward pass is not modelled"),
     (f"{MODEL}[training]\nenable_cpu_offload = true", "offloading to the host is not modelled"),

@@ -88,9 +88,11 @@ def _refuse(fields: Fields, sections: dict[str, Fields]) -> None:
             raise zero.error(
                 key, "offloading is not modelled; remove it, or set its device to none, to predict without"
             )
-    for key, alone in (("zero_hpz_partition_size", 1), ("mics_shard_size", -1)):
-        if zero.get(key) not in (None, alone, 0):
-            raise zero.error(key, "sharding over a part of the replicas is not modelled; remove it to predict over all")
+    if zero.get("zero_hpz_partition_size") not in (None, 0, 1):
+        raise zero.error(
+            "zero_hpz_partition_size",
+            "a second copy of the weights for the backward pass (ZeRO++) is not modelled; remove it to predict without",
+        )
 
 
 def _batch(fields: Fields, given: int | None) -> tuple[dict[str, int], dict[str, int], dict[str, str]]:
@@ -135,6 +137,7 @@ def _zero(fields: Fields, zero: Fields) -> dict[str, Any]:
     overlaps = zero.switch("overlap_comm", bool(defaults.overlap_gradient_reduction))
     bucket = zero.whole("reduce_bucket_size", defaults.bucket_elements())
     fields.used.add("zero_optimization")
+    groups = _mics(zero, stage)
     if stage == 0:
         return parallelism | {"gradient_reduction": "all_reduce"}
     return parallelism | {
@@ -143,7 +146,21 @@ def _zero(fields: Fields, zero: Fields) -> dict[str, Any]:
         "overlap_gradient_reduction": overlaps,
         # Stages 1 and 2 gather after the optimizer; stage 3 prefetches layer by layer.
         "overlap_parameter_gather": overlaps and stage == 3,
+        **groups,
     }
+
+
+def _mics(zero: Fields, stage: int) -> dict[str, int]:
+    """Return the key of groups that share out states and are replicas of each other (MiCS); -1: all replicas.
+
+    Source: deepspeed/runtime/zero/mics.py; Zhang et al. 2022, arXiv:2205.00119.
+    """
+    size = zero.whole("mics_shard_size", -1, least=-1)
+    if size < 1:
+        return {}
+    if stage != 3:
+        raise zero.error("mics_shard_size", f"MiCS shards weights; it needs stage 3, not {stage}")
+    return {"zero_group_size": size}
 
 
 def _precision(fields: Fields, sections: dict[str, Fields], unsaid: dict[str, str]) -> dict[str, str]:

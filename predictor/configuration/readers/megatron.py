@@ -10,11 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from predictor.base.errors import ConfigError
-from predictor.configuration.readers.megatron_layout import parallelism, ranks_of_a_model, replicas
+from predictor.configuration.readers.megatron_layout import open_group, parallelism, ranks_of_a_model, replicas
 from predictor.configuration.readers.megatron_options import Options, load
+from predictor.configuration.readers.megatron_precision import low_precision
+from predictor.configuration.readers.megatron_recompute import recomputation
 from predictor.configuration.readers.result import Read
 
 FORMAT = "Megatron-LM arguments"
+FAMILY = "megatron-lm"  # as predictor/step/published_runs.yaml spells it
+GRAPHS = ("none", "local", "transformer_engine", "full_iteration")
+WHOLE_GRAPHS = ("full", "full_iteration")
 # Vocabulary sizes of tokenizers with a fixed vocabulary.
 TOKENIZERS = {"GPT2BPETokenizer": 50257, "Llama2Tokenizer": 32000}
 
@@ -46,6 +51,7 @@ def read(path: Path, num_gpus: int | None = None) -> Read:
         )
     gpus = num_gpus or world_size
     if gpus is None or gpus % model_ranks:
+        unsaid |= open_group(options, path.name)
         # Example scripts have one node, for the user to change.
         reason = "says no number of GPUs" if gpus is None else f"says {gpus} GPUs for a model that takes {model_ranks}"
         unsaid["parallelism.data_parallel_size"] = f"{path.name} {reason}"
@@ -149,8 +155,19 @@ def _kernels(options: Options, notes: list[str]) -> dict[str, Any]:
         "attention": attention,
         "normalization": norm,
         "fused_side_kernels": _fuses_side_kernels(options, notes),
+        **_loss(options, notes),
         **_rope_kernel(options, is_local),
     }
+
+
+def _loss(options: Options, notes: list[str]) -> dict[str, str]:
+    """Return the key of a fused loss."""
+    implementation = options.text("cross-entropy-fusion-impl", "native", ("native", "te"))
+    if not options.switch("cross-entropy-loss-fusion"):
+        return {}
+    if implementation == "native":
+        notes.append("--cross-entropy-fusion-impl native: the loss is predicted in one kernel, as with te")
+    return {"loss": "fused"}
 
 
 def _rope_kernel(options: Options, is_local: bool) -> dict[str, bool]:
@@ -220,34 +237,34 @@ def _training(options: Options, notes: list[str]) -> dict[str, Any]:
         raise ConfigError(f"{options.where}: --fp16 and --bf16 are both given; write one of them")
     if options.text("optimizer", "adam") != "adam":
         raise options.error("optimizer", "only adam is modelled")
-    training: dict[str, Any] = {"micro_batch_size": options.whole("micro-batch-size")}
     batch = options.optional_whole("global-batch-size")
-    training |= {"num_micro_batches": 1} if batch is None else {"global_batch_size": batch}
-    training |= {"precision": "fp16" if half else "bf16" if brain else "fp32", "recompute": _recompute(options, notes)}
+    training: dict[str, Any] = {
+        "micro_batch_size": options.whole("micro-batch-size"),
+        **({"num_micro_batches": 1} if batch is None else {"global_batch_size": batch}),
+        "precision": "fp16" if half else "bf16" if brain else "fp32",
+        **low_precision(options),
+        **recomputation(options, notes),
+        "fused_gradient_accumulation": _fuses_accumulation(options),
+        **_cuda_graphs(options, notes),
+        "framework": FAMILY,
+    }
     if options.switch("distribute-saved-activations"):
         training["partition_activations"] = True
     return training
 
 
-def _recompute(options: Options, notes: list[str]) -> str:
-    granularity = options.text("recompute-granularity", "", ("selective", "full"))
-    if options.switch("recompute-activations"):
-        granularity = "selective"
-    # Releases of 2021 and 2022 had these two, for whole layers.
-    if options.switch("checkpoint-activations") or options.get("activations-checkpoint-method"):
-        granularity = "full"
-    method = options.text("recompute-method", "", ("uniform", "block"))
-    count = options.optional_whole("recompute-num-layers")
-    modules = [name for name in str(options.get("recompute-modules") or "").split() if name != "core_attn"]
-    if granularity == "selective" and modules:
-        notes.append(f"--recompute-modules {' '.join(modules)}: predicted is the recomputation of attention alone")
-    if granularity == "full" and method == "block" and count is not None:
-        stages = options.whole("pipeline-model-parallel-size", 1)
-        if count * stages < options.whole("num-layers"):
-            raise options.error(
-                "recompute-num-layers",
-                "recomputing some layers of a stage is not modelled; set training.recompute to full or none",
-            )
-    elif granularity == "full" and count is not None and count > 1:
-        notes.append(f"--recompute-num-layers {count}: predicted as if every layer's input were kept")
-    return granularity or "none"
+def _fuses_accumulation(options: Options) -> bool:
+    """Return whether products of weight gradients add to Megatron's own buffer; parameters of FSDP2 have none."""
+    is_off = options.switch("no-gradient-accumulation-fusion")
+    return not is_off and not options.switch("use-torch-fsdp2")
+
+
+def _cuda_graphs(options: Options, notes: list[str]) -> dict[str, bool]:
+    """Return the key for CUDA graphs, with a note where they hold a part of a layer only."""
+    older = [options.switch(key) for key in ("enable-cuda-graph", "external-cuda-graph")]
+    scopes = [key for key in ("cuda-graph-scope", "cuda-graph-modules") if options.get(key) is not None]
+    if options.text("cuda-graph-impl", "none", GRAPHS) == "none" and not any(older):
+        return {}
+    partial = {key: options.text(key, "full") for key in scopes if options.text(key, "full") not in WHOLE_GRAPHS}
+    notes += [f"--{key} {scope}: all kernels are predicted to be in CUDA graphs" for key, scope in partial.items()]
+    return {"cuda_graphs": True}

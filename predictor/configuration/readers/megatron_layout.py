@@ -7,8 +7,10 @@ from typing import Any
 
 from predictor.base.errors import ConfigError
 from predictor.configuration.readers.megatron_options import Options
+from predictor.configuration.readers.megatron_precision import gathered_weights
 from predictor.workloads.frameworks import FSDP2, MEGATRON_LM
 
+INSTANCES = "num-distributed-optimizer-instances"
 SHARDING = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 
 
@@ -19,11 +21,36 @@ def ranks_of_a_model(options: Options) -> int:
 
 
 def replicas(options: Options, data_parallel_size: int) -> dict[str, int]:
-    """Return the keys of ``parallelism`` that follow from the number of replicas."""
+    """Return the keys of ``parallelism`` that follow from the number of replicas.
+
+    Raises:
+        ConfigError: the instances of the distributed optimizer do not divide the ranks that share it out.
+    """
     keys = {"data_parallel_size": data_parallel_size}
+    instances = _instances(options)
+    if instances > 1:
+        ranks = data_parallel_size * options.whole("context-parallel-size", 1)
+        if ranks % instances:
+            raise options.error(INSTANCES, f"it must divide the ranks of data and context parallelism, {ranks}")
+        keys["zero_group_size"] = ranks // instances
     if options.switch("overlap-grad-reduce") and options.optional_whole("ddp-bucket-size") is None:
         keys["gradient_bucket_elements"] = MEGATRON_LM.bucket_elements(data_parallel_size)
     return keys
+
+
+def _instances(options: Options) -> int:
+    """Return the instances of the distributed optimizer; one where nothing is shared out."""
+    instances = options.whole(INSTANCES, 1)
+    return instances if _zero_stage(options) else 1
+
+
+def open_group(options: Options, where: str) -> dict[str, str]:
+    """Return the keys that the number of replicas would settle, with why, beside that number itself."""
+    instances = _instances(options)
+    if instances == 1:
+        return {}
+    reason = f"{where}: --{INSTANCES} {instances} shares out states over data × context parallel size / {instances}"
+    return {"parallelism.zero_group_size": reason}
 
 
 def parallelism(options: Options, notes: list[str]) -> dict[str, Any]:
@@ -113,6 +140,8 @@ def _gradients(options: Options, notes: list[str]) -> dict[str, Any]:
         keys["overlap_linear_traffic"] = True
     if options.switch("use-torch-fsdp2"):
         keys |= FSDP2.section("parallelism")
+    gathered = gathered_weights(options)
+    keys |= gathered if stage else {}
     in_half = options.switch("grad-reduce-in-bf16")
     accumulates = options.switch("accumulate-allreduce-grads-in-fp32")
     keys["fp32_gradients"] = accumulates or (options.switch("bf16") and not in_half)

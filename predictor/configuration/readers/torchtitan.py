@@ -16,9 +16,11 @@ from predictor.configuration.presets import preset
 from predictor.configuration.readers.fields import Fields
 from predictor.configuration.readers.known_keys import known_keys
 from predictor.configuration.readers.result import Read
+from predictor.configuration.readers.torchtitan_precision import low_precision
 from predictor.workloads.frameworks import TORCHTITAN_DDP, TORCHTITAN_FSDP2
 
 FORMAT = "torchtitan TOML"
+FAMILY = "torchtitan"  # as predictor/step/published_runs.yaml spells it
 KEYS = "torchtitan"
 SECTIONS = ("activation_checkpoint", "compile", "model", "optimizer", "parallelism", "training")
 # Flavors by torchtitan's model name; a preset has torchtitan's name in lower case, but Llama 3 its release.
@@ -54,7 +56,11 @@ def read(path: Path, num_gpus: int | None = None) -> Read:
     parallelism = _degrees(layout, num_gpus, unsaid) | _pipeline(layout, layers, notes)
     parallelism |= _replicas(layout, notes)
     training = _batch(sections, parallelism, notes) | _precision(sections["training"])
-    training["recompute"] = _recompute(sections["activation_checkpoint"], notes)
+    low, gathers = low_precision(job, sections["model"], sections["training"], "moe" in preset(model["preset"]), notes)
+    training |= low | _recompute(sections["activation_checkpoint"]) | _compiled(sections, notes) | {"framework": FAMILY}
+    parallelism |= gathers if parallelism["zero_stage"] else {}
+    # Ranks that split the layers split the loss over the vocabulary, which has a kernel of its own.
+    model["loss"] = "torch" if parallelism["tensor_parallel_size"] == 1 else "vocabulary_parallel"
     _rest(job, sections, notes)
     content = {"model": model, "parallelism": parallelism, "training": training}
     return Read(content, tuple(notes), FORMAT, unsaid)
@@ -74,11 +80,7 @@ def _refuse(job: Fields, sections: dict[str, Fields]) -> None:
         value = holder.values.get(key)
         if value and (value is True or value != 1):  # a degree of 1 is none
             raise holder.error(key, reason)
-    model, optimizer = sections["model"], sections["optimizer"]
-    if model.get("converters"):
-        raise model.error(
-            "converters", "float8 and other conversions are not modelled; remove it to predict in 16 bits"
-        )
+    optimizer = sections["optimizer"]
     if optimizer.text("name", "AdamW") not in ("Adam", "AdamW"):
         raise optimizer.error("name", "only Adam and AdamW are modelled")
 
@@ -215,15 +217,34 @@ def _precision(training: Fields) -> dict[str, str]:
     return {"precision": "bf16" if name == "bfloat16" else "fp32"}
 
 
-def _recompute(section: Fields, notes: list[str]) -> str:
+def _recompute(section: Fields) -> dict[str, Any]:
+    """Return the keys of ``training`` on recomputation: whole layers, every so many of them, or by operator."""
     mode = section.text("mode", "selective", ("none", "selective", "full", "memory_budget"))
     option = str(section.get("selective_ac_option") or "2")
     if mode == "memory_budget":
         raise section.error("mode", "torch.compile's memory budget is not modelled; write none, selective or full")
-    if mode == "selective":
-        what = "by operator" if option == "op" else f"every {option} layers"
-        notes.append(f"activation_checkpoint selective ({what}): predicted is the recomputation of attention alone")
-    return mode
+    stops = {"recompute_stops_early": True} if section.switch("early_stop") and mode != "none" else {}
+    if mode != "selective":
+        return {"recompute": mode, **stops}
+    if option == "op":
+        return {"recompute": "per_op", **stops}
+    if not option.isdigit() or int(option) < 1:
+        raise section.error("selective_ac_option", "expected op, or a number such as 2 for every second layer")
+    return {"recompute": "full", "recompute_every": int(option), **stops}
+
+
+def _compiled(sections: dict[str, Fields], notes: list[str]) -> dict[str, bool]:
+    """Return the key for compiled kernels; releases of 2024 had training.compile."""
+    section = sections["compile"]
+    if not (section.switch("enable") or sections["training"].switch("compile")):
+        return {}
+    parts = section.get("components")
+    if parts is not None and "model" not in parts:
+        notes.append("compile.components without model: predicted without compiled kernels")
+        return {}
+    if parts is not None and "loss" not in parts:
+        notes.append("compile.components without loss: predicted with a compiled loss")
+    return {"compiled": True}
 
 
 def _rest(job: Fields, sections: dict[str, Fields], notes: list[str]) -> None:

@@ -1,0 +1,67 @@
+"""Low precision that arguments of Megatron-LM ask for: the recipe, the layers it leaves out, and gathered weights.
+
+Source of names and defaults: NVIDIA/Megatron-LM, megatron/training/arguments.py, _add_mixed_precision_args;
+docs of Megatron Core, "Low precision training".
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from predictor.base.errors import ConfigError
+from predictor.configuration.readers.megatron_options import Options
+from predictor.workloads.run import GemmRecipe
+
+FORMATS = {"fp8": ("e4m3", "hybrid"), "fp4": ("e2m1",)}
+RECIPES = {
+    "fp8": {
+        "delayed": GemmRecipe.FP8_DELAYED,
+        "tensorwise": GemmRecipe.FP8_TENSORWISE,
+        "blockwise": GemmRecipe.FP8_BLOCKWISE,
+        "mxfp8": GemmRecipe.MXFP8,
+    },
+    "fp4": {"nvfp4": GemmRecipe.NVFP4},
+}
+DEFAULT_RECIPES = {"fp8": "delayed", "fp4": "nvfp4"}
+
+
+def _recipe(options: Options) -> GemmRecipe | None:
+    """Return the recipe; None without --fp8-format and --fp4-format, whose recipes then have no effect.
+
+    Raises:
+        ConfigError: both formats are given, or a recipe or a format is not modelled.
+    """
+    asked = []
+    for kind, recipes in RECIPES.items():
+        written = options.text(f"{kind}-recipe", DEFAULT_RECIPES[kind], recipes)
+        if options.text(f"{kind}-format", "", FORMATS[kind]):
+            asked.append(recipes[written])
+    if len(asked) > 1:
+        raise ConfigError(f"{options.where}: --fp8-format and --fp4-format are both given; write one of them")
+    return asked[0] if asked else None
+
+
+def low_precision(options: Options) -> dict[str, Any]:
+    """Return the keys of ``training`` on low precision.
+
+    Raises:
+        ConfigError: arguments contradict each other, or are not modelled.
+    """
+    recipe = _recipe(options)
+    leaves_out = options.switch("first-last-layers-bf16")
+    start, end = (options.whole(f"num-layers-at-{edge}-in-bf16", 1, least=0) for edge in ("start", "end"))
+    if recipe is None:
+        return {}
+    if not leaves_out:
+        return {"gemm_recipe": str(recipe)}
+    if recipe is GemmRecipe.FP8_DELAYED:
+        raise options.error(
+            "first-last-layers-bf16", "--fp8-recipe delayed is for all layers in Megatron-LM; name another recipe"
+        )
+    return {"gemm_recipe": str(recipe), "layers_in_16_bits_at_start": start, "layers_in_16_bits_at_end": end}
+
+
+def gathered_weights(options: Options) -> dict[str, str]:
+    """Return the key of ``parallelism`` on the precision of gathered weights."""
+    gathers = options.switch("fp8-param-gather")
+    return {"gather_precision": "fp8"} if gathers and options.has("fp8-format") else {}
