@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from predictor.base.errors import ConfigError
 from predictor.configuration.sections import AS_PUBLISHED, ClusterSection
 from predictor.costs.hardware import Quantity, System
+from predictor.costs.power import static_power_w
 from predictor.costs.published import PublishedSystem, with_hardware
 
 OF_GPU = ("memory_bandwidth_gb_per_s", "memory_gib", "power_limit_w", "rank_spread")
@@ -15,12 +17,32 @@ def _said(key: str, value: float) -> Quantity:
     return Quantity(value=value, source=f"the configuration, cluster.{key}")
 
 
+def _check(hardware: System, cluster: ClusterSection) -> None:
+    """Refuse a power limit that leaves no clock, and NVLink domains that end inside a node."""
+    limit, static = cluster.power_limit_w, static_power_w(hardware.gpu)
+    if limit is not None and static is not None and limit <= static:
+        raise ConfigError(
+            f"cluster.power_limit_w is {limit:g}; {hardware.gpu.name} draws about {static:g} W without computing, so "
+            "give a limit above that"
+        )
+    domain, node = cluster.gpus_per_domain, hardware.gpus_per_node
+    if domain is not None and domain % node:
+        raise ConfigError(
+            f"cluster.gpus_per_domain is {domain}; a domain holds whole nodes, so it must be a multiple of "
+            f"{hardware.name}'s gpus_per_node, {node}"
+        )
+
+
 def on_cluster(hardware: System, cluster: ClusterSection) -> System:
     """Return a system's hardware with the numbers of a configuration's cluster.
 
     Traffic between nodes shares an oversubscribed core wherever ranks are placed: without a placement every ring and
     every message is taken to cross it.
+
+    Raises:
+        ConfigError: a number is not possible on this hardware.
     """
+    _check(hardware, cluster)
     numbers = {key: value for key in OF_GPU if (value := getattr(cluster, key)) is not None}
     gpu = hardware.gpu.model_copy(update={key: _said(key, value) for key, value in numbers.items()})
     links = hardware.links

@@ -13,6 +13,7 @@ from predictor.base.errors import ConfigError, MissingKeyError, PublishedError, 
 from predictor.base.read_yaml import read_mapping
 from predictor.configuration import short_config
 from predictor.configuration.cluster import clustered
+from predictor.configuration.kernels import check_gpu_kernels
 from predictor.configuration.merging import clashing, merged
 from predictor.configuration.presets import preset
 from predictor.configuration.sections import BudgetSection, RunConfig, validate
@@ -364,6 +365,7 @@ def prepare(
     system = below_calibration(system, in_training)
     if config.gpu is not None:
         check_gpu("gpu_name" if short_config.is_short(content) else "gpu", config.gpu, system)
+    check_gpu_kernels(config.training, system)
     hardware = system.hardware
     if hardware.links.engine == "processor":
         config, told = _with_exposed_traffic(config)

@@ -262,21 +262,31 @@ class TrainingSection(Section):
 class ClusterSection(Section):
     """The cluster, where it differs from the published system."""
 
-    power_limit_w: float | None = Field(default=None, gt=0, le=1e5, description="power limit of one GPU")
-    memory_bandwidth_gb_per_s: float | None = Field(default=None, gt=0, le=1e6, description="of one GPU's memory")
-    memory_gib: float | None = Field(default=None, gt=0, le=1e5, description="memory of one GPU")
+    power_limit_w: float | None = Field(default=None, strict=True, gt=0, le=1e5, description="power limit of one GPU")
+    memory_bandwidth_gb_per_s: float | None = Field(
+        default=None, strict=True, gt=0, le=1e6, description="of one GPU's memory"
+    )
+    memory_gib: float | None = Field(default=None, strict=True, gt=0, le=1e5, description="memory of one GPU")
     intra_node_gb_per_s: float | None = Field(
-        default=None, gt=0, le=1e6, description="links of a GPU inside its node, per direction"
+        default=None, strict=True, gt=0, le=1e6, description="links of a GPU inside its node, per direction"
     )
     inter_node_gb_per_s: float | None = Field(
-        default=None, gt=0, le=1e6, description="a GPU's share of the network, per direction"
+        default=None, strict=True, gt=0, le=1e6, description="a GPU's share of the network, per direction"
     )
     network_oversubscription: float = Field(
-        default=1.0, ge=1.0, le=1000.0, description="bandwidth of the nodes over that of the network's core"
+        default=1.0,
+        strict=True,
+        ge=1.0,
+        le=1000.0,
+        description="bandwidth of the nodes over that of the network's core",
     )
     gpus_per_domain: Count | None = Field(default=None, description="GPUs of one NVLink domain; the system's if absent")
     rank_spread: float | None = Field(
-        default=None, gt=0, le=1, description="standard deviation of the time of computing over GPUs; 0.015 if absent"
+        default=None,
+        strict=True,
+        gt=0,
+        le=1,
+        description="standard deviation of the time of computing over GPUs; 0.015 if absent",
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from predictor.base.errors import ConfigError, nearest
 from predictor.base.sizes import LARGEST_RUN_GPUS, LARGEST_SLOTS, must_divide
+from predictor.configuration.kernels import check_kernels
 from predictor.configuration.recomputation import check_recomputation
 from predictor.configuration.sections import ExpertsSection, ModelSection, ParallelismSection, RunConfig
 from predictor.costs.catalogue import catalogue
@@ -331,6 +332,7 @@ def to_run(
     if used > most and not switched:
         raise ConfigError(f"gpus_per_node is {used}; {config.system} has {most}")
     check_recomputation(training, config.model)
+    check_kernels(training, parallelism, config.model)
     model = transformer(config.model)
     if training.compiled:
         model = compiled_model(model)

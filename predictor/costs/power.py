@@ -25,13 +25,18 @@ def _clock(switching: float, exponent: float) -> float:
     return float(switching ** (1.0 / exponent))
 
 
+def static_power_w(gpu: Gpu) -> float | None:
+    """Return what flows without switching; None where the board's power is not known."""
+    return None if gpu.board_power_w is None else STATIC_SHARE * gpu.board_power_w.value
+
+
 def _switching(gpu: Gpu) -> float:
     """Return the switching power under a GPU's limit over that under its board's own."""
     if gpu.power_limit_w is None or gpu.board_power_w is None:
         return 1.0
     board, limit = gpu.board_power_w.value, gpu.power_limit_w.value
     static = STATIC_SHARE * board
-    lowest = 0.05  # a limit at or below static power leaves the lowest clock
+    lowest = 0.05  # just above static power the clock is the lowest
     return min(1.0, max(lowest, (limit - static) / (board - static)))
 
 

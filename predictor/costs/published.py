@@ -14,7 +14,7 @@ from math import hypot, inf
 from pathlib import Path
 
 from predictor.base.errors import PublishedError
-from predictor.costs import host_copy, low_precision
+from predictor.costs import bounds, host_copy, low_precision
 from predictor.costs.alignment import is_misaligned, without_tensor_cores
 from predictor.costs.attention_kernels import with_kernels
 from predictor.costs.calibration import calibrated
@@ -126,7 +126,7 @@ class PublishedSystem:
             if is_misaligned(operator, shape, PRECISION_BYTES[self.answered_precision]):
                 sms = int(self.hardware.gpu.num_multiprocessors.value)
                 cost = without_tensor_cores(cost, operator.work(shape, direction, sms).flops, self.hardware.gpu)
-            cost = self._within_peak(operator, direction, shape, cost)
+            cost = self._possible(operator, direction, shape, cost)
             answer = self._answers[key] = (
                 cost if self.load is ALONE else self._under_load(operator, direction, shape, cost)
             )
@@ -160,15 +160,7 @@ class PublishedSystem:
         have no limit. Launches are those of PyTorch's operators. Inside a graph run HugeCTR's kernels, one per call:
         what precedes the update of rows there, the sorting of keys, is a task of its own.
         """
-        gpu = self.hardware.gpu
-        work = operator.work(shape, direction, int(gpu.num_multiprocessors.value))
-        size_bytes = work.size_bytes * operator.byte_scale(self.answered_precision)
-        uncached = max(0.0, size_bytes - gpu.l2_cache_mb.value * 1e6)
-        peak = self._peak_tflop_per_s()
-        least_us = max(
-            uncached / (gpu.memory_bandwidth_gb_per_s.value * 1e3),
-            work.flops / (peak * 1e6) if peak is not None and computes(operator) else 0.0,
-        )
+        least_us = self._least_us(operator, direction, shape)
         likely_us = least_us
         if self.hardware.links.engine == "dedicated":
             launches = 1 if self._in_graphs else operator.launches[direction is Direction.BACKWARD]
@@ -177,18 +169,15 @@ class PublishedSystem:
             likely_us = max(likely_us, self._call(with_stream_stand_in(operator), direction, shape).cost(direction).us)
         return bounded(cost, least_us, likely_us)
 
-    def _within_peak(self, operator: Operator, direction: Direction, shape: Shape, cost: Cost) -> Cost:
-        """Return a cost whose interval does not exceed the peak FLOP/s."""
-        if cost.source <= Source.INTERPOLATED:  # the gate lets no measured row beat the peak
+    def _least_us(self, operator: Operator, direction: Direction, shape: Shape) -> float:
+        gpu, peak = self.hardware.gpu, self.peak_of(operator)
+        return bounds.least_us(operator, direction, shape, gpu, self.answered_precision, peak)
+
+    def _possible(self, operator: Operator, direction: Direction, shape: Shape, cost: Cost) -> Cost:
+        """Return a cost within the peaks of the GPU; measured rows passed the gate of the fit."""
+        if cost.source <= Source.INTERPOLATED or not computes(operator):
             return cost
-        if not computes(operator):
-            return cost
-        peak = self.peak_of(operator)
-        sms = int(self.hardware.gpu.num_multiprocessors.value)
-        least_us = operator.work(shape, direction, sms).flops / (peak * 1e6)
-        if cost.low_us >= least_us:
-            return cost
-        return Cost(cost.us, min(cost.us, least_us), cost.high_us, cost.source)
+        return bounds.possible(cost, self._least_us(operator, direction, shape))
 
     def operator_donor(self) -> System | None:
         """Return the hardware of the donor of the operators of a GPU that was not measured; None if it was."""

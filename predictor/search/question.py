@@ -32,9 +32,23 @@ DECIDED = {
         "layers_per_stage",
         "schedule",
         "zero_stage",
+        "zero_group_size",
         "gradient_reduction",
     ),
-    "training": ("micro_batch_size", "num_micro_batches", "global_batch_size", "recompute"),
+    "training": (
+        "micro_batch_size",
+        "num_micro_batches",
+        "global_batch_size",
+        "recompute",
+        "recompute_num_layers",
+        "recompute_every",
+        "recompute_modules",
+    ),
+}
+# Of them, what no candidate has: each recomputes all layers alike, and all its replicas share out states.
+ABSENT = {
+    "parallelism": ("zero_group_size",),
+    "training": ("recompute_num_layers", "recompute_every", "recompute_modules"),
 }
 
 
@@ -121,6 +135,13 @@ def _undecided(content: dict[str, Any]) -> dict[str, Any]:
     return kept
 
 
+def _left_out(content: dict[str, Any]) -> tuple[str, ...]:
+    """Return a note on the keys that a search leaves out without deciding them; none where there are none."""
+    given = [f"{name}.{key}" for name, keys in ABSENT.items() for key in keys if key in (content.get(name) or {})]
+    said = "Left out: candidates recompute all layers alike, and all their replicas share out states"
+    return (f"{said} ({', '.join(given)}).",) if given else ()
+
+
 def _batch(content: dict[str, Any]) -> int | None:
     """Return the global batch of a configuration, however it is given; None where it is not."""
     training = content.get("training", {})
@@ -188,4 +209,6 @@ def search_problem(question: SearchQuestion) -> SearchProblem:
         schedules=question.schedules,
         zero_stages=question.zero_stages,
     )
-    return SearchProblem(space, slowest_of(loaded.system, num_gpus), memory, notes, _undecided(content))
+    return SearchProblem(
+        space, slowest_of(loaded.system, num_gpus), memory, (*notes, *_left_out(content)), _undecided(content)
+    )

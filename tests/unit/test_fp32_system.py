@@ -11,6 +11,7 @@ from predictor.base.bundled import REGRESSORS_FOLDER
 from predictor.base.errors import PublishedError
 from predictor.costs.catalogue import catalogue
 from predictor.costs.cost import Cost, Source
+from predictor.costs.device_sheets import sheet_named
 from predictor.costs.fp32 import Fp32System, peak_ratio
 from predictor.costs.operator import Direction, Shape
 from predictor.costs.published import PublishedSystem, open_system
@@ -68,6 +69,26 @@ def test_unchanged_terms_keep_their_regressor() -> None:
         regressors = (half.regressor(operator, forward), single.regressor(operator, forward))
         models = [regressor.model for regressor in regressors if isinstance(regressor, DirectionRegressor)]
         assert (models[0] == models[1]) is same
+
+
+@pytest.mark.parametrize(("name", "fp32", "tf32"), [("L40S", 91.6, 183.0), ("RTX_PRO_6000", 120.0, 250.0)])
+def test_every_published_gpu_has_a_data_sheet_that_agrees_with_its_own_file(
+    name: str, fp32: float, tf32: float
+) -> None:
+    gpu = open_system(REGRESSORS_FOLDER / name, "bf16").hardware.gpu
+    sheet = sheet_named(gpu.name)
+    assert sheet is not None
+    assert sheet.memory_bandwidth_gb_per_s == gpu.memory_bandwidth_gb_per_s.value
+    for precision, peak in gpu.peak_tflop_per_s.items():
+        assert sheet.peak_tflop_per_s.get(precision, peak.value) == pytest.approx(peak.value, rel=1e-3)
+    bf16 = gpu.peak_tflop_per_s["bf16"].value
+    assert peak_ratio(gpu, "bf16", tf32=False) == pytest.approx(bf16 / fp32)
+    assert peak_ratio(gpu, "bf16", tf32=True) == pytest.approx(bf16 / tf32)
+    operator, shape = catalogue()["ffn_up"], (4096, 4096, 4096)
+    in_fp32, in_tf32 = (Fp32System(REGRESSORS_FOLDER / name, "bf16", tf32=fast) for fast in (False, True))
+    rates = [s.cost(operator, Direction.FORWARD, shape) for s in (in_fp32, in_tf32)]
+    assert 2 * 4096**3 / (rates[0].low_us * 1e6) <= fp32 * (1 + 1e-9)
+    assert rates[1].us < rates[0].us
 
 
 def test_gpu_without_a_data_sheet_is_refused() -> None:

@@ -209,6 +209,25 @@ def test_a_configuration_says_its_own_batch(tmp_path: Path, capsys: pytest.Captu
     assert json.loads(capsys.readouterr().out)["global_batch_size"] == 32
 
 
+@pytest.mark.parametrize(
+    ("section", "given"),
+    [
+        ("training", {"recompute": "full", "recompute_num_layers": 2}),
+        ("training", {"recompute": "full", "recompute_every": 2}),
+        ("training", {"recompute": "selective", "recompute_modules": ["mlp"]}),
+        ("parallelism", {"data_parallel_size": 8, "zero_stage": 3, "zero_group_size": 4}),
+    ],
+)
+def test_keys_of_parts_are_left_out_with_a_note(tmp_path: Path, section: str, given: dict[str, Any]) -> None:
+    sections: dict[str, dict[str, Any]] = {"training": {}, "parallelism": {}} | {section: given}
+    path = config(tmp_path / "model.yml", SMALL, sections["training"], **sections["parallelism"])
+    problem = search_problem(SearchQuestion(path, num_gpus=8, global_batch_size=16))
+    key = list(given)[-1]
+    assert any(f"{section}.{key}" in note for note in problem.notes)
+    assert key not in problem.content[section]
+    assert search(problem, 1, False).winners
+
+
 def test_what_says_no_model_or_system_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     deepspeed = tmp_path / "ds_config.json"
     deepspeed.write_text('{"train_batch_size": 8, "zero_optimization": {"stage": 1}}', encoding="utf-8")

@@ -91,7 +91,7 @@ def _gather_precision(row: Row, low: str | None) -> dict[str, Any]:
     NeMo's and Megatron-Bridge's recipes gather in fp8 with delayed and current scaling and with MXFP8 (fp8_param_gather
     of mixed_precision.py), but neither with blocks of 128 nor in NVFP4. MLPerf's submissions say it in their notes.
     """
-    if row.text("group").startswith("mlperf"):
+    if row.text("group").startswith("mlperf") and low is not None:
         return {"gather_precision": "fp8"} if row.has("notes", "FP8_PARAM_GATHER=True") else {}
     return {"gather_precision": "fp8"} if low in ("fp8_delayed", "fp8_tensorwise", "mxfp8") else {}
 
