@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import exp, hypot, inf, log
+from math import exp, hypot, log
 
 from predictor.base.errors import ConfigError
 from predictor.calibration.observations import Observation
@@ -13,6 +13,7 @@ from predictor.costs.hardware import COMPONENTS
 IMPLAUSIBLE = 4.0
 # No published framework takes more than twice its kernels' time as a whole; a component alone may err more.
 MOST_TIMES = 5.0
+HOPELESS = log(100.0)  # of measured over published time: another unit, which no other run needs to contradict
 MOST_NAMED = 3
 
 
@@ -35,37 +36,36 @@ def _told(observation: Observation, miss: float) -> str:
     return f"{observation.name} took {observation.measured_us / 1e6:.4g} s, {times} times the published {published:.4g}"
 
 
-def _likely_reason(times: float) -> str:
-    """Return what such a ratio of measured to published time looks like."""
-    if 100.0 < times < 10_000.0:
+def _likely_reason(miss: float) -> str:
+    """Return what such a log of measured over published time looks like."""
+    if log(100.0) < miss < log(1e4):
         return "seconds look like milliseconds, or the system is another one"
-    if 1e5 < times < 1e7:
+    if log(1e5) < miss < log(1e7):
         return "seconds look like microseconds, or the system is another one"
     return "seconds are of something else than one step, or the system is another one"
 
 
-def check_times(observations: Sequence[Observation], priors: Sequence[float]) -> None:
+def check_times(observations: Sequence[Observation], priors: Sequence[float], beyond: float = 0.0) -> None:
     """Check that measured times can be those of the published system at all.
 
     Args:
         observations: measured steps.
         priors: standard deviations of the factors' logs, in the order of ``COMPONENTS``.
+        beyond: smallest absolute log of measured over published time that is refused.
 
     Raises:
         ConfigError: some cannot; the message names them.
     """
-    misses = [each.log_measured - each.log_published for each in observations]
-    far = [
-        (each, miss)
-        for each, miss in zip(observations, misses, strict=True)
-        if abs(miss) > IMPLAUSIBLE * expected_deviation(each, priors)
-    ]
+    far = []
+    for each in observations:
+        miss = each.log_measured - each.log_published
+        if abs(miss) > max(beyond, IMPLAUSIBLE * expected_deviation(each, priors)):
+            far.append((each, miss))
     if not far:
         return
     named = "; ".join(_told(each, miss) for each, miss in far[:MOST_NAMED])
     more = f"; {len(far) - MOST_NAMED} more" if len(far) > MOST_NAMED else ""
-    middle = sorted(miss for _, miss in far)[len(far) // 2]
-    reason = _likely_reason(exp(middle) if middle < log(1e9) else inf)
+    reason = _likely_reason(sorted(miss for _, miss in far)[len(far) // 2])
     raise ConfigError(f"{named}{more}: {reason}. Correct seconds or --system; nothing was written")
 
 

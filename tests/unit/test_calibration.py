@@ -162,7 +162,15 @@ def test_a_measured_time_is_needed(tmp_path: Path) -> None:
         calibrate([str(path)], BASE)
 
 
-@pytest.mark.parametrize(("times", "reason"), [(1e3, "look like milliseconds"), (1e-30, "less than 1e-9 times")])
+@pytest.mark.parametrize(
+    ("times", "reason"),
+    [
+        (1e3, "look like milliseconds"),
+        (3.5, "of something else than one step"),
+        (1e-30, "less than 1e-9"),
+        (1e300, "more than 1e9"),
+    ],
+)
 def test_times_that_no_machine_explains_are_refused(tmp_path: Path, capsys: Capture, times: float, reason: str) -> None:
     paths = [str(write_run(tmp_path, name, times * seconds_of(name, {}))) for name in ("plain", "long", "wide")]
     assert main(["calibrate", *paths, "--system", BASE, "--out", str(tmp_path / "mine")]) == 2
