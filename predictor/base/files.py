@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,30 @@ def built_beside(path: Path) -> Iterator[Path]:
         building.replace(path)
     finally:
         building.unlink(missing_ok=True)
+
+
+@contextmanager
+def folder_built_beside(path: Path) -> Iterator[Path]:
+    """Yield a temporary folder that replaces ``path`` at the end, or is removed if writing failed.
+
+    Folders cannot be exchanged in one call everywhere: an earlier folder is moved aside for the moment between two
+    renames, and whoever reads then finds none, never half of one.
+    """
+    building, earlier = (path.with_name(f".{path.name}.{os.getpid()}.{role}") for role in ("new", "old"))
+    building.mkdir()
+    try:
+        yield building
+        if path.exists():
+            path.rename(earlier)
+        try:
+            building.rename(path)
+        except OSError:
+            if earlier.exists():
+                earlier.rename(path)
+            raise
+    finally:
+        shutil.rmtree(building, ignore_errors=True)
+        shutil.rmtree(earlier, ignore_errors=True)
 
 
 def write_whole(path: Path, content: str | bytes) -> None:

@@ -13,6 +13,7 @@ from predictor.calibration.contradictions import check_agreement
 from predictor.calibration.fit import Fit, fit
 from predictor.calibration.inputs import read_observations
 from predictor.calibration.observations import Observation
+from predictor.calibration.plausibility import HOPELESS, check_factors, check_times
 from predictor.calibration.priors import prior_deviations
 from predictor.configuration.loading import find_folder
 from predictor.costs.folder import read_hardware, read_manifest
@@ -89,7 +90,8 @@ def calibrate(paths: Sequence[str], system: str) -> Calibrated:
         system: name of a published system, or its folder.
 
     Raises:
-        ConfigError: there is no measured step, runs contradict each other, or the system is calibrated already.
+        ConfigError: there is no measured step, times are implausible, runs contradict each other, or the system is
+            calibrated already.
         PublishedError: no run can be predicted.
         OSError, yaml.YAMLError: a file cannot be read.
     """
@@ -105,6 +107,9 @@ def calibrate(paths: Sequence[str], system: str) -> Calibrated:
             "nothing to calibrate with: name a CSV of runs, configurations with measured_seconds, or records"
         )
     priors = prior_deviations(observations)
+    check_times(observations, priors, HOPELESS)
     fitted = fit(observations, priors)
     check_agreement(observations, fitted, priors)
+    check_times(observations, priors)
+    check_factors(fitted.logs)
     return Calibrated(folder, hardware, tuple(observations), tuple(priors), fitted, tuple(failed))

@@ -73,6 +73,11 @@ class Observation:
         return LAYOUT_SPREAD if self.family is None else max(self.family.deviation, LAYOUT_SPREAD)
 
     @property
+    def log_published(self) -> float:
+        """Return the log of the time that the published system predicts."""
+        return log(self.time(self.system))
+
+    @property
     def log_measured(self) -> float:
         """Return the log of the measured time."""
         return log(self.measured_us)

@@ -8,13 +8,15 @@ from hashlib import sha256
 from pathlib import Path
 
 import yaml
+from pydantic import ValidationError
 
 from predictor.base.bundled import REGRESSORS_FOLDER
 from predictor.base.errors import ConfigError
-from predictor.base.files import write_whole
+from predictor.base.files import folder_built_beside, write_whole
 from predictor.calibration.answer import Calibrated
 from predictor.calibration.card import card
-from predictor.costs.folder import CARD, HARDWARE, MANIFEST, MANIFEST_FORMAT, read_hardware, read_manifest
+from predictor.costs.folder import CARD, HARDWARE, MANIFEST, MANIFEST_FORMAT
+from predictor.costs.hardware import System
 
 WIDTH = 120
 
@@ -26,11 +28,20 @@ def base_name(folder: Path, out: Path) -> str:
     return Path(os.path.relpath(folder.resolve(), out.resolve().parent)).as_posix()
 
 
+def _holds_another_system(out: Path) -> bool:
+    """Return whether a folder's hardware is that of a system that no calibration wrote; half a file is none."""
+    try:
+        system = System.model_validate(yaml.safe_load((out / HARDWARE).read_bytes()))
+    except (FileNotFoundError, UnicodeDecodeError, yaml.YAMLError, ValidationError):
+        return False
+    return system.calibration is None
+
+
 def _check_place(out: Path, base: Path) -> None:
-    """Check that nothing but an earlier calibration is overwritten.
+    """Check that nothing but an earlier calibration, whole or damaged, is overwritten.
 
     Raises:
-        ConfigError: the place has the name of the published system, or holds something else.
+        ConfigError: the place has the name of a published system, or holds something else.
     """
     if out.resolve().name == base.name or (REGRESSORS_FOLDER / out.resolve().name).is_dir():
         raise ConfigError(f"--out {out} has the name of a published system; a calibrated one needs a name of its own")
@@ -39,12 +50,12 @@ def _check_place(out: Path, base: Path) -> None:
     if not out.is_dir():
         raise ConfigError(f"--out {out} is a file; name a folder")
     inside = {path.name for path in out.iterdir()}
-    if inside and not (MANIFEST in inside and read_hardware(out, read_manifest(out)).calibration is not None):
+    if inside - {HARDWARE, CARD, MANIFEST} or _holds_another_system(out):
         raise ConfigError(f"--out {out} is not empty and no calibrated system; name another folder")
 
 
 def publish(calibrated: Calibrated, out: Path) -> list[Path]:
-    """Write a calibrated system and return its files.
+    """Write a calibrated system as a whole and return its files; an earlier one stays until the new one is complete.
 
     Raises:
         ConfigError: it would overwrite something else.
@@ -58,7 +69,9 @@ def publish(calibrated: Calibrated, out: Path) -> list[Path]:
     files = {HARDWARE: hardware.encode(), CARD: card(calibrated, system).encode()}
     digests = {name: sha256(content).hexdigest() for name, content in sorted(files.items())}
     manifest = json.dumps({"format": MANIFEST_FORMAT, "files": digests}, indent=1) + "\n"
-    out.mkdir(parents=True, exist_ok=True)
-    for name, content in {**files, MANIFEST: manifest.encode()}.items():
-        write_whole(out / name, content)
+    place = out.resolve()
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with folder_built_beside(place) as building:
+        for name, content in {**files, MANIFEST: manifest.encode()}.items():
+            write_whole(building / name, content)
     return [out / name for name in (HARDWARE, CARD, MANIFEST)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from math import log
 from pathlib import Path
 
@@ -10,10 +11,14 @@ import pytest
 import yaml
 
 from predictor.__main__ import main
+from predictor.base.bundled import REGRESSORS_FOLDER
 from predictor.base.errors import ConfigError
+from predictor.base.files import write_whole
+from predictor.calibration import publish as publishing
 from predictor.calibration.answer import Calibrated, calibrate
 from predictor.calibration.fit import fit
 from predictor.calibration.linear_algebra import inverse, product
+from predictor.calibration.plausibility import check_factors
 from predictor.calibration.publish import publish
 from predictor.configuration.loading import prepare
 from predictor.costs.calibration import component_of
@@ -157,8 +162,70 @@ def test_a_measured_time_is_needed(tmp_path: Path) -> None:
         calibrate([str(path)], BASE)
 
 
+@pytest.mark.parametrize(
+    ("times", "reason"),
+    [
+        (1e3, "look like milliseconds"),
+        (3.5, "of something else than one step"),
+        (1e-30, "less than 1e-9"),
+        (1e300, "more than 1e9"),
+    ],
+)
+def test_times_that_no_machine_explains_are_refused(tmp_path: Path, capsys: Capture, times: float, reason: str) -> None:
+    paths = [str(write_run(tmp_path, name, times * seconds_of(name, {}))) for name in ("plain", "long", "wide")]
+    assert main(["calibrate", *paths, "--system", BASE, "--out", str(tmp_path / "mine")]) == 2
+    said = capsys.readouterr().err
+    assert reason in said
+    assert "plain took" in said
+    assert said.count("\n") == 1
+    assert not (tmp_path / "mine").exists()
+
+
+def test_a_factor_that_no_machine_explains_is_refused() -> None:
+    logs = [0.0] * len(COMPONENTS)
+    check_factors([*logs[:-1], log(4.9)])
+    with pytest.raises(ConfigError, match=f"{COMPONENTS[0]} would take 0.196 times as long"):
+        check_factors([-log(5.1), *logs[1:]])
+
+
+def test_writing_that_breaks_off_keeps_the_earlier_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    result, out = calibrated(tmp_path, "plain"), tmp_path / "mine"
+    publish(result, out)
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    write = write_whole
+
+    def full_disk(path: Path, content: str | bytes) -> None:
+        if path.name == "manifest.json":
+            raise OSError(28, "No space left on device")
+        write(path, content)
+
+    monkeypatch.setattr(publishing, "write_whole", full_disk)
+    with pytest.raises(OSError, match="No space left"):
+        publish(calibrated(tmp_path, "plain", "long"), out)
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["mine"]
+
+
+@pytest.mark.parametrize("damage", ["no manifest", "half a file", "nothing"])
+def test_a_folder_of_its_own_files_is_replaced(tmp_path: Path, damage: str) -> None:
+    result, out = calibrated(tmp_path, "plain"), tmp_path / "mine"
+    for path in publish(result, out):
+        if damage == "nothing" or path.name == "manifest.json":
+            path.unlink()
+        elif damage == "half a file":
+            path.write_bytes(path.read_bytes()[:100])
+    publish(result, out)
+    assert predicted("plain", out).system == "mine"
+
+
+def test_another_system_of_the_same_files_is_not_replaced(tmp_path: Path) -> None:
+    shutil.copytree(REGRESSORS_FOLDER / "Selene", tmp_path / "mine")
+    with pytest.raises(ConfigError, match="no calibrated system"):
+        publish(calibrated(tmp_path, "plain"), tmp_path / "mine")
+
+
 def test_a_surprising_factor_is_said(tmp_path: Path) -> None:
-    paths = [str(write_run(tmp_path, name, 4.0 * seconds_of(name, {}))) for name in ("plain", "long", "wide")]
+    paths = [str(write_run(tmp_path, name, 2.5 * seconds_of(name, {}))) for name in ("plain", "long", "wide")]
     result = calibrate(paths, BASE)
     assert any("check system and configurations" in note for note in result.notes)
 
