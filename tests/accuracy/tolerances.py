@@ -11,8 +11,8 @@ LAYER_TOLERANCE = 0.05
 MOST_GPUS = 4
 # Published rows outside their 90 % interval, and what is known about them.
 LARGEST_OF_SELENE = (
-    "17 % too long. Selene is known by Perlmutter's matrix products, which reach 76 % of the peak where those of A100_SXM "
-    "reach 80 %, and waits for the slowest of 512 GPUs; by A100_SXM's products the row is 11 % too long."
+    "17 % too long. Selene is known by Perlmutter's matrix products, which reach 76 % of the peak where those of "
+    "A100_SXM reach 80 %, and waits for the slowest of 512 GPUs; by A100_SXM's products the row is 11 % too long."
 )
 OUTSIDE = {
     "Korthikanti et al. 2022, table 5: 1T, recompute full": LARGEST_OF_SELENE,
