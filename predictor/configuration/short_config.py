@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from predictor.base.errors import ConfigError, MissingKeyError, nearest
+from predictor.configuration.model import operators_of_a_layer
 from predictor.configuration.short_names import OPERATORS_BY_SHORT_NAME
-from predictor.configuration.to_run import operators_of_a_layer
 from predictor.workloads.frameworks import GPT_NEOX
 
 TRAINING_CONFIG = ("pp", "mp", "dp", "b", "h", "l", "dim", "steps_per_update", "gpus_per_node")

@@ -2,49 +2,20 @@
 
 from __future__ import annotations
 
-from predictor.base.errors import ConfigError, nearest
+from dataclasses import replace
+
+from predictor.base.errors import ConfigError
 from predictor.base.sizes import LARGEST_RUN_GPUS, LARGEST_SLOTS, must_divide
 from predictor.configuration.kernels import check_kernels
+from predictor.configuration.model import transformer
 from predictor.configuration.recomputation import check_recomputation
-from predictor.configuration.sections import ExpertsSection, ModelSection, ParallelismSection, RunConfig
-from predictor.costs.catalogue import catalogue
-from predictor.costs.work import STEP_PRECISIONS
+from predictor.configuration.sections import ModelSection, ParallelismSection, RunConfig, TrainingSection
 from predictor.timeline.schedules import SCHEDULES, check
 from predictor.workloads.fused import compiled_model
-from predictor.workloads.layer_shapes import LAYER_SHAPES
 from predictor.workloads.layout import RANK_ORDER, Layout
 from predictor.workloads.partition import chunk_layers, split_layers
 from predictor.workloads.run import TrainingRun
-from predictor.workloads.transformer import Attention, MixtureOfExperts, Transformer
-
-# Operators of the first and the last stage outside their layers.
-EDGE_OPERATORS = ("embedding", "lm_head", "cross_entropy", "torch_cross_entropy")
-
-
-def operators_of_a_layer() -> list[str]:
-    """Return the operators that a layer can have."""
-    return [
-        name
-        for name, operator in catalogue().items()
-        if name in LAYER_SHAPES and name not in EDGE_OPERATORS and set(STEP_PRECISIONS) & set(operator.precisions)
-    ]
-
-
-def _check_operators(names: tuple[str, ...] | None) -> None:
-    if names is None:
-        return
-    usable = operators_of_a_layer()
-    if not names:
-        raise ConfigError(
-            "model.layer_operators is []; list the operators of a layer, or leave it out for the usual ones. "
-            f"Known: {', '.join(usable)}"
-        )
-    for name in names:
-        if name not in usable:
-            raise ConfigError(
-                f"model.layer_operators names {name!r}, not an operator of a layer.{nearest(name, usable)} "
-                f"Known: {', '.join(usable)}"
-            )
+from predictor.workloads.transformer import Attention, Transformer
 
 
 def _micro_batches(config: RunConfig) -> int:
@@ -62,70 +33,6 @@ def _micro_batches(config: RunConfig) -> int:
             f"data_parallel_size, {per_round}"
         )
     return training.global_batch_size // per_round
-
-
-def _check_positions(model: ModelSection) -> None:
-    """Check rotary or learned positions."""
-    head_dim = model.head_dim or model.hidden_size // model.num_attention_heads
-    if 0.0 < model.rotary_fraction < 2.0 / head_dim:
-        raise ConfigError(
-            f"model.rotary_fraction is {model.rotary_fraction:g}; of a head's {head_dim} elements at least 2 rotate, "
-            "or none (0: learned positions)"
-        )
-    rows = model.num_position_embeddings
-    if not model.rotary_fraction and rows is not None and rows < model.sequence_length:
-        raise ConfigError(
-            f"model.num_position_embeddings is {rows}; a sequence_length of {model.sequence_length} needs as many"
-        )
-
-
-def _check_listed(model: ModelSection) -> None:
-    """Check that a list of a layer's operators agrees with the switches of the model."""
-    if model.layer_operators is None:
-        return
-    if model.sliding_window is not None:
-        raise ConfigError("model.layer_operators cannot say which layers have a sliding_window; leave one of them out")
-    if model.activation.gated and "gelu" in model.layer_operators:
-        raise ConfigError(f"model.layer_operators names gelu; activation is {model.activation}, so it must be swiglu")
-
-
-def _check_model(model: ModelSection) -> None:
-    """Check sizes of the model against each other."""
-    if model.head_dim is None:
-        must_divide("num_attention_heads", model.num_attention_heads, "hidden_size", model.hidden_size)
-    _check_positions(model)
-    _check_listed(model)
-    if model.num_key_value_heads is not None:
-        must_divide("num_key_value_heads", model.num_key_value_heads, "num_attention_heads", model.num_attention_heads)
-    if model.sliding_window is None and model.sliding_window_layers is not None:
-        raise ConfigError("model.sliding_window_layers needs model.sliding_window, the tokens that a query sees")
-    if model.sliding_window is not None and not (model.causal and model.attention is Attention.FLASH):
-        raise ConfigError("model.sliding_window needs causal: true and attention: flash")
-    if (model.sliding_window_layers or 0) > model.num_layers:
-        raise ConfigError(
-            f"model.sliding_window_layers is {model.sliding_window_layers}; the model has {model.num_layers} layers"
-        )
-    if model.moe is not None:
-        _check_experts(model.moe, model)
-
-
-def _check_experts(moe: ExpertsSection, model: ModelSection) -> None:
-    if moe.experts_per_token > moe.num_experts:
-        raise ConfigError(
-            f"model.moe.experts_per_token is {moe.experts_per_token}; there are {moe.num_experts} experts (num_experts)"
-        )
-    if moe.num_dense_layers >= model.num_layers:
-        raise ConfigError(
-            f"model.moe.num_dense_layers is {moe.num_dense_layers}; of {model.num_layers} layers one must have experts"
-        )
-    if moe.capacity_factor is not None and moe.load_imbalance != 1.0:
-        raise ConfigError(
-            "model.moe has capacity_factor and load_imbalance; a capacity evens the load, so leave one out"
-        )
-    if model.layer_operators is not None:
-        raise ConfigError("model.layer_operators cannot describe a layer with experts; leave it out, or leave out moe")
-    if moe.shared_expert_gate and not moe.shared_expert_ffn_hidden_size:
-        raise ConfigError("model.moe.shared_expert_gate needs shared_expert_ffn_hidden_size")
 
 
 def _check_tensor_parallel(model: ModelSection, layout: ParallelismSection, ffn_hidden_size: int) -> None:
@@ -236,35 +143,6 @@ def _scatters(layout: ParallelismSection) -> bool:
     return scatters
 
 
-def transformer(model: ModelSection) -> Transformer:
-    """Return the model that its section describes.
-
-    Raises:
-        ConfigError: sizes contradict each other.
-    """
-    _check_model(model)
-    _check_operators(model.layer_operators)
-    given = model.model_dump(
-        exclude={
-            "ffn_hidden_size",
-            "head_dim",
-            "moe",
-            "num_key_value_heads",
-            "num_position_embeddings",
-            "sliding_window",
-        }
-    )
-    return Transformer(
-        ffn_hidden_size=model.ffn_hidden_size or 4 * model.hidden_size,
-        num_key_value_heads=model.num_key_value_heads or 0,
-        head_width=model.head_dim or 0,
-        sliding_window=model.sliding_window or 0,
-        num_position_embeddings=model.num_position_embeddings or 0,
-        experts=None if model.moe is None else MixtureOfExperts(**model.moe.model_dump()),
-        **given,
-    )
-
-
 def _layout(parallelism: ParallelismSection, used: int, switched_as: int | None, domain: int | None) -> Layout:
     if sorted(parallelism.rank_order) != sorted(RANK_ORDER):
         raise ConfigError(
@@ -311,6 +189,36 @@ def _check_zero_group(parallelism: ParallelismSection) -> None:
     must_divide("zero_group_size", size, "data_parallel_size × context_parallel_size", ranks)
 
 
+def _model(config: RunConfig) -> Transformer:
+    """Return the model, checked against how it is split.
+
+    Raises:
+        ConfigError: it cannot be split so, or has not what is to be recomputed.
+    """
+    check_recomputation(config.training, config.model)
+    check_kernels(config.training, config.parallelism, config.model)
+    model = transformer(config.model)
+    if config.training.compiled:
+        model = compiled_model(model)
+    _check_tensor_parallel(config.model, config.parallelism, model.ffn_hidden_size)
+    _check_sequence(config.model, config.parallelism)
+    _check_expert_parallel(config.model, config.parallelism)
+    return model
+
+
+def _gpus_used(config: RunConfig, gpus_per_node: int, gpus_per_domain: int | None) -> int:
+    """Return the GPUs that a configuration uses of a node.
+
+    Raises:
+        ConfigError: a node has fewer, and no switch is assumed.
+    """
+    used = config.parallelism.gpus_per_node or gpus_per_node
+    most = max(gpus_per_node, gpus_per_domain or 0)
+    if used > most and config.parallelism.intra_node != "switch":
+        raise ConfigError(f"gpus_per_node is {used}; {config.system} has {most}")
+    return used
+
+
 def to_run(
     config: RunConfig, gpus_per_node: int, has_switch: bool = False, gpus_per_domain: int | None = None
 ) -> TrainingRun:
@@ -326,21 +234,10 @@ def to_run(
         ConfigError: numbers contradict each other.
     """
     parallelism, training = config.parallelism, config.training
-    used = parallelism.gpus_per_node or gpus_per_node
-    switched = parallelism.intra_node == "switch"
-    most = max(gpus_per_node, gpus_per_domain or 0)
-    if used > most and not switched:
-        raise ConfigError(f"gpus_per_node is {used}; {config.system} has {most}")
-    check_recomputation(training, config.model)
-    check_kernels(training, parallelism, config.model)
-    model = transformer(config.model)
-    if training.compiled:
-        model = compiled_model(model)
-    _check_tensor_parallel(config.model, parallelism, model.ffn_hidden_size)
-    _check_sequence(config.model, parallelism)
-    _check_expert_parallel(config.model, parallelism)
-    domain = _used_of_domain(used, gpus_per_node, gpus_per_domain)
-    layout = _layout(parallelism, used, gpus_per_node if switched and not has_switch else None, domain)
+    used = _gpus_used(config, gpus_per_node, gpus_per_domain)
+    model = _model(config)
+    switch_of = gpus_per_node if parallelism.intra_node == "switch" and not has_switch else None
+    layout = _layout(parallelism, used, switch_of, _used_of_domain(used, gpus_per_node, gpus_per_domain))
     split, pp = parallelism.layers_per_stage, parallelism.pipeline_parallel_size
     layers = split_layers(split if isinstance(split, str) else list(split), model.num_layers, pp)
     num_micro_batches = _micro_batches(config)
@@ -348,7 +245,7 @@ def to_run(
     schedule, blocking = _schedule(parallelism, num_micro_batches, layers)
     _check_zero_group(parallelism)
     _check_linear_traffic(parallelism)
-    return TrainingRun(
+    run = TrainingRun(
         model=model,
         layout=layout,
         layers_per_stage=tuple(layers),
@@ -357,14 +254,19 @@ def to_run(
         precision=training.precision,
         recompute=training.recompute,
         schedule=schedule,
+        blocking_transfers=blocking,
+        virtual_pipeline_parallel_size=parallelism.virtual_pipeline_parallel_size,
         zero_stage=parallelism.zero_stage,
         gradient_bucket_elements=parallelism.gradient_bucket_elements,
         overlap_gradient_reduction=parallelism.overlap_gradient_reduction,
-        blocking_transfers=blocking,
-        partition_activations=training.partition_activations,
-        recompute_stops_early=training.recompute_stops_early,
-        synchronize_each_layer=training.synchronize_each_layer,
-        virtual_pipeline_parallel_size=parallelism.virtual_pipeline_parallel_size,
+    )
+    return _trained(_parallel(run, parallelism), training)
+
+
+def _parallel(run: TrainingRun, parallelism: ParallelismSection) -> TrainingRun:
+    """Return a run with how its ranks share out states and hide traffic."""
+    return replace(
+        run,
         sequence_parallel=parallelism.sequence_parallel and parallelism.tensor_parallel_size > 1,
         scatters_gradients=_scatters(parallelism),
         overlap_parameter_gather=parallelism.overlap_parameter_gather,
@@ -376,6 +278,16 @@ def to_run(
         prefetch_units=parallelism.prefetch_units,
         gather_precision=parallelism.gather_precision,
         fp32_parameters=parallelism.fp32_parameters,
+    )
+
+
+def _trained(run: TrainingRun, training: TrainingSection) -> TrainingRun:
+    """Return a run with how its software trains."""
+    return replace(
+        run,
+        partition_activations=training.partition_activations,
+        recompute_stops_early=training.recompute_stops_early,
+        synchronize_each_layer=training.synchronize_each_layer,
         gemm_recipe=training.gemm_recipe,
         layers_in_16_bits=(training.layers_in_16_bits_at_start, training.layers_in_16_bits_at_end),
         tf32=training.tf32,

@@ -65,7 +65,13 @@ __all__ = [
 
 
 class PublishedSystem:
-    """Times operators and collectives on one published system in one precision; caches every answer."""
+    """Times operators and collectives on one published system in one precision; caches every answer.
+
+    Attributes:
+        uncalibrated: the published system that a calibration's factors multiply; None without a calibration.
+        in_graphs: collectives are launched inside CUDA graphs.
+        load: of the step whose calls are timed.
+    """
 
     def __init__(self, folder: Path, precision: str) -> None:
         """Open a published folder; regressors are read on first use.
@@ -79,9 +85,9 @@ class PublishedSystem:
         manifest = read_manifest(folder)
         self.hardware = read_hardware(folder, manifest)
         calibration = self.hardware.calibration
-        self._published = None if calibration is None else self._opened(donor_folder(folder, calibration.base))
+        self.uncalibrated = None if calibration is None else self._opened(donor_folder(folder, calibration.base))
         own = RegressorFiles(folder, manifest, self.hardware, precision)
-        self.files: RegressorFiles = own if self._published is None else self._published.files
+        self.files: RegressorFiles = own if self.uncalibrated is None else self.uncalibrated.files
         read_verified(folder, CARD, manifest)
         measured = measured_precisions(folder)
         if precision not in measured:
@@ -90,8 +96,16 @@ class PublishedSystem:
             )
         self._regressors: dict[str, dict[Direction, Regressor]] = {}
         self._answers: dict[tuple[str, str, Direction, Shape], Cost] = {}
-        self._in_graphs = False
+        self.in_graphs = False
         self.load = ALONE
+
+    def unanswered(self, keeps_regressors: bool = True) -> PublishedSystem:
+        """Return a copy that has answered nothing, to be changed; it opens regressors again unless it keeps them."""
+        other = copy(self)
+        other._answers = {}
+        if not keeps_regressors:
+            other._regressors = {}
+        return other
 
     def _opened(self, folder: Path) -> PublishedSystem:
         """Return another published folder, opened like this one."""
@@ -115,8 +129,8 @@ class PublishedSystem:
         """
         key = (operator.name, operator.computed_in + operator.kernel, direction, shape)
         answer = self._answers.get(key)
-        if answer is None and self._published is not None:
-            cost = self._published.cost(operator, direction, shape)
+        if answer is None and self.uncalibrated is not None:
+            cost = self.uncalibrated.cost(operator, direction, shape)
             answer = self._answers[key] = calibrated(cost, operator, shape, self.hardware.calibration)
         if answer is None:
             call = self._call(operator, direction, shape)
@@ -163,7 +177,7 @@ class PublishedSystem:
         least_us = self._least_us(operator, direction, shape)
         likely_us = least_us
         if self.hardware.links.engine == "dedicated":
-            launches = 1 if self._in_graphs else operator.launches[direction is Direction.BACKWARD]
+            launches = 1 if self.in_graphs else operator.launches[direction is Direction.BACKWARD]
             likely_us = max(likely_us, launches * LEAST_KERNEL_US)
         if computes(operator) and self._lookup(catalogue()[DONOR], direction) is not None:
             likely_us = max(likely_us, self._call(with_stream_stand_in(operator), direction, shape).cost(direction).us)
@@ -309,7 +323,7 @@ class PublishedSystem:
 
     def _collective(self, collective: Operator) -> dict[Direction, Regressor]:
         """Return a collective's regressor over these links: its own, or one by bytes."""
-        return collective_regressors(collective, self.hardware, self.files, self._donor, self._in_graphs)
+        return collective_regressors(collective, self.hardware, self.files, self._donor, self.in_graphs)
 
     def regressor_path(self, operator: Operator) -> Path:
         """Return the path of an operator's published file, whether it exists or not."""
@@ -354,9 +368,8 @@ def with_hardware(system: PublishedSystem, changed: System) -> PublishedSystem:
 
     Costs that depend on no changed number keep time and source; the others are scaled as in ``transfer``, and analytic.
     """
-    other = copy(system)
+    other = system.unanswered(keeps_regressors=False)
     other.hardware = changed
-    other._regressors, other._answers = {}, {}
-    if system._published is not None:
-        other._published = with_hardware(system._published, changed.model_copy(update={"calibration": None}))
+    if system.uncalibrated is not None:
+        other.uncalibrated = with_hardware(system.uncalibrated, changed.model_copy(update={"calibration": None}))
     return other

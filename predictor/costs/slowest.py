@@ -38,7 +38,7 @@ def slowest_of(system: PublishedSystem, num_gpus: int) -> PublishedSystem:
     """Return a system as a step over so many GPUs finds it; processors that compute and send are left as they are."""
     if num_gpus == 1 or system.hardware.links.engine == "processor":
         return system
-    if system._published is not None:
+    if system.uncalibrated is not None:
         return below_calibration(system, lambda published: slowest_of(published, num_gpus))
     said = system.hardware.gpu.rank_spread
     spread = RANK_SPREAD if said is None else said.value
@@ -47,4 +47,4 @@ def slowest_of(system: PublishedSystem, num_gpus: int) -> PublishedSystem:
 
 def slowdown(system: PublishedSystem) -> float:
     """Return the slowest GPU's time of computing over the median's; 1 where a step does not wait for one."""
-    return slowdown(system._published) if system._published is not None else system.load.slowest
+    return slowdown(system.uncalibrated) if system.uncalibrated is not None else system.load.slowest

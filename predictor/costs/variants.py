@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from copy import copy
 
 from predictor.costs.hardware import Calibration
 from predictor.costs.load import ALONE, Load
@@ -16,37 +15,33 @@ def in_graphs(system: PublishedSystem) -> PublishedSystem:
     That tells apart collectives that are timed by their bytes: their donors were launched by a host. A collective that
     was measured here keeps its time.
     """
-    if system._published is not None:
+    if system.uncalibrated is not None:
         return below_calibration(system, in_graphs)
-    other = copy(system)
-    other._in_graphs = True
-    other._regressors, other._answers = {}, {}
+    other = system.unanswered(keeps_regressors=False)
+    other.in_graphs = True
     return other
 
 
 def under(system: PublishedSystem, load: Load) -> PublishedSystem:
     """Return a system whose computing runs under the load of a step."""
-    other = copy(system)
+    other = system.unanswered()
     other.load = load
-    other._answers = {}
     return other
 
 
 def below_calibration(system: PublishedSystem, change: Callable[[PublishedSystem], PublishedSystem]) -> PublishedSystem:
     """Return a system whose published costs are changed; a calibration's factors multiply the changed ones."""
-    if system._published is None:
+    if system.uncalibrated is None:
         return change(system)
-    other = copy(system)
-    other._answers = {}
-    other._published = change(system._published)
+    other = system.unanswered()
+    other.uncalibrated = change(system.uncalibrated)
     return other
 
 
 def with_calibration(system: PublishedSystem, calibration: Calibration) -> PublishedSystem:
     """Return a system with other factors on its published costs, with which it shares what they are computed from."""
-    other = copy(system)
+    other = system.unanswered()
     other.load = ALONE  # what a system changes of its costs is below the factors
     other.hardware = system.hardware.model_copy(update={"calibration": calibration})
-    other._answers = {}
-    other._published = system if system._published is None else system._published
+    other.uncalibrated = system if system.uncalibrated is None else system.uncalibrated
     return other

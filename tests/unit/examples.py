@@ -9,8 +9,8 @@ import yaml
 
 from predictor.base.bundled import EXAMPLES_FOLDER
 from predictor.base.read_yaml import read_mapping
+from predictor.configuration.model import transformer
 from predictor.configuration.sections import ModelSection
-from predictor.configuration.to_run import transformer
 from predictor.workloads.transformer import Transformer
 
 EXAMPLE = EXAMPLES_FOLDER / "llemma_7b_4_2_2_P.yml"
