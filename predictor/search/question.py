@@ -32,9 +32,18 @@ DECIDED = {
         "layers_per_stage",
         "schedule",
         "zero_stage",
+        "zero_group_size",
         "gradient_reduction",
     ),
-    "training": ("micro_batch_size", "num_micro_batches", "global_batch_size", "recompute"),
+    "training": (
+        "micro_batch_size",
+        "num_micro_batches",
+        "global_batch_size",
+        "recompute",
+        "recompute_num_layers",
+        "recompute_every",
+        "recompute_modules",
+    ),
 }
 
 
@@ -103,6 +112,8 @@ def _content(question: SearchQuestion) -> tuple[dict[str, Any], Path, tuple[str,
             f"--model is {question.model}, which says no model; name a preset or a file that does (a Hugging Face "
             "config.json, Megatron-LM arguments), or put both into a configuration with from: [...]"
         )
+    if "framework" in content.get("training", {}):
+        return content, base, notes  # the file of a trainer, which says how it runs
     norm = content["model"].get("normalization")
     switches = {name: MEGATRON_LM_BF16.section(name, normalization=norm) for name in SECTIONS}
     said = "Runs as Megatron-LM trains in bf16 today, unless a configuration says otherwise: " + ", ".join(
