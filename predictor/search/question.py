@@ -117,6 +117,8 @@ def _content(question: SearchQuestion) -> tuple[dict[str, Any], Path, tuple[str,
             f"--model is {question.model}, which says no model; name a preset or a file that does (a Hugging Face "
             "config.json, Megatron-LM arguments), or put both into a configuration with from: [...]"
         )
+    if "framework" in content.get("training", {}):
+        return content, base, notes  # the file of a trainer, which says how it runs
     norm = content["model"].get("normalization")
     switches = {name: MEGATRON_LM_BF16.section(name, normalization=norm) for name in SECTIONS}
     said = "Runs as Megatron-LM trains in bf16 today, unless a configuration says otherwise: " + ", ".join(

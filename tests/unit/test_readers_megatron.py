@@ -219,66 +219,6 @@ def test_argument_of_the_layout(arguments: str, key: str, value: object, tmp_pat
     assert small(tmp_path, arguments)["parallelism"][key] == value
 
 
-@pytest.mark.parametrize(
-    ("arguments", "recipe"),
-    [
-        ("--fp8-format hybrid", "fp8_delayed"),
-        ("--fp8-format hybrid --fp8-recipe delayed --fp8-amax-history-len 1024", "fp8_delayed"),
-        ("--fp8-format hybrid --fp8-recipe tensorwise", "fp8_tensorwise"),
-        ("--fp8-format e4m3 --fp8-recipe blockwise", "fp8_blockwise"),
-        ("--fp8-format e4m3 --fp8-recipe mxfp8", "mxfp8"),
-        ("--fp4-format e2m1", "nvfp4"),
-        ("--fp4-format e2m1 --fp4-recipe nvfp4", "nvfp4"),
-        ("--fp8-recipe mxfp8 --fp4-recipe nvfp4", None),  # without a format a recipe has no effect
-    ],
-)
-def test_recipe_of_low_precision(arguments: str, recipe: str | None, tmp_path: Path) -> None:
-    training = small(tmp_path, f"--bf16 {arguments}")["training"]
-    assert training.get("gemm_recipe") == recipe
-    assert "layers_in_16_bits_at_start" not in training
-
-
-def test_layers_that_stay_in_16_bits(tmp_path: Path) -> None:
-    recipe = "--fp8-format e4m3 --fp8-recipe blockwise --first-last-layers-bf16 "
-    by_default = small(tmp_path, recipe)["training"]
-    assert (by_default["layers_in_16_bits_at_start"], by_default["layers_in_16_bits_at_end"]) == (1, 1)
-    given = small(tmp_path, f"{recipe}--num-layers-at-start-in-bf16 0 --num-layers-at-end-in-bf16 2")["training"]
-    assert (given["layers_in_16_bits_at_start"], given["layers_in_16_bits_at_end"]) == (0, 2)
-    without_switch = small(tmp_path, "--fp4-format e2m1 --num-layers-at-end-in-bf16 2")["training"]
-    assert "layers_in_16_bits_at_end" not in without_switch
-
-
-def test_weights_are_gathered_in_fp8_where_they_are_gathered(tmp_path: Path) -> None:
-    assert "gather_precision" not in small(tmp_path, "--fp8-format e4m3 --fp8-param-gather")["parallelism"]
-    assert "gather_precision" not in small(tmp_path, "--use-distributed-optimizer --fp8-param-gather")["parallelism"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "fuses"),
-    [("", True), ("--no-gradient-accumulation-fusion", False), ("--use-torch-fsdp2", False)],
-)
-def test_accumulation_of_gradients(arguments: str, fuses: bool, tmp_path: Path) -> None:
-    assert small(tmp_path, arguments)["training"]["fused_gradient_accumulation"] is fuses
-
-
-@pytest.mark.parametrize(
-    ("arguments", "graphs", "note"),
-    [
-        ("--enable-cuda-graph", True, None),
-        ("--external-cuda-graph --cuda-graph-scope full", True, None),
-        ("--cuda-graph-impl local --cuda-graph-scope full_iteration", True, None),
-        ("--cuda-graph-impl transformer_engine --cuda-graph-scope attn moe_router", True, "attn moe_router"),
-        ("--cuda-graph-impl none --cuda-graph-scope attn", False, None),
-        ("--cuda-graph-warmup-steps 3", False, None),
-    ],
-)
-def test_cuda_graphs(arguments: str, graphs: bool, note: str | None, tmp_path: Path) -> None:
-    read_one = found(tmp_path, f"{SMALL}{arguments} --use-flash-attn")
-    assert read_one.content["training"].get("cuda_graphs", False) is graphs
-    expected = () if note is None else (f"--cuda-graph-scope {note}: all kernels are predicted to be in CUDA graphs",)
-    assert read_one.notes == expected
-
-
 def test_loss_of_single_kernels_is_the_default_and_megatrons_own_fusion_is_noted(tmp_path: Path) -> None:
     assert "loss" not in small(tmp_path, "--cross-entropy-fusion-impl te")["model"]
     read_one = found(tmp_path, f"{SMALL}--use-flash-attn --cross-entropy-loss-fusion")
@@ -301,57 +241,6 @@ def test_embedding_and_loss_can_count_as_layers(tmp_path: Path) -> None:
     arguments = "--num-layers 30 --pipeline-model-parallel-size 4 --account-for-embedding-in-pipeline-split "
     split = small(tmp_path, f"{arguments}--account-for-loss-in-pipeline-split")["parallelism"]["layers_per_stage"]
     assert split == [7, 8, 8, 7]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "recompute"),
-    [
-        ("--recompute-activations", "selective"),
-        ("--recompute-granularity selective", "selective"),
-        ("--recompute-granularity full --recompute-method uniform --recompute-num-layers 1", "full"),
-        ("--recompute-granularity full --recompute-method block --recompute-num-layers 8", "full"),
-        ("--recompute-granularity full --recompute-method block --recompute-num-layers 0", "none"),
-        ("--recompute-granularity selective --recompute-modules mhc", "none"),
-        ("--checkpoint-activations", "full"),
-        ("--activations-checkpoint-method uniform", "full"),
-    ],
-)
-def test_recomputation(arguments: str, recompute: str, tmp_path: Path) -> None:
-    assert small(tmp_path, arguments)["training"]["recompute"] == recompute
-
-
-@pytest.mark.parametrize(
-    ("arguments", "count"),
-    [
-        ("--recompute-granularity full --recompute-method block --recompute-num-layers 2", 2),
-        ("--recompute-granularity full --recompute-method block", 1),
-        ("--recompute-granularity full --recompute-method uniform --recompute-num-layers 2", None),
-        ("--activations-checkpoint-method block --activations-checkpoint-num-layers 3", 3),
-    ],
-)
-def test_layers_of_a_chunk_that_are_recomputed(arguments: str, count: int | None, tmp_path: Path) -> None:
-    training = small(tmp_path, arguments)["training"]
-    assert (training["recompute"], training.get("recompute_num_layers")) == ("full", count)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "modules", "note"),
-    [
-        ("core_attn", None, None),
-        ("layernorm mlp", ["layernorm", "mlp"], None),
-        ("core_attn,moe_act --num-experts 8", ["core_attn", "moe_act"], None),
-        ("core_attn mla_up_proj moe", None, "mla_up_proj moe"),
-        ("mlp mhc", ["mlp"], "mhc"),
-    ],
-)
-def test_modules_that_are_recomputed(
-    arguments: str, modules: list[str] | None, note: str | None, tmp_path: Path
-) -> None:
-    selective = f"{SMALL}--use-flash-attn --recompute-granularity selective --recompute-modules {arguments}"
-    read_one = found(tmp_path, selective)
-    assert read_one.content["training"].get("recompute_modules") == modules
-    expected = () if note is None else (f"--recompute-modules {note}: not recomputed in this prediction",)
-    assert read_one.notes == expected
 
 
 @pytest.mark.parametrize(

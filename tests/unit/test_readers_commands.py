@@ -1,0 +1,67 @@
+"""Commands on files of other trainers with low precision: predict, search, whatif and compare."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from predictor.__main__ import main
+from predictor.configuration.loading import load
+
+READERS = Path(__file__).resolve().parents[1] / "data" / "readers"
+FILES = [
+    ("H100", "megatron/llama3_8b_fp8.sh", "fp8_delayed", "megatron-lm"),
+    ("B200", "megatron/llama3_70b_nvfp4.args", "nvfp4", "megatron-lm"),
+    ("H100", "torchtitan/llama3_8b_float8.toml", "fp8_tensorwise", "torchtitan"),
+]
+
+
+def written(tmp_path: Path, system: str, name: str) -> Path:
+    path = tmp_path / "run.yaml"
+    path.write_text(f"system: {system}\nfrom: {READERS / name}\n", encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(("system", "name", "recipe", "framework"), FILES)
+def test_file_becomes_a_run(system: str, name: str, recipe: str, framework: str, tmp_path: Path) -> None:
+    run = load(written(tmp_path, system, name))[0]
+    assert (run.gemm_recipe, run.framework) == (recipe, framework)
+
+
+def test_every_key_of_a_run_in_nvfp4(tmp_path: Path) -> None:
+    run = load(written(tmp_path, "B200", "megatron/llama3_70b_nvfp4.args"))[0]
+    assert run.layers_in_16_bits == (0, 4)
+    assert set(run.recompute_modules) == {"layernorm", "mlp"}
+    assert run.zero_group_size == 4
+    assert run.has_fused_loss
+    assert run.cuda_graphs
+    assert run.fused_gradient_accumulation
+
+
+@pytest.mark.parametrize(("system", "name", "recipe", "framework"), FILES)
+def test_search_keeps_what_the_file_says_but_its_layout(
+    system: str, name: str, recipe: str, framework: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    best = tmp_path / "best.yaml"
+    words = ["search", "--model", str(READERS / name), "--system", system, "--gpus", "8", "--global-batch-size", "64"]
+    limits = ["--max-micro-batch-size", "2", "--max-context-parallel", "1", "--top", "1", "--write", str(best)]
+    assert main([*words, *limits]) == 0
+    assert "Runs as Megatron-LM trains" not in capsys.readouterr().out
+    run = load(best)[0]
+    assert (run.gemm_recipe, run.framework, run.zero_group_size) == (recipe, framework, None)
+
+
+@pytest.mark.parametrize(("system", "name"), [file[:2] for file in FILES])
+def test_whatif_answers(system: str, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = written(tmp_path, system, name)
+    assert main(["whatif", str(path), "--set", "peak_tflop_per_s=x2", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)
+
+
+def test_compare_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first = written(tmp_path, "H100", "megatron/llama3_8b_fp8.sh")
+    second = first.rename(tmp_path / "fp8.yaml")
+    assert main(["compare", str(second), str(written(tmp_path, "H100", "torchtitan/llama3_8b_float8.toml"))]) == 0
+    assert "run.yaml" in capsys.readouterr().out
