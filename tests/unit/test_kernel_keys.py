@@ -14,7 +14,7 @@ SIZES = {"num_layers": 8, "hidden_size": 1024, "num_attention_heads": 8, "sequen
 FP8 = {"gemm_recipe": "fp8_delayed"}
 
 
-def ready(system: str = "H100", **sections: dict[str, Any]) -> None:
+def ready(sections: dict[str, dict[str, Any]], system: str = "H100") -> None:
     model, training = SIZES | sections.get("model", {}), sections.get("training", {})
     content = {
         "system": system,
@@ -51,7 +51,7 @@ def ready(system: str = "H100", **sections: dict[str, Any]) -> None:
 )
 def test_keys_without_effect_are_refused_in_one_line(sections: dict[str, dict[str, Any]], message: str) -> None:
     with pytest.raises(ConfigError, match=message) as error:
-        ready(**sections)
+        ready(sections)
     assert "\n" not in str(error.value)
 
 
@@ -67,7 +67,7 @@ def test_keys_without_effect_are_refused_in_one_line(sections: dict[str, dict[st
     ],
 )
 def test_keys_with_an_effect_are_taken(sections: dict[str, dict[str, Any]]) -> None:
-    ready(**sections)
+    ready(sections)
 
 
 @pytest.mark.parametrize(
@@ -85,22 +85,27 @@ def test_keys_with_an_effect_are_taken(sections: dict[str, dict[str, Any]]) -> N
 def test_a_recipe_needs_tensor_cores(system: str, recipe: str, message: str) -> None:
     precision = "fp16" if system in ("V100", "A100_SXM") else "bf16"
     with pytest.raises(ConfigError, match=message):
-        ready(system, training={"gemm_recipe": recipe, "precision": precision})
+        ready({"training": {"gemm_recipe": recipe, "precision": precision}}, system)
+
+
+def test_tf32_needs_a_gpu_that_has_it() -> None:
+    with pytest.raises(ConfigError, match="tf32 is true; V100 has no TF32 by its data sheet, so leave it out"):
+        ready({"training": {"precision": "fp32", "tf32": True}}, "V100")
 
 
 @pytest.mark.parametrize("recipe", ["mxfp8", "nvfp4"])
 @pytest.mark.parametrize("system", ["B200", "B300", "GB200", "GB300", "RTX_PRO_6000"])
 def test_blackwell_has_blocks_of_32_and_four_bits(system: str, recipe: str) -> None:
-    ready(system, training={"gemm_recipe": recipe})
+    ready({"training": {"gemm_recipe": recipe}}, system)
 
 
 @pytest.mark.parametrize("kernel", ["flash_3", "cudnn"])
 @pytest.mark.parametrize("system", ["MI300X", "V100"])
 def test_kernels_of_tensor_cores_that_a_gpu_lacks_are_refused(system: str, kernel: str) -> None:
     with pytest.raises(ConfigError, match=f"attention_kernel is {kernel}.*{system} has others; choose flash_2 or trit"):
-        ready(system, training={"attention_kernel": kernel, "precision": "fp16"})
+        ready({"training": {"attention_kernel": kernel, "precision": "fp16"}}, system)
 
 
 @pytest.mark.parametrize(("system", "kernel"), [("Selene", "cudnn"), ("H100", "flash_3"), ("MI300X", "flash_2")])
 def test_kernels_that_a_gpu_has_are_taken(system: str, kernel: str) -> None:
-    ready(system, training={"attention_kernel": kernel, "precision": "fp16" if system == "Selene" else "bf16"})
+    ready({"training": {"attention_kernel": kernel, "precision": "fp16" if system == "Selene" else "bf16"}}, system)
