@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from predictor.base.errors import ConfigError
-from predictor.configuration.loading import prepare
+from predictor.configuration.loading import Loaded, prepare
 
 SIZES = {"num_layers": 8, "hidden_size": 1024, "num_attention_heads": 8, "sequence_length": 1024}
 FP8 = {"gemm_recipe": "fp8_delayed"}
 
 
-def ready(sections: dict[str, dict[str, Any]], system: str = "H100") -> None:
+def ready(sections: dict[str, dict[str, Any]], system: str = "H100") -> Loaded:
     model, training = SIZES | sections.get("model", {}), sections.get("training", {})
     content = {
         "system": system,
@@ -23,7 +23,7 @@ def ready(sections: dict[str, dict[str, Any]], system: str = "H100") -> None:
         "training": {"micro_batch_size": 1, "num_micro_batches": 1, "precision": "bf16", **training},
         "cluster": sections.get("cluster", {}),
     }
-    prepare(content, Path.cwd())
+    return prepare(content, Path.cwd())
 
 
 @pytest.mark.parametrize(
@@ -68,6 +68,12 @@ def test_keys_without_effect_are_refused_in_one_line(sections: dict[str, dict[st
 )
 def test_keys_with_an_effect_are_taken(sections: dict[str, dict[str, Any]]) -> None:
     ready(sections)
+
+
+@pytest.mark.parametrize(("limit", "noted"), [(500, False), (700, False), (800, True)])
+def test_a_power_limit_that_limits_nothing_is_noted(limit: int, noted: bool) -> None:
+    notes = ready({"cluster": {"power_limit_w": limit}}).notes
+    assert any("above the board's own 700 W" in note for note in notes) is noted
 
 
 @pytest.mark.parametrize(
