@@ -33,6 +33,14 @@ def _check(hardware: System, cluster: ClusterSection) -> None:
         )
 
 
+def notes_on(hardware: System, cluster: ClusterSection) -> tuple[str, ...]:
+    """Return a note where a power limit limits nothing; none where it does, or where there is none."""
+    limit, board = cluster.power_limit_w, hardware.gpu.board_power_w
+    if limit is None or board is None or limit <= board.value:
+        return ()
+    return (f"cluster.power_limit_w, {limit:g} W, is above the board's own {board.value:g} W and changes no time.",)
+
+
 def on_cluster(hardware: System, cluster: ClusterSection) -> System:
     """Return a system's hardware with the numbers of a configuration's cluster.
 

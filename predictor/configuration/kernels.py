@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from predictor.base.errors import ConfigError, PublishedError
 from predictor.configuration.sections import ModelSection, ParallelismSection, TrainingSection
+from predictor.costs.fp32 import Fp32System
 from predictor.costs.hardware import Gpu
 from predictor.costs.low_precision import peak_tflop_per_s
 from predictor.costs.published import PublishedSystem
@@ -89,6 +90,8 @@ def check_gpu_kernels(training: TrainingSection, system: PublishedSystem) -> Non
     Raises:
         ConfigError: it does not have them.
     """
+    if training.tf32 and isinstance(system, Fp32System) and not system.tf32:
+        raise ConfigError(f"training.tf32 is true; {system.name} has no TF32 by its data sheet, so leave it out")
     if training.gemm_recipe is not None:
         _check_tensor_cores(training.gemm_recipe, system)
     kernel = training.attention_kernel

@@ -12,7 +12,7 @@ from predictor.base.bundled import DATA_FOLDER, REGRESSORS_FOLDER, systems
 from predictor.base.errors import ConfigError, MissingKeyError, PublishedError, nearest
 from predictor.base.read_yaml import read_mapping
 from predictor.configuration import short_config
-from predictor.configuration.cluster import clustered
+from predictor.configuration.cluster import clustered, notes_on
 from predictor.configuration.kernels import check_gpu_kernels
 from predictor.configuration.merging import clashing, merged
 from predictor.configuration.presets import preset
@@ -367,6 +367,7 @@ def prepare(
         check_gpu("gpu_name" if short_config.is_short(content) else "gpu", config.gpu, system)
     check_gpu_kernels(config.training, system)
     hardware = system.hardware
+    notes += notes_on(hardware, config.cluster)
     if hardware.links.engine == "processor":
         config, told = _with_exposed_traffic(config)
         notes += told

@@ -97,9 +97,10 @@ class AttentionRegressor:
         asked_name = operator.kernel or own.trains_as or self.measured
         asked = rates.get(asked_name)
         if asked is None:
+            trained = ", ".join(name for name, rate in rates.items() if rate.backward is not None)
             raise PublishedError(
-                f"attention_kernel is {asked_name}; its rate on GPUs with {self.instruction} is not known; "
-                f"known are {', '.join(rates)}"
+                f"training.attention_kernel is {asked_name}; its rate on GPUs with {self.instruction} is not known; "
+                f"known are {trained}; choose one, or leave it out"
             )
         cost = self.regressor.answer(operator, self._direction(direction), shape)
         if asked is own and not self.from_forward:

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from predictor.base.errors import ConfigError
-from predictor.configuration.loading import prepare
+from predictor.configuration.loading import Loaded, prepare
 
 SIZES = {"num_layers": 8, "hidden_size": 1024, "num_attention_heads": 8, "sequence_length": 1024}
 FP8 = {"gemm_recipe": "fp8_delayed"}
 
 
-def ready(system: str = "H100", **sections: dict[str, Any]) -> None:
+def ready(sections: dict[str, dict[str, Any]], system: str = "H100") -> Loaded:
     model, training = SIZES | sections.get("model", {}), sections.get("training", {})
     content = {
         "system": system,
@@ -23,7 +23,7 @@ def ready(system: str = "H100", **sections: dict[str, Any]) -> None:
         "training": {"micro_batch_size": 1, "num_micro_batches": 1, "precision": "bf16", **training},
         "cluster": sections.get("cluster", {}),
     }
-    prepare(content, Path.cwd())
+    return prepare(content, Path.cwd())
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def ready(system: str = "H100", **sections: dict[str, Any]) -> None:
 )
 def test_keys_without_effect_are_refused_in_one_line(sections: dict[str, dict[str, Any]], message: str) -> None:
     with pytest.raises(ConfigError, match=message) as error:
-        ready(**sections)
+        ready(sections)
     assert "\n" not in str(error.value)
 
 
@@ -67,7 +67,13 @@ def test_keys_without_effect_are_refused_in_one_line(sections: dict[str, dict[st
     ],
 )
 def test_keys_with_an_effect_are_taken(sections: dict[str, dict[str, Any]]) -> None:
-    ready(**sections)
+    ready(sections)
+
+
+@pytest.mark.parametrize(("limit", "noted"), [(500, False), (700, False), (800, True)])
+def test_a_power_limit_that_limits_nothing_is_noted(limit: int, noted: bool) -> None:
+    notes = ready({"cluster": {"power_limit_w": limit}}).notes
+    assert any("above the board's own 700 W" in note for note in notes) is noted
 
 
 @pytest.mark.parametrize(
@@ -85,22 +91,27 @@ def test_keys_with_an_effect_are_taken(sections: dict[str, dict[str, Any]]) -> N
 def test_a_recipe_needs_tensor_cores(system: str, recipe: str, message: str) -> None:
     precision = "fp16" if system in ("V100", "A100_SXM") else "bf16"
     with pytest.raises(ConfigError, match=message):
-        ready(system, training={"gemm_recipe": recipe, "precision": precision})
+        ready({"training": {"gemm_recipe": recipe, "precision": precision}}, system)
+
+
+def test_tf32_needs_a_gpu_that_has_it() -> None:
+    with pytest.raises(ConfigError, match="tf32 is true; V100 has no TF32 by its data sheet, so leave it out"):
+        ready({"training": {"precision": "fp32", "tf32": True}}, "V100")
 
 
 @pytest.mark.parametrize("recipe", ["mxfp8", "nvfp4"])
 @pytest.mark.parametrize("system", ["B200", "B300", "GB200", "GB300", "RTX_PRO_6000"])
 def test_blackwell_has_blocks_of_32_and_four_bits(system: str, recipe: str) -> None:
-    ready(system, training={"gemm_recipe": recipe})
+    ready({"training": {"gemm_recipe": recipe}}, system)
 
 
 @pytest.mark.parametrize("kernel", ["flash_3", "cudnn"])
 @pytest.mark.parametrize("system", ["MI300X", "V100"])
 def test_kernels_of_tensor_cores_that_a_gpu_lacks_are_refused(system: str, kernel: str) -> None:
     with pytest.raises(ConfigError, match=f"attention_kernel is {kernel}.*{system} has others; choose flash_2 or trit"):
-        ready(system, training={"attention_kernel": kernel, "precision": "fp16"})
+        ready({"training": {"attention_kernel": kernel, "precision": "fp16"}}, system)
 
 
 @pytest.mark.parametrize(("system", "kernel"), [("Selene", "cudnn"), ("H100", "flash_3"), ("MI300X", "flash_2")])
 def test_kernels_that_a_gpu_has_are_taken(system: str, kernel: str) -> None:
-    ready(system, training={"attention_kernel": kernel, "precision": "fp16" if system == "Selene" else "bf16"})
+    ready({"training": {"attention_kernel": kernel, "precision": "fp16" if system == "Selene" else "bf16"}}, system)
