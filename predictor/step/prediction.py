@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from predictor.costs.low_precision import peak_tflop_per_s
 from predictor.costs.published import PublishedSystem
 from predictor.step.composition import StepTime, step_in
-from predictor.step.families import family_of, interval_of
+from predictor.step.families import interval_for
 from predictor.workloads.low_precision import product_precision
 from predictor.workloads.run import TrainingRun
 from predictor.workloads.transformer_step import transformer_step
@@ -52,9 +52,8 @@ def predict(run: TrainingRun, system: PublishedSystem) -> Prediction:
         PublishedError: the system lacks a regressor that the run needs.
     """
     timed = step_in(run.precision, transformer_step(run), system)
-    family = None if system.hardware.calibration is not None else family_of(run, system.gpu)
-    if family is not None:
-        timed["step"] = interval_of(family, timed["step"])
+    if system.hardware.calibration is None:
+        timed["step"] = interval_for(run, system.gpu, timed["step"], timed["closing"])
     return Prediction(
         **timed,
         run=run,

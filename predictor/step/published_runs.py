@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from predictor.costs.folder import OPERATOR_FOLDER
 from predictor.costs.published import PublishedSystem
-from predictor.step.families import closest_family, family_of
+from predictor.step.families import closest_family, family_of, is_plain
 from predictor.workloads.run import TrainingRun
 
 
 def published_runs_note(run: TrainingRun, system: PublishedSystem) -> str | None:
     """Return the error of predictions of published runs of this kind, on the same generation of GPUs if it has any.
 
-    None on a calibrated system, whose own runs say it; and for a run without a framework, in 16 bits and without
-    sharding or experts, unless its system is known from a data sheet.
+    None on a calibrated system, whose own runs say it; and for a plain run without similar ones, unless its system is
+    known from a data sheet.
     """
     if system.hardware.calibration is not None:
         return None
@@ -21,4 +21,7 @@ def published_runs_note(run: TrainingRun, system: PublishedSystem) -> str | None
     family = deciding or (None if measured else closest_family(run, system.gpu))
     if family is None:
         return None
-    return f"{family.summary}{'; the interval is theirs' if deciding else ''}."
+    if deciding is None:
+        return f"{family.summary}."
+    rests = ", or its operators' where they were measured and are surer" if is_plain(run) else ""
+    return f"{family.summary}; the interval is theirs{rests}."
