@@ -170,10 +170,10 @@ def interval_of(family: Family, step: Cost) -> Cost:
     return Cost(step.us, step.us * exp(low), step.us * exp(high), step.source)
 
 
-def interval_for(run: TrainingRun, gpu: str, step: Cost, closing: Cost) -> Cost:
-    """Return a step with the interval of the published runs that it is like; as it is where there are none.
+def bounded_step(run: TrainingRun, gpu: str, step: Cost, closing: Cost) -> tuple[Cost, Family | None]:
+    """Return a step with its interval, and the family that makes it; None where operators and machines do.
 
-    A plain run whose operators were all measured keeps their interval where that is narrower.
+    A plain run none of whose operators is analytic keeps their interval where that is narrower.
 
     Args:
         run: that was predicted.
@@ -183,8 +183,9 @@ def interval_for(run: TrainingRun, gpu: str, step: Cost, closing: Cost) -> Cost:
     """
     family = family_of(run, gpu)
     if family is None:
-        return step
+        return step, None
     bounded = interval_of(family, with_sure_update(step, closing))
-    is_measured = is_plain(run) and step.source < Source.ANALYTIC
-    is_narrower = step.high_us / step.low_us < bounded.high_us / bounded.low_us
-    return step if is_measured and is_narrower else bounded
+    is_narrower = step.high_us / step.low_us <= bounded.high_us / bounded.low_us
+    if is_plain(run) and step.source < Source.ANALYTIC and is_narrower:
+        return step, None
+    return bounded, family
