@@ -9,9 +9,9 @@ from predictor.base.errors import ConfigError
 from predictor.calibration.observations import Observation
 from predictor.costs.hardware import COMPONENTS
 
-# Standard deviations of what is known beforehand; the farthest family of published runs lies within three.
+# Standard deviations of what is known beforehand: 1 of 16,000 of a normal distribution lies farther.
 IMPLAUSIBLE = 4.0
-# No published framework takes more than twice its kernels' time as a whole; a component alone may err more.
+# The slowest family of published runs takes about twice its predicted time; a component alone may err more.
 MOST_TIMES = 5.0
 HOPELESS = log(100.0)  # of measured over published time: another unit, which no other run needs to contradict
 MOST_NAMED = 3

@@ -47,7 +47,7 @@ def notes(prediction: Prediction, loaded: Loaded, answered: list[Answer]) -> lis
             f"{named(widest)} contributes most to its width."
         )
     said += _hardware_notes(prediction, system, answered)
-    published = published_runs_note(run, system)
+    published = published_runs_note(prediction, system)
     if published is not None:
         said.append(published)
     if run.precision != system.precision:

@@ -67,7 +67,7 @@ def _published_runs(winners: list[Winner], system: PublishedSystem) -> list[str]
     """Return how published runs of the winners' kinds came out, each kind once, with the numbers of its layouts."""
     numbers: dict[str, list[str]] = {}
     for number, winner in enumerate(winners, start=1):
-        note = published_runs_note(winner.prediction.run, system)
+        note = published_runs_note(winner.prediction, system)
         if note is not None:
             numbers.setdefault(note, []).append(str(number))
     return [

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from predictor.costs.low_precision import peak_tflop_per_s
 from predictor.costs.published import PublishedSystem
 from predictor.step.composition import StepTime, step_in
-from predictor.step.families import family_of, interval_of
+from predictor.step.families import Family, bounded_step
 from predictor.workloads.low_precision import product_precision
 from predictor.workloads.run import TrainingRun
 from predictor.workloads.transformer_step import transformer_step
@@ -21,12 +21,14 @@ class Prediction(StepTime):
         run: the run.
         system, gpu: names of the published system and of its GPU.
         peak_tflop_per_s: of the GPU in the precision of the run's products.
+        family: of published runs, whose errors make the interval; None where operators and machines make it.
     """
 
     run: TrainingRun
     system: str
     gpu: str
     peak_tflop_per_s: float
+    family: Family | None = None
 
     @property
     def tokens_per_second(self) -> float:
@@ -52,13 +54,14 @@ def predict(run: TrainingRun, system: PublishedSystem) -> Prediction:
         PublishedError: the system lacks a regressor that the run needs.
     """
     timed = step_in(run.precision, transformer_step(run), system)
-    family = None if system.hardware.calibration is not None else family_of(run, system.gpu)
-    if family is not None:
-        timed["step"] = interval_of(family, timed["step"])
+    family = None
+    if system.hardware.calibration is None:
+        timed["step"], family = bounded_step(run, system.gpu, timed["step"], timed["closing"])
     return Prediction(
         **timed,
         run=run,
         system=system.name,
         gpu=system.gpu,
         peak_tflop_per_s=peak_tflop_per_s(system.hardware.gpu, product_precision(run)),
+        family=family,
     )

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from predictor.costs.folder import OPERATOR_FOLDER
 from predictor.costs.published import PublishedSystem
-from predictor.step.families import closest_family, family_of
-from predictor.workloads.run import TrainingRun
+from predictor.step.families import closest_family
+from predictor.step.prediction import Prediction
 
 
-def published_runs_note(run: TrainingRun, system: PublishedSystem) -> str | None:
+def published_runs_note(prediction: Prediction, system: PublishedSystem) -> str | None:
     """Return the error of predictions of published runs of this kind, on the same generation of GPUs if it has any.
 
-    None on a calibrated system, whose own runs say it; and for a run without a framework, in 16 bits and without
-    sharding or experts, unless its system is known from a data sheet.
+    None on a calibrated system, whose own runs say it; and for a run whose operators make its interval, unless its
+    system is known from a data sheet.
     """
     if system.hardware.calibration is not None:
         return None
+    if prediction.family is not None:
+        return f"{prediction.family.summary}; the interval is theirs."
     measured = system.hardware.transfer is None or system.files.names(OPERATOR_FOLDER)
-    deciding = family_of(run, system.gpu)
-    family = deciding or (None if measured else closest_family(run, system.gpu))
-    if family is None:
-        return None
-    return f"{family.summary}{'; the interval is theirs' if deciding else ''}."
+    family = None if measured else closest_family(prediction.run, system.gpu)
+    return None if family is None else f"{family.summary}."

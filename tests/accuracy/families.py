@@ -23,7 +23,7 @@ from predictor.costs.cost import Cost
 from predictor.costs.folder import read_hardware, read_manifest
 from predictor.step.calibrated import TWO_SIDED_90
 from predictor.step.composition import step_in
-from predictor.step.families import DATA, WIDE, Family, Kind, interval_of, kind_of
+from predictor.step.families import DATA, WIDE, Family, Kind, interval_of, kind_of, with_sure_update
 from predictor.verification.published.tables import published_tables
 from predictor.workloads.software import Framework
 from predictor.workloads.transformer_step import transformer_step
@@ -32,6 +32,7 @@ from tests.conftest import SHARED
 # Configurations that the pooled spread within families counts for, beside a family's own.
 KNOWN_AS = 3.0
 FEWEST_CONFIGURATIONS = 3
+FEWEST_FRAMEWORKS = 2  # of a family of all frameworks
 FEWEST_WIDE = 8  # of wide tensor parallelism, to be told apart from the rest of its family
 TAMED_BEYOND = 4.0
 LEAST_DEVIATION = 0.02  # of a family's misses: the noise of a measured step
@@ -58,7 +59,7 @@ class PublishedStep(NamedTuple):
         gpu: that it ran on, as its system names it.
         same_as: equal for rows of one configuration.
         miss: log of measured over predicted time.
-        step: predicted, its interval as operators and machines make it.
+        step: predicted, its interval as operators and machines make it around a sure update.
     """
 
     groups: tuple[str, ...]
@@ -79,9 +80,10 @@ def judged_rows(folder: Path) -> Iterator[PublishedStep]:
     for step in published_tables(folder).steps:
         try:
             loaded = prepare(step.config, Path.cwd())
-            cost = step_in(loaded.run.precision, transformer_step(loaded.run), loaded.system)["step"]
+            timed = step_in(loaded.run.precision, transformer_step(loaded.run), loaded.system)
         except (ConfigError, PublishedError):
             continue
+        cost = with_sure_update(timed["step"], timed["closing"])
         framework = loaded.run.framework
         assert framework is not None, f"{step.name}: every converter names the software"
         miss = log(step.seconds * 1e6 / cost.us)
@@ -214,9 +216,15 @@ def fitted(rows: Sequence[PublishedStep]) -> dict[Key, Family]:
     for row in rows:
         for key in dict.fromkeys(_keys(row, gpus)):
             by[key].append(row)
-    fewest = {True: FEWEST_WIDE, False: FEWEST_CONFIGURATIONS}
-    known = {key: group for key, group in by.items() if len(_all(_means(group))) >= fewest[key[-1]]}
+    known = {key: group for key, group in by.items() if _are_enough(key, _means(group))}
     return {key: family(key, group, pooled(_like(key[1].experts, known))) for key, group in known.items()}
+
+
+def _are_enough(key: Key, means: Mapping[str, Sequence[float]]) -> bool:
+    """Return whether a family has enough configurations; the bias of one framework says nothing about all others."""
+    framework, _, _, wide = key
+    fewest = FEWEST_WIDE if wide else FEWEST_CONFIGURATIONS
+    return len(_all(means)) >= fewest and (framework is not None or len(means) >= FEWEST_FRAMEWORKS)
 
 
 def _like(experts: bool, known: Mapping[Key, Sequence[PublishedStep]]) -> Iterator[Sequence[PublishedStep]]:

@@ -28,6 +28,7 @@ COVERAGE = {
     "Narayanan 2021": "ten rows, all inside",
     "dgxc H100, bf16": "ten rows, all inside",
     "dgxc H100, fp8": "14 rows, all inside",
+    "vTrain, one node, tp 8": "19 rows, all inside",
 }
 # Intervals wider than WIDEST.
 WIDTH = {

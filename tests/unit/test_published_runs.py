@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from math import exp, log
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,16 @@ from predictor.base.bundled import REGRESSORS_FOLDER, systems
 from predictor.configuration.loading import prepare
 from predictor.costs.cost import Cost, Source
 from predictor.costs.published import PublishedSystem
-from predictor.step.families import Family, closest_family, families, family_of, interval_of
+from predictor.step.families import (
+    ENOUGH_ROWS,
+    RUN_NOISE,
+    Family,
+    closest_family,
+    families,
+    family_of,
+    interval_of,
+    with_sure_update,
+)
 from predictor.step.prediction import predict
 from predictor.step.published_runs import published_runs_note
 from predictor.workloads.run import TrainingRun
@@ -51,13 +61,46 @@ def run_of(system: str = "Perlmutter", training: dict[str, Any] | None = None, *
 def note(system: str = "Perlmutter", training: dict[str, Any] | None = None, **layout: Any) -> str | None:
     content = full_form(system=system, parallelism={"data_parallel_size": 4, **layout}, training=training or {})
     loaded = prepare(content, Path.cwd())
-    return published_runs_note(loaded.run, loaded.system)
+    return published_runs_note(predict(loaded.run, loaded.system), loaded.system)
 
 
 @pytest.mark.parametrize("layout", [{}, {"zero_stage": 1}, SHARDED | {"data_parallel_size": 1}])
 def test_a_plain_run_on_a_measured_system_needs_no_published_runs(layout: dict[str, Any]) -> None:
     assert note(**layout) is None
-    assert family_of(run_of(**layout), A100) is None
+    loaded = prepare(full_form(parallelism={"data_parallel_size": 4, **layout}), Path.cwd())
+    assert predict(loaded.run, loaded.system).family is None
+
+
+@pytest.mark.parametrize("system", ["H100", "B200", "Vista"])
+def test_a_plain_run_is_as_sure_as_published_runs_of_all_frameworks(system: str) -> None:
+    content = full_form(system=system, training={"precision": "fp16" if system == "Vista" else "bf16"})
+    loaded = prepare(content, Path.cwd())
+    prediction = predict(loaded.run, loaded.system)
+    assert prediction.family is not None
+    assert prediction.family.framework is None
+    assert prediction.family.rows >= ENOUGH_ROWS
+    assert prediction.step.low_us < prediction.step.us < prediction.step.high_us
+    assert prediction.step.high_us / prediction.step.low_us < 1.8
+    said = published_runs_note(prediction, loaded.system)
+    assert said is not None
+    assert said.startswith("Published runs of any framework, on GPUs of this generation (")
+
+
+def test_an_update_of_flat_buffers_does_not_widen_a_step() -> None:
+    step, closing = Cost(100.0, 60.0, 400.0, Source.ANALYTIC), Cost(20.0, 2.0, 300.0, Source.ANALYTIC)
+    assert with_sure_update(step, closing) == Cost(100.0, 78.0, 120.0, Source.ANALYTIC)
+    assert with_sure_update(step, replace(closing, low_us=-50.0)).low_us == 100.0
+
+
+def test_one_framework_is_no_evidence_of_all() -> None:
+    content = full_form(parallelism={"data_parallel_size": 16, "zero_stage": 2}, training={"precision": "bf16"})
+    content |= {"system": "B200"}
+    content["training"] |= {"gemm_recipe": "fp8_delayed", "framework": "megatron-lm"}
+    loaded = prepare(content, Path.cwd())
+    prediction = predict(loaded.run, loaded.system)
+    assert prediction.family is not None
+    assert (prediction.family.framework, prediction.family.gpus) == (None, ())
+    assert prediction.step.low_us < 0.9 * prediction.step.us
 
 
 def test_a_framework_brings_its_own_errors() -> None:
@@ -89,7 +132,7 @@ def test_the_interval_is_that_of_the_family() -> None:
     assert bounded.us == 100.0
     own = log(125.0 / 80.0) / 2.0
     half = (0.08**2 + own**2 - 0.2**2) ** 0.5
-    assert bounded.low_us == pytest.approx(100.0 * exp(0.1 - half))
+    assert bounded.low_us == pytest.approx(100.0 * exp(min(0.1 - half, -RUN_NOISE)))
     assert bounded.high_us == pytest.approx(100.0 * exp(0.1 + half))
 
 
@@ -97,7 +140,19 @@ def test_surer_operators_do_not_narrow_what_a_family_shows() -> None:
     sure, known = (interval_of(FAMILY, Cost(100.0, 100.0 / w, 100.0 * w, Source.MEASURED)) for w in (1.01, 1.1))
     assert (sure.low_us, sure.high_us) == (known.low_us, known.high_us)
     assert sure.high_us == pytest.approx(100.0 * exp(0.18))
-    assert sure.low_us == 100.0  # the prediction stays inside, though nearly all of the family's runs took longer
+    # The prediction stays inside by the noise of a run, though nearly all of the family's runs took longer.
+    assert sure.low_us == pytest.approx(100.0 * exp(-RUN_NOISE))
+
+
+@pytest.mark.parametrize("side", [1.0, -1.0])
+def test_few_configurations_leave_room_for_the_operators_error(side: float) -> None:
+    low, high = sorted((side * 0.5, side * 0.9))
+    few = FAMILY.model_copy(update={"configurations": 4, "low_log": low, "high_log": high})
+    bounded = interval_of(few, Cost(100.0, 80.0, 125.0, Source.MEASURED))
+    own = log(125.0 / 80.0) / 2.0
+    half = (0.2**2 + max(0.0, own**2 - 0.2**2)) ** 0.5
+    assert log(bounded.low_us / 100.0) == pytest.approx(-own if side > 0.0 else -0.7 - half)
+    assert log(bounded.high_us / 100.0) == pytest.approx(own if side < 0.0 else 0.7 + half)
 
 
 def test_a_prediction_has_the_interval_of_its_family() -> None:
@@ -118,8 +173,10 @@ def test_a_gpu_with_operators_of_its_own_is_not_said_to_be_known_from_a_data_she
     hardware.write_text(yaml.safe_dump(content), encoding="utf-8")
     seal(tmp_path / "Own")
     run = run_of()
-    assert published_runs_note(run, PublishedSystem(tmp_path / "Own", "fp16")) is None
-    assert published_runs_note(run, PublishedSystem(REGRESSORS_FOLDER / "Selene", "fp16")) is not None
+    own, selene = (PublishedSystem(folder, "fp16") for folder in (tmp_path / "Own", REGRESSORS_FOLDER / "Selene"))
+    prediction = replace(predict(run, own), family=None)
+    assert published_runs_note(prediction, own) is None
+    assert published_runs_note(prediction, selene) is not None
 
 
 def test_a_chip_without_rows_is_like_all_others() -> None:
@@ -156,7 +213,7 @@ def test_a_search_says_it_once_of_the_winners_that_it_is_about(
     narrowed = [word for stage in stages for word in ("--zero-stage", stage)]
     assert main([*command, *narrowed, "--top", "400", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
-    said = [text for text in document["notes"] if "Published runs" in text]
+    said = [text for text in document["notes"] if "with ZeRO-2/3 or FSDP" in text]
     numbers = [i for i, layout in enumerate(document["layouts"], start=1) if layout["layout"]["zero_stage"] >= 2]
     assert bool(numbers) == ("2" in stages)
     if not numbers:
