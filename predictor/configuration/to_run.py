@@ -178,15 +178,21 @@ def _check_linear_traffic(parallelism: ParallelismSection) -> None:
         )
 
 
-def _check_zero_group(parallelism: ParallelismSection) -> None:
-    """Check that groups of ranks that share out states are as large as each other."""
+def _with_zero_group(parallelism: ParallelismSection) -> ParallelismSection:
+    """Check that groups of ranks that share out states are as large as each other; groups of one share nothing.
+
+    FSDP over one rank is plain data parallelism too. Source: torch distributed/fsdp/_init_utils.py (NO_SHARD where the
+    process group has one rank).
+    """
     size = parallelism.zero_group_size
     if size is None:
-        return
+        return parallelism
     if parallelism.zero_stage == 0:
         raise ConfigError(f"zero_group_size is {size}; zero_stage 0 shares out nothing, so leave it out")
     ranks = parallelism.data_parallel_size * parallelism.context_parallel_size
     must_divide("zero_group_size", size, "data_parallel_size × context_parallel_size", ranks)
+    unshared = {"zero_stage": 0, "zero_group_size": None, "gradient_reduction": None}
+    return parallelism.model_copy(update=unshared) if size == 1 else parallelism
 
 
 def _model(config: RunConfig) -> Transformer:
@@ -233,7 +239,7 @@ def to_run(
     Raises:
         ConfigError: numbers contradict each other.
     """
-    parallelism, training = config.parallelism, config.training
+    parallelism, training = _with_zero_group(config.parallelism), config.training
     used = _gpus_used(config, gpus_per_node, gpus_per_domain)
     model = _model(config)
     switch_of = gpus_per_node if parallelism.intra_node == "switch" and not has_switch else None
@@ -243,7 +249,6 @@ def to_run(
     num_micro_batches = _micro_batches(config)
     _check_scale(layout.num_gpus, pp * parallelism.virtual_pipeline_parallel_size, num_micro_batches)
     schedule, blocking = _schedule(parallelism, num_micro_batches, layers)
-    _check_zero_group(parallelism)
     _check_linear_traffic(parallelism)
     run = TrainingRun(
         model=model,

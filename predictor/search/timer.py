@@ -24,6 +24,7 @@ from predictor.timeline.step_end import end_of_step
 from predictor.workloads.edges import edge_block, message_tasks
 from predictor.workloads.pipeline import Chunk
 from predictor.workloads.run import Recompute, TrainingRun
+from predictor.workloads.sharding import overlaps_gather
 from predictor.workloads.stage_end import stage_end
 from predictor.workloads.step_tasks import BlockTasks
 from predictor.workloads.tasks import Task
@@ -70,6 +71,7 @@ class End(NamedTuple):
     optimizer: float
     gather: float
     buckets: int
+    overlaps_gather: bool
     beside_reduction: Slowdown
     beside_gather: Slowdown
 
@@ -271,10 +273,10 @@ class Timer:
     def _layered_as(self, plan: Plan) -> str:
         """Return a schedule whose layers take as long as the candidate's.
 
-        Splitting the backward pass changes its sum only where traffic hides behind the gradients of the weights.
+        Splitting the backward pass changes its sum where traffic hides behind the gradients of the weights and where
+        the device waits for the host.
         """
-        hides = self._space.base.overlap_tensor_parallel and plan.degrees.tensor > 1
-        return WHOLE if hides and not SCHEDULES[plan.schedule].splits_backward else SPLITTING
+        return SPLITTING if SCHEDULES[plan.schedule].splits_backward else WHOLE
 
     def _us(self, tasks: Sequence[Task]) -> float:
         """Return the time of tasks in sequence."""
@@ -288,10 +290,11 @@ class Timer:
         return replace(self._space.run(plan), schedule=schedule)
 
     def _edge(self, plan: Plan, shared: Key, is_first: bool, is_last: bool) -> Work:
-        key = (shared, is_first, is_last)
+        layered_as = self._layered_as(plan)
+        key = (shared, is_first, is_last, layered_as)
         known = self._edges.get(key)
         if known is None:
-            edge = edge_block(self._run(plan, SPLITTING), is_first, is_last)
+            edge = edge_block(self._run(plan, layered_as), is_first, is_last)
             known = self._edges[key] = _work(time_block(self._system, edge))
         return known
 
@@ -304,14 +307,14 @@ class Timer:
 
     def _exposed(self, end: End, chunks: list[Work]) -> tuple[float, float]:
         """Return the exposed reduction of a stage, and its optimizer step with the exposed gathering."""
-        reduction, tied, optimizer, gather, buckets, beside_reduction, beside_gather = end
+        reduction, tied, optimizer, gather, buckets, overlaps_gather, beside_reduction, beside_gather = end
         forward = backward = 0.0
         for work in chunks:
             forward += work.forward
             backward += work.backward
         if reduction and self._overlaps_reduction:
             reduction = added_us(reduction, backward, buckets, beside_reduction)
-        if gather and self._overlaps_gather:
+        if gather and overlaps_gather:
             gather = added_us(gather, forward, buckets, beside_gather)
         return reduction + tied, optimizer + gather
 
@@ -330,8 +333,9 @@ class Timer:
                     self._us(end.optimizer),
                     self._us(end.gather),
                     end.buckets,
+                    overlaps_gather(run),
                     self._slowdown(self._overlaps_reduction, end.reduction),
-                    self._slowdown(self._overlaps_gather, end.gather),
+                    self._slowdown(overlaps_gather(run), end.gather),
                 )
                 for end in ends
             ]

@@ -137,8 +137,17 @@ class StageTime:
         return whole
 
 
-def time_pass(system: PublishedSystem, tasks: Sequence[Task], overlaps: Sequence[Overlap] = ()) -> PassTime:
-    """Time one pass: its kernels in sequence, and the exposed traffic beside them."""
+def time_pass(
+    system: PublishedSystem, tasks: Sequence[Task], overlaps: Sequence[Overlap] = (), apart: Sequence[Task] = ()
+) -> PassTime:
+    """Time one pass: its kernels in sequence, and the exposed traffic beside them.
+
+    Args:
+        system: times the tasks.
+        tasks: of the pass.
+        overlaps: traffic beside them.
+        apart: tasks of the pass that run in slots of their own, beside which its traffic cannot hide.
+    """
     answer = system.cost
     us = low_us = high_us = 0.0  # sums of plain numbers: this loop is most of a prediction
     source = Source.MEASURED
@@ -155,18 +164,22 @@ def time_pass(system: PublishedSystem, tasks: Sequence[Task], overlaps: Sequence
     device = Cost(us, low_us, high_us, source)
     if not overlaps:
         return PassTime(device, traffic, ZERO, {})
-    beside = time_overlaps(system, without_part(device, total(traffic.values())), overlaps)
+    elsewhere = total([*traffic.values(), time_tasks(system, apart)]) if apart else total(traffic.values())
+    beside = time_overlaps(system, without_part(device, elsewhere), overlaps)
     whole = device + total(beside.exposed.values()) + beside.slowed
     return PassTime(whole, _merged(traffic, beside.exposed), ZERO, beside.hidden)
 
 
+def _timed(system: PublishedSystem, tasks: PassTasks, apart: Sequence[Task] = ()) -> PassTime:
+    return time_pass(system, tasks.tasks, tasks.overlaps, apart) if tasks.tasks or tasks.overlaps else NO_PASS
+
+
 def _launched(
-    system: PublishedSystem, tasks: PassTasks, launches: float, backward: bool, takes_turns: bool
+    system: PublishedSystem, device: PassTime, launches: float, backward: bool, takes_turns: bool
 ) -> PassTime:
-    """Time one pass with its host launch overhead."""
-    if not tasks.tasks:
+    """Return a pass with the time in which the device waits for the host's launches."""
+    if not device.cost.us:
         return NO_PASS
-    device = time_pass(system, tasks.tasks, tasks.overlaps)
     us = waiting_us(launch_us(system.hardware, launches, backward), device.cost.us, takes_turns)
     if not us:
         return device
@@ -189,20 +202,19 @@ def _split_off(system: PublishedSystem, tasks: Sequence[Task], whole: PassTime) 
 
 
 def time_block(system: PublishedSystem, block: BlockTasks) -> ChunkTime:
-    """Time one block with its host launch overhead."""
+    """Time one block with its host launch overhead; gradients of weights in slots of their own have their launches."""
+    forward, recompute = _timed(system, block.forward), _timed(system, block.recompute)
+    backward, weight = _split_off(system, block.weight, _timed(system, block.backward, block.weight))
     if block.host is None:
-        forward, recompute, whole = (
-            time_pass(system, tasks.tasks, tasks.overlaps) if tasks.tasks or tasks.overlaps else NO_PASS
-            for tasks in (block.forward, block.recompute, block.backward)
-        )
-    else:
-        launches = block.host
-        turns = launches.takes_turns
-        forward = _launched(system, block.forward, launches.forward, backward=False, takes_turns=turns)
-        recompute = _launched(system, block.recompute, launches.recompute, backward=False, takes_turns=turns)
-        whole = _launched(system, block.backward, launches.backward, backward=True, takes_turns=turns)
-    backward, weight = _split_off(system, block.weight, whole)
-    return ChunkTime(forward, recompute, backward, weight)
+        return ChunkTime(forward, recompute, backward, weight)
+    launches, turns = block.host, block.host.takes_turns
+    apart = sum([task.launches for task in block.weight])
+    return ChunkTime(
+        _launched(system, forward, launches.forward, backward=False, takes_turns=turns),
+        _launched(system, recompute, launches.recompute, backward=False, takes_turns=turns),
+        _launched(system, backward, launches.backward - apart, backward=True, takes_turns=turns),
+        _launched(system, weight, apart, backward=True, takes_turns=turns),
+    )
 
 
 def hidden_reduction_us(stage: StageTime) -> float:

@@ -30,6 +30,7 @@ from predictor.workloads.tasks import (
     Task,
     collective_task,
     operator_task,
+    scaled,
     share_of,
     stream_task,
 )
@@ -208,7 +209,7 @@ def weight_gradients(run: TrainingRun, backward: PassTasks) -> list[Task]:
         return []
     linear = [task for task in backward.tasks if task.operator.family == "linear"]
     beside = [task for task in backward.tasks if task.name in ("gradient_accumulation", "bias_gradients")]
-    return share_of(linear, HALF_OF_BACKWARD) + beside
+    return scaled(linear, HALF_OF_BACKWARD) + beside
 
 
 def gradient_accumulation(run: TrainingRun, kind: LayerKind) -> Task:
@@ -222,17 +223,24 @@ def gradient_accumulation(run: TrainingRun, kind: LayerKind) -> Task:
 
 
 # Products of weight gradients that add to fp32 sums take longer than forward products of the same FLOPs: 1.05 times on
-# an A100, 1.07 to 1.09 on a B200. Source: MooreThreads/SimuMax@e691807, configs/system/a100_pcie.json and
-# b200_bf16_ceperm.json (layout NT, accumulate, fp32), Transformer Engine's layers at 4,096 tokens.
-FP32_SUMS = 1.07
+# an A100, 1.07 to 1.09 on a B200, at 4,096 tokens. Source: MooreThreads/SimuMax@e691807, configs/system/a100_pcie.json
+# and b200_bf16_ceperm.json (layout NT, accumulate, fp32), Transformer Engine's layers. What they do more is to read and
+# widen sums, whatever the tokens: per parameter 0.05 of 2 · 4,096 FLOPs at 3/4 of 312 TFLOP/s is 1.8 ps on an A100, a
+# separate addition's 10 bytes at 85 % of 2,039 GB/s are 5.8 ps; on a B200 (2,250 TFLOP/s, 8,000 GB/s) 0.39 and 1.47.
+FP32_SUMS = 0.3
 
 
-def _with_fp32_sums(run: TrainingRun, tasks: list[Task]) -> list[Task]:
-    """Return a layer's backward tasks where products of weight gradients add to sums in fp32."""
-    if not (run.fused_gradient_accumulation and run.fp32_gradients):
-        return tasks
-    longer = 1.0 + HALF_OF_BACKWARD * (FP32_SUMS - 1.0)
-    return [task._replace(times=task.times * longer) if task.operator.family == "linear" else task for task in tasks]
+def accumulation_tasks(run: TrainingRun, kind: LayerKind) -> list[Task]:
+    """Return what adding to earlier micro-batches' gradients costs a micro-batch after the first.
+
+    Fused into the products, sums in fp32 still take their share of a separate addition; a rank that keeps only its
+    share of the gradients has nothing that products could add to.
+    """
+    separate = [gradient_accumulation(run, kind)]
+    if not run.fused_gradient_accumulation:
+        return separate
+    widens = run.gradient_bytes > run.element_bytes and run.zero_stage < 2
+    return share_of(separate, FP32_SUMS) if widens else []
 
 
 def backward_pass(run: TrainingRun, kind: LayerKind) -> PassTasks:
@@ -242,8 +250,7 @@ def backward_pass(run: TrainingRun, kind: LayerKind) -> PassTasks:
     """
     model, call = run.model, sized(run, kind)
     operators = _operators(run, kind, call, BACKWARD)
-    tasks = _with_fp32_sums(run, operators.tasks)
-    tasks += _fused_gate(run, kind, call, BACKWARD) + _shared_side_kernels(model, call, BACKWARD)
+    tasks = operators.tasks + _fused_gate(run, kind, call, BACKWARD) + _shared_side_kernels(model, call, BACKWARD)
     if run.compiled:
         tasks = fused_additions(tasks, BACKWARD)
     tasks.append(stream_task("qkv_concatenation", call.tokens * call.qkv_width * 2 * call.element_bytes, call))

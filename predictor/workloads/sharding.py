@@ -103,28 +103,32 @@ def reduction_tasks(run: TrainingRun, group: Groups) -> list[Task]:
     return [*tasks, parameter_stream_task("gradient_buckets", bucketed_bytes, run.call(), Part.DATA_PARALLEL)]
 
 
-def _per_micro_batch(run: TrainingRun) -> float:
-    """Return how often a micro-batch's passes gather and scatter.
+def shares_once(run: TrainingRun) -> bool:
+    """Return whether weights are gathered before the first micro-batch and gradients scattered after the last.
 
-    In a pipeline, weights that stay gathered do so for the whole step, and gradients are scattered at its end. Source:
-    torch distributed/pipelining/stage.py, backward_maybe_with_nosync (set_reshard_after_backward,
-    set_requires_gradient_sync).
+    In a pipeline, weights that stay gathered do so for the whole step. Source: torch distributed/pipelining/stage.py,
+    backward_maybe_with_nosync (set_reshard_after_backward, set_requires_gradient_sync).
     """
     stays = not run.reshard_after_forward and run.layout.pipeline_parallel_size > 1
-    return 1.0 / run.num_micro_batches if stays else 1.0
+    return stays and run.zero_stage >= 3 and run.layout.gradient_ranks > 1
 
 
-def _gathers(run: TrainingRun, parameters: RankParameters) -> list[Task]:
+def overlaps_gather(run: TrainingRun) -> bool:
+    """Return whether the gathering of a step's weights runs beside its first forward passes."""
+    return run.overlap_parameter_gather and (run.prefetch_units > 0 or not shares_once(run))
+
+
+def gather_tasks(run: TrainingRun, parameters: RankParameters) -> list[Task]:
     """Return the gathering of a unit's weights."""
     wire = gather_bytes(run)
     tasks: list[Task] = []
     for group in groups_of(run, parameters):
         shard = group.parameters * wire / group.sharing.ranks
         tasks += collective_task("all_gather", shard, group.sharing, Part.DATA_PARALLEL)
-    return scaled(tasks, _per_micro_batch(run))
+    return tasks
 
 
-def _weight_copies(run: TrainingRun, parameters: RankParameters) -> list[Task]:
+def weight_copies(run: TrainingRun, parameters: RankParameters) -> list[Task]:
     """Return the kernels around a gather: a rank's fp32 share is narrowed, and weights are copied out or narrowed."""
     wire, size_bytes = gather_bytes(run), 0.0
     if run.fp32_parameters and wire < FP32_BYTES:
@@ -135,20 +139,20 @@ def _weight_copies(run: TrainingRun, parameters: RankParameters) -> list[Task]:
         size_bytes += parameters.total * (wire + run.element_bytes)
     elif run.framework not in ON_FSDP1:
         size_bytes += parameters.total * COPY_PASSES * wire
-    return _streams("weight_copies", size_bytes * _per_micro_batch(run), run)
+    return _streams("weight_copies", size_bytes, run)
 
 
-def _scatters(run: TrainingRun, parameters: RankParameters) -> list[Task]:
+def scatter_tasks(run: TrainingRun, parameters: RankParameters) -> list[Task]:
     """Return the reduction of a unit's gradients."""
     tasks: list[Task] = []
     for group in groups_of(run, parameters):
         tasks += _reduce(run, group.parameters, group)
-    return scaled(tasks, _per_micro_batch(run))
+    return tasks
 
 
-def _gradient_copies(run: TrainingRun, parameters: RankParameters) -> list[Task]:
+def gradient_copies(run: TrainingRun, parameters: RankParameters) -> list[Task]:
     """Return the copy of a unit's gradients into the buffer that is scattered, in the precision of the reduction."""
-    size_bytes = parameters.total * (run.element_bytes + run.gradient_bytes) * _per_micro_batch(run)
+    size_bytes = parameters.total * (run.element_bytes + run.gradient_bytes)
     return _streams("gradient_copies", size_bytes, run)
 
 
@@ -186,9 +190,9 @@ def _backward(run: TrainingRun, passes: Passes, traffic: list[Task], overlaps: b
 def _copied(run: TrainingRun, parameters: RankParameters, passes: Passes) -> Passes:
     """Return a unit's passes with the copies around its gathers and scatters."""
     forward, recompute, backward = passes
-    gradients = _gradient_copies(run, parameters)
+    gradients = gradient_copies(run, parameters)
     if run.zero_stage >= 3:
-        weights = _weight_copies(run, parameters)
+        weights = weight_copies(run, parameters)
         forward = PassTasks(forward.tasks + weights, forward.overlaps)
         if run.reshard_after_forward:
             gradients = weights + gradients
@@ -214,7 +218,7 @@ def _cast(run: TrainingRun, parameters: RankParameters, passes: Passes) -> Passe
 
 def shares_traffic(run: TrainingRun) -> bool:
     """Return whether passes have traffic of sharded weights or gradients."""
-    return run.zero_stage >= 2 and run.layout.gradient_ranks > 1
+    return run.zero_stage >= 2 and run.layout.gradient_ranks > 1 and not shares_once(run)
 
 
 def first_differs(run: TrainingRun) -> bool:
@@ -243,12 +247,12 @@ def sharded(run: TrainingRun, parameters: RankParameters, passes: Passes, is_fir
     ahead = run.overlap_parameter_gather and run.prefetch_units > 0
     gathers: list[Task] = []
     if run.zero_stage >= 3:
-        gathers = _gathers(run, parameters)
+        gathers = gather_tasks(run, parameters)
         forward = _with(forward, [], gathers, ahead and not is_first)
     passes = Passes(forward, recompute, backward)
     if run.reshard_after_forward:
         passes = _backward(run, passes, gathers, ahead)
-    return _backward(run, passes, _scatters(run, parameters), run.overlap_gradient_reduction and not is_first)
+    return _backward(run, passes, scatter_tasks(run, parameters), run.overlap_gradient_reduction and not is_first)
 
 
 def sharded_root(
@@ -264,8 +268,8 @@ def sharded_root(
     if not shares_traffic(run):
         return forward, backward
     if run.zero_stage >= 3:
-        copies = _weight_copies(run, parameters)
-        forward = _with(forward, copies, _gathers(run, parameters), overlaps=False)
-    copies = _gradient_copies(run, parameters)
+        copies = weight_copies(run, parameters)
+        forward = _with(forward, copies, gather_tasks(run, parameters), overlaps=False)
+    copies = gradient_copies(run, parameters)
     hides = is_end and run.zero_stage == 2 and run.overlap_gradient_reduction
-    return forward, _with(backward, copies, _scatters(run, parameters), hides)
+    return forward, _with(backward, copies, scatter_tasks(run, parameters), hides)

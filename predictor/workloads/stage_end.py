@@ -5,7 +5,8 @@ from __future__ import annotations
 from predictor.costs.catalogue import catalogue
 from predictor.workloads.low_precision import gather_bytes, step_weight_casts
 from predictor.workloads.run import FP32_BYTES, RankParameters, TrainingRun
-from predictor.workloads.sharding import groups_of, reduction_tasks
+from predictor.workloads.sharded_step import shared_once
+from predictor.workloads.sharding import groups_of, reduction_tasks, shares_once
 from predictor.workloads.step_tasks import EndTasks
 from predictor.workloads.tasks import FORWARD, Part, Task, collective_task, parameter_stream_task
 
@@ -55,4 +56,7 @@ def stage_end(run: TrainingRun, stage: int, parameters: RankParameters) -> EndTa
         *step_weight_casts(run, stage),
     ]
     buckets = -(-parameters.total // run.gradient_bucket_elements)
+    if shares_once(run):
+        gather, reduction, copies, buckets = shared_once(run, stage, parameters)
+        optimizer += copies
     return EndTasks(reduction, _tied_reduction(run, stage), optimizer, gather, buckets)

@@ -6,16 +6,16 @@ from collections.abc import Iterable
 
 from predictor.workloads.edges import edge_block, message_tasks
 from predictor.workloads.layer import (
+    accumulation_tasks,
     backward_pass,
     forward_pass,
-    gradient_accumulation,
     weight_gradients,
 )
 from predictor.workloads.low_precision_memory import cast_weights
 from predictor.workloads.pipeline import pipeline
 from predictor.workloads.recompute import of_layer, recomputation, recomputed_layers
 from predictor.workloads.run import Recompute, TrainingRun
-from predictor.workloads.sharding import Passes, first_differs, sharded
+from predictor.workloads.sharding import Passes, first_differs, overlaps_gather, sharded
 from predictor.workloads.stage_end import stage_end
 from predictor.workloads.step_tasks import BlockTasks, ChunkTasks, HostWork, StageTasks, StepTasks
 from predictor.workloads.tasks import PassTasks, share_of
@@ -61,7 +61,7 @@ def layer_block(run: TrainingRun, kind: LayerKind, is_first: bool = False) -> Bl
     """Return one layer of a kind; the first of a chunk has nothing beside which its weights could be gathered."""
     forward, (tasks, overlaps) = forward_pass(run, kind), backward_pass(run, kind)
     recompute = recomputation(run, kind, forward)
-    accumulation = [] if run.fused_gradient_accumulation else [gradient_accumulation(run, kind)]
+    accumulation = accumulation_tasks(run, kind)
     backward = PassTasks(tasks + share_of(accumulation, 1.0 - 1.0 / run.num_micro_batches), overlaps)
     passes = Passes(forward, recompute, backward)
     forward, recompute, backward = sharded(run, run.layer_parameters(kind), passes, is_first)
@@ -148,5 +148,5 @@ def transformer_step(run: TrainingRun) -> StepTasks:
         schedule=run.schedule,
         blocking_transfers=run.blocking_transfers,
         overlap_gradient_reduction=run.overlap_gradient_reduction,
-        overlap_parameter_gather=run.overlap_parameter_gather,
+        overlap_parameter_gather=overlaps_gather(run),
     )

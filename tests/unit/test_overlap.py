@@ -25,6 +25,7 @@ from predictor.workloads.layer import forward_pass
 from predictor.workloads.layout import Layout
 from predictor.workloads.run import TrainingRun
 from predictor.workloads.sharding import groups_of
+from predictor.workloads.stage_end import stage_end
 from predictor.workloads.tasks import Part, Task
 from predictor.workloads.transformer_step import layer_block
 from tests.unit.test_architectures import DENSE
@@ -170,7 +171,10 @@ def test_weights_that_stay_are_gathered_once() -> None:
     assert gathers(SHARDED) == 2.0
     assert gathers(replace(SHARDED, reshard_after_forward=False)) == 1.0
     stages = replace(SHARDED, layout=Layout(1, 2, 8, 4), layers_per_stage=(4, 4), reshard_after_forward=False)
-    assert gathers(stages) == pytest.approx(1.0 / stages.num_micro_batches)
+    end = stage_end(stages, 0, stages.rank_parameters(0))
+    assert gathers(stages) == 0.0
+    assert sum(task.times for task in end.gather) == end.buckets == 5  # four layers and the root
+    assert sum(task.times for task in end.reduction if task.name == "reduce_scatter") == 5
 
 
 def test_without_prefetch_every_gather_is_exposed() -> None:
