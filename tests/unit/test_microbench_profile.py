@@ -93,7 +93,7 @@ TINY = {
     "shapes_per_operator": 3,
     "shapes_per_linear": 3,
     "largest_call_gflop": 0.1,
-    "largest_call_mb": 2,
+    "largest_call_mb": 8,
     "timing": {"precision": 0.5, "fewest_samples": 3, "most_samples": 3, "budget_ms": 20, "warmup_ms": 1, "batch": 3},
 }
 

@@ -182,12 +182,11 @@ def test_steps_are_recorded_once_and_set_beside_their_predictions(
     document = json.loads(capsys.readouterr().out)
     rows = {row["name"]: row for row in document["steps"]}
     assert rows["gpt"]["predicted"]["step_us"] == pytest.approx(predicted_us(configs / "gpt.yaml"))
-    assert rows["plain"]["predicted"] is None
-    assert "precision is fp32" in rows["plain"]["reason"]
+    assert rows["plain"]["predicted"]["step_us"] == pytest.approx(predicted_us(configs / "plain.yaml"))
     assert cli.main(["compare-steps", str(tmp_path / "out"), "--regressors", "H200"]) == 0
     table = capsys.readouterr().out
     assert "llama" in table
-    assert "2 steps: mean absolute error" in table
+    assert "3 steps: mean absolute error" in table
 
 
 def test_no_step_is_begun_that_cannot_end_in_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
