@@ -11,24 +11,14 @@ from predictor.workloads.kept_activations import kept_and_recomputed, kept_witho
 from predictor.workloads.layout import Layout
 from predictor.workloads.run import Recompute, RecomputeModule, TrainingRun
 from predictor.workloads.software import Framework
-from predictor.workloads.transformer import Activation, LayerKind, Loss, Transformer
+from predictor.workloads.transformer import LayerKind, Loss
 from predictor.workloads.transformer_memory import layer_memory
 from predictor.workloads.transformer_step import transformer_step
+from tests.unit.llama_8b import LLAMA_8B
 
 DENSE = LayerKind(has_experts=False, is_windowed=False)
-LLAMA_8B = Transformer(
-    num_layers=32,
-    hidden_size=4096,
-    num_attention_heads=32,
-    num_key_value_heads=8,
-    ffn_hidden_size=14336,
-    sequence_length=8192,
-    vocab_size=128256,
-    activation=Activation.SWIGLU,
-    loss=Loss.TORCH,
-)
 FSDP = TrainingRun(
-    model=LLAMA_8B,
+    model=replace(LLAMA_8B, loss=Loss.TORCH),
     layout=Layout(1, 1, 8, 8),
     layers_per_stage=(32,),
     micro_batch_size=1,

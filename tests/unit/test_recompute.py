@@ -15,27 +15,16 @@ from predictor.workloads.recompute import recomputed_layers
 from predictor.workloads.run import Recompute, RecomputeModule, TrainingRun
 from predictor.workloads.tasks import PassTasks
 from predictor.workloads.transformer import (
-    Activation,
     Attention,
     LayerKind,
     MixtureOfExperts,
     Normalization,
-    Transformer,
 )
 from predictor.workloads.transformer_memory import layer_memory
 from predictor.workloads.transformer_step import generator_launches, layer_block, transformer_step
+from tests.unit.llama_8b import LLAMA_8B
 
-LLAMA = Transformer(
-    num_layers=32,
-    hidden_size=4096,
-    num_attention_heads=32,
-    num_key_value_heads=8,
-    ffn_hidden_size=14336,
-    sequence_length=8192,
-    vocab_size=128256,
-    activation=Activation.SWIGLU,
-    normalization=Normalization.FUSED_RMS_NORM,
-)
+LLAMA = replace(LLAMA_8B, normalization=Normalization.FUSED_RMS_NORM)
 RUN = TrainingRun(
     model=LLAMA,
     layout=Layout(1, 1, 8, 8),
