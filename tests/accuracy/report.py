@@ -19,7 +19,7 @@ from predictor.verification.step_tables import measured_components, measured_ste
 from predictor.verification.text import components_text, jobs_text, layouts_text, published_text, summary_text
 from tests.accuracy.groups import current_commit, judge, markdown, missed, row_lines, store, table
 from tests.accuracy.recommender_rows import FILE, report
-from tests.accuracy.tolerances import MISSED_RECOMMENDERS, MOST_GPUS, OUTSIDE
+from tests.accuracy.tolerances import MISSED_RECOMMENDERS, MOST_GPUS
 from tests.conftest import SHARED
 
 TRUTH = SHARED / "truth"
@@ -28,8 +28,6 @@ TRUTH = SHARED / "truth"
 def _print_published() -> None:
     print("Whole steps that others published, on a cluster known from data sheets (Selene)")
     print("\n".join(published_text([compare(step) for step in published_runs()])))
-    for label, known in OUTSIDE.items():
-        print(f"{label} is outside: {known}")
     print()
 
 

@@ -9,15 +9,6 @@ SINGLE_NODE_MAPE, SINGLE_NODE_COVERAGE = 0.09, 0.85
 LAYER_TOLERANCE = 0.05
 # Rows of the single-node table that are judged. The larger ones are among the families' errors (docs/adr/0008).
 MOST_GPUS = 4
-# Published rows outside their 90 % interval, and what is known about them.
-LARGEST_OF_SELENE = (
-    "17 % too long. Selene is known by Perlmutter's matrix products, which reach 76 % of the peak where those of "
-    "A100_SXM reach 80 %, and waits for the slowest of 512 GPUs; by A100_SXM's products the row is 11 % too long."
-)
-OUTSIDE = {
-    "Korthikanti et al. 2022, table 5: 1T, recompute full": LARGEST_OF_SELENE,
-    "Korthikanti et al. 2022, table 5: 1T, recompute selective": LARGEST_OF_SELENE,
-}
 # Published steps of recommenders: every row, and the mean of MLPerf's rows.
 RECOMMENDER, MLPERF_RECOMMENDER_MAPE = 0.20, 0.10
 # Rows of TensorFlow with SparseOperationKit that miss RECOMMENDER, and what is known about them.

@@ -105,7 +105,10 @@ def test_what_does_not_fit_is_predicted_and_refused_with_a_way_out() -> None:
         ({"model": {"num_heads": None}}, "model 'transformer' cannot be predicted without model.num_heads"),
         ({"prediction": {"system": None}}, "prediction.system is missing; name a published system: "),
         ({"prediction": {"system": "Perlmuter"}}, "Perlmuter is not a published system. Did you mean Perlmutter?"),
-        ({"training": {"precision": "fp32"}}, "precision is fp32; Perlmutter was measured in fp16; set training.prec"),
+        (
+            {"prediction": {"config": {"training": {"gemm_recipe": "fp8_delayed"}}}},
+            "training.gemm_recipe is fp8_delayed; Perlmutter has no fp8 tensor cores; leave it out",
+        ),
         ({"training": {"tensor_parallel_size": 3}}, "training.tensor_parallel_size is 3; times pipeline_parallel_size"),
         ({"slurm": {"ntasks_per_node": 8}}, "gpus_per_node is 8; Perlmutter has 4"),
         ({"prediction": {"config": {"modl": 1}}}, "modl is not a known key. Did you mean model?"),

@@ -164,7 +164,10 @@ def test_an_interrupted_command_leaves_no_process_behind(how: signal.Signals, tm
     words = [config(tmp_path), "--out", tmp_path / "out", "--python", fake_python(tmp_path, "hangs"), "--device", "cpu"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(
-        [sys.executable, "-m", "predictor", "verify", *map(str, words)], stderr=subprocess.PIPE, env=environment
+        [sys.executable, "-m", "predictor", "verify", *map(str, words)],
+        stderr=subprocess.PIPE,
+        env=environment,
+        preexec_fn=lambda: signal.signal(how, signal.SIG_DFL),  # tests in the background of a shell ignore SIGINT
     )
     deadline = time.monotonic() + 60
     while not (told := list(tmp_path.glob("out/*/run-1/pids"))) or not told[0].read_text().strip():
