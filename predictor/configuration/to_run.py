@@ -8,14 +8,17 @@ from predictor.base.errors import ConfigError
 from predictor.base.sizes import LARGEST_RUN_GPUS, LARGEST_SLOTS, must_divide
 from predictor.configuration.kernels import check_kernels
 from predictor.configuration.model import transformer
+from predictor.configuration.parallelism import ParallelismSection
+from predictor.configuration.pipeline_layout import Split, check_chunks, split_of
 from predictor.configuration.recomputation import check_recomputation
-from predictor.configuration.sections import ModelSection, ParallelismSection, RunConfig, TrainingSection
+from predictor.configuration.sections import ModelSection, RunConfig, TrainingSection
 from predictor.timeline.schedules import SCHEDULES, check
 from predictor.workloads.fused import compiled_model
 from predictor.workloads.layout import RANK_ORDER, Layout
-from predictor.workloads.partition import chunk_layers, split_layers
 from predictor.workloads.run import TrainingRun
 from predictor.workloads.transformer import Attention, Transformer
+
+V_CHUNKS = 2  # of every stage, down and up again
 
 
 def _micro_batches(config: RunConfig) -> int:
@@ -114,19 +117,31 @@ def _check_scale(gpus: int, stages: int, num_micro_batches: int) -> None:
         )
 
 
-def _schedule(layout: ParallelismSection, num_micro_batches: int, layers: list[int]) -> tuple[str, bool]:
-    """Return the schedule and whether its messages block, checked against the stages."""
-    pp, num_chunks = layout.pipeline_parallel_size, layout.virtual_pipeline_parallel_size
-    name = layout.schedule or ("interleaved_1f1b" if num_chunks > 1 else "1f1b")
+def _num_chunks(layout: ParallelismSection, name: str) -> int:
+    """Return the model chunks of every stage."""
+    implied = V_CHUNKS if SCHEDULES[name].v_shaped and layout.pipeline_parallel_size > 1 else 1
+    said = "virtual_pipeline_parallel_size" in layout.model_fields_set
+    return layout.virtual_pipeline_parallel_size if said else implied
+
+
+def _schedule(layout: ParallelismSection, num_micro_batches: int, num_layers: int) -> tuple[str, bool, Split]:
+    """Return the schedule, whether its messages block, and the split into stages, checked against each other."""
+    pp = layout.pipeline_parallel_size
+    name = layout.schedule or "1f1b"
+    if name not in SCHEDULES:
+        raise ConfigError(f"schedule is {name}, which is not predicted yet; take one of {', '.join(SCHEDULES)}")
+    split = split_of(layout, num_layers, SCHEDULES[name], _num_chunks(layout, name))
+    if layout.schedule is None and split.num_chunks > 1:
+        name = "interleaved_1f1b"
     schedule = SCHEDULES[name]
-    broken = check(name, pp, num_micro_batches, num_chunks)
+    broken = check(name, pp, num_micro_batches, split.num_chunks)
     if broken is not None:
         raise ConfigError(f"schedule is {name}: {broken}")
-    for stage in range(pp):
-        chunk_layers(layers, stage, num_chunks)
+    check_chunks(split)
     if layout.blocking_transfers and not schedule.may_block:
         raise ConfigError(f"blocking_transfers is true; {name} needs false: its messages must not wait for each other")
-    return name, schedule.may_block if layout.blocking_transfers is None else layout.blocking_transfers
+    blocking = schedule.may_block if layout.blocking_transfers is None else layout.blocking_transfers
+    return name, blocking, split
 
 
 def _scatters(layout: ParallelismSection) -> bool:
@@ -176,6 +191,16 @@ def _check_linear_traffic(parallelism: ParallelismSection) -> None:
         raise ConfigError(
             "overlap_linear_traffic is true; it moves shards of tokens, so it needs sequence_parallel: true"
         )
+
+
+def _check_not_yet(config: RunConfig) -> None:
+    """Refuse what is read and not predicted yet."""
+    etp, tp = config.parallelism.expert_tensor_parallel_size, config.parallelism.tensor_parallel_size
+    if etp not in (None, tp):
+        raise ConfigError(f"expert_tensor_parallel_size is {etp}; only tensor_parallel_size, {tp}, is predicted yet")
+    for name in ("offload_optimizer", "offload_activation_layers"):
+        if getattr(config.training, name):
+            raise ConfigError(f"{name} is {getattr(config.training, name):g}; only 0 is predicted yet")
 
 
 def _with_zero_group(parallelism: ParallelismSection) -> ParallelismSection:
@@ -244,23 +269,24 @@ def to_run(
     model = _model(config)
     switch_of = gpus_per_node if parallelism.intra_node == "switch" and not has_switch else None
     layout = _layout(parallelism, used, switch_of, _used_of_domain(used, gpus_per_node, gpus_per_domain))
-    split, pp = parallelism.layers_per_stage, parallelism.pipeline_parallel_size
-    layers = split_layers(split if isinstance(split, str) else list(split), model.num_layers, pp)
     num_micro_batches = _micro_batches(config)
-    _check_scale(layout.num_gpus, pp * parallelism.virtual_pipeline_parallel_size, num_micro_batches)
-    schedule, blocking = _schedule(parallelism, num_micro_batches, layers)
+    virtual_stages = parallelism.pipeline_parallel_size * parallelism.virtual_pipeline_parallel_size
+    _check_scale(layout.num_gpus, virtual_stages, num_micro_batches)
+    schedule, blocking, split = _schedule(parallelism, num_micro_batches, model.num_layers)
     _check_linear_traffic(parallelism)
+    _check_not_yet(config)
     run = TrainingRun(
         model=model,
         layout=layout,
-        layers_per_stage=tuple(layers),
+        layers_per_stage=split.stages,
+        layers_per_chunk=split.chunks,
         micro_batch_size=training.micro_batch_size,
         num_micro_batches=num_micro_batches,
         precision=training.precision,
         recompute=training.recompute,
         schedule=schedule,
         blocking_transfers=blocking,
-        virtual_pipeline_parallel_size=parallelism.virtual_pipeline_parallel_size,
+        virtual_pipeline_parallel_size=split.num_chunks,
         zero_stage=parallelism.zero_stage,
         gradient_bucket_elements=parallelism.gradient_bucket_elements,
         overlap_gradient_reduction=parallelism.overlap_gradient_reduction,

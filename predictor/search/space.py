@@ -165,6 +165,7 @@ class Space:
             self.base,
             layout=self.layout(plan.degrees),
             layers_per_stage=tuple(uniform(self.model.num_layers, plan.degrees.pipeline)),
+            layers_per_chunk=None,
             micro_batch_size=plan.micro_batch_size,
             num_micro_batches=plan.num_micro_batches,
             recompute=plan.recompute,

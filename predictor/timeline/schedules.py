@@ -42,6 +42,7 @@ class Schedule:
         chunks: a stage may hold several model chunks (virtual stages).
         may_block: its messages may make sender and receiver wait for each other.
         has_steady_state: between warm-up and cool-down every stage repeats the same slots with later micro-batches.
+        v_shaped: stages hold two chunks, the second ones in reverse: the first stage has the model's both ends.
     """
 
     name: str
@@ -52,6 +53,18 @@ class Schedule:
     chunks: bool = False
     may_block: bool = True
     has_steady_state: bool = False
+    v_shaped: bool = False
+
+    def virtual_stage(self, stage: int, chunk: int, num_stages: int) -> int:
+        """Return the place of a stage's chunk in the model, counted from 0."""
+        turns = self.v_shaped and chunk % 2
+        return chunk * num_stages + (num_stages - 1 - stage if turns else stage)
+
+    def holder(self, virtual_stage: int, num_stages: int) -> tuple[int, int]:
+        """Return the stage that holds the chunk at a place in the model, and its number there."""
+        chunk, along = divmod(virtual_stage, num_stages)
+        turns = self.v_shaped and chunk % 2
+        return num_stages - 1 - along if turns else along, chunk
 
     @property
     def passes(self) -> tuple[Pass, ...]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import accumulate
 from math import gcd
 from typing import NamedTuple
 
 from predictor.base.lazy import lazy
 from predictor.costs.work import element_bytes
+from predictor.timeline.schedules import SCHEDULES
 from predictor.workloads.layer_call import LayerCall
 from predictor.workloads.layout import Layout
 from predictor.workloads.partition import chunk_layers
@@ -89,6 +91,7 @@ class TrainingRun:
 
     Attributes:
         layers_per_stage: how the pipeline splits the model.
+        layers_per_chunk: of every stage's chunks; None: stages split theirs evenly.
         zero_stage: what the ranks that sum their gradients share out instead of replicating: 1 the optimizer's states,
             2 the gradients too, 3 the weights too. Rajbhandari et al. 2019, arXiv:1910.02054.
         gradient_bucket_elements: largest number of gradient elements that one collective reduces.
@@ -164,6 +167,7 @@ class TrainingRun:
     blocking_launches: bool = False
     cuda_graphs: bool = False
     framework: Framework | None = None
+    layers_per_chunk: tuple[tuple[int, ...], ...] | None = None
 
     @lazy
     def element_bytes(self) -> int:
@@ -217,16 +221,32 @@ class TrainingRun:
         """
         alike = self.only_kind
         if alike is not None:
-            return Counter({alike: self._chunk_layers[stage][chunk]})
-        earlier = sum(layers for chunks in self._chunk_layers for layers in chunks[:chunk])
-        first = earlier + sum(chunks[chunk] for chunks in self._chunk_layers[:stage])
-        return Counter(self.kind(layer) for layer in range(first, first + self._chunk_layers[stage][chunk]))
+            return Counter({alike: self.chunk_layers[stage][chunk]})
+        first = self._first_layers[SCHEDULES[self.schedule].virtual_stage(stage, chunk, len(self.layers_per_stage))]
+        return Counter(self.kind(layer) for layer in range(first, first + self.chunk_layers[stage][chunk]))
 
     @lazy
-    def _chunk_layers(self) -> list[tuple[int, ...]]:
+    def chunk_layers(self) -> tuple[tuple[int, ...], ...]:
         """Layers of every stage's chunks."""
+        if self.layers_per_chunk is not None:
+            return self.layers_per_chunk
         stages = range(len(self.layers_per_stage))
-        return [chunk_layers(self.layers_per_stage, stage, self.virtual_pipeline_parallel_size) for stage in stages]
+        return tuple(
+            [chunk_layers(self.layers_per_stage, stage, self.virtual_pipeline_parallel_size) for stage in stages]
+        )
+
+    @lazy
+    def _first_layers(self) -> list[int]:
+        """First layer of every chunk, in the model's order."""
+        schedule, num_stages = SCHEDULES[self.schedule], len(self.layers_per_stage)
+        holders = [schedule.holder(at, num_stages) for at in range(num_stages * self.virtual_pipeline_parallel_size)]
+        return [0, *accumulate(self.chunk_layers[stage][chunk] for stage, chunk in holders)]
+
+    @property
+    def last_stage(self) -> int:
+        """Return the stage that holds the model's end."""
+        chunks = len(self.layers_per_stage) * self.virtual_pipeline_parallel_size
+        return SCHEDULES[self.schedule].holder(chunks - 1, len(self.layers_per_stage))[0]
 
     @property
     def has_fused_loss(self) -> bool:
@@ -276,7 +296,7 @@ class TrainingRun:
         with_experts = self._layers_with_experts(stage)
         plain, sparse = self._layer_parameters
         dense = (self.layers_per_stage[stage] - with_experts) * plain.dense + with_experts * sparse.dense
-        last = stage == len(self.layers_per_stage) - 1
+        last = stage == self.last_stage
         if stage == 0:
             dense += model.embedding_parameters(tp) + model.position_parameters()
         if last:

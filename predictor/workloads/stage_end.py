@@ -31,7 +31,7 @@ def _around_optimizer(run: TrainingRun, parameters: int) -> Task:
 
 def _tied_reduction(run: TrainingRun, stage: int) -> list[Task]:
     """Return the sum of the first and the last stage's gradients of a shared embedding."""
-    last = run.layout.pipeline_parallel_size - 1
+    last = run.last_stage
     if not run.model.tied_embeddings or not last or stage not in (0, last):
         return []
     size_bytes = run.model.embedding_parameters(run.layout.tensor_parallel_size) * run.gradient_bytes

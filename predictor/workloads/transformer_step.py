@@ -134,7 +134,7 @@ def transformer_step(run: TrainingRun) -> StepTasks:
                 num_layers=run.layers_per_stage[stage.earliest],
                 parameters=parameters.total,
                 chunks=tuple([chunks[number] for number in stage.chunk_index]),
-                num_messages=2 * (2 * len(stage.chunk_index) - stage.is_first - stage.is_last) if last else 0,
+                num_messages=stage.num_messages if last else 0,
                 end=stage_end(run, stage.earliest, parameters),
                 states=stage_states(
                     run, [kind for kind, _ in stage.layers], parameters, cast_weights(run, stage.layers)

@@ -7,8 +7,10 @@ from dataclasses import fields
 import pytest
 import yaml
 
-from predictor.configuration.sections import ModelSection, ParallelismSection, Section, TrainingSection, validate
+from predictor.configuration.parallelism import ParallelismSection
+from predictor.configuration.sections import ModelSection, TrainingSection, validate
 from predictor.configuration.short_config import expand
+from predictor.configuration.values import Section
 from predictor.workloads.frameworks import (
     DEEPSPEED,
     FRAMEWORKS,
