@@ -12,13 +12,11 @@ from predictor.configuration.parallelism import ParallelismSection
 from predictor.configuration.pipeline_layout import Split, check_chunks, split_of
 from predictor.configuration.recomputation import check_recomputation
 from predictor.configuration.sections import ModelSection, RunConfig, TrainingSection
-from predictor.timeline.schedules import SCHEDULES, check
+from predictor.timeline.schedules import SCHEDULES, V_CHUNKS, check
 from predictor.workloads.fused import compiled_model
 from predictor.workloads.layout import RANK_ORDER, Layout
 from predictor.workloads.run import TrainingRun
 from predictor.workloads.transformer import Attention, Transformer
-
-V_CHUNKS = 2  # of every stage, down and up again
 
 
 def _micro_batches(config: RunConfig) -> int:
@@ -128,8 +126,6 @@ def _schedule(layout: ParallelismSection, num_micro_batches: int, num_layers: in
     """Return the schedule, whether its messages block, and the split into stages, checked against each other."""
     pp = layout.pipeline_parallel_size
     name = layout.schedule or "1f1b"
-    if name not in SCHEDULES:
-        raise ConfigError(f"schedule is {name}, which is not predicted yet; take one of {', '.join(SCHEDULES)}")
     split = split_of(layout, num_layers, SCHEDULES[name], _num_chunks(layout, name))
     if layout.schedule is None and split.num_chunks > 1:
         name = "interleaved_1f1b"

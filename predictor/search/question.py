@@ -14,8 +14,7 @@ from predictor.configuration.merging import merged
 from predictor.configuration.presets import preset_names
 from predictor.costs.published import PublishedSystem
 from predictor.costs.slowest import slowest_of
-from predictor.search.space import ZERO_ALONE, Space
-from predictor.timeline.schedules import SCHEDULES
+from predictor.search.space import SEARCHED, ZERO_ALONE, Space
 from predictor.workloads.frameworks import MEGATRON_LM_BF16, SECTIONS
 
 LARGEST_MEMORY_GIB = 100_000
@@ -30,6 +29,8 @@ DECIDED = {
         "data_parallel_size",
         "expert_parallel_size",
         "layers_per_stage",
+        "embedding_counts_as_layer",
+        "loss_counts_as_layer",
         "schedule",
         "zero_stage",
         "zero_group_size",
@@ -71,7 +72,7 @@ class SearchQuestion:
     max_tensor_parallel: int | None = None
     max_context_parallel: int | None = None
     max_micro_batch_size: int | None = None
-    schedules: tuple[str, ...] = tuple(SCHEDULES)
+    schedules: tuple[str, ...] = SEARCHED
     zero_stages: tuple[int, ...] = ZERO_ALONE
 
 

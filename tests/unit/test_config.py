@@ -13,11 +13,11 @@ from predictor.base.errors import ConfigError, MissingKeyError, PublishedError
 from predictor.base.read_yaml import read_mapping
 from predictor.base.sizes import LARGEST, must_divide, whole
 from predictor.configuration.loading import load, prepare, published, read_config
+from predictor.configuration.parallelism import ParallelismSection
 from predictor.configuration.sections import (
     BudgetSection,
     ExpertsSection,
     ModelSection,
-    ParallelismSection,
     RunConfig,
     TrainingSection,
     validate,
