@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 
 from predictor.base.errors import ConfigError
 from predictor.base.sizes import LARGEST_RUN_GPUS, LARGEST_SLOTS, must_divide
@@ -46,7 +47,9 @@ def _check_tensor_parallel(model: ModelSection, layout: ParallelismSection, ffn_
         must_divide("tensor_parallel_size", tp, "num_key_value_heads", key_value_heads)
     must_divide("tensor_parallel_size", tp, "ffn_hidden_size", ffn_hidden_size)
     if model.moe is not None:
-        must_divide("tensor_parallel_size", tp, "expert_ffn_hidden_size", model.moe.expert_ffn_hidden_size)
+        etp = layout.expert_tensor_parallel_size
+        name, split = ("tensor_parallel_size", tp) if etp is None else ("expert_tensor_parallel_size", etp)
+        must_divide(name, split, "expert_ffn_hidden_size", model.moe.expert_ffn_hidden_size)
         must_divide(
             "tensor_parallel_size", tp, "shared_expert_ffn_hidden_size", model.moe.shared_expert_ffn_hidden_size
         )
@@ -75,29 +78,52 @@ def _check_sequence(model: ModelSection, layout: ParallelismSection) -> None:
 
 
 def _check_expert_parallel(model: ModelSection, layout: ParallelismSection) -> None:
-    ep = layout.expert_parallel_size
-    if ep == 1:
+    ep, etp = layout.expert_parallel_size, layout.expert_tensor_parallel_size
+    if ep == 1 and etp is None:
         return
     if model.moe is None:
-        raise ConfigError(f"expert_parallel_size is {ep}; the model has no experts (model.moe)")
+        key, value = ("expert_parallel_size", ep) if etp is None else ("expert_tensor_parallel_size", etp)
+        raise ConfigError(f"{key} is {value}; the model has no experts (model.moe)")
     must_divide("expert_parallel_size", ep, "num_experts", model.moe.num_experts)
-    if model.moe.load_imbalance > ep:
+    if ep > 1 and model.moe.load_imbalance > ep:
         raise ConfigError(
             f"model.moe.load_imbalance is {model.moe.load_imbalance:g}; with expert_parallel_size {ep} no rank can "
             f"have more than {ep} times the mean"
         )
-    must_divide(
-        "expert_parallel_size",
-        ep,
-        "data_parallel_size × context_parallel_size",
-        layout.data_parallel_size * layout.context_parallel_size,
-    )
+    if etp in (None, layout.tensor_parallel_size):
+        _check_unfolded(layout)
+    else:
+        _check_folded(layout, etp, etp * ep)
+
+
+def _check_unfolded(layout: ParallelismSection) -> None:
+    """Check that expert-parallel ranks are some of those that see other tokens."""
+    ep, ranks = layout.expert_parallel_size, layout.data_parallel_size * layout.context_parallel_size
+    must_divide("expert_parallel_size", ep, "data_parallel_size × context_parallel_size", ranks)
     inner = next(name for name in layout.rank_order if name in ("cp", "dp"))
     size = layout.context_parallel_size if inner == "cp" else layout.data_parallel_size
     if size % ep and ep % size:
         raise ConfigError(
             f"expert_parallel_size is {ep}; it must divide the innermost of the ranks that see other tokens ({inner}, "
             f"{size}), or be a multiple of it"
+        )
+
+
+def _check_folded(layout: ParallelismSection, etp: int, holding: int) -> None:
+    """Check that the ranks that hold all experts once divide those of a stage, in the order in which these lie."""
+    sizes = {
+        "tp": layout.tensor_parallel_size,
+        "cp": layout.context_parallel_size,
+        "dp": layout.data_parallel_size,
+    }
+    key = "expert_tensor_parallel_size × expert_parallel_size"
+    must_divide(key, holding, "tensor × context × data parallel size", prod(sizes.values()))
+    inside = prod(sizes[name] for name in layout.rank_order[: layout.rank_order.index("pp")])
+    nested = all(inside % size == 0 or size % inside == 0 for size in (etp, holding))
+    if layout.pipeline_parallel_size > 1 and not nested:
+        raise ConfigError(
+            f"{key} is {holding}; it must divide the {inside} ranks of a stage that rank_order places side by side, or "
+            "be a multiple of them"
         )
 
 
@@ -169,6 +195,7 @@ def _layout(parallelism: ParallelismSection, used: int, switched_as: int | None,
         expert_parallel_size=parallelism.expert_parallel_size,
         rank_order=parallelism.rank_order,
         gpus_per_domain=domain,
+        expert_tensor_parallel_size=parallelism.expert_tensor_parallel_size,
     )
 
 
@@ -191,9 +218,6 @@ def _check_linear_traffic(parallelism: ParallelismSection) -> None:
 
 def _check_not_yet(config: RunConfig) -> None:
     """Refuse what is read and not predicted yet."""
-    etp, tp = config.parallelism.expert_tensor_parallel_size, config.parallelism.tensor_parallel_size
-    if etp not in (None, tp):
-        raise ConfigError(f"expert_tensor_parallel_size is {etp}; only tensor_parallel_size, {tp}, is predicted yet")
     for name in ("offload_optimizer", "offload_activation_layers"):
         if getattr(config.training, name):
             raise ConfigError(f"{name} is {getattr(config.training, name):g}; only 0 is predicted yet")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from math import ceil
 
 from predictor.costs.operator import Direction
+from predictor.workloads.expert_ranks import expert_tokens
 from predictor.workloads.layer_call import LayerCall
 from predictor.workloads.layout import Layout
 from predictor.workloads.tasks import BACKWARD, Part, Task, collective_task, shaped_task, stream_task
@@ -42,7 +43,7 @@ def routed_share(experts: MixtureOfExperts, layout: Layout) -> float:
 
 def routed_tokens(experts: MixtureOfExperts, call: LayerCall, layout: Layout) -> float:
     """Return the tokens that the busiest rank's experts see: as many as it sends where the load is even."""
-    return call.tokens * routed_share(experts, layout)
+    return expert_tokens(call, layout) * routed_share(experts, layout)
 
 
 def _ffn(
@@ -79,13 +80,13 @@ def expert_tasks(model: Transformer, call: LayerCall, direction: Direction, layo
     """
     experts = model.experts
     assert experts is not None
-    tp = call.tensor_parallel_size
     held = experts.num_experts // layout.expert_parallel_size
     routed = routed_tokens(experts, call, layout)
     per_expert = max(1, ceil(routed / held))
     scored = (call.unsplit_tokens, call.hidden_size, experts.num_experts)
     tasks = [shaped_task("ffn_up", scored, direction)._replace(name="router_projection")]
-    tasks += _ffn(model, call, (per_expert, call.hidden_size, experts.expert_ffn_hidden_size // tp), direction, held)
+    width = experts.expert_ffn_hidden_size // layout.expert_split
+    tasks += _ffn(model, call, (per_expert, call.hidden_size, width), direction, held)
     tasks += shared_expert_tasks(model, call, direction)
     scores = call.unsplit_tokens * experts.num_experts * SCORE_BYTES
     tasks.append(stream_task("router", scores, call, launches=ROUTER_LAUNCHES))

@@ -90,7 +90,7 @@ def _experts(run: TrainingRun, call: LayerCall) -> dict[str, float]:
     model, experts = run.model, run.model.experts
     assert experts is not None
     tp, tokens = call.tensor_parallel_size, routed_tokens(experts, call, run.layout)
-    up, act = _inner(model, tokens, experts.expert_ffn_hidden_size // tp, call.element_bytes)
+    up, act = _inner(model, tokens, experts.expert_ffn_hidden_size // run.layout.expert_split, call.element_bytes)
     shared = experts.shared_expert_ffn_hidden_size // tp
     shared_up, shared_act = _inner(model, call.tokens, shared, call.element_bytes)
     scores = call.tokens * experts.num_experts * FP32_BYTES

@@ -188,7 +188,9 @@ class TrainingRun:
     @property
     def expert_zero_ranks(self) -> int:
         """Return the ranks that share out the states of the same experts."""
-        return max(1, self.zero_ranks // self.layout.expert_parallel_size)
+        layout = self.layout
+        holding = layout.expert_parallel_size * layout.expert_split
+        return max(1, self.zero_ranks * layout.tensor_parallel_size // holding)
 
     def call(self) -> LayerCall:
         """Return the sizes that operators see for one micro-batch on one rank."""
@@ -284,7 +286,8 @@ class TrainingRun:
         if model.experts is None:
             return plain, plain
         held = model.experts.num_experts // self.layout.expert_parallel_size
-        return plain, RankParameters(model.layer_parameters(tp, has_experts=True), held * model.expert_parameters(tp))
+        routed = held * model.expert_parameters(self.layout.expert_split)
+        return plain, RankParameters(model.layer_parameters(tp, has_experts=True), routed)
 
     def layer_parameters(self, kind: LayerKind) -> RankParameters:
         """Return the parameters that one rank holds of one layer."""

@@ -38,7 +38,7 @@ def _ffn_gradients(run: TrainingRun, kind: LayerKind) -> float:
     tokens, width = float(call.tokens), call.ffn_width
     if kind.has_experts and model.experts is not None:
         tokens = routed_tokens(model.experts, call, run.layout)
-        width = model.experts.expert_ffn_hidden_size // call.tensor_parallel_size
+        width = model.experts.expert_ffn_hidden_size // run.layout.expert_split
     inner = 3 if model.activation.gated else 2
     return tokens * (call.hidden_size + inner * width) * call.element_bytes
 
@@ -131,7 +131,7 @@ def _fused_gradients(run: TrainingRun, kind: LayerKind) -> float:
     tp, model = run.layout.tensor_parallel_size, run.model
     elements = model.layer_parameters(tp, kind.has_experts)
     if kind.has_experts:
-        elements += model.expert_parameters(tp)
+        elements += model.expert_parameters(run.layout.expert_split)
     return float(elements * run.element_bytes)
 
 
@@ -160,6 +160,7 @@ def _communicators(run: TrainingRun) -> float:
         layout.context_parallel_size,
         layout.expert_parallel_size,
         layout.gradient_ranks,
+        layout.expert_split if layout.is_folded else 1,
     )
     groups = sum(size > 1 for size in sizes) + min(2, layout.pipeline_parallel_size - 1)
     return float(groups * COMMUNICATOR_BYTES)
