@@ -49,7 +49,7 @@ def run(**parallelism: Any) -> TrainingRun:
     return to_run(validate(content), gpus_per_node=8, has_switch=True)
 
 
-def ranks_of(layout: Layout) -> list[tuple[int, int, int]]:
+def ranks_of(layout: Layout) -> list[tuple[int, int, int, int]]:
     """Return of every rank its place among those that split an expert, among other experts, and its stage.
 
     As Megatron-LM counts ranks for experts, core/parallel_state.py: order "tp-ep-dp-pp" over all ranks of a stage.
