@@ -155,6 +155,11 @@ class TrainingSection(Section):
         le=1.0,
         description="share of the optimizer's states that is kept and updated in host memory (Adam on the CPU)",
     )
+    overlap_optimizer_offload: Switch = Field(
+        default=False,
+        description="gradients and weights travel beside the CPU's update (Megatron-LM's "
+        "--overlap-cpu-optimizer-d2h-h2d)",
+    )
     offload_activation_layers: Amount = Field(
         default=0, description="layers of each model chunk whose activations travel to host memory and back"
     )
@@ -178,6 +183,12 @@ class ClusterSection(Section):
     )
     inter_node_gb_per_s: float | None = Field(
         default=None, strict=True, gt=0, le=1e6, description="a GPU's share of the network, per direction"
+    )
+    host_gb_per_s: float | None = Field(
+        default=None, strict=True, gt=0, le=1e6, description="between host memory and one GPU, per direction"
+    )
+    host_memory_gb_per_s: float | None = Field(
+        default=None, strict=True, gt=0, le=1e6, description="memory of one node's CPUs together"
     )
     network_oversubscription: float = Field(
         default=1.0,

@@ -16,7 +16,7 @@ from predictor.configuration.sections import ModelSection, RunConfig, TrainingSe
 from predictor.timeline.schedules import SCHEDULES, V_CHUNKS, check
 from predictor.workloads.fused import compiled_model
 from predictor.workloads.layout import RANK_ORDER, Layout
-from predictor.workloads.run import TrainingRun
+from predictor.workloads.run import Recompute, TrainingRun
 from predictor.workloads.transformer import Attention, Transformer
 
 
@@ -216,11 +216,23 @@ def _check_linear_traffic(parallelism: ParallelismSection) -> None:
         )
 
 
-def _check_not_yet(config: RunConfig) -> None:
-    """Refuse what is read and not predicted yet."""
-    for name in ("offload_optimizer", "offload_activation_layers"):
-        if getattr(config.training, name):
-            raise ConfigError(f"{name} is {getattr(config.training, name):g}; only 0 is predicted yet")
+def _check_offloading(config: RunConfig, split: Split) -> None:
+    """Check that what is offloaded is there."""
+    training, sharding = config.training, config.parallelism
+    if training.offload_optimizer and sharding.fp32_parameters:
+        raise ConfigError(
+            f"offload_optimizer is {training.offload_optimizer:g} with fp32_parameters, whose fp32 weights the forward "
+            "pass needs; FSDP's offloading is not modelled, so set it to 0"
+        )
+    layers = training.offload_activation_layers
+    most = max(split.stages if split.chunks is None else [max(chunks) for chunks in split.chunks])
+    if layers > most:
+        raise ConfigError(f"offload_activation_layers is {layers}; no model chunk has more than {most} layers")
+    if layers and training.recompute is Recompute.FULL:
+        raise ConfigError(
+            f"offload_activation_layers is {layers} with recompute: full, which keeps no activations to offload; use "
+            "none or selective"
+        )
 
 
 def _with_zero_group(parallelism: ParallelismSection) -> ParallelismSection:
@@ -294,7 +306,7 @@ def to_run(
     _check_scale(layout.num_gpus, virtual_stages, num_micro_batches)
     schedule, blocking, split = _schedule(parallelism, num_micro_batches, model.num_layers)
     _check_linear_traffic(parallelism)
-    _check_not_yet(config)
+    _check_offloading(config, split)
     run = TrainingRun(
         model=model,
         layout=layout,
@@ -351,4 +363,7 @@ def _trained(run: TrainingRun, training: TrainingSection) -> TrainingRun:
         blocking_launches=training.blocking_launches,
         cuda_graphs=training.cuda_graphs,
         framework=training.framework,
+        offload_optimizer=training.offload_optimizer,
+        overlap_optimizer_offload=training.overlap_optimizer_offload,
+        offload_activation_layers=training.offload_activation_layers,
     )

@@ -44,12 +44,13 @@ DECIDED = {
         "recompute_num_layers",
         "recompute_every",
         "recompute_modules",
+        "offload_activation_layers",
     ),
 }
 # Of them, what no candidate has: each recomputes all layers alike, and all its replicas share out states.
 ABSENT = {
     "parallelism": ("zero_group_size",),
-    "training": ("recompute_num_layers", "recompute_every", "recompute_modules"),
+    "training": ("recompute_num_layers", "recompute_every", "recompute_modules", "offload_activation_layers"),
 }
 
 
@@ -141,7 +142,7 @@ def _undecided(content: dict[str, Any]) -> dict[str, Any]:
 def _left_out(content: dict[str, Any]) -> tuple[str, ...]:
     """Return a note on the keys that a search leaves out without deciding them; none where there are none."""
     given = [f"{name}.{key}" for name, keys in ABSENT.items() for key in keys if key in (content.get(name) or {})]
-    said = "Left out: candidates recompute all layers alike, and all their replicas share out states"
+    said = "Left out: candidates recompute all layers alike, offload none, and all their replicas share out states"
     return (f"{said} ({', '.join(given)}).",) if given else ()
 
 

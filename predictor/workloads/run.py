@@ -126,6 +126,9 @@ class TrainingRun:
         blocking_launches: the host waits for every kernel.
         cuda_graphs: kernels are launched without the host.
         framework: software that trains; None: not said.
+        offload_optimizer: share of the optimizer's states in host memory, updated there.
+        overlap_optimizer_offload: gradients and weights travel beside that update.
+        offload_activation_layers: layers of each chunk whose activations travel to host memory and back.
     """
 
     model: Transformer
@@ -168,6 +171,9 @@ class TrainingRun:
     cuda_graphs: bool = False
     framework: Framework | None = None
     layers_per_chunk: tuple[tuple[int, ...], ...] | None = None
+    offload_optimizer: float = 0.0
+    overlap_optimizer_offload: bool = False
+    offload_activation_layers: int = 0
 
     @lazy
     def element_bytes(self) -> int:

@@ -180,7 +180,7 @@ def stage_states(
     whole = float(parameters.total)
     share = parameters.dense / run.zero_ranks + parameters.routed / run.expert_zero_ranks
     state_bytes = FP32_STATE_BYTES if run.element_bytes == FP32_BYTES else MIXED_PRECISION_STATE_BYTES
-    weight_bytes, gradient_bytes = run.element_bytes, run.gradient_bytes
+    weight_bytes, gradient_bytes = run.element_bytes, float(run.gradient_bytes)
     if run.fp32_parameters and run.element_bytes != FP32_BYTES:  # the optimizer's are the only ones
         weight_bytes, gradient_bytes = 0, FP32_BYTES
     if run.framework in ON_DEEPSPEED and run.fp32_gradients:
@@ -188,11 +188,14 @@ def stage_states(
         gradient_bytes += run.element_bytes
     buffers = _gradient_buffers(run, kinds, parameters)
     if run.framework in ON_DEEPSPEED and run.zero_stage in (1, 2) and run.gradient_bytes < FP32_BYTES:
-        buffers += share * WIDENED_GRADIENT_BYTES
+        buffers += share * WIDENED_GRADIENT_BYTES * (1.0 - run.offload_optimizer)
+    on_gpu = 1.0 - run.offload_optimizer
+    if run.framework in ON_DEEPSPEED and run.zero_stage >= 2:  # gradients leave as they are computed
+        gradient_bytes *= on_gpu
     return StageStates(
         weights=(share if run.zero_stage >= 3 else whole) * weight_bytes + cast_weights,
         gradients=(share if run.zero_stage >= 2 else whole) * gradient_bytes,
-        optimizer=(share if run.zero_stage >= 1 else whole) * state_bytes,
+        optimizer=(share if run.zero_stage >= 1 else whole) * state_bytes * on_gpu,
         buffers=buffers,
         communicators=_communicators(run),
     )
