@@ -65,7 +65,7 @@ def _beside(step_pass: PassTasks, copies: list[Task]) -> PassTasks:
 
 
 def with_offloading(
-    forward: PassTasks, backward: PassTasks, memory: BlockMemory, share: float
+    run: TrainingRun, forward: PassTasks, backward: PassTasks, memory: BlockMemory, share: float
 ) -> tuple[PassTasks, PassTasks, BlockMemory]:
     """Return a layer's passes and memory where so much of its activations is in host memory between them.
 
@@ -75,7 +75,7 @@ def with_offloading(
     moved = memory.kept * share
     if not moved:
         return forward, backward, memory
-    on_gpu = min(BUFFERED_LAYERS, 1 / share) * moved
+    on_gpu = min(BUFFERED_LAYERS, run.offload_activation_layers) * memory.kept
     return (
         _beside(forward, host_copy("activations_to_host", moved)),
         _beside(backward, host_copy("activations_from_host", moved)),
