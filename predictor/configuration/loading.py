@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import lru_cache
 from os import PathLike
@@ -9,12 +10,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from predictor.base.bundled import DATA_FOLDER, REGRESSORS_FOLDER, systems
-from predictor.base.errors import ConfigError, MissingKeyError, PublishedError, nearest
+from predictor.base.errors import ConfigError, MissingKeyError, PublishedError, nearest, same_name
 from predictor.base.read_yaml import read_mapping
 from predictor.configuration import short_config
 from predictor.configuration.cluster import clustered, notes_on
 from predictor.configuration.kernels import check_gpu_kernels
 from predictor.configuration.merging import clashing, merged
+from predictor.configuration.own_system import OwnSystem, is_system_file, own_system, read_own
 from predictor.configuration.presets import preset
 from predictor.configuration.sections import BudgetSection, RunConfig, validate
 from predictor.configuration.short_names import OPERATORS_BY_SHORT_NAME
@@ -43,17 +45,30 @@ OVERLAPS = ("overlap_gradient_reduction", "overlap_parameter_gather", "overlap_t
 SAME_RATE = {"bf16": "fp16"}
 
 
+def _gpus_by_system() -> dict[str, str]:
+    """Return the GPU of every published system."""
+    files = {name: read_mapping(REGRESSORS_FOLDER / name / "system.yaml").get("gpu") for name in systems()}
+    return {name: str(gpu.get("name")) if isinstance(gpu, dict) else "?" for name, gpu in files.items()}
+
+
 def published() -> str:
     """Return every published system with its GPU, for a message."""
-    named = []
-    for name in systems():
-        gpu = read_mapping(REGRESSORS_FOLDER / name / "system.yaml").get("gpu")
-        named.append(f"{name} ({gpu.get('name') if isinstance(gpu, dict) else '?'})")
-    return ", ".join(named) or "none"
+    return ", ".join(f"{name} ({gpu})" for name, gpu in _gpus_by_system().items()) or "none"
+
+
+def _meant(name: str) -> str:
+    """Return the systems whose GPU a name may stand for, or the system that is spelled alike, as a sentence."""
+    wanted = re.sub("[^a-z0-9]", "", name.lower())
+    having = [other for other, gpu in _gpus_by_system().items() if len(wanted) > 2 and wanted in gpu.lower()]
+    if len(having) > 1:
+        return f" It is the GPU of {', '.join(having[:-1])} and {having[-1]}: name one of them."
+    return f" Did you mean {having[0]}?" if having else nearest(name, systems())
 
 
 def find_folder(name: str, base: Path) -> Path:
     """Find a folder: a published system by name, else as given from ``base``, else from the bundled data.
+
+    The case of a system's name does not count, nor do its hyphens and underscores.
 
     Raises:
         ConfigError: there is none; the message lists the published systems.
@@ -64,7 +79,10 @@ def find_folder(name: str, base: Path) -> Path:
     for candidate in candidates:
         if candidate.is_dir():
             return candidate.resolve()
-    raise ConfigError(f"{name} is not a published system.{nearest(name, systems())} Published: {published()}")
+    spelled = same_name(name, systems())
+    if spelled is not None:
+        return (REGRESSORS_FOLDER / spelled).resolve()
+    raise ConfigError(f"{name} is not a published system.{_meant(name)} Published: {published()}")
 
 
 def folder_of(key: str, value: object, kind: str, base: Path) -> Path:
@@ -86,7 +104,7 @@ def folder_of(key: str, value: object, kind: str, base: Path) -> Path:
     return folder.parent
 
 
-def _short_form_system(content: dict[str, Any], base: Path) -> Path:
+def short_form_system(content: dict[str, Any], base: Path) -> Path:
     """Return the published system of a short form's two folders.
 
     Raises:
@@ -224,12 +242,14 @@ class Content(NamedTuple):
 
     Attributes:
         folder: of its system.
+        own: the system's own numbers, where it is a file that says what it is like; ``folder`` is then of that.
         listed: operators of a short form's function_list.
         notes: on its ``from`` files.
     """
 
     config: RunConfig
     folder: Path
+    own: OwnSystem | None
     listed: tuple[str, ...]
     notes: tuple[str, ...]
 
@@ -272,9 +292,10 @@ def _read(content: dict[str, Any], base: Path) -> Content:
         config = validate(content)
         if not config.system.strip():
             raise ConfigError(f"system is {config.system!r}; expected a published system: {published()}")
-        return Content(config, find_folder(config.system, base), (), (*told, *notes))
+        own, folder = _find_system(config.system, base)
+        return Content(config, folder, own, (), (*told, *notes))
     config = validate(short_config.expand(content), is_short=True)
-    return Content(config, _short_form_system(content, base), short_config.listed_operators(content), told)
+    return Content(config, short_form_system(content, base), None, short_config.listed_operators(content), told)
 
 
 def read_config(path: str | Path) -> tuple[dict[str, Any], Path]:
@@ -303,9 +324,20 @@ def read_config(path: str | Path) -> tuple[dict[str, Any], Path]:
     return read_mapping(path), path.resolve().parent if path.is_file() else Path.cwd()
 
 
+def _find_system(name: str, base: Path) -> tuple[OwnSystem | None, Path]:
+    """Return the folder of a system; of a file of one's own, what it says and the folder of what it is like."""
+    if not is_system_file(name, base):
+        return None, find_folder(name, base)
+    path = base / name
+    own = read_own(path)
+    return own, find_folder(own.like, path.parent)
+
+
 def _gpus_per_node(name: str, base: Path) -> int:
     """Return the GPUs per node of a system, given its folder or, as in the short form, its operator folder."""
-    folder = find_folder(name, base)
+    own, folder = _find_system(name, base)
+    if own is not None and own.gpus_per_node is not None:
+        return own.gpus_per_node
     home = folder if (folder / MANIFEST).is_file() else folder.parent
     return int(read_mapping(home / "system.yaml")["gpus_per_node"])
 
@@ -357,8 +389,10 @@ def prepare(
         ConfigError: a key is unknown, or a value is not allowed or not published; a ValueError.
         PublishedError: the published system is damaged or lacks an operator; a ValueError.
     """
-    config, folder, listed, notes = _read(content, base)
+    config, folder, own, listed, notes = _read(content, base)
     system = open_for(folder, config.training.precision, config.training.tf32)
+    if own is not None:
+        system = own_system(system, own)
     system = clustered(system, config.cluster)
     if changed is not None:
         system = changed(system)

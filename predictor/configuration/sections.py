@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo, model_validator
 
 from predictor.base.errors import ConfigError, MissingKeyError, nearest
 from predictor.base.sizes import LARGEST, both_names
@@ -67,6 +67,8 @@ def _framework(value: object) -> object:
     )
 
 
+# Keys whose values are names, spelled as their owner does.
+NAMES = ("system", "gpu")
 Count = Annotated[int, BeforeValidator(_whole_number), Field(gt=0)]
 Amount = Annotated[int, BeforeValidator(_whole_number), Field(ge=0)]
 Syncs = Annotated[int, BeforeValidator(_whole_number), Field(ge=0)]
@@ -78,6 +80,17 @@ class Section(BaseModel):
     """Base of every part of a configuration: closed and immutable."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _in_lower_case(cls, values: object) -> object:
+        """Take words in any case, names aside."""
+        if not isinstance(values, dict):
+            return values
+        return {
+            key: value.lower() if isinstance(value, str) and key not in NAMES else value
+            for key, value in values.items()
+        }
 
 
 class ExpertsSection(Section):

@@ -166,8 +166,8 @@ def predict(
             in a file are relative to it, those in a mapping to the current folder.
         system: another published system than the configuration's: a name, a folder, or what ``load_system`` returns,
             whose folder counts; the run's own precision decides what answers.
-        hardware: changes to the system as ``whatif --set`` takes them: {"inter_node_gb_per_s": 50} or "x2" for twice
-            as much; all change together.
+        hardware: changes as ``whatif --set`` takes them: numbers of the system, {"inter_node_gb_per_s": 50} or "x2"
+            for twice as much, and keys of the configuration, {"training.recompute": "full"}; all change together.
 
     Raises:
         FileNotFoundError: there is no such file.

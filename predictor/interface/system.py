@@ -136,7 +136,7 @@ def system_name(system: str | PathLike[str] | LoadedSystem) -> str:
     if not isinstance(system, str | PathLike):
         raise ConfigError(f"system is {system!r}; expected a name, a folder or what load_system returns")
     name = fspath(system)
-    return str(Path(name).resolve()) if name not in systems() and Path(name).is_dir() else name
+    return str(Path(name).resolve()) if name not in systems() and Path(name).exists() else name
 
 
 def load_system(name_or_folder: str | PathLike[str], *, precision: str = "bf16") -> LoadedSystem:
