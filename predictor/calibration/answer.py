@@ -15,7 +15,7 @@ from predictor.calibration.inputs import read_observations
 from predictor.calibration.observations import Observation
 from predictor.calibration.plausibility import HOPELESS, check_factors, check_times
 from predictor.calibration.priors import prior_deviations
-from predictor.configuration.loading import find_folder
+from predictor.configuration.finding import find_folder
 from predictor.costs.folder import read_hardware, read_manifest
 from predictor.costs.hardware import COMPONENTS, Calibration, Factor, System
 from predictor.step.calibrated import TWO_SIDED_90, log_error

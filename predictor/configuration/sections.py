@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError, ValidationInfo
 
 from predictor.base.errors import ConfigError, MissingKeyError, nearest
 from predictor.base.sizes import LARGEST, both_names
+from predictor.configuration.section import Section
 from predictor.costs.work import FP8_PRECISIONS, STEP_PRECISIONS
 from predictor.workloads.frameworks import DEEPSPEED
 from predictor.workloads.layout import RANK_ORDER
@@ -67,30 +68,11 @@ def _framework(value: object) -> object:
     )
 
 
-# Keys whose values are names, spelled as their owner does.
-NAMES = ("system", "gpu")
 Count = Annotated[int, BeforeValidator(_whole_number), Field(gt=0)]
 Amount = Annotated[int, BeforeValidator(_whole_number), Field(ge=0)]
 Syncs = Annotated[int, BeforeValidator(_whole_number), Field(ge=0)]
 Switch = Annotated[bool, Field(strict=True)]
 Probability = Annotated[float, Field(strict=True, ge=0.0, lt=1.0)]
-
-
-class Section(BaseModel):
-    """Base of every part of a configuration: closed and immutable."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _in_lower_case(cls, values: object) -> object:
-        """Take words in any case, names aside."""
-        if not isinstance(values, dict):
-            return values
-        return {
-            key: value.lower() if isinstance(value, str) and key not in NAMES else value
-            for key, value in values.items()
-        }
 
 
 class ExpertsSection(Section):

@@ -9,15 +9,8 @@ from typing import Any, NamedTuple
 
 from predictor.base.errors import ConfigError
 from predictor.configuration import short_config
-from predictor.configuration.loading import (
-    Loaded,
-    completed,
-    of_trainer,
-    on_nodes_of,
-    prepare,
-    read_config,
-    short_form_system,
-)
+from predictor.configuration.finding import short_form_system
+from predictor.configuration.loading import Loaded, completed, of_trainer, on_nodes_of, prepare, read_config
 
 
 class Configuration(NamedTuple):

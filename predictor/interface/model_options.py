@@ -9,7 +9,7 @@ from typing import Any
 
 from predictor.base.bundled import systems
 from predictor.base.errors import ConfigError
-from predictor.configuration.loading import find_folder, published
+from predictor.configuration.finding import find_folder, published
 from predictor.configuration.merging import merged
 from predictor.configuration.of_model import content_of_model
 from predictor.configuration.own_system import is_system_file

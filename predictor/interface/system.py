@@ -10,7 +10,8 @@ from pathlib import Path
 from predictor.base.bundled import systems
 from predictor.base.errors import ConfigError, nearest
 from predictor.base.sizes import whole
-from predictor.configuration.loading import find_folder, open_measured
+from predictor.configuration.finding import find_folder
+from predictor.configuration.loading import open_measured
 from predictor.configuration.short_names import OPERATORS_BY_SHORT_NAME
 from predictor.costs.catalogue import catalogue
 from predictor.costs.collectives import COLLECTIVES, Topology

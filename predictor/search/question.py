@@ -8,7 +8,8 @@ from typing import Any
 
 from predictor.base.errors import ConfigError
 from predictor.base.sizes import LARGEST, LARGEST_RUN_GPUS, whole
-from predictor.configuration.loading import Loaded, prepare, published
+from predictor.configuration.finding import published
+from predictor.configuration.loading import Loaded, prepare
 from predictor.configuration.merging import merged
 from predictor.configuration.of_model import content_of_model
 from predictor.costs.published import PublishedSystem
