@@ -247,6 +247,13 @@ class TrainingSection(Section):
         default=False, description="the host waits for every kernel (CUDA_LAUNCH_BLOCKING=1)"
     )
     cuda_graphs: Switch = Field(default=False, description="kernels are launched by CUDA graphs, not by the host")
+    optimizer_state_bytes: float | None = Field(
+        default=None,
+        strict=True,
+        ge=0,
+        le=64,
+        description="bytes of optimizer state per parameter; fp32 weights and two fp32 moments if absent",
+    )
     framework: Annotated[Framework | None, BeforeValidator(_framework)] = Field(
         default=None,
         description="software that trains: the interval is that of its published runs, and what only its own code does "

@@ -122,6 +122,7 @@ class TrainingRun:
         attention_kernel: None: the one that the system was measured with.
         blocking_launches: the host waits for every kernel.
         cuda_graphs: kernels are launched without the host.
+        optimizer_state_bytes: per parameter; None: fp32 weights and two fp32 moments.
         framework: software that trains; None: not said.
     """
 
@@ -163,6 +164,7 @@ class TrainingRun:
     attention_kernel: AttentionKernel | None = None
     blocking_launches: bool = False
     cuda_graphs: bool = False
+    optimizer_state_bytes: float | None = None
     framework: Framework | None = None
 
     @lazy
