@@ -15,7 +15,7 @@ from predictor.step.prediction import Prediction
 
 FORMAT = "estimate-train-time/comparison/1"
 LABEL_WIDTH = 34
-FITS = {None: "", Fit.FITS: "yes", Fit.MAY_NOT_FIT: "perhaps", Fit.DOES_NOT_FIT: "NO"}
+FITS = {None: "", Fit.FITS: "yes", Fit.MAY_NOT_FIT: "may not", Fit.DOES_NOT_FIT: "NO"}
 
 
 @dataclass(frozen=True, slots=True)
