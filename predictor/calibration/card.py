@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from predictor.calibration.answer import Calibrated
-from predictor.calibration.text import MEANINGS, error_line, factor_rows, run_rows
+from predictor.calibration.text import MEANINGS, common_line, error_line, factor_rows, run_rows
 from predictor.costs.hardware import System
 
 
@@ -25,6 +25,7 @@ def card(calibrated: Calibrated, system: System) -> str:
         ),
         "",
         f"- Error: {error_line(calibrated)}.",
+        f"- In common: {common_line(calibrated)}.",
         (
             f"- A run that took no part: ±{100 * fitted.residual:.1f} % (standard deviation, logarithmic), and what "
             "the factors' intervals leave open."

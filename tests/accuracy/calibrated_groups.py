@@ -15,7 +15,7 @@ from predictor.base.errors import ConfigError, PublishedError
 from predictor.calibration.contradictions import check_agreement
 from predictor.calibration.fit import Fit, fit
 from predictor.calibration.observations import Observation, observed_run
-from predictor.calibration.priors import prior_deviations
+from predictor.calibration.priors import prior_of
 from predictor.costs.hardware import COMPONENTS
 from predictor.step.calibrated import log_error, log_gradient, log_time
 from predictor.verification.configurations import configured
@@ -72,10 +72,10 @@ def _published(run: Observation) -> _Predicted:
 
 def _fitted(runs: Sequence[Observation]) -> Fit | None:
     """Return what runs calibrate; None where they contradict each other, so that nothing is calibrated."""
-    priors = prior_deviations(runs)
-    fitted = fit(runs, priors)
+    prior = prior_of(runs)
+    fitted = fit(runs, prior)
     try:
-        check_agreement(runs, fitted, priors)
+        check_agreement(runs, fitted, prior.deviations)
     except ConfigError:
         return None
     return fitted
