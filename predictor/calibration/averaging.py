@@ -1,6 +1,6 @@
 """How far measured steps move factors: Bayesian model averaging over what makes published times err.
 
-Three runs cannot tell whether a cluster is slower than published or each of them errs for itself. So both are assumed in
+Three runs cannot tell whether a cluster is slower than published or each run errs for itself. So both are assumed in
 turn, with every size of the spread that no factor explains:
 
 - systematic: a component's published times err alike in all runs, and its factor corrects them;
@@ -43,7 +43,7 @@ class Row(NamedTuple):
     variance: float
 
 
-class _Posterior(NamedTuple):
+class Posterior(NamedTuple):
     """Factors under one hypothesis.
 
     Attributes:
@@ -70,19 +70,19 @@ class Averaged:
     Attributes:
         logs: mean of the factors' logs.
         covariance: of those logs.
-        without: per row, mean of the factors' logs that all other rows make.
+        posteriors: factors under every hypothesis.
         spread: standard deviation of what no factor explains, root mean square.
         systematic: probability that published times err alike in all runs.
     """
 
     logs: list[float]
     covariance: Matrix
-    without: list[list[float]]
+    posteriors: list[Posterior]
     spread: float
     systematic: float
 
 
-def _posterior(rows: Sequence[Row], prior: Prior, *, systematic: bool, times: float) -> _Posterior:
+def _posterior(rows: Sequence[Row], prior: Prior, *, systematic: bool, times: float) -> Posterior:
     """Return the factors under one hypothesis, updated row by row."""
     spread = times * LAYOUT_SPREAD
     weight = -KNOWN_AS * (log(times) + 0.5 / times**2)
@@ -101,7 +101,7 @@ def _posterior(rows: Sequence[Row], prior: Prior, *, systematic: bool, times: fl
             [value - a * b / expected for value, b in zip(line, along, strict=True)]
             for line, a in zip(covariance, along, strict=True)
         ]
-    return _Posterior(systematic, spread, weight, logs, covariance, variances)
+    return Posterior(systematic, spread, weight, logs, covariance, variances)
 
 
 def _shares(weights: Sequence[float]) -> list[float]:
@@ -115,7 +115,7 @@ def _mean(vectors: Sequence[Sequence[float]], shares: Sequence[float]) -> list[f
     return [dot(values, shares) for values in zip(*vectors, strict=True)]
 
 
-def _without(row: Row, variance: float, posterior: _Posterior) -> tuple[list[float], float]:
+def _without(row: Row, variance: float, posterior: Posterior) -> tuple[list[float], float]:
     """Return a hypothesis's factors and weight without one of its rows, in closed form.
 
     With r = target − gradient · logs and h = gradient · covariance · gradient, the row adds covariance · gradient ·
@@ -127,13 +127,6 @@ def _without(row: Row, variance: float, posterior: _Posterior) -> tuple[list[flo
     miss = row.target - dot(row.gradient, posterior.logs)
     logs = [value - each * miss / left for value, each in zip(posterior.logs, along, strict=True)]
     return logs, posterior.weight + 0.5 * (log(variance**2 / left) + miss**2 / left)
-
-
-def _left_out(rows: Sequence[Row], posteriors: Sequence[_Posterior]) -> Iterator[list[float]]:
-    """Yield per row the factors that all other rows make, hypotheses weighed anew."""
-    for i, row in enumerate(rows):
-        others = [_without(row, each.variances[i], each) for each in posteriors]
-        yield _mean([logs for logs, _ in others], _shares([weight for _, weight in others]))
 
 
 def averaged(rows: Sequence[Row], prior: Prior) -> Averaged:
@@ -163,7 +156,19 @@ def averaged(rows: Sequence[Row], prior: Prior) -> Averaged:
     return Averaged(
         logs=logs,
         covariance=covariance,
-        without=list(_left_out(rows, posteriors)),
+        posteriors=posteriors,
         spread=sqrt(dot(shares, [each.spread**2 for each in posteriors])),
         systematic=sum(share for share, each in zip(shares, posteriors, strict=True) if each.systematic),
     )
+
+
+def left_out(rows: Sequence[Row], posteriors: Sequence[Posterior]) -> Iterator[list[float]]:
+    """Yield per row the logs of the factors that all other rows make, hypotheses weighed anew.
+
+    Args:
+        rows: with which factors were averaged.
+        posteriors: that they made.
+    """
+    for i, row in enumerate(rows):
+        others = [_without(row, each.variances[i], each) for each in posteriors]
+        yield _mean([logs for logs, _ in others], _shares([weight for _, weight in others]))

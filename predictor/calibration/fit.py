@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt
 from statistics import fmean
+from typing import NamedTuple
 
-from predictor.calibration.averaging import KNOWN_AS, Averaged, Row, averaged
+from predictor.calibration.averaging import KNOWN_AS, Averaged, Row, averaged, left_out
 from predictor.calibration.linear_algebra import dot
 from predictor.calibration.observations import Observation
 from predictor.calibration.priors import Prior
@@ -67,19 +68,24 @@ def _row(observations: Sequence[Observation], gradients: Sequence[list[float]], 
     return Row(gradients[0], dot(weights, targets) / sum(weights), 1.0 / sum(weights))
 
 
-def _rows(
-    observations: Sequence[Observation], gradients: Sequence[list[float]], targets: Sequence[float]
-) -> list[Row]:
+def _rows(observations: Sequence[Observation], gradients: Sequence[list[float]], targets: Sequence[float]) -> list[Row]:
     return [
         _row([observations[i] for i in runs], [gradients[i] for i in runs], [targets[i] for i in runs])
         for runs in _configurations(observations)
     ]
 
 
-def _searched(
-    observations: Sequence[Observation], prior: Prior, before: Sequence[float]
-) -> tuple[Averaged, list[list[float]], list[float]]:
-    """Return the averaged factors, derivatives and misses where Gauss-Newton ends."""
+class _Found(NamedTuple):
+    """Where the search ended: averaged factors, the rows that made them, and derivatives and misses of every run."""
+
+    averaged: Averaged
+    rows: list[Row]
+    gradients: list[list[float]]
+    misses: list[float]
+
+
+def _searched(observations: Sequence[Observation], prior: Prior, before: Sequence[float]) -> _Found:
+    """Return where Gauss-Newton ends."""
     logs, misses = [0.0] * len(prior.own), list(before)
     gradients: list[list[float]] = []
     for step in range(MOST_STEPS):
@@ -89,18 +95,20 @@ def _searched(
                 for each, miss in zip(observations, misses, strict=True)
             ]
         targets = [dot(row, logs) + miss for row, miss in zip(gradients, misses, strict=True)]
-        found = averaged(_rows(observations, gradients, targets), prior)
+        rows = _rows(observations, gradients, targets)
+        found = averaged(rows, prior)
         change = max(abs(new - old) for new, old in zip(found.logs, logs, strict=True))
         logs, misses = found.logs, _misses(observations, found.logs)
         if change < CLOSE:
             break
-    return found, gradients, misses
+    return _Found(found, rows, gradients, misses)
 
 
-def _left_out(observations: Sequence[Observation], found: Averaged) -> list[float]:
+def _left_out_misses(observations: Sequence[Observation], found: _Found) -> list[float]:
     """Return every run's miss with the factors of all other configurations."""
     misses = [0.0] * len(observations)
-    for runs, logs in zip(_configurations(observations), found.without, strict=True):
+    others = left_out(found.rows, found.averaged.posteriors)
+    for runs, logs in zip(_configurations(observations), others, strict=True):
         for i in runs:
             misses[i] = observations[i].log_measured - log_time(observations[i].time, observations[i].system, logs)
     return misses
@@ -114,18 +122,18 @@ def fit(observations: Sequence[Observation], prior: Prior) -> Fit:
         prior: what is known of the factors beforehand.
     """
     before = _misses(observations, [0.0] * len(prior.own))
-    found, gradients, after = _searched(observations, prior, before)
-    left_out = _left_out(observations, found)
+    found = _searched(observations, prior, before)
+    others = _left_out_misses(observations, found)
     known = fmean(each.spread**2 + each.noise**2 for each in observations)
-    unseen = (KNOWN_AS * known + sum(miss**2 for miss in left_out)) / (KNOWN_AS + len(left_out))
+    unseen = (KNOWN_AS * known + sum(miss**2 for miss in others)) / (KNOWN_AS + len(others))
     return Fit(
-        logs=tuple(found.logs),
-        covariance=tuple(map(tuple, found.covariance)),
-        gradients=tuple(map(tuple, gradients)),
+        logs=tuple(found.averaged.logs),
+        covariance=tuple(map(tuple, found.averaged.covariance)),
+        gradients=tuple(map(tuple, found.gradients)),
         before=tuple(before),
-        after=tuple(after),
-        left_out=tuple(left_out),
-        spread=found.spread,
-        systematic=found.systematic,
+        after=tuple(found.misses),
+        left_out=tuple(others),
+        spread=found.averaged.spread,
+        systematic=found.averaged.systematic,
         residual=sqrt(unseen),
     )

@@ -76,8 +76,8 @@ def common_line(calibrated: Calibrated) -> str:
     """Return how likely the runs err in common, which factors correct, and what is left to each."""
     fitted = calibrated.fitted
     return (
-        f"published times err alike in all runs with a probability of {fitted.systematic:.0%}, each run for itself "
-        f"otherwise; {100 * fitted.spread:.1f} % of a run's time has no cause among the factors"
+        f"published times err alike in all runs with a probability of {100 * fitted.systematic:.0f} %, else each run "
+        f"errs for itself; runs spread by {100 * fitted.spread:.1f} % around what factors explain"
     )
 
 
