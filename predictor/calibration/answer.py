@@ -12,7 +12,7 @@ from predictor.base.errors import ConfigError
 from predictor.calibration.contradictions import check_agreement
 from predictor.calibration.fit import Fit, fit
 from predictor.calibration.inputs import read_observations
-from predictor.calibration.observations import Observation
+from predictor.calibration.observations import LAYOUT_SPREAD, Observation
 from predictor.calibration.plausibility import HOPELESS, check_factors, check_times
 from predictor.calibration.priors import prior_of
 from predictor.configuration.finding import find_folder
@@ -24,8 +24,8 @@ from predictor.verification.answer import Failed
 # A factor farther from 1 than so many standard deviations of its prior is said: a wrong configuration looks like it.
 SURPRISING = 2.5
 NOTHING_COMMON = (
-    "these runs err in different ways: with the factors of the others each misses no less than as published. Expect "
-    "little of the factors; add runs like those to predict, and check what the configurations say"
+    "these runs err in different ways: on average each misses no less with the factors of the others than as "
+    "published. Expect little of the factors; add runs like those to predict, and check what the configurations say"
 )
 
 
@@ -88,9 +88,11 @@ class Calibrated:
 
     @property
     def _helps(self) -> bool:
-        """Return whether runs come out better with the factors of the others; one configuration cannot tell."""
-        others = len({run.same_as for run in self.observations}) > 1
-        return not others or self.errors(self.fitted.left_out) < self.errors(self.fitted.before)
+        """Return whether runs come out better with the factors of the others, or cannot tell: one, or good ones."""
+        before = self.errors(self.fitted.before)
+        if len({run.same_as for run in self.observations}) == 1 or before < LAYOUT_SPREAD:
+            return True
+        return self.errors(self.fitted.left_out) < before
 
 
 def calibrate(paths: Sequence[str], system: str) -> Calibrated:

@@ -44,7 +44,8 @@ def card(calibrated: Calibrated, system: System) -> str:
         "",
         "## Runs",
         "",
-        "Errors are predicted over measured, minus one; *left out* is the error with the factors of all other runs.",
+        "Errors are predicted over measured, minus one; *left out* is the error with the factors of all other "
+        "configurations' runs.",
         "",
         "| run | measured s | published | calibrated | left out | high ÷ low, published | calibrated |",
         "|---|---:|---:|---:|---:|---:|---:|",
