@@ -44,8 +44,10 @@ def card(calibrated: Calibrated, system: System) -> str:
         "",
         "## Runs",
         "",
-        "Errors are predicted over measured, minus one; *left out* is the error with the factors of all other "
-        "configurations' runs.",
+        (
+            "Errors are predicted over measured, minus one; *left out* is the error with the factors of all other "
+            "configurations' runs."
+        ),
         "",
         "| run | measured s | published | calibrated | left out | high ÷ low, published | calibrated |",
         "|---|---:|---:|---:|---:|---:|---:|",
