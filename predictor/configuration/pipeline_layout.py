@@ -13,7 +13,7 @@ from predictor.workloads.partition import METHODS, chunk_layers, split_layers
 
 GROUP = re.compile(r"\(([^()]*)\)\*(\d+)")
 LETTER = re.compile(r"([A-Za-z|])\*(\d+)")
-LETTERS = {"E": "embedding", "t": "layer", "m": "multi-token prediction", "L": "loss"}
+LETTERS = {"e": "embedding", "t": "layer", "m": "multi-token prediction", "l": "loss"}
 KEY = "layers_per_stage"
 
 
@@ -35,13 +35,13 @@ def parsed(text: str) -> list[str]:
     """Return the chunks of a string of layers in the model's order, each as its letters.
 
     Source: Megatron-LM core/transformer/pipeline_parallel_layer_layout.py: E embedding, t layer, m multi-token
-    prediction, L loss; commas mean nothing, ``(…)*n`` and ``x*n`` repeat.
+    prediction, L loss, in any case; commas mean nothing, ``(…)*n`` and ``x*n`` repeat.
 
     Raises:
         ConfigError: a letter is not known, or a number is a slip.
 
     >>> parsed("Et*3|(tt|)*2L")
-    ['Ettt', 'tt', 'tt', 'L']
+    ['ettt', 'tt', 'tt', 'l']
     """
 
     def repeated(match: re.Match[str]) -> str:
@@ -50,7 +50,7 @@ def parsed(text: str) -> list[str]:
             raise ConfigError(f"{KEY} is {text!r}: {match[0]} is taken for a slip")
         return match[1] * times
 
-    letters = LETTER.sub(repeated, GROUP.sub(repeated, re.sub(r"[,\s]", "", text)))
+    letters = LETTER.sub(repeated, GROUP.sub(repeated, re.sub(r"[,\s]", "", text.lower())))
     strays = sorted(set(letters) - set(LETTERS) - {"|"})
     if strays:
         known = ", ".join(f"{letter} ({what})" for letter, what in LETTERS.items())
@@ -68,7 +68,7 @@ def _of_string(text: str, num_layers: int) -> list[int]:
     whole = "".join(chunks)
     if whole.count("t") != num_layers:
         raise ConfigError(f"{KEY} is {text!r}: it has {whole.count('t')} layers (t); num_layers is {num_layers}")
-    if (whole[:1], whole[-1:], whole.count("E"), whole.count("L")) != ("E", "L", 1, 1):
+    if (whole[:1], whole[-1:], whole.count("e"), whole.count("l")) != ("e", "l", 1, 1):
         raise ConfigError(f"{KEY} is {text!r}: it must begin with its only E and end with its only L")
     if "m" in whole:
         raise ConfigError(f"{KEY} is {text!r}: the model has no multi-token prediction (m); leave m out")

@@ -9,7 +9,8 @@ from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 from predictor.base.errors import ConfigError, MissingKeyError, nearest
 from predictor.base.sizes import both_names
 from predictor.configuration.parallelism import ParallelismSection
-from predictor.configuration.values import Amount, Count, Probability, Section, Switch, Syncs, names
+from predictor.configuration.section import Section
+from predictor.configuration.values import Amount, Count, Probability, Switch, Syncs, names
 from predictor.costs.work import FP8_PRECISIONS, STEP_PRECISIONS
 from predictor.workloads.run import AttentionKernel, GemmRecipe, Recompute, RecomputeModule
 from predictor.workloads.software import Framework
@@ -162,6 +163,13 @@ class TrainingSection(Section):
     )
     offload_activation_layers: Amount = Field(
         default=0, description="layers of each model chunk whose activations travel to host memory and back"
+    )
+    optimizer_state_bytes: float | None = Field(
+        default=None,
+        strict=True,
+        ge=0,
+        le=64,
+        description="bytes of optimizer state per parameter; fp32 weights and two fp32 moments if absent",
     )
     framework: Annotated[Framework | None, BeforeValidator(_framework)] = Field(
         default=None,

@@ -362,6 +362,7 @@ def _trained(run: TrainingRun, training: TrainingSection) -> TrainingRun:
         attention_kernel=training.attention_kernel,
         blocking_launches=training.blocking_launches,
         cuda_graphs=training.cuda_graphs,
+        optimizer_state_bytes=training.optimizer_state_bytes,
         framework=training.framework,
         offload_optimizer=training.offload_optimizer,
         overlap_optimizer_offload=training.overlap_optimizer_offload,

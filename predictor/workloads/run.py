@@ -125,6 +125,7 @@ class TrainingRun:
         attention_kernel: None: the one that the system was measured with.
         blocking_launches: the host waits for every kernel.
         cuda_graphs: kernels are launched without the host.
+        optimizer_state_bytes: per parameter; None: fp32 weights and two fp32 moments.
         framework: software that trains; None: not said.
         offload_optimizer: share of the optimizer's states in host memory, updated there.
         overlap_optimizer_offload: gradients and weights travel beside that update.
@@ -169,6 +170,7 @@ class TrainingRun:
     attention_kernel: AttentionKernel | None = None
     blocking_launches: bool = False
     cuda_graphs: bool = False
+    optimizer_state_bytes: float | None = None
     framework: Framework | None = None
     layers_per_chunk: tuple[tuple[int, ...], ...] | None = None
     offload_optimizer: float = 0.0

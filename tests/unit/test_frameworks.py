@@ -8,9 +8,9 @@ import pytest
 import yaml
 
 from predictor.configuration.parallelism import ParallelismSection
+from predictor.configuration.section import Section
 from predictor.configuration.sections import ModelSection, TrainingSection, validate
 from predictor.configuration.short_config import expand
-from predictor.configuration.values import Section
 from predictor.workloads.frameworks import (
     DEEPSPEED,
     FRAMEWORKS,

@@ -47,8 +47,8 @@ def test_nvidias_layout_of_llama_3_405b() -> None:
 
 
 def test_a_string_of_layers_is_megatrons() -> None:
-    assert parsed("Et*3|(tt|)*29,L")[:3] == ["Ettt", "tt", "tt"]
-    assert parsed("E,t | (t|t)*2 |L") == ["Et", "t", "tt", "t", "L"]
+    assert parsed("Et*3|(tt|)*29,L")[:3] == ["ettt", "tt", "tt"]
+    assert parsed("E,t | (t|t)*2 |L") == ["et", "t", "tt", "t", "l"]
     found = run(61, 16, layers_per_stage="Et*3|(tt|)*29|L")
     assert found.virtual_pipeline_parallel_size == 2
     assert found.chunk_layers[0] == (3, 2)
