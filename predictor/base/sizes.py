@@ -38,6 +38,7 @@ LARGEST = {
     "global_batch_size": 1_000_000_000,
     "num_layers": 10_000,
     "offload_activation_layers": 10_000,
+    "recompute_group_layers": 10_000,
     "hidden_size": 1_000_000,
     "ffn_hidden_size": 10_000_000,
     "num_attention_heads": 100_000,

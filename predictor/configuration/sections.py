@@ -134,6 +134,9 @@ class TrainingSection(Section):
         default=None, description="layers of each model chunk that recompute applies to; all if absent"
     )
     recompute_every: Count = Field(default=1, description="recompute applies to every such layer (torchtitan: 2)")
+    recompute_group_layers: Count = Field(
+        default=1, description="layers that full recomputation runs at once; only the first one's input is kept"
+    )
     recompute_modules: Annotated[tuple[RecomputeModule, ...], BeforeValidator(names)] = Field(
         default=(), description="modules of a layer that selective recomputation covers; core_attn if empty"
     )

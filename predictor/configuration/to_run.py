@@ -216,8 +216,8 @@ def _check_linear_traffic(parallelism: ParallelismSection) -> None:
         )
 
 
-def _check_offloading(config: RunConfig, split: Split) -> None:
-    """Check that what is offloaded is there."""
+def _check_chunk_layers(config: RunConfig, split: Split) -> None:
+    """Check that layers that are offloaded, or recomputed at once, are there."""
     training, sharding = config.training, config.parallelism
     if training.offload_optimizer and sharding.fp32_parameters:
         raise ConfigError(
@@ -225,9 +225,11 @@ def _check_offloading(config: RunConfig, split: Split) -> None:
             "pass needs; FSDP's offloading is not modelled, so set it to 0"
         )
     layers = training.offload_activation_layers
-    most = max(split.stages if split.chunks is None else [max(chunks) for chunks in split.chunks])
-    if layers > most:
-        raise ConfigError(f"offload_activation_layers is {layers}; no model chunk has more than {most} layers")
+    even = [-(-layers // split.num_chunks) for layers in split.stages]
+    most = max(even if split.chunks is None else [max(chunks) for chunks in split.chunks])
+    for name in ("offload_activation_layers", "recompute_group_layers"):
+        if getattr(training, name) > max(1, most):
+            raise ConfigError(f"{name} is {getattr(training, name)}; no model chunk has more than {most} layers")
     if layers and training.recompute is Recompute.FULL:
         raise ConfigError(
             f"offload_activation_layers is {layers} with recompute: full, which keeps no activations to offload; use "
@@ -306,7 +308,7 @@ def to_run(
     _check_scale(layout.num_gpus, virtual_stages, num_micro_batches)
     schedule, blocking, split = _schedule(parallelism, num_micro_batches, model.num_layers)
     _check_linear_traffic(parallelism)
-    _check_offloading(config, split)
+    _check_chunk_layers(config, split)
     run = TrainingRun(
         model=model,
         layout=layout,
@@ -356,6 +358,7 @@ def _trained(run: TrainingRun, training: TrainingSection) -> TrainingRun:
         tf32=training.tf32,
         recompute_num_layers=training.recompute_num_layers,
         recompute_every=training.recompute_every,
+        recompute_group_layers=training.recompute_group_layers,
         recompute_modules=training.recompute_modules,
         compiled=training.compiled,
         fused_gradient_accumulation=training.fused_gradient_accumulation,

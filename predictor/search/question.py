@@ -42,6 +42,7 @@ DECIDED = {
         "recompute",
         "recompute_num_layers",
         "recompute_every",
+        "recompute_group_layers",
         "recompute_modules",
         "offload_activation_layers",
     ),
@@ -49,7 +50,13 @@ DECIDED = {
 # Of them, what no candidate has: each recomputes all layers alike, and all its replicas share out states.
 ABSENT = {
     "parallelism": ("zero_group_size",),
-    "training": ("recompute_num_layers", "recompute_every", "recompute_modules", "offload_activation_layers"),
+    "training": (
+        "recompute_num_layers",
+        "recompute_every",
+        "recompute_group_layers",
+        "recompute_modules",
+        "offload_activation_layers",
+    ),
 }
 
 

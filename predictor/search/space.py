@@ -174,6 +174,7 @@ class Space:
             recompute=plan.recompute,
             recompute_num_layers=None,
             recompute_every=1,
+            recompute_group_layers=1,
             recompute_modules=(),
             schedule=plan.schedule,
             zero_stage=plan.zero_stage,

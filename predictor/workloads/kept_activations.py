@@ -197,7 +197,7 @@ def kept_and_recomputed(run: TrainingRun, kind: LayerKind) -> tuple[float, float
     if run.recompute is Recompute.NONE:
         return whole, 0.0
     if run.recompute is Recompute.FULL:
-        return checkpoint_bytes(run), whole
+        return checkpoint_bytes(run) / run.recompute_group_layers, whole * run.recompute_group_layers
     per_op = run.recompute is Recompute.PER_OP
     left = _every_second_product(run, kind, kept) if per_op else max(0.0, _selective(run, kept).total + cast)
     return left, max(0.0, whole - left)

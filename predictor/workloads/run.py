@@ -119,6 +119,7 @@ class TrainingRun:
         tf32: products of fp32 matrices run in TF32.
         recompute_num_layers: layers of each chunk that are recomputed; None: all.
         recompute_every: one of so many layers is recomputed.
+        recompute_group_layers: layers that full recomputation runs at once, from the input of the first.
         recompute_modules: of a layer; empty: the core of attention.
         compiled: element-wise kernels are fused by a compiler.
         fused_gradient_accumulation: products of weight gradients add to those of earlier micro-batches themselves.
@@ -164,6 +165,7 @@ class TrainingRun:
     tf32: bool = False
     recompute_num_layers: int | None = None
     recompute_every: int = 1
+    recompute_group_layers: int = 1
     recompute_modules: tuple[RecomputeModule, ...] = ()
     compiled: bool = False
     fused_gradient_accumulation: bool = False
