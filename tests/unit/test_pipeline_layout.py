@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from predictor.base.bundled import REGRESSORS_FOLDER
 from predictor.base.errors import ConfigError
 from predictor.configuration.loading import prepare
 from predictor.configuration.pipeline_layout import parsed
 from predictor.configuration.sections import validate
 from predictor.configuration.to_run import to_run
+from predictor.costs.published import open_system
 from predictor.report.json_document import to_json
+from predictor.step.memory import step_memory
 from predictor.step.prediction import predict
 from predictor.workloads.run import TrainingRun
 from predictor.workloads.transformer_step import transformer_step
@@ -88,6 +92,14 @@ def test_an_empty_chunk_runs_the_models_end_alone() -> None:
     assert [sum(count for _, count in chunk.blocks) - 1 for chunk in step.stages[0].chunks] == [2, 2]
     assert [sum(count for _, count in chunk.blocks) - 1 for chunk in step.stages[1].chunks] == [3, 0]
     assert any(task.name == "lm_head" for block, _ in step.stages[1].chunks[1].blocks for task in block.calls())
+
+
+def test_a_stage_may_hold_the_vocabulary_alone() -> None:
+    found = run(6, 3, layers_per_stage=[[3], [3], [0]], fp32_gradients=True)
+    assert found.stage_parameters(2) == found.model.embedding_parameters() + found.model.norm_parameters(1)
+    loaded = replace(found, zero_stage=0)
+    assert step_memory(transformer_step(loaded))[2].activations == 0.0
+    assert predict(loaded, open_system(REGRESSORS_FOLDER / "Perlmutter", "fp16")).step.us > 0.0
 
 
 def test_parameters_of_uneven_stages_add_up() -> None:

@@ -66,8 +66,6 @@ def _check(row: Row) -> None:
         raise UnexpressedError("adapters (LoRA) are not modelled")
     if row.has("framework", "JAX", "MaxText", "Paxml"):
         raise UnexpressedError("XLA schedules the step (JAX), which is not modelled")
-    if row.text("cpu_offload_layers"):
-        raise UnexpressedError("activations are offloaded to the host, which is not modelled")
 
 
 def _recompute(row: Row) -> dict[str, Any]:
@@ -93,6 +91,8 @@ def _training(row: Row, framework: str) -> dict[str, Any]:
     if low is not None:
         training["gemm_recipe"] = low
     training |= _optimizer(row, low)
+    if row.text("cpu_offload_layers"):
+        training["offload_activation_layers"] = row.whole("cpu_offload_layers")
     if graphs and not graphs.startswith(("none", "off", "not stated")):
         training["cuda_graphs"] = True
     return training
@@ -128,11 +128,13 @@ def _chunks(row: Row) -> dict[str, Any]:
 
 
 def _layers_per_stage(row: Row) -> dict[str, Any]:
-    """Return a split that counts the embedding and the loss as layers, where only that fits.
+    """Return the split that a row prints, or one that counts the embedding and the loss as layers where only that fits.
 
     Llama 3.1's 126 layers: NeMo's and MLPerf's recipes set account_for_embedding_in_pipeline_split and
     account_for_loss_in_pipeline_split.
     """
+    if row.text("pp_layout").startswith("Et"):
+        return {"layers_per_stage": row.text("pp_layout")}
     layers, stages = row.whole("layers"), row.whole("pp", 1)
     slots = stages * row.whole("vpp", 1)
     if layers % slots == 0 or (layers + 2) % slots:
@@ -206,9 +208,8 @@ def vocabulary_parallel(row: Row) -> dict[str, Any]:
     if "redistribution" in schedule:
         last = int(row.text("pp_layout").rpartition("=")[2])
         share, rest = divmod(layers - last, stages - 1)
-        if not last:
-            raise UnexpressedError("a pipeline stage holds no layer, only the vocabulary")
-        split = [*(share + (stage >= stages - 1 - rest) for stage in range(stages - 1)), last]
+        layers_of = [*(share + (stage >= stages - 1 - rest) for stage in range(stages - 1)), last]
+        split = layers_of if last else [[count] for count in layers_of]  # the last stage has the vocabulary alone
     return {
         **machine(row),
         "model": model_of(row, tied_embeddings=False, loss="vocabulary_parallel"),
