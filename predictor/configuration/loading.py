@@ -13,8 +13,9 @@ from predictor.base.read_yaml import read_mapping
 from predictor.configuration import short_config
 from predictor.configuration.cluster import clustered, notes_on
 from predictor.configuration.finding import find_system, published, short_form_system
-from predictor.configuration.kernels import check_gpu_kernels, check_offloading
+from predictor.configuration.kernels import check_gpu_kernels
 from predictor.configuration.merging import clashing, merged
+from predictor.configuration.offloading import check_offloading
 from predictor.configuration.own_system import OwnSystem, own_system
 from predictor.configuration.presets import preset
 from predictor.configuration.sections import BudgetSection, RunConfig, validate

@@ -12,7 +12,7 @@ from predictor.configuration.parallelism import ParallelismSection
 from predictor.configuration.section import Section
 from predictor.configuration.values import Amount, Count, Probability, Switch, Syncs, names
 from predictor.costs.work import FP8_PRECISIONS, STEP_PRECISIONS
-from predictor.workloads.run import AttentionKernel, GemmRecipe, Recompute, RecomputeModule
+from predictor.workloads.run import AttentionKernel, GemmRecipe, OffloadModule, Recompute, RecomputeModule
 from predictor.workloads.software import Framework
 from predictor.workloads.transformer import Activation, Attention, Biases, Loss, Normalization
 
@@ -166,6 +166,9 @@ class TrainingSection(Section):
     )
     offload_activation_layers: Amount = Field(
         default=0, description="layers of each model chunk whose activations travel to host memory and back"
+    )
+    offload_modules: Annotated[tuple[OffloadModule, ...], BeforeValidator(names)] = Field(
+        default=(), description="modules of every layer whose inputs do (Megatron-LM's fine-grained offloading)"
     )
     optimizer_state_bytes: float | None = Field(
         default=None,

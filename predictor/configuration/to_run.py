@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import prod
 
 from predictor.base.errors import ConfigError
 from predictor.base.sizes import LARGEST_RUN_GPUS, LARGEST_SLOTS, must_divide
+from predictor.configuration.expert_layout import check_expert_parallel
 from predictor.configuration.kernels import check_kernels
 from predictor.configuration.model import transformer
+from predictor.configuration.offloading import check_chunk_layers
 from predictor.configuration.parallelism import ParallelismSection
 from predictor.configuration.pipeline_layout import Split, check_chunks, split_of
 from predictor.configuration.recomputation import check_recomputation
@@ -16,7 +17,7 @@ from predictor.configuration.sections import ModelSection, RunConfig, TrainingSe
 from predictor.timeline.schedules import SCHEDULES, V_CHUNKS, check
 from predictor.workloads.fused import compiled_model
 from predictor.workloads.layout import RANK_ORDER, Layout
-from predictor.workloads.run import Recompute, TrainingRun
+from predictor.workloads.run import TrainingRun
 from predictor.workloads.transformer import Attention, Transformer
 
 
@@ -75,56 +76,6 @@ def _check_sequence(model: ModelSection, layout: ParallelismSection) -> None:
     if layout.sequence_parallel:
         tp, tokens = layout.tensor_parallel_size, model.sequence_length // cp
         must_divide("tensor_parallel_size", tp, "sequence_length", tokens)
-
-
-def _check_expert_parallel(model: ModelSection, layout: ParallelismSection) -> None:
-    ep, etp = layout.expert_parallel_size, layout.expert_tensor_parallel_size
-    if ep == 1 and etp is None:
-        return
-    if model.moe is None:
-        key, value = ("expert_parallel_size", ep) if etp is None else ("expert_tensor_parallel_size", etp)
-        raise ConfigError(f"{key} is {value}; the model has no experts (model.moe)")
-    must_divide("expert_parallel_size", ep, "num_experts", model.moe.num_experts)
-    if ep > 1 and model.moe.load_imbalance > ep:
-        raise ConfigError(
-            f"model.moe.load_imbalance is {model.moe.load_imbalance:g}; with expert_parallel_size {ep} no rank can "
-            f"have more than {ep} times the mean"
-        )
-    if etp in (None, layout.tensor_parallel_size):
-        _check_unfolded(layout)
-    else:
-        _check_folded(layout, etp, etp * ep)
-
-
-def _check_unfolded(layout: ParallelismSection) -> None:
-    """Check that expert-parallel ranks are some of those that see other tokens."""
-    ep, ranks = layout.expert_parallel_size, layout.data_parallel_size * layout.context_parallel_size
-    must_divide("expert_parallel_size", ep, "data_parallel_size × context_parallel_size", ranks)
-    inner = next(name for name in layout.rank_order if name in ("cp", "dp"))
-    size = layout.context_parallel_size if inner == "cp" else layout.data_parallel_size
-    if size % ep and ep % size:
-        raise ConfigError(
-            f"expert_parallel_size is {ep}; it must divide the innermost of the ranks that see other tokens ({inner}, "
-            f"{size}), or be a multiple of it"
-        )
-
-
-def _check_folded(layout: ParallelismSection, etp: int, holding: int) -> None:
-    """Check that the ranks that hold all experts once divide those of a stage, in the order in which these lie."""
-    sizes = {
-        "tp": layout.tensor_parallel_size,
-        "cp": layout.context_parallel_size,
-        "dp": layout.data_parallel_size,
-    }
-    key = "expert_tensor_parallel_size × expert_parallel_size"
-    must_divide(key, holding, "tensor × context × data parallel size", prod(sizes.values()))
-    inside = prod(sizes[name] for name in layout.rank_order[: layout.rank_order.index("pp")])
-    nested = all(inside % size == 0 or size % inside == 0 for size in (etp, holding))
-    if layout.pipeline_parallel_size > 1 and not nested:
-        raise ConfigError(
-            f"{key} is {holding}; it must divide the {inside} ranks of a stage that rank_order places side by side, or "
-            "be a multiple of them"
-        )
 
 
 def _check_scale(gpus: int, stages: int, num_micro_batches: int) -> None:
@@ -216,27 +167,6 @@ def _check_linear_traffic(parallelism: ParallelismSection) -> None:
         )
 
 
-def _check_chunk_layers(config: RunConfig, split: Split) -> None:
-    """Check that layers that are offloaded, or recomputed at once, are there."""
-    training, sharding = config.training, config.parallelism
-    if training.offload_optimizer and sharding.fp32_parameters:
-        raise ConfigError(
-            f"offload_optimizer is {training.offload_optimizer:g} with fp32_parameters, whose fp32 weights the forward "
-            "pass needs; FSDP's offloading is not modelled, so set it to 0"
-        )
-    layers = training.offload_activation_layers
-    even = [-(-layers // split.num_chunks) for layers in split.stages]
-    most = max(even if split.chunks is None else [max(chunks) for chunks in split.chunks])
-    for name in ("offload_activation_layers", "recompute_group_layers"):
-        if getattr(training, name) > max(1, most):
-            raise ConfigError(f"{name} is {getattr(training, name)}; no model chunk has more than {most} layers")
-    if layers and training.recompute is Recompute.FULL:
-        raise ConfigError(
-            f"offload_activation_layers is {layers} with recompute: full, which keeps no activations to offload; use "
-            "none or selective"
-        )
-
-
 def _with_zero_group(parallelism: ParallelismSection) -> ParallelismSection:
     """Check that groups of ranks that share out states are as large as each other; groups of one share nothing.
 
@@ -267,7 +197,7 @@ def _model(config: RunConfig) -> Transformer:
         model = compiled_model(model)
     _check_tensor_parallel(config.model, config.parallelism, model.ffn_hidden_size)
     _check_sequence(config.model, config.parallelism)
-    _check_expert_parallel(config.model, config.parallelism)
+    check_expert_parallel(config.model, config.parallelism)
     return model
 
 
@@ -308,7 +238,7 @@ def to_run(
     _check_scale(layout.num_gpus, virtual_stages, num_micro_batches)
     schedule, blocking, split = _schedule(parallelism, num_micro_batches, model.num_layers)
     _check_linear_traffic(parallelism)
-    _check_chunk_layers(config, split)
+    check_chunk_layers(config, split)
     run = TrainingRun(
         model=model,
         layout=layout,
@@ -370,4 +300,5 @@ def _trained(run: TrainingRun, training: TrainingSection) -> TrainingRun:
         offload_optimizer=training.offload_optimizer,
         overlap_optimizer_offload=training.overlap_optimizer_offload,
         offload_activation_layers=training.offload_activation_layers,
+        offload_modules=training.offload_modules,
     )

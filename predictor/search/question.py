@@ -45,6 +45,7 @@ DECIDED = {
         "recompute_group_layers",
         "recompute_modules",
         "offload_activation_layers",
+        "offload_modules",
     ),
 }
 # Of them, what no candidate has: each recomputes all layers alike, and all its replicas share out states.
@@ -56,6 +57,7 @@ ABSENT = {
         "recompute_group_layers",
         "recompute_modules",
         "offload_activation_layers",
+        "offload_modules",
     ),
 }
 

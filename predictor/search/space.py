@@ -185,6 +185,7 @@ class Space:
             layers_per_stage=tuple(uniform(self.model.num_layers, plan.degrees.pipeline)),
             layers_per_chunk=None,
             offload_activation_layers=0,
+            offload_modules=(),
             micro_batch_size=plan.micro_batch_size,
             num_micro_batches=plan.num_micro_batches,
             recompute=plan.recompute,

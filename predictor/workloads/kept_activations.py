@@ -15,7 +15,7 @@ from predictor.workloads.layer import sized
 from predictor.workloads.layer_call import LayerCall
 from predictor.workloads.low_precision_memory import kept_bytes_added
 from predictor.workloads.recompute import modules
-from predictor.workloads.run import FP32_BYTES, Recompute, RecomputeModule, TrainingRun
+from predictor.workloads.run import FP32_BYTES, OffloadModule, Recompute, RecomputeModule, TrainingRun
 from predictor.workloads.transformer import Attention, LayerKind, Normalization, Transformer
 
 
@@ -180,6 +180,27 @@ def _every_second_product(run: TrainingRun, kind: LayerKind, kept: Kept) -> floa
     gated = 0.5 if run.model.activation.gated else 1.0
     inner = (kept.up + kept.routed_up + kept.shared_up) * gated
     return kept.inputs / 2 + queries + values + kept.core + kept.scores + inner + kept.routed + last
+
+
+def inputs_of_modules(run: TrainingRun, kind: LayerKind) -> float:
+    """Return the bytes of the inputs of a run's offloaded modules that a layer keeps, in no recipe's precision.
+
+    Source: Megatron-LM megatron/core/transformer/transformer_config.py, offload_modules.
+    """
+    kept = kept_without_recomputation(run, kind)
+    if run.recompute is Recompute.SELECTIVE:
+        kept = _selective(run, kept)
+    norms = (1 if run.model.parallel_residual else 2) + (2 if run.model.post_norms else 0)
+    inputs = {
+        OffloadModule.ATTENTION_NORM: kept.inputs / norms,
+        OffloadModule.QKV_PROJECTION: kept.normed / 2,
+        OffloadModule.CORE_ATTENTION: kept.qkv,
+        OffloadModule.ATTENTION_OUTPUT: kept.core,
+        OffloadModule.MLP_NORM: kept.inputs / norms if norms > 1 else 0.0,
+        OffloadModule.EXPERT_UP: kept.routed,
+        OffloadModule.MOE_ACTIVATION: kept.routed_up,
+    }
+    return sum(inputs[module] for module in run.offload_modules)
 
 
 def kept_and_recomputed(run: TrainingRun, kind: LayerKind) -> tuple[float, float]:

@@ -6,10 +6,12 @@ from math import ceil
 from typing import NamedTuple
 
 from predictor.costs.host_adam import DEEPSPEED_ADAM, TORCH_ADAM
+from predictor.workloads.kept_activations import inputs_of_modules
 from predictor.workloads.run import FP32_BYTES, TrainingRun
 from predictor.workloads.software import ON_DEEPSPEED
 from predictor.workloads.step_tasks import BlockMemory, HostUpdate
 from predictor.workloads.tasks import FORWARD, TRAFFIC, Overlap, Part, PassTasks, Task, shaped_task
+from predictor.workloads.transformer import LayerKind
 
 # Layers' activations on the GPU while backward passes run: those at work, and those that arrive meanwhile.
 # Source: Transformer Engine pytorch/cpu_offload.py, AsyncDoubleBufferGroupOffloadHandler.
@@ -64,18 +66,33 @@ def _beside(step_pass: PassTasks, copies: list[Task]) -> PassTasks:
     return PassTasks(step_pass.tasks, [Overlap(copies, behind, own_link=True), *step_pass.overlaps])
 
 
+def _moved(run: TrainingRun, kind: LayerKind, kept: float, share: float) -> tuple[float, float]:
+    """Return the bytes of a layer's activations that travel to host memory, and those of them on the GPU at once."""
+    if run.offload_modules:
+        moved = min(kept, inputs_of_modules(run, kind))
+        return moved, BUFFERED_LAYERS * moved
+    return kept * share, min(BUFFERED_LAYERS, run.offload_activation_layers) * kept
+
+
 def with_offloading(
-    run: TrainingRun, forward: PassTasks, backward: PassTasks, memory: BlockMemory, share: float
+    run: TrainingRun, kind: LayerKind, forward: PassTasks, backward: PassTasks, memory: BlockMemory, share: float
 ) -> tuple[PassTasks, PassTasks, BlockMemory]:
-    """Return a layer's passes and memory where so much of its activations is in host memory between them.
+    """Return a layer's passes and memory where some of its activations are in host memory between them.
 
     The copies of some layers are spread over the computing of all. Source: Transformer Engine pytorch/cpu_offload.py,
     layer_window_map.
+
+    Args:
+        run: the run.
+        kind: of the layer.
+        forward: its forward pass.
+        backward: its backward pass.
+        memory: what it holds.
+        share: of its activations that travel, where no modules are named.
     """
-    moved = memory.kept * share
+    moved, on_gpu = _moved(run, kind, memory.kept, share)
     if not moved:
         return forward, backward, memory
-    on_gpu = min(BUFFERED_LAYERS, run.offload_activation_layers) * memory.kept
     return (
         _beside(forward, host_copy("activations_to_host", moved)),
         _beside(backward, host_copy("activations_from_host", moved)),

@@ -43,6 +43,18 @@ class RecomputeModule(StrEnum):
     SHARED_EXPERTS = "shared_experts"
 
 
+class OffloadModule(StrEnum):
+    """Modules whose inputs Megatron-LM's fine-grained offloading sends to host memory (--offload-modules)."""
+
+    ATTENTION_NORM = "attn_norm"
+    QKV_PROJECTION = "qkv_linear"
+    CORE_ATTENTION = "core_attn"
+    ATTENTION_OUTPUT = "attn_proj"
+    MLP_NORM = "mlp_norm"
+    EXPERT_UP = "expert_fc1"
+    MOE_ACTIVATION = "moe_act"
+
+
 class GemmRecipe(StrEnum):
     """Low precision of the linear layers' products, in the words of Transformer Engine and Megatron-LM's --fp8-recipe.
 
@@ -130,6 +142,7 @@ class TrainingRun:
         framework: software that trains; None: not said.
         offload_optimizer: share of the optimizer's states in host memory, updated there.
         overlap_optimizer_offload: gradients and weights travel beside that update.
+        offload_modules: whose inputs travel to host memory and back, in every layer.
         offload_activation_layers: layers of each chunk whose activations travel to host memory and back.
     """
 
@@ -178,6 +191,7 @@ class TrainingRun:
     offload_optimizer: float = 0.0
     overlap_optimizer_offload: bool = False
     offload_activation_layers: int = 0
+    offload_modules: tuple[OffloadModule, ...] = ()
 
     @lazy
     def element_bytes(self) -> int:

@@ -154,6 +154,18 @@ def test_offloading_is_spans_of_the_step() -> None:
     assert any(span.name == "host-link traffic" for span in step_trace(found).spans)
 
 
+def test_inputs_of_modules_leave_the_gpu() -> None:
+    none = memory(predicted())
+    some = memory(predicted(offload_modules=["core_attn", "attn_proj"]))
+    # Queries, keys and values, and what attention makes of them: four activations of 16 bits in each of 16 layers.
+    moved = 4 * 4096 * 2048 * 2 * 16
+    assert none.activations - some.activations == pytest.approx(moved, rel=1e-9)
+    norms = memory(predicted(offload_modules=["attn_norm", "mlp_norm"]))
+    assert none.activations - norms.activations == pytest.approx(2 * 4096 * 2048 * 2 * 16, rel=1e-9)
+    slow = predicted(offload_modules=["core_attn", "attn_proj"], cluster={"host_gb_per_s": 0.5})
+    assert stage_parts(slow)[0].host_link_us > 0.0
+
+
 def test_chunks_offload_as_many_layers_each() -> None:
     pipe = {"pipeline_parallel_size": 2, "data_parallel_size": 2, "virtual_pipeline_parallel_size": 2}
     none, some = (step_memory(predicted(pipe, offload_activation_layers=layers).tasks) for layers in (0, 2))
@@ -167,6 +179,9 @@ def test_chunks_offload_as_many_layers_each() -> None:
         ({"offload_optimizer": 1.5}, "less than or equal to 1"),
         ({"offload_activation_layers": 17}, "no model chunk has more than 16 layers"),
         ({"offload_activation_layers": 2, "recompute": "full"}, "keeps no activations to offload"),
+        ({"offload_activation_layers": 2, "offload_modules": ["core_attn"]}, "leave one out"),
+        ({"offload_modules": ["core_attn"], "recompute": "full"}, "offload_modules is given with recompute: full"),
+        ({"offload_modules": ["moe_act"]}, "the model has no experts"),
         ({"offload_optimizer": 0.5, "parallelism": {"fp32_parameters": True, "zero_stage": 3}}, "FSDP's offloading"),
         ({"offload_optimizer": 0.5, "system": "L40S"}, "set cluster.host_memory_gb_per_s"),
     ],
