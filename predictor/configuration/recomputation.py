@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from predictor.base.errors import ConfigError
-from predictor.configuration.sections import ModelSection, TrainingSection
+from predictor.configuration.model_section import ModelSection
+from predictor.configuration.sections import TrainingSection
 from predictor.workloads.run import Recompute, RecomputeModule
 
 OF_EXPERTS = (RecomputeModule.MOE, RecomputeModule.MOE_ACTIVATION, RecomputeModule.SHARED_EXPERTS)

@@ -8,11 +8,14 @@ from predictor.base.errors import ConfigError
 from predictor.base.sizes import LARGEST_RUN_GPUS, LARGEST_SLOTS, must_divide
 from predictor.configuration.kernels import check_kernels
 from predictor.configuration.model import transformer
+from predictor.configuration.model_section import ModelSection
+from predictor.configuration.priced import check_priced
 from predictor.configuration.recomputation import check_recomputation
-from predictor.configuration.sections import ModelSection, ParallelismSection, RunConfig, TrainingSection
+from predictor.configuration.sections import ParallelismSection, RunConfig, TrainingSection
 from predictor.timeline.schedules import SCHEDULES, check
 from predictor.workloads.fused import compiled_model
 from predictor.workloads.layout import RANK_ORDER, Layout
+from predictor.workloads.lora import Lora
 from predictor.workloads.partition import chunk_layers, split_layers
 from predictor.workloads.run import TrainingRun
 from predictor.workloads.transformer import Attention, Transformer
@@ -204,6 +207,7 @@ def _model(config: RunConfig) -> Transformer:
     check_recomputation(config.training, config.model)
     check_kernels(config.training, config.parallelism, config.model)
     model = transformer(config.model)
+    check_priced(config.model, config.training)
     if config.training.compiled:
         model = compiled_model(model)
     _check_tensor_parallel(config.model, config.parallelism, model.ffn_hidden_size)
@@ -305,4 +309,5 @@ def _trained(run: TrainingRun, training: TrainingSection) -> TrainingRun:
         blocking_launches=training.blocking_launches,
         cuda_graphs=training.cuda_graphs,
         framework=training.framework,
+        lora=None if training.lora is None else Lora(**training.lora.model_dump()),
     )

@@ -84,14 +84,14 @@ def _output(run: TrainingRun) -> tuple[PassTasks, PassTasks]:
 
 def _embedding_parameters(run: TrainingRun, is_first: bool) -> int:
     """Return the parameters of the model's beginning on one rank."""
-    return run.model.embedding_parameters(run.layout.tensor_parallel_size) + run.model.position_parameters()
+    return run.model.embedding_parameters(run.layout.tensor_parallel_size) + run.model.beginning_parameters()
 
 
 def _output_parameters(run: TrainingRun, is_first: bool) -> int:
     """Return the parameters of the model's end on one rank; the first chunk has a tied embedding already."""
     tied = is_first and run.model.tied_embeddings
     embedding = 0 if tied else run.model.embedding_parameters(run.layout.tensor_parallel_size)
-    return run.model.norm_parameters(1) + embedding
+    return run.model.end_parameters(run.layout.tensor_parallel_size) + embedding
 
 
 def edge_block(run: TrainingRun, is_first: bool, is_last: bool) -> BlockTasks:

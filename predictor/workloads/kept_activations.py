@@ -16,7 +16,8 @@ from predictor.workloads.layer_call import LayerCall
 from predictor.workloads.low_precision_memory import kept_bytes_added
 from predictor.workloads.recompute import modules
 from predictor.workloads.run import FP32_BYTES, Recompute, RecomputeModule, TrainingRun
-from predictor.workloads.transformer import Attention, LayerKind, Normalization, Transformer
+from predictor.workloads.switches import Attention, LayerKind, Normalization, QkNorm
+from predictor.workloads.transformer import Transformer
 
 
 class Kept(NamedTuple):
@@ -118,7 +119,7 @@ def kept_without_recomputation(run: TrainingRun, kind: LayerKind) -> Kept:
     hidden = float(call.unsplit_tokens * call.hidden_size)
     norms = (1 if model.parallel_residual else 2) + (2 if model.post_norms else 0)
     products = norms if model.normalization is Normalization.RMS_NORM else 0  # unfused, the product with 1/rms as well
-    heads = call.qkv_width * (2 if model.qk_norm else 1)
+    heads = call.qkv_width * (1 if model.qk_norm is QkNorm.NONE else 2)
     masks = (1 if kind.has_experts else 2) if model.hidden_dropout else 0
     return Kept(
         inputs=norms * hidden * call.element_bytes,

@@ -20,6 +20,7 @@ from predictor.workloads.linear_layers import COLUMN_PARALLEL, HALF_OF_BACKWARD
 from predictor.workloads.linear_traffic import forward_in_chunks, gradients_in_chunks
 from predictor.workloads.low_precision import gathered_share, with_low_precision
 from predictor.workloads.run import TrainingRun
+from predictor.workloads.switches import Biases, LayerKind, QkNorm
 from predictor.workloads.tasks import (
     ADD_PASSES,
     BACKWARD,
@@ -34,7 +35,7 @@ from predictor.workloads.tasks import (
     share_of,
     stream_task,
 )
-from predictor.workloads.transformer import Biases, LayerKind, Transformer
+from predictor.workloads.transformer import Transformer
 
 COPY_PASSES = 2
 
@@ -90,7 +91,7 @@ def _shared_side_kernels(model: Transformer, call: LayerCall, direction: Directi
         tasks.append(stream_task("rope_concatenation", (heads + keys) * copy_bytes, call, launches=2))
     if model.rotary_fraction and model.fused_rope:
         tasks.append(stream_task("rope", (heads + keys) * model.rotary_fraction * copy_bytes, call, launches=2))
-    if model.qk_norm:
+    if model.qk_norm is not QkNorm.NONE:
         passes = COPY_PASSES if direction is FORWARD else ADD_PASSES
         tasks.append(stream_task("qk_norm", (heads + keys) * passes * call.element_bytes, call, launches=2))
     if model.hidden_dropout:

@@ -12,6 +12,7 @@ from predictor.base.lazy import lazy
 from predictor.costs.work import element_bytes
 from predictor.workloads.layer_call import LayerCall
 from predictor.workloads.layout import Layout
+from predictor.workloads.lora import Lora
 from predictor.workloads.partition import chunk_layers
 from predictor.workloads.software import Framework
 from predictor.workloads.transformer import LayerKind, Loss, Transformer
@@ -123,6 +124,7 @@ class TrainingRun:
         blocking_launches: the host waits for every kernel.
         cuda_graphs: kernels are launched without the host.
         framework: software that trains; None: not said.
+        lora: adapters that train while the model's own weights do not; None: all weights train.
     """
 
     model: Transformer
@@ -164,6 +166,7 @@ class TrainingRun:
     blocking_launches: bool = False
     cuda_graphs: bool = False
     framework: Framework | None = None
+    lora: Lora | None = None
 
     @lazy
     def element_bytes(self) -> int:
@@ -251,39 +254,37 @@ class TrainingRun:
             kinds.update(self.layer_kinds(stage, chunk))
         return kinds
 
-    def _layers_with_experts(self, stage: int) -> int:
-        if self.model.experts is None:
-            return 0
-        return sum(count for kind, count in self.stage_kinds(stage).items() if kind.has_experts)
-
     @lazy
-    def _layer_parameters(self) -> tuple[RankParameters, RankParameters]:
-        """Parameters on one rank of a layer without experts, and of one with them."""
-        tp, model = self.layout.tensor_parallel_size, self.model
-        plain = RankParameters(model.layer_parameters(tp), 0)
-        if model.experts is None:
-            return plain, plain
-        held = model.experts.num_experts // self.layout.expert_parallel_size
-        return plain, RankParameters(model.layer_parameters(tp, has_experts=True), held * model.expert_parameters(tp))
+    def _layer_parameters(self) -> dict[LayerKind, RankParameters]:
+        """Parameters on one rank of the kinds of layers that were asked for."""
+        return {}
 
     def layer_parameters(self, kind: LayerKind) -> RankParameters:
         """Return the parameters that one rank holds of one layer."""
-        return self._layer_parameters[kind.has_experts]
+        known = self._layer_parameters.get(kind)
+        if known is None:
+            tp, model, routed = self.layout.tensor_parallel_size, self.model, 0
+            if kind.has_experts and model.experts is not None:
+                held = model.experts.num_experts // self.layout.expert_parallel_size
+                routed = held * model.expert_parameters(tp)
+            known = self._layer_parameters[kind] = RankParameters(model.layer_parameters(tp, kind), routed)
+        return known
 
     def rank_parameters(self, stage: int) -> RankParameters:
         """Return the parameters that one rank of a stage holds."""
         tp, model = self.layout.tensor_parallel_size, self.model
-        with_experts = self._layers_with_experts(stage)
-        plain, sparse = self._layer_parameters
-        dense = (self.layers_per_stage[stage] - with_experts) * plain.dense + with_experts * sparse.dense
+        dense = routed = 0
+        for kind, count in self.stage_kinds(stage).items():
+            layer = self.layer_parameters(kind)
+            dense, routed = dense + count * layer.dense, routed + count * layer.routed
         last = stage == len(self.layers_per_stage) - 1
         if stage == 0:
-            dense += model.embedding_parameters(tp) + model.position_parameters()
+            dense += model.embedding_parameters(tp) + model.beginning_parameters()
         if last:
-            dense += model.norm_parameters(1)
-        if last and not (model.tied_embeddings and stage == 0):
+            dense += model.end_parameters(tp)
+        if last and model.has_lm_head and not (model.tied_embeddings and stage == 0):
             dense += model.embedding_parameters(tp)
-        return RankParameters(dense, with_experts * sparse.routed)
+        return RankParameters(dense, routed)
 
     def stage_parameters(self, stage: int) -> int:
         """Return the number of parameters that one rank of a stage holds."""

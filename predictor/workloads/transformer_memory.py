@@ -129,7 +129,7 @@ def _fused_gradients(run: TrainingRun, kind: LayerKind) -> float:
     core/tensor_parallel/layers.py, grad_added_to_main_grad, makes one at a time.
     """
     tp, model = run.layout.tensor_parallel_size, run.model
-    elements = model.layer_parameters(tp, kind.has_experts)
+    elements = model.layer_parameters(tp, kind)
     if kind.has_experts:
         elements += model.expert_parameters(tp)
     return float(elements * run.element_bytes)

@@ -13,6 +13,7 @@ from predictor.workloads.experts import routed_tokens
 from predictor.workloads.layout import Layout
 from predictor.workloads.recompute import recomputed_layers
 from predictor.workloads.run import Recompute, RecomputeModule, TrainingRun
+from predictor.workloads.switches import Ffn
 from predictor.workloads.tasks import PassTasks
 from predictor.workloads.transformer import (
     Attention,
@@ -42,7 +43,7 @@ EXPERTS = replace(
     model=replace(LLAMA, experts=MixtureOfExperts(8, 2, 2048, 2048), fused_side_kernels=True),
     recompute=Recompute.SELECTIVE,
 )
-DENSE, SPARSE = LayerKind(False, False), LayerKind(True, False)
+DENSE, SPARSE = LayerKind(), LayerKind(ffn=Ffn.EXPERTS)
 
 
 def times(tasks: PassTasks) -> dict[str, float]:
