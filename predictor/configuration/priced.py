@@ -5,32 +5,22 @@ from __future__ import annotations
 from predictor.base.errors import ConfigError
 from predictor.configuration.model_section import ModelSection
 from predictor.configuration.sections import TrainingSection
-from predictor.workloads.switches import Activation, Biases, Mixer, Positions, QkNorm
+from predictor.workloads.switches import Mixer
 
 
 def _in_layers(model: ModelSection) -> dict[str, bool]:
     """Return what of a layer has no time yet, by key."""
-    types = set(model.layer_types or ())
+    types, latent = set(model.layer_types or ()), model.latent_attention
     return {
-        "model.latent_attention": model.latent_attention is not None,
-        "model.layer_types: chunked_attention": Mixer.CHUNKED in types,
+        "model.latent_attention.indexer": latent is not None and latent.indexer is not None,
         "model.layer_types: mamba2": Mixer.MAMBA2 in types,
         "model.layer_types: gated_delta": Mixer.GATED_DELTA in types,
-        "model.layer_types: none": Mixer.NONE in types,
-        "model.ffn_types: none": "none" in (model.ffn_types or ()),
-        "model.attention_sinks": model.attention_sinks,
-        "model.attention_output_gate": model.attention_output_gate,
-        f"model.activation: {model.activation}": model.activation in (Activation.RELU, Activation.SQUARED_RELU),
-        f"model.biases: {model.biases}": model.biases in (Biases.ATTENTION, Biases.FFN),
-        f"model.qk_norm: {model.qk_norm}": model.qk_norm in (QkNorm.WHOLE, QkNorm.WEIGHTLESS),
-        "model.shared_input_norm": model.shared_input_norm,
     }
 
 
 def _in_model(model: ModelSection, training: TrainingSection) -> dict[str, bool]:
     """Return what of a model's ends, and of training, has no time yet, by key."""
     return {
-        f"model.positions: {model.positions}": model.positions is Positions.ALIBI,
         "model.num_mtp_layers": model.num_mtp_layers > 0,
         "model.encoder": model.encoder is not None,
         "model.vision": model.vision is not None,

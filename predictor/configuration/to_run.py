@@ -18,7 +18,8 @@ from predictor.workloads.layout import RANK_ORDER, Layout
 from predictor.workloads.lora import Lora
 from predictor.workloads.partition import chunk_layers, split_layers
 from predictor.workloads.run import TrainingRun
-from predictor.workloads.transformer import Attention, Transformer
+from predictor.workloads.switches import Attention, Mixer
+from predictor.workloads.transformer import Transformer
 
 
 def _micro_batches(config: RunConfig) -> int:
@@ -47,6 +48,10 @@ def _check_tensor_parallel(model: ModelSection, layout: ParallelismSection, ffn_
     else:
         must_divide("tensor_parallel_size", tp, "num_key_value_heads", key_value_heads)
     must_divide("tensor_parallel_size", tp, "ffn_hidden_size", ffn_hidden_size)
+    if model.mamba2 is not None:
+        must_divide("tensor_parallel_size", tp, "num_groups", model.mamba2.num_groups)
+    if model.gated_delta is not None:
+        must_divide("tensor_parallel_size", tp, "num_key_heads", model.gated_delta.num_key_heads)
     if model.moe is not None:
         must_divide("tensor_parallel_size", tp, "expert_ffn_hidden_size", model.moe.expert_ffn_hidden_size)
         must_divide(
@@ -65,6 +70,9 @@ def _check_sequence(model: ModelSection, layout: ParallelismSection) -> None:
         raise ConfigError(f"context_parallel_size is {cp}; ring attention needs attention: flash")
     if cp > 1 and model.sliding_window is not None:
         raise ConfigError(f"context_parallel_size is {cp} with a sliding window, which is not modelled; use 1")
+    for mixer in (Mixer.CHUNKED, Mixer.MAMBA2, Mixer.GATED_DELTA):
+        if cp > 1 and mixer in (model.layer_types or ()):
+            raise ConfigError(f"context_parallel_size is {cp} with {mixer} layers, which is not modelled; use 1")
     if cp > 1:
         parts = 2 * cp if model.causal else cp  # a rank holds a part from the front and a part from the back
         if model.sequence_length % parts:

@@ -10,6 +10,7 @@ from predictor.workloads.layer_call import LayerCall
 from predictor.workloads.mixers.gated_delta import GatedDelta
 from predictor.workloads.mixers.latent_attention import LatentAttention
 from predictor.workloads.mixers.mamba2 import Mamba2
+from predictor.workloads.mixers.token_mixer import TokenMixer
 from predictor.workloads.switches import (
     Activation,
     Attention,
@@ -82,6 +83,7 @@ class Architecture:
         attention_output_gate: the projection of queries makes a gate of attention's output as well (Qwen 3-Next).
         latent_attention, mamba2, gated_delta: sizes of those token mixers.
         num_mtp_layers: modules that predict a further token each (DeepSeek-V3).
+        document_tokens: mean tokens of the documents of a sample, inside which attention stays; 0: one document.
         encoder: ends of a BERT encoder; None: a decoder's.
         vision: an encoder of images before the first layer.
         attention_dropout, hidden_dropout: probabilities; what counts is whether they are zero.
@@ -133,6 +135,7 @@ class Architecture:
     mamba2: Mamba2 | None = None
     gated_delta: GatedDelta | None = None
     num_mtp_layers: int = 0
+    document_tokens: int = 0
     encoder: Encoder | None = None
     vision: Vision | None = None
     attention_dropout: float = 0.0
@@ -160,6 +163,11 @@ class Architecture:
     def ffn_matrices(self) -> int:
         """Return the matrices of an FFN."""
         return 3 if self.activation.gated else 2
+
+    def token_mixer(self, mixer: Mixer) -> TokenMixer | None:
+        """Return what a layer mixes its tokens with; None: plain attention, or nothing."""
+        others: dict[Mixer, TokenMixer | None] = {Mixer.MAMBA2: self.mamba2, Mixer.GATED_DELTA: self.gated_delta}
+        return self.latent_attention if mixer.is_attention else others.get(mixer)
 
     @property
     def learned_positions(self) -> bool:
@@ -221,6 +229,7 @@ class Architecture:
             num_key_value_heads=self.num_key_value_heads,
             head_width=self.head_width,
             gated=self.activation.gated,
+            output_gate=self.attention_output_gate,
             context_parallel_size=context_parallel_size,
             sequence_parallel=sequence_parallel,
         )

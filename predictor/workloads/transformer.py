@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from predictor.workloads.architecture import Architecture, MixtureOfExperts
 from predictor.workloads.layer_call import padded_vocab_size
+from predictor.workloads.mixers.linear import total
 from predictor.workloads.switches import (
     Activation,
     Attention,
@@ -76,12 +77,9 @@ class Transformer(Architecture):
         tp = tensor_parallel_size
         if mixer is Mixer.NONE:
             return 0
-        if mixer is Mixer.MAMBA2:
-            assert self.mamba2 is not None
-            return self.mamba2.parameters(self.hidden_size, tp)
-        if mixer is Mixer.GATED_DELTA:
-            assert self.gated_delta is not None
-            return self.gated_delta.parameters(self.hidden_size, tp)
+        other = self.token_mixer(mixer)
+        if other is not None and not mixer.is_attention:
+            return other.parameters(self.hidden_size, self.num_attention_heads, tp)
         sinks = self.num_attention_heads // tp if self.attention_sinks else 0
         return self.attention_parameters(tp) + self._attention_biases(tp) + self._qk_norm_parameters(tp) + sinks
 
@@ -174,13 +172,15 @@ class Transformer(Architecture):
     def num_parameters(self, active: bool = False) -> int:
         """Return the model's parameters, its vocabulary not padded; ``active``: only those that one token meets."""
         embeddings = 1 + (self.has_lm_head and not self.tied_embeddings)
-        total = embeddings * self.vocab_size * self.hidden_size + self.beginning_parameters() + self.end_parameters()
+        parameters = (
+            embeddings * self.vocab_size * self.hidden_size + self.beginning_parameters() + self.end_parameters()
+        )
         for layer in range(self.num_layers):
             kind = self.kind(layer)
-            total += self.layer_parameters(kind=kind) + self._routed_parameters(kind, active)
+            parameters += self.layer_parameters(kind=kind) + self._routed_parameters(kind, active)
         mtp = self.mtp_parameters() + self._routed_parameters(self.mtp_kind, active) if self.num_mtp_layers else 0
         vision = 0 if self.vision is None else self.vision.parameters(self.hidden_size)
-        return total + self.num_mtp_layers * mtp + vision
+        return parameters + self.num_mtp_layers * mtp + vision
 
     def _ffn_multiplications(self, kind: LayerKind) -> float:
         """Return the multiplications of a token in one layer's FFN."""
@@ -195,19 +195,31 @@ class Transformer(Architecture):
 
     def _keys(self, mixer: Mixer) -> int:
         """Return the keys of a query, masked or not."""
-        seen = {Mixer.SLIDING: self.sliding_window, Mixer.CHUNKED: self.attention_chunk}.get(mixer, 0)
-        return min(seen or self.sequence_length, self.sequence_length)
+        limits = {Mixer.SLIDING: self.sliding_window, Mixer.CHUNKED: self.attention_chunk}
+        return min(limit for limit in (self.sequence_length, limits.get(mixer, 0), self.document_tokens) if limit)
 
     def _layer_multiplications(self, kind: LayerKind) -> float:
         """Return the multiplications of a token in one layer forward."""
         ffn, mixer = self._ffn_multiplications(kind), kind.mixer
         if mixer is Mixer.NONE:
             return ffn
-        if not mixer.is_attention:
-            return ffn + self._mixer_parameters(mixer, 1)
-        latent = self.latent_attention
-        widths = 2 * self.head_dim if latent is None else latent.key_width + latent.v_head_dim
-        return self.attention_parameters() + ffn + self._keys(mixer) * self.num_attention_heads * widths
+        other, keys = self.token_mixer(mixer), self._keys(mixer)
+        if other is None:
+            return self.attention_parameters() + ffn + 2 * keys * self.num_attention_heads * self.head_dim
+        matrices = total(other.linears(self.hidden_size, self.num_attention_heads))
+        return ffn + matrices + other.core_multiplications(self.num_attention_heads, keys)
+
+    def _end_multiplications(self) -> float:
+        """Return the multiplications of a token in the output projection, an encoder's head, and further predictions.
+
+        Source: Megatron-LM, training/training.py, num_floating_point_operations (mtp_num_layers).
+        """
+        projection = float(self.hidden_size * self.vocab_size) if self.has_lm_head else 0.0
+        head = self.hidden_size**2 if self.encoder is not None and self.encoder.mlm_head else 0.0
+        if not self.num_mtp_layers:
+            return projection + head
+        module = 2 * self.hidden_size**2 + self._layer_multiplications(self.mtp_kind) + projection
+        return projection + head + self.num_mtp_layers * module
 
     def model_flops_per_token(self) -> float:
         """Return the FLOPs that a token needs forward and backward, no recomputation counted.
@@ -216,4 +228,4 @@ class Transformer(Architecture):
         one. Source: Narayanan et al. 2021, arXiv:2104.04473, appendix A, for any FFN width.
         """
         layers = sum(self._layer_multiplications(self.kind(layer)) for layer in range(self.num_layers))
-        return 6.0 * (layers + self.hidden_size * self.vocab_size)
+        return 6.0 * (layers + self._end_multiplications())

@@ -12,7 +12,7 @@ from predictor.costs.work import ELEMENT_BYTES
 from predictor.workloads.attention import MASK_BYTES
 from predictor.workloads.experts import routed_tokens
 from predictor.workloads.kept_activations import kept_and_recomputed
-from predictor.workloads.layer import sized
+from predictor.workloads.layer_sizes import sized
 from predictor.workloads.run import FP32_BYTES, RankParameters, TrainingRun
 from predictor.workloads.software import ON_DEEPSPEED
 from predictor.workloads.step_tasks import NO_MEMORY, BlockMemory, StageStates

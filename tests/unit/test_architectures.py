@@ -10,8 +10,9 @@ from predictor.costs.catalogue import catalogue
 from predictor.costs.collectives import Topology
 from predictor.costs.operator import Direction
 from predictor.step.stages import time_pass
+from predictor.workloads.accumulation import gradient_accumulation
 from predictor.workloads.edges import edge_block, message_tasks
-from predictor.workloads.layer import backward_pass, forward_pass, gradient_accumulation
+from predictor.workloads.layer import backward_pass, forward_pass
 from predictor.workloads.layout import Layout
 from predictor.workloads.run import Recompute, TrainingRun
 from predictor.workloads.stage_end import stage_end

@@ -142,7 +142,7 @@ def test_every_second_product_keeps_less_than_all_and_more_than_the_input() -> N
         ({"recompute": "full", "recompute_every": 2, "recompute_num_layers": 2}, "leave one out"),
         ({"recompute": "full", "recompute_modules": ["core_attn"]}, "it needs selective"),
         ({"recompute": "selective", "recompute_modules": ["moe"]}, "the model has no experts"),
-        ({"recompute": "selective", "recompute_modules": ["mla_up_proj"]}, "is not modelled"),
+        ({"recompute": "selective", "recompute_modules": ["mla_up_proj"]}, "the model has no latent attention"),
     ],
 )
 def test_keys_that_contradict_each_other_are_refused(training: dict[str, object], said: str) -> None:

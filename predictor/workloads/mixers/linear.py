@@ -5,6 +5,10 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import NamedTuple
 
+from predictor.costs.operator import Direction
+from predictor.workloads.layer_call import LayerCall
+from predictor.workloads.tasks import Task, shaped_task
+
 
 class Split(StrEnum):
     """How tensor-parallel ranks hold a matrix: its outputs split, its inputs split, or all of it on every rank."""
@@ -18,10 +22,12 @@ class Linear(NamedTuple):
     """One matrix of a token mixer.
 
     Attributes:
+        name: its purpose.
         operator: of the catalogue, that times it.
         inputs, outputs: of the whole matrix.
     """
 
+    name: str
     operator: str
     inputs: int
     outputs: int
@@ -43,3 +49,13 @@ class Linear(NamedTuple):
 def total(linears: tuple[Linear, ...], tensor_parallel_size: int = 1) -> int:
     """Return the parameters of several matrices on one rank."""
     return sum(linear.parameters(tensor_parallel_size) for linear in linears)
+
+
+def linear_tasks(linears: tuple[Linear, ...], call: LayerCall, direction: Direction) -> list[Task]:
+    """Return the products with several matrices; a rank multiplies its own tokens with those that are whole on all."""
+    tasks = []
+    for linear in linears:
+        tokens = call.unsplit_tokens if linear.split is Split.WHOLE else call.tokens
+        shape = (tokens, *linear.on_rank(call.tensor_parallel_size))
+        tasks.append(shaped_task(linear.operator, shape, direction)._replace(name=linear.name))
+    return tasks
