@@ -5,16 +5,13 @@ from __future__ import annotations
 from predictor.base.errors import ConfigError
 from predictor.configuration.model_section import ModelSection
 from predictor.configuration.sections import TrainingSection
-from predictor.workloads.switches import Mixer
 
 
 def _in_layers(model: ModelSection) -> dict[str, bool]:
     """Return what of a layer has no time yet, by key."""
-    types, latent = set(model.layer_types or ()), model.latent_attention
+    latent = model.latent_attention
     return {
         "model.latent_attention.indexer": latent is not None and latent.indexer is not None,
-        "model.layer_types: mamba2": Mixer.MAMBA2 in types,
-        "model.layer_types: gated_delta": Mixer.GATED_DELTA in types,
     }
 
 

@@ -1,0 +1,72 @@
+"""The scan of a Mamba-2 layer in chunks: products inside a chunk, states from chunk to chunk (state-space duality).
+
+Nobody published its times on these systems: it is as long as its FLOPs or its bytes take at measured rates.
+"""
+
+from math import ceil, log
+
+from predictor.costs.operator import Direction, Operator, Shape, StandIn
+from predictor.costs.roofline import roofline
+from predictor.costs.work import ELEMENT_BYTES, Work
+
+STATE_BYTES = 4  # states between chunks are in fp32
+# Written and read for every chunk: its own state, and the one that all earlier ones add up to.
+STATE_PASSES = 4
+# The kernels' share of either bound is not known: of a factor of two.
+LOG_ERROR = log(2.0)
+
+
+def _flops(shape: Shape, direction: Direction) -> float:
+    """Return the FLOPs of all products; backward two for each, and those of states and of scores once more.
+
+    Source: Dao & Gu 2024, section 6 (the four steps of the block decomposition); state-spaces/mamba,
+    mamba_ssm/ops/triton/ssd_combined.py, which computes states and scores again.
+    """
+    batch, length, heads, width, state, groups, chunk = shape
+    inside = min(chunk, length)
+    scores = 2.0 * inside * state * groups
+    states = 2.0 * state * width * heads
+    values = 2.0 * inside * width * heads
+    forward = scores + values + 2.0 * states
+    per_token = forward if direction is Direction.FORWARD else 2.0 * forward + scores + states
+    return batch * length * per_token
+
+
+def _state_bytes(shape: Shape, direction: Direction) -> float:
+    """Return the bytes of states that the kernels, one after the other, write and read."""
+    batch, length, heads, width, state, _, chunk = shape
+    size_bytes = float(batch * ceil(length / chunk) * heads * width * state * STATE_BYTES * STATE_PASSES)
+    return size_bytes if direction is Direction.FORWARD else 2.0 * size_bytes
+
+
+def _work(shape: Shape, direction: Direction, num_multiprocessors: int) -> Work:
+    """Values, B, C and step sizes are read, values written; backward their gradients too.
+
+    ``extras``: FLOPs of all products; bytes of the states between chunks.
+    """
+    batch, length, heads, width, state, groups, _ = shape
+    ends = 2 * heads * width + 2 * groups * state + heads
+    passes = 1 if direction is Direction.FORWARD else 2
+    size_bytes = float(passes * batch * length * ends * ELEMENT_BYTES)
+    flops = _flops(shape, direction)
+    return Work(flops, size_bytes, (flops, _state_bytes(shape, direction)))
+
+
+def _stand_in(shape: Shape, direction: Direction, num_multiprocessors: int) -> StandIn:
+    """Products of attention's scores and values with as many FLOPs, or a stream of as many bytes."""
+    batch, length, heads, width, _, _, chunk = shape
+    work = _work(shape, direction, num_multiprocessors)
+    inside = min(chunk, length)
+    product = (batch * heads * ceil(length / chunk), inside, inside, width)
+    return roofline(work.flops, work.size_bytes + work.extras[1], product, LOG_ERROR)
+
+
+OPERATOR = Operator(
+    name="ssd_scan",
+    dimensions=("batch", "sequence", "heads", "width", "state", "groups", "chunk"),
+    work=_work,
+    extra_kinds=("flops", "bytes"),
+    launches=(5, 10),
+    stand_in=_stand_in,
+    source="Dao & Gu 2024, arXiv:2405.21060",
+)
