@@ -16,20 +16,24 @@ INTERMEDIATE_PASSES = 2
 LOG_ERROR = log(2.0)
 
 
-def _flops(shape: Shape, direction: Direction) -> float:
-    """Return the FLOPs of all products; backward two for each, and those of the triangular systems once more.
+def _flops(shape: Shape, direction: Direction) -> tuple[float, float]:
+    """Return the FLOPs of the products that outputs and states need, and those of kernels that invert the systems.
 
+    Backward each product becomes two, and the factors of corrected keys and values are computed again.
     Source: Yang et al. 2024, section 3.3 (chunkwise form); fla-org/flash-linear-attention,
-    fla/ops/gated_delta_rule/chunk.py, which computes the factors again.
+    fla/ops/gated_delta_rule/chunk.py.
     """
     batch, length, heads, keys, values, chunk = shape
-    inside = min(chunk, length)
-    system = 2.0 * inside * keys + inside * inside + 2.0 * inside * (keys + values)
-    output = 2.0 * inside * (keys + values)
-    states = 3 * 2.0 * keys * values
-    forward = system + output + states
-    per_token = forward if direction is Direction.FORWARD else 2.0 * forward + system
-    return batch * length * heads * per_token
+    tokens, inside = float(batch * length * heads), min(chunk, length)
+    chunks = ceil(length / chunk)
+    states = (
+        3 * 2.0 * keys * values * (chunks - 1) / chunks
+    )  # none is there before the first, none needed after the last
+    needed = 2.0 * inside * (2 * keys + values) + states
+    factors = inside * inside + 2.0 * inside * (keys + values)
+    if direction is Direction.FORWARD:
+        return tokens * needed, tokens * (needed + factors)
+    return tokens * 2.0 * needed, tokens * (2.0 * needed + 3.0 * factors + 2.0 * inside * keys)
 
 
 def _intermediate_bytes(shape: Shape, direction: Direction) -> float:
@@ -44,13 +48,13 @@ def _intermediate_bytes(shape: Shape, direction: Direction) -> float:
 def _work(shape: Shape, direction: Direction, num_multiprocessors: int) -> Work:
     """Queries, keys, values, gates and strengths are read, outputs written; backward their gradients too.
 
-    ``extras``: FLOPs of all products; bytes of states and factors between kernels.
+    ``extras``: FLOPs of all products that kernels compute; bytes of states and factors between kernels.
     """
     batch, length, heads, keys, values, _ = shape
     passes = 1 if direction is Direction.FORWARD else 2
     size_bytes = float(passes * batch * length * heads * (2 * keys + 2 * values + 2) * ELEMENT_BYTES)
-    flops = _flops(shape, direction)
-    return Work(flops, size_bytes, (flops, _intermediate_bytes(shape, direction)))
+    needed, computed = _flops(shape, direction)
+    return Work(needed, size_bytes, (computed, _intermediate_bytes(shape, direction)))
 
 
 def _stand_in(shape: Shape, direction: Direction, num_multiprocessors: int) -> StandIn:
@@ -59,7 +63,7 @@ def _stand_in(shape: Shape, direction: Direction, num_multiprocessors: int) -> S
     work = _work(shape, direction, num_multiprocessors)
     inside = min(chunk, length)
     product = (batch * heads * ceil(length / chunk), inside, inside, values)
-    return roofline(work.flops, work.size_bytes + work.extras[1], product, LOG_ERROR)
+    return roofline(work.extras[0], work.size_bytes + work.extras[1], product, LOG_ERROR)
 
 
 OPERATOR = Operator(

@@ -16,20 +16,22 @@ STATE_PASSES = 4
 LOG_ERROR = log(2.0)
 
 
-def _flops(shape: Shape, direction: Direction) -> float:
-    """Return the FLOPs of all products; backward two for each, and those of states and of scores once more.
+def _flops(shape: Shape, direction: Direction) -> tuple[float, float]:
+    """Return the FLOPs of the products that outputs need, and those of kernels that keep nothing between passes.
 
+    Backward each product becomes two, and the kernels compute states and scores again.
     Source: Dao & Gu 2024, section 6 (the four steps of the block decomposition); state-spaces/mamba,
-    mamba_ssm/ops/triton/ssd_combined.py, which computes states and scores again.
+    mamba_ssm/ops/triton/ssd_combined.py.
     """
     batch, length, heads, width, state, groups, chunk = shape
-    inside = min(chunk, length)
+    tokens, inside, chunks = float(batch * length), min(chunk, length), ceil(length / chunk)
     scores = 2.0 * inside * state * groups
     states = 2.0 * state * width * heads
-    values = 2.0 * inside * width * heads
-    forward = scores + values + 2.0 * states
-    per_token = forward if direction is Direction.FORWARD else 2.0 * forward + scores + states
-    return batch * length * per_token
+    # No state is there before the first chunk, and none is needed after the last.
+    needed = scores + 2.0 * inside * width * heads + 2.0 * states * (chunks - 1) / chunks
+    if direction is Direction.FORWARD:
+        return tokens * needed, tokens * needed
+    return tokens * 2.0 * needed, tokens * (2.0 * needed + scores + states)
 
 
 def _state_bytes(shape: Shape, direction: Direction) -> float:
@@ -42,14 +44,14 @@ def _state_bytes(shape: Shape, direction: Direction) -> float:
 def _work(shape: Shape, direction: Direction, num_multiprocessors: int) -> Work:
     """Values, B, C and step sizes are read, values written; backward their gradients too.
 
-    ``extras``: FLOPs of all products; bytes of the states between chunks.
+    ``extras``: FLOPs of all products that kernels compute; bytes of the states between chunks.
     """
     batch, length, heads, width, state, groups, _ = shape
     ends = 2 * heads * width + 2 * groups * state + heads
     passes = 1 if direction is Direction.FORWARD else 2
     size_bytes = float(passes * batch * length * ends * ELEMENT_BYTES)
-    flops = _flops(shape, direction)
-    return Work(flops, size_bytes, (flops, _state_bytes(shape, direction)))
+    needed, computed = _flops(shape, direction)
+    return Work(needed, size_bytes, (computed, _state_bytes(shape, direction)))
 
 
 def _stand_in(shape: Shape, direction: Direction, num_multiprocessors: int) -> StandIn:
@@ -58,7 +60,7 @@ def _stand_in(shape: Shape, direction: Direction, num_multiprocessors: int) -> S
     work = _work(shape, direction, num_multiprocessors)
     inside = min(chunk, length)
     product = (batch * heads * ceil(length / chunk), inside, inside, width)
-    return roofline(work.flops, work.size_bytes + work.extras[1], product, LOG_ERROR)
+    return roofline(work.extras[0], work.size_bytes + work.extras[1], product, LOG_ERROR)
 
 
 OPERATOR = Operator(

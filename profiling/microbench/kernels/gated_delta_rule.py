@@ -29,14 +29,15 @@ def _chunk(
     between = (total.unsqueeze(-1) - total.unsqueeze(-2)).masked_fill(later, float("-inf")).exp()
     system = (strength.unsqueeze(-1) * between * (keys @ keys.mT)).tril(-1)
     wanted = strength.unsqueeze(-1) * (values - decay * (keys @ state))
-    corrections = torch.linalg.solve_triangular(system, wanted, upper=False, unitriangular=True)
+    solved = torch.linalg.solve_triangular(system.float(), wanted.float(), upper=False, unitriangular=True)
+    corrections = solved.to(values.dtype)
     outputs = decay * (queries @ state) + (between * (queries @ keys.mT)) @ corrections
     to_end = (total[..., -1:] - total).exp().unsqueeze(-1)
     return outputs, state * decay[..., -1:, :] + (keys * to_end).mT @ corrections
 
 
 def rule(queries: Tensor, keys: Tensor, values: Tensor, log_decay: Tensor, strength: Tensor, chunk: int) -> Tensor:
-    """Return the outputs, (batch, length, heads, value width), computed in fp32.
+    """Return the outputs, (batch, length, heads, value width); only the triangular systems are solved in fp32.
 
     Args:
         queries: (batch, length, heads, key width).
@@ -48,10 +49,7 @@ def rule(queries: Tensor, keys: Tensor, values: Tensor, log_decay: Tensor, stren
     """
     import torch
 
-    dtype = values.dtype
-    queries, keys, values, log_decay, strength = (
-        t.float().movedim(2, 1) for t in (queries, keys, values, log_decay, strength)
-    )
+    queries, keys, values, log_decay, strength = (t.movedim(2, 1) for t in (queries, keys, values, log_decay, strength))
     state = values.new_zeros(*values.shape[:2], keys.shape[-1], values.shape[-1])
     outputs = []
     for start in range(0, values.shape[2], chunk):
@@ -59,7 +57,7 @@ def rule(queries: Tensor, keys: Tensor, values: Tensor, log_decay: Tensor, stren
         inputs = queries[:, :, part], keys[:, :, part], values[:, :, part]
         output, state = _chunk(*inputs, log_decay[:, :, part].cumsum(-1), strength[:, :, part], state)
         outputs.append(output)
-    return torch.cat(outputs, 2).movedim(1, 2).to(dtype)
+    return torch.cat(outputs, 2).movedim(1, 2)
 
 
 def build(shape: Shape, make: Maker) -> Call:
