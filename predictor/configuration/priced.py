@@ -18,15 +18,8 @@ def _in_layers(model: ModelSection) -> dict[str, bool]:
 def _in_model(model: ModelSection, training: TrainingSection) -> dict[str, bool]:
     """Return what of a model's ends, and of training, has no time yet, by key."""
     return {
-        "model.num_mtp_layers": model.num_mtp_layers > 0,
-        "model.encoder": model.encoder is not None,
         "model.vision": model.vision is not None,
-        "model.embedding_norm": model.embedding_norm,
-        "model.final_norm: false": not model.final_norm,
-        "model.lm_head_bias": model.lm_head_bias,
         "training.lora": training.lora is not None,
-        "training.document_tokens": training.document_tokens is not None,
-        "training.mean_sequence_length": training.mean_sequence_length is not None,
     }
 
 

@@ -177,7 +177,7 @@ class Architecture:
     @property
     def only_kind(self) -> LayerKind | None:
         """Return the kind of all layers, None where they may differ."""
-        alike = len(set(self.layer_types)) < 2 and len(set(self.ffn_types)) < 2
+        alike = len(set(self.layer_types)) < 2 and len(set(self.ffn_types)) < 2 and not self.num_mtp_layers
         if not alike or (self.experts is not None and self.experts.num_dense_layers):
             return None
         return None if self.sliding_window_layers is not None else self.kind(0)

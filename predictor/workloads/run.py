@@ -216,14 +216,19 @@ class TrainingRun:
     def layer_kinds(self, stage: int, chunk: int = 0) -> Counter[LayerKind]:
         """Return how many layers of each kind one chunk of a stage holds.
 
-        Chunks follow each other stage by stage: all stages' first ones, then all second ones.
+        Chunks follow each other stage by stage: all stages' first ones, then all second ones. The last one has the
+        layers that predict further tokens too.
         """
         alike = self.only_kind
         if alike is not None:
             return Counter({alike: self._chunk_layers[stage][chunk]})
         earlier = sum(layers for chunks in self._chunk_layers for layers in chunks[:chunk])
         first = earlier + sum(chunks[chunk] for chunks in self._chunk_layers[:stage])
-        return Counter(self.kind(layer) for layer in range(first, first + self._chunk_layers[stage][chunk]))
+        kinds = Counter(self.kind(layer) for layer in range(first, first + self._chunk_layers[stage][chunk]))
+        is_end = stage == len(self.layers_per_stage) - 1 and chunk == self.virtual_pipeline_parallel_size - 1
+        if is_end and self.model.num_mtp_layers:
+            kinds[self.model.mtp_kind] += self.model.num_mtp_layers
+        return kinds
 
     @lazy
     def _chunk_layers(self) -> list[tuple[int, ...]]:
@@ -281,9 +286,7 @@ class TrainingRun:
         if stage == 0:
             dense += model.embedding_parameters(tp) + model.beginning_parameters()
         if last:
-            dense += model.end_parameters(tp)
-        if last and model.has_lm_head and not (model.tied_embeddings and stage == 0):
-            dense += model.embedding_parameters(tp)
+            dense += model.end_parameters(tp) + model.end_embeddings(stage == 0) * model.embedding_parameters(tp)
         return RankParameters(dense, routed)
 
     def stage_parameters(self, stage: int) -> int:

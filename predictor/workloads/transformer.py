@@ -151,16 +151,26 @@ class Transformer(Architecture):
             parameters += self.encoder.end_parameters(self.hidden_size, self.norm_parameters(1))
         if self.lm_head_bias and self.has_lm_head:
             parameters += self.vocab_size // tensor_parallel_size
-        return parameters
+        return parameters + self.num_mtp_layers * self.mtp_parameters(tensor_parallel_size)
 
     def mtp_parameters(self, tensor_parallel_size: int = 1) -> int:
-        """Return the parameters of one multi-token prediction module on one rank, its routed experts not counted.
+        """Return what a multi-token prediction module has on one rank beside its layer.
 
-        Norms of the token's embedding and of the layers' output, a projection of both, a layer, a last norm; embedding
-        and output projection are the model's. Source: DeepSeek-AI 2024, arXiv:2412.19437, section 2.2.
+        Norms of the token's embedding and of the layers' output, a projection of both, a last norm; embedding and
+        output projection are the model's. Source: DeepSeek-AI 2024, arXiv:2412.19437, section 2.2.
         """
-        projection = 2 * self.hidden_size * self.hidden_size // tensor_parallel_size
-        return projection + self.norm_parameters(3) + self.layer_parameters(tensor_parallel_size, self.mtp_kind)
+        return 2 * self.hidden_size * self.hidden_size // tensor_parallel_size + self.norm_parameters(3)
+
+    def end_embeddings(self, is_first: bool) -> int:
+        """Return how many matrices as large as the embedding the last stage has; ``is_first``: it is the first too.
+
+        An output projection of its own, or, apart from the first stage, a copy of the embedding that it is; and a copy
+        for multi-token prediction, which embeds the next tokens. Source: Megatron-LM,
+        core/models/common/language_module/language_module.py, setup_embeddings_and_output_layer.
+        """
+        tied = self.tied_embeddings
+        output = self.has_lm_head and not (tied and is_first)
+        return output + (self.num_mtp_layers > 0 and not is_first and not tied)
 
     def _routed_parameters(self, kind: LayerKind, active: bool) -> int:
         """Return the parameters of a layer's routed experts, or of those that one token meets."""
@@ -175,12 +185,10 @@ class Transformer(Architecture):
         parameters = (
             embeddings * self.vocab_size * self.hidden_size + self.beginning_parameters() + self.end_parameters()
         )
-        for layer in range(self.num_layers):
-            kind = self.kind(layer)
+        kinds = [self.kind(layer) for layer in range(self.num_layers)] + [self.mtp_kind] * self.num_mtp_layers
+        for kind in kinds:
             parameters += self.layer_parameters(kind=kind) + self._routed_parameters(kind, active)
-        mtp = self.mtp_parameters() + self._routed_parameters(self.mtp_kind, active) if self.num_mtp_layers else 0
-        vision = 0 if self.vision is None else self.vision.parameters(self.hidden_size)
-        return parameters + self.num_mtp_layers * mtp + vision
+        return parameters + (0 if self.vision is None else self.vision.parameters(self.hidden_size))
 
     def _ffn_multiplications(self, kind: LayerKind) -> float:
         """Return the multiplications of a token in one layer's FFN."""

@@ -106,7 +106,9 @@ def edge_memory(run: TrainingRun, is_first: bool, is_last: bool) -> BlockMemory:
         gathered = run.model.embedding_parameters(run.layout.tensor_parallel_size) * run.element_bytes
     if not is_last:
         return BlockMemory(kept_first=float(mask), gathered=float(gathered))
-    inputs, logits = activation * call.element_bytes, call.tokens * call.vocab_per_rank
+    predictions = 1 + run.model.num_mtp_layers
+    inputs = predictions * activation * call.element_bytes
+    logits = predictions * call.tokens * call.vocab_per_rank if run.model.has_lm_head else 0
     per_logit = call.element_bytes
     if run.compiled:
         per_logit *= 2

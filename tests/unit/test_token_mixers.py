@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from predictor.workloads.attention import segmented
+from predictor.workloads.edges import edge_block
+from predictor.workloads.encoder import Encoder
 from predictor.workloads.kept_activations import kept_without_recomputation
 from predictor.workloads.layer import backward_pass, forward_pass
 from predictor.workloads.layer_sizes import sized
@@ -207,3 +210,44 @@ def test_biases_of_one_half_are_summed_there() -> None:
         for biases in (Biases.ALL, Biases.ATTENTION, Biases.FFN)
     )
     assert both == attention + ffn
+
+
+def test_a_further_prediction_adds_exactly_its_layer() -> None:
+    """Over two stages: a layer, a projection of twice the width, three norms; output projection and loss once more."""
+    further = replace(MODEL, num_mtp_layers=1)
+    layout = Layout(1, 2, 1, 8)
+    plain, more = (run_of(model, layout=layout, layers_per_stage=(4, 4)) for model in (MODEL, further))
+    layer = MODEL.layer_parameters() + 2 * 1024**2 + 3 * 1024
+    assert further.num_parameters() - MODEL.num_parameters() == layer
+    assert plain.rank_parameters(0) == more.rank_parameters(0)
+    assert more.stage_parameters(1) - plain.stage_parameters(1) == layer + MODEL.embedding_parameters()
+    counts = []
+    for run in (plain, more):
+        _, last = transformer_step(run).stages
+        calls = Counter[str]()
+        for task, times in transformer_step(run).calls(last):
+            if task.direction == "forward":
+                calls[task.name] += int(times)
+        counts.append([calls[name] for name in ("qkv_projection", "lm_head", "mtp_projection")])
+    assert counts == [[4 * 4, 4, 0], [5 * 4, 2 * 4, 4]]
+
+
+def test_parameters_of_ranks_add_up() -> None:
+    """Over a pipeline: the whole model, and a copy of the embedding for the further prediction."""
+    model = replace(LATENT, num_mtp_layers=1, vocab_size=32000)
+    run = run_of(model, layout=Layout(1, 4, 1, 8), layers_per_stage=(2, 2, 2, 2))
+    assert sum(run.stage_parameters(stage) for stage in range(4)) == (
+        model.num_parameters() + model.embedding_parameters()
+    )
+
+
+def test_an_encoder_predicts_masked_tokens() -> None:
+    encoder = replace(
+        MODEL, causal=False, encoder=Encoder(), embedding_norm=True, final_norm=False, tied_embeddings=True
+    )
+    tasks = by_name(edge_block(run_of(encoder), is_first=True, is_last=True).forward.tasks)
+    assert {"embedding_norm", "token_types", "mlm_head", "pooler", "lm_head", "cross_entropy"} <= tasks.keys()
+    bare = replace(encoder, encoder=Encoder(mlm_head=False))
+    names = by_name(edge_block(run_of(bare), is_first=True, is_last=True).forward.tasks)
+    assert "lm_head" not in names
+    assert by_name(forward_pass(run_of(encoder), LayerKind()).tasks)["flash_attention"].shape[-1] == 0
