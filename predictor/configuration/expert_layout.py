@@ -6,8 +6,8 @@ from math import prod
 
 from predictor.base.errors import ConfigError
 from predictor.base.sizes import must_divide
+from predictor.configuration.model_section import ModelSection
 from predictor.configuration.parallelism import ParallelismSection
-from predictor.configuration.sections import ModelSection
 
 
 def check_expert_parallel(model: ModelSection, layout: ParallelismSection) -> None:

@@ -58,7 +58,7 @@ def parsed(text: str) -> list[str]:
     return letters.split("|")
 
 
-def _of_string(text: str, num_layers: int) -> list[int]:
+def _of_string(text: str, num_layers: int, num_mtp_layers: int) -> list[int]:
     """Return the layers of a string's chunks, in the model's order.
 
     Raises:
@@ -70,8 +70,13 @@ def _of_string(text: str, num_layers: int) -> list[int]:
         raise ConfigError(f"{KEY} is {text!r}: it has {whole.count('t')} layers (t); num_layers is {num_layers}")
     if (whole[:1], whole[-1:], whole.count("e"), whole.count("l")) != ("e", "l", 1, 1):
         raise ConfigError(f"{KEY} is {text!r}: it must begin with its only E and end with its only L")
-    if "m" in whole:
-        raise ConfigError(f"{KEY} is {text!r}: the model has no multi-token prediction (m); leave m out")
+    if whole.count("m") != num_mtp_layers:
+        raise ConfigError(
+            f"{KEY} is {text!r}: it has {whole.count('m')} modules of multi-token prediction (m); num_mtp_layers is "
+            f"{num_mtp_layers}"
+        )
+    if chunks[-1].count("m") != num_mtp_layers or "m" in whole[: whole.rindex("t")]:
+        raise ConfigError(f"{KEY} is {text!r}: multi-token prediction (m) is predicted beside the loss only; write mL")
     return [chunk.count("t") for chunk in chunks]
 
 
@@ -132,7 +137,9 @@ def _checked_chunks(split: Split, layout: ParallelismSection) -> Split:
     return split
 
 
-def split_of(layout: ParallelismSection, num_layers: int, schedule: Schedule, num_chunks: int) -> Split:
+def split_of(
+    layout: ParallelismSection, num_layers: int, schedule: Schedule, num_chunks: int, num_mtp_layers: int = 0
+) -> Split:
     """Return how a configuration splits its layers over its stages and their chunks.
 
     Args:
@@ -140,6 +147,7 @@ def split_of(layout: ParallelismSection, num_layers: int, schedule: Schedule, nu
         num_layers: of the model.
         schedule: places the chunks.
         num_chunks: of every stage, unless ``layers_per_stage`` says otherwise.
+        num_mtp_layers: of the model, which a string names as well.
 
     Raises:
         ConfigError: the split does not add up, or keys contradict each other.
@@ -153,7 +161,7 @@ def split_of(layout: ParallelismSection, num_layers: int, schedule: Schedule, nu
         counted = _counted(num_layers, stages * num_chunks, layout)
         return _of_lists(_placed(counted, schedule, stages), num_layers, stages)
     if isinstance(given, str) and given not in METHODS:
-        placed = _placed(_of_string(given, num_layers), schedule, stages)
+        placed = _placed(_of_string(given, num_layers, num_mtp_layers), schedule, stages)
         return _checked_chunks(_of_lists(placed, num_layers, stages), layout)
     nested = [list(chunks) for chunks in given if isinstance(chunks, tuple)]
     if nested:

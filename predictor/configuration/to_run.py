@@ -8,17 +8,22 @@ from predictor.base.errors import ConfigError
 from predictor.base.sizes import LARGEST_RUN_GPUS, LARGEST_SLOTS, must_divide
 from predictor.configuration.expert_layout import check_expert_parallel
 from predictor.configuration.kernels import check_kernels
+from predictor.configuration.lengths import with_lengths
 from predictor.configuration.model import transformer
+from predictor.configuration.model_section import ModelSection
 from predictor.configuration.offloading import check_chunk_layers
 from predictor.configuration.parallelism import ParallelismSection
 from predictor.configuration.pipeline_layout import Split, check_chunks, split_of
+from predictor.configuration.priced import check_priced
 from predictor.configuration.recomputation import check_recomputation
-from predictor.configuration.sections import ModelSection, RunConfig, TrainingSection
+from predictor.configuration.sections import RunConfig, TrainingSection
 from predictor.timeline.schedules import SCHEDULES, V_CHUNKS, check
 from predictor.workloads.fused import compiled_model
 from predictor.workloads.layout import RANK_ORDER, Layout
+from predictor.workloads.lora import Lora
 from predictor.workloads.run import TrainingRun
-from predictor.workloads.transformer import Attention, Transformer
+from predictor.workloads.switches import Attention, Mixer
+from predictor.workloads.transformer import Transformer
 
 
 def _micro_batches(config: RunConfig) -> int:
@@ -47,6 +52,10 @@ def _check_tensor_parallel(model: ModelSection, layout: ParallelismSection, ffn_
     else:
         must_divide("tensor_parallel_size", tp, "num_key_value_heads", key_value_heads)
     must_divide("tensor_parallel_size", tp, "ffn_hidden_size", ffn_hidden_size)
+    if model.mamba2 is not None:
+        must_divide("tensor_parallel_size", tp, "num_groups", model.mamba2.num_groups)
+    if model.gated_delta is not None:
+        must_divide("tensor_parallel_size", tp, "num_key_heads", model.gated_delta.num_key_heads)
     if model.moe is not None:
         etp = layout.expert_tensor_parallel_size
         name, split = ("tensor_parallel_size", tp) if etp is None else ("expert_tensor_parallel_size", etp)
@@ -67,6 +76,9 @@ def _check_sequence(model: ModelSection, layout: ParallelismSection) -> None:
         raise ConfigError(f"context_parallel_size is {cp}; ring attention needs attention: flash")
     if cp > 1 and model.sliding_window is not None:
         raise ConfigError(f"context_parallel_size is {cp} with a sliding window, which is not modelled; use 1")
+    for mixer in (Mixer.CHUNKED, Mixer.MAMBA2, Mixer.GATED_DELTA):
+        if cp > 1 and mixer in (model.layer_types or ()):
+            raise ConfigError(f"context_parallel_size is {cp} with {mixer} layers, which is not modelled; use 1")
     if cp > 1:
         parts = 2 * cp if model.causal else cp  # a rank holds a part from the front and a part from the back
         if model.sequence_length % parts:
@@ -99,11 +111,12 @@ def _num_chunks(layout: ParallelismSection, name: str) -> int:
     return layout.virtual_pipeline_parallel_size if said else implied
 
 
-def _schedule(layout: ParallelismSection, num_micro_batches: int, num_layers: int) -> tuple[str, bool, Split]:
+def _schedule(layout: ParallelismSection, num_micro_batches: int, model: Transformer) -> tuple[str, bool, Split]:
     """Return the schedule, whether its messages block, and the split into stages, checked against each other."""
     pp = layout.pipeline_parallel_size
     name = layout.schedule or "1f1b"
-    split = split_of(layout, num_layers, SCHEDULES[name], _num_chunks(layout, name))
+    chunks = _num_chunks(layout, name)
+    split = split_of(layout, model.num_layers, SCHEDULES[name], chunks, model.num_mtp_layers)
     if layout.schedule is None and split.num_chunks > 1:
         name = "interleaved_1f1b"
     schedule = SCHEDULES[name]
@@ -193,8 +206,10 @@ def _model(config: RunConfig) -> Transformer:
     check_recomputation(config.training, config.model)
     check_kernels(config.training, config.parallelism, config.model)
     model = transformer(config.model)
+    check_priced(config.model, config.training)
     if config.training.compiled:
         model = compiled_model(model)
+    model = with_lengths(model, config.training)
     _check_tensor_parallel(config.model, config.parallelism, model.ffn_hidden_size)
     _check_sequence(config.model, config.parallelism)
     check_expert_parallel(config.model, config.parallelism)
@@ -236,7 +251,7 @@ def to_run(
     num_micro_batches = _micro_batches(config)
     virtual_stages = parallelism.pipeline_parallel_size * parallelism.virtual_pipeline_parallel_size
     _check_scale(layout.num_gpus, virtual_stages, num_micro_batches)
-    schedule, blocking, split = _schedule(parallelism, num_micro_batches, model.num_layers)
+    schedule, blocking, split = _schedule(parallelism, num_micro_batches, model)
     _check_linear_traffic(parallelism)
     check_chunk_layers(config, split)
     run = TrainingRun(
@@ -301,4 +316,5 @@ def _trained(run: TrainingRun, training: TrainingSection) -> TrainingRun:
         overlap_optimizer_offload=training.overlap_optimizer_offload,
         offload_activation_layers=training.offload_activation_layers,
         offload_modules=training.offload_modules,
+        lora=None if training.lora is None else Lora(**training.lora.model_dump()),
     )

@@ -3,6 +3,14 @@
 from __future__ import annotations
 
 # Their input comes from a norm and is whole on every rank; their output is split. The others the other way round.
-COLUMN_PARALLEL, ROW_PARALLEL = ("qkv_projection", "ffn_up"), ("attention_output", "ffn_down")
+COLUMN_PARALLEL = (
+    "qkv_projection",
+    "q_up_projection",
+    "kv_up_projection",
+    "in_projection",
+    "gate_projection",
+    "ffn_up",
+)
+ROW_PARALLEL = ("attention_output", "out_projection", "ffn_down")
 # Half of a linear layer's backward pass makes the gradient of its weights, the other half that of its input.
 HALF_OF_BACKWARD = 0.5

@@ -65,6 +65,21 @@ def test_a_string_of_layers_is_megatrons() -> None:
     assert sum(found.layers_per_stage) == 61
 
 
+def test_multi_token_prediction_stands_beside_the_loss() -> None:
+    # DeepSeek-V3 in Megatron-Bridge's recipe for GB300: 61 layers and one module.
+    content = {
+        "system": "Perlmutter",
+        "model": {"num_layers": 61, **MODEL, "num_mtp_layers": 1},
+        "parallelism": {"pipeline_parallel_size": 2, "layers_per_stage": "Et*4|(t*4|)*14tmL"},
+        "training": {"micro_batch_size": 1, "num_micro_batches": 4},
+    }
+    found = to_run(validate(content), gpus_per_node=4)
+    assert found.virtual_pipeline_parallel_size == 8
+    assert found.layers_per_stage == (32, 29)
+    assert sum(found.layer_kinds(1, 7).values()) == 2  # a layer and the module
+    assert sum(found.stage_kinds(0).values()) == 32
+
+
 def test_lists_per_chunk_say_what_the_string_says() -> None:
     string = run(7, 2, layers_per_stage="Ett|ttt|tt|L")
     assert string == run(7, 2, layers_per_stage=[[2, 2], [3, 0]])
@@ -133,6 +148,7 @@ def test_the_report_says_what_each_chunk_holds() -> None:
         ({"layers_per_stage": "Ett|ttt|L"}, "has 5 layers"),
         ({"layers_per_stage": "Ett|ttt|ttL"}, "has 3 chunks; pipeline_parallel_size, 2"),
         ({"layers_per_stage": "tt|ttt|tt|L"}, "begin with its only E"),
+        ({"layers_per_stage": "Ett|ttt|tt|mL"}, "num_mtp_layers is 0"),
         ({"layers_per_stage": "Ett|xxx|tt|L"}, "'x' is not known"),
         ({"layers_per_stage": "Et*99999999|L"}, "taken for a slip"),
         ({"layers_per_stage": "Ett|ttt|tt|L", "virtual_pipeline_parallel_size": 4}, "has 2 chunks per stage"),
