@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-# Their input comes from a norm and is whole on every rank; their output is split. The others the other way round.
-COLUMN_PARALLEL, ROW_PARALLEL = ("qkv_projection", "ffn_up"), ("attention_output", "ffn_down")
+# Experts' products, so named as tasks, are those of an FFN. Of the others:
+# their input comes from a norm and is whole on every rank; their output is split. The others the other way round.
+EXPERT_UP, EXPERT_DOWN = "expert_up", "expert_down"
+COLUMN_PARALLEL = ("qkv_projection", "ffn_up", EXPERT_UP)
+ROW_PARALLEL = ("attention_output", "ffn_down", EXPERT_DOWN)
 # Half of a linear layer's backward pass makes the gradient of its weights, the other half that of its input.
 HALF_OF_BACKWARD = 0.5

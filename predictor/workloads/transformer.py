@@ -89,6 +89,7 @@ class MixtureOfExperts:
         capacity_factor: tokens that an expert takes over its even share, the rest dropped; None: dropless.
         load_imbalance: tokens of the busiest rank over the even share, at least 1; all ranks wait for it. Where every
             rank has all experts there is none.
+        activation_clamp: largest input of the experts' gate, which is cut there; None: it is not.
     """
 
     num_experts: int
@@ -99,6 +100,7 @@ class MixtureOfExperts:
     num_dense_layers: int = 0
     capacity_factor: float | None = None
     load_imbalance: float = 1.0
+    activation_clamp: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

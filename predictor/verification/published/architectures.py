@@ -64,6 +64,8 @@ def _experts(row: Row) -> dict[str, Any]:
     }
     if row.has("routing", "capacity"):
         moe["capacity_factor"] = 1.0
+    if row.has("model", "gpt oss", "gpt-oss"):
+        moe["activation_clamp"] = 7.0  # swiglu_limit of its configuration
     return moe
 
 

@@ -14,8 +14,9 @@ from typing import Any
 from predictor.verification.published.architectures import model_of
 from predictor.verification.published.row import Row, UnexpressedError, batch, layout
 from predictor.verification.published.systems import machine
+from predictor.workloads.expert_exchange import ExpertDispatcher
 from predictor.workloads.frameworks import MEGATRON_LM
-from predictor.workloads.run import RecomputeModule
+from predictor.workloads.run import GraphModule, RecomputeModule
 
 RECIPES = (
     ("nvfp4", "nvfp4"),
@@ -43,6 +44,14 @@ def recipe(row: Row) -> str | None:
     return next((name for word, name in RECIPES if word in text), None)
 
 
+DISPATCHERS = {
+    "alltoall": ExpertDispatcher.ALL_TO_ALL,
+    "allgather": ExpertDispatcher.ALL_GATHER,
+    "deepep": ExpertDispatcher.DEEPEP,
+    "hybridep": ExpertDispatcher.HYBRIDEP,
+}
+
+
 def _check(row: Row) -> None:
     if row.has("task", "lora"):
         raise UnexpressedError("adapters (LoRA) are not modelled")
@@ -50,6 +59,9 @@ def _check(row: Row) -> None:
         raise UnexpressedError("XLA schedules the step (JAX), which is not modelled")
     if row.text("cpu_offload_layers"):
         raise UnexpressedError("activations are offloaded to the host, which is not modelled")
+    if row.has("notes", "known cuDNN regression"):
+        # NVIDIA/cudnn-frontend, pull request 322: a fused kernel took 1,363 µs instead of 156 in this container.
+        raise UnexpressedError("its table says that a kernel of its container was broken (known regression)")
 
 
 def _recompute(row: Row) -> dict[str, Any]:
@@ -68,15 +80,42 @@ def _sequence_parallel(row: Row) -> bool:
     return row.whole("tp", 1) > 1 and not row.text("seq_parallel").lower().startswith("no")
 
 
+def _graphs(row: Row) -> dict[str, Any]:
+    """Return what CUDA graphs launch: everything, or modules of a layer ("transformer_engine:moe_router+attn")."""
+    text = row.text("cuda_graphs").lower()
+    if not text or text.startswith(("none", "off", "not stated")):
+        return {}
+    modules = [module.value for module in GraphModule if module in text.partition(":")[2].split("+")]
+    return {"cuda_graphs": modules or True}
+
+
+def _fuses_experts(row: Row, low: str | None) -> bool:
+    """Return whether experts run as Transformer Engine's fused grouped MLP.
+
+    Megatron-Bridge's recipes set it (use_transformer_engine_op_fuser) in MXFP8 with graphs of full iterations; release
+    notes of v0.5.1: "CuTeDSL fused grouped GEMM, and full iteration CUDA graphs".
+    """
+    return bool(row.text("moe_experts")) and low == "mxfp8" and row.has("cuda_graphs", "full_iteration")
+
+
+def _exchange(row: Row) -> dict[str, Any]:
+    """Return how tokens travel to their experts."""
+    given: dict[str, Any] = {}
+    if row.text("dispatcher").lower() in DISPATCHERS:
+        given["expert_dispatcher"] = DISPATCHERS[row.text("dispatcher").lower()].value
+    if row.has("a2a_overlap", "yes"):
+        given["overlap_expert_parallel"] = True
+    return given
+
+
 def _training(row: Row, framework: str) -> dict[str, Any]:
     low = recipe(row)
-    graphs = row.text("cuda_graphs").lower()
     training = batch(row, precision="bf16", framework=framework, fused_gradient_accumulation=True, **_recompute(row))
     if low is not None:
         training["gemm_recipe"] = low
-    if graphs and not graphs.startswith(("none", "off", "not stated")):
-        training["cuda_graphs"] = True
-    return training
+    if _fuses_experts(row, low):
+        training["fused_experts"] = True
+    return {**training, **_graphs(row)}
 
 
 def _overlaps_linear_traffic(row: Row, default: bool) -> bool:
@@ -133,6 +172,7 @@ def _parallelism(row: Row, overlaps: bool, **switches: Any) -> dict[str, Any]:
         "overlap_tensor_parallel": row.whole("tp", 1) > 1,
         "blocking_transfers": False,
         "gradient_bucket_elements": MEGATRON_LM.bucket_elements(row.whole("dp")),
+        **_exchange(row),
         **switches,
     }
     return layout(row, **given)
