@@ -6,8 +6,8 @@ experts and back. The tokens of the busiest rank set the time of all.
 Experts' products are priced one by one, as the linear layers of so many rows that they are: Transformer Engine's
 GroupedLinear runs one cuBLAS product per expert, over several streams (common/gemm/cublaslt_gemm.cu,
 nvte_multi_tensor_gemm). The tables of ``expert_mlp`` do not price them: they are of inference engines' fused kernels,
-forward only and of at most 32,768 tokens over all ranks, of which an expert gets hundreds. At the thousands of a
-training step they answer 2 to 5 times what cuBLAS takes for the same products.
+forward only and of at most 16,384 tokens over all ranks, of which an expert gets hundreds. At the thousands of a
+training step they answer 1.6 to 13 times what cuBLAS takes for the same products.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from __future__ import annotations
 from math import ceil
 
 from predictor.costs.operator import Direction
-from predictor.workloads.expert_exchange import ExpertDispatcher, received_share, routed_share
+from predictor.workloads.expert_exchange import ExpertDispatcher, exchange_tasks, received_share, routed_share
 from predictor.workloads.layer_call import LayerCall
 from predictor.workloads.layout import Layout
 from predictor.workloads.linear_layers import EXPERT_DOWN, EXPERT_UP
 from predictor.workloads.run import TrainingRun
-from predictor.workloads.tasks import BACKWARD, Task, shaped_task, stream_task
+from predictor.workloads.tasks import BACKWARD, Overlap, PassTasks, Task, scaled, shaped_task, stream_task
 from predictor.workloads.transformer import Biases, LayerKind, MixtureOfExperts, Transformer
 
 # Reads and writes per element of a fused SwiGLU: forward both halves and the product; backward those and the gradients.
@@ -170,3 +170,20 @@ def expert_tasks(run: TrainingRun, call: LayerCall, direction: Direction) -> lis
     tasks.append(stream_task("router", scores, call, launches=ROUTER_LAUNCHES))
     tasks.append(_permutation(run, call, held))
     return tasks
+
+
+def exchange(run: TrainingRun, call: LayerCall, computing: list[Task]) -> PassTasks:
+    """Return the traffic between a pass and its experts on other ranks, and what of it runs beside computing.
+
+    Overlapped, a micro-batch's forward pass runs beside the backward pass of an earlier one, and the traffic of either
+    beside the products of the other. The first forward and the last backward passes of a rank have nothing beside them,
+    as many as warm its pipeline up. Source: Megatron-LM core/pipeline_parallel/combined_1f1b.py.
+    """
+    experts = run.model.experts
+    assert experts is not None
+    traffic = exchange_tasks(experts, call, run.layout, run.expert_dispatcher)
+    if not (run.overlap_expert_parallel and traffic):
+        return PassTasks(traffic, [])
+    alone = min(1.0, run.layout.pipeline_parallel_size / run.num_micro_batches)
+    hidden = Overlap(scaled(traffic, 1.0 - alone), computing, slows=True)
+    return PassTasks(scaled(traffic, alone), [hidden] if alone < 1.0 else [])

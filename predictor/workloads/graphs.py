@@ -69,5 +69,7 @@ def graph_launches(run: TrainingRun, kind: LayerKind) -> float:
     modules = run.graph_modules
     if not modules:
         return 0.0
-    of_ffn = [module for module in modules if module not in (GraphModule.ATTENTION, GraphModule.MAMBA)]
-    return float((GraphModule.ATTENTION in modules) + (bool(of_ffn) if kind.has_experts else GraphModule.MLP in modules))
+    of_ffn = (
+        {GraphModule.MOE, GraphModule.MOE_ROUTER, GraphModule.MOE_PREPROCESS} if kind.has_experts else {GraphModule.MLP}
+    )
+    return float((GraphModule.ATTENTION in modules) + bool(of_ffn & set(modules)))

@@ -13,8 +13,8 @@ from typing import NamedTuple
 from predictor.costs.operator import Direction
 from predictor.timeline.schedules import SCHEDULES
 from predictor.workloads.attention import MASK_BYTES, attention_core, core_names, dropout_bytes, split_core
-from predictor.workloads.expert_exchange import exchange_tasks, gathered_sums
-from predictor.workloads.experts import FUSED_GATE_PASSES, expert_tasks
+from predictor.workloads.expert_exchange import gathered_sums
+from predictor.workloads.experts import FUSED_GATE_PASSES, exchange, expert_tasks
 from predictor.workloads.fused import fused_additions
 from predictor.workloads.layer_call import LayerCall
 from predictor.workloads.linear_layers import COLUMN_PARALLEL, HALF_OF_BACKWARD
@@ -56,23 +56,6 @@ def layer_operators(model: Transformer, kind: LayerKind) -> tuple[str, ...]:
     return (*attention, *norms, "ffn_up", *activation, "ffn_down", "residual_add")
 
 
-def _exchange(run: TrainingRun, call: LayerCall, computing: list[Task]) -> PassTasks:
-    """Return the traffic between a pass and its experts on other ranks, and what of it runs beside computing.
-
-    Overlapped, a micro-batch's forward pass runs beside the backward pass of an earlier one, and the traffic of either
-    beside the products of the other. The first forward and the last backward passes of a rank have nothing beside them,
-    as many as warm its pipeline up. Source: Megatron-LM core/pipeline_parallel/combined_1f1b.py.
-    """
-    experts = run.model.experts
-    assert experts is not None
-    traffic = exchange_tasks(experts, call, run.layout, run.expert_dispatcher)
-    if not (run.overlap_expert_parallel and traffic):
-        return PassTasks(traffic, [])
-    alone = min(1.0, run.layout.pipeline_parallel_size / run.num_micro_batches)
-    hidden = Overlap(scaled(traffic, 1.0 - alone), computing, slows=True)
-    return PassTasks(scaled(traffic, alone), [hidden] if alone < 1.0 else [])
-
-
 def _operators(run: TrainingRun, kind: LayerKind, call: LayerCall, direction: Direction) -> PassTasks:
     """Return everything between a layer's sums: attention's core, then the other operators by count, then experts."""
     names = layer_operators(run.model, kind)
@@ -83,7 +66,7 @@ def _operators(run: TrainingRun, kind: LayerKind, call: LayerCall, direction: Di
     tasks = with_low_precision(run, kind, call, direction, tasks)
     core = attention_core(run.model, names, call, direction, run.layout, run.attention_kernel or "")
     computing = core + PassTasks(tasks, [])
-    return computing + _exchange(run, call, computing.tasks) if kind.has_experts else computing
+    return computing + exchange(run, call, computing.tasks) if kind.has_experts else computing
 
 
 def all_reduces(model: Transformer, direction: Direction, given: int | None) -> int:

@@ -19,6 +19,8 @@ GPT3: dict[str, Any] = {
 }
 # Nemotron-4 (arXiv:2402.16819): squared ReLU, so no gate; rotary positions on half of a head; LayerNorm; no biases.
 NEMOTRON4: dict[str, Any] = {"normalization": "layer_norm", "rotary_fraction": 0.5}
+# YaRN scales the rotation, which Transformer Engine's kernel does not: Megatron-LM, pull request 2038.
+GPT_OSS: dict[str, Any] = {**LLAMA, "biases": True, "fused_rope": False}
 BY_NAME: dict[str, dict[str, Any]] = {
     "nemotron4": NEMOTRON4,
     "nemotron-4": NEMOTRON4,
@@ -26,8 +28,8 @@ BY_NAME: dict[str, dict[str, Any]] = {
     "mixtral": LLAMA,
     "grok": {"normalization": "fused_rms_norm", "activation": "geglu"},
     "qwen3": {**LLAMA, "qk_norm": True},
-    "gpt oss": {**LLAMA, "biases": True},
-    "gpt-oss": {**LLAMA, "biases": True},
+    "gpt oss": GPT_OSS,
+    "gpt-oss": GPT_OSS,
     "gpt3": GPT3,
     "gpt": GPT3,
 }
@@ -81,7 +83,7 @@ def model_of(row: Row, **switches: Any) -> dict[str, Any]:
     if known is None:
         raise UnexpressedError(f"the architecture of {row.text('model')} is not known")
     fused = {"fused_side_kernels": True, "fused_rope": True, "loss": "fused"}
-    model = {**dense_model(row, **known, **fused), **switches}
+    model = {**dense_model(row, **{**fused, **known}), **switches}
     if row.text("moe_experts"):
         model["moe"] = _experts(row)
     if row.has("layer_pattern", "sliding window 128 on every 2nd layer"):
