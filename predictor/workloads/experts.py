@@ -32,6 +32,10 @@ ROUTER_LAUNCHES = 10
 # A copy reads a row and writes it.
 COPY = 2
 PERMUTATION_LAUNCHES, COPY_LAUNCHES = 4, 2
+# What an all-to-all needs beside the rows. Forward: the tokens of every expert, summed in 6 ways, gathered from all
+# ranks and copied to the host in 5 tensors; and either way an all-to-all of the router's probabilities.
+# Source: Megatron-LM core/transformer/moe/token_dispatcher.py, MoEAlltoAllTokenDispatcher.preprocess.
+COUNTING_LAUNCHES = (6 + 3 + 5 + 3, 3)
 # Reads and writes per element of the inner width where a gate's halves are clamped by kernels of their own. Forward:
 # clamp either half and join both; backward: two masked gradients and the joining of two halves.
 # Source: Megatron-LM core/fusions/fused_bias_geglu.py, weighted_bias_quick_geglu_impl.
@@ -45,10 +49,11 @@ BIAS_BYTES = (28, 40)
 BIAS_LAUNCHES_PER_EXPERT, BIAS_LAUNCHES = (2, 5), (4, 4)
 # What has an expert's tokens as rows.
 COUNTED = frozenset({EXPERT_UP, EXPERT_DOWN, "expert_casts", "expert_biases"})
-# Host time of a fused product, in launches per expert: its kernel is one, what the host keeps for each expert is not.
-# Half of 1.2 ms forward and 2.1 ms backward for two products of 64 experts on GB200, over the host's time of a launch.
-# Source: github.com/NVIDIA/TransformerEngine, issue 2897.
-FUSED_LAUNCHES_PER_EXPERT = (0.3, 0.6)
+# What the host keeps for each expert beside a product, in launches: half of 1.2 ms forward and 2.1 ms backward for two
+# fused products of 64 experts on GB200, over the host's time of a launch. Backward, alone, it is the third launch of a
+# linear layer. A product alone takes the host 33 µs (8 of 128 rows: 0.27 ms on SM100), which is a launch.
+# Source: github.com/NVIDIA/TransformerEngine, issue 2897 and pull request 3134.
+KEPT_PER_EXPERT = (0.3, 0.6)
 
 
 def routed_tokens(experts: MixtureOfExperts, call: LayerCall, layout: Layout) -> float:
@@ -103,8 +108,10 @@ def _routed_ffn(run: TrainingRun, call: LayerCall, direction: Direction, rows: i
     width = experts.expert_ffn_hidden_size // call.tensor_parallel_size
     up, down = _products(model, (EXPERT_UP, EXPERT_DOWN), (rows, call.hidden_size, width), direction, held)
     if run.fused_experts:
-        launches = 1.0 + back + held * FUSED_LAUNCHES_PER_EXPERT[back]
+        launches = 1.0 + back + held * KEPT_PER_EXPERT[back]
         return [task._replace(launches=launches) for task in (up, down)]
+    if not back:
+        up, down = (task._replace(launches=task.launches + held * KEPT_PER_EXPERT[back]) for task in (up, down))
     # One kernel for all experts' rows, which lie one behind the other.
     activation = _activation(model, call, (rows * held, width), direction, 1.0)
     tasks = [up, activation, down]
@@ -117,7 +124,7 @@ def _routed_ffn(run: TrainingRun, call: LayerCall, direction: Direction, rows: i
     return tasks
 
 
-def _permutation(run: TrainingRun, call: LayerCall, held: int) -> Task:
+def _permutation(run: TrainingRun, call: LayerCall, direction: Direction, held: int) -> Task:
     """Return the copies of tokens into the order of their experts and, weighted, back; backward the same in turn.
 
     An all-to-all sends rows in the order of the ranks, so that rows of several experts are sorted where they arrive.
@@ -130,6 +137,7 @@ def _permutation(run: TrainingRun, call: LayerCall, held: int) -> Task:
     routed = routed_tokens(experts, call, run.layout)
     launches = PERMUTATION_LAUNCHES
     if dispatcher is ExpertDispatcher.ALL_TO_ALL:
+        launches += COUNTING_LAUNCHES[direction is BACKWARD] if run.layout.expert_parallel_size > 1 else 0
         rows = COPY * call.unsplit_tokens * (1.0 + routed_share(experts, run.layout))
         if held > 1:
             rows, launches = rows + 2 * COPY * routed, launches + COPY_LAUNCHES
@@ -168,7 +176,7 @@ def expert_tasks(run: TrainingRun, call: LayerCall, direction: Direction) -> lis
     tasks += shared_expert_tasks(run.model, call, direction)
     scores = call.unsplit_tokens * experts.num_experts * SCORE_BYTES
     tasks.append(stream_task("router", scores, call, launches=ROUTER_LAUNCHES))
-    tasks.append(_permutation(run, call, held))
+    tasks.append(_permutation(run, call, direction, held))
     return tasks
 
 
