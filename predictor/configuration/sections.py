@@ -8,13 +8,14 @@ from pydantic import BaseModel, BeforeValidator, Field, ValidationError, Validat
 
 from predictor.base.errors import ConfigError, MissingKeyError, nearest
 from predictor.base.sizes import LARGEST, both_names
+from predictor.configuration.cuda_graphs import CudaGraphs
 from predictor.configuration.section import Section
 from predictor.costs.work import FP8_PRECISIONS, STEP_PRECISIONS
 from predictor.workloads.expert_exchange import ExpertDispatcher
 from predictor.workloads.frameworks import DEEPSPEED
 from predictor.workloads.layout import RANK_ORDER
 from predictor.workloads.partition import METHODS
-from predictor.workloads.run import AttentionKernel, GemmRecipe, GraphModule, Recompute, RecomputeModule
+from predictor.workloads.run import AttentionKernel, GemmRecipe, Recompute, RecomputeModule
 from predictor.workloads.software import Framework
 from predictor.workloads.transformer import Activation, Attention, Biases, Loss, Normalization
 
@@ -43,14 +44,6 @@ def _names(value: object) -> object:
     if isinstance(value, list | tuple) and all(isinstance(name, str) for name in value):
         return value
     raise ValueError("expected a list of names")
-
-
-def _graphs(value: object) -> object:
-    """Refuse what is neither a switch nor a list of modules; pydantic's message would be two."""
-    known = list(GraphModule)
-    if isinstance(value, bool) or (isinstance(value, list | tuple) and value and all(name in known for name in value)):
-        return value
-    raise ValueError(f"expected false, true or a list of modules: {', '.join(known)}")
 
 
 def _split(value: object) -> object:
@@ -170,11 +163,7 @@ class ParallelismSection(Section):
     expert_dispatcher: ExpertDispatcher = Field(
         default=ExpertDispatcher.ALL_TO_ALL, description="moves tokens between expert-parallel ranks"
     )
-    overlap_expert_parallel: Switch = Field(
-        default=False,
-        description="it does so beside another micro-batch's products (Megatron-LM's "
-        "--overlap-moe-expert-parallel-comm)",
-    )
+    overlap_expert_parallel: Switch = Field(default=False, description="it does so beside another micro-batch's pass")
     rank_order: Annotated[tuple[str, ...], BeforeValidator(_names)] = Field(
         default=RANK_ORDER, description="dimensions of parallelism from the innermost"
     )
@@ -266,14 +255,9 @@ class TrainingSection(Section):
     blocking_launches: Switch = Field(
         default=False, description="the host waits for every kernel (CUDA_LAUNCH_BLOCKING=1)"
     )
-    cuda_graphs: Annotated[bool | tuple[GraphModule, ...], BeforeValidator(_graphs)] = Field(
-        default=False,
-        description="kernels are launched by CUDA graphs, not by the host: all, or those of the modules listed",
-    )
+    cuda_graphs: CudaGraphs = Field(default=False, description="kernels, or modules, launched by CUDA graphs")
     fused_experts: Switch = Field(
-        default=False,
-        description="the products of all experts are one kernel each, with gate and casts "
-        "(Transformer Engine's fused grouped MLP)",
+        default=False, description="products of all experts in one kernel each, with the gate"
     )
     framework: Annotated[Framework | None, BeforeValidator(_framework)] = Field(
         default=None,

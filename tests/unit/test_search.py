@@ -66,6 +66,7 @@ def spaces(folder: Path) -> Iterator[tuple[Space, SearchQuestion]]:
     for name, model, training, switches in (
         ("dense", SMALL, {}, SWITCHES),
         ("experts", SPARSE, {}, SWITCHES),
+        ("overlapped experts", SPARSE, {}, {"expert_dispatcher": "hybridep", "overlap_expert_parallel": True}),
         ("unfused", UNFUSED, {}, {"blocking_transfers": True}),
         ("waiting", SMALL | {"hidden_size": 256, "ffn_hidden_size": 512}, {}, {}),
         ("turns", SMALL, {"synchronize_each_layer": True, "partition_activations": True}, {"fp32_gradients": True}),
