@@ -75,7 +75,7 @@ def _observation(
     return Observation(
         name=name,
         source=str(path),
-        same_as=f"{path} {component}",
+        same_as=f"{path} {system.precision} {component}",
         measured_us=sum(us for _, us in calls),
         noise=OPERATOR_NOISE,
         time=partial(time_of_calls, tuple(call for call, _ in calls)),

@@ -25,7 +25,11 @@ def add(commands: Commands) -> None:
     add_config(command)
     command.add_argument("--system", metavar="NAME", help="published system, instead of the configuration's")
     command.add_argument("--json", action="store_true", help="print JSON (docs/json.md)")
-    command.add_argument("--require-fit", action="store_true", help="exit with 3 where a GPU's memory is too small")
+    command.add_argument(
+        "--require-fit",
+        action="store_true",
+        help="exit with 3 where a GPU's memory is too small, by more than the error of predictions (8 %%)",
+    )
     hugectr = command.add_argument_group("of a HugeCTR configuration, beside --gpus and --precision")
     hugectr.add_argument("--batch-size", type=int, metavar="N", help="samples of a step, all GPUs together")
     hugectr.add_argument("--plan", metavar="FILE", help="sharding plan, instead of HugeCTR's placement")

@@ -92,9 +92,7 @@ class ExpertsSection(Section):
     load_imbalance: float = Field(
         default=1.0, ge=1.0, le=1000.0, description="tokens of the busiest rank over the mean"
     )
-    activation_clamp: float | None = Field(
-        default=None, gt=0.0, le=1e6, description="largest input of the experts' gate (gpt-oss: 7); absent: not clamped"
-    )
+    activation_clamp: float | None = Field(default=None, gt=0.0, le=1e6, description="largest input of the gate")
 
 
 class ModelSection(Section):
@@ -160,9 +158,7 @@ class ParallelismSection(Section):
     expert_parallel_size: Count = Field(
         default=1, description="data- and context-parallel ranks that share out the experts"
     )
-    expert_dispatcher: ExpertDispatcher = Field(
-        default=ExpertDispatcher.ALL_TO_ALL, description="moves tokens between expert-parallel ranks"
-    )
+    expert_dispatcher: ExpertDispatcher = Field(default=ExpertDispatcher.ALL_TO_ALL, description="moves their tokens")
     overlap_expert_parallel: Switch = Field(default=False, description="it does so beside another micro-batch's pass")
     rank_order: Annotated[tuple[str, ...], BeforeValidator(_names)] = Field(
         default=RANK_ORDER, description="dimensions of parallelism from the innermost"
@@ -256,8 +252,13 @@ class TrainingSection(Section):
         default=False, description="the host waits for every kernel (CUDA_LAUNCH_BLOCKING=1)"
     )
     cuda_graphs: CudaGraphs = Field(default=False, description="kernels, or modules, launched by CUDA graphs")
-    fused_experts: Switch = Field(
-        default=False, description="products of all experts in one kernel each, with the gate"
+    fused_experts: Switch = Field(default=False, description="the products of all experts are one kernel each")
+    optimizer_state_bytes: float | None = Field(
+        default=None,
+        strict=True,
+        ge=0,
+        le=64,
+        description="bytes of optimizer state per parameter; fp32 weights and two fp32 moments if absent",
     )
     framework: Annotated[Framework | None, BeforeValidator(_framework)] = Field(
         default=None,

@@ -308,5 +308,6 @@ def _trained(run: TrainingRun, training: TrainingSection) -> TrainingRun:
         cuda_graphs=training.cuda_graphs is True,
         graph_modules=training.cuda_graphs if isinstance(training.cuda_graphs, tuple) else (),
         fused_experts=training.fused_experts,
+        optimizer_state_bytes=training.optimizer_state_bytes,
         framework=training.framework,
     )

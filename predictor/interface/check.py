@@ -135,10 +135,11 @@ def check(prediction: StepPrediction, limits: Limits) -> Check:
             needs = "budget.train_tokens" + (" and budget.price_per_gpu_hour" if name == "max_price" else "")
             raise ConfigError(f"{prediction.name}: {name} needs {needs} in the configuration")
         rules.append(Rule(name, limit, value, value >= limit if name.startswith("min_") else value <= limit))
-    if limits.must_fit and prediction.fits is not None:
+    if limits.must_fit and prediction.fit is not None:
         memory = prediction.loaded.system.hardware.gpu.memory_gib
         assert memory is not None
-        rules.append(Rule("must_fit", memory.value, prediction.memory_gib, prediction.fits))
+        kept = prediction.fits is True if limits.certain else prediction.fits is not False
+        rules.append(Rule("must_fit", memory.value, prediction.memory_gib, kept))
     if not rules:
         raise ConfigError(f"{prediction.name}: nothing to check; give a limit such as max_step_s, or a budget file")
     return Check(prediction.name, tuple(rules))

@@ -83,6 +83,6 @@ def _fastest(model: str, content: dict[str, Any], gpus: Any, notes: tuple[str, .
     """Return the fastest layout of a search as a configuration, and say so."""
     problem = search_problem(SearchQuestion(model=content, num_gpus=gpus))
     details = answer.search(problem, 1, False)
-    found = answer.configuration(details, details.winners[0])
+    found = answer.configuration(details, details.surest or details.winners[0])
     said = "No layout was given: this is the fastest that fits, as search finds it; --tp, --pp and others choose one."
     return Configuration(fspath(model), found, Path.cwd(), tuple(dict.fromkeys((*notes, *problem.notes, said))))

@@ -138,6 +138,7 @@ class TrainingRun:
         expert_dispatcher: moves tokens between expert-parallel ranks.
         overlap_expert_parallel: it does so beside the other direction's pass of another micro-batch.
         fused_experts: the products of all experts are one kernel each, with the gate and the casts to low precision.
+        optimizer_state_bytes: per parameter; None: fp32 weights and two fp32 moments.
         framework: software that trains; None: not said.
     """
 
@@ -183,6 +184,7 @@ class TrainingRun:
     expert_dispatcher: ExpertDispatcher = ExpertDispatcher.ALL_TO_ALL
     overlap_expert_parallel: bool = False
     fused_experts: bool = False
+    optimizer_state_bytes: float | None = None
     framework: Framework | None = None
 
     @lazy

@@ -35,6 +35,16 @@ def test_certain_takes_the_worse_end(tmp_path: Path) -> None:
     assert main(["check", str(path), "--max-step-s", limit, "--certain"]) == 3
 
 
+def test_what_may_not_fit_breaks_the_limit_only_where_it_must_be_certain(tmp_path: Path) -> None:
+    needed = predict(write(content(), tmp_path / "c.yml")).memory_gib
+    near = {**content(), "cluster": {"memory_gib": needed / 1.05}}
+    path = str(write(near, tmp_path / "near.yml"))
+    assert main(["check", path, "--max-step-s", "1e6"]) == 0
+    assert main(["check", path, "--max-step-s", "1e6", "--certain"]) == 3
+    beyond = {**content(), "cluster": {"memory_gib": needed / 1.1}}
+    assert main(["check", str(write(beyond, tmp_path / "beyond.yml")), "--max-step-s", "1e6"]) == 3
+
+
 @pytest.mark.parametrize(
     "option", ["--max-days", "--max-gpu-hours", "--max-price", "--min-tokens-per-second", "--max-memory-gib"]
 )

@@ -7,7 +7,8 @@ from dataclasses import fields
 import pytest
 import yaml
 
-from predictor.configuration.sections import ModelSection, ParallelismSection, Section, TrainingSection, validate
+from predictor.configuration.section import Section
+from predictor.configuration.sections import ModelSection, ParallelismSection, TrainingSection, validate
 from predictor.configuration.short_config import expand
 from predictor.workloads.frameworks import (
     DEEPSPEED,

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from predictor.configuration.loading import prepare
-from predictor.step.memory import step_memory
+from predictor.step.memory import GIB, step_memory
 from predictor.step.prediction import predict
 from predictor.verification.measured import MeasuredStep
 from predictor.verification.published.converters import CONVERTERS
 from predictor.verification.published.megatron_deepspeed import split_by_deepspeed
 from predictor.verification.published.row import Row, UnexpressedError
 from predictor.verification.published.tables import STEPS, converted, published_tables
+from predictor.workloads.transformer_step import transformer_step
 
 # A made-up row; families add what tells them apart.
 ROW = {
@@ -122,6 +123,43 @@ def test_composers_modes_of_mixed_precision_differ_in_what_is_reduced() -> None:
     kept = section("llmfoundry", "parallelism", zero_fsdp="SHARD_GRAD_OP (DEFAULT)")
     assert early["reshard_after_forward"]
     assert not kept["reshard_after_forward"]
+
+
+def test_blooms_last_rows_accumulate_in_fp32() -> None:
+    early, late = (step_of("bloom_prequel", notes=f"mem 59GB, note {day}").config for day in ("02-27", "02-28"))
+    assert (early["training"]["precision"], early["parallelism"]["fp32_gradients"]) == ("fp16", False)
+    assert (late["training"]["precision"], late["parallelism"]["fp32_gradients"]) == ("bf16", True)
+
+
+def test_nemo_1_keeps_nemotrons_optimizer_in_16_bits() -> None:
+    source = {"model": "Nemotron4-340B", "source": "dgxc-benchmarking: nemotron/README_340b.md#L54"}
+    in_16_bits, in_8_bits = (
+        section("dgxc", "training", **source, precision=given)["optimizer_state_bytes"] for given in ("bf16", "fp8")
+    )
+    assert (in_16_bits, in_8_bits) == (4.0, 6.0)
+    assert "optimizer_state_bytes" not in section("dgxc", "training", model="Nemotron4-340B", source="README.md")
+
+
+def test_mlperfs_submissions_on_nemo_25_01_have_fp8_weights() -> None:
+    recipe = "implementations/eos-dfw_n64_ngc25.01_nemo/config_DGXH100_64x8x288xtp8pp8cp2.sh"
+    later = section("mlperf51_llama31_8b", "parallelism", notes="", recipe_ref=recipe.replace("25.01", "25.09"))
+    assert section("mlperf51_llama31_8b", "parallelism", notes="", recipe_ref=recipe)["gather_precision"] == "fp8"
+    assert "gather_precision" not in later
+
+
+def test_layers_that_leave_the_last_stage_do_not_go_to_the_first() -> None:
+    assert section("vocabpar_a100", "parallelism")["layers_per_stage"] == [5, 5, 5, 1]
+    cells = {"layers": "32", "pp": "8", "dp": "2", "pp_layout": "last stage layers column = 2"}
+    assert section("vocabpar_a100", "parallelism", **cells)["layers_per_stage"] == [4, 4, 4, 4, 4, 5, 5, 2]
+
+
+def test_a_peak_is_compared_with_what_it_counts() -> None:
+    run = prepare(step_of("simumax_b200").config, Path.cwd()).run
+    stages = step_memory(transformer_step(run))
+    counted = {group: step_of(group).peak_of(stages) * GIB for group in ("simumax_b200", "torchao", "bloom_prequel")}
+    assert counted["simumax_b200"] == pytest.approx(max(stage.allocated for stage in stages))
+    assert counted["torchao"] == pytest.approx(max(stage.reserved for stage in stages))
+    assert counted["bloom_prequel"] == pytest.approx(max(stage.total for stage in stages))
 
 
 def test_the_embedding_and_the_loss_count_as_layers_where_only_that_fits() -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from predictor.costs.work import ELEMENT_BYTES
 from predictor.verification.published.architectures import model_of
 from predictor.verification.published.row import Row, UnexpressedError, batch, layout
 from predictor.verification.published.systems import machine
@@ -50,6 +51,22 @@ DISPATCHERS = {
     "deepep": ExpertDispatcher.DEEPEP,
     "hybridep": ExpertDispatcher.HYBRIDEP,
 }
+
+# Implementations of MLPerf's Llama 3.1 405B on NeMo 25.01 are named after their container.
+FP8_PARAMETERS = "ngc25.01_nemo"
+# dgxc-benchmarking's README_340b.md (release v25.03) has figures of release 24.11: NeMo 1.0 with its
+# nemotron4-340b-synth.yaml, whose optim.dtype is bf16. Apex's distributed_fused_adam then keeps both moments in bf16,
+# and weights of its own in bf16 only where the model's are fp8 (model.fp8_params).
+# Source: NeMo, nlp/models/language_modeling/megatron_base_model.py, setup_optimization.
+NEMO_1, NEMOTRON = "README_340b.md", "Nemotron4-340B"
+BF16_MOMENTS, BF16_WEIGHTS = 2 * ELEMENT_BYTES, ELEMENT_BYTES
+
+
+def _optimizer(row: Row, low: str | None) -> dict[str, Any]:
+    """Return the bytes of optimizer state of rows whose optimizer does not keep it in fp32."""
+    if not (row.has("source", NEMO_1) and row.has("model", NEMOTRON)):
+        return {}
+    return {"optimizer_state_bytes": float(BF16_MOMENTS + (BF16_WEIGHTS if low else 0))}
 
 
 def _check(row: Row) -> None:
@@ -115,7 +132,7 @@ def _training(row: Row, framework: str) -> dict[str, Any]:
         training["gemm_recipe"] = low
     if _fuses_experts(row, low):
         training["fused_experts"] = True
-    return {**training, **_graphs(row)}
+    return {**training, **_optimizer(row, low), **_graphs(row)}
 
 
 def _overlaps_linear_traffic(row: Row, default: bool) -> bool:
@@ -128,10 +145,12 @@ def _gather_precision(row: Row, low: str | None) -> dict[str, Any]:
     """Return the precision of gathered weights.
 
     NeMo's and Megatron-Bridge's recipes gather in fp8 with delayed and current scaling and with MXFP8 (fp8_param_gather
-    of mixed_precision.py), but neither with blocks of 128 nor in NVFP4. MLPerf's submissions say it in their notes.
+    of mixed_precision.py), but neither with blocks of 128 nor in NVFP4. MLPerf's submissions say it in their notes; on
+    NeMo 25.01 it is FP8_PARAMS, which the config_common.sh of those of Llama 3.1 405B sets.
     """
     if row.text("group").startswith("mlperf") and low is not None:
-        return {"gather_precision": "fp8"} if row.has("notes", "FP8_PARAM_GATHER=True") else {}
+        said = row.has("notes", "FP8_PARAM_GATHER=True") or row.has("recipe_ref", FP8_PARAMETERS)
+        return {"gather_precision": "fp8"} if said else {}
     return {"gather_precision": "fp8"} if low in ("fp8_delayed", "fp8_tensorwise", "mxfp8") else {}
 
 
@@ -213,7 +232,9 @@ def simumax(row: Row) -> dict[str, Any]:
 def vocabulary_parallel(row: Row) -> dict[str, Any]:
     """Return the configuration of a run of the fork for vocabulary parallelism, where it ran as Megatron-LM does.
 
-    Megatron-LM's own defaults: dropout 0.1, and a loss of single operations.
+    Its pretrain_gpt.sh has no dropout, an output projection of its own, and fp16; the loss is Megatron-LM's own. Layers
+    that leave the last stage go to those before it: the artifact's README has the same peak memory with and without
+    redistribution up to a vocabulary of 128,000, so the first stage, which has it, keeps its layers.
     """
     schedule = row.text("schedule").lower()
     if "vocabulary parallelism" in schedule or "interlaced" in schedule:
@@ -225,10 +246,10 @@ def vocabulary_parallel(row: Row) -> dict[str, Any]:
         share, rest = divmod(layers - last, stages - 1)
         if not last:
             raise UnexpressedError("a pipeline stage holds no layer, only the vocabulary")
-        split = [*(share + (stage < rest) for stage in range(stages - 1)), last]
+        split = [*(share + (stage >= stages - 1 - rest) for stage in range(stages - 1)), last]
     return {
         **machine(row),
-        "model": model_of(row, attention_dropout=0.1, hidden_dropout=0.1, loss="vocabulary_parallel"),
+        "model": model_of(row, tied_embeddings=False, loss="vocabulary_parallel"),
         "parallelism": _parallelism(row, overlaps=False, layers_per_stage=split),
         "training": {**_training(row, "megatron-lm"), "precision": "fp16"},
     }
