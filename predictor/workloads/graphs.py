@@ -6,31 +6,11 @@ the norm before it; the router, with shared experts where they are; the preparat
 
 from __future__ import annotations
 
-from predictor.workloads.attention import CORE_OPERATORS
+from predictor.workloads.recompute import OUTSIDE_FFN
 from predictor.workloads.run import GraphModule, TrainingRun
 from predictor.workloads.tasks import Task
-from predictor.workloads.transformer import LayerKind, Normalization
+from predictor.workloads.transformer import LayerKind
 
-NORMS = frozenset(kind.operator for kind in Normalization)
-# What a layer runs outside its FFN or its experts in its forward pass, traffic aside.
-OUTSIDE_FFN = (
-    CORE_OPERATORS
-    | NORMS
-    | frozenset(
-        {
-            "attention_dropout",
-            "attention_output",
-            "bias_additions",
-            "context_copy",
-            "hidden_dropout",
-            "qk_norm",
-            "qkv_projection",
-            "residual_add",
-            "rope",
-            "rope_concatenation",
-        }
-    )
-)
 ATTENTION_BACKWARD = frozenset({"qkv_concatenation"})
 ROUTER = frozenset({"router_projection", "router"})
 PREPARATION = frozenset({"token_permutation"})

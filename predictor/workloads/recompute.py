@@ -10,14 +10,33 @@ from dataclasses import replace
 
 from predictor.workloads.attention import CORE_OPERATORS, attention_core
 from predictor.workloads.experts import shared_expert_tasks
-from predictor.workloads.graphs import NORMS, OUTSIDE_FFN
 from predictor.workloads.layer import layer_operators, sized
 from predictor.workloads.layer_call import LayerCall
 from predictor.workloads.run import Recompute, RecomputeModule, TrainingRun
 from predictor.workloads.tasks import FORWARD, NO_TASKS, TRAFFIC, Part, PassTasks, Task, collective_task
-from predictor.workloads.transformer import Attention, LayerKind, Transformer
+from predictor.workloads.transformer import Attention, LayerKind, Normalization, Transformer
 
 ACTIVATIONS = frozenset({"gelu", "swiglu", "fused_gate", "bias_gelu", "activation_clamp"})
+NORMS = frozenset(kind.operator for kind in Normalization)
+# What a layer runs outside its FFN or its experts, traffic aside.
+OUTSIDE_FFN = (
+    CORE_OPERATORS
+    | NORMS
+    | frozenset(
+        {
+            "attention_dropout",
+            "attention_output",
+            "bias_additions",
+            "context_copy",
+            "hidden_dropout",
+            "qk_norm",
+            "qkv_projection",
+            "residual_add",
+            "rope",
+            "rope_concatenation",
+        }
+    )
+)
 
 
 def of_layer(run: TrainingRun, is_recomputed: bool) -> TrainingRun:
