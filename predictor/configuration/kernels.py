@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from predictor.base.errors import ConfigError, PublishedError
-from predictor.configuration.sections import ModelSection, ParallelismSection, TrainingSection
+from predictor.configuration.parallelism import ParallelismSection
+from predictor.configuration.sections import ModelSection, TrainingSection
 from predictor.costs.fp32 import Fp32System
 from predictor.costs.hardware import Gpu
+from predictor.costs.host_memory import host_memory_gb_per_s
 from predictor.costs.low_precision import peak_tflop_per_s
 from predictor.costs.published import PublishedSystem
 from predictor.costs.work import BLACKWELL_PRECISIONS
@@ -99,6 +101,27 @@ def _check_tensor_cores(recipe: GemmRecipe, system: PublishedSystem) -> None:
         )
     cores = "fp8" if precision.startswith("fp8") else precision
     raise ConfigError(f"training.gemm_recipe is {recipe}; {system.name} has no {cores} tensor cores; leave it out")
+
+
+def check_offloading(training: TrainingSection, system: PublishedSystem) -> None:
+    """Refuse offloading where the host's rates are not known.
+
+    Raises:
+        ConfigError: the system does not say them.
+    """
+    hardware = system.hardware
+    for key in ("offload_optimizer", "offload_activation_layers"):
+        said = getattr(training, key)
+        if said and hardware.links.host_gb_per_s is None:
+            raise ConfigError(
+                f"training.{key} is {said:g}; {system.name} does not say how fast its host memory is reached, so set "
+                "cluster.host_gb_per_s"
+            )
+    if training.offload_optimizer and host_memory_gb_per_s(hardware) is None:
+        raise ConfigError(
+            f"training.offload_optimizer is {training.offload_optimizer:g}; the bandwidth of {system.name}'s host "
+            "memory is not known, so set cluster.host_memory_gb_per_s"
+        )
 
 
 def check_gpu_kernels(training: TrainingSection, system: PublishedSystem) -> None:

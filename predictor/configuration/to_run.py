@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 
 from predictor.base.errors import ConfigError
 from predictor.base.sizes import LARGEST_RUN_GPUS, LARGEST_SLOTS, must_divide
 from predictor.configuration.kernels import check_kernels
 from predictor.configuration.model import transformer
+from predictor.configuration.parallelism import ParallelismSection
+from predictor.configuration.pipeline_layout import Split, check_chunks, split_of
 from predictor.configuration.recomputation import check_recomputation
-from predictor.configuration.sections import ModelSection, ParallelismSection, RunConfig, TrainingSection
-from predictor.timeline.schedules import SCHEDULES, check
+from predictor.configuration.sections import ModelSection, RunConfig, TrainingSection
+from predictor.timeline.schedules import SCHEDULES, V_CHUNKS, check
 from predictor.workloads.fused import compiled_model
 from predictor.workloads.layout import RANK_ORDER, Layout
-from predictor.workloads.partition import chunk_layers, split_layers
-from predictor.workloads.run import TrainingRun
+from predictor.workloads.run import Recompute, TrainingRun
 from predictor.workloads.transformer import Attention, Transformer
 
 
@@ -45,7 +47,9 @@ def _check_tensor_parallel(model: ModelSection, layout: ParallelismSection, ffn_
         must_divide("tensor_parallel_size", tp, "num_key_value_heads", key_value_heads)
     must_divide("tensor_parallel_size", tp, "ffn_hidden_size", ffn_hidden_size)
     if model.moe is not None:
-        must_divide("tensor_parallel_size", tp, "expert_ffn_hidden_size", model.moe.expert_ffn_hidden_size)
+        etp = layout.expert_tensor_parallel_size
+        name, split = ("tensor_parallel_size", tp) if etp is None else ("expert_tensor_parallel_size", etp)
+        must_divide(name, split, "expert_ffn_hidden_size", model.moe.expert_ffn_hidden_size)
         must_divide(
             "tensor_parallel_size", tp, "shared_expert_ffn_hidden_size", model.moe.shared_expert_ffn_hidden_size
         )
@@ -74,29 +78,52 @@ def _check_sequence(model: ModelSection, layout: ParallelismSection) -> None:
 
 
 def _check_expert_parallel(model: ModelSection, layout: ParallelismSection) -> None:
-    ep = layout.expert_parallel_size
-    if ep == 1:
+    ep, etp = layout.expert_parallel_size, layout.expert_tensor_parallel_size
+    if ep == 1 and etp is None:
         return
     if model.moe is None:
-        raise ConfigError(f"expert_parallel_size is {ep}; the model has no experts (model.moe)")
+        key, value = ("expert_parallel_size", ep) if etp is None else ("expert_tensor_parallel_size", etp)
+        raise ConfigError(f"{key} is {value}; the model has no experts (model.moe)")
     must_divide("expert_parallel_size", ep, "num_experts", model.moe.num_experts)
-    if model.moe.load_imbalance > ep:
+    if ep > 1 and model.moe.load_imbalance > ep:
         raise ConfigError(
             f"model.moe.load_imbalance is {model.moe.load_imbalance:g}; with expert_parallel_size {ep} no rank can "
             f"have more than {ep} times the mean"
         )
-    must_divide(
-        "expert_parallel_size",
-        ep,
-        "data_parallel_size × context_parallel_size",
-        layout.data_parallel_size * layout.context_parallel_size,
-    )
+    if etp in (None, layout.tensor_parallel_size):
+        _check_unfolded(layout)
+    else:
+        _check_folded(layout, etp, etp * ep)
+
+
+def _check_unfolded(layout: ParallelismSection) -> None:
+    """Check that expert-parallel ranks are some of those that see other tokens."""
+    ep, ranks = layout.expert_parallel_size, layout.data_parallel_size * layout.context_parallel_size
+    must_divide("expert_parallel_size", ep, "data_parallel_size × context_parallel_size", ranks)
     inner = next(name for name in layout.rank_order if name in ("cp", "dp"))
     size = layout.context_parallel_size if inner == "cp" else layout.data_parallel_size
     if size % ep and ep % size:
         raise ConfigError(
             f"expert_parallel_size is {ep}; it must divide the innermost of the ranks that see other tokens ({inner}, "
             f"{size}), or be a multiple of it"
+        )
+
+
+def _check_folded(layout: ParallelismSection, etp: int, holding: int) -> None:
+    """Check that the ranks that hold all experts once divide those of a stage, in the order in which these lie."""
+    sizes = {
+        "tp": layout.tensor_parallel_size,
+        "cp": layout.context_parallel_size,
+        "dp": layout.data_parallel_size,
+    }
+    key = "expert_tensor_parallel_size × expert_parallel_size"
+    must_divide(key, holding, "tensor × context × data parallel size", prod(sizes.values()))
+    inside = prod(sizes[name] for name in layout.rank_order[: layout.rank_order.index("pp")])
+    nested = all(inside % size == 0 or size % inside == 0 for size in (etp, holding))
+    if layout.pipeline_parallel_size > 1 and not nested:
+        raise ConfigError(
+            f"{key} is {holding}; it must divide the {inside} ranks of a stage that rank_order places side by side, or "
+            "be a multiple of them"
         )
 
 
@@ -114,19 +141,29 @@ def _check_scale(gpus: int, stages: int, num_micro_batches: int) -> None:
         )
 
 
-def _schedule(layout: ParallelismSection, num_micro_batches: int, layers: list[int]) -> tuple[str, bool]:
-    """Return the schedule and whether its messages block, checked against the stages."""
-    pp, num_chunks = layout.pipeline_parallel_size, layout.virtual_pipeline_parallel_size
-    name = layout.schedule or ("interleaved_1f1b" if num_chunks > 1 else "1f1b")
+def _num_chunks(layout: ParallelismSection, name: str) -> int:
+    """Return the model chunks of every stage."""
+    implied = V_CHUNKS if SCHEDULES[name].v_shaped and layout.pipeline_parallel_size > 1 else 1
+    said = "virtual_pipeline_parallel_size" in layout.model_fields_set
+    return layout.virtual_pipeline_parallel_size if said else implied
+
+
+def _schedule(layout: ParallelismSection, num_micro_batches: int, num_layers: int) -> tuple[str, bool, Split]:
+    """Return the schedule, whether its messages block, and the split into stages, checked against each other."""
+    pp = layout.pipeline_parallel_size
+    name = layout.schedule or "1f1b"
+    split = split_of(layout, num_layers, SCHEDULES[name], _num_chunks(layout, name))
+    if layout.schedule is None and split.num_chunks > 1:
+        name = "interleaved_1f1b"
     schedule = SCHEDULES[name]
-    broken = check(name, pp, num_micro_batches, num_chunks)
+    broken = check(name, pp, num_micro_batches, split.num_chunks)
     if broken is not None:
         raise ConfigError(f"schedule is {name}: {broken}")
-    for stage in range(pp):
-        chunk_layers(layers, stage, num_chunks)
+    check_chunks(split)
     if layout.blocking_transfers and not schedule.may_block:
         raise ConfigError(f"blocking_transfers is true; {name} needs false: its messages must not wait for each other")
-    return name, schedule.may_block if layout.blocking_transfers is None else layout.blocking_transfers
+    blocking = schedule.may_block if layout.blocking_transfers is None else layout.blocking_transfers
+    return name, blocking, split
 
 
 def _scatters(layout: ParallelismSection) -> bool:
@@ -158,6 +195,7 @@ def _layout(parallelism: ParallelismSection, used: int, switched_as: int | None,
         expert_parallel_size=parallelism.expert_parallel_size,
         rank_order=parallelism.rank_order,
         gpus_per_domain=domain,
+        expert_tensor_parallel_size=parallelism.expert_tensor_parallel_size,
     )
 
 
@@ -175,6 +213,27 @@ def _check_linear_traffic(parallelism: ParallelismSection) -> None:
     if parallelism.overlap_linear_traffic and splits and not parallelism.sequence_parallel:
         raise ConfigError(
             "overlap_linear_traffic is true; it moves shards of tokens, so it needs sequence_parallel: true"
+        )
+
+
+def _check_chunk_layers(config: RunConfig, split: Split) -> None:
+    """Check that layers that are offloaded, or recomputed at once, are there."""
+    training, sharding = config.training, config.parallelism
+    if training.offload_optimizer and sharding.fp32_parameters:
+        raise ConfigError(
+            f"offload_optimizer is {training.offload_optimizer:g} with fp32_parameters, whose fp32 weights the forward "
+            "pass needs; FSDP's offloading is not modelled, so set it to 0"
+        )
+    layers = training.offload_activation_layers
+    even = [-(-layers // split.num_chunks) for layers in split.stages]
+    most = max(even if split.chunks is None else [max(chunks) for chunks in split.chunks])
+    for name in ("offload_activation_layers", "recompute_group_layers"):
+        if getattr(training, name) > max(1, most):
+            raise ConfigError(f"{name} is {getattr(training, name)}; no model chunk has more than {most} layers")
+    if layers and training.recompute is Recompute.FULL:
+        raise ConfigError(
+            f"offload_activation_layers is {layers} with recompute: full, which keeps no activations to offload; use "
+            "none or selective"
         )
 
 
@@ -244,23 +303,24 @@ def to_run(
     model = _model(config)
     switch_of = gpus_per_node if parallelism.intra_node == "switch" and not has_switch else None
     layout = _layout(parallelism, used, switch_of, _used_of_domain(used, gpus_per_node, gpus_per_domain))
-    split, pp = parallelism.layers_per_stage, parallelism.pipeline_parallel_size
-    layers = split_layers(split if isinstance(split, str) else list(split), model.num_layers, pp)
     num_micro_batches = _micro_batches(config)
-    _check_scale(layout.num_gpus, pp * parallelism.virtual_pipeline_parallel_size, num_micro_batches)
-    schedule, blocking = _schedule(parallelism, num_micro_batches, layers)
+    virtual_stages = parallelism.pipeline_parallel_size * parallelism.virtual_pipeline_parallel_size
+    _check_scale(layout.num_gpus, virtual_stages, num_micro_batches)
+    schedule, blocking, split = _schedule(parallelism, num_micro_batches, model.num_layers)
     _check_linear_traffic(parallelism)
+    _check_chunk_layers(config, split)
     run = TrainingRun(
         model=model,
         layout=layout,
-        layers_per_stage=tuple(layers),
+        layers_per_stage=split.stages,
+        layers_per_chunk=split.chunks,
         micro_batch_size=training.micro_batch_size,
         num_micro_batches=num_micro_batches,
         precision=training.precision,
         recompute=training.recompute,
         schedule=schedule,
         blocking_transfers=blocking,
-        virtual_pipeline_parallel_size=parallelism.virtual_pipeline_parallel_size,
+        virtual_pipeline_parallel_size=split.num_chunks,
         zero_stage=parallelism.zero_stage,
         gradient_bucket_elements=parallelism.gradient_bucket_elements,
         overlap_gradient_reduction=parallelism.overlap_gradient_reduction,
@@ -300,6 +360,7 @@ def _trained(run: TrainingRun, training: TrainingSection) -> TrainingRun:
         tf32=training.tf32,
         recompute_num_layers=training.recompute_num_layers,
         recompute_every=training.recompute_every,
+        recompute_group_layers=training.recompute_group_layers,
         recompute_modules=training.recompute_modules,
         compiled=training.compiled,
         fused_gradient_accumulation=training.fused_gradient_accumulation,
@@ -310,4 +371,7 @@ def _trained(run: TrainingRun, training: TrainingSection) -> TrainingRun:
         fused_experts=training.fused_experts,
         optimizer_state_bytes=training.optimizer_state_bytes,
         framework=training.framework,
+        offload_optimizer=training.offload_optimizer,
+        overlap_optimizer_offload=training.overlap_optimizer_offload,
+        offload_activation_layers=training.offload_activation_layers,
     )

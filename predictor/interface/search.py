@@ -19,11 +19,10 @@ from predictor.interface.system import LoadedSystem, system_name
 from predictor.report import ranking
 from predictor.search import answer
 from predictor.search.question import SearchQuestion, search_problem
-from predictor.search.space import ZERO_ALONE
+from predictor.search.space import SEARCHED, ZERO_ALONE
 from predictor.step.breakdown import StageParts
 from predictor.step.fit import Fit
 from predictor.step.memory import GIB
-from predictor.timeline.schedules import SCHEDULES
 
 MOST_SHOWN = 1000
 LARGEST_LIMIT = 10**9
@@ -193,7 +192,7 @@ def search(
         raise ConfigError(f"--model is {model!r}; expected a preset's name, a path, or a mapping of a configuration")
     if _is_recommender(model):
         raise ConfigError("--model is a HugeCTR configuration, which has sharding plans; use predictor.search_plans")
-    schedules = _chosen("--schedule", schedule, tuple(SCHEDULES))
+    schedules = _chosen("--schedule", schedule, SEARCHED)
     zero_stages = _chosen("--zero-stage", zero_stage, ZERO_ALONE)
     limits = _limits(
         max_tensor_parallel=max_tensor_parallel,

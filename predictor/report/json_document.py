@@ -232,7 +232,7 @@ def to_json(prediction: Prediction, loaded: Loaded) -> dict[str, Any]:
             "stage": i,
             "num_layers": stage.num_layers,
             "parameters_per_gpu": stage.parameters,
-            **asdict(part),
+            **part.as_dict(),
             "data_parallel_us": part.data_parallel_us,
             "step_us": part.step_us,
             "memory": _memory(needed, system),

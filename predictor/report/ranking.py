@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-from dataclasses import asdict
 from io import StringIO
 from typing import Any
 
@@ -24,6 +23,7 @@ REMEDIES = {
     "context_parallel_us": "faster links between context-parallel ranks would help most",
     "expert_parallel_us": "faster links between the ranks that share experts would help most",
     "pipeline_us": "faster links between stages would help most",
+    "host_link_us": "fewer layers whose activations are offloaded would help most",
     "host_us": "fewer or fused kernels would help most",
     "bubble_us": "more micro-batches (a larger global batch) or fewer stages would help most",
     "data_parallel_exposed_us": "a faster network, or more micro-batches between reductions, would help most",
@@ -58,7 +58,7 @@ def to_json(answer: SearchAnswer) -> dict[str, Any]:
         "considered": answer.ranking.considered,
         "fitting": answer.ranking.fitting,
         "replayed": answer.ranking.replayed,
-        "layouts": [{**_summary(answer, winner), "parts": asdict(winner.parts)} for winner in answer.winners],
+        "layouts": [{**_summary(answer, winner), "parts": winner.parts.as_dict()} for winner in answer.winners],
         "pareto": [_summary(answer, winner) for winner in answer.pareto],
         "why": why(answer),
         "bottleneck": bottleneck(answer.winners[0]),

@@ -31,6 +31,7 @@ LABELS = {
     "context_parallel_us": "context-parallel traffic",
     "expert_parallel_us": "expert-parallel traffic",
     "pipeline_us": "pipeline traffic",
+    "host_link_us": "host-link traffic",
     "host_us": "waiting for the host",
     "bubble_us": "bubble",
     "data_parallel_exposed_us": "data-parallel, exposed",

@@ -19,6 +19,8 @@ SHORTEST_SEQUENCE_PART = 1024
 ZERO_WITH_STAGES = (0, 1)  # DeepSpeed and Megatron-LM share out gradients and weights only without a pipeline
 ZERO_ALONE = (0, 1, 2, 3)
 MAX_CHUNKS = 16
+# A search times stages with one end of the model each, which V-shaped schedules place on one.
+SEARCHED = tuple(name for name, schedule in SCHEDULES.items() if not schedule.v_shaped)
 
 
 class Degrees(NamedTuple):
@@ -66,7 +68,7 @@ class Space:
     scatters_gradients: bool = True
     max_context_parallel: int = 16
     max_micro_batch_size: int = 16
-    schedules: tuple[str, ...] = tuple(SCHEDULES)
+    schedules: tuple[str, ...] = SEARCHED
     zero_stages: tuple[int, ...] = ZERO_ALONE
 
     @property
@@ -165,11 +167,14 @@ class Space:
             self.base,
             layout=self.layout(plan.degrees),
             layers_per_stage=tuple(uniform(self.model.num_layers, plan.degrees.pipeline)),
+            layers_per_chunk=None,
+            offload_activation_layers=0,
             micro_batch_size=plan.micro_batch_size,
             num_micro_batches=plan.num_micro_batches,
             recompute=plan.recompute,
             recompute_num_layers=None,
             recompute_every=1,
+            recompute_group_layers=1,
             recompute_modules=(),
             schedule=plan.schedule,
             zero_stage=plan.zero_stage,

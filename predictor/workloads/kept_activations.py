@@ -90,7 +90,7 @@ def _experts(run: TrainingRun, call: LayerCall) -> dict[str, float]:
     model, experts = run.model, run.model.experts
     assert experts is not None
     tp, tokens = call.tensor_parallel_size, routed_tokens(experts, call, run.layout)
-    up, act = _inner(model, tokens, experts.expert_ffn_hidden_size // tp, call.element_bytes)
+    up, act = _inner(model, tokens, experts.expert_ffn_hidden_size // run.layout.expert_split, call.element_bytes)
     shared = experts.shared_expert_ffn_hidden_size // tp
     shared_up, shared_act = _inner(model, call.tokens, shared, call.element_bytes)
     scores = call.tokens * experts.num_experts * FP32_BYTES
@@ -197,7 +197,7 @@ def kept_and_recomputed(run: TrainingRun, kind: LayerKind) -> tuple[float, float
     if run.recompute is Recompute.NONE:
         return whole, 0.0
     if run.recompute is Recompute.FULL:
-        return checkpoint_bytes(run), whole
+        return checkpoint_bytes(run) / run.recompute_group_layers, whole * run.recompute_group_layers
     per_op = run.recompute is Recompute.PER_OP
     left = _every_second_product(run, kind, kept) if per_op else max(0.0, _selective(run, kept).total + cast)
     return left, max(0.0, whole - left)

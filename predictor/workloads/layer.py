@@ -14,6 +14,7 @@ from predictor.costs.operator import Direction
 from predictor.timeline.schedules import SCHEDULES
 from predictor.workloads.attention import MASK_BYTES, attention_core, core_names, dropout_bytes, split_core
 from predictor.workloads.expert_exchange import gathered_sums
+from predictor.workloads.expert_ranks import expert_sums
 from predictor.workloads.experts import FUSED_GATE_PASSES, exchange, expert_tasks
 from predictor.workloads.fused import fused_additions
 from predictor.workloads.layer_call import LayerCall
@@ -159,6 +160,11 @@ def _sums(run: TrainingRun, call: LayerCall, count: float, gathered: float = 1.0
     ]
 
 
+def _routed_sums(run: TrainingRun, call: LayerCall, count: float) -> list[Task]:
+    """Return the sums of routed tokens, over the ranks that split an expert."""
+    return expert_sums(call, run.layout, count) if run.layout.is_folded else _sums(run, call, count)
+
+
 def forward_pass(run: TrainingRun, kind: LayerKind) -> PassTasks:
     """Return one layer's forward pass; row-parallel outputs are summed over the tensor-parallel group."""
     model, call = run.model, sized(run, kind)
@@ -170,7 +176,7 @@ def forward_pass(run: TrainingRun, kind: LayerKind) -> PassTasks:
     if model.biases is Biases.ALL and not model.fused_side_kernels:
         tasks.append(stream_task("bias_additions", 2 * 2 * activation, call, launches=2))
     sums = _sum_counts(run, kind, FORWARD, model.forward_all_reduces)
-    linear, routed = _sums(run, call, sums.linear, gathered_share(run, kind)), _sums(run, call, sums.routed)
+    linear, routed = _sums(run, call, sums.linear, gathered_share(run, kind)), _routed_sums(run, call, sums.routed)
     if not run.overlap_linear_traffic:
         return PassTasks(tasks + linear + routed, operators.overlaps)
     chunked = forward_in_chunks(tasks, linear, sums.linear, call.tensor_parallel_size)
@@ -186,7 +192,7 @@ def _backward_traffic(run: TrainingRun, kind: LayerKind, call: LayerCall, tasks:
     their experts wait for nothing that could run beside them.
     """
     counts = _sum_counts(run, kind, BACKWARD, run.model.backward_all_reduces)
-    sums, routed = _sums(run, call, counts.linear, gathered_share(run, kind)), _sums(run, call, counts.routed)
+    sums, routed = _sums(run, call, counts.linear, gathered_share(run, kind)), _routed_sums(run, call, counts.routed)
     again = [task for task in sums if run.sequence_parallel and task.name == "all_gather"]
     if not (run.overlap_tensor_parallel or run.overlap_linear_traffic):
         return PassTasks(sums + again + routed, [])

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import accumulate
 from math import gcd
 from typing import NamedTuple
 
 from predictor.base.lazy import lazy
 from predictor.costs.work import element_bytes
+from predictor.timeline.schedules import SCHEDULES
 from predictor.workloads.expert_exchange import ExpertDispatcher
 from predictor.workloads.layer_call import LayerCall
 from predictor.workloads.layout import Layout
@@ -101,6 +103,7 @@ class TrainingRun:
 
     Attributes:
         layers_per_stage: how the pipeline splits the model.
+        layers_per_chunk: of every stage's chunks; None: stages split theirs evenly.
         zero_stage: what the ranks that sum their gradients share out instead of replicating: 1 the optimizer's states,
             2 the gradients too, 3 the weights too. Rajbhandari et al. 2019, arXiv:1910.02054.
         gradient_bucket_elements: largest number of gradient elements that one collective reduces.
@@ -128,6 +131,7 @@ class TrainingRun:
         tf32: products of fp32 matrices run in TF32.
         recompute_num_layers: layers of each chunk that are recomputed; None: all.
         recompute_every: one of so many layers is recomputed.
+        recompute_group_layers: layers that full recomputation runs at once, from the input of the first.
         recompute_modules: of a layer; empty: the core of attention.
         compiled: element-wise kernels are fused by a compiler.
         fused_gradient_accumulation: products of weight gradients add to those of earlier micro-batches themselves.
@@ -140,6 +144,9 @@ class TrainingRun:
         fused_experts: the products of all experts are one kernel each, with the gate and the casts to low precision.
         optimizer_state_bytes: per parameter; None: fp32 weights and two fp32 moments.
         framework: software that trains; None: not said.
+        offload_optimizer: share of the optimizer's states in host memory, updated there.
+        overlap_optimizer_offload: gradients and weights travel beside that update.
+        offload_activation_layers: layers of each chunk whose activations travel to host memory and back.
     """
 
     model: Transformer
@@ -174,6 +181,7 @@ class TrainingRun:
     tf32: bool = False
     recompute_num_layers: int | None = None
     recompute_every: int = 1
+    recompute_group_layers: int = 1
     recompute_modules: tuple[RecomputeModule, ...] = ()
     compiled: bool = False
     fused_gradient_accumulation: bool = False
@@ -186,6 +194,10 @@ class TrainingRun:
     fused_experts: bool = False
     optimizer_state_bytes: float | None = None
     framework: Framework | None = None
+    layers_per_chunk: tuple[tuple[int, ...], ...] | None = None
+    offload_optimizer: float = 0.0
+    overlap_optimizer_offload: bool = False
+    offload_activation_layers: int = 0
 
     @lazy
     def element_bytes(self) -> int:
@@ -206,7 +218,9 @@ class TrainingRun:
     @property
     def expert_zero_ranks(self) -> int:
         """Return the ranks that share out the states of the same experts."""
-        return max(1, self.zero_ranks // self.layout.expert_parallel_size)
+        layout = self.layout
+        holding = layout.expert_parallel_size * layout.expert_split
+        return max(1, self.zero_ranks * layout.tensor_parallel_size // holding)
 
     def call(self) -> LayerCall:
         """Return the sizes that operators see for one micro-batch on one rank."""
@@ -239,16 +253,32 @@ class TrainingRun:
         """
         alike = self.only_kind
         if alike is not None:
-            return Counter({alike: self._chunk_layers[stage][chunk]})
-        earlier = sum(layers for chunks in self._chunk_layers for layers in chunks[:chunk])
-        first = earlier + sum(chunks[chunk] for chunks in self._chunk_layers[:stage])
-        return Counter(self.kind(layer) for layer in range(first, first + self._chunk_layers[stage][chunk]))
+            return Counter({alike: self.chunk_layers[stage][chunk]})
+        first = self._first_layers[SCHEDULES[self.schedule].virtual_stage(stage, chunk, len(self.layers_per_stage))]
+        return Counter(self.kind(layer) for layer in range(first, first + self.chunk_layers[stage][chunk]))
 
     @lazy
-    def _chunk_layers(self) -> list[tuple[int, ...]]:
+    def chunk_layers(self) -> tuple[tuple[int, ...], ...]:
         """Layers of every stage's chunks."""
+        if self.layers_per_chunk is not None:
+            return self.layers_per_chunk
         stages = range(len(self.layers_per_stage))
-        return [chunk_layers(self.layers_per_stage, stage, self.virtual_pipeline_parallel_size) for stage in stages]
+        return tuple(
+            [chunk_layers(self.layers_per_stage, stage, self.virtual_pipeline_parallel_size) for stage in stages]
+        )
+
+    @lazy
+    def _first_layers(self) -> list[int]:
+        """First layer of every chunk, in the model's order."""
+        schedule, num_stages = SCHEDULES[self.schedule], len(self.layers_per_stage)
+        holders = [schedule.holder(at, num_stages) for at in range(num_stages * self.virtual_pipeline_parallel_size)]
+        return [0, *accumulate(self.chunk_layers[stage][chunk] for stage, chunk in holders)]
+
+    @property
+    def last_stage(self) -> int:
+        """Return the stage that holds the model's end."""
+        chunks = len(self.layers_per_stage) * self.virtual_pipeline_parallel_size
+        return SCHEDULES[self.schedule].holder(chunks - 1, len(self.layers_per_stage))[0]
 
     @property
     def has_fused_loss(self) -> bool:
@@ -286,7 +316,8 @@ class TrainingRun:
         if model.experts is None:
             return plain, plain
         held = model.experts.num_experts // self.layout.expert_parallel_size
-        return plain, RankParameters(model.layer_parameters(tp, has_experts=True), held * model.expert_parameters(tp))
+        routed = held * model.expert_parameters(self.layout.expert_split)
+        return plain, RankParameters(model.layer_parameters(tp, has_experts=True), routed)
 
     def layer_parameters(self, kind: LayerKind) -> RankParameters:
         """Return the parameters that one rank holds of one layer."""
@@ -298,7 +329,7 @@ class TrainingRun:
         with_experts = self._layers_with_experts(stage)
         plain, sparse = self._layer_parameters
         dense = (self.layers_per_stage[stage] - with_experts) * plain.dense + with_experts * sparse.dense
-        last = stage == len(self.layers_per_stage) - 1
+        last = stage == self.last_stage
         if stage == 0:
             dense += model.embedding_parameters(tp) + model.position_parameters()
         if last:

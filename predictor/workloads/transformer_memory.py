@@ -42,7 +42,7 @@ def _ffn_gradients(run: TrainingRun, kind: LayerKind) -> float:
     tokens, width = float(call.tokens), call.ffn_width
     if kind.has_experts and model.experts is not None:
         tokens = routed_tokens(model.experts, call, run.layout)
-        width = model.experts.expert_ffn_hidden_size // call.tensor_parallel_size
+        width = model.experts.expert_ffn_hidden_size // run.layout.expert_split
     inner = 3 if model.activation.gated else 2
     return tokens * (call.hidden_size + inner * width) * call.element_bytes
 
@@ -141,7 +141,7 @@ def _fused_gradients(run: TrainingRun, kind: LayerKind) -> float:
     tp, model = run.layout.tensor_parallel_size, run.model
     elements = model.layer_parameters(tp, kind.has_experts)
     if kind.has_experts:
-        elements += model.expert_parameters(tp)
+        elements += model.expert_parameters(run.layout.expert_split)
     return float(elements * run.element_bytes)
 
 
@@ -171,6 +171,7 @@ def _communicators(run: TrainingRun) -> float:
         layout.context_parallel_size,
         layout.expert_parallel_size,
         layout.gradient_ranks,
+        layout.expert_split if layout.is_folded else 1,
     )
     groups = sum(size > 1 for size in sizes) + min(2, layout.pipeline_parallel_size - 1)
     return float(groups * COMMUNICATOR_BYTES)
@@ -197,7 +198,7 @@ def stage_states(
     whole = float(parameters.total)
     share = parameters.dense / run.zero_ranks + parameters.routed / run.expert_zero_ranks
     state_bytes = _optimizer_state_bytes(run)
-    weight_bytes, gradient_bytes = run.element_bytes, run.gradient_bytes
+    weight_bytes, gradient_bytes = run.element_bytes, float(run.gradient_bytes)
     if run.fp32_parameters and run.element_bytes != FP32_BYTES:  # the optimizer's are the only ones
         weight_bytes, gradient_bytes = 0, FP32_BYTES
     if run.framework in ON_DEEPSPEED and run.fp32_gradients:
@@ -205,11 +206,15 @@ def stage_states(
         gradient_bytes += run.element_bytes
     buffers = _gradient_buffers(run, kinds, parameters)
     if run.framework in ON_DEEPSPEED and run.zero_stage < 3 and run.gradient_bytes < FP32_BYTES:
-        buffers += share * WIDENED_GRADIENT_BYTES if run.zero_stage else whole * WIDENED_AND_FLATTENED_BYTES
+        widened = share * WIDENED_GRADIENT_BYTES if run.zero_stage else whole * WIDENED_AND_FLATTENED_BYTES
+        buffers += widened * (1.0 - run.offload_optimizer)
+    on_gpu = 1.0 - run.offload_optimizer
+    if run.framework in ON_DEEPSPEED and run.zero_stage >= 2:  # gradients leave as they are computed
+        gradient_bytes *= on_gpu
     return StageStates(
         weights=(share if run.zero_stage >= 3 else whole) * weight_bytes + cast_weights,
         gradients=(share if run.zero_stage >= 2 else whole) * gradient_bytes,
-        optimizer=(share if run.zero_stage >= 1 else whole) * state_bytes,
+        optimizer=(share if run.zero_stage >= 1 else whole) * state_bytes * on_gpu,
         buffers=buffers,
         communicators=_communicators(run),
     )

@@ -14,11 +14,11 @@ from predictor.base.read_yaml import read_mapping
 from predictor.base.sizes import LARGEST, must_divide, whole
 from predictor.configuration.finding import published
 from predictor.configuration.loading import load, prepare, read_config
+from predictor.configuration.parallelism import ParallelismSection
 from predictor.configuration.sections import (
     BudgetSection,
     ExpertsSection,
     ModelSection,
-    ParallelismSection,
     RunConfig,
     TrainingSection,
     validate,

@@ -116,8 +116,16 @@ def _fuses_experts(row: Row, low: str | None) -> bool:
 
 
 def _exchange(row: Row) -> dict[str, Any]:
-    """Return how tokens travel to their experts."""
+    """Return how experts are split and how tokens travel to them.
+
+    Experts on more ranks than see other tokens are on some of those that split all else: recipes with such a layout
+    leave an expert whole (expert_tensor_parallel_size 1).
+    """
     given: dict[str, Any] = {}
+    tp, token_ranks = row.whole("tp", 1), row.whole("dp", 1) * row.whole("cp", 1)
+    split = row.whole("etp", 1 if row.whole("ep", 1) > token_ranks else tp)
+    if row.text("moe_experts") and split != tp:
+        given["expert_tensor_parallel_size"] = split
     if row.text("dispatcher").lower() in DISPATCHERS:
         given["expert_dispatcher"] = DISPATCHERS[row.text("dispatcher").lower()].value
     if row.has("a2a_overlap", "yes"):
