@@ -47,6 +47,10 @@ def _summary(answer: SearchAnswer, winner: Winner) -> dict[str, Any]:
     }
 
 
+def _json_parts(parts: StageParts) -> dict[str, float]:
+    return parts.as_dict(with_host_link=parts.host_link_us > 0.0)
+
+
 def to_json(answer: SearchAnswer) -> dict[str, Any]:
     """Return the search for machines."""
     return {
@@ -58,7 +62,7 @@ def to_json(answer: SearchAnswer) -> dict[str, Any]:
         "considered": answer.ranking.considered,
         "fitting": answer.ranking.fitting,
         "replayed": answer.ranking.replayed,
-        "layouts": [{**_summary(answer, winner), "parts": winner.parts.as_dict()} for winner in answer.winners],
+        "layouts": [{**_summary(answer, winner), "parts": _json_parts(winner.parts)} for winner in answer.winners],
         "pareto": [_summary(answer, winner) for winner in answer.pareto],
         "why": why(answer),
         "bottleneck": bottleneck(answer.winners[0]),

@@ -101,6 +101,8 @@ def _undecided(content: dict[str, Any]) -> dict[str, Any]:
         kept[section] = {key: value for key, value in content.get(section, {}).items() if key not in keys}
     kept["training"] = {**kept["training"], "micro_batch_size": 1, "num_micro_batches": 1}
     kept["parallelism"] = {**kept["parallelism"], "zero_stage": 0}
+    if kept["parallelism"].get("expert_tensor_parallel_size") != 1:  # candidates split experts as all else, or not
+        kept["parallelism"].pop("expert_tensor_parallel_size", None)
     return kept
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import isqrt
+from math import isqrt, prod
 from typing import NamedTuple
 
 from predictor.timeline.schedules import SCHEDULES, check
@@ -90,8 +90,23 @@ class Space:
                 for pp in divisors(rest, self.model.num_layers):
                     dp = rest // pp
                     if self.global_batch_size % dp == 0:
-                        for ep in self._expert_degrees(dp * cp, cp if inner_is_context else dp):
+                        ranks, inner = dp * cp, cp if inner_is_context else dp
+                        if self.keeps_experts_whole:
+                            ranks, inner = tp * ranks, self._side_by_side(tp, cp, pp, dp)
+                        for ep in self._expert_degrees(ranks, inner):
                             yield Degrees(tp, cp, pp, dp, ep)
+
+    @property
+    def keeps_experts_whole(self) -> bool:
+        """Return whether the base splits no expert, so that expert-parallel ranks are any of a stage."""
+        return self.base.layout.expert_tensor_parallel_size == 1
+
+    def _side_by_side(self, tp: int, cp: int, pp: int, dp: int) -> int:
+        """Return the ranks of a stage that lie side by side."""
+        sizes = {"tp": tp, "cp": cp, "dp": dp}
+        order = self.base.layout.rank_order
+        before = order if pp == 1 else order[: order.index("pp")]
+        return prod(sizes[name] for name in before if name != "pp")
 
     def _splits(self, tp: int) -> bool:
         """Return whether a tensor-parallel size divides heads and widths."""
@@ -99,7 +114,8 @@ class Space:
         heads, shared = model.num_attention_heads, model.key_value_heads
         widths = [model.ffn_hidden_size, heads]
         if model.experts is not None:
-            widths += [model.experts.expert_ffn_hidden_size, model.experts.shared_expert_ffn_hidden_size]
+            widths.append(model.experts.shared_expert_ffn_hidden_size)
+            widths += [] if self.keeps_experts_whole else [model.experts.expert_ffn_hidden_size]
         return nests(shared, tp) and all(width % tp == 0 for width in widths)
 
     def _rings(self, cp: int) -> bool:
@@ -194,6 +210,7 @@ def _laid_out(base: Layout, degrees: Degrees) -> Layout:
         data_parallel_size=degrees.data,
         context_parallel_size=degrees.context,
         expert_parallel_size=degrees.expert,
+        expert_tensor_parallel_size=1 if base.expert_tensor_parallel_size == 1 else None,
     )
 
 

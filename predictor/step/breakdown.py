@@ -60,10 +60,10 @@ class StageParts:
         traffic = self.pipeline_us + self.data_parallel_exposed_us + self.parameter_gather_us
         return kernels + between_layers + traffic + self.host_link_us + self.host_us + self.bubble_us + self.waiting_us
 
-    def as_dict(self) -> dict[str, float]:
-        """Return the parts by name; the host link's where activations travel over it."""
+    def as_dict(self, with_host_link: bool) -> dict[str, float]:
+        """Return the parts by name; the host link's where activations of any stage travel over it."""
         parts = asdict(self)
-        return parts if self.host_link_us else {name: us for name, us in parts.items() if name != "host_link_us"}
+        return parts if with_host_link else {name: us for name, us in parts.items() if name != "host_link_us"}
 
     @property
     def data_parallel_us(self) -> float:

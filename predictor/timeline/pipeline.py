@@ -56,8 +56,10 @@ def pipeline_tasks(
         after = _after_meetings(orders, positions, sends, receives)
     else:
         after = {positions[place]: (receive,) for place, receive in receives.items() if place is not None}
+        leaving = _leaving(schedule, orders)
         for place, send in sends.items():
-            after[send] = after[send + 1] = (positions[place],)
+            position = positions[place]
+            after[send] = after[send + 1] = (leaving.get(position, position),)
     durations = (forward, backward, weight)
     tasks = [
         _slot_task(stage, slot, durations[slot.kind][stage][slot.chunk], after.get(position, ()), num_chunks)
@@ -66,6 +68,17 @@ def pipeline_tasks(
     for place, send in sends.items():
         tasks += _message_tasks(place, message, (after[send], after[send + 1]), holders)
     return tasks
+
+
+def _leaving(schedule: Schedule, orders: Sequence[Sequence[Slot]]) -> dict[int, int]:
+    """Return the slots whose results leave with those of a later slot, each with that slot; by their positions."""
+    leaving: dict[int, int] = {}
+    first = 0
+    for stage, order in enumerate(orders):
+        later = schedule.sent_later(order, stage, len(orders))
+        leaving |= {first + at: first + with_ for at, with_ in later.items()}
+        first += len(order)
+    return leaving
 
 
 def starts_of_slot(tasks: Sequence[GraphTask], slot: int) -> tuple[int, ...]:

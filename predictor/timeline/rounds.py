@@ -53,6 +53,9 @@ def _rounds(
     waiting: dict[int, int] = {}
     position = [0] * num_stages
     limits = [len(slots) for slots in orders]
+    later = [schedule.sent_later(slots, stage, num_stages) for stage, slots in enumerate(orders)]
+    together = [frozenset(held.values()) for held in later]
+    pending: list[list[int]] = [[] for _ in orders]
     rounds: list[Round] = []
     count = 0
     ready = list(range(num_stages))
@@ -78,12 +81,20 @@ def _rounds(
                         break
                     if waits[kind][stage][chunk]:
                         sender = made[needs] - count
-                made[slot] = count
-                count += 1
+                if at in later[stage]:
+                    pending[stage].append(slot)
+                else:
+                    made[slot] = count
+                    if slot in waiting:
+                        ready.append(waiting.pop(slot))
+                    if at in together[stage]:
+                        ready += [waiting.pop(earlier) for earlier in pending[stage] if earlier in waiting]
+                        for earlier in pending[stage]:
+                            made[earlier] = count
+                        pending[stage] = []
                 events.append((stage, (kind * num_stages + stage) * num_chunks + chunk, sender))
+                count += 1
                 at += 1
-                if slot in waiting:
-                    ready.append(waiting.pop(slot))
             position[stage] = at
         rounds.append(tuple(events))
         ready = [0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
@@ -47,6 +47,7 @@ class Schedule:
         may_block: its messages may make sender and receiver wait for each other.
         has_steady_state: between warm-up and cool-down every stage repeats the same slots with later micro-batches.
         v_shaped: stages hold two chunks, the second ones in reverse: the first stage has the model's both ends.
+        pairs: a forward pass and the other chunk's backward pass behind it run as one, and send their results together.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Schedule:
     may_block: bool = True
     has_steady_state: bool = False
     v_shaped: bool = False
+    pairs: bool = False
 
     def virtual_stage(self, stage: int, chunk: int, num_stages: int) -> int:
         """Return the place of a stage's chunk in the model, counted from 0."""
@@ -69,6 +71,25 @@ class Schedule:
         chunk, along = divmod(virtual_stage, num_stages)
         turns = self.v_shaped and chunk % 2
         return num_stages - 1 - along if turns else along, chunk
+
+    def sent_later(self, slots: Sequence[Slot], stage: int, num_stages: int) -> dict[int, int]:
+        """Return the slots whose results leave with those of a later slot, each with that slot; by their positions.
+
+        The turning stage does not pair its first: its other chunk waits for it (dualpipev.py, "to further reduce
+        bubble size").
+        """
+        if not self.pairs:
+            return {}
+        pairs = [
+            at
+            for at, (first, then, last) in enumerate(zip(slots, slots[1:], slots[2:], strict=False))
+            if (first.kind, then.kind, last.kind) == (FORWARD, BACKWARD, WEIGHT)
+            and first.chunk != then.chunk
+            and then[1:] == last[1:]
+        ]
+        if stage == num_stages - 1:
+            pairs = pairs[1:]
+        return {at + behind: at + 2 for at in pairs for behind in (0, 1)}
 
     def period(self, num_stages: int) -> int:
         """Return the micro-batches after which a stage's order repeats in the steady state."""
@@ -288,6 +309,7 @@ SCHEDULES: Mapping[str, Schedule] = MappingProxyType(
                 may_block=False,
                 has_steady_state=True,
                 v_shaped=True,
+                pairs=True,
             ),
         )
     }

@@ -155,7 +155,7 @@ def _gradient_buffers(run: TrainingRun, kinds: Iterable[LayerKind], parameters: 
     if run.zero_stage == 3:
         return 0.0
     if (run.fp32_gradients or run.fused_gradient_accumulation) and run.framework not in ON_DEEPSPEED:
-        return max([_fused_gradients(run, kind) for kind in kinds])
+        return max([_fused_gradients(run, kind) for kind in kinds], default=0.0)
     if run.layout.gradient_ranks == 1:
         return 0.0
     copies = 2 if run.overlap_gradient_reduction else 1

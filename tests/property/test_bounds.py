@@ -53,9 +53,9 @@ def test_uniform_stages_take_their_bound(
     elif sizes.name == "zero_bubble_h1":
         transfer = min(transfer, weight / 2)
     elif SCHEDULES[sizes.name].v_shaped:
-        if sizes.micro_batches < 2 * sizes.stages:
+        if sizes.micro_batches < 2 * sizes.stages or sizes.name == "dualpipe_v":
             return
-        # Equal passes without messages: no stage waits once it has begun.
+        # Equal passes without messages: no stage of ZB-V waits once it has begun.
         transfer, backward, weight = 0.0, forward, forward
     case, ends = uniform(sizes, forward, backward, weight, transfer), [end] * sizes.stages
     assert math.isclose(bound(case, ends), step(case, ends), rel_tol=SAME)

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from predictor.base.bundled import REGRESSORS_FOLDER
 from predictor.base.errors import ConfigError
+from predictor.configuration.loading import prepare
 from predictor.configuration.pipeline_layout import parsed
 from predictor.configuration.sections import validate
 from predictor.configuration.to_run import to_run
+from predictor.costs.published import open_system
+from predictor.report.json_document import to_json
+from predictor.step.memory import step_memory
+from predictor.step.prediction import predict
 from predictor.workloads.run import TrainingRun
 from predictor.workloads.transformer_step import transformer_step
 
@@ -86,12 +94,33 @@ def test_an_empty_chunk_runs_the_models_end_alone() -> None:
     assert any(task.name == "lm_head" for block, _ in step.stages[1].chunks[1].blocks for task in block.calls())
 
 
+def test_a_stage_may_hold_the_vocabulary_alone() -> None:
+    found = run(6, 3, layers_per_stage=[[3], [3], [0]], fp32_gradients=True)
+    assert found.stage_parameters(2) == found.model.embedding_parameters() + found.model.norm_parameters(1)
+    loaded = replace(found, zero_stage=0)
+    assert step_memory(transformer_step(loaded))[2].activations == 0.0
+    assert predict(loaded, open_system(REGRESSORS_FOLDER / "Perlmutter", "fp16")).step.us > 0.0
+
+
 def test_parameters_of_uneven_stages_add_up() -> None:
     found = run(7, 2, layers_per_stage=[[2, 2], [3, 0]])
     model = found.model
     padding = 2 * (model.embedding_parameters() - model.vocab_size * model.hidden_size)
     assert sum(found.stage_parameters(stage) for stage in (0, 1)) == model.num_parameters() + padding
     assert found.stage_parameters(0) - model.embedding_parameters() == 4 * model.layer_parameters()
+
+
+def test_the_report_says_what_each_chunk_holds() -> None:
+    content = {
+        "system": "Perlmutter",
+        "model": {"num_layers": 7, **MODEL},
+        "parallelism": {"pipeline_parallel_size": 2, "layers_per_stage": [[2, 2], [3, 0]]},
+        "training": {"micro_batch_size": 1, "num_micro_batches": 4},
+    }
+    loaded = prepare(content, Path.cwd())
+    said = to_json(predict(loaded.run, loaded.system), loaded)["run"]
+    assert said["layers_per_stage"] == [4, 3]
+    assert said["layers_per_chunk"] == [[2, 2], [3, 0]]
 
 
 @pytest.mark.parametrize(
