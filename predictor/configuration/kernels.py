@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from predictor.base.errors import ConfigError, PublishedError
+from predictor.configuration.model_section import ModelSection
 from predictor.configuration.parallelism import ParallelismSection
-from predictor.configuration.sections import ModelSection, TrainingSection
+from predictor.configuration.sections import TrainingSection
 from predictor.costs.fp32 import Fp32System
 from predictor.costs.hardware import Gpu
 from predictor.costs.host_memory import host_memory_gb_per_s

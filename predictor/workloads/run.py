@@ -15,6 +15,7 @@ from predictor.timeline.schedules import SCHEDULES
 from predictor.workloads.expert_exchange import ExpertDispatcher
 from predictor.workloads.layer_call import LayerCall
 from predictor.workloads.layout import Layout
+from predictor.workloads.lora import Lora
 from predictor.workloads.partition import chunk_layers
 from predictor.workloads.software import Framework
 from predictor.workloads.transformer import LayerKind, Loss, Transformer
@@ -147,6 +148,7 @@ class TrainingRun:
         offload_optimizer: share of the optimizer's states in host memory, updated there.
         overlap_optimizer_offload: gradients and weights travel beside that update.
         offload_activation_layers: layers of each chunk whose activations travel to host memory and back.
+        lora: adapters that train while the model's own weights do not; None: all weights train.
     """
 
     model: Transformer
@@ -198,6 +200,7 @@ class TrainingRun:
     offload_optimizer: float = 0.0
     overlap_optimizer_offload: bool = False
     offload_activation_layers: int = 0
+    lora: Lora | None = None
 
     @lazy
     def element_bytes(self) -> int:
@@ -249,13 +252,18 @@ class TrainingRun:
     def layer_kinds(self, stage: int, chunk: int = 0) -> Counter[LayerKind]:
         """Return how many layers of each kind one chunk of a stage holds.
 
-        Chunks follow each other stage by stage: all stages' first ones, then all second ones.
+        Chunks follow each other stage by stage: all stages' first ones, then all second ones. The last one has the
+        layers that predict further tokens too.
         """
         alike = self.only_kind
         if alike is not None:
             return Counter({alike: self.chunk_layers[stage][chunk]})
-        first = self._first_layers[SCHEDULES[self.schedule].virtual_stage(stage, chunk, len(self.layers_per_stage))]
-        return Counter(self.kind(layer) for layer in range(first, first + self.chunk_layers[stage][chunk]))
+        at = SCHEDULES[self.schedule].virtual_stage(stage, chunk, len(self.layers_per_stage))
+        first = self._first_layers[at]
+        kinds = Counter(self.kind(layer) for layer in range(first, first + self.chunk_layers[stage][chunk]))
+        if self.model.num_mtp_layers and at == len(self._first_layers) - 2:
+            kinds[self.model.mtp_kind] += self.model.num_mtp_layers
+        return kinds
 
     @lazy
     def chunk_layers(self) -> tuple[tuple[int, ...], ...]:
@@ -303,40 +311,35 @@ class TrainingRun:
             kinds.update(self.layer_kinds(stage, chunk))
         return kinds
 
-    def _layers_with_experts(self, stage: int) -> int:
-        if self.model.experts is None:
-            return 0
-        return sum(count for kind, count in self.stage_kinds(stage).items() if kind.has_experts)
-
     @lazy
-    def _layer_parameters(self) -> tuple[RankParameters, RankParameters]:
-        """Parameters on one rank of a layer without experts, and of one with them."""
-        tp, model = self.layout.tensor_parallel_size, self.model
-        plain = RankParameters(model.layer_parameters(tp), 0)
-        if model.experts is None:
-            return plain, plain
-        held = model.experts.num_experts // self.layout.expert_parallel_size
-        routed = held * model.expert_parameters(self.layout.expert_split)
-        return plain, RankParameters(model.layer_parameters(tp, has_experts=True), routed)
+    def _layer_parameters(self) -> dict[LayerKind, RankParameters]:
+        """Parameters on one rank of the kinds of layers that were asked for."""
+        return {}
 
     def layer_parameters(self, kind: LayerKind) -> RankParameters:
         """Return the parameters that one rank holds of one layer."""
-        return self._layer_parameters[kind.has_experts]
+        known = self._layer_parameters.get(kind)
+        if known is None:
+            tp, model, routed = self.layout.tensor_parallel_size, self.model, 0
+            if kind.has_experts and model.experts is not None:
+                held = model.experts.num_experts // self.layout.expert_parallel_size
+                routed = held * model.expert_parameters(self.layout.expert_split)
+            known = self._layer_parameters[kind] = RankParameters(model.layer_parameters(tp, kind), routed)
+        return known
 
     def rank_parameters(self, stage: int) -> RankParameters:
         """Return the parameters that one rank of a stage holds."""
         tp, model = self.layout.tensor_parallel_size, self.model
-        with_experts = self._layers_with_experts(stage)
-        plain, sparse = self._layer_parameters
-        dense = (self.layers_per_stage[stage] - with_experts) * plain.dense + with_experts * sparse.dense
+        dense = routed = 0
+        for kind, count in self.stage_kinds(stage).items():
+            layer = self.layer_parameters(kind)
+            dense, routed = dense + count * layer.dense, routed + count * layer.routed
         last = stage == self.last_stage
         if stage == 0:
-            dense += model.embedding_parameters(tp) + model.position_parameters()
+            dense += model.embedding_parameters(tp) + model.beginning_parameters()
         if last:
-            dense += model.norm_parameters(1)
-        if last and not (model.tied_embeddings and stage == 0):
-            dense += model.embedding_parameters(tp)
-        return RankParameters(dense, with_experts * sparse.routed)
+            dense += model.end_parameters(tp) + model.end_embeddings(stage == 0) * model.embedding_parameters(tp)
+        return RankParameters(dense, routed)
 
     def stage_parameters(self, stage: int) -> int:
         """Return the number of parameters that one rank of a stage holds."""

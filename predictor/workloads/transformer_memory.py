@@ -12,7 +12,7 @@ from predictor.costs.work import ELEMENT_BYTES
 from predictor.workloads.attention import MASK_BYTES
 from predictor.workloads.experts import routed_tokens
 from predictor.workloads.kept_activations import kept_and_recomputed
-from predictor.workloads.layer import sized
+from predictor.workloads.layer_sizes import sized
 from predictor.workloads.low_precision import gather_bytes
 from predictor.workloads.run import FP32_BYTES, RankParameters, TrainingRun
 from predictor.workloads.software import ON_DEEPSPEED
@@ -116,7 +116,9 @@ def edge_memory(run: TrainingRun, is_first: bool, is_last: bool) -> BlockMemory:
         gathered = run.model.embedding_parameters(run.layout.tensor_parallel_size) * run.element_bytes
     if not is_last:
         return BlockMemory(kept_first=float(mask), gathered=float(gathered))
-    inputs, logits = activation * call.element_bytes, call.tokens * call.vocab_per_rank
+    predictions = 1 + run.model.num_mtp_layers
+    inputs = predictions * activation * call.element_bytes
+    logits = predictions * call.tokens * call.vocab_per_rank if run.model.has_lm_head else 0
     per_logit = call.element_bytes
     if run.compiled:
         per_logit *= 2
@@ -139,7 +141,7 @@ def _fused_gradients(run: TrainingRun, kind: LayerKind) -> float:
     core/tensor_parallel/layers.py, grad_added_to_main_grad, makes one at a time.
     """
     tp, model = run.layout.tensor_parallel_size, run.model
-    elements = model.layer_parameters(tp, kind.has_experts)
+    elements = model.layer_parameters(tp, kind)
     if kind.has_experts:
         elements += model.expert_parameters(run.layout.expert_split)
     return float(elements * run.element_bytes)

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from predictor.workloads.accumulation import accumulation_tasks
 from predictor.workloads.edges import edge_block, message_tasks
 from predictor.workloads.experts import counted_tasks
 from predictor.workloads.graphs import graph_launches, launched, overhead_share
-from predictor.workloads.layer import (
-    accumulation_tasks,
-    backward_pass,
-    forward_pass,
-    weight_gradients,
-)
+from predictor.workloads.layer import backward_pass, forward_pass, weight_gradients
 from predictor.workloads.low_precision_memory import cast_weights
 from predictor.workloads.offload import offloaded_share, with_offloading
 from predictor.workloads.pipeline import pipeline
