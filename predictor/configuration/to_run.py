@@ -160,11 +160,11 @@ def _num_chunks(layout: ParallelismSection, name: str) -> int:
     return layout.virtual_pipeline_parallel_size if said else implied
 
 
-def _schedule(layout: ParallelismSection, num_micro_batches: int, num_layers: int) -> tuple[str, bool, Split]:
+def _schedule(layout: ParallelismSection, num_micro_batches: int, model: ModelSection) -> tuple[str, bool, Split]:
     """Return the schedule, whether its messages block, and the split into stages, checked against each other."""
     pp = layout.pipeline_parallel_size
     name = layout.schedule or "1f1b"
-    split = split_of(layout, num_layers, SCHEDULES[name], _num_chunks(layout, name))
+    split = split_of(layout, model, SCHEDULES[name], _num_chunks(layout, name))
     if layout.schedule is None and split.num_chunks > 1:
         name = "interleaved_1f1b"
     schedule = SCHEDULES[name]
@@ -320,7 +320,7 @@ def to_run(
     num_micro_batches = _micro_batches(config)
     virtual_stages = parallelism.pipeline_parallel_size * parallelism.virtual_pipeline_parallel_size
     _check_scale(layout.num_gpus, virtual_stages, num_micro_batches)
-    schedule, blocking, split = _schedule(parallelism, num_micro_batches, model.num_layers)
+    schedule, blocking, split = _schedule(parallelism, num_micro_batches, config.model)
     _check_linear_traffic(parallelism)
     _check_chunk_layers(config, split)
     run = TrainingRun(

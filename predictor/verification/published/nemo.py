@@ -9,6 +9,7 @@ gradients are reduce-scattered. Columns say the rest. SimuMax's launcher sets no
 
 from __future__ import annotations
 
+from math import ceil
 from typing import Any
 
 from predictor.costs.work import ELEMENT_BYTES
@@ -170,6 +171,20 @@ def _chunks(row: Row) -> dict[str, Any]:
     return {}
 
 
+def _deepseek_layers(row: Row, slots: int) -> str:
+    """Return the split of DeepSeek-V3's 61 layers over chunks: alike, but for the last and, of 32, the first.
+
+    Source: Megatron-Bridge, src/megatron/bridge/recipes/deepseek/deepseek_v3.py, layout_map; scripts/performance/
+    configs/deepseek, "Et|(tt|)*30mL".
+    """
+    layers = row.whole("layers")
+    share = ceil(layers / slots)
+    last = max(0, layers - share * (slots - 1))
+    first = layers - share * (slots - 2) - last
+    end = "L" if row.has("notes", "w/o MTP") else "mL"
+    return "E" + "t" * first + "|" + f"t*{share}|" * (slots - 2) + "t" * last + end
+
+
 def _layers_per_stage(row: Row) -> dict[str, Any]:
     """Return the split that a row prints, or one that counts the embedding and the loss as layers where only that fits.
 
@@ -180,6 +195,8 @@ def _layers_per_stage(row: Row) -> dict[str, Any]:
         return {"layers_per_stage": row.text("pp_layout")}
     layers, stages = row.whole("layers"), row.whole("pp", 1)
     slots = stages * row.whole("vpp", 1)
+    if row.has("model", "deepseekv3") and slots > 1:
+        return {"layers_per_stage": _deepseek_layers(row, slots)}
     if layers % slots == 0 or (layers + 2) % slots:
         return {}
     share = (layers + 2) // stages
