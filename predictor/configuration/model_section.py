@@ -6,8 +6,8 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
-from predictor.configuration.fields import Amount, Count, Probability, Switch, Syncs, names
 from predictor.configuration.section import Section
+from predictor.configuration.values import Amount, Count, Probability, Switch, Syncs, names
 from predictor.workloads.switches import (
     Activation,
     Attention,
@@ -67,6 +67,7 @@ class ExpertsSection(Section):
         default=1.0, ge=1.0, le=1000.0, description="tokens of the busiest rank over the mean"
     )
     router_bias: Switch = Field(default=False, description="the router has a bias, or a trained correction, per expert")
+    activation_clamp: float | None = Field(default=None, gt=0.0, le=1e6, description="largest input of the gate")
 
 
 class IndexerSection(Section):

@@ -6,8 +6,9 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from predictor.configuration.fields import Amount, Count, Switch, names, whole_number
 from predictor.configuration.section import Section
+from predictor.configuration.values import Amount, Count, Switch, names, whole_number
+from predictor.workloads.expert_exchange import ExpertDispatcher
 from predictor.workloads.frameworks import DEEPSPEED
 from predictor.workloads.layout import RANK_ORDER
 from predictor.workloads.partition import METHODS
@@ -51,6 +52,8 @@ class ParallelismSection(Section):
     expert_tensor_parallel_size: Count | None = Field(
         default=None, description="ranks that split every routed expert; tensor_parallel_size if absent"
     )
+    expert_dispatcher: ExpertDispatcher = Field(default=ExpertDispatcher.ALL_TO_ALL, description="moves their tokens")
+    overlap_expert_parallel: Switch = Field(default=False, description="it does so beside another micro-batch's pass")
     rank_order: Annotated[tuple[str, ...], BeforeValidator(names)] = Field(
         default=RANK_ORDER, description="dimensions of parallelism from the innermost"
     )

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from predictor.base.errors import ConfigError
 from predictor.base.sizes import LARGEST
+from predictor.configuration.model_section import ModelSection
 from predictor.configuration.parallelism import ParallelismSection
 from predictor.timeline.schedules import Schedule
 from predictor.workloads.partition import METHODS, chunk_layers, split_layers
@@ -59,7 +60,7 @@ def parsed(text: str) -> list[str]:
 
 
 def _of_string(text: str, num_layers: int, num_mtp_layers: int) -> list[int]:
-    """Return the layers of a string's chunks, in the model's order.
+    """Return the layers of a string's chunks, in the model's order, multi-token prediction left out.
 
     Raises:
         ConfigError: the string is not of this model on these stages.
@@ -71,12 +72,9 @@ def _of_string(text: str, num_layers: int, num_mtp_layers: int) -> list[int]:
     if (whole[:1], whole[-1:], whole.count("e"), whole.count("l")) != ("e", "l", 1, 1):
         raise ConfigError(f"{KEY} is {text!r}: it must begin with its only E and end with its only L")
     if whole.count("m") != num_mtp_layers:
-        raise ConfigError(
-            f"{KEY} is {text!r}: it has {whole.count('m')} modules of multi-token prediction (m); num_mtp_layers is "
-            f"{num_mtp_layers}"
-        )
-    if chunks[-1].count("m") != num_mtp_layers or "m" in whole[: whole.rindex("t")]:
-        raise ConfigError(f"{KEY} is {text!r}: multi-token prediction (m) is predicted beside the loss only; write mL")
+        raise ConfigError(f"{KEY} is {text!r}: it has {whole.count('m')} m; num_mtp_layers is {num_mtp_layers}")
+    if not chunks[-1].endswith("m" * num_mtp_layers + "l"):
+        raise ConfigError(f"{KEY} is {text!r}: multi-token prediction (m) must stand before L, in its chunk")
     return [chunk.count("t") for chunk in chunks]
 
 
@@ -137,22 +135,19 @@ def _checked_chunks(split: Split, layout: ParallelismSection) -> Split:
     return split
 
 
-def split_of(
-    layout: ParallelismSection, num_layers: int, schedule: Schedule, num_chunks: int, num_mtp_layers: int = 0
-) -> Split:
+def split_of(layout: ParallelismSection, model: ModelSection, schedule: Schedule, num_chunks: int) -> Split:
     """Return how a configuration splits its layers over its stages and their chunks.
 
     Args:
         layout: of the configuration.
-        num_layers: of the model.
+        model: whose layers are split.
         schedule: places the chunks.
         num_chunks: of every stage, unless ``layers_per_stage`` says otherwise.
-        num_mtp_layers: of the model, which a string names as well.
 
     Raises:
         ConfigError: the split does not add up, or keys contradict each other.
     """
-    given, stages = layout.layers_per_stage, layout.pipeline_parallel_size
+    given, stages, num_layers = layout.layers_per_stage, layout.pipeline_parallel_size, model.num_layers
     counts = layout.embedding_counts_as_layer, layout.loss_counts_as_layer
     if any(counts) and given != "uniform":
         name = "embedding_counts_as_layer" if counts[0] else "loss_counts_as_layer"
@@ -161,7 +156,7 @@ def split_of(
         counted = _counted(num_layers, stages * num_chunks, layout)
         return _of_lists(_placed(counted, schedule, stages), num_layers, stages)
     if isinstance(given, str) and given not in METHODS:
-        placed = _placed(_of_string(given, num_layers, num_mtp_layers), schedule, stages)
+        placed = _placed(_of_string(given, num_layers, model.num_mtp_layers), schedule, stages)
         return _checked_chunks(_of_lists(placed, num_layers, stages), layout)
     nested = [list(chunks) for chunks in given if isinstance(chunks, tuple)]
     if nested:

@@ -8,10 +8,11 @@ from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
 from predictor.base.errors import ConfigError, MissingKeyError, nearest
 from predictor.base.sizes import both_names
-from predictor.configuration.fields import Amount, Count, Switch, names
+from predictor.configuration.cuda_graphs import CudaGraphs
 from predictor.configuration.model_section import ModelSection
 from predictor.configuration.parallelism import ParallelismSection
 from predictor.configuration.section import Section
+from predictor.configuration.values import Amount, Count, Switch, names
 from predictor.costs.work import FP8_PRECISIONS, STEP_PRECISIONS
 from predictor.workloads.lora import LoraTarget
 from predictor.workloads.run import AttentionKernel, GemmRecipe, OffloadModule, Recompute, RecomputeModule
@@ -96,7 +97,8 @@ class TrainingSection(Section):
     blocking_launches: Switch = Field(
         default=False, description="the host waits for every kernel (CUDA_LAUNCH_BLOCKING=1)"
     )
-    cuda_graphs: Switch = Field(default=False, description="kernels are launched by CUDA graphs, not by the host")
+    cuda_graphs: CudaGraphs = Field(default=False, description="kernels, or modules, launched by CUDA graphs")
+    fused_experts: Switch = Field(default=False, description="the products of all experts are one kernel each")
     offload_optimizer: float = Field(
         default=0.0,
         strict=True,

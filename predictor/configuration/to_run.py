@@ -111,12 +111,11 @@ def _num_chunks(layout: ParallelismSection, name: str) -> int:
     return layout.virtual_pipeline_parallel_size if said else implied
 
 
-def _schedule(layout: ParallelismSection, num_micro_batches: int, model: Transformer) -> tuple[str, bool, Split]:
+def _schedule(layout: ParallelismSection, num_micro_batches: int, model: ModelSection) -> tuple[str, bool, Split]:
     """Return the schedule, whether its messages block, and the split into stages, checked against each other."""
     pp = layout.pipeline_parallel_size
     name = layout.schedule or "1f1b"
-    chunks = _num_chunks(layout, name)
-    split = split_of(layout, model.num_layers, SCHEDULES[name], chunks, model.num_mtp_layers)
+    split = split_of(layout, model, SCHEDULES[name], _num_chunks(layout, name))
     if layout.schedule is None and split.num_chunks > 1:
         name = "interleaved_1f1b"
     schedule = SCHEDULES[name]
@@ -251,7 +250,7 @@ def to_run(
     num_micro_batches = _micro_batches(config)
     virtual_stages = parallelism.pipeline_parallel_size * parallelism.virtual_pipeline_parallel_size
     _check_scale(layout.num_gpus, virtual_stages, num_micro_batches)
-    schedule, blocking, split = _schedule(parallelism, num_micro_batches, model)
+    schedule, blocking, split = _schedule(parallelism, num_micro_batches, config.model)
     _check_linear_traffic(parallelism)
     check_chunk_layers(config, split)
     run = TrainingRun(
@@ -288,6 +287,8 @@ def _parallel(run: TrainingRun, parallelism: ParallelismSection) -> TrainingRun:
         prefetch_units=parallelism.prefetch_units,
         gather_precision=parallelism.gather_precision,
         fp32_parameters=parallelism.fp32_parameters,
+        expert_dispatcher=parallelism.expert_dispatcher,
+        overlap_expert_parallel=parallelism.overlap_expert_parallel,
     )
 
 
@@ -309,7 +310,9 @@ def _trained(run: TrainingRun, training: TrainingSection) -> TrainingRun:
         fused_gradient_accumulation=training.fused_gradient_accumulation,
         attention_kernel=training.attention_kernel,
         blocking_launches=training.blocking_launches,
-        cuda_graphs=training.cuda_graphs,
+        cuda_graphs=training.cuda_graphs is True,
+        graph_modules=training.cuda_graphs if isinstance(training.cuda_graphs, tuple) else (),
+        fused_experts=training.fused_experts,
         optimizer_state_bytes=training.optimizer_state_bytes,
         framework=training.framework,
         offload_optimizer=training.offload_optimizer,

@@ -40,6 +40,7 @@ class MixtureOfExperts:
         router_bias: the router has one number more per expert.
         load_imbalance: tokens of the busiest rank over the even share, at least 1; all ranks wait for it. Where every
             rank has all experts there is none.
+        activation_clamp: largest input of the experts' gate, which is cut there; None: it is not.
     """
 
     num_experts: int
@@ -51,6 +52,7 @@ class MixtureOfExperts:
     capacity_factor: float | None = None
     load_imbalance: float = 1.0
     router_bias: bool = False
+    activation_clamp: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

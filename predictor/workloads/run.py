@@ -12,6 +12,7 @@ from typing import NamedTuple
 from predictor.base.lazy import lazy
 from predictor.costs.work import element_bytes
 from predictor.timeline.schedules import SCHEDULES
+from predictor.workloads.expert_exchange import ExpertDispatcher
 from predictor.workloads.layer_call import LayerCall
 from predictor.workloads.layout import Layout
 from predictor.workloads.lora import Lora
@@ -81,6 +82,17 @@ class AttentionKernel(StrEnum):
     TRITON = "triton"
 
 
+class GraphModule(StrEnum):
+    """Parts of a layer that Megatron-LM puts into CUDA graphs (--cuda-graph-scope)."""
+
+    ATTENTION = "attn"
+    MLP = "mlp"
+    MAMBA = "mamba"
+    MOE = "moe"
+    MOE_ROUTER = "moe_router"
+    MOE_PREPROCESS = "moe_preprocess"
+
+
 class RankParameters(NamedTuple):
     """Parameters on one rank, by the ranks that sum their gradients.
 
@@ -139,6 +151,10 @@ class TrainingRun:
         attention_kernel: None: the one that the system was measured with.
         blocking_launches: the host waits for every kernel.
         cuda_graphs: kernels are launched without the host.
+        graph_modules: parts of a layer that are, where not all of it is.
+        expert_dispatcher: moves tokens between expert-parallel ranks.
+        overlap_expert_parallel: it does so beside the other direction's pass of another micro-batch.
+        fused_experts: the products of all experts are one kernel each, with the gate and the casts to low precision.
         optimizer_state_bytes: per parameter; None: fp32 weights and two fp32 moments.
         framework: software that trains; None: not said.
         offload_optimizer: share of the optimizer's states in host memory, updated there.
@@ -187,6 +203,10 @@ class TrainingRun:
     attention_kernel: AttentionKernel | None = None
     blocking_launches: bool = False
     cuda_graphs: bool = False
+    graph_modules: tuple[GraphModule, ...] = ()
+    expert_dispatcher: ExpertDispatcher = ExpertDispatcher.ALL_TO_ALL
+    overlap_expert_parallel: bool = False
+    fused_experts: bool = False
     optimizer_state_bytes: float | None = None
     framework: Framework | None = None
     layers_per_chunk: tuple[tuple[int, ...], ...] | None = None
@@ -255,8 +275,7 @@ class TrainingRun:
         at = SCHEDULES[self.schedule].virtual_stage(stage, chunk, len(self.layers_per_stage))
         first = self._first_layers[at]
         kinds = Counter(self.kind(layer) for layer in range(first, first + self.chunk_layers[stage][chunk]))
-        is_end = at == len(self.layers_per_stage) * self.virtual_pipeline_parallel_size - 1
-        if is_end and self.model.num_mtp_layers:
+        if self.model.num_mtp_layers and at == len(self._first_layers) - 2:
             kinds[self.model.mtp_kind] += self.model.num_mtp_layers
         return kinds
 

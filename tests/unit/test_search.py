@@ -70,6 +70,7 @@ def spaces(folder: Path) -> Iterator[tuple[Space, SearchQuestion]]:
         ("experts", SPARSE, {}, SWITCHES),
         ("whole experts", SPARSE, {}, SWITCHES | {"expert_tensor_parallel_size": 1}),
         ("offloaded states", SMALL, {"offload_optimizer": 0.5}, SWITCHES),
+        ("overlapped experts", SPARSE, {}, {"expert_dispatcher": "hybridep", "overlap_expert_parallel": True}),
         ("unfused", UNFUSED, {}, {"blocking_transfers": True}),
         ("waiting", SMALL | {"hidden_size": 256, "ffn_hidden_size": 512}, {}, {}),
         ("turns", SMALL, {"synchronize_each_layer": True, "partition_activations": True}, {"fp32_gradients": True}),

@@ -9,14 +9,16 @@ gradients are reduce-scattered. Columns say the rest. SimuMax's launcher sets no
 
 from __future__ import annotations
 
+from math import ceil
 from typing import Any
 
 from predictor.costs.work import ELEMENT_BYTES
 from predictor.verification.published.architectures import model_of
 from predictor.verification.published.row import Row, UnexpressedError, batch, layout
 from predictor.verification.published.systems import machine
+from predictor.workloads.expert_exchange import ExpertDispatcher
 from predictor.workloads.frameworks import MEGATRON_LM
-from predictor.workloads.run import RecomputeModule
+from predictor.workloads.run import GraphModule, RecomputeModule
 
 RECIPES = (
     ("nvfp4", "nvfp4"),
@@ -44,6 +46,13 @@ def recipe(row: Row) -> str | None:
     return next((name for word, name in RECIPES if word in text), None)
 
 
+DISPATCHERS = {
+    "alltoall": ExpertDispatcher.ALL_TO_ALL,
+    "allgather": ExpertDispatcher.ALL_GATHER,
+    "deepep": ExpertDispatcher.DEEPEP,
+    "hybridep": ExpertDispatcher.HYBRIDEP,
+}
+
 # Implementations of MLPerf's Llama 3.1 405B on NeMo 25.01 are named after their container.
 FP8_PARAMETERS = "ngc25.01_nemo"
 # dgxc-benchmarking's README_340b.md (release v25.03) has figures of release 24.11: NeMo 1.0 with its
@@ -66,6 +75,9 @@ def _check(row: Row) -> None:
         raise UnexpressedError("adapters (LoRA) are not modelled")
     if row.has("framework", "JAX", "MaxText", "Paxml"):
         raise UnexpressedError("XLA schedules the step (JAX), which is not modelled")
+    if row.has("notes", "known cuDNN regression"):
+        # NVIDIA/cudnn-frontend, pull request 322: a fused kernel took 1,363 µs instead of 156 in this container.
+        raise UnexpressedError("its table says that a kernel of its container was broken (known regression)")
 
 
 def _recompute(row: Row) -> dict[str, Any]:
@@ -84,18 +96,50 @@ def _sequence_parallel(row: Row) -> bool:
     return row.whole("tp", 1) > 1 and not row.text("seq_parallel").lower().startswith("no")
 
 
+def _graphs(row: Row) -> dict[str, Any]:
+    """Return what CUDA graphs launch: everything, or modules of a layer ("transformer_engine:moe_router+attn")."""
+    text = row.text("cuda_graphs").lower()
+    if not text or text.startswith(("none", "off", "not stated")):
+        return {}
+    modules = [module.value for module in GraphModule if module in text.partition(":")[2].split("+")]
+    return {"cuda_graphs": modules or True}
+
+
+def _fuses_experts(row: Row, low: str | None) -> bool:
+    """Return whether experts run as Transformer Engine's fused grouped MLP.
+
+    Megatron-Bridge's recipes set it (use_transformer_engine_op_fuser) in MXFP8 with graphs of full iterations; release
+    notes of v0.5.1: "CuTeDSL fused grouped GEMM, and full iteration CUDA graphs".
+    """
+    return bool(row.text("moe_experts")) and low == "mxfp8" and row.has("cuda_graphs", "full_iteration")
+
+
+def _exchange(row: Row) -> dict[str, Any]:
+    """Return how tokens travel to their experts, and how experts are split where only that fits and no column says it.
+
+    Experts on more ranks than see other tokens are on some of those that split all else: recipes with such a layout
+    leave an expert whole (expert_tensor_parallel_size 1).
+    """
+    given: dict[str, Any] = {}
+    if not row.text("etp") and row.whole("ep", 1) > row.whole("dp", 1) * row.whole("cp", 1):
+        given["expert_tensor_parallel_size"] = 1
+    if row.text("dispatcher").lower() in DISPATCHERS:
+        given["expert_dispatcher"] = DISPATCHERS[row.text("dispatcher").lower()].value
+    if row.has("a2a_overlap", "yes"):
+        given["overlap_expert_parallel"] = True
+    return given
+
+
 def _training(row: Row, framework: str) -> dict[str, Any]:
     low = recipe(row)
-    graphs = row.text("cuda_graphs").lower()
     training = batch(row, precision="bf16", framework=framework, fused_gradient_accumulation=True, **_recompute(row))
     if low is not None:
         training["gemm_recipe"] = low
-    training |= _optimizer(row, low)
     if row.text("cpu_offload_layers"):
         training["offload_activation_layers"] = row.whole("cpu_offload_layers")
-    if graphs and not graphs.startswith(("none", "off", "not stated")):
-        training["cuda_graphs"] = True
-    return training
+    if _fuses_experts(row, low):
+        training["fused_experts"] = True
+    return {**training, **_optimizer(row, low), **_graphs(row)}
 
 
 def _overlaps_linear_traffic(row: Row, default: bool) -> bool:
@@ -127,6 +171,20 @@ def _chunks(row: Row) -> dict[str, Any]:
     return {}
 
 
+def _deepseek_layers(row: Row, slots: int) -> str:
+    """Return the split of DeepSeek-V3's 61 layers over chunks: alike, but for the last and, of 32, the first.
+
+    Source: Megatron-Bridge, src/megatron/bridge/recipes/deepseek/deepseek_v3.py, layout_map; scripts/performance/
+    configs/deepseek, "Et|(tt|)*30mL".
+    """
+    layers = row.whole("layers")
+    share = ceil(layers / slots)
+    last = max(0, layers - share * (slots - 1))
+    first = layers - share * (slots - 2) - last
+    end = "L" if row.has("notes", "w/o MTP") else "mL"
+    return "E" + "t" * first + "|" + f"t*{share}|" * (slots - 2) + "t" * last + end
+
+
 def _layers_per_stage(row: Row) -> dict[str, Any]:
     """Return the split that a row prints, or one that counts the embedding and the loss as layers where only that fits.
 
@@ -137,6 +195,8 @@ def _layers_per_stage(row: Row) -> dict[str, Any]:
         return {"layers_per_stage": row.text("pp_layout")}
     layers, stages = row.whole("layers"), row.whole("pp", 1)
     slots = stages * row.whole("vpp", 1)
+    if row.has("model", "deepseekv3") and slots > 1:
+        return {"layers_per_stage": _deepseek_layers(row, slots)}
     if layers % slots == 0 or (layers + 2) % slots:
         return {}
     share = (layers + 2) // stages
@@ -156,6 +216,7 @@ def _parallelism(row: Row, overlaps: bool, **switches: Any) -> dict[str, Any]:
         "overlap_tensor_parallel": row.whole("tp", 1) > 1,
         "blocking_transfers": False,
         "gradient_bucket_elements": MEGATRON_LM.bucket_elements(row.whole("dp")),
+        **_exchange(row),
         **switches,
     }
     return layout(row, **given)

@@ -1,4 +1,4 @@
-"""Kinds of values that sections of a configuration have."""
+"""Values of a configuration's keys."""
 
 from __future__ import annotations
 
