@@ -14,6 +14,7 @@ from predictor.configuration.loading import prepare
 from predictor.configuration.pipeline_layout import parsed
 from predictor.configuration.sections import validate
 from predictor.configuration.to_run import to_run
+from predictor.configuration.writers import megatron
 from predictor.costs.published import open_system
 from predictor.report.json_document import to_json
 from predictor.step.memory import step_memory
@@ -63,6 +64,19 @@ def test_a_string_of_layers_is_megatrons() -> None:
     assert found.chunk_layers[14] == (2, 0)
     assert found.chunk_layers[15] == (2, 0)
     assert sum(found.layers_per_stage) == 61
+
+
+@pytest.mark.parametrize("split", [[[2, 2], [3, 0]], "Ett|ttt|tt|L", "ett|ttt|tt|l"])
+def test_a_split_per_chunk_is_written_as_megatrons_string(split: Any) -> None:
+    config = validate(
+        {
+            "system": "Perlmutter",
+            "model": {"num_layers": 7, **MODEL},
+            "parallelism": {"pipeline_parallel_size": 2, "layers_per_stage": split, "zero_stage": 1},
+            "training": {"micro_batch_size": 1, "num_micro_batches": 4, "precision": "bf16"},
+        }
+    )
+    assert "--pipeline-model-parallel-layout 'Ett|ttt|tt|L'" in megatron.write(config, 2, 4)
 
 
 def test_multi_token_prediction_stands_beside_the_loss() -> None:
