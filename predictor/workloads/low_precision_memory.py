@@ -20,7 +20,7 @@ def kept_bytes_added(run: TrainingRun, kind: LayerKind, call: LayerCall) -> floa
     Source: Transformer Engine, pytorch/module/linear.py, saved tensors; torchao/float8/float8_linear.py.
     """
     recipe = recipe_of(run, kind)
-    if recipe is None or run.compiled:
+    if recipe is None or run.compiled or run.lora is not None:  # what adapters read is kept in 16 bits
         return 0.0
     saved = call.element_bytes - recipe.kept
     inputs = call.unsplit_tokens * call.hidden_size
@@ -52,7 +52,7 @@ def cast_weights(run: TrainingRun, layers: Iterable[tuple[LayerKind, int]]) -> f
     for kind, count in layers:
         recipe = recipe_of(run, kind)
         if recipe is not None:
-            size_bytes += count * run.layer_parameters(kind).total * _weight_bytes(run, recipe)
+            size_bytes += count * run.layer_parameters(kind).held.total * _weight_bytes(run, recipe)
     return size_bytes
 
 
