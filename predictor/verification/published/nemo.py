@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from predictor.verification.published.architectures import model_of
+from predictor.verification.published.patterns import layers_of_layout
 from predictor.verification.published.row import Row, UnexpressedError, batch, layout
 from predictor.verification.published.systems import machine
 from predictor.workloads.frameworks import MEGATRON_LM
@@ -44,8 +45,6 @@ def recipe(row: Row) -> str | None:
 
 
 def _check(row: Row) -> None:
-    if row.has("task", "lora"):
-        raise UnexpressedError("adapters (LoRA) are not modelled")
     if row.has("framework", "JAX", "MaxText", "Paxml"):
         raise UnexpressedError("XLA schedules the step (JAX), which is not modelled")
     if row.text("cpu_offload_layers"):
@@ -64,6 +63,19 @@ def _recompute(row: Row) -> dict[str, Any]:
     return {"recompute": "none"}
 
 
+def _lora(row: Row) -> dict[str, Any]:
+    """Return the adapters of a row; empty where all weights train.
+
+    MLPerf's target_modules are "attention", of rank 16; Megatron-Bridge's and NeMo's performance recipes have adapters
+    on linear_qkv alone, of rank 16. Source: mlcommons/training, llama2_70b_lora; Megatron-Bridge,
+    scripts/performance/configs/llama/llama3_llm_finetune.py.
+    """
+    if not row.has("task", "lora"):
+        return {}
+    is_mlperf = row.text("group").startswith("mlperf")
+    return {"lora": {"rank": 16, "targets": ["qkv", "attention_output"] if is_mlperf else ["qkv"]}}
+
+
 def _sequence_parallel(row: Row) -> bool:
     return row.whole("tp", 1) > 1 and not row.text("seq_parallel").lower().startswith("no")
 
@@ -71,7 +83,8 @@ def _sequence_parallel(row: Row) -> bool:
 def _training(row: Row, framework: str) -> dict[str, Any]:
     low = recipe(row)
     graphs = row.text("cuda_graphs").lower()
-    training = batch(row, precision="bf16", framework=framework, fused_gradient_accumulation=True, **_recompute(row))
+    switches = _recompute(row) | _lora(row)
+    training = batch(row, precision="bf16", framework=framework, fused_gradient_accumulation=True, **switches)
     if low is not None:
         training["gemm_recipe"] = low
     if graphs and not graphs.startswith(("none", "off", "not stated")):
@@ -112,6 +125,9 @@ def _layers_per_stage(row: Row) -> dict[str, Any]:
     Llama 3.1's 126 layers: NeMo's and MLPerf's recipes set account_for_embedding_in_pipeline_split and
     account_for_loss_in_pipeline_split.
     """
+    given = layers_of_layout(row)
+    if given is not None:
+        return {"layers_per_stage": given}
     layers, stages = row.whole("layers"), row.whole("pp", 1)
     slots = stages * row.whole("vpp", 1)
     if layers % slots == 0 or (layers + 2) % slots:
