@@ -102,9 +102,13 @@ def _gather_precision(row: Row, low: str | None) -> dict[str, Any]:
     """Return the precision of gathered weights.
 
     NeMo's and Megatron-Bridge's recipes gather in fp8 with delayed and current scaling and with MXFP8 (fp8_param_gather
-    of mixed_precision.py), but neither with blocks of 128 nor in NVFP4. MLPerf's submissions say it in their notes.
+    of mixed_precision.py), but neither with blocks of 128 nor in NVFP4. MLPerf's submissions say it in their notes;
+    those of LoRA store weights in fp8 wherever they multiply in it (fp8_params of their configuration).
     """
-    if row.text("group").startswith("mlperf") and low is not None:
+    is_mlperf = row.text("group").startswith("mlperf")
+    if is_mlperf and row.has("task", "lora") and (low or "").startswith("fp8"):
+        return {"gather_precision": "fp8"}
+    if is_mlperf and low is not None:
         return {"gather_precision": "fp8"} if row.has("notes", "FP8_PARAM_GATHER=True") else {}
     return {"gather_precision": "fp8"} if low in ("fp8_delayed", "fp8_tensorwise", "mxfp8") else {}
 
