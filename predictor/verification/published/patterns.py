@@ -92,14 +92,14 @@ def mtp_layers(row: Row) -> int:
 def layers_of_layout(row: Row) -> str | None:
     """Return the layers of each chunk of a row's pipeline; None where its layers are split evenly.
 
-    DeepSeek-V3's chunks are alike, but for the last and, of 32, the first. Source: Megatron-Bridge,
-    src/megatron/bridge/recipes/deepseek/deepseek_v3.py, layout_map; scripts/performance/configs/deepseek,
-    "Et|(tt|)*30mL".
+    The 61 layers of DeepSeek-V3 and Kimi K2 lie on chunks that are alike, but for the last and, of 32, the first.
+    Source: Megatron-Bridge, src/megatron/bridge/recipes/deepseek/deepseek_v3.py, layout_map, and kimi/kimi_k2.py;
+    scripts/performance/configs/deepseek, "Et|(tt|)*30mL".
     """
     text, slots = row.text("pp_layout").partition(" ")[0], row.whole("pp", 1) * row.whole("vpp", 1)
     if text.startswith("E"):
         return text
-    if not row.has("model", "deepseekv3") or row.has("model", "cut to") or slots == 1:
+    if not row.has("model", "deepseekv3", "kimi_k2") or row.has("model", "cut to") or slots == 1:
         return None
     layers = row.whole("layers")
     share = ceil(layers / slots)
