@@ -6,7 +6,29 @@ from dataclasses import replace
 
 from predictor.base.errors import ConfigError
 from predictor.configuration.sections import TrainingSection
+from predictor.workloads.lora import LoraTarget
+from predictor.workloads.switches import Ffn
 from predictor.workloads.transformer import Transformer
+
+
+def check_lora(model: Transformer, training: TrainingSection) -> None:
+    """Refuse adapters that are not modelled.
+
+    Raises:
+        ConfigError: experts would have them.
+    """
+    lora = training.lora
+    if lora is None:
+        return
+    of_ffn = [target for target in lora.targets if target in (LoraTarget.FFN_UP, LoraTarget.FFN_DOWN)]
+    has_dense = any(model.kind(layer).ffn is Ffn.DENSE for layer in range(model.num_layers))
+    if model.experts is not None and of_ffn and not has_dense:
+        raise ConfigError(
+            f"training.lora.targets has {of_ffn[0]}; adapters of experts are not modelled, so name qkv and "
+            "attention_output"
+        )
+    if not lora.targets:
+        raise ConfigError("training.lora.targets is []; name one of " + ", ".join(LoraTarget))
 
 
 def with_lengths(model: Transformer, training: TrainingSection) -> Transformer:

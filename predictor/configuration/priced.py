@@ -19,7 +19,6 @@ def _in_model(model: ModelSection, training: TrainingSection) -> dict[str, bool]
     """Return what of a model's ends, and of training, has no time yet, by key."""
     return {
         "model.vision": model.vision is not None,
-        "training.lora": training.lora is not None,
     }
 
 

@@ -8,7 +8,7 @@ from predictor.base.errors import ConfigError
 from predictor.base.sizes import LARGEST_RUN_GPUS, LARGEST_SLOTS, must_divide
 from predictor.configuration.expert_layout import check_expert_parallel
 from predictor.configuration.kernels import check_kernels
-from predictor.configuration.lengths import with_lengths
+from predictor.configuration.lengths import check_lora, with_lengths
 from predictor.configuration.model import transformer
 from predictor.configuration.model_section import ModelSection
 from predictor.configuration.offloading import check_chunk_layers
@@ -209,6 +209,7 @@ def _model(config: RunConfig) -> Transformer:
     if config.training.compiled:
         model = compiled_model(model)
     model = with_lengths(model, config.training)
+    check_lora(model, config.training)
     _check_tensor_parallel(config.model, config.parallelism, model.ffn_hidden_size)
     _check_sequence(config.model, config.parallelism)
     check_expert_parallel(config.model, config.parallelism)

@@ -12,7 +12,7 @@ def gradient_accumulation(run: TrainingRun, kind: LayerKind) -> Task:
     """Return the addition of a layer's weight gradients to those of earlier micro-batches: of all but the first."""
     call = sized(run, kind)
     gradient_bytes = 2 * run.gradient_bytes + call.element_bytes  # the sum is read and written, the new one read
-    dense, routed = run.layer_parameters(kind)
+    dense, routed, *_ = run.layer_parameters(kind)
     if run.zero_stage >= 2:  # only a rank's own share is kept, and so added up
         dense, routed = dense // run.zero_ranks, routed // run.expert_zero_ranks
     return stream_task("gradient_accumulation", (dense + routed) * gradient_bytes, call, launches=0)

@@ -9,6 +9,7 @@ from predictor.workloads.encoder import Encoder
 from predictor.workloads.layer_call import LayerCall
 from predictor.workloads.mixers.gated_delta import GatedDelta
 from predictor.workloads.mixers.latent_attention import LatentAttention
+from predictor.workloads.mixers.linear import Linear, Split
 from predictor.workloads.mixers.mamba2 import Mamba2
 from predictor.workloads.mixers.token_mixer import TokenMixer
 from predictor.workloads.switches import (
@@ -170,6 +171,20 @@ class Architecture:
         """Return what a layer mixes its tokens with; None: plain attention, or nothing."""
         others: dict[Mixer, TokenMixer | None] = {Mixer.MAMBA2: self.mamba2, Mixer.GATED_DELTA: self.gated_delta}
         return self.latent_attention if mixer.is_attention else others.get(mixer)
+
+    def mixer_linears(self, mixer: Mixer) -> tuple[Linear, ...]:
+        """Return the matrices of a layer's token mixer."""
+        other = self.token_mixer(mixer)
+        if other is not None:
+            return other.linears(self.hidden_size, self.num_attention_heads)
+        if not mixer.is_attention:
+            return ()
+        heads = self.num_attention_heads * (2 if self.attention_output_gate else 1) + 2 * self.key_value_heads
+        values = self.num_attention_heads * self.head_dim
+        return (
+            Linear("qkv_projection", "qkv_projection", self.hidden_size, heads * self.head_dim, Split.COLUMN),
+            Linear("attention_output", "attention_output", values, self.hidden_size, Split.ROW),
+        )
 
     @property
     def learned_positions(self) -> bool:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from predictor.workloads.adapters import frozen
 from predictor.workloads.layer import weight_gradients
 from predictor.workloads.model_ends import embedding_passes, output_passes, tensor_traffic
-from predictor.workloads.run import RankParameters, TrainingRun
+from predictor.workloads.run import TrainingRun
 from predictor.workloads.sharding import sharded_root
 from predictor.workloads.step_tasks import BlockTasks
-from predictor.workloads.tasks import NO_TASKS, Part, PassTasks, Task, collective_task
+from predictor.workloads.tasks import BACKWARD, NO_TASKS, Part, PassTasks, Task, collective_task
 from predictor.workloads.transformer_memory import edge_memory
+
+# Gradients of the model's beginning, which frozen weights do not have.
+EMBEDDING_GRADIENTS = ("embedding", "position_embedding", "token_types")
 
 
 def _embedding_parameters(run: TrainingRun, is_first: bool) -> int:
@@ -38,7 +42,7 @@ def edge_block(run: TrainingRun, is_first: bool, is_last: bool) -> BlockTasks:
         if is_here:
             ahead, back = passes(run)
             if run.zero_stage >= 2:
-                held = RankParameters(parameters(run, is_first), 0)
+                held = run.end_parameters(parameters(run, is_first))
                 ahead, back = sharded_root(run, held, ahead, back, passes is output_passes)
             forward, backward = forward + ahead, backward + back
     if not run.sequence_parallel:
@@ -46,6 +50,9 @@ def edge_block(run: TrainingRun, is_first: bool, is_last: bool) -> BlockTasks:
             forward += PassTasks(tensor_traffic(run, "all_gather", part=Part.PIPELINE_PARALLEL), [])
         if not is_last:
             backward += PassTasks(tensor_traffic(run, "all_gather", 2, Part.PIPELINE_PARALLEL), [])
+    if run.lora is not None and not run.lora.train_embeddings:
+        kept = [task for task in backward.tasks if task.name not in EMBEDDING_GRADIENTS]
+        backward = PassTasks(frozen(kept, BACKWARD), backward.overlaps)
     weight = weight_gradients(run, backward)
     return BlockTasks(forward, NO_TASKS, backward, weight, None, edge_memory(run, is_first, is_last))
 

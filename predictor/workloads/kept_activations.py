@@ -14,6 +14,7 @@ from predictor.workloads.attention import MASK_BYTES, segmented
 from predictor.workloads.experts import routed_tokens
 from predictor.workloads.layer_call import LayerCall
 from predictor.workloads.layer_sizes import sized
+from predictor.workloads.lora import Lora, LoraTarget
 from predictor.workloads.low_precision_memory import kept_bytes_added
 from predictor.workloads.mixers.token_mixer import KeptByMixer
 from predictor.workloads.recompute import modules
@@ -37,6 +38,7 @@ class Kept(NamedTuple):
         routed_up, routed_act, routed: the same of routed experts, and tokens in the order of their experts.
         shared_up, shared_act: the same of shared experts.
         masks: of dropout.
+        adapters: narrow activations of low-rank adapters.
     """
 
     inputs: float
@@ -53,6 +55,7 @@ class Kept(NamedTuple):
     shared_up: float
     shared_act: float
     masks: float
+    adapters: float = 0.0
 
     @property
     def total(self) -> float:
@@ -146,7 +149,7 @@ def kept_without_recomputation(run: TrainingRun, kind: LayerKind) -> Kept:
     products = norms if model.normalization is Normalization.RMS_NORM else 0  # unfused, the product with 1/rms as well
     masks = (kind.branches - kind.has_experts) if model.hidden_dropout else 0
     mixer = _mixer(model, kind, call)
-    return Kept(
+    kept = Kept(
         inputs=norms * hidden * call.element_bytes,
         normed=(kind.branches + products) * hidden * call.element_bytes,
         latents=mixer.latents,
@@ -155,6 +158,28 @@ def kept_without_recomputation(run: TrainingRun, kind: LayerKind) -> Kept:
         core=mixer.core,
         masks=masks * hidden * MASK_BYTES,
         **_ffn(run, kind, call),
+    )
+    return kept if run.lora is None else _with_adapters(run, run.lora, kind, call, kept)
+
+
+def _with_adapters(run: TrainingRun, lora: Lora, kind: LayerKind, call: LayerCall, kept: Kept) -> Kept:
+    """Return what a layer keeps whose weights are frozen: inputs of products only where an adapter reads them.
+
+    The FFN's non-linearity needs its own input all the same, and unfused, a gate's product that of the gate.
+    """
+    hidden = float(call.unsplit_tokens * call.hidden_size * call.element_bytes)
+    normed, share = kept.normed, 1.0
+    if kind.ffn is not Ffn.NONE and (LoraTarget.FFN_UP not in lora.targets or kind.has_experts):
+        normed -= hidden
+    if LoraTarget.FFN_DOWN not in lora.targets or kind.has_experts:
+        share = 0.5 if run.model.activation.gated and not run.model.fused_side_kernels else 0.0
+    narrow = len(lora.linears(run.model, kind)) * call.tokens * lora.rank * call.element_bytes
+    return kept._replace(
+        normed=max(0.0, normed),
+        act=kept.act * share,
+        routed_act=kept.routed_act * share,
+        shared_act=kept.shared_act * share,
+        adapters=float(narrow),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from predictor.costs.operator import Direction
 from predictor.timeline.schedules import SCHEDULES
+from predictor.workloads.adapters import adapter_tasks, frozen
 from predictor.workloads.attention import attention_core, core_names, split_core
 from predictor.workloads.experts import exchange, expert_tasks
 from predictor.workloads.fused import fused_additions
@@ -66,6 +67,8 @@ def _operators(run: TrainingRun, kind: LayerKind, call: LayerCall, direction: Di
     if kind.has_experts:
         tasks += expert_tasks(run, call, direction)
     tasks = with_low_precision(run, kind, call, direction, tasks)
+    if run.lora is not None:
+        tasks = frozen(tasks, direction) + adapter_tasks(run, kind, call, direction)
     core = attention_core(run.model, names, call, direction, run.layout, run.attention_kernel or "")
     computing = core + PassTasks(tasks, [])
     return computing + exchange(run, call, computing.tasks) if kind.has_experts else computing
@@ -92,7 +95,9 @@ def backward_pass(run: TrainingRun, kind: LayerKind) -> PassTasks:
     tasks = operators.tasks + fused_gate(run, kind, call, BACKWARD) + shared_side_kernels(model, kind, call, BACKWARD)
     if run.compiled:
         tasks = fused_additions(tasks, BACKWARD)
-    tasks = tasks + qkv_concatenation(model, kind, call) + bias_gradients(model, kind, call)
+    tasks = tasks + qkv_concatenation(model, kind, call)
+    if run.lora is None:
+        tasks += bias_gradients(model, kind, call)
     traffic = backward_sums(run, kind, call, tasks)
     return PassTasks(tasks + traffic.tasks, operators.overlaps + traffic.overlaps)
 

@@ -99,15 +99,27 @@ class RankParameters(NamedTuple):
     Attributes:
         dense: summed over the data- and context-parallel ranks.
         routed: of routed experts; summed over the ranks that hold the same experts.
+        frozen_dense, frozen_routed: as both, of weights that do not train.
     """
 
     dense: int
     routed: int
+    frozen_dense: int = 0
+    frozen_routed: int = 0
 
     @property
     def total(self) -> int:
-        """Return the number of both."""
+        """Return the number of those that train."""
         return self.dense + self.routed
+
+    @property
+    def held(self) -> RankParameters:
+        """Return all weights, trained or not."""
+        return RankParameters(self.dense + self.frozen_dense, self.routed + self.frozen_routed)
+
+    def frozen(self, trained: int = 0) -> RankParameters:
+        """Return the same parameters as frozen ones, beside so many others that train."""
+        return RankParameters(trained, 0, self.dense, self.routed)
 
 
 @dataclass(frozen=True)  # no slots: what follows from it is computed once
@@ -254,6 +266,11 @@ class TrainingRun:
         )
 
     @property
+    def model_flops_per_token(self) -> float:
+        """Return the FLOPs that a token needs forward and backward, no recomputation counted."""
+        return self.model.model_flops_per_token() if self.lora is None else self.lora.model_flops_per_token(self.model)
+
+    @property
     def global_batch_size(self) -> int:
         """Return the sequences of one step."""
         return self.micro_batch_size * self.num_micro_batches * self.layout.data_parallel_size
@@ -338,23 +355,29 @@ class TrainingRun:
             if kind.has_experts and model.experts is not None:
                 held = model.experts.num_experts // self.layout.expert_parallel_size
                 routed = held * model.expert_parameters(self.layout.expert_split)
-            known = self._layer_parameters[kind] = RankParameters(model.layer_parameters(tp, kind), routed)
+            known = RankParameters(model.layer_parameters(tp, kind), routed)
+            if self.lora is not None:
+                known = known.frozen(self.lora.parameters(model, kind, tp))
+            self._layer_parameters[kind] = known
         return known
+
+    def end_parameters(self, parameters: int) -> RankParameters:
+        """Return parameters of the model's beginning or end; beside adapters they train only where that is asked."""
+        known = RankParameters(parameters, 0)
+        return known if self.lora is None or self.lora.train_embeddings else known.frozen()
 
     def rank_parameters(self, stage: int) -> RankParameters:
         """Return the parameters that one rank of a stage holds."""
-        tp, model = self.layout.tensor_parallel_size, self.model
-        dense = routed = 0
-        for kind, count in self.stage_kinds(stage).items():
-            layer = self.layer_parameters(kind)
-            dense, routed = dense + count * layer.dense, routed + count * layer.routed
-        last = stage == self.last_stage
+        tp, model, ends = self.layout.tensor_parallel_size, self.model, 0
         if stage == 0:
-            dense += model.embedding_parameters(tp) + model.beginning_parameters()
-        if last:
-            dense += model.end_parameters(tp) + model.end_embeddings(stage == 0) * model.embedding_parameters(tp)
-        return RankParameters(dense, routed)
+            ends += model.embedding_parameters(tp) + model.beginning_parameters()
+        if stage == self.last_stage:
+            ends += model.end_parameters(tp) + model.end_embeddings(stage == 0) * model.embedding_parameters(tp)
+        sums = list(self.end_parameters(ends))
+        for kind, count in self.stage_kinds(stage).items():
+            sums = [total + count * part for total, part in zip(sums, self.layer_parameters(kind), strict=True)]
+        return RankParameters(*sums)
 
     def stage_parameters(self, stage: int) -> int:
         """Return the number of parameters that one rank of a stage holds."""
-        return self.rank_parameters(stage).total
+        return self.rank_parameters(stage).held.total

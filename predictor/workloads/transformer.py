@@ -206,16 +206,19 @@ class Transformer(Architecture):
         limits = {Mixer.SLIDING: self.sliding_window, Mixer.CHUNKED: self.attention_chunk}
         return min(limit for limit in (self.sequence_length, limits.get(mixer, 0), self.document_tokens) if limit)
 
+    def layer_matrices(self, kind: LayerKind) -> float:
+        """Return the multiplications of a token with the matrices of one layer."""
+        return self._ffn_multiplications(kind) + total(self.mixer_linears(kind.mixer))
+
     def _layer_multiplications(self, kind: LayerKind) -> float:
         """Return the multiplications of a token in one layer forward."""
-        ffn, mixer = self._ffn_multiplications(kind), kind.mixer
+        mixer, matrices = kind.mixer, self.layer_matrices(kind)
         if mixer is Mixer.NONE:
-            return ffn
+            return matrices
         other, keys = self.token_mixer(mixer), self._keys(mixer)
         if other is None:
-            return self.attention_parameters() + ffn + 2 * keys * self.num_attention_heads * self.head_dim
-        matrices = total(other.linears(self.hidden_size, self.num_attention_heads))
-        return ffn + matrices + other.core_multiplications(self.num_attention_heads, keys)
+            return matrices + 2 * keys * self.num_attention_heads * self.head_dim
+        return matrices + other.core_multiplications(self.num_attention_heads, keys)
 
     def _end_multiplications(self) -> float:
         """Return the multiplications of a token in the output projection, an encoder's head, and further predictions.

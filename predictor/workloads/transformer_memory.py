@@ -76,10 +76,10 @@ def layer_memory(run: TrainingRun, kind: LayerKind) -> BlockMemory:
         kept += _pipe_outputs(run)
     working = recomputed + _ffn_gradients(run, kind)
     if run.zero_stage == 3 and not run.reshard_after_forward:
-        kept_weights = run.layer_parameters(kind).total * _gathered_bytes(run)
+        kept_weights = run.layer_parameters(kind).held.total * _gathered_bytes(run)
         return BlockMemory(kept, working, gathered=float(kept_weights))
     if run.zero_stage == 3:
-        working += _gathered_units(run) * run.layer_parameters(kind).total * _gathered_bytes(run)
+        working += _gathered_units(run) * run.layer_parameters(kind).held.total * _gathered_bytes(run)
         working += _sharded_gradients(run, run.layer_parameters(kind).total)
     return BlockMemory(kept, working)
 
@@ -141,6 +141,8 @@ def _fused_gradients(run: TrainingRun, kind: LayerKind) -> float:
     Source: Transformer Engine, transformer_engine/pytorch/module/base.py, get_dummy_wgrad; Megatron-LM,
     core/tensor_parallel/layers.py, grad_added_to_main_grad, makes one at a time.
     """
+    if run.lora is not None:
+        return float(run.layer_parameters(kind).total * run.element_bytes)
     tp, model = run.layout.tensor_parallel_size, run.model
     elements = model.layer_parameters(tp, kind)
     if kind.has_experts:
@@ -187,6 +189,20 @@ def _optimizer_state_bytes(run: TrainingRun) -> float:
     return FP32_STATE_BYTES if run.element_bytes == FP32_BYTES else MIXED_PRECISION_STATE_BYTES
 
 
+def _share(run: TrainingRun, parameters: RankParameters) -> float:
+    """Return a rank's share of parameters that are shared out."""
+    return parameters.dense / run.zero_ranks + parameters.routed / run.expert_zero_ranks
+
+
+def _weights(run: TrainingRun, parameters: RankParameters, weight_bytes: int) -> float:
+    """Return the bytes of the weights that a rank keeps; frozen ones have no fp32 copy."""
+    held = parameters.held
+    trained, everything = (
+        (_share(run, parameters), _share(run, held)) if run.zero_stage >= 3 else (parameters.total, held.total)
+    )
+    return trained * weight_bytes + (everything - trained) * run.element_bytes
+
+
 def stage_states(
     run: TrainingRun, kinds: Iterable[LayerKind], parameters: RankParameters, cast_weights: float = 0.0
 ) -> StageStates:
@@ -203,7 +219,7 @@ def stage_states(
         cast_weights: bytes of the weights in low precision beside them.
     """
     whole = float(parameters.total)
-    share = parameters.dense / run.zero_ranks + parameters.routed / run.expert_zero_ranks
+    share = _share(run, parameters)
     state_bytes = _optimizer_state_bytes(run)
     weight_bytes, gradient_bytes = run.element_bytes, float(run.gradient_bytes)
     if run.fp32_parameters and run.element_bytes != FP32_BYTES:  # the optimizer's are the only ones
@@ -220,7 +236,7 @@ def stage_states(
     if run.framework in ON_DEEPSPEED and run.zero_stage >= 2:  # gradients leave as they are computed
         gradient_bytes *= on_gpu
     return StageStates(
-        weights=(share if run.zero_stage >= 3 else whole) * weight_bytes + cast_weights,
+        weights=_weights(run, parameters, weight_bytes) + cast_weights,
         gradients=(share if scatters_each else whole) * gradient_bytes,
         optimizer=(share if run.zero_stage >= 1 else whole) * state_bytes * on_gpu,
         buffers=buffers,

@@ -147,7 +147,7 @@ def transformer_step(run: TrainingRun) -> StepTasks:
         distinct.append(
             StageTasks(
                 num_layers=run.layers_per_stage[stage.earliest],
-                parameters=parameters.total,
+                parameters=parameters.held.total,
                 chunks=tuple([chunks[number] for number in stage.chunk_index]),
                 num_messages=stage.num_messages if last else 0,
                 end=stage_end(run, stage.earliest, parameters),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from predictor.verification.published.patterns import hybrid, latent_attention, mtp_layers
 from predictor.verification.published.row import Row, UnexpressedError, dense_model
 
 LLAMA: dict[str, Any] = {"normalization": "fused_rms_norm", "activation": "swiglu"}
@@ -18,20 +19,11 @@ GPT3: dict[str, Any] = {
     "tied_embeddings": True,
 }
 # Nemotron-4 (arXiv:2402.16819): squared ReLU, so no gate; rotary positions on half of a head; LayerNorm; no biases.
-NEMOTRON4: dict[str, Any] = {"normalization": "layer_norm", "rotary_fraction": 0.5}
+NEMOTRON4: dict[str, Any] = {"normalization": "layer_norm", "rotary_fraction": 0.5, "activation": "squared_relu"}
+# Nemotron-H (arXiv:2504.03624, section 2.1) and Nemotron 3: squared ReLU, RMSNorm, no positions, no biases.
+NEMOTRON_H: dict[str, Any] = {"normalization": "fused_rms_norm", "activation": "squared_relu", "positions": "none"}
 # YaRN scales the rotation, which Transformer Engine's kernel does not: Megatron-LM, pull request 2038.
-GPT_OSS: dict[str, Any] = {**LLAMA, "biases": True, "fused_rope": False}
-# Both DeepSeek-V2 and V3 have latents of these widths: arXiv:2405.04434, section 3.1.2; arXiv:2412.19437, section 4.2.
-DEEPSEEK: dict[str, Any] = {
-    **LLAMA,
-    "latent_attention": {
-        "q_lora_rank": 1536,
-        "kv_lora_rank": 512,
-        "qk_nope_head_dim": 128,
-        "qk_rope_head_dim": 64,
-        "v_head_dim": 128,
-    },
-}
+GPT_OSS: dict[str, Any] = {**LLAMA, "biases": True, "attention_sinks": True, "fused_rope": False}
 BY_NAME: dict[str, dict[str, Any]] = {
     "nemotron4": NEMOTRON4,
     "nemotron-4": NEMOTRON4,
@@ -39,52 +31,14 @@ BY_NAME: dict[str, dict[str, Any]] = {
     "mixtral": LLAMA,
     "grok": {"normalization": "fused_rms_norm", "activation": "geglu"},
     "qwen3": {**LLAMA, "qk_norm": True},
-    "deepseekv2": DEEPSEEK,
-    "deepseekv3": DEEPSEEK,
     "gpt oss": GPT_OSS,
     "gpt-oss": GPT_OSS,
+    "deepseek": LLAMA,
+    "kimi": LLAMA,
+    "nemotron_3": NEMOTRON_H,
     "gpt3": GPT3,
     "gpt": GPT3,
 }
-# Parts of a model that no configuration has.
-UNKNOWN_PARTS = {
-    "mla": "the widths of its latent attention are not stated",
-    "hybrid": "hybrid models with Mamba layers are not modelled",
-    "mtp": "multi-token prediction is not modelled",
-}
-
-
-def check_architecture(row: Row) -> None:
-    """Refuse architectures that no configuration expresses.
-
-    Raises:
-        UnexpressedError: the row's is one of them.
-    """
-    is_known = row.has("model", "deepseekv2", "deepseekv3")
-    if row.has("mla", "yes") and not is_known:
-        raise UnexpressedError(UNKNOWN_PARTS["mla"])
-    pattern = row.text("layer_pattern").lower()
-    if "hybrid" in pattern or "m-m" in pattern or "meme" in pattern:
-        raise UnexpressedError(UNKNOWN_PARTS["hybrid"])
-    if is_known:
-        return
-    if "mtp" in pattern or "m" in row.text("pp_layout").partition(" ")[0].lower().replace("emb", ""):
-        raise UnexpressedError(UNKNOWN_PARTS["mtp"])
-
-
-def _further_tokens(row: Row) -> dict[str, Any]:
-    """Return the modules that predict further tokens: one in Megatron-Bridge's recipes, unless a row says none.
-
-    Source: Megatron-Bridge, src/megatron/bridge/recipes/deepseek/deepseek_v3.py, mtp_num_layers.
-
-    Raises:
-        UnexpressedError: the row does not say it, and its recipe is not known.
-    """
-    if row.has("notes", "w/o MTP") or row.has("model", "cut to"):
-        return {}
-    if not row.has("framework", "Megatron-Bridge v", "Megatron-Bridge r"):
-        raise UnexpressedError("whether the run predicts further tokens (MTP) is not stated")
-    return {"num_mtp_layers": 1}
 
 
 def _experts(row: Row) -> dict[str, Any]:
@@ -108,18 +62,19 @@ def model_of(row: Row, **switches: Any) -> dict[str, Any]:
     Raises:
         UnexpressedError: the architecture is not known, or a size is not stated.
     """
-    check_architecture(row)
     name = row.text("model").lower()
     known = next((given for word, given in BY_NAME.items() if word in name), None)
     if known is None:
         raise UnexpressedError(f"the architecture of {row.text('model')} is not known")
     fused = {"fused_side_kernels": True, "fused_rope": True, "loss": "fused"}
     model = {**dense_model(row, **{**fused, **known}), **switches}
-    if "latent_attention" in model:
-        del model["head_dim"]
-        model |= _further_tokens(row)
     if row.text("moe_experts"):
         model["moe"] = _experts(row)
+    model |= latent_attention(row) | hybrid(row)
+    if "latent_attention" in model:
+        model = {key: value for key, value in model.items() if key not in ("head_dim", "num_key_value_heads")}
+    if mtp_layers(row):
+        model["num_mtp_layers"] = mtp_layers(row)
     if row.has("layer_pattern", "sliding window 128 on every 2nd layer"):
         model |= {"sliding_window": 128, "sliding_window_layers": row.whole("layers") // 2}
     return model

@@ -9,11 +9,11 @@ gradients are reduce-scattered. Columns say the rest. SimuMax's launcher sets no
 
 from __future__ import annotations
 
-from math import ceil
 from typing import Any
 
 from predictor.costs.work import ELEMENT_BYTES
 from predictor.verification.published.architectures import model_of
+from predictor.verification.published.patterns import layers_of_layout
 from predictor.verification.published.row import Row, UnexpressedError, batch, layout
 from predictor.verification.published.systems import machine
 from predictor.workloads.expert_exchange import ExpertDispatcher
@@ -71,8 +71,6 @@ def _optimizer(row: Row, low: str | None) -> dict[str, Any]:
 
 
 def _check(row: Row) -> None:
-    if row.has("task", "lora"):
-        raise UnexpressedError("adapters (LoRA) are not modelled")
     if row.has("framework", "JAX", "MaxText", "Paxml"):
         raise UnexpressedError("XLA schedules the step (JAX), which is not modelled")
     if row.has("notes", "known cuDNN regression"):
@@ -90,6 +88,19 @@ def _recompute(row: Row) -> dict[str, Any]:
         modules = [module.value for module in RecomputeModule if module in named.replace("+", " ").split()]
         return {"recompute": "selective", "recompute_modules": modules}
     return {"recompute": "none"}
+
+
+def _lora(row: Row) -> dict[str, Any]:
+    """Return the adapters of a row; empty where all weights train.
+
+    MLPerf's target_modules are "attention", of rank 16; Megatron-Bridge's and NeMo's performance recipes have adapters
+    on linear_qkv alone, of rank 16. Source: mlcommons/training, llama2_70b_lora; Megatron-Bridge,
+    scripts/performance/configs/llama/llama3_llm_finetune.py.
+    """
+    if not row.has("task", "lora"):
+        return {}
+    is_mlperf = row.text("group").startswith("mlperf")
+    return {"lora": {"rank": 16, "targets": ["qkv", "attention_output"] if is_mlperf else ["qkv"]}}
 
 
 def _sequence_parallel(row: Row) -> bool:
@@ -132,7 +143,8 @@ def _exchange(row: Row) -> dict[str, Any]:
 
 def _training(row: Row, framework: str) -> dict[str, Any]:
     low = recipe(row)
-    training = batch(row, precision="bf16", framework=framework, fused_gradient_accumulation=True, **_recompute(row))
+    switches = _recompute(row) | _lora(row)
+    training = batch(row, precision="bf16", framework=framework, fused_gradient_accumulation=True, **switches)
     if low is not None:
         training["gemm_recipe"] = low
     if row.text("cpu_offload_layers"):
@@ -153,9 +165,13 @@ def _gather_precision(row: Row, low: str | None) -> dict[str, Any]:
 
     NeMo's and Megatron-Bridge's recipes gather in fp8 with delayed and current scaling and with MXFP8 (fp8_param_gather
     of mixed_precision.py), but neither with blocks of 128 nor in NVFP4. MLPerf's submissions say it in their notes; on
-    NeMo 25.01 it is FP8_PARAMS, which the config_common.sh of those of Llama 3.1 405B sets.
+    NeMo 25.01 it is FP8_PARAMS, which the config_common.sh of those of Llama 3.1 405B sets; those of LoRA store weights
+    in fp8 wherever they multiply in it (fp8_params of their configuration).
     """
-    if row.text("group").startswith("mlperf") and low is not None:
+    is_mlperf = row.text("group").startswith("mlperf")
+    if is_mlperf and row.has("task", "lora") and (low or "").startswith("fp8"):
+        return {"gather_precision": "fp8"}
+    if is_mlperf and low is not None:
         said = row.has("notes", "FP8_PARAM_GATHER=True") or row.has("recipe_ref", FP8_PARAMETERS)
         return {"gather_precision": "fp8"} if said else {}
     return {"gather_precision": "fp8"} if low in ("fp8_delayed", "fp8_tensorwise", "mxfp8") else {}
@@ -171,32 +187,17 @@ def _chunks(row: Row) -> dict[str, Any]:
     return {}
 
 
-def _deepseek_layers(row: Row, slots: int) -> str:
-    """Return the split of DeepSeek-V3's 61 layers over chunks: alike, but for the last and, of 32, the first.
-
-    Source: Megatron-Bridge, src/megatron/bridge/recipes/deepseek/deepseek_v3.py, layout_map; scripts/performance/
-    configs/deepseek, "Et|(tt|)*30mL".
-    """
-    layers = row.whole("layers")
-    share = ceil(layers / slots)
-    last = max(0, layers - share * (slots - 1))
-    first = layers - share * (slots - 2) - last
-    end = "L" if row.has("notes", "w/o MTP") else "mL"
-    return "E" + "t" * first + "|" + f"t*{share}|" * (slots - 2) + "t" * last + end
-
-
 def _layers_per_stage(row: Row) -> dict[str, Any]:
     """Return the split that a row prints, or one that counts the embedding and the loss as layers where only that fits.
 
     Llama 3.1's 126 layers: NeMo's and MLPerf's recipes set account_for_embedding_in_pipeline_split and
     account_for_loss_in_pipeline_split.
     """
-    if row.text("pp_layout").startswith("Et"):
-        return {"layers_per_stage": row.text("pp_layout")}
+    given = layers_of_layout(row)
+    if given is not None:
+        return {"layers_per_stage": given}
     layers, stages = row.whole("layers"), row.whole("pp", 1)
     slots = stages * row.whole("vpp", 1)
-    if row.has("model", "deepseekv3") and slots > 1:
-        return {"layers_per_stage": _deepseek_layers(row, slots)}
     if layers % slots == 0 or (layers + 2) % slots:
         return {}
     share = (layers + 2) // stages
