@@ -6,7 +6,7 @@ Source of names: NVIDIA/Megatron-LM, megatron/training/arguments.py.
 from __future__ import annotations
 
 from predictor.base.errors import ConfigError
-from predictor.configuration.sections import ExpertsSection, ModelSection
+from predictor.configuration.model_section import ExpertsSection, ModelSection
 from predictor.workloads.transformer import Activation, Attention, Biases, Loss, Normalization
 
 

@@ -46,7 +46,7 @@ class StepConfig:
     @property
     def flops(self) -> float:
         """Return the FLOPs of one step, forward and backward."""
-        return self.run.model.model_flops_per_token() * self.run.tokens_per_step
+        return self.run.model_flops_per_token * self.run.tokens_per_step
 
 
 def unsupported(run: TrainingRun) -> list[str]:
