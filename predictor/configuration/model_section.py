@@ -6,8 +6,8 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
+from predictor.configuration.fields import Amount, Count, Probability, Switch, Syncs, names
 from predictor.configuration.section import Section
-from predictor.configuration.values import Amount, Count, Probability, Switch, Syncs, names
 from predictor.workloads.switches import (
     Activation,
     Attention,

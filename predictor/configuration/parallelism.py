@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
+from predictor.configuration.fields import Amount, Count, Switch, names, whole_number
 from predictor.configuration.section import Section
-from predictor.configuration.values import Amount, Count, Switch, names, whole_number
 from predictor.workloads.expert_exchange import ExpertDispatcher
 from predictor.workloads.frameworks import DEEPSPEED
 from predictor.workloads.layout import RANK_ORDER

@@ -9,10 +9,10 @@ from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 from predictor.base.errors import ConfigError, MissingKeyError, nearest
 from predictor.base.sizes import both_names
 from predictor.configuration.cuda_graphs import CudaGraphs
+from predictor.configuration.fields import Amount, Count, Switch, names
 from predictor.configuration.model_section import ModelSection
 from predictor.configuration.parallelism import ParallelismSection
 from predictor.configuration.section import Section
-from predictor.configuration.values import Amount, Count, Switch, names
 from predictor.costs.work import FP8_PRECISIONS, STEP_PRECISIONS
 from predictor.workloads.lora import LoraTarget
 from predictor.workloads.run import AttentionKernel, GemmRecipe, OffloadModule, Recompute, RecomputeModule

@@ -20,10 +20,10 @@ GPT3: dict[str, Any] = {
 }
 # Nemotron-4 (arXiv:2402.16819): squared ReLU, so no gate; rotary positions on half of a head; LayerNorm; no biases.
 NEMOTRON4: dict[str, Any] = {"normalization": "layer_norm", "rotary_fraction": 0.5, "activation": "squared_relu"}
+# YaRN scales the rotation, which Transformer Engine's kernel does not: Megatron-LM, pull request 2038.
+GPT_OSS: dict[str, Any] = {**LLAMA, "biases": True, "fused_rope": False, "attention_sinks": True}
 # Nemotron-H (arXiv:2504.03624, section 2.1) and Nemotron 3: squared ReLU, RMSNorm, no positions, no biases.
 NEMOTRON_H: dict[str, Any] = {"normalization": "fused_rms_norm", "activation": "squared_relu", "positions": "none"}
-# YaRN scales the rotation, which Transformer Engine's kernel does not: Megatron-LM, pull request 2038.
-GPT_OSS: dict[str, Any] = {**LLAMA, "biases": True, "attention_sinks": True, "fused_rope": False}
 BY_NAME: dict[str, dict[str, Any]] = {
     "nemotron4": NEMOTRON4,
     "nemotron-4": NEMOTRON4,

@@ -165,7 +165,7 @@ def _gather_precision(row: Row, low: str | None) -> dict[str, Any]:
 
     NeMo's and Megatron-Bridge's recipes gather in fp8 with delayed and current scaling and with MXFP8 (fp8_param_gather
     of mixed_precision.py), but neither with blocks of 128 nor in NVFP4. MLPerf's submissions say it in their notes; on
-    NeMo 25.01 it is FP8_PARAMS, which the config_common.sh of those of Llama 3.1 405B sets; those of LoRA store weights
+    NeMo 25.01 it is FP8_PARAMS, which the config_common.sh of those of Llama 3.1 405B sets. Those of LoRA store weights
     in fp8 wherever they multiply in it (fp8_params of their configuration).
     """
     is_mlperf = row.text("group").startswith("mlperf")

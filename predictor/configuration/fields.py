@@ -1,4 +1,4 @@
-"""Values of a configuration's keys."""
+"""Kinds of values that sections of a configuration have."""
 
 from __future__ import annotations
 
