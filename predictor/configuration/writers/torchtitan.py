@@ -58,7 +58,7 @@ def write(config: RunConfig, num_gpus: int, gpus_per_node: int) -> str:
     head = [
         f"# torchtitan on {num_gpus} GPUs of {config.system}, as searched. Start it on every node with",
         f"# {start} --job.config_file FILE",
-        f"# torchtitan 0.3 has no such files: --module {name}, a --config of {flavor}, and these keys as flags, such as",
+        f"# torchtitan 0.3 reads none: --module {name}, a --config of {flavor}, and these keys as flags, such as",
         f"# --parallelism.tensor_parallel_degree {parallel.tensor_parallel_size}.",
     ]
     return "\n".join([*head, *_toml(merged(tables, _low_precision(config)))]) + "\n"
