@@ -133,7 +133,8 @@ def _with_preset(content: dict[str, Any]) -> dict[str, Any]:
 def completed(content: dict[str, Any], base: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return a full-form configuration with the keys of its ``from`` files and of its preset, and notes on them.
 
-    ``from`` names files of other tools; later files override earlier ones, the configuration's own keys override all.
+    ``from`` names files of other tools, or models of the Hugging Face Hub (``hf:…``); later files override earlier
+    ones, the configuration's own keys override all.
 
     Raises:
         ConfigError: a file cannot be taken from, or there is no such preset.
@@ -144,9 +145,9 @@ def completed(content: dict[str, Any], base: Path) -> tuple[dict[str, Any], tupl
     files = [named] if isinstance(named, str) else named
     if not isinstance(files, list) or not files or not all(isinstance(name, str) for name in files):
         raise ConfigError(f"from is {named!r}; expected a file of another tool, or a list of such files")
-    from predictor.configuration.readers import read_any  # only when needed, for a fast start
+    from predictor.configuration.readers import read_named  # only when needed, for a fast start
 
-    read = [read_any(base / name) for name in files]
+    read = [read_named(name, base) for name in files]
     taken: dict[str, Any] = {}
     clashes: list[str] = []
     for name, file in zip(files, read, strict=True):

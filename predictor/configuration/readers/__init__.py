@@ -12,9 +12,9 @@ from predictor.configuration.hugectr.telling import is_hugectr
 from predictor.configuration.readers import deepspeed, experiment, hugging_face, llm_trainer, megatron, torchtitan
 from predictor.configuration.readers.megatron_options import TELLING
 from predictor.configuration.readers.result import Read
-from predictor.configuration.telling import is_experiment, is_llm_trainer
+from predictor.configuration.telling import is_experiment, is_llm_trainer, is_model_id, part_of_file
 
-__all__ = ["FORMATS", "HUGECTR", "TRAINERS", "Read", "detect", "read_any"]
+__all__ = ["FORMATS", "HUGECTR", "TRAINERS", "Read", "detect", "read_any", "read_named"]
 
 TRAINERS = (experiment.FORMAT, llm_trainer.FORMAT)  # whose files are predicted as they are
 HUGECTR = "HugeCTR configuration"  # of a recommender; predicted as it is, and by no ``from``
@@ -87,6 +87,26 @@ def detect(path: Path) -> str:
     if TORCHTITAN_SECTIONS & tables:
         return torchtitan.FORMAT
     raise ConfigError(f"{path}: unknown config format; known: {', '.join(FORMATS)}")
+
+
+def read_named(name: str, base: Path) -> Read:
+    """Read what a name of ``from`` stands for: a file, or with ``hf:`` a model of the Hugging Face Hub.
+
+    Args:
+        name: path of a file, or ``hf:`` with the id of a model; behind ``#`` the key of a configuration inside it, such
+            as ``config.json#text_config``.
+        base: folder that paths are relative to.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ConfigError: it cannot be fetched, the format is unknown, or it asks for what is not modelled.
+    """
+    if is_model_id(name):
+        from predictor.configuration.readers import hugging_face_hub  # costs a start that has none
+
+        return hugging_face_hub.read_model(name)
+    inside = part_of_file(str(base / name))
+    return read_any(base / name) if inside is None else hugging_face.read(*inside)
 
 
 def read_any(path: Path, num_gpus: int | None = None, data_parallel_size: int | None = None) -> Read:
