@@ -1,8 +1,8 @@
 """The command line: ``python -m predictor CONFIG``, and ``estimate-train-time COMMAND``.
 
 Exit codes: 0 success; 2 bad input, with one line on stderr on the error and its remedy; 3 a run that does not fit into
-memory, where ``--require-fit`` asks for it; 1 anything unexpected, output that cannot be written and runs that failed
-included.
+memory, where ``--require-fit`` asks for it, or that breaks a limit of ``check``; 1 anything unexpected, output that
+cannot be written and runs that failed included.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from predictor.base.errors import ConfigError, MissingKeyError, PublishedError
 from predictor.base.read_yaml import one_line
 from predictor.commands import (
     calibrate,
+    check,
     compare,
     examples,
     mixed,
@@ -29,12 +30,28 @@ from predictor.commands import (
     replay,
     report,
     search,
+    serve,
     timeline,
     verify,
     whatif,
 )
 from predictor.commands.parser import Incomplete, Parser, Unfit
 
+COMMANDS = (
+    predict,
+    search,
+    compare,
+    whatif,
+    timeline,
+    report,
+    check,
+    serve,
+    verify,
+    calibrate,
+    replay,
+    mixed,
+    examples,
+)
 PROGRAM = "estimate-train-time"
 SUCCESS, UNEXPECTED, BAD_INPUT, DOES_NOT_FIT = 0, 1, 2, 3
 
@@ -44,7 +61,7 @@ def parser_with_commands() -> tuple[Parser, list[str]]:
     parser = Parser(prog=PROGRAM, description="Predict the time of one distributed training step.", allow_abbrev=False)
     parser.add_argument("--version", action="store_true", help="print the version")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    for module in (predict, search, compare, whatif, timeline, report, verify, calibrate, replay, mixed, examples):
+    for module in COMMANDS:
         module.add(commands)
     return parser, list(commands.choices)
 

@@ -26,3 +26,14 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """Return « Did you mean …? » for the closest known name, or an empty string."""
     close = get_close_matches(name, list(known), n=1)
     return f" Did you mean {close[0]}?" if close else ""
+
+
+def same_name(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name with the same letters and digits, whatever their case; None where there is not just one."""
+    wanted = _letters(name)
+    same = [other for other in known if _letters(other) == wanted]
+    return same[0] if len(same) == 1 and wanted else None
+
+
+def _letters(name: str) -> str:
+    return "".join(letter for letter in name.lower() if letter.isalnum())

@@ -74,6 +74,16 @@ def read_mapping(path: Path, if_empty: str = START) -> dict[str, Any]:
     return {str(key): value for key, value in content.items()}
 
 
+def parse_value(text: str) -> Any:
+    """Return a value as a hand-written file would have it: a number, a switch, null, text or a list.
+
+    Raises:
+        yaml.YAMLError: it does not parse.
+        ValueError: a date that does not exist, or a number of thousands of digits.
+    """
+    return yaml.load(text, Loader=_Loader)
+
+
 def one_line(error: yaml.YAMLError) -> str:
     """Return a parse error and its place in one line."""
     mark = getattr(error, "problem_mark", None)

@@ -12,10 +12,10 @@ from predictor.base.errors import ConfigError
 from predictor.calibration.contradictions import check_agreement
 from predictor.calibration.fit import Fit, fit
 from predictor.calibration.inputs import read_observations
-from predictor.calibration.observations import Observation
+from predictor.calibration.observations import LAYOUT_SPREAD, Observation
 from predictor.calibration.plausibility import HOPELESS, check_factors, check_times
-from predictor.calibration.priors import prior_deviations
-from predictor.configuration.loading import find_folder
+from predictor.calibration.priors import prior_of
+from predictor.configuration.finding import find_folder
 from predictor.costs.folder import read_hardware, read_manifest
 from predictor.costs.hardware import COMPONENTS, Calibration, Factor, System
 from predictor.step.calibrated import TWO_SIDED_90, log_error
@@ -23,6 +23,10 @@ from predictor.verification.answer import Failed
 
 # A factor farther from 1 than so many standard deviations of its prior is said: a wrong configuration looks like it.
 SURPRISING = 2.5
+NOTHING_COMMON = (
+    "these runs err in different ways: on average each misses no less with the factors of the others than as "
+    "published. Expect little of the factors; add runs like those to predict, and check what the configurations say"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +77,22 @@ class Calibrated:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Return what a reader should know: factors that no published interval expects."""
-        return tuple(
+        """Return what a reader should know: factors that no published interval expects, runs that are unlike."""
+        far = tuple(
             f"{name} takes {exp(log_factor):.2f} times as long as published, {abs(log_factor) / prior:.1f} standard "
             "deviations of what is known beforehand: check system and configurations"
             for name, log_factor, prior in zip(COMPONENTS, self.fitted.logs, self.priors, strict=True)
             if abs(log_factor) > SURPRISING * prior
         )
+        return far if self._helps else (*far, NOTHING_COMMON)
+
+    @property
+    def _helps(self) -> bool:
+        """Return whether runs come out better with the factors of the others, or cannot tell: one, or good ones."""
+        before = self.errors(self.fitted.before)
+        if len({run.same_as for run in self.observations}) == 1 or before < LAYOUT_SPREAD:
+            return True
+        return self.errors(self.fitted.left_out) < before
 
 
 def calibrate(paths: Sequence[str], system: str) -> Calibrated:
@@ -106,10 +119,11 @@ def calibrate(paths: Sequence[str], system: str) -> Calibrated:
         raise ConfigError(
             "nothing to calibrate with: name a CSV of runs, configurations with measured_seconds, or records"
         )
-    priors = prior_deviations(observations)
+    prior = prior_of(observations)
+    priors = prior.deviations
     check_times(observations, priors, HOPELESS)
-    fitted = fit(observations, priors)
+    fitted = fit(observations, prior)
     check_agreement(observations, fitted, priors)
     check_times(observations, priors)
     check_factors(fitted.logs)
-    return Calibrated(folder, hardware, tuple(observations), tuple(priors), fitted, tuple(failed))
+    return Calibrated(folder, hardware, tuple(observations), priors, fitted, tuple(failed))

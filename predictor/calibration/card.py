@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from predictor.calibration.answer import Calibrated
-from predictor.calibration.text import MEANINGS, error_line, factor_rows, run_rows
+from predictor.calibration.text import MEANINGS, common_line, error_line, factor_rows, run_rows
 from predictor.costs.hardware import System
 
 
@@ -25,6 +25,7 @@ def card(calibrated: Calibrated, system: System) -> str:
         ),
         "",
         f"- Error: {error_line(calibrated)}.",
+        f"- In common: {common_line(calibrated)}.",
         (
             f"- A run that took no part: ±{100 * fitted.residual:.1f} % (standard deviation, logarithmic), and what "
             "the factors' intervals leave open."
@@ -43,7 +44,10 @@ def card(calibrated: Calibrated, system: System) -> str:
         "",
         "## Runs",
         "",
-        "Errors are predicted over measured, minus one; *left out* is the error with the factors of all other runs.",
+        (
+            "Errors are predicted over measured, minus one; *left out* is the error with the factors of all other "
+            "configurations' runs."
+        ),
         "",
         "| run | measured s | published | calibrated | left out | high ÷ low, published | calibrated |",
         "|---|---:|---:|---:|---:|---:|---:|",

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import hypot, log, sqrt
 from statistics import fmean
 
+from predictor.calibration.linear_algebra import Matrix
 from predictor.calibration.observations import Observation, half_width
 from predictor.costs.hardware import COMPONENTS, Component
 from predictor.step.calibrated import TWO_SIDED_90
@@ -17,6 +19,10 @@ from predictor.step.families import families
 # traffic between none and half costs time beside computing: kernels that share the GPU's bandwidth and processors.
 HOST_SPREAD = log(1.5)
 OVERLAP_SPREAD = log(1.5)
+# Share of a family's squared error that all components have in common; nothing tells which component errs, so half is
+# common and half is each component's own.
+FAMILY_TOGETHER = 0.5
+TIMES = frozenset(COMPONENTS) - {"overlap"}  # components that take time of their own, which a family's error lengthens
 
 
 def family_spread(observations: Sequence[Observation]) -> float:
@@ -37,11 +43,47 @@ def interval_spread(component: Component, observations: Sequence[Observation]) -
     return sum(half_width(part) * part.us for part in parts) / weight if weight else 0.0
 
 
-def prior_deviations(observations: Sequence[Observation]) -> list[float]:
-    """Return the standard deviation of every factor's log, in the order of ``COMPONENTS``."""
-    own = {"host": HOST_SPREAD, "overlap": OVERLAP_SPREAD}
-    family = family_spread(observations)
-    return [
-        hypot(own.get(name, interval_spread(name, observations)) / TWO_SIDED_90, MACHINE_SPREAD / TWO_SIDED_90, family)
-        for name in COMPONENTS
-    ]
+@dataclass(frozen=True, slots=True)
+class Prior:
+    """What is known of the factors' logs before any run; standard deviations, in the order of ``COMPONENTS``.
+
+    Attributes:
+        own: error of a component's published times, whatever the software.
+        family: error of a software family as a whole.
+    """
+
+    own: tuple[float, ...]
+    family: float
+
+    @property
+    def deviations(self) -> tuple[float, ...]:
+        """Return how far every factor may lie from 1, as a log."""
+        return tuple(sqrt(row[i]) for i, row in enumerate(self.covariance(systematic=True)))
+
+    def covariance(self, *, systematic: bool) -> Matrix:
+        """Return the covariance of the factors.
+
+        Args:
+            systematic: published times of a component err in one direction, on every shape of these runs; otherwise
+                each run errs for itself, and a factor knows only of the family's error.
+        """
+        together = FAMILY_TOGETHER * self.family**2
+        rows = [[together if {a, b} <= TIMES else 0.0 for b in COMPONENTS] for a in COMPONENTS]
+        for i, (name, own) in enumerate(zip(COMPONENTS, self.own, strict=True)):
+            rows[i][i] += (self.family**2 - together if name in TIMES else 0.0) + (own**2 if systematic else 0.0)
+        return rows
+
+    def variance_of_run(self, gradient: Sequence[float]) -> float:
+        """Return the variance of the log of a run's time where every run errs for itself.
+
+        Args:
+            gradient: of that log with the logs of the factors.
+        """
+        return sum((slope * own) ** 2 for slope, own in zip(gradient, self.own, strict=True))
+
+
+def prior_of(observations: Sequence[Observation]) -> Prior:
+    """Return what is known before these runs, from published intervals and from the family of their software."""
+    given = {"host": HOST_SPREAD, "overlap": OVERLAP_SPREAD}
+    widths = [given.get(name, interval_spread(name, observations)) for name in COMPONENTS]
+    return Prior(tuple(hypot(width, MACHINE_SPREAD) / TWO_SIDED_90 for width in widths), family_spread(observations))

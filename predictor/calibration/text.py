@@ -72,6 +72,15 @@ def error_line(calibrated: Calibrated) -> str:
     )
 
 
+def common_line(calibrated: Calibrated) -> str:
+    """Return how likely the runs err in common, which factors correct, and what is left to each."""
+    fitted = calibrated.fitted
+    return (
+        f"published times err alike in all runs with a probability of {100 * fitted.systematic:.0f} %, else each run "
+        f"errs for itself; runs spread by {100 * fitted.spread:.1f} % around what factors explain"
+    )
+
+
 def render(calibrated: Calibrated) -> str:
     """Return the answer as text."""
     count = len(calibrated.observations)
@@ -81,6 +90,7 @@ def render(calibrated: Calibrated) -> str:
         "",
         f"  {'component':<20}{'factor':>6}  90 % interval",
         *factor_lines(calibrated),
+        f"  {common_line(calibrated)}",
         "",
         f"  {'measured s':>10}  {'published':>9}  {'calibrated':>10}  {'left out':>8}  {'high/low':>12}  run",
     ]
@@ -122,6 +132,7 @@ def to_json(calibrated: Calibrated) -> dict[str, Any]:
             "calibrated": calibrated.errors(fitted.after),
             "left_out": calibrated.errors(fitted.left_out),
         },
+        "systematic_probability": fitted.systematic,
         "residual": fitted.residual,
         "notes": list(calibrated.notes),
         "failed": [{"name": failed.name, "reason": failed.reason} for failed in calibrated.failed],

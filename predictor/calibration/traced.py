@@ -9,7 +9,8 @@ from statistics import median
 
 from predictor.base.errors import ConfigError, PublishedError
 from predictor.calibration.observations import Call, Observation, time_of_calls
-from predictor.configuration.loading import find_folder, open_measured
+from predictor.configuration.finding import find_folder
+from predictor.configuration.loading import open_measured
 from predictor.costs.calibration import component_of
 from predictor.costs.catalogue import catalogue
 from predictor.costs.cost import ZERO
@@ -74,7 +75,7 @@ def _observation(
     return Observation(
         name=name,
         source=str(path),
-        same_as=f"{path} {component}",
+        same_as=f"{path} {system.precision} {component}",
         measured_us=sum(us for _, us in calls),
         noise=OPERATOR_NOISE,
         time=partial(time_of_calls, tuple(call for call, _ in calls)),

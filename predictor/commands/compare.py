@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from predictor.commands.asked import add_changes
 from predictor.commands.parser import Commands, add_command, as_json, width
 
 
@@ -14,6 +15,7 @@ def add(commands: Commands) -> None:
     command.add_argument(
         "--system", action="append", default=[], metavar="NAME", help="also on this system; repeatable"
     )
+    add_changes(command)
     command.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -21,5 +23,5 @@ def answer(arguments: argparse.Namespace) -> str:
     """Return the comparison."""
     from predictor.interface.comparison import compare
 
-    comparison = compare(arguments.paths, systems=arguments.system)
+    comparison = compare(arguments.paths, systems=arguments.system, hardware=arguments.changes)
     return as_json(comparison.to_dict()) if arguments.json else comparison.text(width())

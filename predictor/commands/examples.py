@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 
 from predictor.base.bundled import examples
-from predictor.commands.parser import Commands, add_command, example
+from predictor.commands.asked import example
+from predictor.commands.parser import Commands, add_command
 
 
 def add(commands: Commands) -> None:

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from predictor.base import command_line
-from predictor.base.bundled import EXAMPLES_FOLDER, examples
-from predictor.base.errors import ConfigError, nearest
+from predictor.base.errors import ConfigError
 from predictor.base.files import write_whole
 
 NARROWEST, USUAL_WIDTH = 40, 100
@@ -39,39 +38,12 @@ class Parser(command_line.Parser):
         raise SystemExit(self.format_help().rstrip("\n"))
 
 
-def example(name: str) -> Path:
-    """Return the path of a bundled example, with or without its ending.
-
-    Raises:
-        ConfigError: there is none; the message lists them.
-    """
-    stem = name.removesuffix(".yml")
-    if stem not in examples():
-        raise ConfigError(f"{name} is not an example.{nearest(stem, examples())} There are: {', '.join(examples())}")
-    return EXAMPLES_FOLDER / f"{stem}.yml"
-
-
-def add_config(command: argparse.ArgumentParser) -> None:
-    """Let a command take one configuration: a file, or a bundled example."""
-    which = command.add_mutually_exclusive_group(required=True)
-    which.add_argument("path", nargs="?", metavar="CONFIG", help="configuration file")
-    which.add_argument("--config", "-c", metavar="FILE", help="the same")
-    which.add_argument("--example", "-e", metavar="NAME", help="a bundled example")
-
-
 def add_command(commands: Commands, name: str, text: str, answer: Answer) -> argparse.ArgumentParser:
     """Add a command: its name, its line of help and the function that returns its output."""
     command: argparse.ArgumentParser = commands.add_parser(name, help=text, allow_abbrev=False)
     command.set_defaults(answer=answer)
     command.add_argument("--debug", action="store_true", help="print a traceback if something unexpected happens")
     return command
-
-
-def config_path(arguments: argparse.Namespace) -> Path:
-    """Return the path of the command's configuration."""
-    if arguments.example is not None:
-        return example(arguments.example)
-    return Path(arguments.path if arguments.path is not None else arguments.config)
 
 
 def width() -> int:

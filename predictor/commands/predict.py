@@ -7,14 +7,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from predictor.base.errors import ConfigError
-from predictor.commands.parser import Commands, Unfit, add_command, add_config, as_json, config_path, width
+from predictor.commands.asked import KEY_OPTIONS, add_config, config_path, predicted
+from predictor.commands.parser import Commands, Unfit, add_command, as_json, width
 
 if TYPE_CHECKING:
     from predictor.interface.prediction import StepPrediction
     from predictor.interface.recommender import RecommenderStep
 
-# Options that a HugeCTR configuration takes; any other configuration says these things itself.
-RECOMMENDER_OPTIONS = ("gpus", "batch_size", "plan", "key_exponent", "precision", "cached_share")
+# Options that a HugeCTR configuration takes, and those of them that no other does.
+RECOMMENDER_OPTIONS = ("gpus", "precision", "batch_size", "plan", "key_exponent", "cached_share")
+ONLY_RECOMMENDER = RECOMMENDER_OPTIONS[2:]
 
 
 def add(commands: Commands) -> None:
@@ -23,14 +25,16 @@ def add(commands: Commands) -> None:
     add_config(command)
     command.add_argument("--system", metavar="NAME", help="published system, instead of the configuration's")
     command.add_argument("--json", action="store_true", help="print JSON (docs/json.md)")
-    command.add_argument("--require-fit", action="store_true", help="exit with 3 where a GPU's memory is too small")
-    hugectr = command.add_argument_group("of a HugeCTR configuration, instead of what its file says")
-    hugectr.add_argument("--gpus", type=int, metavar="N", help="GPUs")
+    command.add_argument(
+        "--require-fit",
+        action="store_true",
+        help="exit with 3 where a GPU's memory is too small, by more than the error of predictions (8 %%)",
+    )
+    hugectr = command.add_argument_group("of a HugeCTR configuration, beside --gpus and --precision")
     hugectr.add_argument("--batch-size", type=int, metavar="N", help="samples of a step, all GPUs together")
     hugectr.add_argument("--plan", metavar="FILE", help="sharding plan, instead of HugeCTR's placement")
     hugectr.add_argument("--key-exponent", type=float, metavar="X", help="power law of the keys; 0: uniform")
     hugectr.add_argument("--cached-share", type=float, metavar="X", help="of all rows in device memory; 1: all")
-    hugectr.add_argument("--precision", choices=("fp32", "fp16", "bf16"), help="of matrix products")
 
 
 def is_hugectr_file(path: Path) -> bool:
@@ -48,17 +52,34 @@ def _told(step: StepPrediction | RecommenderStep, arguments: argparse.Namespace)
     return Unfit(text) if arguments.require_fit and step.fits is False else text
 
 
+def _recommender(path: Path, arguments: argparse.Namespace) -> RecommenderStep:
+    """Predict a HugeCTR configuration.
+
+    Raises:
+        ConfigError: an option is for transformers.
+    """
+    from predictor.interface.recommender import predict_recommender
+
+    for key in KEY_OPTIONS:
+        if getattr(arguments, key) is not None and key not in RECOMMENDER_OPTIONS:
+            raise ConfigError(f"--{key.replace('_', '-')} is for transformers; {path} is a HugeCTR configuration")
+    if arguments.changes:
+        raise ConfigError(f"--set is for transformers; {path} is a HugeCTR configuration")
+    given = {name: getattr(arguments, name) for name in RECOMMENDER_OPTIONS if getattr(arguments, name) is not None}
+    if "gpus" in given:
+        try:
+            given["gpus"] = int(given["gpus"])
+        except ValueError:
+            raise ConfigError(f"--gpus is {given['gpus']!r}; expected a whole number") from None
+    return predict_recommender(path, system=arguments.system, **given)
+
+
 def answer(arguments: argparse.Namespace) -> str:
     """Return the report of one configuration."""
     path = config_path(arguments)
-    given = {name: getattr(arguments, name) for name in RECOMMENDER_OPTIONS if getattr(arguments, name) is not None}
     if is_hugectr_file(path):
-        from predictor.interface.recommender import predict_recommender
-
-        return _told(predict_recommender(path, system=arguments.system, **given), arguments)
-    if given:
-        option = f"--{next(iter(given)).replace('_', '-')}"
-        raise ConfigError(f"{option} is for HugeCTR configurations; {path} says it itself")
-    from predictor.interface.prediction import predict
-
-    return _told(predict(path, system=arguments.system), arguments)
+        return _told(_recommender(path, arguments), arguments)
+    given = next((name for name in ONLY_RECOMMENDER if getattr(arguments, name) is not None), None)
+    if given is not None:
+        raise ConfigError(f"--{given.replace('_', '-')} is for HugeCTR configurations; {path} is none")
+    return _told(predicted(arguments), arguments)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from predictor.commands.parser import Commands, add_command, add_config, config_path, write_file
+from predictor.commands.asked import add_config, config_path, predicted
+from predictor.commands.parser import Commands, add_command, write_file
 
 SHOWN = 20
 
@@ -13,20 +14,20 @@ def add(commands: Commands) -> None:
     """Define the arguments."""
     command = add_command(commands, "report", "one HTML page about a prediction", answer)
     add_config(command)
+    command.add_argument("--system", metavar="NAME", help="published system, instead of the configuration's")
     command.add_argument("--out", required=True, metavar="FILE", help="where to write the page")
     command.add_argument("--search", action="store_true", help="also other layouts on the same GPUs")
 
 
 def answer(arguments: argparse.Namespace) -> str:
     """Write the page, and return its name."""
-    from predictor.interface.prediction import predict
     from predictor.report.page.page import page
     from predictor.step.spans import step_trace
     from predictor.timeline.picture import picture
 
     path = config_path(arguments)
-    predicted = predict(path)
-    loaded, prediction = predicted.loaded, predicted.prediction
+    step = predicted(arguments)
+    loaded, prediction = step.loaded, step.prediction
     search_answer = None
     if arguments.search:
         from predictor.search.answer import search

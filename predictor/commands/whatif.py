@@ -1,38 +1,32 @@
-"""``whatif``: predict again with changed hardware."""
+"""``whatif``: predict again with changed hardware, layout or training."""
 
 from __future__ import annotations
 
 import argparse
 
 from predictor.base.errors import ConfigError
-from predictor.commands.parser import Commands, add_command, add_config, as_json, config_path, width
+from predictor.commands.asked import add_config, configuration, key_changes
+from predictor.commands.parser import Commands, add_command, as_json, width
 
 
 def add(commands: Commands) -> None:
     """Define the arguments."""
-    command = add_command(commands, "whatif", "change the hardware and see", answer)
+    command = add_command(commands, "whatif", "change the hardware, the layout or the training, and see", answer)
     add_config(command)
-    command.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        dest="changes",
-        metavar="KEY=VALUE",
-        help="a number of the hardware, or KEY=x2 for twice as much; all that are given change together",
-    )
-    command.add_argument("--system", metavar="NAME", help="another published system")
+    command.add_argument("--system", metavar="NAME", help="another published system; of a --model, its own")
     command.add_argument("--json", action="store_true", help="print JSON")
 
 
 def answer(arguments: argparse.Namespace) -> str:
-    """Return the prediction beside the one of the changed hardware."""
+    """Return the prediction beside the one with the changes."""
     from predictor.interface.comparison import compare
     from predictor.interface.prediction import predict
 
-    if not arguments.changes and arguments.system is None:
+    other = None if arguments.model is not None else arguments.system
+    if not arguments.changes and other is None:
         raise ConfigError("whatif needs something to change: --set KEY=VALUE, or --system NAME")
-    before = predict(config_path(arguments))
-    after = before.on(arguments.system, arguments.changes)
-    name = ", ".join([*([after.system] if arguments.system else []), *arguments.changes])
+    before = predict(configuration(arguments, key_changes(arguments)))
+    after = before.on(other, arguments.changes)
+    name = ", ".join([*([after.system] if other else []), *arguments.changes])
     comparison = compare([before, after], names=[before.system, name])
     return as_json(comparison.to_dict()) if arguments.json else comparison.text(width())

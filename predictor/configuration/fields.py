@@ -1,10 +1,10 @@
-"""Kinds of values that sections of a configuration have, and their base."""
+"""Kinds of values that sections of a configuration have."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo
+from pydantic import BeforeValidator, Field, ValidationInfo
 
 from predictor.base.sizes import LARGEST
 
@@ -31,9 +31,3 @@ Amount = Annotated[int, BeforeValidator(whole_number), Field(ge=0)]
 Syncs = Annotated[int, BeforeValidator(whole_number), Field(ge=0)]
 Switch = Annotated[bool, Field(strict=True)]
 Probability = Annotated[float, Field(strict=True, ge=0.0, lt=1.0)]
-
-
-class Section(BaseModel):
-    """Base of every part of a configuration: closed and immutable."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)

@@ -10,6 +10,7 @@ from predictor.costs.hardware import Gpu
 from predictor.costs.low_precision import peak_tflop_per_s
 from predictor.costs.published import PublishedSystem
 from predictor.costs.work import BLACKWELL_PRECISIONS
+from predictor.workloads.expert_exchange import ExpertDispatcher
 from predictor.workloads.recipes import RECIPES
 from predictor.workloads.run import AttentionKernel, GemmRecipe
 from predictor.workloads.transformer import Attention
@@ -36,6 +37,23 @@ def _check_recipe(training: TrainingSection, parallelism: ParallelismSection, nu
         )
 
 
+def _check_expert_keys(training: TrainingSection, parallelism: ParallelismSection, has_experts: bool) -> None:
+    """Refuse keys that speak of experts where there are none, and a fused kernel that does not exist."""
+    given = {
+        "parallelism.expert_dispatcher": parallelism.expert_dispatcher is not ExpertDispatcher.ALL_TO_ALL,
+        "parallelism.overlap_expert_parallel": parallelism.overlap_expert_parallel,
+        "training.fused_experts": training.fused_experts,
+    }
+    for key, is_given in given.items():
+        if is_given and not has_experts:
+            raise ConfigError(f"{key} is given; the model has no experts (model.moe), so leave it out")
+    if training.fused_experts and training.gemm_recipe is not GemmRecipe.MXFP8:
+        raise ConfigError(
+            f"training.fused_experts is true and gemm_recipe is {training.gemm_recipe or 'none'}; the fused kernels "
+            "multiply in mxfp8, so give gemm_recipe: mxfp8, or leave it out"
+        )
+
+
 def check_kernels(training: TrainingSection, parallelism: ParallelismSection, model: ModelSection) -> None:
     """Refuse keys that would be without effect, or contradict each other.
 
@@ -43,6 +61,7 @@ def check_kernels(training: TrainingSection, parallelism: ParallelismSection, mo
         ConfigError: they do.
     """
     _check_recipe(training, parallelism, model.num_layers)
+    _check_expert_keys(training, parallelism, model.moe is not None)
     if training.tf32 and training.precision != "fp32":
         raise ConfigError(
             f"training.tf32 is true and precision is {training.precision}; it speaks of fp32 matrices, so leave it out"

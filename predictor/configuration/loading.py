@@ -8,13 +8,14 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from predictor.base.bundled import DATA_FOLDER, REGRESSORS_FOLDER, systems
-from predictor.base.errors import ConfigError, MissingKeyError, PublishedError, nearest
+from predictor.base.errors import ConfigError, MissingKeyError, PublishedError
 from predictor.base.read_yaml import read_mapping
 from predictor.configuration import short_config
 from predictor.configuration.cluster import clustered, notes_on
+from predictor.configuration.finding import find_system, published, short_form_system
 from predictor.configuration.kernels import check_gpu_kernels
 from predictor.configuration.merging import clashing, merged
+from predictor.configuration.own_system import OwnSystem, own_system
 from predictor.configuration.presets import preset
 from predictor.configuration.sections import BudgetSection, RunConfig, validate
 from predictor.configuration.short_names import OPERATORS_BY_SHORT_NAME
@@ -23,7 +24,6 @@ from predictor.configuration.to_run import to_run
 from predictor.costs.catalogue import catalogue
 from predictor.costs.fp32 import Fp32System
 from predictor.costs.published import (
-    COLLECTIVE_FOLDER,
     MANIFEST,
     OPERATOR_FOLDER,
     PublishedSystem,
@@ -41,65 +41,6 @@ OTHER_TOOLS = (".json", ".toml", ".sh")
 OVERLAPS = ("overlap_gradient_reduction", "overlap_parameter_gather", "overlap_tensor_parallel")
 # Precisions with the same element size and matrix peak, in which kernels run at the same rate.
 SAME_RATE = {"bf16": "fp16"}
-
-
-def published() -> str:
-    """Return every published system with its GPU, for a message."""
-    named = []
-    for name in systems():
-        gpu = read_mapping(REGRESSORS_FOLDER / name / "system.yaml").get("gpu")
-        named.append(f"{name} ({gpu.get('name') if isinstance(gpu, dict) else '?'})")
-    return ", ".join(named) or "none"
-
-
-def find_folder(name: str, base: Path) -> Path:
-    """Find a folder: a published system by name, else as given from ``base``, else from the bundled data.
-
-    Raises:
-        ConfigError: there is none; the message lists the published systems.
-    """
-    candidates = [base / name, DATA_FOLDER / name, REGRESSORS_FOLDER / name]
-    if name in systems():
-        candidates.reverse()
-    for candidate in candidates:
-        if candidate.is_dir():
-            return candidate.resolve()
-    raise ConfigError(f"{name} is not a published system.{nearest(name, systems())} Published: {published()}")
-
-
-def folder_of(key: str, value: object, kind: str, base: Path) -> Path:
-    """Return the published system of an operator or nccl folder.
-
-    Raises:
-        ConfigError: there is no such folder, or it belongs to no published system.
-    """
-    if not isinstance(value, str | PathLike) or not str(value).strip():
-        raise ConfigError(f"{key} is {value!r}; expected a folder such as ./regressors/Perlmutter/{kind}")
-    path = Path(value)
-    if path.name == kind and path.parent.name in systems():  # a system known from a data sheet has no such folder
-        system = find_folder(str(path.parent), base)
-        if (system / MANIFEST).is_file():
-            return system
-    folder = find_folder(str(value), base)
-    if folder.name != kind or not (folder.parent / MANIFEST).is_file():
-        raise ConfigError(f"{key} is {value}; expected the {kind} folder of a published system: {published()}")
-    return folder.parent
-
-
-def _short_form_system(content: dict[str, Any], base: Path) -> Path:
-    """Return the published system of a short form's two folders.
-
-    Raises:
-        ConfigError: a folder belongs to no published system, or they belong to two.
-    """
-    operators = folder_of("operator_data_folder", content["operator_data_folder"], OPERATOR_FOLDER, base)
-    collectives = folder_of("nccl_data_folder", content["nccl_data_folder"], COLLECTIVE_FOLDER, base)
-    if operators != collectives:
-        raise ConfigError(
-            f"operator_data_folder is of {operators.name} and nccl_data_folder of {collectives.name}; "
-            "a run is on one system"
-        )
-    return operators
 
 
 def _measured_in(precisions: list[str]) -> str:
@@ -224,12 +165,14 @@ class Content(NamedTuple):
 
     Attributes:
         folder: of its system.
+        own: the system's own numbers, where it is a file that says what it is like; ``folder`` is then of that.
         listed: operators of a short form's function_list.
         notes: on its ``from`` files.
     """
 
     config: RunConfig
     folder: Path
+    own: OwnSystem | None
     listed: tuple[str, ...]
     notes: tuple[str, ...]
 
@@ -272,9 +215,10 @@ def _read(content: dict[str, Any], base: Path) -> Content:
         config = validate(content)
         if not config.system.strip():
             raise ConfigError(f"system is {config.system!r}; expected a published system: {published()}")
-        return Content(config, find_folder(config.system, base), (), (*told, *notes))
+        own, folder = find_system(config.system, base)
+        return Content(config, folder, own, (), (*told, *notes))
     config = validate(short_config.expand(content), is_short=True)
-    return Content(config, _short_form_system(content, base), short_config.listed_operators(content), told)
+    return Content(config, short_form_system(content, base), None, short_config.listed_operators(content), told)
 
 
 def read_config(path: str | Path) -> tuple[dict[str, Any], Path]:
@@ -305,7 +249,9 @@ def read_config(path: str | Path) -> tuple[dict[str, Any], Path]:
 
 def _gpus_per_node(name: str, base: Path) -> int:
     """Return the GPUs per node of a system, given its folder or, as in the short form, its operator folder."""
-    folder = find_folder(name, base)
+    own, folder = find_system(name, base)
+    if own is not None and own.gpus_per_node is not None:
+        return own.gpus_per_node
     home = folder if (folder / MANIFEST).is_file() else folder.parent
     return int(read_mapping(home / "system.yaml")["gpus_per_node"])
 
@@ -357,8 +303,10 @@ def prepare(
         ConfigError: a key is unknown, or a value is not allowed or not published; a ValueError.
         PublishedError: the published system is damaged or lacks an operator; a ValueError.
     """
-    config, folder, listed, notes = _read(content, base)
+    config, folder, own, listed, notes = _read(content, base)
     system = open_for(folder, config.training.precision, config.training.tf32)
+    if own is not None:
+        system = own_system(system, own)
     system = clustered(system, config.cluster)
     if changed is not None:
         system = changed(system)

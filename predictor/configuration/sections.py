@@ -8,9 +8,12 @@ from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
 from predictor.base.errors import ConfigError, MissingKeyError, nearest
 from predictor.base.sizes import both_names
-from predictor.configuration.fields import Amount, Count, Section, Switch, names, whole_number
+from predictor.configuration.cuda_graphs import CudaGraphs
+from predictor.configuration.fields import Amount, Count, Switch, names, whole_number
 from predictor.configuration.model_section import ModelSection
+from predictor.configuration.section import Section
 from predictor.costs.work import FP8_PRECISIONS, STEP_PRECISIONS
+from predictor.workloads.expert_exchange import ExpertDispatcher
 from predictor.workloads.frameworks import DEEPSPEED
 from predictor.workloads.layout import RANK_ORDER
 from predictor.workloads.lora import LoraTarget
@@ -58,6 +61,8 @@ class ParallelismSection(Section):
     expert_parallel_size: Count = Field(
         default=1, description="data- and context-parallel ranks that share out the experts"
     )
+    expert_dispatcher: ExpertDispatcher = Field(default=ExpertDispatcher.ALL_TO_ALL, description="moves their tokens")
+    overlap_expert_parallel: Switch = Field(default=False, description="it does so beside another micro-batch's pass")
     rank_order: Annotated[tuple[str, ...], BeforeValidator(names)] = Field(
         default=RANK_ORDER, description="dimensions of parallelism from the innermost"
     )
@@ -167,7 +172,15 @@ class TrainingSection(Section):
     blocking_launches: Switch = Field(
         default=False, description="the host waits for every kernel (CUDA_LAUNCH_BLOCKING=1)"
     )
-    cuda_graphs: Switch = Field(default=False, description="kernels are launched by CUDA graphs, not by the host")
+    cuda_graphs: CudaGraphs = Field(default=False, description="kernels, or modules, launched by CUDA graphs")
+    fused_experts: Switch = Field(default=False, description="the products of all experts are one kernel each")
+    optimizer_state_bytes: float | None = Field(
+        default=None,
+        strict=True,
+        ge=0,
+        le=64,
+        description="bytes of optimizer state per parameter; fp32 weights and two fp32 moments if absent",
+    )
     framework: Annotated[Framework | None, BeforeValidator(_framework)] = Field(
         default=None,
         description="software that trains: the interval is that of its published runs, and what only its own code does "

@@ -298,6 +298,8 @@ def _parallel(run: TrainingRun, parallelism: ParallelismSection) -> TrainingRun:
         prefetch_units=parallelism.prefetch_units,
         gather_precision=parallelism.gather_precision,
         fp32_parameters=parallelism.fp32_parameters,
+        expert_dispatcher=parallelism.expert_dispatcher,
+        overlap_expert_parallel=parallelism.overlap_expert_parallel,
     )
 
 
@@ -318,7 +320,10 @@ def _trained(run: TrainingRun, training: TrainingSection) -> TrainingRun:
         fused_gradient_accumulation=training.fused_gradient_accumulation,
         attention_kernel=training.attention_kernel,
         blocking_launches=training.blocking_launches,
-        cuda_graphs=training.cuda_graphs,
+        cuda_graphs=training.cuda_graphs is True,
+        graph_modules=training.cuda_graphs if isinstance(training.cuda_graphs, tuple) else (),
+        fused_experts=training.fused_experts,
+        optimizer_state_bytes=training.optimizer_state_bytes,
         framework=training.framework,
         lora=None if training.lora is None else Lora(**training.lora.model_dump()),
     )

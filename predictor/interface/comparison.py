@@ -8,7 +8,7 @@ from os import PathLike
 from typing import Any
 
 from predictor.base.errors import ConfigError
-from predictor.interface.inputs import Config
+from predictor.interface.inputs import Config, Hardware
 from predictor.interface.prediction import USUAL_WIDTH, StepPrediction, predict
 from predictor.interface.system import LoadedSystem
 from predictor.report import comparison
@@ -50,13 +50,18 @@ class Comparison:
 
 
 def compare(
-    configs: Iterable[Config | StepPrediction], *, systems: Systems = (), names: Iterable[str] | None = None
+    configs: Iterable[Config | StepPrediction],
+    *,
+    systems: Systems = (),
+    hardware: Hardware | None = None,
+    names: Iterable[str] | None = None,
 ) -> Comparison:
     """Set predictions side by side.
 
     Args:
         configs: what ``predict`` takes or returns, two or more, or one and other systems.
         systems: each configuration is predicted on these too, each a name, a folder or what ``load_system`` returns.
+        hardware: changes of every configuration, as ``predict`` takes them; predictions are kept as they are.
         names: of all predictions; by default configuration and system.
 
     Raises:
@@ -70,8 +75,8 @@ def compare(
     others = [systems] if isinstance(systems, str | PathLike | LoadedSystem) else list(systems)
     predictions: list[StepPrediction] = []
     for config in configs:
-        first = config if isinstance(config, StepPrediction) else predict(config)
-        predictions += [first, *(first.on(system) for system in others)]
+        first = config if isinstance(config, StepPrediction) else predict(config, hardware=hardware)
+        predictions += [first, *(first.on(system, hardware) for system in others)]
     if len(predictions) < 2:
         raise ConfigError("compare needs two configurations, or one and a --system to set beside its own")
     called = tuple(prediction.name for prediction in predictions) if names is None else tuple(names)

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from predictor.base.errors import ConfigError
 from predictor.base.sizes import must_divide, whole
-from predictor.configuration.loading import check_gpu, folder_of, load, open_measured, require
+from predictor.configuration.finding import folder_of
+from predictor.configuration.loading import check_gpu, load, open_measured, require
 from predictor.configuration.short_config import translate
 from predictor.costs.catalogue import catalogue
 from predictor.costs.collectives import COLLECTIVES, Topology, collective_shape

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from predictor.base.errors import ConfigError
-from predictor.configuration.loading import Loaded, on_nodes_of, prepare, read_config
-
-Config = str | PathLike[str] | Mapping[str, Any]
-Hardware = Mapping[str, float | str] | Sequence[str]
+from predictor.configuration import short_config
+from predictor.configuration.finding import short_form_system
+from predictor.configuration.loading import Loaded, completed, of_trainer, on_nodes_of, prepare, read_config
 
 
 class Configuration(NamedTuple):
@@ -21,11 +20,17 @@ class Configuration(NamedTuple):
         name: the path as it was given; "configuration" for a mapping.
         content: in either form.
         base: folder that paths in it are relative to.
+        notes: on where its keys come from.
     """
 
     name: str
     content: dict[str, Any]
     base: Path
+    notes: tuple[str, ...] = ()
+
+
+Config = str | PathLike[str] | Mapping[str, Any] | Configuration
+Hardware = Mapping[str, float | str] | Sequence[str]
 
 
 def plain(value: Any) -> Any:
@@ -45,6 +50,8 @@ def read(config: Config) -> Configuration:
         yaml.YAMLError: it does not parse.
         ConfigError: neither a path nor a mapping, or the file holds something else.
     """
+    if isinstance(config, Configuration):
+        return config
     if isinstance(config, Mapping):
         return Configuration("configuration", plain(config), Path.cwd())
     if not isinstance(config, str | PathLike):
@@ -62,31 +69,67 @@ def change_texts(hardware: Hardware | None) -> list[str]:
     return [hardware] if isinstance(hardware, str) else list(hardware)
 
 
+def completed_form(configuration: Configuration) -> Configuration:
+    """Return a configuration in its full form, with the keys of other tools' files and of its preset."""
+    content, told = of_trainer(configuration.content, configuration.base)
+    if short_config.is_short(content):
+        system = str(short_form_system(content, configuration.base))
+        content = {**short_config.expand(content), "system": system}
+    content, notes = completed(content, configuration.base)
+    return configuration._replace(content=content, notes=(*configuration.notes, *told, *notes))
+
+
+def with_changes(configuration: Configuration, texts: Sequence[str]) -> Configuration:
+    """Return a configuration with changed keys, each ``KEY=VALUE``.
+
+    Raises:
+        ConfigError: no such key, or a value that cannot be read; the configuration is checked when it is prepared.
+    """
+    if not texts:
+        return configuration
+    from predictor.configuration.settings import parse_setting, with_settings  # only when needed, for a fast start
+    from predictor.costs.hardware_change import CHANGES
+
+    settings = [parse_setting(text, CHANGES) for text in texts]
+    full = completed_form(configuration)
+    return full._replace(content=with_settings(full.content, settings))
+
+
+def is_of_hardware(change: str) -> bool:
+    """Return whether ``KEY=VALUE`` changes a number of the system, not a key of the configuration."""
+    from predictor.costs.hardware_change import CHANGES
+
+    return change.partition("=")[0] in CHANGES
+
+
 def prepare_on(configuration: Configuration, system: str | None, changes: Sequence[str]) -> Loaded:
-    """Return a run on its own or another system, with changed hardware.
+    """Return a run on its own or another system, with changed keys and hardware.
 
     Args:
         configuration: of the run.
         system: name or folder of another published system.
-        changes: KEY=VALUE or KEY=x2, a factor on the system's number; all apply together.
+        changes: KEY=VALUE: keys of the configuration, or numbers of the system, also KEY=x2, a factor on them; all
+            apply together.
 
     Raises:
         MissingKeyError: a required key is absent; a KeyError.
         ConfigError: a key is unknown, or a value is not allowed or not published; a ValueError.
         PublishedError: the published system is damaged or lacks an operator; a ValueError.
     """
+    hardware = [text for text in changes if is_of_hardware(text)] if changes else []
+    configuration = with_changes(configuration, [text for text in changes if text not in hardware])
     content, base = configuration.content, configuration.base
     if system is not None:
         content = on_nodes_of(content, system, base)
     loaded = prepare(content, base)
-    if not changes:
-        return loaded
-    from predictor.costs.hardware_change import changed, parse_change  # only when needed, for a fast start
+    if hardware:
+        from predictor.costs.hardware_change import changed, parse_change  # only when needed, for a fast start
 
-    parsed = [parse_change(text, loaded.system.hardware) for text in changes]
-    numbers = dict(parsed)
-    if len(numbers) < len(parsed):
-        raise ConfigError("--set names one key twice; give each once")
-    if "gpus_per_node" in numbers:
-        content = on_nodes_of(content)
-    return prepare(content, base, lambda published: changed(published, numbers))
+        parsed = [parse_change(text, loaded.system.hardware) for text in hardware]
+        numbers = dict(parsed)
+        if len(numbers) < len(parsed):
+            raise ConfigError("--set names one key twice; give each once")
+        if "gpus_per_node" in numbers:
+            content = on_nodes_of(content)
+        loaded = prepare(content, base, lambda published: changed(published, numbers))
+    return loaded._replace(notes=(*configuration.notes, *loaded.notes))

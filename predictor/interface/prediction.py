@@ -13,6 +13,7 @@ from predictor.report import json_document
 from predictor.report.budget import Bill, prediction_bill
 from predictor.step import breakdown
 from predictor.step.breakdown import Answer
+from predictor.step.fit import Fit, fit_on, fits_of
 from predictor.step.memory import GIB, step_memory
 from predictor.step.prediction import Prediction
 from predictor.step.prediction import predict as predict_step
@@ -84,9 +85,14 @@ class StepPrediction:
         return max(memory.total for memory in step_memory(self.prediction.tasks)) / GIB
 
     @property
+    def fit(self) -> Fit | None:
+        """Return whether every stage fits, may not, or does not; None where the GPU's memory is not known."""
+        return fit_on(self.memory_gib * GIB, self.loaded.system)
+
+    @property
     def fits(self) -> bool | None:
-        """Return whether every stage fits; None where the GPU's memory is not known."""
-        return self.loaded.system.hardware.gpu.holds(self.memory_gib * GIB)
+        """Return whether every stage fits; None where that cannot be told, or the GPU's memory is not known."""
+        return fits_of(self.fit)
 
     @property
     def answers(self) -> tuple[Answer, ...]:
@@ -166,8 +172,8 @@ def predict(
             in a file are relative to it, those in a mapping to the current folder.
         system: another published system than the configuration's: a name, a folder, or what ``load_system`` returns,
             whose folder counts; the run's own precision decides what answers.
-        hardware: changes to the system as ``whatif --set`` takes them: {"inter_node_gb_per_s": 50} or "x2" for twice
-            as much; all change together.
+        hardware: changes as ``whatif --set`` takes them: numbers of the system, {"inter_node_gb_per_s": 50} or "x2"
+            for twice as much, and keys of the configuration, {"training.recompute": "full"}; all change together.
 
     Raises:
         FileNotFoundError: there is no such file.

@@ -21,6 +21,7 @@ from predictor.search import answer
 from predictor.search.question import SearchQuestion, search_problem
 from predictor.search.space import ZERO_ALONE
 from predictor.step.breakdown import StageParts
+from predictor.step.fit import Fit
 from predictor.step.memory import GIB
 from predictor.timeline.schedules import SCHEDULES
 
@@ -35,6 +36,7 @@ class RankedLayout:
     Attributes:
         step: the time of its step with the 90 % interval, in microseconds.
         memory_gib: of the fullest GPU, in GiB (2³⁰ bytes).
+        fit: whether that fits, or may not; None where the GPU's memory is not known.
         mfu: model FLOP/s utilisation, between 0 and 1.
         tokens_per_second: of the whole run.
         layout: as keys of a configuration.
@@ -44,6 +46,7 @@ class RankedLayout:
 
     step: Cost
     memory_gib: float
+    fit: Fit | None
     mfu: float
     tokens_per_second: float
     layout: dict[str, Any]
@@ -107,6 +110,7 @@ def _ranked(details: answer.SearchAnswer, winner: answer.Winner) -> RankedLayout
     return RankedLayout(
         step=winner.prediction.step,
         memory_gib=winner.ranked.memory_bytes / GIB,
+        fit=details.fit(winner),
         mfu=winner.prediction.mfu,
         tokens_per_second=winner.prediction.tokens_per_second,
         layout=answer.layout_fields(winner.ranked.plan),

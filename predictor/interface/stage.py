@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from predictor.costs.published import PublishedSystem
 from predictor.step.breakdown import StageParts, stage_parts
+from predictor.step.fit import Fit, fit_on, fits_of
 from predictor.step.memory import GIB, StageMemory, step_memory
 from predictor.step.prediction import Prediction
 
@@ -20,7 +21,7 @@ class PredictedStage:
         parameters_per_gpu: of one of its ranks.
         parts: breakdown of the step, in microseconds, that adds up to the step.
         memory: peak bytes on one of its GPUs.
-        fits: into the GPU's memory; None where that is not known.
+        fit: into the GPU's memory; None where that is not known.
     """
 
     stage: int
@@ -28,7 +29,12 @@ class PredictedStage:
     parameters_per_gpu: int
     parts: StageParts
     memory: StageMemory
-    fits: bool | None
+    fit: Fit | None
+
+    @property
+    def fits(self) -> bool | None:
+        """Return whether it fits; None where that cannot be told, or the GPU's memory is not known."""
+        return fits_of(self.fit)
 
     @property
     def memory_gib(self) -> float:
@@ -46,7 +52,7 @@ def predicted_stages(prediction: Prediction, system: PublishedSystem) -> tuple[P
             parameters_per_gpu=stage.parameters,
             parts=parts,
             memory=memory,
-            fits=system.hardware.gpu.holds(memory.total),
+            fit=fit_on(memory.total, system),
         )
         for index, (stage, parts, memory) in enumerate(stages)
     )

@@ -10,7 +10,8 @@ from pathlib import Path
 from predictor.base.bundled import systems
 from predictor.base.errors import ConfigError, nearest
 from predictor.base.sizes import whole
-from predictor.configuration.loading import find_folder, open_measured
+from predictor.configuration.finding import find_folder
+from predictor.configuration.loading import open_measured
 from predictor.configuration.short_names import OPERATORS_BY_SHORT_NAME
 from predictor.costs.catalogue import catalogue
 from predictor.costs.collectives import COLLECTIVES, Topology
@@ -136,7 +137,7 @@ def system_name(system: str | PathLike[str] | LoadedSystem) -> str:
     if not isinstance(system, str | PathLike):
         raise ConfigError(f"system is {system!r}; expected a name, a folder or what load_system returns")
     name = fspath(system)
-    return str(Path(name).resolve()) if name not in systems() and Path(name).is_dir() else name
+    return str(Path(name).resolve()) if name not in systems() and Path(name).exists() else name
 
 
 def load_system(name_or_folder: str | PathLike[str], *, precision: str = "bf16") -> LoadedSystem:

@@ -17,7 +17,8 @@ from typing import NamedTuple
 
 from predictor.base.bundled import REGRESSORS_FOLDER, systems
 from predictor.base.errors import ConfigError, PublishedError, nearest
-from predictor.configuration.loading import find_folder, open_measured
+from predictor.configuration.finding import find_folder
+from predictor.configuration.loading import open_measured
 from predictor.costs.cost import Cost, Source
 from predictor.costs.folder import read_hardware, read_manifest
 from predictor.costs.hardware import System

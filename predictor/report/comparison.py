@@ -9,12 +9,13 @@ from predictor.configuration.loading import Loaded
 from predictor.report import json_document
 from predictor.report.text import LABELS, duration, milliseconds, wrapped
 from predictor.step.breakdown import StageParts, answers, stage_parts
+from predictor.step.fit import Fit, fit_on
 from predictor.step.memory import GIB, step_memory
 from predictor.step.prediction import Prediction
 
 FORMAT = "estimate-train-time/comparison/1"
 LABEL_WIDTH = 34
-FITS = {None: "", True: "yes", False: "NO"}
+FITS = {None: "", Fit.FITS: "yes", Fit.MAY_NOT_FIT: "may not", Fit.DOES_NOT_FIT: "NO"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ def _rows(compared: list[Compared]) -> list[tuple[str, list[str]]]:
         ("tokens/s", [f"{p.tokens_per_second:,.0f}" for p in predictions]),
         ("MFU", [f"{p.mfu:.1%}" for p in predictions]),
         ("memory of the fullest GPU, GiB", [f"{row.memory / GIB:.1f}" for row in compared]),
-        ("fits", [FITS[row.loaded.system.hardware.gpu.holds(row.memory)] for row in compared]),
+        ("fits", [FITS[fit_on(row.memory, row.loaded.system)] for row in compared]),
     ]
     critical = [row.critical for row in compared]
     for name in LABELS:

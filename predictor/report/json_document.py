@@ -15,6 +15,7 @@ from predictor.report.budget import prediction_bill
 from predictor.report.layout_notes import straddling_notes
 from predictor.report.slowest import slowest_rank
 from predictor.step.breakdown import BY_BYTES, Answer, answers, stage_parts
+from predictor.step.fit import MEMORY_ERROR, Fit, fit_on, fits_of
 from predictor.step.memory import GIB, StageMemory, step_memory
 from predictor.step.prediction import Prediction
 from predictor.step.published_runs import published_runs_note
@@ -108,20 +109,23 @@ def fullest_stage(prediction: Prediction) -> tuple[int, StageMemory]:
     return max(enumerate(step_memory(prediction.tasks)), key=lambda numbered: numbered[1].total)
 
 
-def fits(prediction: Prediction, system: PublishedSystem) -> bool | None:
+def fit(prediction: Prediction, system: PublishedSystem) -> Fit | None:
     """Return whether every stage fits; None where the GPU's memory is not known."""
-    return system.hardware.gpu.holds(fullest_stage(prediction)[1].total)
+    return fit_on(fullest_stage(prediction)[1].total, system)
 
 
 def _memory_notes(prediction: Prediction, system: PublishedSystem) -> list[str]:
-    """Return a note where the run does not fit into the memory of a GPU."""
+    """Return a note where the run does not fit into the memory of a GPU, or may not."""
     limit = system.hardware.gpu.memory_gib
     _, fullest = fullest_stage(prediction)
-    if limit is None or system.hardware.gpu.holds(fullest.total):
+    verdict = fit_on(fullest.total, system)
+    if limit is None or verdict is Fit.FITS:
         return []
-    missing = fullest.total / GIB - limit.value
-    needed = f"a GPU would need {fullest.total / GIB:.1f} GiB and has {limit.value:.1f} GiB"
-    return [f"Does not fit: {needed}, {missing:.1f} GiB too little."]
+    size = fullest.total / GIB
+    needed = f"a GPU would need {size:.1f} GiB and has {limit.value:.1f} GiB"
+    if verdict is Fit.DOES_NOT_FIT:
+        return [f"Does not fit: {needed}, {size - limit.value:.1f} GiB too little."]
+    return [f"May not fit: {needed}; measured peaks are met within {MEMORY_ERROR:.0%}."]
 
 
 def _run(prediction: Prediction) -> dict[str, Any]:
@@ -204,7 +208,7 @@ def count_by_source(answered: Sequence[Answer]) -> dict[str, int]:
 
 def _memory(memory: StageMemory, system: PublishedSystem) -> dict[str, Any]:
     """Return one GPU's memory in GiB."""
-    limit = system.hardware.gpu.memory_gib
+    limit, verdict = system.hardware.gpu.memory_gib, fit_on(memory.total, system)
     parts = {f"{name}_gib": size / GIB for name, size in asdict(memory).items()}
     return {
         **parts,
@@ -212,7 +216,8 @@ def _memory(memory: StageMemory, system: PublishedSystem) -> dict[str, Any]:
         "reserved_gib": memory.reserved / GIB,
         "total_gib": memory.total / GIB,
         "available_gib": None if limit is None else limit.value,
-        "fits": system.hardware.gpu.holds(memory.total),
+        "fits": fits_of(verdict),
+        "fit": verdict,
     }
 
 

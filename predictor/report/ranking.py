@@ -10,9 +10,9 @@ from typing import Any
 from predictor.report.text import LABELS, duration, wrapped
 from predictor.search.answer import SearchAnswer, Winner, layout_fields
 from predictor.search.rank import described
-from predictor.search.space import Plan
 from predictor.step.breakdown import StageParts
 from predictor.step.composition import MACHINE_SPREAD
+from predictor.step.fit import Fit
 from predictor.step.memory import GIB
 
 FORMAT = "estimate-train-time/search/1"
@@ -32,7 +32,7 @@ REMEDIES = {
 }
 
 
-def _summary(winner: Winner) -> dict[str, Any]:
+def _summary(answer: SearchAnswer, winner: Winner) -> dict[str, Any]:
     step = winner.prediction.step
     return {
         "time_us": step.us,
@@ -40,6 +40,7 @@ def _summary(winner: Winner) -> dict[str, Any]:
         "high_us": step.high_us,
         "source": step.source.label,
         "memory_gib": winner.ranked.memory_bytes / GIB,
+        "fit": answer.fit(winner),
         "mfu": winner.prediction.mfu,
         "tokens_per_s": winner.prediction.tokens_per_second,
         "layout": layout_fields(winner.ranked.plan),
@@ -57,8 +58,8 @@ def to_json(answer: SearchAnswer) -> dict[str, Any]:
         "considered": answer.ranking.considered,
         "fitting": answer.ranking.fitting,
         "replayed": answer.ranking.replayed,
-        "layouts": [{**_summary(winner), "parts": asdict(winner.parts)} for winner in answer.winners],
-        "pareto": [_summary(winner) for winner in answer.pareto],
+        "layouts": [{**_summary(answer, winner), "parts": asdict(winner.parts)} for winner in answer.winners],
+        "pareto": [_summary(answer, winner) for winner in answer.pareto],
         "why": why(answer),
         "bottleneck": bottleneck(answer.winners[0]),
         "notes": list(answer.notes),
@@ -68,7 +69,7 @@ def to_json(answer: SearchAnswer) -> dict[str, Any]:
 def to_csv(answer: SearchAnswer) -> str:
     """Return the fastest layouts as a table, a line each."""
     text = StringIO()
-    rows = [_summary(winner) for winner in answer.winners]
+    rows = [_summary(answer, winner) for winner in answer.winners]
     rows = [{**row, **row.pop("layout")} for row in rows]
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
     writer.writeheader()
@@ -126,22 +127,24 @@ def _cells(winner: Winner) -> list[str]:
     ]
 
 
-def _rest(plan: Plan, num_layers: int) -> str:
-    """Return the choices of a layout that no column has."""
+def _rest(answer: SearchAnswer, winner: Winner) -> str:
+    """Return the choices of a layout that no column has, and whether it may not fit."""
+    plan, num_layers = winner.ranked.plan, winner.prediction.run.model.num_layers
     words = ["uneven layers"] if num_layers % plan.degrees.pipeline else []
     if plan.degrees.pipeline > 1:
         words.append(plan.schedule + (f" × {plan.num_chunks}" if plan.num_chunks > 1 else ""))
     words.append(f"ZeRO-{plan.zero_stage}")
     if plan.recompute != "none":
         words.append(f"recompute {plan.recompute}")
-    return ", ".join([*words, *(["sequence parallel"] if plan.sequence_parallel else [])])
+    words += ["sequence parallel"] if plan.sequence_parallel else []
+    return ", ".join([*words, *(["may not fit"] if answer.fit(winner) is Fit.MAY_NOT_FIT else [])])
 
 
-def table(winners: list[Winner]) -> list[str]:
+def table(answer: SearchAnswer, winners: list[Winner]) -> list[str]:
     """Return layouts as aligned lines."""
     rows = [["#", *COLUMNS]] + [[str(i + 1), *_cells(winner)] for i, winner in enumerate(winners)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    rests = ["", *(_rest(winner.ranked.plan, winner.prediction.run.model.num_layers) for winner in winners)]
+    rests = ["", *(_rest(answer, winner) for winner in winners)]
     return [
         "  ".join([*(cell.rjust(width) for cell, width in zip(row, widths, strict=True)), rest]).rstrip()
         for row, rest in zip(rows, rests, strict=True)
@@ -158,11 +161,11 @@ def render(answer: SearchAnswer, width: int = 100) -> str:
         f"{space.num_gpus:,} GPUs of {answer.system.name}{of}, {asked_for}",
         counts,
         "",
-        *table(answer.winners),
+        *table(answer, answer.winners),
         "",
         *wrapped([why(answer), bottleneck(answer.winners[0])], width, 2),
     ]
     if answer.pareto:
-        lines += ["", "No layout is both faster and leaner than one of these:", *table(answer.pareto)]
+        lines += ["", "No layout is both faster and leaner than one of these:", *table(answer, answer.pareto)]
     lines += ["", *wrapped([f"Note: {note}" for note in answer.notes], width, 6)] if answer.notes else []
     return "\n".join(lines)

@@ -20,6 +20,7 @@ from predictor.report.json_document import (
 )
 from predictor.report.text import duration, foundations, memory_text, short_path, wrapped
 from predictor.step.breakdown import Answer, answers
+from predictor.step.fit import Fit
 from predictor.step.memory import GIB, StageMemory, step_memory
 from predictor.step.recommender import RecommenderPrediction, recommender_parts
 from predictor.workloads.recommender.cache_tasks import hit_rate
@@ -27,6 +28,8 @@ from predictor.workloads.recommender.traffic import all_traffic
 
 FORMAT = "estimate-train-time/recommender-prediction/1"
 TITLE_WIDTH, LABEL_WIDTH = 13, 34
+# Tables and their buffers are sized by the plan, so what they take is told without an error.
+FIT = {None: None, True: Fit.FITS, False: Fit.DOES_NOT_FIT}
 LABELS = {
     "lookup_us": "embedding lookup",
     "forward_us": "dense network, forward",
@@ -125,7 +128,7 @@ def rows(reported: Reported) -> dict[str, str]:
         "Plan": _plan_row(reported),
         "System": f"{system.name}, {system.gpu}; card: {short_path(system.folder / CARD)}",
         "Speed": f"{prediction.samples_per_second:,.0f} samples/s{cost}",
-        "Memory": memory_text(memory_of(prediction), system, " on the fullest"),
+        "Memory": memory_text(memory_of(prediction), system, " on the fullest", FIT[_fits(reported)]),
     }
 
 

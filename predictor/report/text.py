@@ -11,9 +11,10 @@ from predictor.costs.cost import Source
 from predictor.costs.published import CARD, PublishedSystem
 from predictor.report.budget import HOURS_PER_DAY, prediction_bill
 from predictor.report.goodput import Goodput
-from predictor.report.json_document import fits, notes
+from predictor.report.json_document import fit, notes
 from predictor.report.slowest import slowest_rank
 from predictor.step.breakdown import BY_BYTES, Answer, StageParts, answers, stage_parts
+from predictor.step.fit import Fit, fit_on
 from predictor.step.memory import GIB, StageMemory, step_memory
 from predictor.step.prediction import Prediction
 from predictor.timeline.schedules import SCHEDULES
@@ -44,6 +45,7 @@ SHARE_WIDTH = 8
 # Longer lists of operators are cut; --json has all.
 LISTED = 12
 SMALLEST_LISTED = 0.0005
+VERDICTS = {None: "", Fit.FITS: ": fits", Fit.MAY_NOT_FIT: ": MAY NOT FIT", Fit.DOES_NOT_FIT: ": DOES NOT FIT"}
 
 
 def duration(us: float) -> str:
@@ -117,10 +119,11 @@ def _memory(prediction: Prediction, system: PublishedSystem) -> str:
     """Return the memory of the fullest GPU, beside its capacity."""
     needed = step_memory(prediction.tasks)
     stage = max(range(len(needed)), key=lambda i: needed[i].total)
-    return memory_text(needed[stage], system, f" on stage {stage}" if len(needed) > 1 else "")
+    where = f" on stage {stage}" if len(needed) > 1 else ""
+    return memory_text(needed[stage], system, where, fit_on(needed[stage].total, system))
 
 
-def memory_text(memory: StageMemory, system: PublishedSystem, where: str) -> str:
+def memory_text(memory: StageMemory, system: PublishedSystem, where: str, verdict: Fit | None) -> str:
     """Return the memory of one GPU beside its capacity, and what it holds; ``where`` is said behind the capacity."""
     limit = system.hardware.gpu.memory_gib
     of = "" if limit is None else f" of {limit.value:.1f} GiB"
@@ -133,8 +136,7 @@ def memory_text(memory: StageMemory, system: PublishedSystem, where: str) -> str
         "allowance": memory.allowance,
     }
     listed = ", ".join(f"{name} {size / GIB:.1f}" for name, size in parts.items())
-    verdict = {None: "", True: ": fits", False: ": DOES NOT FIT"}[system.hardware.gpu.holds(memory.total)]
-    return f"{memory.total / GIB:.1f}{of}{where}{verdict} ({listed})"
+    return f"{memory.total / GIB:.1f}{of}{where}{VERDICTS[verdict]} ({listed})"
 
 
 def _budget(prediction: Prediction, loaded: Loaded) -> str:
@@ -316,7 +318,7 @@ def render(prediction: Prediction, loaded: Loaded, width: int = 100) -> str:
     below += [f"Note: {note}" for note in notes(prediction, loaded, answered)]
     table = ["", "Where the step goes", *_table(prediction, parts, width)]
     titled = header_rows(prediction, loaded)
-    if fits(prediction, loaded.system) is False:
+    if fit(prediction, loaded.system) in (Fit.MAY_NOT_FIT, Fit.DOES_NOT_FIT):
         titled = {"Memory": titled.pop("Memory"), **titled}
     first, *others = (f"{name.ljust(len(TITLE))}{text}" for name, text in titled.items())
     header = wrapped([first, "", *others], width, len(TITLE))

@@ -8,9 +8,11 @@ from typing import Any
 from predictor.configuration.merging import merged
 from predictor.costs.published import PublishedSystem
 from predictor.search.question import SearchProblem
-from predictor.search.rank import Ranked, Ranking, rank
+from predictor.search.rank import Ranked, Ranking, described, rank
 from predictor.search.space import Plan, Space
 from predictor.step.breakdown import StageParts, stage_parts
+from predictor.step.fit import MEMORY_ERROR, Fit, fit_of
+from predictor.step.memory import GIB
 from predictor.step.prediction import Prediction, predict
 from predictor.step.published_runs import published_runs_note
 
@@ -31,6 +33,7 @@ class SearchAnswer:
     Attributes:
         winners: the fastest layouts, the fastest first.
         pareto: those that no other beats in both time and memory, the leanest first.
+        surest: the fastest that fits for certain; the first winner where that does, None where no layout does.
     """
 
     space: Space
@@ -41,6 +44,11 @@ class SearchAnswer:
     pareto: list[Winner]
     notes: tuple[str, ...]
     content: dict[str, Any]
+    surest: Winner | None
+
+    def fit(self, winner: Winner) -> Fit | None:
+        """Return whether a layout fits into a GPU's memory; None where that is unlimited."""
+        return fit_of(winner.ranked.memory_bytes, self.memory_gib)
 
 
 def _winner(space: Space, system: PublishedSystem, ranked: Ranked) -> Winner:
@@ -57,10 +65,38 @@ def search(problem: SearchProblem, top: int, pareto: bool = False) -> SearchAnsw
     ranking = rank(problem.space, problem.system, problem.memory_gib, top, pareto)
     winners = [_winner(problem.space, problem.system, ranked) for ranked in ranking.best]
     front = [_winner(problem.space, problem.system, ranked) for ranked in ranking.pareto]
-    notes = (*problem.notes, *_published_runs(winners, problem.system))
+    notes = (*problem.notes, *_near_the_limit(ranking, problem), *_published_runs(winners, problem.system))
     return SearchAnswer(
-        problem.space, problem.system, problem.memory_gib, ranking, winners, front, notes, problem.content
+        space=problem.space,
+        system=problem.system,
+        memory_gib=problem.memory_gib,
+        ranking=ranking,
+        winners=winners,
+        pareto=front,
+        notes=notes,
+        content=problem.content,
+        surest=_surest(problem, ranking, winners[0]),
     )
+
+
+def _surest(problem: SearchProblem, ranking: Ranking, first: Winner) -> Winner | None:
+    """Return the fastest layout that fits for certain; None where there is none."""
+    if ranking.surest is not None:
+        return _winner(problem.space, problem.system, ranking.surest)
+    return None if fit_of(first.ranked.memory_bytes, problem.memory_gib) is Fit.MAY_NOT_FIT else first
+
+
+def _near_the_limit(ranking: Ranking, problem: SearchProblem) -> list[str]:
+    """Return a note where the fastest layout may not fit, with the fastest that does for certain."""
+    first = ranking.best[0].memory_bytes
+    if fit_of(first, problem.memory_gib) is not Fit.MAY_NOT_FIT:
+        return []
+    said = f"Layout 1 may not fit: measured peaks are met within {MEMORY_ERROR:.0%}."
+    if ranking.surest is None:
+        return [f"{said} No layout fits for certain; more GPUs leave room."]
+    sure, slower = ranking.surest, ranking.surest.step_us / ranking.best[0].step_us - 1.0
+    needs = f"takes {slower:.1%} longer and {sure.memory_bytes / GIB:.1f} GiB: {described(sure.plan)}."
+    return [f"{said} The fastest that fits for certain {needs}"]
 
 
 def _published_runs(winners: list[Winner], system: PublishedSystem) -> list[str]:

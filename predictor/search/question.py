@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import prod
-from pathlib import Path
 from typing import Any
 
-from predictor.base.errors import ConfigError, nearest
+from predictor.base.errors import ConfigError
 from predictor.base.sizes import LARGEST, LARGEST_RUN_GPUS, whole
-from predictor.configuration.loading import Loaded, completed, on_nodes_of, prepare, published, read_config
+from predictor.configuration.finding import published
+from predictor.configuration.loading import Loaded, prepare
 from predictor.configuration.merging import merged
-from predictor.configuration.presets import preset_names
+from predictor.configuration.of_model import content_of_model
 from predictor.costs.published import PublishedSystem
 from predictor.costs.slowest import slowest_of
 from predictor.search.space import ZERO_ALONE, Space
 from predictor.timeline.schedules import SCHEDULES
-from predictor.workloads.frameworks import MEGATRON_LM_BF16, SECTIONS
 
 LARGEST_MEMORY_GIB = 100_000
 # Keys of a configuration that a search decides.
@@ -86,47 +85,6 @@ class SearchProblem:
     content: dict[str, Any] = field(default_factory=dict)
 
 
-def _content(question: SearchQuestion) -> tuple[dict[str, Any], Path, tuple[str, ...]]:
-    """Return the configuration that a question's model stands for, its folder, and the notes of its files.
-
-    Raises:
-        ConfigError: the model is neither a preset nor a file.
-    """
-    if isinstance(question.model, dict):
-        base = Path.cwd()
-        content, notes = completed(on_nodes_of(question.model), base)
-        return content, base, notes
-    path = Path(question.model)
-    if question.model in preset_names():
-        content = {"model": question.model}
-        base = Path.cwd()
-    elif not path.exists():
-        raise ConfigError(
-            f"--model is {question.model}; expected a file, or a preset such as {', '.join(preset_names()[-3:])}"
-            f" (list-presets shows all).{nearest(question.model, preset_names())}"
-        )
-    elif path.suffix in (".yml", ".yaml"):
-        content, base = read_config(path)
-        content, notes = completed(on_nodes_of(content), base)
-        return content, base, notes
-    else:
-        content, base = {"from": str(path.resolve())}, path.resolve().parent
-    content, notes = completed(content, base)
-    if not isinstance(content.get("model"), dict):
-        raise ConfigError(
-            f"--model is {question.model}, which says no model; name a preset or a file that does (a Hugging Face "
-            "config.json, Megatron-LM arguments), or put both into a configuration with from: [...]"
-        )
-    if "framework" in content.get("training", {}):
-        return content, base, notes  # the file of a trainer, which says how it runs
-    norm = content["model"].get("normalization")
-    switches = {name: MEGATRON_LM_BF16.section(name, normalization=norm) for name in SECTIONS}
-    said = "Runs as Megatron-LM trains in bf16 today, unless a configuration says otherwise: " + ", ".join(
-        f"{key}: {str(value).lower()}" for section in switches.values() for key, value in section.items()
-    )
-    return merged(content, switches), base, (*notes, f"{said}.")
-
-
 def _undecided(content: dict[str, Any]) -> dict[str, Any]:
     """Return a configuration without the keys that a search decides, on one GPU."""
     kept = dict(content)
@@ -188,7 +146,7 @@ def search_problem(question: SearchQuestion) -> SearchProblem:
         ConfigError: the model, the system, the GPUs or the batch is missing or not possible.
     """
     num_gpus = whole("--gpus", question.num_gpus, largest=LARGEST_RUN_GPUS)
-    content, base, notes = _content(question)
+    content, base, notes = content_of_model(question.model)
     content = merged(content, _overrides(question))
     batch = question.global_batch_size if question.global_batch_size is not None else _batch(content)
     if batch is None:

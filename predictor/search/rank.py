@@ -15,6 +15,7 @@ from predictor.search.footprint import Footprints
 from predictor.search.space import Plan, Space
 from predictor.search.stages import Pipelines
 from predictor.search.timer import ROUNDING, Timer
+from predictor.step.fit import Fit, fit_of
 from predictor.step.memory import GIB
 
 # The Pareto front ends at this many times the fastest layout's time.
@@ -63,9 +64,10 @@ class Ranking:
         pareto: those that no other beats in both time and memory, up to WORTHWHILE times the fastest one's time, the
             leanest first; empty unless asked for.
         considered: candidates of the space.
-        fitting: those that fit into memory.
+        fitting: those whose predicted peak is not above the memory; where there are none, those that may fit.
         bounded: those whose floor asked for a bound, on the way to the fastest.
         replayed: those whose bound asked for a replay.
+        surest: the fastest that fits for certain, where the fastest may not; None where it does, or none does.
     """
 
     best: list[Ranked]
@@ -74,6 +76,7 @@ class Ranking:
     fitting: int
     bounded: int
     replayed: int
+    surest: Ranked | None = None
 
 
 def plans(space: Space) -> Iterator[Plan]:
@@ -158,7 +161,7 @@ def rank(space: Space, system: PublishedSystem, memory_gib: float | None, top: i
         pareto: look for the Pareto front as well.
 
     Raises:
-        ConfigError: there is no candidate, or none fits; the message says by how much.
+        ConfigError: there is no candidate, or none may fit; the message says by how much.
     """
     with _uncollected():
         return _rank(space, system, memory_gib, top, pareto)
@@ -169,6 +172,7 @@ def _rank(space: Space, system: PublishedSystem, memory_gib: float | None, top: 
     timer, footprints = Timer(space, system, pipelines), Footprints(space, pipelines)
     limit = None if memory_gib is None else memory_gib * GIB
     fitting: list[_Fitting] = []
+    near: list[tuple[float, Plan]] = []
     leanest: _Fitting | None = None
     considered = 0
     for plan in plans(space):
@@ -178,11 +182,15 @@ def _rank(space: Space, system: PublishedSystem, memory_gib: float | None, top: 
             leanest = _Fitting(0.0, memory, plan)
         if limit is None or memory <= limit:
             fitting.append(_Fitting(timer.floor_us(plan), memory, plan))
+        elif fit_of(memory, memory_gib) is Fit.MAY_NOT_FIT:
+            near.append((memory, plan))
     if leanest is None:
         raise ConfigError(
             f"no layout of this model multiplies to {space.num_gpus} GPUs and divides a global_batch_size of "
             f"{space.global_batch_size}; try a multiple of a power of two for both"
         )
+    if not fitting:
+        fitting = [_Fitting(timer.floor_us(plan), memory, plan) for memory, plan in near]
     if not fitting:
         assert memory_gib is not None
         needed = leanest.memory_bytes / GIB
@@ -192,7 +200,17 @@ def _rank(space: Space, system: PublishedSystem, memory_gib: float | None, top: 
         )
     best, bounded, replayed = fastest(timer, fitting, top)
     front = pareto_front(timer, fitting, WORTHWHILE * best[0].step_us) if pareto else []
-    return Ranking(best, front, considered, len(fitting), bounded, replayed)
+    surest = _surest(timer, fitting, best[0], memory_gib)
+    return Ranking(best, front, considered, len(fitting), bounded, replayed, surest)
+
+
+def _surest(timer: Timer, fitting: list[_Fitting], first: Ranked, memory_gib: float | None) -> Ranked | None:
+    """Return the fastest candidate that fits for certain, where the first of the ranking may not."""
+    if fit_of(first.memory_bytes, memory_gib) is not Fit.MAY_NOT_FIT:
+        return None
+    sure = [candidate for candidate in fitting if fit_of(candidate.memory_bytes, memory_gib) is Fit.FITS]
+    best, _, _ = fastest(timer, sure, 1)
+    return best[0] if best else None
 
 
 def described(plan: Plan) -> str:

@@ -248,7 +248,7 @@ class Timer:
             block = layer_block(run, kind)
             layer = time_block(self._system, block)
             waits = any(step_pass.host.us > 0.0 for step_pass in layer.passes) or self._waits_again(block, layer)
-            adds_up = not (waits or run.partition_activations)
+            adds_up = not (waits or run.partition_activations or run.overlap_expert_parallel)
             known = self._layers[key] = LayerWork(_work(layer), self._us(block.accumulation), adds_up)
         return known
 

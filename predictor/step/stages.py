@@ -11,7 +11,7 @@ from predictor.step.beside import slowdown_beside, time_overlaps
 from predictor.step.beside import time_tasks as time_tasks
 from predictor.step.host import launch_us, waiting_us
 from predictor.step.overlap import beside, without_part
-from predictor.workloads.step_tasks import BlockTasks, ChunkTasks, StageTasks, StepTasks
+from predictor.workloads.step_tasks import BlockTasks, ChunkTasks, HostWork, StageTasks, StepTasks
 from predictor.workloads.tasks import TRAFFIC, Overlap, Part, PassTasks, Task
 
 
@@ -174,13 +174,26 @@ def _timed(system: PublishedSystem, tasks: PassTasks, apart: Sequence[Task] = ()
     return time_pass(system, tasks.tasks, tasks.overlaps, apart) if tasks.tasks or tasks.overlaps else NO_PASS
 
 
+def _counted_us(system: PublishedSystem, launches: HostWork) -> float:
+    """Return how much longer the host takes to launch a forward pass's counted tasks than the device to run them."""
+    if not launches.counted:
+        return 0.0
+    launching_us = launch_us(system.hardware, launches.counted_launches, backward=False)
+    return waiting_us(launching_us, time_tasks(system, launches.counted).us, synchronized=False)
+
+
 def _launched(
-    system: PublishedSystem, device: PassTime, launches: float, backward: bool, takes_turns: bool
+    system: PublishedSystem,
+    device: PassTime,
+    launches: float,
+    backward: bool,
+    takes_turns: bool,
+    least_us: float = 0.0,
 ) -> PassTime:
-    """Return a pass with the time in which the device waits for the host's launches."""
+    """Return a pass with the time in which the device waits for the host's launches, ``least_us`` or more."""
     if not device.cost.us:
         return NO_PASS
-    us = waiting_us(launch_us(system.hardware, launches, backward), device.cost.us, takes_turns)
+    us = max(least_us, waiting_us(launch_us(system.hardware, launches, backward), device.cost.us, takes_turns))
     if not us:
         return device
     host = Cost(us, us, us, Source.EXTRAPOLATED)
@@ -210,7 +223,14 @@ def time_block(system: PublishedSystem, block: BlockTasks) -> ChunkTime:
     launches, turns = block.host, block.host.takes_turns
     apart = sum([task.launches for task in block.weight])
     return ChunkTime(
-        _launched(system, forward, launches.forward, backward=False, takes_turns=turns),
+        _launched(
+            system,
+            forward,
+            launches.forward,
+            backward=False,
+            takes_turns=turns,
+            least_us=_counted_us(system, launches),
+        ),
         _launched(system, recompute, launches.recompute, backward=False, takes_turns=turns),
         _launched(system, backward, launches.backward - apart, backward=True, takes_turns=turns),
         _launched(system, weight, apart, backward=True, takes_turns=turns),

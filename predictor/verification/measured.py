@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import mean, median
-from typing import Any
+from typing import Any, Literal
 
 from predictor.costs.published import PublishedSystem
 from predictor.step.composition import StepTime
+from predictor.step.memory import GIB, StageMemory
 from predictor.step.prediction import Prediction
+
+PeakCounts = Literal["allocated", "reserved", "total"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +26,7 @@ class MeasuredStep:
         config: in the full form.
         statistic: over several steps (min, median, …); empty where it is not known.
         peak_gib: largest memory that a GPU held, GiB; None where it is not known.
+        peak_counts: what the peak counts, by its name in ``StageMemory``: tensors, the allocator's blocks, or all.
         groups: of runs that reports summarize, besides the table.
     """
 
@@ -33,7 +37,12 @@ class MeasuredStep:
     config: dict[str, Any]
     statistic: str = ""
     peak_gib: float | None = None
+    peak_counts: PeakCounts = "total"
     groups: tuple[str, ...] = ()
+
+    def peak_of(self, stages: Iterable[StageMemory]) -> float:
+        """Return the largest memory of a stage in GiB, counted as the measured peak was."""
+        return max(float(getattr(stage, self.peak_counts)) for stage in stages) / GIB
 
     @property
     def label(self) -> str:

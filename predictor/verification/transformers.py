@@ -9,7 +9,8 @@ from typing import Any
 
 from predictor.base.errors import ConfigError
 from predictor.configuration import short_config
-from predictor.configuration.loading import Loaded, completed, find_folder, of_trainer, prepare, published
+from predictor.configuration.finding import find_folder, published
+from predictor.configuration.loading import Loaded, completed, of_trainer, prepare
 from predictor.configuration.sections import RunConfig, validate
 from predictor.configuration.telling import EXPERIMENT, is_of_trainer
 from predictor.costs.published import PublishedSystem

@@ -39,6 +39,7 @@ class MixtureOfExperts:
         num_dense_layers: layers at the model's start that have an ordinary FFN.
         capacity_factor: tokens that an expert takes over its even share, the rest dropped; None: dropless.
         router_bias: the router has one number more per expert.
+        activation_clamp: largest input of the experts' gate, which is cut there; None: it is not.
         load_imbalance: tokens of the busiest rank over the even share, at least 1; all ranks wait for it. Where every
             rank has all experts there is none.
     """
@@ -52,6 +53,7 @@ class MixtureOfExperts:
     capacity_factor: float | None = None
     load_imbalance: float = 1.0
     router_bias: bool = False
+    activation_clamp: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

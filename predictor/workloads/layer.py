@@ -6,7 +6,7 @@ from predictor.costs.operator import Direction
 from predictor.timeline.schedules import SCHEDULES
 from predictor.workloads.adapters import adapter_tasks, frozen
 from predictor.workloads.attention import attention_core, core_names, split_core
-from predictor.workloads.experts import expert_tasks
+from predictor.workloads.experts import exchange, expert_tasks
 from predictor.workloads.fused import fused_additions
 from predictor.workloads.layer_call import LayerCall
 from predictor.workloads.layer_sizes import sized
@@ -65,12 +65,13 @@ def _operators(run: TrainingRun, kind: LayerKind, call: LayerCall, direction: Di
         kernels = Kernels(run.model.normalization.operator, run.model.fused_rope)
         tasks += mixer.tasks(call, direction, kernels)
     if kind.has_experts:
-        tasks += expert_tasks(run.model, call, direction, run.layout)
+        tasks += expert_tasks(run, call, direction)
     tasks = with_low_precision(run, kind, call, direction, tasks)
     if run.lora is not None:
         tasks = frozen(tasks, direction) + adapter_tasks(run, kind, call, direction)
     core = attention_core(run.model, names, call, direction, run.layout, run.attention_kernel or "")
-    return core + PassTasks(tasks, [])
+    computing = core + PassTasks(tasks, [])
+    return computing + exchange(run, call, computing.tasks) if kind.has_experts else computing
 
 
 def forward_pass(run: TrainingRun, kind: LayerKind) -> PassTasks:

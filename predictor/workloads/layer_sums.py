@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from predictor.costs.operator import Direction
 from predictor.timeline.schedules import SCHEDULES
-from predictor.workloads.experts import routed_share
+from predictor.workloads.expert_exchange import gathered_sums
 from predictor.workloads.layer_call import LayerCall
 from predictor.workloads.linear_layers import COLUMN_PARALLEL, HALF_OF_BACKWARD
 from predictor.workloads.linear_traffic import forward_in_chunks, gradients_in_chunks
@@ -47,7 +47,7 @@ def _sum_counts(run: TrainingRun, kind: LayerKind, direction: Direction, given: 
     if not kind.has_experts or experts is None:
         return Sums(syncs, 0.0)
     shared = 1 if experts.shared_expert_ffn_hidden_size else 0
-    return Sums(syncs - 1 + shared, routed_share(experts, run.layout))
+    return Sums(syncs - 1 + shared, gathered_sums(experts, run.layout, run.expert_dispatcher))
 
 
 class Side(NamedTuple):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-# Their input comes from a norm and is whole on every rank; their output is split. The others the other way round.
+# Experts' products, so named as tasks, are those of an FFN. Of the others:
+# their input comes from a norm and is whole on every rank; their output is split. The others the other way round.
+EXPERT_UP, EXPERT_DOWN = "expert_up", "expert_down"
 COLUMN_PARALLEL = (
     "qkv_projection",
     "q_up_projection",
@@ -10,7 +12,8 @@ COLUMN_PARALLEL = (
     "in_projection",
     "gate_projection",
     "ffn_up",
+    EXPERT_UP,
 )
-ROW_PARALLEL = ("attention_output", "out_projection", "ffn_down")
+ROW_PARALLEL = ("attention_output", "out_projection", "ffn_down", EXPERT_DOWN)
 # Half of a linear layer's backward pass makes the gradient of its weights, the other half that of its input.
 HALF_OF_BACKWARD = 0.5

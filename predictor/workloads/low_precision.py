@@ -11,7 +11,7 @@ from __future__ import annotations
 from predictor.costs.operator import BOTH, Direction, in_precision
 from predictor.costs.work import PRECISION_BYTES
 from predictor.workloads.layer_call import LayerCall
-from predictor.workloads.linear_layers import COLUMN_PARALLEL
+from predictor.workloads.linear_layers import COLUMN_PARALLEL, EXPERT_DOWN, EXPERT_UP
 from predictor.workloads.recipes import READ, RECIPES, Casts, Recipe
 from predictor.workloads.run import TrainingRun
 from predictor.workloads.tasks import BACKWARD, FORWARD, Part, Task, parameter_stream_task, stream_task
@@ -37,11 +37,17 @@ def _is_covered(task: Task) -> bool:
 
 
 def _cast_launches(cost: Casts, task: Task) -> float:
-    """Return the kernels of a cast: as many for all experts of a rank as for one matrix.
+    """Return the kernels of a cast: for each of a rank's experts, unless one casts all.
 
-    Source: Transformer Engine, pytorch/module/grouped_linear.py, split_quantize.
+    Source: Transformer Engine, pytorch/csrc/extensions/cast.cpp, multi_tensor_quantize_impl: one kernel for all tensors
+    with delayed scaling, else "quantize kernels individually".
     """
-    return cost.launches * min(task.times, 1.0)
+    return cost.launches * (min(task.times, 1.0) if cost.grouped else task.times)
+
+
+def _casts_itself(run: TrainingRun, task: Task) -> bool:
+    """Return whether the operand comes cast from the fused product before: between an expert's two."""
+    return run.fused_experts and task.name == (EXPERT_DOWN if task.direction is FORWARD else EXPERT_UP)
 
 
 def _operand_casts(run: TrainingRun, recipe: Recipe, call: LayerCall, task: Task) -> Task:
@@ -59,7 +65,9 @@ def _operand_casts(run: TrainingRun, recipe: Recipe, call: LayerCall, task: Task
         per_element = cost.normalized if task.name in COLUMN_PARALLEL else cost.activation
         elements = m * k
     size_bytes = per_element * elements * share * task.times
-    return stream_task("operand_casts", size_bytes, call, launches=_cast_launches(cost, task))
+    of_experts = task.name in (EXPERT_UP, EXPERT_DOWN)
+    launches = cost.launches if of_experts and run.fused_experts else _cast_launches(cost, task)
+    return stream_task("expert_casts" if of_experts else "operand_casts", size_bytes, call, launches=launches)
 
 
 def gathers_cast_weights(run: TrainingRun) -> bool:
@@ -121,7 +129,8 @@ def with_low_precision(
     products = [task for task in tasks if _is_covered(task)]
     added = []
     for task in products:
-        added.append(_operand_casts(run, recipe, call, task))
+        if not _casts_itself(run, task):
+            added.append(_operand_casts(run, recipe, call, task))
         added += _weight_casts(run, recipe, call, task)
     lowered = [
         task._replace(operator=in_precision(task.operator, recipe.product)) if _is_covered(task) else task

@@ -46,6 +46,7 @@ class Casts(NamedTuple):
         weight: of a weight, in the forward pass.
         weight_again: of a weight, in the backward pass.
         launches: kernels of one cast.
+        grouped: as many cast the matrices of all experts.
     """
 
     normalized: float
@@ -54,6 +55,7 @@ class Casts(NamedTuple):
     weight: float
     weight_again: float
     launches: int
+    grouped: bool = False
 
 
 class Recipe(NamedTuple):
@@ -92,7 +94,7 @@ DELAYED = Recipe(
     weights=2 * FP8,
     transposed=2 * FP8,
     # A norm writes one byte instead of two; the copy is transposed from 8 bits.
-    transformer_engine=_alike(BOTH_LAYOUTS, 1)._replace(normalized=2 * FP8 - (READ - FP8)),
+    transformer_engine=_alike(BOTH_LAYOUTS, 1)._replace(normalized=2 * FP8 - (READ - FP8), grouped=True),
     torchao=TORCHAO_TENSORS,
 )
 TENSORWISE = DELAYED._replace(transformer_engine=_alike(READ + BOTH_LAYOUTS, 3))

@@ -18,7 +18,7 @@ from predictor.workloads.switches import Attention, Ffn, LayerKind, Normalizatio
 from predictor.workloads.tasks import FORWARD, NO_TASKS, TRAFFIC, Part, PassTasks, Task, collective_task
 from predictor.workloads.transformer import Transformer
 
-ACTIVATIONS = frozenset({"gelu", "swiglu", "fused_gate", "bias_gelu"})
+ACTIVATIONS = frozenset({"gelu", "swiglu", "fused_gate", "bias_gelu", "activation_clamp"})
 NORMS = frozenset(kind.operator for kind in Normalization)
 # What Megatron-LM's module mla_up_proj runs again. Source: Megatron-LM, core/transformer/multi_latent_attention.py,
 # qkv_up_proj_and_rope_apply.

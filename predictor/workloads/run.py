@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from predictor.base.lazy import lazy
 from predictor.costs.work import element_bytes
+from predictor.workloads.expert_exchange import ExpertDispatcher
 from predictor.workloads.layer_call import LayerCall
 from predictor.workloads.layout import Layout
 from predictor.workloads.lora import Lora
@@ -65,6 +66,17 @@ class AttentionKernel(StrEnum):
     FLASH_3 = "flash_3"
     CUDNN = "cudnn"
     TRITON = "triton"
+
+
+class GraphModule(StrEnum):
+    """Parts of a layer that Megatron-LM puts into CUDA graphs (--cuda-graph-scope)."""
+
+    ATTENTION = "attn"
+    MLP = "mlp"
+    MAMBA = "mamba"
+    MOE = "moe"
+    MOE_ROUTER = "moe_router"
+    MOE_PREPROCESS = "moe_preprocess"
 
 
 class RankParameters(NamedTuple):
@@ -135,6 +147,11 @@ class TrainingRun:
         attention_kernel: None: the one that the system was measured with.
         blocking_launches: the host waits for every kernel.
         cuda_graphs: kernels are launched without the host.
+        graph_modules: parts of a layer that are, where not all of it is.
+        expert_dispatcher: moves tokens between expert-parallel ranks.
+        overlap_expert_parallel: it does so beside the other direction's pass of another micro-batch.
+        fused_experts: the products of all experts are one kernel each, with the gate and the casts to low precision.
+        optimizer_state_bytes: per parameter; None: fp32 weights and two fp32 moments.
         framework: software that trains; None: not said.
         lora: adapters that train while the model's own weights do not; None: all weights train.
     """
@@ -177,6 +194,11 @@ class TrainingRun:
     attention_kernel: AttentionKernel | None = None
     blocking_launches: bool = False
     cuda_graphs: bool = False
+    graph_modules: tuple[GraphModule, ...] = ()
+    expert_dispatcher: ExpertDispatcher = ExpertDispatcher.ALL_TO_ALL
+    overlap_expert_parallel: bool = False
+    fused_experts: bool = False
+    optimizer_state_bytes: float | None = None
     framework: Framework | None = None
     lora: Lora | None = None
 

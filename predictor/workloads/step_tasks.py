@@ -20,12 +20,17 @@ class HostWork(NamedTuple):
 
     Attributes:
         takes_turns: the host waits for the device after every pass; otherwise it launches ahead.
+        counted: tasks of the forward pass whose sizes the host reads from the device before it launches them, so that
+            the device has nothing to do when their launches begin.
+        counted_launches: of those.
     """
 
     forward: float
     recompute: float
     backward: float
     takes_turns: bool
+    counted: tuple[Task, ...] = ()
+    counted_launches: float = 0.0
 
 
 class BlockMemory(NamedTuple):

@@ -13,6 +13,7 @@ from predictor.workloads.attention import MASK_BYTES
 from predictor.workloads.experts import routed_tokens
 from predictor.workloads.kept_activations import kept_and_recomputed
 from predictor.workloads.layer_sizes import sized
+from predictor.workloads.low_precision import gather_bytes
 from predictor.workloads.run import FP32_BYTES, RankParameters, TrainingRun
 from predictor.workloads.software import ON_DEEPSPEED
 from predictor.workloads.step_tasks import NO_MEMORY, BlockMemory, StageStates
@@ -24,6 +25,9 @@ FP32_STATE_BYTES = 2 * FP32_BYTES
 # DeepSpeed's optimizer step flattens the gradients of a rank's share and widens them to fp32, in blocks of gigabytes
 # that no cached activation can serve. Source: DeepSpeed, runtime/zero/stage_1_and_2.py, step().
 WIDENED_GRADIENT_BYTES = ELEMENT_BYTES + FP32_BYTES
+# Without ZeRO it widens the gradient of every parameter, and then flattens them into a copy.
+# Source: DeepSpeed, runtime/fp16/fused_optimizer.py, FP16_Optimizer.step().
+WIDENED_AND_FLATTENED_BYTES = 2 * FP32_BYTES
 # NCCL's buffers of one communicator: some 24 channels with a connection each way, 4 MiB for protocol Simple and as much
 # for LL and LL128 together. Source: NCCL, NCCL_BUFFSIZE and NCCL_MAX_NCHANNELS in its documentation, src/init.cc.
 COMMUNICATOR_BYTES = 24 * 2 * 8 * 2**20
@@ -58,6 +62,12 @@ def _gathered_units(run: TrainingRun) -> int:
     return 1 + (run.prefetch_units if run.overlap_parameter_gather else 0)
 
 
+def _gathered_bytes(run: TrainingRun) -> float:
+    """Return the bytes of a layer's gathered weight: as it travelled, and narrowed where torch.autocast does so."""
+    wire = gather_bytes(run)
+    return wire + (run.element_bytes if wire > run.element_bytes else 0.0)
+
+
 def layer_memory(run: TrainingRun, kind: LayerKind) -> BlockMemory:
     """Return what one layer of a kind holds."""
     kept, recomputed = kept_and_recomputed(run, kind)
@@ -65,10 +75,10 @@ def layer_memory(run: TrainingRun, kind: LayerKind) -> BlockMemory:
         kept += _pipe_outputs(run)
     working = recomputed + _ffn_gradients(run, kind)
     if run.zero_stage == 3 and not run.reshard_after_forward:
-        kept_weights = run.layer_parameters(kind).held.total * run.element_bytes
+        kept_weights = run.layer_parameters(kind).held.total * _gathered_bytes(run)
         return BlockMemory(kept, working, gathered=float(kept_weights))
     if run.zero_stage == 3:
-        working += _gathered_units(run) * run.layer_parameters(kind).held.total * run.element_bytes
+        working += _gathered_units(run) * run.layer_parameters(kind).held.total * _gathered_bytes(run)
         working += _sharded_gradients(run, run.layer_parameters(kind).total)
     return BlockMemory(kept, working)
 
@@ -123,7 +133,7 @@ def edge_memory(run: TrainingRun, is_first: bool, is_last: bool) -> BlockMemory:
 
 
 def _fused_gradients(run: TrainingRun, kind: LayerKind) -> float:
-    """Return the bytes of the placeholders that stand for weight gradients which products add to the fp32 buffer.
+    """Return the bytes of the placeholders that stand for weight gradients which products add to their buffer.
 
     One per shape, in the weights' precision: autograd needs a tensor of the weight's shape.
 
@@ -142,12 +152,13 @@ def _fused_gradients(run: TrainingRun, kind: LayerKind) -> float:
 def _gradient_buffers(run: TrainingRun, kinds: Iterable[LayerKind], parameters: RankParameters) -> float:
     """Return bytes of gradients on their way into a reduction, where they are not reduced where they lie.
 
-    DeepSpeed copies them into buckets: one, or two where one fills while the other travels. fp32 gradients are
-    accumulated in a buffer that is reduced in place, as Megatron-LM does. ZeRO-3's are part of a layer's memory.
+    DeepSpeed copies them into buckets: one, or two where one fills while the other travels. Gradients in fp32, and
+    those that products add up themselves, are accumulated in a buffer that is reduced in place, as Megatron-LM does.
+    ZeRO-3's are part of a layer's memory.
     """
     if run.zero_stage == 3:
         return 0.0
-    if run.fp32_gradients and run.framework not in ON_DEEPSPEED:
+    if (run.fp32_gradients or run.fused_gradient_accumulation) and run.framework not in ON_DEEPSPEED:
         return max([_fused_gradients(run, kind) for kind in kinds])
     if run.layout.gradient_ranks == 1:
         return 0.0
@@ -167,6 +178,13 @@ def _communicators(run: TrainingRun) -> float:
     )
     groups = sum(size > 1 for size in sizes) + min(2, layout.pipeline_parallel_size - 1)
     return float(groups * COMMUNICATOR_BYTES)
+
+
+def _optimizer_state_bytes(run: TrainingRun) -> float:
+    """Return the bytes of optimizer state per parameter: as the run says, else Adam's in fp32."""
+    if run.optimizer_state_bytes is not None:
+        return run.optimizer_state_bytes
+    return FP32_STATE_BYTES if run.element_bytes == FP32_BYTES else MIXED_PRECISION_STATE_BYTES
 
 
 def _share(run: TrainingRun, parameters: RankParameters) -> float:
@@ -196,7 +214,7 @@ def stage_states(
     """
     whole = float(parameters.total)
     share = _share(run, parameters)
-    state_bytes = FP32_STATE_BYTES if run.element_bytes == FP32_BYTES else MIXED_PRECISION_STATE_BYTES
+    state_bytes = _optimizer_state_bytes(run)
     weight_bytes, gradient_bytes = run.element_bytes, run.gradient_bytes
     if run.fp32_parameters and run.element_bytes != FP32_BYTES:  # the optimizer's are the only ones
         weight_bytes, gradient_bytes = 0, FP32_BYTES
@@ -204,8 +222,8 @@ def stage_states(
         # BF16_Optimizer accumulates in fp32 beside autograd's gradients
         gradient_bytes += run.element_bytes
     buffers = _gradient_buffers(run, kinds, parameters)
-    if run.framework in ON_DEEPSPEED and run.zero_stage in (1, 2) and run.gradient_bytes < FP32_BYTES:
-        buffers += share * WIDENED_GRADIENT_BYTES
+    if run.framework in ON_DEEPSPEED and run.zero_stage < 3 and run.gradient_bytes < FP32_BYTES:
+        buffers += share * WIDENED_GRADIENT_BYTES if run.zero_stage else whole * WIDENED_AND_FLATTENED_BYTES
     return StageStates(
         weights=_weights(run, parameters, weight_bytes) + cast_weights,
         gradients=(share if run.zero_stage >= 2 else whole) * gradient_bytes,

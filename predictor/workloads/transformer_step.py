@@ -6,6 +6,8 @@ from collections.abc import Iterable
 
 from predictor.workloads.accumulation import accumulation_tasks
 from predictor.workloads.edges import edge_block, message_tasks
+from predictor.workloads.experts import counted_tasks
+from predictor.workloads.graphs import graph_launches, launched, overhead_share
 from predictor.workloads.layer import backward_pass, forward_pass, weight_gradients
 from predictor.workloads.low_precision_memory import cast_weights
 from predictor.workloads.pipeline import pipeline
@@ -27,15 +29,29 @@ GENERATOR_STATE = 0.5
 WITHOUT_GRAPH = 0.85
 
 
-def layer_launches(layer_pass: PassTasks, records_graph: bool = True) -> float:
+def layer_launches(run: TrainingRun, kind: LayerKind, layer_pass: PassTasks, records_graph: bool = True) -> float:
     """Return a layer pass's launches' worth of host time, hidden traffic included."""
-    launches = LAYER_OVERHEAD
-    for task in layer_pass.tasks:
-        launches += task.launches
-    for overlap in layer_pass.overlaps:
-        for task in overlap.traffic:
-            launches += task.launches
+    launches = LAYER_OVERHEAD * overhead_share(run) + graph_launches(run, kind)
+    for task in layer_pass.calls():
+        launches += launched(run, kind, task)
     return launches if records_graph else launches * WITHOUT_GRAPH
+
+
+def _host_work(run: TrainingRun, kind: LayerKind, passes: Passes) -> HostWork | None:
+    """Return the host's share of a layer's passes; None where graphs launch everything."""
+    if run.cuda_graphs:
+        return None
+    saved, restored = generator_launches(run)
+    records = run.recompute is not Recompute.FULL
+    counted = counted_tasks(run, kind, passes.forward.tasks)
+    return HostWork(
+        layer_launches(run, kind, passes.forward, records_graph=records) + saved,
+        layer_launches(run, kind, passes.recompute) + restored,
+        layer_launches(run, kind, passes.backward),
+        run.synchronize_each_layer or run.blocking_launches,
+        tuple(counted),
+        sum([launched(run, kind, task) for task in counted]),
+    )
 
 
 def generator_launches(run: TrainingRun) -> tuple[float, float]:
@@ -60,20 +76,14 @@ def layer_block(run: TrainingRun, kind: LayerKind, is_first: bool = False) -> Bl
     accumulation = accumulation_tasks(run, kind)
     backward = PassTasks(tasks + share_of(accumulation, 1.0 - 1.0 / run.num_micro_batches), overlaps)
     passes = Passes(forward, recompute, backward)
-    forward, recompute, backward = sharded(run, run.layer_parameters(kind), passes, is_first)
-    saved, restored = generator_launches(run)
-    host = HostWork(
-        layer_launches(forward, records_graph=run.recompute is not Recompute.FULL) + saved,
-        layer_launches(recompute) + restored,
-        layer_launches(backward),
-        run.synchronize_each_layer or run.blocking_launches,
-    )
+    passes = sharded(run, run.layer_parameters(kind), passes, is_first)
+    forward, recompute, backward = passes
     return BlockTasks(
         forward,
         recompute,
         backward,
         weight_gradients(run, backward),
-        None if run.cuda_graphs else host,
+        _host_work(run, kind, passes),
         layer_memory(run, kind),
         accumulation,
     )

@@ -1,4 +1,7 @@
-"""Three runs of a group calibrate, the rest of it judges: ``python -m tests.accuracy.calibrated_groups``."""
+"""Three runs of a group calibrate, the rest of it judges: ``python -m tests.accuracy.calibrated_groups``.
+
+A group's three runs are drawn many times: what one draw shows is mostly the draw.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from predictor.base.errors import ConfigError, PublishedError
 from predictor.calibration.contradictions import check_agreement
 from predictor.calibration.fit import Fit, fit
 from predictor.calibration.observations import Observation, observed_run
-from predictor.calibration.priors import prior_deviations
+from predictor.calibration.priors import prior_of
 from predictor.costs.hardware import COMPONENTS
 from predictor.step.calibrated import log_error, log_gradient, log_time
 from predictor.verification.configurations import configured
@@ -23,32 +26,60 @@ from predictor.verification.published.tables import published_tables
 from tests.conftest import SHARED
 
 DRAWN = 3
-DRAWS = 8
+DRAWS = 40
 MOST_JUDGED = 40  # other rows of a group that one draw predicts, drawn as well
-FEWEST_ROWS = 6
+FEWEST_ROWS = 5
 
 
-class Held(NamedTuple):
-    """Means over draws of three runs, of the other rows of a group, in percent where the name says so."""
+class Published(NamedTuple):
+    """A published step: the run, its predicted time as a log, and that log's derivatives."""
 
-    rows: int
-    before_percent: float
-    after_percent: float
-    inside_percent: float
+    run: Observation
+    log_time: float
+    gradient: list[float]
+
+
+class Draw(NamedTuple):
+    """Other rows of a group, beside three that calibrate.
+
+    Attributes:
+        before: mean absolute error as published.
+        after: mean absolute error calibrated.
+        inside: share of rows inside the 90 % interval.
+        high_over_low: median of the intervals.
+        refused: runs contradict each other, so that all stays as published.
+    """
+
+    before: float
+    after: float
+    inside: float
     high_over_low: float
-    refused: int
+    refused: bool
 
 
-def observations(folder: Path) -> dict[str, list[Observation]]:
+def published_steps(folder: Path) -> dict[str, list[Published]]:
     """Return every published step that can be predicted, by the first of its groups."""
-    groups: dict[str, list[Observation]] = defaultdict(list)
+    groups: dict[str, list[Published]] = defaultdict(list)
     for step in published_tables(folder).steps:
         try:
             configuration = configured(step.name, step.config, Path.cwd())
-            groups[step.groups[0]].append(observed_run(configuration, step.seconds * 1e6, step.table))
+            run = observed_run(configuration, step.seconds * 1e6, step.table)
         except (ConfigError, PublishedError):
             continue
+        gradient = log_gradient(run.time, run.system, [0.0] * len(COMPONENTS), run.log_published)
+        groups[step.groups[0]].append(Published(run, run.log_published, gradient))
     return groups
+
+
+def of_one_system(groups: Mapping[str, Sequence[Published]]) -> dict[str, list[Published]]:
+    """Return groups, and parts of one system of those that mix systems, which no calibration of a cluster does."""
+    parts: dict[str, list[Published]] = defaultdict(list)
+    for name, rows in groups.items():
+        parts[name] = list(rows)
+        if len({row.run.system.gpu for row in rows}) > 1:
+            for row in rows:
+                parts[f"{name}, {row.run.system.gpu}"].append(row)
+    return parts
 
 
 class _Predicted(NamedTuple):
@@ -59,65 +90,74 @@ class _Predicted(NamedTuple):
     high: float
 
 
-def _calibrated(run: Observation, fitted: Fit) -> _Predicted:
-    here = log_time(run.time, run.system, fitted.logs)
-    half = log_error(log_gradient(run.time, run.system, fitted.logs, here), fitted.covariance, fitted.residual)
+def _predicted(row: Published, fitted: Fit | None) -> _Predicted:
+    """Return a prediction, as published where nothing was calibrated; derivatives are those at published times."""
+    if fitted is None:
+        return _Predicted(row.log_time, *map(log, row.run.interval))
+    here = log_time(row.run.time, row.run.system, fitted.logs)
+    half = log_error(row.gradient, fitted.covariance, fitted.residual)
     return _Predicted(here, here - half, here + half)
 
 
-def _published(run: Observation) -> _Predicted:
-    here = log_time(run.time, run.system, [0.0] * len(COMPONENTS))
-    return _Predicted(here, *map(log, run.interval))
-
-
-def _fitted(runs: Sequence[Observation]) -> Fit | None:
+def _fitted(rows: Sequence[Published]) -> Fit | None:
     """Return what runs calibrate; None where they contradict each other, so that nothing is calibrated."""
-    priors = prior_deviations(runs)
-    fitted = fit(runs, priors)
+    runs = [row.run for row in rows]
+    prior = prior_of(runs)
+    fitted = fit(runs, prior)
     try:
-        check_agreement(runs, fitted, priors)
+        check_agreement(runs, fitted, prior.deviations)
     except ConfigError:
         return None
     return fitted
 
 
-def judge(rows: Sequence[Observation], seed: int = 14) -> Held:
-    """Return how three runs of a group predict others of it; a refused draw predicts as published."""
+def _error(log_predicted: float, run: Observation) -> float:
+    return abs(exp(log_predicted - run.log_measured) - 1.0)
+
+
+def _judged(chosen: Sequence[Published], others: Sequence[Published]) -> Draw:
+    fitted = _fitted(chosen)
+    predicted = [_predicted(row, fitted) for row in others]
+    return Draw(
+        before=fmean(_error(row.log_time, row.run) for row in others),
+        after=fmean(_error(each.time, row.run) for each, row in zip(predicted, others, strict=True)),
+        inside=fmean(
+            each.low <= row.run.log_measured <= each.high for each, row in zip(predicted, others, strict=True)
+        ),
+        high_over_low=median(exp(each.high - each.low) for each in predicted),
+        refused=fitted is None,
+    )
+
+
+def draws(rows: Sequence[Published], count: int = DRAWS, seed: int = 14) -> list[Draw]:
+    """Return how three runs of a group predict others of it, for so many threes."""
     draw = random.Random(seed)
-    before, after, inside, widths = [], [], [], []
-    refused = 0
-    for _ in range(DRAWS):
+    judged = []
+    for _ in range(count):
         chosen = draw.sample(range(len(rows)), DRAWN)
-        used = [rows[i] for i in chosen]
         rest = [row for i, row in enumerate(rows) if i not in chosen]
-        fitted = _fitted(used)
-        refused += fitted is None
-        for run in draw.sample(rest, min(len(rest), MOST_JUDGED)):
-            published = _published(run)
-            predicted = published if fitted is None else _calibrated(run, fitted)
-            before.append(abs(exp(published.time - run.log_measured) - 1.0))
-            after.append(abs(exp(predicted.time - run.log_measured) - 1.0))
-            inside.append(predicted.low <= run.log_measured <= predicted.high)
-            widths.append(exp(predicted.high - predicted.low))
-    return Held(len(rows), 100 * fmean(before), 100 * fmean(after), 100 * fmean(inside), median(widths), refused)
+        judged.append(_judged([rows[i] for i in chosen], draw.sample(rest, min(len(rest), MOST_JUDGED))))
+    return judged
 
 
-def table(groups: Mapping[str, Sequence[Observation]]) -> Iterator[str]:
-    """Yield a line per group with enough rows."""
+def table(groups: Mapping[str, Sequence[Published]]) -> Iterator[str]:
+    """Yield a line per group with enough rows: means over draws, and ratios of errors, after over before."""
     yield (
-        f"{'group':44} {'rows':>5} {'before %':>8} {'after %':>7} {'ratio':>6} {'inside %':>8} {'high/low':>8} "
-        f"{'refused':>7}"
+        f"{'group':60} {'rows':>5} {'before %':>8} {'after %':>7} {'ratio':>6} {'median':>6} {'worst':>6} "
+        f"{'inside %':>8} {'high/low':>8} {'refused':>7}"
     )
     for name, rows in sorted(groups.items()):
         if len(rows) >= FEWEST_ROWS:
-            told = judge(rows)
+            told = draws(rows)
+            before, after = fmean(each.before for each in told), fmean(each.after for each in told)
+            ratios = [each.after / each.before for each in told]
             yield (
-                f"{name:44} {told.rows:5} {told.before_percent:8.1f} {told.after_percent:7.1f} "
-                f"{told.after_percent / told.before_percent:6.2f} {told.inside_percent:8.0f} {told.high_over_low:8.2f} "
-                f"{told.refused:4}/{DRAWS}"
+                f"{name:60} {len(rows):5} {100 * before:8.1f} {100 * after:7.1f} {after / before:6.2f} "
+                f"{median(ratios):6.2f} {max(ratios):6.2f} {100 * fmean(each.inside for each in told):8.0f} "
+                f"{median(each.high_over_low for each in told):8.2f} {sum(each.refused for each in told):4}/{DRAWS}"
             )
 
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else SHARED / "truth"
-    print("\n".join(table(observations(folder))))
+    print("\n".join(table(of_one_system(published_steps(folder)))))

@@ -14,7 +14,8 @@ from statistics import fmean, median
 from typing import Any, NamedTuple
 
 from predictor.base.errors import ConfigError, PublishedError
-from predictor.step.memory import GIB, step_memory
+from predictor.step.fit import fit_on, fits_of
+from predictor.step.memory import step_memory
 from predictor.verification.compare import compare
 from predictor.verification.measured import Compared, MeasuredStep
 from predictor.verification.published.tables import published_tables
@@ -31,8 +32,8 @@ class Row:
     """A compared step, and the largest memory of its stages.
 
     Attributes:
-        predicted_gib: of one GPU.
-        fits: whether the GPU holds it; None where its memory is not known.
+        predicted_gib: of one GPU, counted as the measured peak was.
+        fits: whether the GPU holds it; None where its memory is not known, or that cannot be told.
     """
 
     compared: Compared
@@ -97,8 +98,9 @@ class Judged:
 def row_of(step: MeasuredStep) -> Row:
     """Predict a step; errors as ``compare``."""
     compared = compare(step)
-    fullest = max(stage.total for stage in step_memory(compared.prediction.tasks))
-    return Row(compared, fullest / GIB, compared.system.hardware.gpu.holds(fullest))
+    stages = step_memory(compared.prediction.tasks)
+    fit = fit_on(max(stage.total for stage in stages), compared.system)
+    return Row(compared, step.peak_of(stages), fits_of(fit))
 
 
 def _judged_steps(steps: Iterable[MeasuredStep]) -> Iterator[MeasuredStep]:

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,15 @@ def test_what_does_not_fit_is_predicted_and_refused_with_a_way_out() -> None:
     assert "does not fit" in found.text()
     assert found.refusal is not None
     assert "80.0; lower training.batch_size, or raise zero_stage" in found.refusal
+
+
+def test_what_may_not_fit_is_said_and_not_refused() -> None:
+    found = replace(predicted(), memory_gib=82.0)
+    assert found.fits is None
+    assert "82.0 of 80.0 GiB, may not fit" in found.text()
+    assert found.cells()["GiB per GPU"] == "82.0 of 80.0, may not fit"
+    assert found.to_dict()["fit"] == "may not fit"
+    assert found.refusal is None
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,11 @@ from predictor.base.errors import ConfigError
 from predictor.base.files import write_whole
 from predictor.calibration import publish as publishing
 from predictor.calibration.answer import Calibrated, calibrate
+from predictor.calibration.averaging import Row, averaged
 from predictor.calibration.fit import fit
-from predictor.calibration.linear_algebra import inverse, product
+from predictor.calibration.linear_algebra import dot
 from predictor.calibration.plausibility import check_factors
+from predictor.calibration.priors import Prior, prior_of
 from predictor.calibration.publish import publish
 from predictor.configuration.loading import prepare
 from predictor.costs.calibration import component_of
@@ -38,12 +40,6 @@ def calibrated(folder: Path, *names: str) -> Calibrated:
 def predicted(name: str, system: str | Path) -> Prediction:
     loaded = prepare({**content_of(name), "system": str(system)}, Path.cwd())
     return predict(loaded.run, loaded.system)
-
-
-def test_inverse_undoes_a_matrix() -> None:
-    matrix = [[4.0, 1.0, 0.5], [1.0, 3.0, 0.2], [0.5, 0.2, 2.0]]
-    vector = [1.0, -2.0, 3.0]
-    assert product(inverse(matrix), product(matrix, vector)) == pytest.approx(vector)
 
 
 def test_every_operator_has_a_component() -> None:
@@ -78,7 +74,9 @@ def test_factors_go_where_the_cluster_is_slower(tmp_path: Path) -> None:
 
 def test_a_cluster_as_published_stays_as_published(tmp_path: Path) -> None:
     paths = [str(write_run(tmp_path, name, seconds_of(name, {}))) for name in ("plain", "long", "wide")]
-    factors = calibrate(paths, BASE).calibration(BASE).factors
+    result = calibrate(paths, BASE)
+    factors = result.calibration(BASE).factors
+    assert not result.notes
     assert all(factor.factor == pytest.approx(1.0, abs=1e-6) for factor in factors.values())
 
 
@@ -91,28 +89,40 @@ def test_one_run_moves_less_than_it_misses(tmp_path: Path) -> None:
 
 def test_tighter_priors_move_less(tmp_path: Path) -> None:
     result = calibrated(tmp_path, "plain", "long")
-    tight = fit(result.observations, [deviation / 10.0 for deviation in result.priors])
+    prior = prior_of(result.observations)
+    tight = fit(result.observations, Prior(tuple(own / 10.0 for own in prior.own), prior.family / 10.0))
     compute = COMPONENTS.index("compute")
     assert 0.0 < tight.logs[compute] < result.fitted.logs[compute]
 
 
-def test_the_fit_is_where_no_factor_improves_it(tmp_path: Path) -> None:
-    from predictor.step.calibrated import log_time
-
+def test_the_search_ends_where_a_new_linear_model_says_the_same(tmp_path: Path) -> None:
     result = calibrated(tmp_path, "plain", "long", "split")
+    fitted = result.fitted
+    targets = [dot(row, fitted.logs) + miss for row, miss in zip(fitted.gradients, fitted.after, strict=True)]
+    noises = [each.noise**2 for each in result.observations]
+    again = averaged(list(map(Row, fitted.gradients, targets, noises)), prior_of(result.observations))
+    assert again.logs == pytest.approx(fitted.logs, abs=1e-3)
 
-    def loss(logs: list[float]) -> float:
-        misses = [each.log_measured - log_time(each.time, each.system, logs) for each in result.observations]
-        weights = [1.0 / (each.noise**2 + result.fitted.spread**2) for each in result.observations]
-        likely = sum(weight * miss**2 for weight, miss in zip(weights, misses, strict=True))
-        return likely + sum((x / prior) ** 2 for x, prior in zip(logs, result.priors, strict=True))
 
-    least = loss(list(result.fitted.logs))
-    for position in range(len(COMPONENTS)):
-        for change in (-0.03, 0.03):
-            logs = list(result.fitted.logs)
-            logs[position] += change
-            assert loss(logs) >= least - 1e-3
+def test_runs_that_are_unlike_hardly_move_factors(tmp_path: Path) -> None:
+    times = {"plain": 1.15, "long": 0.88, "split": 1.1, "wide": 0.9}
+    paths = [str(write_run(tmp_path, name, times[name] * seconds_of(name, {}))) for name in times]
+    unlike = calibrate(paths, BASE)
+    alike = calibrate([str(write_run(tmp_path, name, 1.12 * seconds_of(name, {}))) for name in times], BASE)
+    compute = COMPONENTS.index("compute")
+    assert abs(unlike.fitted.logs[compute]) < 0.03 < 0.06 < alike.fitted.logs[compute]
+    assert unlike.fitted.systematic < alike.fitted.systematic
+    assert unlike.fitted.spread > alike.fitted.spread
+    assert any("err in different ways" in note for note in unlike.notes)
+    assert not alike.notes
+
+
+def test_runs_of_one_configuration_count_as_one(tmp_path: Path) -> None:
+    paths = [str(write_run(tmp_path, "plain", None, f"again {i}")) for i in range(4)]
+    one, four = calibrate(paths[:1], BASE).fitted, calibrate(paths, BASE).fitted
+    assert four.logs == pytest.approx(one.logs, rel=0.2)
+    assert four.left_out == pytest.approx(four.before)
+    assert four.residual > 0.9 * one.residual
 
 
 def test_runs_of_one_configuration_that_contradict_each_other_are_refused(tmp_path: Path) -> None:

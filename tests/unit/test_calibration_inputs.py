@@ -11,7 +11,8 @@ from predictor.__main__ import main
 from predictor.base.errors import ConfigError
 from predictor.calibration.answer import calibrate
 from predictor.calibration.inputs import read_observations
-from predictor.configuration.loading import find_folder, open_measured
+from predictor.configuration.finding import find_folder
+from predictor.configuration.loading import open_measured
 from predictor.costs.catalogue import catalogue
 from predictor.costs.operator import Direction
 from predictor.replay.record import TracedOperatorTimes, TracedStepRecord

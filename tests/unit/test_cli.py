@@ -119,7 +119,7 @@ BAD_FULL_FORMS: dict[str, tuple[dict[str, Any], list[str]]] = {
             "Known: deepspeed, fms-fsdp",
         ],
     ),
-    "framework by its title": ({"training": {"framework": "GPT-NeoX"}}, ["Did you mean gpt-neox?", "or leave it out"]),
+    "framework by its title": ({"training": {"framework": "GPT NeoX"}}, ["Did you mean gpt-neox?", "or leave it out"]),
     "unknown section": ({"modle": {}}, ["modle is not a known key", "Did you mean model?"]),
     "no section": ({"training": 5}, ["training is 5; it needs keys: micro_batch_size, num_micro_batches"]),
     "number for a section": ({"model": 3}, ["model is 3; it needs keys: num_layers, hidden_size"]),

@@ -13,7 +13,8 @@ import yaml
 from predictor.base.errors import ConfigError, MissingKeyError, PublishedError
 from predictor.base.read_yaml import read_mapping
 from predictor.base.sizes import LARGEST, must_divide, whole
-from predictor.configuration.loading import load, prepare, published, read_config
+from predictor.configuration.finding import published
+from predictor.configuration.loading import load, prepare, read_config
 from predictor.configuration.model_section import (
     EncoderSection,
     ExpertsSection,

@@ -74,8 +74,8 @@ def test_the_router_of_experts_stays_in_16_bits() -> None:
     assert products(block.forward.tasks) == {
         "qkv_projection": "fp8",
         "attention_output": "fp8",
-        "ffn_up": "fp8",
-        "ffn_down": "fp8",
+        "expert_up": "fp8",
+        "expert_down": "fp8",
         "router_projection": "",
     }
 

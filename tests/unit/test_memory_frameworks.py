@@ -9,7 +9,7 @@ import pytest
 from predictor.step.memory import StageMemory, step_memory
 from predictor.workloads.kept_activations import kept_and_recomputed, kept_without_recomputation
 from predictor.workloads.layout import Layout
-from predictor.workloads.run import Recompute, RecomputeModule, TrainingRun
+from predictor.workloads.run import GemmRecipe, Recompute, RecomputeModule, TrainingRun
 from predictor.workloads.software import Framework
 from predictor.workloads.transformer import LayerKind, Loss
 from predictor.workloads.transformer_memory import layer_memory
@@ -112,6 +112,38 @@ def test_deepspeed_widens_the_gradients_of_a_rank_and_keeps_its_pipelines_output
     assert outputs == 2 * 8192 * 4096 * 2  # of two micro-batches in flight
     accumulated = transformer_step(replace(run, framework=Framework.DEEPSPEED, fp32_gradients=True)).stages[0].states
     assert accumulated.gradients == 6 * parameters
+
+
+def test_deepspeed_without_zero_widens_all_gradients_twice() -> None:
+    run = replace(FSDP, zero_stage=0, fp32_parameters=False, fp32_gradients=False, overlap_parameter_gather=False)
+    plain, deepspeed = (memory_of(replace(run, framework=name)) for name in (None, Framework.MEGATRON_DEEPSPEED))
+    assert deepspeed.buffers - plain.buffers == pytest.approx(8 * run.rank_parameters(0).total)
+
+
+@pytest.mark.parametrize("fp32", [True, False])
+def test_products_that_add_up_gradients_leave_placeholders_not_buckets(fp32: bool) -> None:
+    run = replace(FSDP, zero_stage=1, fp32_parameters=False, fp32_gradients=fp32, fused_gradient_accumulation=True)
+    assert memory_of(run).buffers == 2 * run.layer_parameters(DENSE).total
+
+
+@pytest.mark.parametrize(("given", "per_parameter"), [(None, 12), (10.0, 10), (4.0, 4)])
+def test_the_optimizer_keeps_what_the_run_says(given: float | None, per_parameter: int) -> None:
+    run = replace(FSDP, zero_stage=1, fp32_parameters=False, optimizer_state_bytes=given)
+    assert memory_of(run).optimizer == pytest.approx(per_parameter * run.rank_parameters(0).total / 8)
+
+
+@pytest.mark.parametrize(("travels", "gathered"), [("bf16", 2), ("fp8", 1), ("fp32", 6)])
+def test_gathered_weights_take_what_travels_and_the_narrowed_copy(travels: str, gathered: int) -> None:
+    run = replace(FSDP, gather_precision=travels, reshard_after_forward=False)
+    assert layer_memory(run, DENSE).gathered == gathered * run.layer_parameters(DENSE).total
+
+
+def test_weights_gathered_in_fp8_are_the_only_ones() -> None:
+    run = replace(FSDP, zero_stage=1, fp32_parameters=False, gemm_recipe=GemmRecipe.FP8_DELAYED)
+    both, alone = memory_of(run), memory_of(replace(run, gather_precision="fp8"))
+    layers = FSDP.model.num_layers * FSDP.layer_parameters(DENSE).total
+    assert both.weights - alone.weights == 2 * layers
+    assert alone.weights == 2 * run.rank_parameters(0).total  # 8 bits, rows and columns
 
 
 def test_gradients_of_activations_exist_in_every_layers_backward_pass() -> None:

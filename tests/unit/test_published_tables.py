@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from predictor.configuration.loading import prepare
-from predictor.step.memory import step_memory
+from predictor.step.memory import GIB, step_memory
 from predictor.step.prediction import predict
 from predictor.verification.measured import MeasuredStep
 from predictor.verification.published.converters import CONVERTERS
 from predictor.verification.published.megatron_deepspeed import split_by_deepspeed
 from predictor.verification.published.row import Row, UnexpressedError
 from predictor.verification.published.tables import STEPS, converted, published_tables
+from predictor.workloads.transformer_step import transformer_step
 
 # A made-up row; families add what tells them apart.
 ROW = {
@@ -124,6 +125,43 @@ def test_composers_modes_of_mixed_precision_differ_in_what_is_reduced() -> None:
     assert not kept["reshard_after_forward"]
 
 
+def test_blooms_last_rows_accumulate_in_fp32() -> None:
+    early, late = (step_of("bloom_prequel", notes=f"mem 59GB, note {day}").config for day in ("02-27", "02-28"))
+    assert (early["training"]["precision"], early["parallelism"]["fp32_gradients"]) == ("fp16", False)
+    assert (late["training"]["precision"], late["parallelism"]["fp32_gradients"]) == ("bf16", True)
+
+
+def test_nemo_1_keeps_nemotrons_optimizer_in_16_bits() -> None:
+    source = {"model": "Nemotron4-340B", "source": "dgxc-benchmarking: nemotron/README_340b.md#L54"}
+    in_16_bits, in_8_bits = (
+        section("dgxc", "training", **source, precision=given)["optimizer_state_bytes"] for given in ("bf16", "fp8")
+    )
+    assert (in_16_bits, in_8_bits) == (4.0, 6.0)
+    assert "optimizer_state_bytes" not in section("dgxc", "training", model="Nemotron4-340B", source="README.md")
+
+
+def test_mlperfs_submissions_on_nemo_25_01_have_fp8_weights() -> None:
+    recipe = "implementations/eos-dfw_n64_ngc25.01_nemo/config_DGXH100_64x8x288xtp8pp8cp2.sh"
+    later = section("mlperf51_llama31_8b", "parallelism", notes="", recipe_ref=recipe.replace("25.01", "25.09"))
+    assert section("mlperf51_llama31_8b", "parallelism", notes="", recipe_ref=recipe)["gather_precision"] == "fp8"
+    assert "gather_precision" not in later
+
+
+def test_layers_that_leave_the_last_stage_do_not_go_to_the_first() -> None:
+    assert section("vocabpar_a100", "parallelism")["layers_per_stage"] == [5, 5, 5, 1]
+    cells = {"layers": "32", "pp": "8", "dp": "2", "pp_layout": "last stage layers column = 2"}
+    assert section("vocabpar_a100", "parallelism", **cells)["layers_per_stage"] == [4, 4, 4, 4, 4, 5, 5, 2]
+
+
+def test_a_peak_is_compared_with_what_it_counts() -> None:
+    run = prepare(step_of("simumax_b200").config, Path.cwd()).run
+    stages = step_memory(transformer_step(run))
+    counted = {group: step_of(group).peak_of(stages) * GIB for group in ("simumax_b200", "torchao", "bloom_prequel")}
+    assert counted["simumax_b200"] == pytest.approx(max(stage.allocated for stage in stages))
+    assert counted["torchao"] == pytest.approx(max(stage.reserved for stage in stages))
+    assert counted["bloom_prequel"] == pytest.approx(max(stage.total for stage in stages))
+
+
 def test_the_embedding_and_the_loss_count_as_layers_where_only_that_fits() -> None:
     cells = {"layers": "30", "pp": "4", "vpp": "4", "dp": "4", "grad_accum": "8"}
     step = step_of("dgxc", **cells, tp="1")
@@ -143,7 +181,7 @@ def test_layers_that_blooms_document_leaves_out_follow_from_its_size() -> None:
 @pytest.mark.parametrize(
     ("group", "cells", "reason"),
     [
-        ("dgxc", {"task": "lora"}, "adapters"),
+        ("dgxc", {"layer_pattern": "hybrid MEMEM* (mamba heads 128, moe latent 1024)"}, "latent space"),
         ("dgxc", {"precision": ""}, "precision is not stated"),
         ("dgxc", {"vocab": ""}, "vocab is not stated"),
         ("dgxc", {"framework": "MaxText (JAX)"}, "JAX"),
@@ -202,3 +240,36 @@ def test_a_fused_loss_is_faster_and_holds_no_fp32_logits() -> None:
     (fused_us, fused_bytes), (separate_us, separate_bytes) = predicted("fused"), predicted("vocabulary_parallel")
     assert fused_us < separate_us
     assert fused_bytes < separate_bytes
+
+
+LATENT_ROW = {
+    "model": "DeepSeekV3", "layers": "61", "mla": "yes (q_lora 1536, kv_lora 512, qk 128+64, v 128)", "heads": "128",
+    "hidden": "7168", "head_dim": "128", "pp": "2", "vpp": "8", "tp": "1", "pp_layout": "Et*4|(t*4|)*14tmL",
+}  # fmt: skip
+
+
+def test_latent_attention_further_predictions_and_layouts_are_read() -> None:
+    config = step_of("dgxc", **LATENT_ROW).config
+    model = config["model"]
+    assert model["latent_attention"] == {
+        "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
+    }  # fmt: skip
+    assert "head_dim" not in model
+    assert model["num_mtp_layers"] == 1
+    assert config["parallelism"]["layers_per_stage"] == [32, 29]
+
+
+def test_letters_of_a_hybrid_pattern_are_layers() -> None:
+    pattern = "hybrid MEM*-EMEM (mamba heads 64 x 64, state 128)"
+    cells = {"model": "Nemotron_3_Nano", "layers": "9", "layer_pattern": pattern, "moe_experts": "8", "moe_topk": "2"}
+    model = section("dgxc", "model", **cells, moe_ffn="512")
+    assert model["layer_types"][:5] == ["mamba2", "none", "mamba2", "full_attention", "none"]
+    assert model["ffn_types"][:5] == ["none", "experts", "none", "none", "dense"]
+    assert (model["mamba2"]["num_heads"], model["mamba2"]["state_size"]) == (64, 128)
+
+
+def test_adapters_are_where_recipes_have_them() -> None:
+    rows = [{**ROW, **OF_FAMILY["dgxc"], "task": "lora", "group": group} for group in ("mlperf51", "dgxc")]
+    mlperf, bridge = (converted(row).config["training"]["lora"] for row in rows)
+    assert mlperf == {"rank": 16, "targets": ["qkv", "attention_output"]}
+    assert bridge == {"rank": 16, "targets": ["qkv"]}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,11 @@ from predictor.report.ranking import bottleneck, render, to_csv, to_json, why
 from predictor.search.answer import SearchAnswer, search
 from predictor.search.footprint import Footprints
 from predictor.search.question import SearchQuestion, search_problem
-from predictor.search.rank import Ranked, plans, rank
+from predictor.search.rank import Ranked, described, plans, rank
 from predictor.search.space import Plan, Space
 from predictor.search.stages import Pipelines
 from predictor.search.timer import Timer
+from predictor.step.fit import MEMORY_ERROR, Fit
 from predictor.step.memory import GIB, step_memory
 from predictor.step.prediction import predict
 
@@ -66,6 +68,7 @@ def spaces(folder: Path) -> Iterator[tuple[Space, SearchQuestion]]:
     for name, model, training, switches in (
         ("dense", SMALL, {}, SWITCHES),
         ("experts", SPARSE, {}, SWITCHES),
+        ("overlapped experts", SPARSE, {}, {"expert_dispatcher": "hybridep", "overlap_expert_parallel": True}),
         ("unfused", UNFUSED, {}, {"blocking_transfers": True}),
         ("waiting", SMALL | {"hidden_size": 256, "ffn_hidden_size": 512}, {}, {}),
         ("turns", SMALL, {"synchronize_each_layer": True, "partition_activations": True}, {"fp32_gradients": True}),
@@ -136,6 +139,33 @@ def test_nothing_that_does_not_fit_is_shown(tmp_path: Path) -> None:
         search(search_problem(SearchQuestion(path, num_gpus=8, global_batch_size=64, memory_gib=leanest * 0.9)), top=1)
 
 
+def test_what_is_near_the_limit_is_marked_and_a_sure_layout_named(tmp_path: Path) -> None:
+    path = config(tmp_path / "c.yml", dict(SMALL), **SWITCHES)
+    whole = search_problem(SearchQuestion(path, num_gpus=8, global_batch_size=64))
+    fullest = rank(whole.space, whole.system, None, 1).best[0].memory_bytes / GIB
+    near = search(replace(whole, memory_gib=fullest * 1.02), top=3)
+    assert near.fit(near.winners[0]) is Fit.MAY_NOT_FIT
+    surest = near.ranking.surest
+    assert surest is not None
+    sure = rank(whole.space, whole.system, fullest * 1.02 * (1 - MEMORY_ERROR), 1).best[0]
+    assert (surest.step_us, surest.plan) == (sure.step_us, sure.plan)
+    assert near.surest is not None
+    assert near.surest.ranked == surest
+    assert any(described(surest.plan) in note for note in near.notes)
+    assert "may not fit" in render(near)
+    assert to_json(near)["layouts"][0]["fit"] == "may not fit"
+
+
+def test_where_nothing_is_within_the_limit_what_may_fit_is_ranked(tmp_path: Path) -> None:
+    path = config(tmp_path / "c.yml", dict(SMALL), **SWITCHES)
+    whole = search_problem(SearchQuestion(path, num_gpus=8, global_batch_size=64))
+    leanest = min(each.memory_bytes for each in rank(whole.space, whole.system, None, 10_000).best) / GIB
+    tight = search(replace(whole, memory_gib=leanest * 0.95), top=10)
+    assert {tight.fit(winner) for winner in tight.winners} == {Fit.MAY_NOT_FIT}
+    assert tight.surest is None
+    assert any("No layout fits for certain" in note for note in tight.notes)
+
+
 @pytest.fixture
 def answer(tmp_path: Path) -> SearchAnswer:
     path = config(tmp_path / "c.yml", dict(SMALL), **SWITCHES)
@@ -143,6 +173,7 @@ def answer(tmp_path: Path) -> SearchAnswer:
 
 
 def test_answers_agree_with_each_other(answer: SearchAnswer) -> None:
+    assert answer.surest is answer.winners[0]
     content = to_json(answer)
     assert json.loads(json.dumps(content, allow_nan=False)) == content
     rows = list(csv.DictReader(StringIO(to_csv(answer))))

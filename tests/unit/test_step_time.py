@@ -91,8 +91,8 @@ def test_host_time_is_launches_times_their_cost() -> None:
     system = unit_system(launch_forward_us=20.0, launch_backward_us=30.0).hardware
     forward = layer_block(RUN, DENSE).forward
     launches = LAYER_OVERHEAD + sum(task.launches for task in forward.calls())
-    assert layer_launches(forward) == pytest.approx(launches)
-    assert layer_launches(forward, records_graph=False) == pytest.approx(launches * WITHOUT_GRAPH)
+    assert layer_launches(RUN, DENSE, forward) == pytest.approx(launches)
+    assert layer_launches(RUN, DENSE, forward, records_graph=False) == pytest.approx(launches * WITHOUT_GRAPH)
     assert launch_us(system, launches, backward=False) == pytest.approx(20 * launches)
     assert launch_us(system, launches, backward=True) == pytest.approx(30 * launches)
     assert launch_us(unit_system().hardware, launches, backward=False) == 0

@@ -60,7 +60,8 @@ ROOMS: dict[str, set[str]] = {
     "replay": TO_REPLAY,
     "calibration": TO_VERIFICATION | {"replay"},
     "interface": TO_VERIFICATION,
-    "commands": TO_VERIFICATION | {"calibration", "interface", "precision", "replay"},
+    "serving": TO_VERIFICATION | {"interface"},
+    "commands": TO_VERIFICATION | {"calibration", "interface", "precision", "replay", "serving"},
 }
 DOORS = {"__init__": {"interface"}, "__main__": {"base", "commands"}}
 FROM_THE_FRONT_DOOR = {"__version__"}

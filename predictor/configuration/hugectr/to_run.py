@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from predictor.base.errors import ConfigError, MissingKeyError
+from predictor.configuration.finding import find_folder, published
 from predictor.configuration.hugectr.plan_file import parse_plan, read_plan
 from predictor.configuration.hugectr.reading import HugeCtrConfig
 from predictor.configuration.hugectr.vocabulary import model_on, solver_gpus, vocabulary_assumptions
-from predictor.configuration.loading import find_folder, open_for, published
+from predictor.configuration.loading import open_for
 from predictor.costs.fp32 import Fp32System
 from predictor.costs.published import PublishedSystem
 from predictor.costs.variants import in_graphs

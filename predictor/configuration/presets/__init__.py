@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from predictor.base.errors import ConfigError, nearest
+from predictor.base.errors import ConfigError, nearest, same_name
 from predictor.base.read_yaml import first_problem, read_mapping
 
 FOLDER = Path(__file__).resolve().parent
@@ -63,15 +63,22 @@ def preset_names() -> list[str]:
     return list(_files())
 
 
+def spelled(name: str) -> str | None:
+    """Return the preset's own spelling of a name, whatever its case and its hyphens; None where none is meant."""
+    known = _files()
+    return name if name in known else same_name(name, known)
+
+
 def find_preset(name: str) -> Preset:
-    """Return a preset with its count and its sources.
+    """Return a preset with its count and its sources; case, hyphens, dots and underscores of the name do not count.
 
     Raises:
         ConfigError: there is none of that name; the message has the nearest name, or why the family is not supported.
     """
     known = _files()
-    if name in known:
-        return _family(known[name])[name]
+    meant = spelled(name)
+    if meant is not None:
+        return _family(known[meant])[meant]
     lower = name.lower()
     for family, reason in UNSUPPORTED.items():
         if lower.startswith(family):

@@ -15,6 +15,7 @@ from predictor.report.text import LABELS, duration, header_rows, span
 from predictor.search.answer import SearchAnswer, Winner
 from predictor.search.rank import described
 from predictor.step.breakdown import BY_BYTES, Answer, StageParts, answers, stage_parts
+from predictor.step.fit import Fit
 from predictor.step.memory import GIB, StageMemory, step_memory
 from predictor.step.prediction import Prediction
 
@@ -108,7 +109,7 @@ def _search_section(answer: SearchAnswer) -> str:
         [
             duration(winner.prediction.step.us),
             f"{duration(winner.prediction.step.low_us)} – {duration(winner.prediction.step.high_us)}",
-            f"{winner.ranked.memory_bytes / GIB:.1f}",
+            f"{winner.ranked.memory_bytes / GIB:.1f}{', may not fit' if answer.fit(winner) is Fit.MAY_NOT_FIT else ''}",
             f"{winner.prediction.mfu:.1%}",
             described(winner.ranked.plan),
         ]

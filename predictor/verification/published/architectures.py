@@ -20,6 +20,8 @@ GPT3: dict[str, Any] = {
 }
 # Nemotron-4 (arXiv:2402.16819): squared ReLU, so no gate; rotary positions on half of a head; LayerNorm; no biases.
 NEMOTRON4: dict[str, Any] = {"normalization": "layer_norm", "rotary_fraction": 0.5, "activation": "squared_relu"}
+# YaRN scales the rotation, which Transformer Engine's kernel does not: Megatron-LM, pull request 2038.
+GPT_OSS: dict[str, Any] = {**LLAMA, "biases": True, "fused_rope": False, "attention_sinks": True}
 # Nemotron-H (arXiv:2504.03624, section 2.1) and Nemotron 3: squared ReLU, RMSNorm, no positions, no biases.
 NEMOTRON_H: dict[str, Any] = {"normalization": "fused_rms_norm", "activation": "squared_relu", "positions": "none"}
 BY_NAME: dict[str, dict[str, Any]] = {
@@ -29,8 +31,8 @@ BY_NAME: dict[str, dict[str, Any]] = {
     "mixtral": LLAMA,
     "grok": {"normalization": "fused_rms_norm", "activation": "geglu"},
     "qwen3": {**LLAMA, "qk_norm": True},
-    "gpt oss": {**LLAMA, "biases": True, "attention_sinks": True},
-    "gpt-oss": {**LLAMA, "biases": True, "attention_sinks": True},
+    "gpt oss": GPT_OSS,
+    "gpt-oss": GPT_OSS,
     "deepseek": LLAMA,
     "kimi": LLAMA,
     "nemotron_3": NEMOTRON_H,
@@ -49,6 +51,8 @@ def _experts(row: Row) -> dict[str, Any]:
     }
     if row.has("routing", "capacity"):
         moe["capacity_factor"] = 1.0
+    if row.has("model", "gpt oss", "gpt-oss"):
+        moe["activation_clamp"] = 7.0  # swiglu_limit of its configuration
     return moe
 
 
@@ -63,7 +67,7 @@ def model_of(row: Row, **switches: Any) -> dict[str, Any]:
     if known is None:
         raise UnexpressedError(f"the architecture of {row.text('model')} is not known")
     fused = {"fused_side_kernels": True, "fused_rope": True, "loss": "fused"}
-    model = {**dense_model(row, **known, **fused), **switches}
+    model = {**dense_model(row, **{**fused, **known}), **switches}
     if row.text("moe_experts"):
         model["moe"] = _experts(row)
     model |= latent_attention(row) | hybrid(row)

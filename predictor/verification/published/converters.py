@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from predictor.verification.measured import PeakCounts
 from predictor.verification.published import (
     gpt_neox,
     internevo,
@@ -27,11 +28,13 @@ class Converter(NamedTuple):
         prefix: of the column « group ».
         convert: returns a row's configuration.
         groups: returns the groups of reports that a row belongs to, the whole before its parts.
+        peak: what a row's measured memory counts.
     """
 
     prefix: str
     convert: Convert
     groups: Callable[[Row], tuple[str, ...]]
+    peak: PeakCounts = "total"
 
 
 def _precision_group(row: Row, name: str) -> str:
@@ -88,7 +91,8 @@ CONVERTERS = (
     Converter("llmfoundry", llm_foundry.configuration, _foundry),
     Converter("fms", torch_fsdp.fms_fsdp, _named("fms-fsdp")),
     Converter("torchtitan", torch_fsdp.torchtitan, _named("torchtitan")),
-    Converter("torchao", torch_fsdp.torchtitan, _named("torchao")),
+    # torchtitan logs max_reserved_gib as its memory: torchtitan/components/metrics.py.
+    Converter("torchao", torch_fsdp.torchtitan, _named("torchao"), "reserved"),
     Converter("dgxc_", nemo.megatron_core, _recent),
     Converter("dgxc", nemo.megatron_core, _dgxc),
     Converter("mbridge", nemo.megatron_core, _recent),
@@ -96,7 +100,8 @@ CONVERTERS = (
     Converter("mcore_ci", nemo.megatron_core, _named("Megatron-LM CI")),
     Converter("gcp", nemo.megatron_core, _named("GCP recipes, H200")),
     Converter("mlperf", nemo.megatron_core, lambda row: (f"MLPerf, {_kind(row)}",)),
-    Converter("simumax", nemo.simumax, lambda row: (f"SimuMax B200, {_kind(row)}",)),
+    # The column is « real alloc GiB » of its docs/b200/b200_release_v1.2_summary.md.
+    Converter("simumax", nemo.simumax, lambda row: (f"SimuMax B200, {_kind(row)}",), "allocated"),
     Converter("vocabpar", nemo.vocabulary_parallel, _named("Vocabulary-parallel fork, A100")),
 )
 

@@ -34,6 +34,8 @@ def vtrain(row: Row) -> dict[str, Any]:
 # BLOOM. bigscience, train/tr11-176B-ml/chronicles-prequel.md; tr11-176B-ml.slurm: a vocabulary padded to 250,880, no
 # options for dropout (so Megatron's 0.1), CUDA_LAUNCH_BLOCKING=1, --checkpoint-activations.
 BLOOM_VOCABULARY = 250_880
+# The document, "Rebalancing layers": from 28 February on runs use the bf16 optimizer, which accumulates in fp32.
+BLOOM_FP32_GRADIENTS = "note 02-28"
 BLOOM_HEADS, BLOOM_HEADS_OF_14400 = 64, 96  # the document: "all NHEADS=64 (above too)", and 96 for its 200B runs
 
 
@@ -88,6 +90,7 @@ def bloom(row: Row) -> dict[str, Any]:
         "sequence_length": row.whole("seq"),
     }
     stages = row.whole("pp")
+    in_fp32 = row.has("notes", BLOOM_FP32_GRADIENTS)
     return {
         **machine(row),
         "model": model,
@@ -95,8 +98,13 @@ def bloom(row: Row) -> dict[str, Any]:
             row,
             layers_per_stage=split_by_deepspeed(layers, stages),
             zero_stage=0 if row.has("zero_fsdp", "ZeRO-0") else 1,
+            fp32_gradients=in_fp32,
         ),
         "training": batch(
-            row, precision="fp16", recompute="full", blocking_launches=True, framework="megatron-deepspeed"
+            row,
+            precision="bf16" if in_fp32 else "fp16",
+            recompute="full",
+            blocking_launches=True,
+            framework="megatron-deepspeed",
         ),
     }

@@ -11,12 +11,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from predictor.costs.work import ELEMENT_BYTES
 from predictor.verification.published.architectures import model_of
 from predictor.verification.published.patterns import layers_of_layout
 from predictor.verification.published.row import Row, UnexpressedError, batch, layout
 from predictor.verification.published.systems import machine
+from predictor.workloads.expert_exchange import ExpertDispatcher
 from predictor.workloads.frameworks import MEGATRON_LM
-from predictor.workloads.run import RecomputeModule
+from predictor.workloads.run import GraphModule, RecomputeModule
 
 RECIPES = (
     ("nvfp4", "nvfp4"),
@@ -44,11 +46,38 @@ def recipe(row: Row) -> str | None:
     return next((name for word, name in RECIPES if word in text), None)
 
 
+DISPATCHERS = {
+    "alltoall": ExpertDispatcher.ALL_TO_ALL,
+    "allgather": ExpertDispatcher.ALL_GATHER,
+    "deepep": ExpertDispatcher.DEEPEP,
+    "hybridep": ExpertDispatcher.HYBRIDEP,
+}
+
+# Implementations of MLPerf's Llama 3.1 405B on NeMo 25.01 are named after their container.
+FP8_PARAMETERS = "ngc25.01_nemo"
+# dgxc-benchmarking's README_340b.md (release v25.03) has figures of release 24.11: NeMo 1.0 with its
+# nemotron4-340b-synth.yaml, whose optim.dtype is bf16. Apex's distributed_fused_adam then keeps both moments in bf16,
+# and weights of its own in bf16 only where the model's are fp8 (model.fp8_params).
+# Source: NeMo, nlp/models/language_modeling/megatron_base_model.py, setup_optimization.
+NEMO_1, NEMOTRON = "README_340b.md", "Nemotron4-340B"
+BF16_MOMENTS, BF16_WEIGHTS = 2 * ELEMENT_BYTES, ELEMENT_BYTES
+
+
+def _optimizer(row: Row, low: str | None) -> dict[str, Any]:
+    """Return the bytes of optimizer state of rows whose optimizer does not keep it in fp32."""
+    if not (row.has("source", NEMO_1) and row.has("model", NEMOTRON)):
+        return {}
+    return {"optimizer_state_bytes": float(BF16_MOMENTS + (BF16_WEIGHTS if low else 0))}
+
+
 def _check(row: Row) -> None:
     if row.has("framework", "JAX", "MaxText", "Paxml"):
         raise UnexpressedError("XLA schedules the step (JAX), which is not modelled")
     if row.text("cpu_offload_layers"):
         raise UnexpressedError("activations are offloaded to the host, which is not modelled")
+    if row.has("notes", "known cuDNN regression"):
+        # NVIDIA/cudnn-frontend, pull request 322: a fused kernel took 1,363 µs instead of 156 in this container.
+        raise UnexpressedError("its table says that a kernel of its container was broken (known regression)")
 
 
 def _recompute(row: Row) -> dict[str, Any]:
@@ -80,16 +109,43 @@ def _sequence_parallel(row: Row) -> bool:
     return row.whole("tp", 1) > 1 and not row.text("seq_parallel").lower().startswith("no")
 
 
+def _graphs(row: Row) -> dict[str, Any]:
+    """Return what CUDA graphs launch: everything, or modules of a layer ("transformer_engine:moe_router+attn")."""
+    text = row.text("cuda_graphs").lower()
+    if not text or text.startswith(("none", "off", "not stated")):
+        return {}
+    modules = [module.value for module in GraphModule if module in text.partition(":")[2].split("+")]
+    return {"cuda_graphs": modules or True}
+
+
+def _fuses_experts(row: Row, low: str | None) -> bool:
+    """Return whether experts run as Transformer Engine's fused grouped MLP.
+
+    Megatron-Bridge's recipes set it (use_transformer_engine_op_fuser) in MXFP8 with graphs of full iterations; release
+    notes of v0.5.1: "CuTeDSL fused grouped GEMM, and full iteration CUDA graphs".
+    """
+    return bool(row.text("moe_experts")) and low == "mxfp8" and row.has("cuda_graphs", "full_iteration")
+
+
+def _exchange(row: Row) -> dict[str, Any]:
+    """Return how tokens travel to their experts."""
+    given: dict[str, Any] = {}
+    if row.text("dispatcher").lower() in DISPATCHERS:
+        given["expert_dispatcher"] = DISPATCHERS[row.text("dispatcher").lower()].value
+    if row.has("a2a_overlap", "yes"):
+        given["overlap_expert_parallel"] = True
+    return given
+
+
 def _training(row: Row, framework: str) -> dict[str, Any]:
     low = recipe(row)
-    graphs = row.text("cuda_graphs").lower()
     switches = _recompute(row) | _lora(row)
     training = batch(row, precision="bf16", framework=framework, fused_gradient_accumulation=True, **switches)
     if low is not None:
         training["gemm_recipe"] = low
-    if graphs and not graphs.startswith(("none", "off", "not stated")):
-        training["cuda_graphs"] = True
-    return training
+    if _fuses_experts(row, low):
+        training["fused_experts"] = True
+    return {**training, **_optimizer(row, low), **_graphs(row)}
 
 
 def _overlaps_linear_traffic(row: Row, default: bool) -> bool:
@@ -102,14 +158,16 @@ def _gather_precision(row: Row, low: str | None) -> dict[str, Any]:
     """Return the precision of gathered weights.
 
     NeMo's and Megatron-Bridge's recipes gather in fp8 with delayed and current scaling and with MXFP8 (fp8_param_gather
-    of mixed_precision.py), but neither with blocks of 128 nor in NVFP4. MLPerf's submissions say it in their notes;
-    those of LoRA store weights in fp8 wherever they multiply in it (fp8_params of their configuration).
+    of mixed_precision.py), but neither with blocks of 128 nor in NVFP4. MLPerf's submissions say it in their notes; on
+    NeMo 25.01 it is FP8_PARAMS, which the config_common.sh of those of Llama 3.1 405B sets. Those of LoRA store weights
+    in fp8 wherever they multiply in it (fp8_params of their configuration).
     """
     is_mlperf = row.text("group").startswith("mlperf")
     if is_mlperf and row.has("task", "lora") and (low or "").startswith("fp8"):
         return {"gather_precision": "fp8"}
     if is_mlperf and low is not None:
-        return {"gather_precision": "fp8"} if row.has("notes", "FP8_PARAM_GATHER=True") else {}
+        said = row.has("notes", "FP8_PARAM_GATHER=True") or row.has("recipe_ref", FP8_PARAMETERS)
+        return {"gather_precision": "fp8"} if said else {}
     return {"gather_precision": "fp8"} if low in ("fp8_delayed", "fp8_tensorwise", "mxfp8") else {}
 
 
@@ -153,6 +211,7 @@ def _parallelism(row: Row, overlaps: bool, **switches: Any) -> dict[str, Any]:
         "overlap_tensor_parallel": row.whole("tp", 1) > 1,
         "blocking_transfers": False,
         "gradient_bucket_elements": MEGATRON_LM.bucket_elements(row.whole("dp")),
+        **_exchange(row),
         **switches,
     }
     return layout(row, **given)
@@ -193,7 +252,9 @@ def simumax(row: Row) -> dict[str, Any]:
 def vocabulary_parallel(row: Row) -> dict[str, Any]:
     """Return the configuration of a run of the fork for vocabulary parallelism, where it ran as Megatron-LM does.
 
-    Megatron-LM's own defaults: dropout 0.1, and a loss of single operations.
+    Its pretrain_gpt.sh has no dropout, an output projection of its own, and fp16; the loss is Megatron-LM's own. Layers
+    that leave the last stage go to those before it: the artifact's README has the same peak memory with and without
+    redistribution up to a vocabulary of 128,000, so the first stage, which has it, keeps its layers.
     """
     schedule = row.text("schedule").lower()
     if "vocabulary parallelism" in schedule or "interlaced" in schedule:
@@ -205,10 +266,10 @@ def vocabulary_parallel(row: Row) -> dict[str, Any]:
         share, rest = divmod(layers - last, stages - 1)
         if not last:
             raise UnexpressedError("a pipeline stage holds no layer, only the vocabulary")
-        split = [*(share + (stage < rest) for stage in range(stages - 1)), last]
+        split = [*(share + (stage >= stages - 1 - rest) for stage in range(stages - 1)), last]
     return {
         **machine(row),
-        "model": model_of(row, attention_dropout=0.1, hidden_dropout=0.1, loss="vocabulary_parallel"),
+        "model": model_of(row, tied_embeddings=False, loss="vocabulary_parallel"),
         "parallelism": _parallelism(row, overlaps=False, layers_per_stage=split),
         "training": {**_training(row, "megatron-lm"), "precision": "fp16"},
     }

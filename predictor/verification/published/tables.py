@@ -75,6 +75,7 @@ def converted(cells: Mapping[str, str]) -> MeasuredStep:
         config=converter.convert(row),
         statistic=row.text("stat"),
         peak_gib=_peak_gib(row),
+        peak_counts=converter.peak,
         groups=converter.groups(row),
     )
 

@@ -11,7 +11,8 @@ from microbench.errors import MeasureError
 from microbench.rows import Status
 from microbench.steps.record import Measured, StepRecord, read_records
 from predictor.base.errors import ConfigError, MissingKeyError, PublishedError
-from predictor.configuration.loading import find_folder, prepare
+from predictor.configuration.finding import find_folder
+from predictor.configuration.loading import prepare
 from predictor.step.memory import GIB, step_memory
 from predictor.step.prediction import Prediction, predict
 

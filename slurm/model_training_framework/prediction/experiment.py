@@ -11,6 +11,8 @@ from model_training_framework.prediction.question import Answer, answer, changes
 from model_training_framework.utils import Error, Result, Success
 from model_training_framework.utils.tables import amount, interval
 from predictor.configuration.readers.experiment import gpus_per_node
+from predictor.step.fit import Fit, fit_of, fits_of
+from predictor.step.memory import GIB
 
 US_PER_HOUR = 3.6e9
 US_PER_S = 1e6
@@ -65,9 +67,14 @@ class ExperimentPrediction:
     notes: tuple[str, ...]
 
     @property
+    def fit(self) -> Fit | None:
+        """Return whether it fits, may not, or does not; None where the system does not say what a GPU holds."""
+        return fit_of(self.memory_gib * GIB, self.gpu_memory_gib)
+
+    @property
     def fits(self) -> bool | None:
-        """Return whether it fits into a GPU's memory; None where the system does not say how much that is."""
-        return None if self.gpu_memory_gib is None else self.memory_gib <= self.gpu_memory_gib
+        """Return whether it fits; None where that cannot be told."""
+        return fits_of(self.fit)
 
     @property
     def refusal(self) -> str | None:
@@ -86,8 +93,7 @@ class ExperimentPrediction:
         if self.gpu_memory_gib is None:
             parts.append(f"{self.memory_gib:.1f} GiB")
         else:
-            fits = "fits" if self.fits else "does not fit"
-            parts.append(f"{self.memory_gib:.1f} of {self.gpu_memory_gib:.1f} GiB, {fits}")
+            parts.append(f"{self.memory_gib:.1f} of {self.gpu_memory_gib:.1f} GiB, {self.fit}")
         duration = self._duration()
         parts.append(f"{self.steps:,} steps in {duration}" if duration else "number of steps unknown")
         parts += [] if self.gpu_hours is None else [f"{amount(self.gpu_hours)} GPU-hours"]
@@ -98,7 +104,7 @@ class ExperimentPrediction:
         """Return it as the cells of a row, by the titles of their columns."""
         memory = f"{self.memory_gib:.1f}"
         if self.gpu_memory_gib is not None:
-            memory += f" of {self.gpu_memory_gib:.1f}, {'fits' if self.fits else 'too much'}"
+            memory += f" of {self.gpu_memory_gib:.1f}, {'too much' if self.fits is False else self.fit}"
         cells = {
             "step (90 %)": interval(self.step_s, self.low_step_s, self.high_step_s),
             "tokens/s": f"{self.tokens_per_second:,.0f}",
@@ -113,7 +119,7 @@ class ExperimentPrediction:
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON holds it."""
-        return {**asdict(self), "notes": list(self.notes), "fits": self.fits}
+        return {**asdict(self), "notes": list(self.notes), "fits": self.fits, "fit": self.fit}
 
     def _duration(self) -> str:
         """Return the duration of all steps and its interval; empty without a number of steps."""

@@ -1,0 +1,116 @@
+"""The configuration that a command is asked about: a file, a bundled example, or a model and options."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from predictor.base.bundled import EXAMPLES_FOLDER, examples
+from predictor.base.errors import ConfigError, nearest
+
+if TYPE_CHECKING:
+    from predictor.interface.inputs import Configuration
+    from predictor.interface.prediction import StepPrediction
+
+# Options that say a key of the configuration, with their short forms; each also has the key's own name.
+KEY_OPTIONS: dict[str, tuple[str, ...]] = {
+    "gpus": (),
+    "tensor_parallel_size": ("--tp",),
+    "pipeline_parallel_size": ("--pp",),
+    "virtual_pipeline_parallel_size": ("--vp",),
+    "context_parallel_size": ("--cp",),
+    "expert_parallel_size": ("--ep",),
+    "data_parallel_size": ("--dp",),
+    "zero_stage": (),
+    "micro_batch_size": (),
+    "global_batch_size": (),
+    "sequence_length": (),
+    "precision": (),
+    "recompute": (),
+    "framework": (),
+}
+
+
+def example(name: str) -> Path:
+    """Return the path of a bundled example, with or without its ending.
+
+    Raises:
+        ConfigError: there is none; the message lists them.
+    """
+    stem = name.removesuffix(".yml")
+    if stem not in examples():
+        raise ConfigError(f"{name} is not an example.{nearest(stem, examples())} There are: {', '.join(examples())}")
+    return EXAMPLES_FOLDER / f"{stem}.yml"
+
+
+def add_changes(command: argparse.ArgumentParser) -> None:
+    """Let a command take ``--set``."""
+    command.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        dest="changes",
+        metavar="KEY=VALUE",
+        help="a key of the configuration (training.recompute=full), or a number of the hardware "
+        "(inter_node_gb_per_s=50, or =x2 for twice as much); all that are given change together",
+    )
+
+
+def add_config(command: argparse.ArgumentParser) -> None:
+    """Let a command take one configuration: a file, a bundled example, or a model and the usual keys as options."""
+    which = command.add_mutually_exclusive_group(required=True)
+    which.add_argument("path", nargs="?", metavar="CONFIG", help="configuration file")
+    which.add_argument("--config", "-c", metavar="FILE", help="the same")
+    which.add_argument("--example", "-e", metavar="NAME", help="a bundled example")
+    which.add_argument("--model", metavar="NAME|FILE", help="no configuration, but a preset or another tool's file")
+    add_changes(command)
+    names = {key: (*short, f"--{key.replace('_', '-')}") for key, short in KEY_OPTIONS.items()}
+    keys = command.add_argument_group(
+        "keys of the configuration, as with --set", ", ".join(" or ".join(options) for options in names.values())
+    )
+    for key, options in names.items():
+        keys.add_argument(*options, dest=key, metavar="VALUE", help=argparse.SUPPRESS)
+
+
+def config_path(arguments: argparse.Namespace) -> Path:
+    """Return the path of the command's configuration; of a model its name, which may be a preset's."""
+    if arguments.example is not None:
+        return example(arguments.example)
+    return Path(arguments.path or arguments.config or arguments.model or "")
+
+
+def key_changes(arguments: argparse.Namespace) -> list[str]:
+    """Return the keys that options say, each ``KEY=VALUE``."""
+    given = [(key, getattr(arguments, key)) for key in KEY_OPTIONS]
+    return [f"{key}={value}" for key, value in given if value is not None]
+
+
+def configuration(arguments: argparse.Namespace, changes: list[str]) -> Configuration:
+    """Return the configuration that a command was asked about, with changed keys.
+
+    Args:
+        arguments: of the command; of a model, ``system`` is its own.
+        changes: KEY=VALUE; those of the hardware are left to the prediction.
+    """
+    from predictor.interface.inputs import is_of_hardware, read, with_changes  # only when needed, for a fast start
+
+    keys = [text for text in changes if not is_of_hardware(text)] if changes else []
+    if arguments.model is None:
+        return with_changes(read(config_path(arguments)), keys)
+    from predictor.interface.model_options import of_model
+
+    return of_model(arguments.model, keys, arguments.system)
+
+
+def predicted(arguments: argparse.Namespace) -> StepPrediction:
+    """Return the prediction of what a command was asked about, with all its changes."""
+    from predictor.interface.inputs import is_of_hardware
+    from predictor.interface.prediction import predict
+
+    changes = [*key_changes(arguments), *arguments.changes]
+    asked = configuration(arguments, changes)
+    system = None if arguments.model is not None else arguments.system
+    return predict(
+        asked, system=system, hardware=[text for text in changes if is_of_hardware(text)] if changes else None
+    )

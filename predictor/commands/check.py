@@ -1,0 +1,79 @@
+"""``check``: fail where a predicted step breaks a limit, for continuous integration."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from predictor.base.errors import ConfigError
+from predictor.commands.parser import Commands, Unfit, add_command, as_json
+
+if TYPE_CHECKING:
+    from predictor.interface.check import Check
+
+# Limits as options, with their units.
+OPTIONS = {
+    "max_step_s": "seconds of one step",
+    "min_tokens_per_second": "tokens per second of the whole run",
+    "min_mfu": "model FLOP/s utilisation, between 0 and 1",
+    "max_memory_gib": "GiB of the fullest GPU",
+    "max_days": "days of the training (budget.train_tokens)",
+    "max_gpu_hours": "GPU-hours of the training",
+    "max_price": "price of the training (budget.price_per_gpu_hour)",
+}
+
+
+def add(commands: Commands) -> None:
+    """Define the arguments."""
+    command = add_command(commands, "check", "exit with 3 where a prediction breaks a limit", answer)
+    command.add_argument("paths", nargs="*", metavar="CONFIG", help="configuration files")
+    command.add_argument("--budget", metavar="FILE", help="YAML file of configurations and limits (docs/check.md)")
+    command.add_argument("--system", metavar="NAME", help="published system, instead of the configurations'")
+    for name, unit in OPTIONS.items():
+        command.add_argument(f"--{name.replace('_', '-')}", dest=name, type=float, metavar="X", help=unit)
+    command.add_argument("--certain", action="store_true", help="the worse end of the 90 %% interval counts")
+    command.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _of_options(arguments: argparse.Namespace) -> list[Check]:
+    """Check every configuration of the command line against the options."""
+    from pydantic import ValidationError
+
+    from predictor.base.read_yaml import first_problem
+    from predictor.interface.check import Limits, check
+    from predictor.interface.prediction import predict
+
+    given = {name: getattr(arguments, name) for name in OPTIONS if getattr(arguments, name) is not None}
+    if given and not arguments.paths:
+        raise ConfigError(f"--{next(iter(given)).replace('_', '-')} needs a configuration file to check")
+    try:
+        limits = Limits(certain=arguments.certain, **given)
+    except ValidationError as error:
+        raise ConfigError(f"--{first_problem(error).replace('_', '-', 2)}") from None
+    return [check(predict(path, system=arguments.system), limits) for path in arguments.paths]
+
+
+def _of_budget(path: Path, arguments: argparse.Namespace) -> list[Check]:
+    """Check every entry of a budget file."""
+    from predictor.interface.check import check, read_budget
+    from predictor.interface.prediction import predict
+
+    checks = []
+    for entry in read_budget(path).checks:
+        limits = entry.model_copy(update={"certain": True}) if arguments.certain else entry
+        checks.append(check(predict(path.parent / entry.config, system=entry.system or arguments.system), limits))
+    return checks
+
+
+def answer(arguments: argparse.Namespace) -> str:
+    """Return every rule; one that is broken makes the exit code 3."""
+    from predictor.interface.check import render, to_json
+
+    if not arguments.paths and arguments.budget is None:
+        raise ConfigError("check needs configuration files with limits (--max-step-s 12), or --budget FILE")
+    checks = _of_options(arguments)
+    if arguments.budget is not None:
+        checks += _of_budget(Path(arguments.budget), arguments)
+    text = as_json(to_json(checks)) if arguments.json else render(checks)
+    return text if all(checked.kept for checked in checks) else Unfit(text)

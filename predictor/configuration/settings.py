@@ -1,0 +1,111 @@
+"""Change keys of a configuration by text, ``KEY=VALUE``, as ``--set`` takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple, get_args
+
+import yaml
+from pydantic import BaseModel
+
+from predictor.base.errors import ConfigError, nearest
+from predictor.base.read_yaml import parse_value
+from predictor.base.sizes import LARGEST_RUN_GPUS, whole
+from predictor.configuration.merging import merged
+from predictor.configuration.sections import RunConfig
+
+# A key that stands for the data-parallel size: so many GPUs over the sizes of all other dimensions.
+GPUS = "gpus"
+# Two ways to say one thing: setting one unsets the other.
+EXCLUSIVE = {"num_micro_batches": "global_batch_size", "global_batch_size": "num_micro_batches"}
+REPLICATED = ("tensor_parallel_size", "pipeline_parallel_size", "context_parallel_size")
+
+
+class Setting(NamedTuple):
+    """One changed key: its path from the top of a configuration, and its value."""
+
+    path: tuple[str, ...]
+    value: Any
+
+
+def _section(model: type[BaseModel], key: str) -> type[BaseModel] | None:
+    """Return the section that a key of a section holds; None where it holds a value."""
+    field = model.model_fields.get(key)
+    choices = (field.annotation, *get_args(field.annotation)) if field is not None else ()
+    return next((kind for kind in choices if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
+
+
+def _paths() -> dict[str, tuple[str, ...]]:
+    """Return the path of every key of a section by its dotted name, and by its own name where only one has it."""
+    dotted: dict[str, tuple[str, ...]] = {}
+    for section in RunConfig.model_fields:
+        inside = _section(RunConfig, section)
+        for key in () if inside is None else inside.model_fields:
+            dotted[f"{section}.{key}"] = (section, key)
+            deeper = _section(inside, key) if inside is not None else None
+            for inner in () if deeper is None else deeper.model_fields:
+                dotted[f"{section}.{key}.{inner}"] = (section, key, inner)
+    own: dict[str, list[tuple[str, ...]]] = {}
+    for path in dotted.values():
+        own.setdefault(path[-1], []).append(path)
+    return dotted | {name: paths[0] for name, paths in own.items() if len(paths) == 1}
+
+
+def parse_setting(text: str, others: Iterable[str] = ()) -> Setting:
+    """Return the key and the value of ``KEY=VALUE``; the value is YAML, the key dotted or without its section.
+
+    Args:
+        text: of the command line.
+        others: keys that the caller knows besides, for the message.
+
+    Raises:
+        ConfigError: no such key, or the value does not parse.
+    """
+    key, equals, value = text.partition("=")
+    paths = _paths()
+    path = (GPUS,) if key == GPUS else paths.get(key)
+    if not equals or path is None:
+        known = (*paths, *others, GPUS)
+        sections = ", ".join(name for name in RunConfig.model_fields if _section(RunConfig, name))
+        raise ConfigError(
+            f"--set {text}: expected KEY=VALUE.{nearest(key, known)} Keys: those of a configuration's sections "
+            f"({sections}), {GPUS}; of the hardware: {', '.join(others)}"
+        )
+    try:
+        return Setting(path, parse_value(value))
+    except (yaml.YAMLError, ValueError):
+        raise ConfigError(f"--set {text}: {value!r} is not a value of YAML") from None
+
+
+def with_settings(content: dict[str, Any], settings: Iterable[Setting]) -> dict[str, Any]:
+    """Return a complete full-form configuration with changed keys.
+
+    Raises:
+        ConfigError: one key is given twice, or the GPUs do not divide over the other dimensions of parallelism.
+    """
+    seen: set[tuple[str, ...]] = set()
+    gpus: Any = None
+    for path, value in settings:
+        if path in seen:
+            raise ConfigError(f"--set names {'.'.join(path)} twice; give each key once")
+        seen.add(path)
+        if path == (GPUS,):
+            gpus = value
+            continue
+        other = EXCLUSIVE.get(path[-1])
+        change: dict[str, Any] = {path[-1]: value} | ({} if other is None else {other: None})
+        for name in reversed(path[:-1]):
+            change = {name: change}
+        content = merged(content, change)
+    return content if gpus is None else _on_gpus(content, whole("gpus", gpus, largest=LARGEST_RUN_GPUS))
+
+
+def _on_gpus(content: dict[str, Any], gpus: int) -> dict[str, Any]:
+    """Return a configuration whose replicas fill so many GPUs."""
+    layout = content.get("parallelism") or {}
+    one = 1
+    for name in REPLICATED:
+        one *= whole(name, layout.get(name, 1))
+    if gpus % one:
+        raise ConfigError(f"gpus is {gpus}; a replica takes {one} GPUs ({', '.join(REPLICATED)}), which must divide it")
+    return merged(content, {"parallelism": {"data_parallel_size": gpus // one}})

@@ -1,0 +1,88 @@
+"""A configuration without a file: a model by name, and options for the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from os import fspath
+from pathlib import Path
+from typing import Any
+
+from predictor.base.bundled import systems
+from predictor.base.errors import ConfigError
+from predictor.configuration.finding import find_folder, published
+from predictor.configuration.merging import merged
+from predictor.configuration.of_model import content_of_model
+from predictor.configuration.own_system import is_system_file
+from predictor.configuration.settings import EXCLUSIVE, GPUS, Setting, parse_setting, with_settings
+from predictor.costs.hardware_change import CHANGES
+from predictor.interface.inputs import Configuration, is_of_hardware
+from predictor.search import answer
+from predictor.search.question import DECIDED, SearchQuestion, search_problem
+
+# Keys of the batch of a step: the number of its samples, which a search takes as it is.
+BATCH = ("global_batch_size", "num_micro_batches")
+
+
+def _decides_layout(setting: Setting) -> bool:
+    """Return whether a setting chooses what a search would decide."""
+    section, key = setting.path[0], setting.path[-1]
+    return key in DECIDED.get(section, ()) and key not in BATCH
+
+
+def of_model(model: str, changes: Sequence[str], system: str | None = None) -> Configuration:
+    """Return the configuration of a model with the given keys; of a layout that is not given, the fastest that fits.
+
+    Args:
+        model: a preset's name, or a file: a configuration, or one of another tool.
+        changes: KEY=VALUE, keys of a configuration or ``gpus``; those of the hardware are left to the prediction.
+        system: published system, instead of the configuration's.
+
+    Raises:
+        ConfigError: the system, the GPUs or the batch is not said, or nothing fits.
+    """
+    content, base, notes = content_of_model(model)
+    if system is not None:
+        content = merged(content, {"system": system, "gpu": None})
+    if not content.get("system"):
+        raise ConfigError(f"--system is missing; published: {published()}")
+    content = _system_from_anywhere(content, base)
+    settings = [parse_setting(text, CHANGES) for text in changes if not is_of_hardware(text)]
+    layout = [setting for setting in settings if _decides_layout(setting)]
+    gpus = next((setting.value for setting in settings if setting.path == (GPUS,)), None)
+    if layout or gpus is None or "micro_batch_size" in (content.get("training") or {}):
+        _require_batch(content, settings, layout, gpus)
+        return Configuration(fspath(model), with_settings(content, settings), base, notes)
+    fixed = [setting for setting in settings if setting.path != (GPUS,)]
+    return _fastest(model, with_settings(content, fixed), gpus, notes)
+
+
+def _system_from_anywhere(content: dict[str, Any], base: Path) -> dict[str, Any]:
+    """Return a configuration whose system is found from any folder."""
+    name = content["system"]
+    if name in systems():
+        return content
+    found = base / name if is_system_file(name, base) else find_folder(name, base)
+    return {**content, "system": str(found.resolve())}
+
+
+def _require_batch(content: dict[str, Any], settings: Sequence[Setting], layout: Sequence[Setting], gpus: Any) -> None:
+    """Check that the GPUs and the batch of a step are said, which nobody can guess."""
+    said = {setting.path[-1] for setting in settings} | (content.get("training") or {}).keys()
+    if gpus is None and not {"data_parallel_size"} & (said | (content.get("parallelism") or {}).keys()):
+        raise ConfigError("--gpus is missing: how many GPUs does the run take?")
+    if "micro_batch_size" not in said:
+        beside = f" beside {layout[0].path[-1]}" if layout else ""
+        raise ConfigError(
+            f"--micro-batch-size is missing{beside}; without any key of the layout, the fastest that fits is taken"
+        )
+    if not said & EXCLUSIVE.keys():
+        raise ConfigError("--global-batch-size is missing: how many samples does one step take?")
+
+
+def _fastest(model: str, content: dict[str, Any], gpus: Any, notes: tuple[str, ...]) -> Configuration:
+    """Return the fastest layout of a search as a configuration, and say so."""
+    problem = search_problem(SearchQuestion(model=content, num_gpus=gpus))
+    details = answer.search(problem, 1, False)
+    found = answer.configuration(details, details.surest or details.winners[0])
+    said = "No layout was given: this is the fastest that fits, as search finds it; --tp, --pp and others choose one."
+    return Configuration(fspath(model), found, Path.cwd(), tuple(dict.fromkeys((*notes, *problem.notes, said))))

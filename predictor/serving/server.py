@@ -1,0 +1,151 @@
+"""A small HTTP server: JSON in, the JSON of the commands out. The standard library's server, and limits on input."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socket import socket
+from typing import Any
+
+import yaml
+
+from predictor import __version__
+from predictor.base.command_line import progress
+from predictor.base.errors import ConfigError, MissingKeyError, PublishedError
+from predictor.serving.requests import GETS, POSTS
+
+LARGEST_BODY = 1_000_000  # bytes
+READ_TIMEOUT_S = 10.0  # a client that sends slower is cut off
+BAD_INPUT = (ConfigError, PublishedError, MissingKeyError, yaml.YAMLError)
+
+
+class RefusedError(Exception):
+    """A request that is answered with an error status and one line."""
+
+    def __init__(self, status: HTTPStatus, message: str) -> None:
+        """Keep status and message."""
+        super().__init__(message)
+        self.status = status
+
+
+class Server(ThreadingHTTPServer):
+    """A server that answers at most so many questions at once and refuses the others."""
+
+    daemon_threads = True
+    allow_reuse_address = True
+
+    def __init__(self, host: str, port: int, most_at_once: int) -> None:
+        """Bind to an address; port 0 takes a free one."""
+        self._free = threading.BoundedSemaphore(most_at_once)
+        super().__init__((host, port), Handler)
+
+    @contextmanager
+    def place(self) -> Iterator[None]:
+        """Hold one of the places for questions.
+
+        Raises:
+            RefusedError: all are taken.
+        """
+        if not self._free.acquire(blocking=False):
+            raise RefusedError(HTTPStatus.SERVICE_UNAVAILABLE, "busy with as many questions as allowed; ask again")
+        try:
+            yield
+        finally:
+            self._free.release()
+
+    def handle_error(self, request: socket | tuple[bytes, socket], client_address: Any) -> None:
+        """Say nothing of clients that left; anything else is a bug, in one line."""
+        error = sys.exc_info()[1]
+        if not isinstance(error, ConnectionError | TimeoutError):
+            progress(f"unexpected {type(error).__name__}: {error}")
+
+
+class Handler(BaseHTTPRequestHandler):
+    """One request."""
+
+    server: Server
+    server_version = f"estimate-train-time/{__version__}"
+    sys_version = ""
+    timeout = READ_TIMEOUT_S
+
+    def do_GET(self) -> None:
+        """Answer a list, or what there is to ask."""
+        self._reply(self._get)
+
+    def do_POST(self) -> None:
+        """Answer a question."""
+        self._reply(self._post)
+
+    def _get(self) -> dict[str, Any]:
+        if self.path == "/":
+            return {"version": __version__, "get": sorted(GETS), "post": sorted(POSTS)}
+        if self.path in POSTS:
+            raise RefusedError(HTTPStatus.METHOD_NOT_ALLOWED, f"{self.path} takes POST with a JSON body")
+        if self.path not in GETS:
+            raise self._unknown()
+        return GETS[self.path]()
+
+    def _post(self) -> dict[str, Any]:
+        if self.path not in POSTS:
+            raise self._unknown()
+        body = self._body()
+        with self.server.place():
+            return POSTS[self.path](body)
+
+    def _unknown(self) -> RefusedError:
+        known = ", ".join([*sorted(GETS), *sorted(POSTS)])
+        return RefusedError(HTTPStatus.NOT_FOUND, f"there is no {self.path[:100]}; known: {known}")
+
+    def _body(self) -> dict[str, Any]:
+        """Return the body.
+
+        A page of another site cannot send ``application/json`` without asking first, which is never allowed here.
+        """
+        if self.headers.get_content_type() != "application/json":
+            raise RefusedError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "send Content-Type: application/json")
+        length = self.headers.get("Content-Length", "")
+        if not length.isascii() or not length.isdigit():
+            raise RefusedError(HTTPStatus.LENGTH_REQUIRED, "send Content-Length")
+        if len(length) > 9 or int(length) > LARGEST_BODY:
+            self.close_connection = True
+            raise RefusedError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body may have {LARGEST_BODY:,} bytes")
+        try:
+            content = json.loads(self.rfile.read(int(length)))
+        except (ValueError, RecursionError):
+            raise RefusedError(HTTPStatus.BAD_REQUEST, "the body is not JSON") from None
+        if not isinstance(content, dict):
+            raise RefusedError(HTTPStatus.BAD_REQUEST, "the body must be a JSON object")
+        return content
+
+    def _reply(self, question: Any) -> None:
+        """Send an answer, or its error in one line."""
+        status = HTTPStatus.INTERNAL_SERVER_ERROR
+        content: dict[str, Any] = {"error": "unexpected: a bug, which the server's log names"}
+        try:
+            status, content = HTTPStatus.OK, question()
+        except RefusedError as refusal:
+            status, content = refusal.status, {"error": str(refusal)}
+        except BAD_INPUT as error:
+            status, content = HTTPStatus.BAD_REQUEST, {"error": " ".join(str(error).split())}
+        finally:
+            self._send(status, content)
+
+    def _send(self, status: HTTPStatus, content: dict[str, Any]) -> None:
+        data = json.dumps(content, allow_nan=False).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.send_header("X-Content-Type-Options", "nosniff")
+        if status is HTTPStatus.SERVICE_UNAVAILABLE:
+            self.send_header("Retry-After", "1")
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, message: str, *args: object) -> None:
+        """Write one line of log on stderr."""
+        progress(f"{self.client_address[0]} {message % args}")
