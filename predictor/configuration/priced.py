@@ -4,32 +4,16 @@ from __future__ import annotations
 
 from predictor.base.errors import ConfigError
 from predictor.configuration.model_section import ModelSection
-from predictor.configuration.sections import TrainingSection
 
 
-def _in_layers(model: ModelSection) -> dict[str, bool]:
-    """Return what of a layer has no time yet, by key."""
-    latent = model.latent_attention
-    return {
-        "model.latent_attention.indexer": latent is not None and latent.indexer is not None,
-    }
-
-
-def _in_model(model: ModelSection, training: TrainingSection) -> dict[str, bool]:
-    """Return what of a model's ends, and of training, has no time yet, by key."""
-    return {
-        "model.vision": model.vision is not None,
-    }
-
-
-def check_priced(model: ModelSection, training: TrainingSection) -> None:
-    """Refuse configurations whose parameters are known and whose time is not.
+def check_priced(model: ModelSection) -> None:
+    """Refuse models whose parameters are known and whose time is not.
 
     Raises:
-        ConfigError: one of their keys has no time yet.
+        ConfigError: attention is sparse: its kernels' times are not known.
     """
-    for key, is_used in (_in_layers(model) | _in_model(model, training)).items():
-        if is_used:
-            raise ConfigError(
-                f"{key} is read and its parameters are counted; its time is not modelled, so leave it out"
-            )
+    if model.latent_attention is not None and model.latent_attention.indexer is not None:
+        raise ConfigError(
+            "model.latent_attention.indexer is read and its parameters are counted; the time of sparse attention is "
+            "not modelled, so leave it out to predict dense attention, as these models were trained before"
+        )

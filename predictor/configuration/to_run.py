@@ -51,6 +51,9 @@ def _check_tensor_parallel(model: ModelSection, layout: ParallelismSection, ffn_
     must_divide("tensor_parallel_size", tp, "ffn_hidden_size", ffn_hidden_size)
     if model.mamba2 is not None:
         must_divide("tensor_parallel_size", tp, "num_groups", model.mamba2.num_groups)
+    if model.vision is not None:
+        must_divide("tensor_parallel_size", tp, "num_attention_heads", model.vision.num_attention_heads)
+        must_divide("tensor_parallel_size", tp, "ffn_hidden_size", model.vision.ffn_hidden_size)
     if model.gated_delta is not None:
         must_divide("tensor_parallel_size", tp, "num_key_heads", model.gated_delta.num_key_heads)
     if model.moe is not None:
@@ -71,6 +74,8 @@ def _check_sequence(model: ModelSection, layout: ParallelismSection) -> None:
         raise ConfigError(f"context_parallel_size is {cp}; ring attention needs attention: flash")
     if cp > 1 and model.sliding_window is not None:
         raise ConfigError(f"context_parallel_size is {cp} with a sliding window, which is not modelled; use 1")
+    if cp > 1 and model.vision is not None:
+        raise ConfigError(f"context_parallel_size is {cp} with a vision tower, which is not modelled; use 1")
     for mixer in (Mixer.CHUNKED, Mixer.MAMBA2, Mixer.GATED_DELTA):
         if cp > 1 and mixer in (model.layer_types or ()):
             raise ConfigError(f"context_parallel_size is {cp} with {mixer} layers, which is not modelled; use 1")
@@ -216,7 +221,7 @@ def _model(config: RunConfig) -> Transformer:
     check_recomputation(config.training, config.model)
     check_kernels(config.training, config.parallelism, config.model)
     model = transformer(config.model)
-    check_priced(config.model, config.training)
+    check_priced(config.model)
     if config.training.compiled:
         model = compiled_model(model)
     model = with_lengths(model, config.training)

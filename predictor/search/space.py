@@ -95,7 +95,7 @@ class Space:
         """Return whether a tensor-parallel size divides heads and widths."""
         model = self.model
         heads, shared = model.num_attention_heads, model.key_value_heads
-        widths = [model.ffn_hidden_size, heads]
+        widths = [model.ffn_hidden_size, heads, *model.shared_out]
         if model.experts is not None:
             widths += [model.experts.expert_ffn_hidden_size, model.experts.shared_expert_ffn_hidden_size]
         return nests(shared, tp) and all(width % tp == 0 for width in widths)
@@ -104,7 +104,7 @@ class Space:
         model = self.model
         if cp == 1:
             return True
-        if model.attention is not Attention.FLASH or model.sliding_window or model.sequence_length % (2 * cp):
+        if model.attention is not Attention.FLASH or model.reads_whole_samples or model.sequence_length % (2 * cp):
             return False
         return model.sequence_length // (2 * cp) >= SHORTEST_SEQUENCE_PART
 

@@ -167,6 +167,24 @@ class Architecture:
         """Return the matrices of an FFN."""
         return 3 if self.activation.gated else 2
 
+    @property
+    def shared_out(self) -> tuple[int, ...]:
+        """Return the sizes that tensor-parallel ranks share out, beside those of attention, FFN and experts."""
+        sizes: list[int] = []
+        if self.mamba2 is not None:
+            sizes.append(self.mamba2.num_groups)
+        if self.gated_delta is not None:
+            sizes.append(self.gated_delta.num_key_heads)
+        if self.vision is not None:
+            sizes += [self.vision.num_attention_heads, self.vision.ffn_hidden_size]
+        return tuple(sizes)
+
+    @property
+    def reads_whole_samples(self) -> bool:
+        """Return whether a part is not modelled over ranks that split samples: windows, chunks, scans, images."""
+        alone = {Mixer.CHUNKED, Mixer.MAMBA2, Mixer.GATED_DELTA}
+        return bool(self.sliding_window) or self.vision is not None or not alone.isdisjoint(self.layer_types)
+
     def token_mixer(self, mixer: Mixer) -> TokenMixer | None:
         """Return what a layer mixes its tokens with; None: plain attention, or nothing."""
         others: dict[Mixer, TokenMixer | None] = {Mixer.MAMBA2: self.mamba2, Mixer.GATED_DELTA: self.gated_delta}
