@@ -130,9 +130,7 @@ class Space:
         heads, shared = model.num_attention_heads, model.key_value_heads
         if tp > 1 and not model.splits_layers:
             return False
-        widths = [model.ffn_hidden_size, heads]
-        widths += [] if model.mamba2 is None else [model.mamba2.num_groups]
-        widths += [] if model.gated_delta is None else [model.gated_delta.num_key_heads]
+        widths = [model.ffn_hidden_size, heads, *model.shared_out]
         if model.experts is not None:
             widths.append(model.experts.shared_expert_ffn_hidden_size)
             widths += [] if self.keeps_experts_whole else [model.experts.expert_ffn_hidden_size]
