@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from predictor.base.errors import ConfigError, nearest
-from predictor.configuration.loading import completed, on_nodes_of, read_config
+from predictor.configuration.loading import on_nodes_of, read_config
 from predictor.configuration.merging import merged
 from predictor.configuration.presets import preset_names, spelled
+from predictor.configuration.taking import completed
 from predictor.workloads.frameworks import MEGATRON_LM_BF16, SECTIONS, FrameworkDefaults
 
 
