@@ -269,7 +269,22 @@ def test_experts(tmp_path: Path) -> None:
         "shared_expert_gate": False,
         "capacity_factor": 1.25,
     }
-    assert any("allgather: tokens are predicted to travel by all-to-all" in note for note in read_one.notes)
+    assert read_one.content["parallelism"]["expert_dispatcher"] == "all_gather"  # Megatron-LM's default
+
+
+@pytest.mark.parametrize(
+    ("arguments", "dispatcher"),
+    [
+        ("--moe-token-dispatcher-type alltoall", None),
+        ("--moe-token-dispatcher-type flex --moe-enable-deepep", "deepep"),
+        ("--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend hybridep", "hybridep"),
+    ],
+)
+def test_dispatchers_of_tokens(arguments: str, dispatcher: str | None, tmp_path: Path) -> None:
+    layout = small(tmp_path, f"--num-experts 8 --expert-model-parallel-size 4 {arguments}")["parallelism"]
+    assert layout.get("expert_dispatcher") == dispatcher
+    beside = small(tmp_path, "--num-experts 8 --expert-model-parallel-size 4 --overlap-moe-expert-parallel-comm")
+    assert beside["parallelism"]["overlap_expert_parallel"] is True
 
 
 @pytest.mark.parametrize(

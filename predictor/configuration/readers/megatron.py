@@ -13,6 +13,7 @@ from predictor.base.errors import ConfigError
 from predictor.configuration.readers.megatron_command import load
 from predictor.configuration.readers.megatron_deepspeed import is_deepspeed, overrides, prepare
 from predictor.configuration.readers.megatron_encoder import encoder, word_pieces
+from predictor.configuration.readers.megatron_exchange import cuda_graphs
 from predictor.configuration.readers.megatron_experts import experts
 from predictor.configuration.readers.megatron_kernels import kernels, positions
 from predictor.configuration.readers.megatron_layers import layers
@@ -26,8 +27,6 @@ from predictor.configuration.readers.result import Read
 
 FORMAT = "Megatron-LM arguments"
 FAMILY = "megatron-lm"  # as predictor/step/published_runs.yaml spells it
-GRAPHS = ("none", "local", "transformer_engine", "full_iteration")
-WHOLE_GRAPHS = ("full", "full_iteration")
 # Keys of ordinary attention that latent attention replaces.
 OF_HEADS = ("num_key_value_heads", "head_dim", "qk_norm")
 # Vocabulary sizes of tokenizers with a fixed vocabulary.
@@ -139,7 +138,7 @@ def model_section(options: Options, notes: list[str], problems: Problems) -> dic
         model = {key: value for key, value in model.items() if key not in OF_HEADS}
     if options.switch("embed-layernorm"):
         model["embedding_norm"] = True
-    return model | problems.part(dict[str, Any](), experts, options, model, notes)
+    return model | problems.part(dict[str, Any](), experts, options, model)
 
 
 def _activation(options: Options, gated: bool) -> str:
@@ -206,7 +205,7 @@ def _training(options: Options, notes: list[str]) -> dict[str, Any]:
         **low_precision(options),
         **recomputation(options, notes),
         "fused_gradient_accumulation": _fuses_accumulation(options),
-        **_cuda_graphs(options, notes),
+        **cuda_graphs(options, notes),
         "framework": FAMILY,
     }
     if options.switch("distribute-saved-activations"):
@@ -218,14 +217,3 @@ def _fuses_accumulation(options: Options) -> bool:
     """Return whether products of weight gradients add to Megatron's own buffer; parameters of FSDP2 have none."""
     is_off = options.switch("no-gradient-accumulation-fusion")
     return not is_off and not options.switch("use-torch-fsdp2")
-
-
-def _cuda_graphs(options: Options, notes: list[str]) -> dict[str, bool]:
-    """Return the key for CUDA graphs, with a note where they hold a part of a layer only."""
-    older = [options.switch(key) for key in ("enable-cuda-graph", "external-cuda-graph")]
-    scopes = [key for key in ("cuda-graph-scope", "cuda-graph-modules") if options.get(key) is not None]
-    if options.text("cuda-graph-impl", "none", GRAPHS) == "none" and not any(older):
-        return {}
-    partial = {key: options.text(key, "full") for key in scopes if options.text(key, "full") not in WHOLE_GRAPHS}
-    notes += [f"--{key} {scope}: all kernels are predicted to be in CUDA graphs" for key, scope in partial.items()]
-    return {"cuda_graphs": True}

@@ -65,18 +65,14 @@ def preset_section(options: Options, name: str | None, notes: list[str]) -> dict
         **({} if length is None else {"sequence_length": length}),
         **found,
         **sizes,
-        **_experts(options, notes),
+        **_experts(options),
         **_prediction_layers(options),
     }
 
 
-def _experts(options: Options, notes: list[str]) -> dict[str, Any]:
+def _experts(options: Options) -> dict[str, Any]:
     """Return what a recipe changes of its model's experts."""
     capacity = options.real("moe-expert-capacity-factor", 0.0)
-    name = options.named("moe-token-dispatcher-type")
-    dispatcher = options.text("moe-token-dispatcher-type", "allgather")
-    if dispatcher != "alltoall" and options.whole("expert-model-parallel-size", 1) > 1:
-        notes.append(f"{name} {dispatcher}: tokens are predicted to travel by all-to-all")
     return {"moe": {"capacity_factor": capacity}} if capacity > 0 else {}
 
 

@@ -20,6 +20,7 @@ OF_NOTES = ("model.cuda_graph_modules", "model.cuda_graph_scope")
 SECTIONS = ("model", "train", "ddp", "optimizer", "mixed_precision", "comm_overlap")
 RENAMED = {
     "comm_overlap.bucket_size": "ddp-bucket-size",
+    "comm_overlap.overlap_moe_expert_parallel_comm": "overlap-moe-expert-parallel-comm",
     "ddp.bucket_size": "ddp-bucket-size",
     "mixed_precision.fp4": "fp4-format",
     "mixed_precision.fp8": "fp8-format",

@@ -15,7 +15,7 @@ from predictor.configuration.readers.megatron_options import Options
 LARGEST = 10_000  # layers; more is a slip
 
 
-def experts(options: Options, model: dict[str, Any], notes: list[str]) -> dict[str, Any]:
+def experts(options: Options, model: dict[str, Any]) -> dict[str, Any]:
     """Return the key ``moe`` of a model with experts.
 
     Raises:
@@ -27,7 +27,6 @@ def experts(options: Options, model: dict[str, Any], notes: list[str]) -> dict[s
     shared = options.whole("moe-shared-expert-intermediate-size", 0, least=0)
     gate = options.switch("moe-shared-expert-gate") or options.switch("moe-use-shared-expert-gate")
     capacity = options.real("moe-expert-capacity-factor", 0.0)
-    dispatcher = options.text("moe-token-dispatcher-type", "allgather")
     frequency = options.get("moe-layer-freq")
     has_bias = options.switch("moe-router-enable-expert-bias")
     if count is None:
@@ -47,10 +46,6 @@ def experts(options: Options, model: dict[str, Any], notes: list[str]) -> dict[s
         keys["router_bias"] = True
     if capacity > 0:
         keys["capacity_factor"] = capacity
-    if dispatcher != "alltoall" and options.whole("expert-model-parallel-size", 1) > 1:
-        notes.append(
-            f"{options.named('moe-token-dispatcher-type')} {dispatcher}: tokens are predicted to travel by all-to-all"
-        )
     return {"moe": keys, **kinds}
 
 

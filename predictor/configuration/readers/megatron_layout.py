@@ -7,6 +7,7 @@ from math import prod
 from typing import Any
 
 from predictor.base.errors import ConfigError
+from predictor.configuration.readers.megatron_exchange import exchange
 from predictor.configuration.readers.megatron_options import Options
 from predictor.configuration.readers.megatron_precision import gathered_weights
 from predictor.workloads.frameworks import FSDP2, MEGATRON_LM
@@ -69,6 +70,7 @@ def parallelism(options: Options, notes: list[str]) -> dict[str, Any]:
         "pipeline_parallel_size": pp,
         "context_parallel_size": options.whole("context-parallel-size", 1),
         **_experts(options, tp),
+        **exchange(options),
         **_schedule(options, pp, notes),
     }
     if options.switch("use-tp-pp-dp-mapping"):
