@@ -9,7 +9,7 @@ from predictor.base.errors import ConfigError, nearest
 from predictor.configuration.loading import on_nodes_of, read_config
 from predictor.configuration.merging import merged
 from predictor.configuration.presets import preset_names, spelled
-from predictor.configuration.taking import completed
+from predictor.configuration.taking import completed, file_of
 from predictor.workloads.frameworks import MEGATRON_LM_BF16, SECTIONS, FrameworkDefaults
 
 
@@ -62,7 +62,7 @@ def content_of_model(
         base = Path.cwd()
         content, notes = completed(on_nodes_of(model), base)
         return _trained(content, trained_as), base, notes
-    path = Path(model)
+    path = file_of(Path(model))
     name = spelled(model)
     if name is not None:
         content = {"model": name}
@@ -77,7 +77,7 @@ def content_of_model(
         content, notes = completed(on_nodes_of(content), base)
         return _trained(content, trained_as), base, notes
     else:
-        content, base = {"from": str(path.resolve())}, path.resolve().parent
+        content, base = {"from": str(Path(model).resolve())}, path.resolve().parent
     content, notes = completed(content, base)
     if not isinstance(content.get("model"), dict):
         raise ConfigError(

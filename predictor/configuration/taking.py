@@ -31,6 +31,14 @@ def with_preset(content: dict[str, Any]) -> dict[str, Any]:
     return {**content, "model": merged(preset(name), own)}
 
 
+def file_of(path: Path) -> Path:
+    """Return the file of a path that may name a function in it, such as recipe.py:llama3_8b."""
+    file, colon, _ = path.name.rpartition(":")
+    return (
+        path.with_name(file.rstrip(":")) if colon and file.rstrip(":").endswith(".py") and not path.exists() else path
+    )
+
+
 def completed(content: dict[str, Any], base: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return a full-form configuration with the keys of its ``from`` files and of its preset, and notes on them.
 

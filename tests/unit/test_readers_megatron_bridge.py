@@ -167,6 +167,11 @@ cfg.model = GPTModelProvider(num_layers=4, hidden_size=256, num_attention_heads=
         ("cfg.model.freeze_vision_model = True", "towers of other modalities"),
         ("cfg.peft = 'dora'", "only LoRA is modelled"),
         ("cfg.model = None", "model is None"),
+        ("from elsewhere import tune\ntune(cfg)", r"elsewhere\.tune may change the configuration"),
+        ("from elsewhere import base\ncfg = base()", r"starts from elsewhere\.base"),
+        ("from elsewhere import overlap\ncfg.comm_overlap = overlap()", "comm_overlap cannot be read"),
+        ("from elsewhere import cast\ncfg.mixed_precision = cast('bf16')", "mixed_precision comes from elsewhere"),
+        ("from elsewhere import adam\ncfg.optimizer, cfg.scheduler = adam()", "optimizer cannot be read"),
         ("raise ValueError('no')", "returns no configuration"),
     ],
 )

@@ -78,11 +78,16 @@ def read(path: Path, function: str | None = None, num_gpus: int | None = None) -
     else:
         module, found = chosen(path, function)
         value, raised = evaluate_call(module, found, EXTERNAL)
-        problems.lines += [f"{path.name}:{found}: it raises at {line}" for line in raised]
+        problems.lines += [f"{path.name}:{found}: {line}" for line in raised]
         name, container = f"{path.name}:{found}", value
     if not isinstance(container, Record):
         why = f": {container.why}" if isinstance(container, Unknown) else ""
         raise ConfigError(f"{name} returns no configuration{why}")
+    if is_open(container) and container.short_kind not in HELPERS:
+        raise ConfigError(
+            f"{name} starts from {container.kind} ({container.line}), whose code is not beside the file; read it "
+            "inside its source tree"
+        )
     read = _Recipe(container, name, problems, notes).read(num_gpus)
     problems.check()
     return read
@@ -113,6 +118,12 @@ class _Recipe:
     def section(self, name: str) -> dict[str, Any]:
         """Return the keys of a section, with those of the helper that made it."""
         base, value = HELPERS.get(self.container.short_kind, {}).get(name), self.fields.get(name)
+        if name != "mixed_precision" and (
+            isinstance(value, Unknown)
+            or (isinstance(value, Record) and is_open(value) and name != "model" and value.kind != name)
+        ):
+            why = value.why if isinstance(value, Unknown) else f"the code of {value.kind} is not beside the file"
+            self.problems.lines.append(f"{self.where}: {name} cannot be read: {why}")
         own = value.fields if isinstance(value, Record) else value if isinstance(value, dict) else {}
         plain = {key: _plain(item) for key, item in own.items() if key != "_target_"}
         return {**base, **plain} if isinstance(base, dict) else plain
@@ -155,8 +166,14 @@ class _Recipe:
         """Return the section of the precision, also where it is given by name."""
         value = self.fields.get("mixed_precision")
         if isinstance(value, Record):
-            name = value.arguments[0] if value.short_kind == "get_mixed_precision_config" else value.short_kind
-            return {**(precision(name) or {}), **self.section("mixed_precision")}
+            is_named = value.short_kind == "get_mixed_precision_config" and value.arguments
+            name = value.arguments[0] if is_named else value.short_kind
+            base = precision(name)
+            if base is None and is_open(value):
+                self.problems.lines.append(
+                    f"{self.where}: mixed_precision comes from {value.kind} ({value.line}), whose code is not there"
+                )
+            return {**(base or {}), **self.section("mixed_precision")}
         named = precision(value)
         if named is None:
             shown = value.why if isinstance(value, Unknown) else value

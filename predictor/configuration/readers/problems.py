@@ -6,18 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from predictor.base.errors import ConfigError
+from predictor.base.errors import ConfigError, ManyProblemsError
 
 T = TypeVar("T")
-
-
-class ManyProblemsError(ConfigError):
-    """Several problems, of which each is a line of its own."""
-
-    def __init__(self, lines: list[str]) -> None:
-        """Take the problems in the order in which they were found."""
-        self.lines = tuple(lines)
-        super().__init__("\n  ".join([f"{len(lines)} problems:", *lines]))
 
 
 def lines_of(error: ConfigError) -> list[str]:

@@ -60,7 +60,7 @@ def read(path: Path, function: str | None = None, num_gpus: int | None = None) -
         raise ConfigError(f"{where} returns no configuration{why}")
     if not CONTAINERS.fullmatch(value.kind):
         raise ConfigError(f"{where} returns a {value.kind}; expected a Trainer.Config or a JobConfig of pre-training")
-    problems = Problems([f"{where}: it raises at {line}" for line in raised])
+    problems = Problems([f"{where}: {line}" for line in raised])
     job = _Job(value, where, name, problems)
     return from_job(Fields(job.sections(), where, problems=problems.lines), problems, num_gpus, FORMAT, job.notes)
 

@@ -200,7 +200,7 @@ def _field_default(value: Any, scope: Scope) -> Any:
 
 
 def evaluate_call(module: Module, name: str, external: frozenset[str] = frozenset()) -> tuple[Any, list[str]]:
-    """Return what a function without arguments returns, and what it raises on its way.
+    """Return what a function without arguments returns, and what keeps that from being all that it does.
 
     Args:
         module: where the function is.

@@ -28,7 +28,7 @@ class Work:
         external: names that stay external even where the tree defines them.
         values: of module constants, which the code may change.
         steps: evaluated so far.
-        raised: what the code raises on its way, with its line.
+        raised: what the code raises or hands to code that is not there, with its line.
     """
 
     call: Call

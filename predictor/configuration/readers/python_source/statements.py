@@ -13,6 +13,7 @@ from predictor.configuration.readers.python_source.values import (
     Method,
     Record,
     Unknown,
+    is_open,
     truth,
 )
 
@@ -45,7 +46,7 @@ def _one(statement: ast.stmt, scope: Scope) -> Returned | None:
     if isinstance(statement, ast.Assign | ast.AnnAssign | ast.AugAssign):
         _assignment(statement, scope)
     elif isinstance(statement, ast.Expr):
-        evaluate(statement.value, scope)
+        _call_alone(statement, scope)
     elif isinstance(statement, ast.Return):
         return Returned(None if statement.value is None else evaluate(statement.value, scope))
     elif isinstance(statement, ast.If):
@@ -61,6 +62,16 @@ def _one(statement: ast.stmt, scope: Scope) -> Returned | None:
     elif isinstance(statement, ast.Import | ast.ImportFrom):
         take_imports(scope.module, statement)
     return None
+
+
+def _call_alone(statement: ast.Expr, scope: Scope) -> None:
+    """Evaluate an expression whose value is dropped; a call of code that is not there may change what it is given."""
+    value = evaluate(statement.value, scope)
+    if not isinstance(value, Record) or not is_open(value) or value.of is not None:
+        return
+    if any(isinstance(part, Record) for part in (*value.arguments, *value.fields.values())):
+        line = f"{scope.module.where(statement)}: {value.kind} may change the configuration"
+        scope.work.raised.append(f"{line}; its code is not beside the file")
 
 
 def _assignment(statement: ast.Assign | ast.AnnAssign | ast.AugAssign, scope: Scope) -> None:
@@ -82,7 +93,7 @@ def _raise(statement: ast.Raise, scope: Scope) -> Returned | None:
     if scope.condition is not None:
         return None  # a check of what is not known, which a run that works passes
     text = ast.unparse(statement)[:120]
-    scope.work.raised.append(f"{scope.module.where(statement)}: {text}")
+    scope.work.raised.append(f"{scope.module.where(statement)}: it raises {text}")
     return Returned(scope.unknown(statement, text))
 
 
@@ -120,7 +131,11 @@ def assign(target: ast.expr, value: Any, scope: Scope) -> None:
     """Give a name, an attribute or an element its value; an unknown one where it is not known whether that happens."""
     if scope.condition is not None and not isinstance(value, Unknown) and not _is_alike(target, value, scope):
         value = scope.unknown(target, scope.condition)
-    if isinstance(target, ast.Attribute):
+    if isinstance(target, ast.Tuple | ast.List):
+        is_list = isinstance(value, list | tuple) and len(value) == len(target.elts)
+        for number, part in enumerate(target.elts):
+            assign(part, value[number] if is_list else scope.unknown(target, "its parts are not known"), scope)
+    elif isinstance(target, ast.Attribute):
         holder = _holder(target.value, scope)
         if isinstance(holder, Record):
             holder.fields[target.attr] = value
