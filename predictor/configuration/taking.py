@@ -14,6 +14,7 @@ GUESSES = (
     "model.num_layers",
     "model.vocab_size",
     "parallelism.data_parallel_size",
+    "parallelism.zero_stage",
     "training.micro_batch_size",
     "training.precision",
 )

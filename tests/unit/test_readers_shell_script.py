@@ -139,3 +139,7 @@ def test_documents_are_no_commands() -> None:
     script = parse('N=4\ncat <<EOT > ds.json\n{"size": $N}\nEOT\nrun --a 1')
     assert script.documents == ['{"size": 4}\n']
     assert script.commands[-1] == ["run", "--a", "1"]
+
+
+def test_variable_of_a_branch_that_does_not_run_is_empty() -> None:
+    assert command("X=1\nif [ $X = 2 ]; then A='--a'; fi\nrun $A --b $B") == ["run", "--b", "\x00B\x00"]

@@ -49,14 +49,17 @@ def read(path: Path, num_gpus: int | None = None) -> Read:
     options = command.options
     notes = list(command.notes)
     is_encoder = problems.part(False, check_program, command, notes)
+    unsaid: dict[str, str] = {}
     if is_deepspeed(options):
         prepare(options)
-        decided = problems.part(dict[str, Any](), overrides, command, problems, notes)
+        decided = problems.part(dict[str, Any](), overrides, command, problems, notes, unsaid)
     else:
         decided = {}
     read = from_options(options, problems, notes, num_gpus or command.world_size, is_asked=num_gpus is not None)
     for section, keys in decided.items():
-        read.content[section] |= keys
+        merged = read.content[section] | keys
+        read.content[section] = {key: value for key, value in merged.items() if value is not None}
+    read.unsaid.update(unsaid)
     if is_encoder:
         read.content["model"] |= encoder(options)
     if command.gpus_per_node:

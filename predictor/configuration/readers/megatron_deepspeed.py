@@ -24,6 +24,7 @@ RENAMED = {
     "pad-vocab-size-to": "padded-vocab-size",
     "topk": "moe-router-topk",
 }
+FLASH = ("use-flash-attn-v1", "use-flash-attn-v2", "use-flash-attn-triton")
 PARTITIONS = {"type:transformer": False, "type:transformer|embedding": True}
 
 
@@ -37,6 +38,9 @@ def prepare(options: Options) -> None:
     values = {RENAMED.get(key, key): value for key, value in options.values.items()}
     for key, name in RENAMED.items():
         options.names[name] = f"--{key}"
+    flash = [key for key in FLASH if values.pop(key, False)]
+    values |= {"use-flash-attn": True} if flash else {}
+    values.setdefault("transformer-impl", "local")  # its layers are its own
     if values.get("num-experts") in ("1", 1):
         for key in ("num-experts", "expert-model-parallel-size", "moe-expert-capacity-factor"):
             values.pop(key, None)
@@ -45,28 +49,32 @@ def prepare(options: Options) -> None:
     options.values = values
 
 
-def overrides(command: Command, problems: Problems, notes: list[str]) -> dict[str, dict[str, Any]]:
+def overrides(
+    command: Command, problems: Problems, notes: list[str], unsaid: dict[str, str]
+) -> dict[str, dict[str, Any]]:
     """Return the keys of ``parallelism`` and ``training`` that DeepSpeed decides.
 
     Args:
         command: of the script, with the texts that it writes to files; one of them may be DeepSpeed's configuration.
         problems: record of what is wrong.
         notes: notes so far.
+        unsaid: keys that are left open so far.
     """
     options = command.options
     file = options.values.get("deepspeed-config")
     options.used |= {"deepspeed-config", "deepspeed", "deepspeed-activation-checkpointing", "no-pipeline-parallel"}
     stage = options.optional_whole("zero-stage", least=0)
     held = _document(command)
-    if held is None and stage is None:
-        notes.append(
-            f"{options.where}: {shown(str(file))} is not in the script; predicted without ZeRO, give it in from as well"
-        )
     content = held or {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": stage or 0}}
     read = deepspeed.from_mapping(content, options.where, problems)
     keys = {key: value for key, value in read.content["parallelism"].items() if key != "data_parallel_size"}
     notes += read.notes
-    if options.switch("bf16") and not keys.get("zero_stage"):
+    if held is None and stage is None:
+        keys = {"zero_stage": None}
+        unsaid["parallelism.zero_stage"] = (
+            f"{options.where}: {shown(str(file))} is not in the script; give it in from as well, or"
+        )
+    elif options.switch("bf16") and not keys.get("zero_stage"):
         notes.append(f"{options.where}: DeepSpeed's optimizer of bf16 shares out its states, as ZeRO-1 does")
         keys |= {"zero_stage": 1, "gradient_reduction": "all_reduce", "fp32_gradients": True}
     keys |= _stages(options, notes)

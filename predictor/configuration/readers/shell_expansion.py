@@ -39,6 +39,7 @@ class Script:
         used: variables that are expanded.
         commands: the words of every command, expanded.
         documents: texts that the script holds (<<EOF), expanded.
+        skipped: variables that only branches set which do not run.
         guesses: what an unset variable is taken for, by its name: its default, or nothing.
     """
 
@@ -47,6 +48,7 @@ class Script:
     used: set[str] = field(default_factory=set)
     commands: list[list[str]] = field(default_factory=list)
     documents: list[str] = field(default_factory=list)
+    skipped: set[str] = field(default_factory=set)
     guesses: dict[str, str] = field(default_factory=dict)
 
 
@@ -71,6 +73,8 @@ def expand(word: str, script: Script) -> str:
             if default_kind.endswith("="):
                 script.values[name] = guess
             return guess
+        if value is None and name in script.skipped:
+            return ""
         return value if value is not None else unknown(variable[0])
 
     word = _replace_arithmetic(word, script)

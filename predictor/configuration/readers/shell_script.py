@@ -170,7 +170,7 @@ def _take(reading: _Reading, statement: Statement) -> None:
         negated = statement.end == "||" and value is not None
         reading.joined = (not value) if negated else value
     elif runs is False:
-        return
+        script.skipped |= {found[1] for word in words if (found := ASSIGNMENT.match(word))}
     elif ASSIGNMENT.match(words[0]):
         for word in words:
             _assign(script, word, is_conditional=runs is None)
