@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from predictor.base.errors import ConfigError, nearest
 from predictor.base.sizes import must_divide
-from predictor.configuration.sections import ExpertsSection, ModelSection
+from predictor.configuration.layer_checks import check_layers
+from predictor.configuration.model_section import ExpertsSection, LatentAttentionSection, ModelSection
 from predictor.costs.catalogue import catalogue
 from predictor.costs.work import STEP_PRECISIONS
+from predictor.workloads.architecture import MixtureOfExperts
+from predictor.workloads.encoder import Encoder
 from predictor.workloads.layer_shapes import LAYER_SHAPES
-from predictor.workloads.transformer import Attention, MixtureOfExperts, Transformer
+from predictor.workloads.mixers.gated_delta import GatedDelta
+from predictor.workloads.mixers.latent_attention import Indexer, LatentAttention
+from predictor.workloads.mixers.mamba2 import Mamba2
+from predictor.workloads.switches import Attention, Positions
+from predictor.workloads.transformer import Transformer
+from predictor.workloads.vision import Vision
 
 # Operators of the first and the last stage outside their layers.
 EDGE_OPERATORS = ("embedding", "lm_head", "cross_entropy", "torch_cross_entropy")
@@ -40,16 +48,28 @@ def _check_operators(names: tuple[str, ...] | None) -> None:
             )
 
 
+def rotated_share(model: ModelSection) -> float:
+    """Return the share of every head that is rotated."""
+    return 0.0 if model.positions not in (None, Positions.ROTARY) else model.rotary_fraction
+
+
 def _check_positions(model: ModelSection) -> None:
-    """Check rotary or learned positions."""
+    """Check rotary, learned or other positions."""
     head_dim = model.head_dim or model.hidden_size // model.num_attention_heads
-    if 0.0 < model.rotary_fraction < 2.0 / head_dim:
+    is_given = model.positions is not None and "rotary_fraction" in model.model_fields_set
+    if is_given and (model.positions is Positions.ROTARY) != (model.rotary_fraction > 0.0):
+        raise ConfigError(
+            f"model.positions is {model.positions} and model.rotary_fraction is {model.rotary_fraction:g}; they "
+            "contradict each other, so leave one out"
+        )
+    if 0.0 < rotated_share(model) < 2.0 / head_dim:
         raise ConfigError(
             f"model.rotary_fraction is {model.rotary_fraction:g}; of a head's {head_dim} elements at least 2 rotate, "
             "or none (0: learned positions)"
         )
-    rows = model.num_position_embeddings
-    if not model.rotary_fraction and rows is not None and rows < model.sequence_length:
+    rows, learned = model.num_position_embeddings, model.positions is Positions.LEARNED
+    is_learned = learned or (model.positions is None and not model.rotary_fraction)
+    if is_learned and rows is not None and rows < model.sequence_length:
         raise ConfigError(
             f"model.num_position_embeddings is {rows}; a sequence_length of {model.sequence_length} needs as many"
         )
@@ -61,13 +81,16 @@ def _check_listed(model: ModelSection) -> None:
         return
     if model.sliding_window is not None:
         raise ConfigError("model.layer_operators cannot say which layers have a sliding_window; leave one of them out")
+    for key in ("layer_types", "ffn_types", "latent_attention"):
+        if getattr(model, key) is not None:
+            raise ConfigError(f"model.layer_operators and model.{key} both say what a layer runs; leave one out")
     if model.activation.gated and "gelu" in model.layer_operators:
         raise ConfigError(f"model.layer_operators names gelu; activation is {model.activation}, so it must be swiglu")
 
 
 def _check_model(model: ModelSection) -> None:
     """Check sizes of the model against each other."""
-    if model.head_dim is None:
+    if model.head_dim is None and model.latent_attention is None:
         must_divide("num_attention_heads", model.num_attention_heads, "hidden_size", model.hidden_size)
     _check_positions(model)
     _check_listed(model)
@@ -83,6 +106,7 @@ def _check_model(model: ModelSection) -> None:
         )
     if model.moe is not None:
         _check_experts(model.moe, model)
+    check_layers(model)
 
 
 def _check_experts(moe: ExpertsSection, model: ModelSection) -> None:
@@ -104,6 +128,34 @@ def _check_experts(moe: ExpertsSection, model: ModelSection) -> None:
         raise ConfigError("model.moe.shared_expert_gate needs shared_expert_ffn_hidden_size")
 
 
+# Keys that the model has in another form.
+CONVERTED = {
+    "attention_chunk",
+    "encoder",
+    "ffn_hidden_size",
+    "ffn_types",
+    "gated_delta",
+    "head_dim",
+    "latent_attention",
+    "layer_types",
+    "mamba2",
+    "moe",
+    "num_key_value_heads",
+    "num_position_embeddings",
+    "rotary_fraction",
+    "sliding_window",
+    "vision",
+}
+
+
+def _latent_attention(section: LatentAttentionSection | None) -> LatentAttention | None:
+    if section is None:
+        return None
+    given = section.model_dump(exclude={"indexer", "q_lora_rank"})
+    indexer = None if section.indexer is None else Indexer(**section.indexer.model_dump())
+    return LatentAttention(q_lora_rank=section.q_lora_rank or 0, indexer=indexer, **given)
+
+
 def transformer(model: ModelSection) -> Transformer:
     """Return the model that its section describes.
 
@@ -112,22 +164,23 @@ def transformer(model: ModelSection) -> Transformer:
     """
     _check_model(model)
     _check_operators(model.layer_operators)
-    given = model.model_dump(
-        exclude={
-            "ffn_hidden_size",
-            "head_dim",
-            "moe",
-            "num_key_value_heads",
-            "num_position_embeddings",
-            "sliding_window",
-        }
-    )
+    given = model.model_dump(exclude=CONVERTED)
+    moe, mamba2, delta, encoder = model.moe, model.mamba2, model.gated_delta, model.encoder
     return Transformer(
         ffn_hidden_size=model.ffn_hidden_size or 4 * model.hidden_size,
         num_key_value_heads=model.num_key_value_heads or 0,
         head_width=model.head_dim or 0,
         sliding_window=model.sliding_window or 0,
         num_position_embeddings=model.num_position_embeddings or 0,
-        experts=None if model.moe is None else MixtureOfExperts(**model.moe.model_dump()),
+        experts=None if moe is None else MixtureOfExperts(**moe.model_dump()),
+        rotary_fraction=rotated_share(model),
+        layer_types=model.layer_types or (),
+        ffn_types=model.ffn_types or (),
+        attention_chunk=model.attention_chunk or 0,
+        latent_attention=_latent_attention(model.latent_attention),
+        mamba2=None if mamba2 is None else Mamba2(**mamba2.model_dump()),
+        gated_delta=None if delta is None else GatedDelta(**delta.model_dump()),
+        encoder=None if encoder is None else Encoder(**encoder.model_dump()),
+        vision=None if model.vision is None else Vision(**model.vision.model_dump()),
         **given,
     )

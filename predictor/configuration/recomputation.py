@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from predictor.base.errors import ConfigError
-from predictor.configuration.sections import ModelSection, TrainingSection
+from predictor.configuration.model_section import ModelSection
+from predictor.configuration.sections import TrainingSection
 from predictor.workloads.run import Recompute, RecomputeModule
 
 OF_EXPERTS = (RecomputeModule.MOE, RecomputeModule.MOE_ACTIVATION, RecomputeModule.SHARED_EXPERTS)
@@ -26,8 +27,7 @@ def check_recomputation(training: TrainingSection, model: ModelSection) -> None:
     for module in training.recompute_modules:
         if module in OF_EXPERTS and model.moe is None:
             raise ConfigError(f"training.recompute_modules names {module}; the model has no experts (model.moe)")
-        if module is RecomputeModule.MLA_UP_PROJECTION:
+        if module is RecomputeModule.MLA_UP_PROJECTION and model.latent_attention is None:
             raise ConfigError(
-                f"training.recompute_modules names {module}; multi-head latent attention is not modelled, so leave it "
-                "out"
+                f"training.recompute_modules names {module}; the model has no latent attention (model.latent_attention)"
             )

@@ -4,46 +4,22 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, BeforeValidator, Field, ValidationError, ValidationInfo
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
 from predictor.base.errors import ConfigError, MissingKeyError, nearest
-from predictor.base.sizes import LARGEST, both_names
+from predictor.base.sizes import both_names
 from predictor.configuration.cuda_graphs import CudaGraphs
+from predictor.configuration.fields import Amount, Count, Switch, names, whole_number
+from predictor.configuration.model_section import ModelSection
 from predictor.configuration.section import Section
 from predictor.costs.work import FP8_PRECISIONS, STEP_PRECISIONS
 from predictor.workloads.expert_exchange import ExpertDispatcher
 from predictor.workloads.frameworks import DEEPSPEED
 from predictor.workloads.layout import RANK_ORDER
+from predictor.workloads.lora import LoraTarget
 from predictor.workloads.partition import METHODS
 from predictor.workloads.run import AttentionKernel, GemmRecipe, Recompute, RecomputeModule
 from predictor.workloads.software import Framework
-from predictor.workloads.transformer import Activation, Attention, Biases, Loss, Normalization
-
-
-def _whole_number(value: object, info: ValidationInfo) -> object:
-    """Refuse values that pydantic would convert to a whole number without being one, and sizes beyond LARGEST."""
-    if isinstance(value, bool | str):
-        raise ValueError(f"expected a whole number, not {value!r}")
-    largest = LARGEST.get(info.field_name or "")
-    if largest is not None and isinstance(value, int | float) and value > largest:
-        raise ValueError(f"more than {largest:,} is taken for a slip")
-    return value
-
-
-def _biases(value: object) -> object:
-    """Return the biases of a switch."""
-    if isinstance(value, bool):
-        return Biases.ALL if value else Biases.NONE
-    if value in ("qkv", Biases.QKV, Biases.ALL, Biases.NONE):
-        return value
-    raise ValueError("expected false, true or qkv")
-
-
-def _names(value: object) -> object:
-    """Refuse what is no list of names; pydantic's message would speak of a tuple."""
-    if isinstance(value, list | tuple) and all(isinstance(name, str) for name in value):
-        return value
-    raise ValueError("expected a list of names")
 
 
 def _split(value: object) -> object:
@@ -70,77 +46,6 @@ def _framework(value: object) -> object:
     )
 
 
-Count = Annotated[int, BeforeValidator(_whole_number), Field(gt=0)]
-Amount = Annotated[int, BeforeValidator(_whole_number), Field(ge=0)]
-Syncs = Annotated[int, BeforeValidator(_whole_number), Field(ge=0)]
-Switch = Annotated[bool, Field(strict=True)]
-Probability = Annotated[float, Field(strict=True, ge=0.0, lt=1.0)]
-
-
-class ExpertsSection(Section):
-    """A mixture of experts in place of a layer's FFN."""
-
-    num_experts: Count = Field(description="routed experts of a layer")
-    experts_per_token: Count = Field(description="experts that each token visits (top-k)")
-    expert_ffn_hidden_size: Count = Field(description="inner width of one expert")
-    shared_expert_ffn_hidden_size: Amount = Field(default=0, description="inner width of all shared experts together")
-    shared_expert_gate: Switch = Field(default=False, description="a learned gate scales the shared experts' output")
-    num_dense_layers: Amount = Field(default=0, description="layers at the start that have an ordinary FFN")
-    capacity_factor: float | None = Field(
-        default=None, gt=0.0, le=1000.0, description="tokens an expert takes over its even share; absent: dropless"
-    )
-    load_imbalance: float = Field(default=1.0, ge=1.0, le=1000.0, description="busiest rank's tokens over the mean")
-    activation_clamp: float | None = Field(default=None, gt=0.0, le=1e6, description="largest input of the gate")
-
-
-class ModelSection(Section):
-    """The model."""
-
-    num_layers: Count = Field(description="transformer layers")
-    hidden_size: Count = Field(description="width of the residual stream, elements")
-    num_attention_heads: Count = Field(description="query heads")
-    sequence_length: Count = Field(description="tokens per sample")
-    ffn_hidden_size: Count | None = Field(default=None, description="inner width of the FFN; 4 × hidden_size if absent")
-    num_key_value_heads: Count | None = Field(default=None, description="heads of keys and values; all if absent")
-    head_dim: Count | None = Field(default=None, description="width of a head; hidden_size over the heads if absent")
-    activation: Activation = Field(default=Activation.GELU, description="the FFN's non-linearity")
-    sliding_window: Count | None = Field(default=None, description="tokens that a query sees; all if absent")
-    sliding_window_layers: Count | None = Field(default=None, description="layers that have the window; all if absent")
-    vocab_size: Count = Field(default=50257, description="tokens of the vocabulary, before padding")
-    normalization: Normalization = Field(
-        default=Normalization.RMS_NORM, description="norm of a layer and of the output"
-    )
-    attention: Attention = Field(default=Attention.FLASH, description="kernels that compute attention")
-    causal: Switch = Field(default=True, description="a token attends to earlier ones only")
-    rotary_fraction: float = Field(
-        default=1.0, strict=True, ge=0.0, le=1.0, description="rotated share of a head; 0: learned positions"
-    )
-    num_position_embeddings: Count | None = Field(
-        default=None, description="rows of learned positions; sequence_length if absent"
-    )
-    parallel_residual: Switch = Field(default=False, description="attention and FFN side by side (GPT-J)")
-    biases: Annotated[Biases, BeforeValidator(_biases)] = Field(
-        default=Biases.NONE, description="linear layers with biases: false, true or qkv"
-    )
-    qk_norm: Switch = Field(default=False, description="queries and keys are normalised per head")
-    post_norms: Switch = Field(default=False, description="norms behind attention and FFN as well (Gemma 2)")
-    attention_dropout: Probability = Field(default=0.0, description="probability")
-    hidden_dropout: Probability = Field(default=0.0, description="probability")
-    fused_side_kernels: Switch = Field(default=False, description="bias, dropout and residual addition in one kernel")
-    fused_rope: Switch = Field(default=False, description="queries and keys are rotated in one kernel")
-    tied_embeddings: Switch = Field(default=False, description="embedding and output projection share weights")
-    loss: Loss = Field(
-        default=Loss.VOCABULARY_PARALLEL,
-        description="cross entropy: vocabulary_parallel (Megatron-LM's single operations), torch's own, or fused",
-    )
-    moe: ExpertsSection | None = Field(default=None, description="mixture of experts")
-    layer_operators: tuple[str, ...] | None = Field(
-        default=None, description="operators of a layer, instead of the usual"
-    )
-    forward_all_reduces: Syncs | None = Field(default=None, description="tensor-parallel all-reduces per layer forward")
-    backward_all_reduces: Syncs | None = Field(default=None, description="the same backward")
-
-
 class ParallelismSection(Section):
     """How the model is laid out over GPUs."""
 
@@ -158,7 +63,7 @@ class ParallelismSection(Section):
     )
     expert_dispatcher: ExpertDispatcher = Field(default=ExpertDispatcher.ALL_TO_ALL, description="moves their tokens")
     overlap_expert_parallel: Switch = Field(default=False, description="it does so beside another micro-batch's pass")
-    rank_order: Annotated[tuple[str, ...], BeforeValidator(_names)] = Field(
+    rank_order: Annotated[tuple[str, ...], BeforeValidator(names)] = Field(
         default=RANK_ORDER, description="dimensions of parallelism from the innermost"
     )
     gpus_per_node: Count | None = Field(default=None, description="GPUs used per node; the system's if absent")
@@ -174,7 +79,7 @@ class ParallelismSection(Section):
     blocking_transfers: Switch | None = Field(
         default=None, description="neighbouring stages both wait for a message; if absent, where the schedule allows it"
     )
-    zero_stage: Annotated[Literal[0, 1, 2, 3], BeforeValidator(_whole_number)] = Field(
+    zero_stage: Annotated[Literal[0, 1, 2, 3], BeforeValidator(whole_number)] = Field(
         default=1, description="replicas share out 1: optimizer states, 2: gradients too, 3: weights too (FSDP)"
     )
     gradient_bucket_elements: Count = Field(
@@ -209,6 +114,17 @@ class ParallelismSection(Section):
     )
 
 
+class LoraSection(Section):
+    """Low-rank adapters train, the model's own weights do not (LoRA)."""
+
+    rank: Count = Field(description="width of an adapter")
+    targets: Annotated[tuple[LoraTarget, ...], BeforeValidator(names)] = Field(
+        default=tuple(LoraTarget),
+        description="linear layers that have an adapter: qkv, attention_output, ffn_up, ffn_down",
+    )
+    train_embeddings: Switch = Field(default=False, description="embedding and output projection train too")
+
+
 class TrainingSection(Section):
     """One step."""
 
@@ -235,8 +151,15 @@ class TrainingSection(Section):
         default=None, description="layers of each model chunk that recompute applies to; all if absent"
     )
     recompute_every: Count = Field(default=1, description="recompute applies to every such layer (torchtitan: 2)")
-    recompute_modules: Annotated[tuple[RecomputeModule, ...], BeforeValidator(_names)] = Field(
+    recompute_modules: Annotated[tuple[RecomputeModule, ...], BeforeValidator(names)] = Field(
         default=(), description="modules of a layer that selective recomputation covers; core_attn if empty"
+    )
+    lora: LoraSection | None = Field(default=None, description="adapters train, base weights do not; all if absent")
+    document_tokens: Count | None = Field(
+        default=None, description="mean tokens of the documents packed into a sample; attention stays inside one"
+    )
+    mean_sequence_length: Count | None = Field(
+        default=None, description="mean tokens of a sample whose padding is left out; model.sequence_length if absent"
     )
     compiled: Switch = Field(default=False, description="torch.compile: element-wise kernels are fused")
     fused_gradient_accumulation: Switch = Field(

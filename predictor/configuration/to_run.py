@@ -7,15 +7,20 @@ from dataclasses import replace
 from predictor.base.errors import ConfigError
 from predictor.base.sizes import LARGEST_RUN_GPUS, LARGEST_SLOTS, must_divide
 from predictor.configuration.kernels import check_kernels
+from predictor.configuration.lengths import check_lora, with_lengths
 from predictor.configuration.model import transformer
+from predictor.configuration.model_section import ModelSection
+from predictor.configuration.priced import check_priced
 from predictor.configuration.recomputation import check_recomputation
-from predictor.configuration.sections import ModelSection, ParallelismSection, RunConfig, TrainingSection
+from predictor.configuration.sections import ParallelismSection, RunConfig, TrainingSection
 from predictor.timeline.schedules import SCHEDULES, check
 from predictor.workloads.fused import compiled_model
 from predictor.workloads.layout import RANK_ORDER, Layout
+from predictor.workloads.lora import Lora
 from predictor.workloads.partition import chunk_layers, split_layers
 from predictor.workloads.run import TrainingRun
-from predictor.workloads.transformer import Attention, Transformer
+from predictor.workloads.switches import Attention, Mixer
+from predictor.workloads.transformer import Transformer
 
 
 def _micro_batches(config: RunConfig) -> int:
@@ -44,6 +49,10 @@ def _check_tensor_parallel(model: ModelSection, layout: ParallelismSection, ffn_
     else:
         must_divide("tensor_parallel_size", tp, "num_key_value_heads", key_value_heads)
     must_divide("tensor_parallel_size", tp, "ffn_hidden_size", ffn_hidden_size)
+    if model.mamba2 is not None:
+        must_divide("tensor_parallel_size", tp, "num_groups", model.mamba2.num_groups)
+    if model.gated_delta is not None:
+        must_divide("tensor_parallel_size", tp, "num_key_heads", model.gated_delta.num_key_heads)
     if model.moe is not None:
         must_divide("tensor_parallel_size", tp, "expert_ffn_hidden_size", model.moe.expert_ffn_hidden_size)
         must_divide(
@@ -62,6 +71,9 @@ def _check_sequence(model: ModelSection, layout: ParallelismSection) -> None:
         raise ConfigError(f"context_parallel_size is {cp}; ring attention needs attention: flash")
     if cp > 1 and model.sliding_window is not None:
         raise ConfigError(f"context_parallel_size is {cp} with a sliding window, which is not modelled; use 1")
+    for mixer in (Mixer.CHUNKED, Mixer.MAMBA2, Mixer.GATED_DELTA):
+        if cp > 1 and mixer in (model.layer_types or ()):
+            raise ConfigError(f"context_parallel_size is {cp} with {mixer} layers, which is not modelled; use 1")
     if cp > 1:
         parts = 2 * cp if model.causal else cp  # a rank holds a part from the front and a part from the back
         if model.sequence_length % parts:
@@ -204,8 +216,11 @@ def _model(config: RunConfig) -> Transformer:
     check_recomputation(config.training, config.model)
     check_kernels(config.training, config.parallelism, config.model)
     model = transformer(config.model)
+    check_priced(config.model, config.training)
     if config.training.compiled:
         model = compiled_model(model)
+    model = with_lengths(model, config.training)
+    check_lora(model, config.training)
     _check_tensor_parallel(config.model, config.parallelism, model.ffn_hidden_size)
     _check_sequence(config.model, config.parallelism)
     _check_expert_parallel(config.model, config.parallelism)
@@ -310,4 +325,5 @@ def _trained(run: TrainingRun, training: TrainingSection) -> TrainingRun:
         fused_experts=training.fused_experts,
         optimizer_state_bytes=training.optimizer_state_bytes,
         framework=training.framework,
+        lora=None if training.lora is None else Lora(**training.lora.model_dump()),
     )

@@ -43,12 +43,14 @@ class StandIn(NamedTuple):
 
     Attributes:
         log_error: half width of what is not known about ``times``, as a log; 0 where only the donor's rate is in doubt.
+        is_analytic: the donor only gives the rate of FLOPs or bytes.
     """
 
     operator: str
     shape: Shape
     times: float
     log_error: float = 0.0
+    is_analytic: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -238,7 +238,7 @@ class PublishedSystem:
             known = ", ".join(known_in)
             raise PublishedError(f"{operator.name} does not exist in {precision}; it is measured in {known}")
         missing: list[str] = []
-        times, log_error = 1.0, 0.0
+        times, log_error, is_analytic = 1.0, 0.0, False
         while (regressor := self._lookup(operator, direction)) is None:
             if operator.stand_in is None:
                 raise self._missing(operator, direction)
@@ -246,12 +246,13 @@ class PublishedSystem:
                 raise PublishedError(f"{self.name}: {', '.join(missing)} stand in for each other and none was measured")
             missing.append(operator.name)
             sms = int(self.hardware.gpu.num_multiprocessors.value)
-            name, shape, factor, unknown = operator.stand_in(shape, direction, sms)
+            name, shape, factor, unknown, by_rate = operator.stand_in(shape, direction, sms)
+            is_analytic = is_analytic or by_rate
             donor = in_kernel(catalogue()[name], operator.kernel)
             # Bytes as they are counted are equal; those of elements have the width of the precision.
             factor *= operator.byte_scale(self.precision) / donor.byte_scale(self.precision)
             operator, times, log_error = donor, times * factor, hypot(log_error, unknown)
-        return Call(operator, shape, times, regressor, bool(missing), log_error)
+        return Call(operator, shape, times, regressor, bool(missing), log_error, is_analytic)
 
     def regressor(self, operator: Operator, direction: Direction) -> Regressor:
         """Return the regressor of an operator itself, never that of a donor operator.

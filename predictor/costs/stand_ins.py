@@ -22,7 +22,8 @@ LEAST_KERNEL_US = 2.9
 class Call(NamedTuple):
     """A call that a regressor can time: the call itself, or ``times`` calls of a donor operator (``stands_in``).
 
-    ``log_error`` is the half width of what is not known about ``times``, as a log.
+    ``log_error`` is the half width of what is not known about ``times``, as a log. ``is_analytic``: the donor gives a
+    rate of FLOPs or bytes only.
     """
 
     operator: Operator
@@ -31,6 +32,7 @@ class Call(NamedTuple):
     regressor: Regressor
     stands_in: bool
     log_error: float = 0.0
+    is_analytic: bool = False
 
     def cost(self, direction: Direction) -> Cost:
         """Return the cost; from a donor operator it is extrapolated at best, its interval that of an extrapolation."""
@@ -44,7 +46,7 @@ class Call(NamedTuple):
             answer.us,
             min(answer.low_us, answer.us * exp(-width)),
             max(answer.high_us, answer.us * exp(width)),
-            max(answer.source, Source.EXTRAPOLATED),
+            Source.ANALYTIC if self.is_analytic else max(answer.source, Source.EXTRAPOLATED),
         )
 
 

@@ -38,7 +38,7 @@ class Prediction(StepTime):
     @property
     def model_flops_per_second(self) -> float:
         """Return model FLOP/s per GPU, recomputation not counted."""
-        flops = self.run.model.model_flops_per_token() * self.run.tokens_per_step
+        flops = self.run.model_flops_per_token * self.run.tokens_per_step
         return flops / self.step.us * 1e6 / self.run.layout.num_gpus
 
     @property

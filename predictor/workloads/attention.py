@@ -7,8 +7,10 @@ from dataclasses import replace
 from functools import lru_cache
 
 from predictor.costs.operator import Direction
+from predictor.costs.operators.mla_attention import KEY_WIDTH, VALUE_WIDTH
 from predictor.workloads.layer_call import LayerCall
 from predictor.workloads.layout import Layout
+from predictor.workloads.switches import Attention, LayerKind, Mixer
 from predictor.workloads.tasks import (
     FORWARD,
     Overlap,
@@ -17,11 +19,12 @@ from predictor.workloads.tasks import (
     Task,
     collective_task,
     operator_task,
+    share_of,
     stream_task,
 )
-from predictor.workloads.transformer import Attention, LayerKind, Transformer
+from predictor.workloads.transformer import Transformer
 
-GROUPED = "grouped_query_attention"
+GROUPED, LATENT = "grouped_query_attention", "mla_attention"
 CORE = {
     Attention.FLASH: ("flash_attention",),
     Attention.FUSED_SOFTMAX: ("attention_scores", "causal_softmax", "attention_values"),
@@ -35,7 +38,7 @@ FUSED_SOFTMAX_HEADS = 4
 # ``attention_mask`` and ``softmax`` in 16 bits do not have. Source: the same file, forward_torch_softmax.
 WIDENED_SOFTMAX_BYTES = (2 + 4) + (4 + 4) + 4 + 4 + (4 + 2)
 WIDENED_SOFTMAX_LAUNCHES = 3
-CORE_OPERATORS = frozenset({GROUPED, *(name for names in CORE.values() for name in names)})
+CORE_OPERATORS = frozenset({GROUPED, LATENT, *(name for names in CORE.values() for name in names)})
 # Of a pair of a rank's chunks and another's, one half of the scores is needed where every rank holds one chunk from the
 # front of the sequence and one from its back. Source: Brandon et al. 2023, arXiv:2311.09431 (striped attention);
 # Megatron-LM's zigzag split, core/utils.py get_batch_on_this_cp_rank.
@@ -50,8 +53,20 @@ def dropout_bytes(call: LayerCall) -> int:
 
 
 def core_names(model: Transformer, kind: LayerKind) -> tuple[str, ...]:
-    """Return attention's kernels between its projections."""
-    if model.attention is Attention.FLASH and (kind.is_windowed or model.key_value_heads < model.num_attention_heads):
+    """Return attention's kernels between its projections; none where the layer mixes tokens otherwise.
+
+    Latent attention of other widths than the operator's is plain attention of heads as wide as its queries, keys and
+    values on average, which has the same FLOPs (``sized``).
+    """
+    if not kind.mixer.is_attention:
+        return ()
+    latent = model.latent_attention
+    if latent is not None:
+        is_measured = model.causal and (latent.key_width, latent.v_head_dim) == (KEY_WIDTH, VALUE_WIDTH)
+        return (LATENT,) if is_measured else CORE[Attention.FLASH]
+    if model.attention is Attention.FLASH and (
+        kind.mixer is Mixer.SLIDING or model.key_value_heads < model.num_attention_heads
+    ):
         return (GROUPED,)
     return CORE[model.attention]
 
@@ -62,6 +77,18 @@ def split_core(names: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[tuple[str
     core = tuple(name for name in names if name in CORE_OPERATORS)
     others = Counter(name for name in names if name not in CORE_OPERATORS)
     return core, tuple(others.items())
+
+
+def segmented(call: LayerCall) -> tuple[LayerCall, float]:
+    """Return a call whose samples are the segments that attention stays inside, and how many such calls one is.
+
+    All segments are as long as the mean one: of documents of unequal lengths attention takes longer.
+    """
+    if not 0 < call.segment < call.sequence_length:
+        return (replace(call, segment=0) if call.segment else call), 1.0
+    samples = call.micro_batch_size * call.sequence_length / call.segment
+    whole = max(1, int(samples))
+    return replace(call, micro_batch_size=whole, sequence_length=call.segment, segment=0), samples / whole
 
 
 def _scores(call: LayerCall) -> int:
@@ -108,6 +135,21 @@ def attention_core(
     ``kernel`` is the implementation of fused attention; empty: the one that the system was measured with.
     """
     core, _ = split_core(names)
+    call, times = segmented(call)
+    if times != 1.0:
+        whole = _core(model, core, call, direction, layout, kernel)
+        overlaps = [
+            overlap._replace(traffic=share_of(overlap.traffic, times), behind=share_of(overlap.behind, times))
+            for overlap in whole.overlaps
+        ]
+        return PassTasks(share_of(whole.tasks, times), overlaps)
+    return _core(model, core, call, direction, layout, kernel)
+
+
+def _core(
+    model: Transformer, core: tuple[str, ...], call: LayerCall, direction: Direction, layout: Layout, kernel: str
+) -> PassTasks:
+    """Return attention between its projections over whole samples."""
     if call.context_parallel_size > 1 and core:
         return _ring(core, call, direction, layout, kernel)
     tasks = _dropout(model, call)

@@ -7,16 +7,20 @@ count a key-value pair per query head, and this counts what the architecture has
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
-from predictor.workloads.attention import MASK_BYTES
+from predictor.workloads.attention import MASK_BYTES, segmented
 from predictor.workloads.experts import routed_tokens
-from predictor.workloads.layer import sized
 from predictor.workloads.layer_call import LayerCall
+from predictor.workloads.layer_sizes import sized
+from predictor.workloads.lora import Lora, LoraTarget
 from predictor.workloads.low_precision_memory import kept_bytes_added
+from predictor.workloads.mixers.token_mixer import KeptByMixer
 from predictor.workloads.recompute import modules
 from predictor.workloads.run import FP32_BYTES, Recompute, RecomputeModule, TrainingRun
-from predictor.workloads.transformer import Attention, LayerKind, Normalization, Transformer
+from predictor.workloads.switches import Attention, Ffn, LayerKind, Normalization, QkNorm
+from predictor.workloads.transformer import Transformer
 
 
 class Kept(NamedTuple):
@@ -25,7 +29,8 @@ class Kept(NamedTuple):
     Attributes:
         inputs: what norms and residual sums read; half of it is the layer's own input.
         normed: outputs of norms, which the linear layers read.
-        qkv: queries, keys and values.
+        latents: of latent attention, before and behind their norms.
+        qkv: queries, keys and values, or what another token mixer reads.
         scores: softmax's output, or one fp32 sum per row of flash attention.
         core: attention's output before its projection.
         up: the FFN's inner products, before its non-linearity.
@@ -33,10 +38,12 @@ class Kept(NamedTuple):
         routed_up, routed_act, routed: the same of routed experts, and tokens in the order of their experts.
         shared_up, shared_act: the same of shared experts.
         masks: of dropout.
+        adapters: narrow activations of low-rank adapters.
     """
 
     inputs: float
     normed: float
+    latents: float
     qkv: float
     scores: float
     core: float
@@ -48,6 +55,7 @@ class Kept(NamedTuple):
     shared_up: float
     shared_act: float
     masks: float
+    adapters: float = 0.0
 
     @property
     def total(self) -> float:
@@ -60,7 +68,8 @@ def _scores(model: Transformer, call: LayerCall) -> float:
 
     Softmax's output; with dropout its mask and its output as well. Flash attention keeps one fp32 sum per row instead.
     """
-    rows = call.micro_batch_size * call.heads_per_rank * call.sequence_per_rank
+    call, times = segmented(call)
+    rows = times * call.micro_batch_size * call.heads_per_rank * call.sequence_per_rank
     if model.attention is Attention.FLASH:
         return rows * float(FP32_BYTES)
     per_score = call.element_bytes
@@ -112,22 +121,65 @@ def _dense(run: TrainingRun, call: LayerCall) -> dict[str, float]:
     return {"up": up, "act": act, **experts}
 
 
+def _ffn(run: TrainingRun, kind: LayerKind, call: LayerCall) -> dict[str, float]:
+    if kind.has_experts:
+        return _experts(run, call)
+    return _dense(run, call) if kind.ffn is Ffn.DENSE else _dense(run, replace(call, ffn_hidden_size=0))
+
+
+def _mixer(model: Transformer, kind: LayerKind, call: LayerCall) -> KeptByMixer:
+    """Return what a token mixer keeps; plain attention: queries, keys and values, also normed, its output and gate."""
+    other = model.token_mixer(kind.mixer)
+    if other is not None:
+        return other.kept(call)
+    if not kind.mixer.is_attention:
+        return KeptByMixer(0.0, 0.0, 0.0)
+    heads = call.qkv_width * (1 if model.qk_norm is QkNorm.NONE else 2)
+    outputs = call.attention_width * (2 if call.output_gate else 1)
+    return KeptByMixer(
+        0.0, float(call.tokens * heads * call.element_bytes), float(call.tokens * outputs * call.element_bytes)
+    )
+
+
 def kept_without_recomputation(run: TrainingRun, kind: LayerKind) -> Kept:
     """Return what one layer of a kind keeps where nothing is recomputed and no compiler decides."""
     model, call = run.model, sized(run, kind)
     hidden = float(call.unsplit_tokens * call.hidden_size)
-    norms = (1 if model.parallel_residual else 2) + (2 if model.post_norms else 0)
+    norms = (1 if model.parallel_residual else kind.branches) + (kind.branches if model.post_norms else 0)
     products = norms if model.normalization is Normalization.RMS_NORM else 0  # unfused, the product with 1/rms as well
-    heads = call.qkv_width * (2 if model.qk_norm else 1)
-    masks = (1 if kind.has_experts else 2) if model.hidden_dropout else 0
-    return Kept(
+    masks = (kind.branches - kind.has_experts) if model.hidden_dropout else 0
+    mixer = _mixer(model, kind, call)
+    kept = Kept(
         inputs=norms * hidden * call.element_bytes,
-        normed=(2 + products) * hidden * call.element_bytes,
-        qkv=float(call.tokens * heads * call.element_bytes),
-        scores=_scores(model, call),
-        core=float(call.tokens * call.attention_width * call.element_bytes),
+        normed=(kind.branches + products) * hidden * call.element_bytes,
+        latents=mixer.latents,
+        qkv=mixer.qkv,
+        scores=_scores(model, call) if kind.mixer.is_attention else 0.0,
+        core=mixer.core,
         masks=masks * hidden * MASK_BYTES,
-        **(_experts(run, call) if kind.has_experts else _dense(run, call)),
+        **_ffn(run, kind, call),
+    )
+    return kept if run.lora is None else _with_adapters(run, run.lora, kind, call, kept)
+
+
+def _with_adapters(run: TrainingRun, lora: Lora, kind: LayerKind, call: LayerCall, kept: Kept) -> Kept:
+    """Return what a layer keeps whose weights are frozen: inputs of products only where an adapter reads them.
+
+    The FFN's non-linearity needs its own input all the same, and unfused, a gate's product that of the gate.
+    """
+    hidden = float(call.unsplit_tokens * call.hidden_size * call.element_bytes)
+    normed, share = kept.normed, 1.0
+    if kind.ffn is not Ffn.NONE and (LoraTarget.FFN_UP not in lora.targets or kind.has_experts):
+        normed -= hidden
+    if LoraTarget.FFN_DOWN not in lora.targets or kind.has_experts:
+        share = 0.5 if run.model.activation.gated and not run.model.fused_side_kernels else 0.0
+    narrow = len(lora.linears(run.model, kind)) * call.tokens * lora.rank * call.element_bytes
+    return kept._replace(
+        normed=max(0.0, normed),
+        act=kept.act * share,
+        routed_act=kept.routed_act * share,
+        shared_act=kept.shared_act * share,
+        adapters=float(narrow),
     )
 
 
@@ -155,6 +207,7 @@ DROPPED = {
     RecomputeModule.MLP_ACTIVATION: ("act",),
     RecomputeModule.MOE_ACTIVATION: ("routed_act",),
     RecomputeModule.NORMS: ("normed",),
+    RecomputeModule.MLA_UP_PROJECTION: ("qkv",),
     RecomputeModule.MLP: ("up", "act"),
     RecomputeModule.MOE: ("routed_up", "routed_act", "routed"),
     RecomputeModule.SHARED_EXPERTS: ("shared_up", "shared_act"),
@@ -179,7 +232,7 @@ def _every_second_product(run: TrainingRun, kind: LayerKind, kept: Kept) -> floa
     last = 0.0 if run.compiled else call.unsplit_tokens * call.hidden_size * call.element_bytes
     gated = 0.5 if run.model.activation.gated else 1.0
     inner = (kept.up + kept.routed_up + kept.shared_up) * gated
-    return kept.inputs / 2 + queries + values + kept.core + kept.scores + inner + kept.routed + last
+    return kept.inputs / 2 + queries + values + kept.latents + kept.core + kept.scores + inner + kept.routed + last
 
 
 def kept_and_recomputed(run: TrainingRun, kind: LayerKind) -> tuple[float, float]:

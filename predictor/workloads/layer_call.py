@@ -21,6 +21,8 @@ class LayerCall:
         head_width: width of one head; 0: hidden_size over the query heads.
         gated: the FFN's first matrix makes a gate as well (SwiGLU, GeGLU).
         window: tokens that a query sees, itself included; 0: all.
+        segment: tokens of a document or a chunk that attention stays inside; 0: the whole sample.
+        output_gate: the projection of queries makes a gate of attention's output as well.
         sequence_parallel: norms and residual additions see 1 / tensor_parallel_size of the tokens.
         element_bytes: of an activation; decides what collectives send. No operator's shape depends on it.
         logit_bytes: of a logit as the loss reads it; frameworks widen logits to fp32 unless told otherwise.
@@ -43,6 +45,8 @@ class LayerCall:
     window: int = 0
     context_parallel_size: int = 1
     sequence_parallel: bool = False
+    segment: int = 0
+    output_gate: bool = False
 
     @lazy
     def sequence_per_rank(self) -> int:
@@ -81,8 +85,9 @@ class LayerCall:
 
     @lazy
     def qkv_width(self) -> int:
-        """Return the width of queries, keys and values together on one rank."""
-        return (self.heads_per_rank + 2 * self.key_value_heads_per_rank) * self.head_dim
+        """Return the width of queries, keys and values together on one rank, and of the queries' gate."""
+        query_heads = self.heads_per_rank * (2 if self.output_gate else 1)
+        return (query_heads + 2 * self.key_value_heads_per_rank) * self.head_dim
 
     @lazy
     def ffn_width(self) -> int:

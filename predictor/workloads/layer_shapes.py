@@ -66,6 +66,10 @@ def _grouped_query_attention(call: LayerCall) -> Shape:
     return call.micro_batch_size, call.sequence_per_rank, *heads, call.head_dim, int(call.causal), call.window
 
 
+def _mla_attention(call: LayerCall) -> Shape:
+    return call.micro_batch_size, call.sequence_per_rank, call.heads_per_rank
+
+
 def _attention_scores(call: LayerCall) -> Shape:
     batch = call.micro_batch_size * call.heads_per_rank
     return batch, call.sequence_per_rank, call.head_dim, call.sequence_per_rank
@@ -99,6 +103,7 @@ LAYER_SHAPES: Mapping[str, Callable[[LayerCall], Shape]] = MappingProxyType(
         "grouped_query_attention": _grouped_query_attention,
         "layer_norm": _residual_stream,
         "lm_head": _lm_head,
+        "mla_attention": _mla_attention,
         "qkv_projection": _qkv_projection,
         "residual_add": _residual_stream,
         "rms_norm": _residual_stream,

@@ -113,7 +113,7 @@ def step_weight_casts(run: TrainingRun, stage: int) -> list[Task]:
         recipe = recipe_of(run, kind)
         if recipe is not None:
             per_weight = sum(_weight_bytes(run, recipe, direction) for direction in BOTH)
-            size_bytes += count * run.layer_parameters(kind).total * per_weight
+            size_bytes += count * run.layer_parameters(kind).held.total * per_weight
     if not size_bytes:
         return []
     return [parameter_stream_task("weight_casts", size_bytes, run.call(), Part.OPTIMIZER)]

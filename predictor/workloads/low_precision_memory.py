@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from predictor.costs.work import PRECISION_BYTES
 from predictor.workloads.experts import routed_tokens
 from predictor.workloads.layer_call import LayerCall
 from predictor.workloads.low_precision import gathers_cast_weights, recipe_of
@@ -20,7 +21,7 @@ def kept_bytes_added(run: TrainingRun, kind: LayerKind, call: LayerCall) -> floa
     Source: Transformer Engine, pytorch/module/linear.py, saved tensors; torchao/float8/float8_linear.py.
     """
     recipe = recipe_of(run, kind)
-    if recipe is None or run.compiled:
+    if recipe is None or run.compiled or run.lora is not None:  # what adapters read is kept in 16 bits
         return 0.0
     saved = call.element_bytes - recipe.kept
     inputs = call.unsplit_tokens * call.hidden_size
@@ -52,9 +53,17 @@ def cast_weights(run: TrainingRun, layers: Iterable[tuple[LayerKind, int]]) -> f
     for kind, count in layers:
         recipe = recipe_of(run, kind)
         if recipe is not None:
-            size_bytes += count * run.layer_parameters(kind).total * _weight_bytes(run, recipe)
+            size_bytes += count * run.layer_parameters(kind).held.total * _weight_bytes(run, recipe)
     return size_bytes
 
 
 def _weight_bytes(run: TrainingRun, recipe: Recipe) -> float:
+    """Return the bytes of a cast weight beyond those of one in the step's precision.
+
+    Beside adapters, weights that are stored cast have one layout: the other is made where it is needed. Source: MLPerf
+    Training v4.0, NVIDIA, llama2_70b_lora, megatron_gpt_peft_tuning_config.yaml; Megatron-Bridge, llama3 LoRA recipes
+    (disable_parameter_transpose_cache).
+    """
+    if run.lora is not None and gathers_cast_weights(run):
+        return PRECISION_BYTES[recipe.product] - run.element_bytes
     return recipe.weights - (run.element_bytes if gathers_cast_weights(run) else 0.0)

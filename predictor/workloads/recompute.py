@@ -10,14 +10,19 @@ from dataclasses import replace
 
 from predictor.workloads.attention import CORE_OPERATORS, attention_core
 from predictor.workloads.experts import shared_expert_tasks
-from predictor.workloads.layer import layer_operators, sized
+from predictor.workloads.layer import layer_operators
 from predictor.workloads.layer_call import LayerCall
+from predictor.workloads.layer_sizes import sized
 from predictor.workloads.run import Recompute, RecomputeModule, TrainingRun
+from predictor.workloads.switches import Attention, Ffn, LayerKind, Normalization
 from predictor.workloads.tasks import FORWARD, NO_TASKS, TRAFFIC, Part, PassTasks, Task, collective_task
-from predictor.workloads.transformer import Attention, LayerKind, Normalization, Transformer
+from predictor.workloads.transformer import Transformer
 
 ACTIVATIONS = frozenset({"gelu", "swiglu", "fused_gate", "bias_gelu", "activation_clamp"})
 NORMS = frozenset(kind.operator for kind in Normalization)
+# What Megatron-LM's module mla_up_proj runs again. Source: Megatron-LM, core/transformer/multi_latent_attention.py,
+# qkv_up_proj_and_rope_apply.
+UP_PROJECTIONS = frozenset({"q_up_projection", "kv_up_projection", "head_copies"})
 # What a layer runs outside its FFN or its experts, traffic aside.
 OUTSIDE_FFN = (
     CORE_OPERATORS
@@ -34,7 +39,23 @@ OUTSIDE_FFN = (
             "residual_add",
             "rope",
             "rope_concatenation",
+            "attention_output_gate",
+            "lora_down",
+            "lora_up",
+            "lora_addition",
+            "q_down_projection",
+            "kv_down_projection",
+            "latent_norm",
+            "head_copies",
+            "in_projection",
+            "gate_projection",
+            "out_projection",
+            "ssd_scan",
+            "gated_delta_rule",
+            "convolution",
+            "gated_norm",
         }
+        | UP_PROJECTIONS
     )
 )
 
@@ -75,12 +96,12 @@ def _until_last_saved(model: Transformer, kind: LayerKind, forward: PassTasks) -
     if kind.has_experts:
         return forward
     left_out, halved = {"residual_add": 1.0}, set()
-    if not (model.hidden_dropout or model.post_norms):
+    if kind.ffn is Ffn.DENSE and not (model.hidden_dropout or model.post_norms):
         left_out["ffn_down"] = 1.0
         halved = {"all_reduce", "reduce_scatter", "bias_additions"}
-    tasks = []
+    tasks, of_others = [], 1.0 - 1.0 / kind.branches
     for task in forward.tasks:
-        times = task.times * (0.5 if task.name in halved else 1.0) - left_out.pop(task.name, 0.0)
+        times = task.times * (of_others if task.name in halved else 1.0) - left_out.pop(task.name, 0.0)
         if times > 0.0:
             tasks.append(_scaled(task, times))
     remaining = {task.name for task in tasks}
@@ -111,6 +132,8 @@ def _second_products(run: TrainingRun, kind: LayerKind, call: LayerCall, forward
 def _in_module(module: RecomputeModule, task: Task, kind: LayerKind) -> float:
     """Return the share of a task of the forward pass that a module runs; attention's core is not asked for here."""
     experts = kind.has_experts
+    if module is RecomputeModule.MLA_UP_PROJECTION:
+        return float(task.name in UP_PROJECTIONS or (task.name == "rope" and kind.mixer.is_attention))
     if module is RecomputeModule.NORMS:
         return float(task.name in NORMS)
     if module in (RecomputeModule.MLP_ACTIVATION, RecomputeModule.MOE_ACTIVATION):
@@ -118,7 +141,7 @@ def _in_module(module: RecomputeModule, task: Task, kind: LayerKind) -> float:
     if module not in (RecomputeModule.MLP, RecomputeModule.MOE) or experts != (module is RecomputeModule.MOE):
         return 0.0
     if task.part is Part.TENSOR_PARALLEL:
-        return 0.5  # one of two sums belongs to the FFN
+        return 1.0 / kind.branches  # of two sums one belongs to the FFN
     if task.part in TRAFFIC:
         return float(task.part is Part.EXPERT_PARALLEL)
     return float(task.name not in OUTSIDE_FFN)

@@ -13,6 +13,7 @@ from predictor.costs.work import element_bytes
 from predictor.workloads.expert_exchange import ExpertDispatcher
 from predictor.workloads.layer_call import LayerCall
 from predictor.workloads.layout import Layout
+from predictor.workloads.lora import Lora
 from predictor.workloads.partition import chunk_layers
 from predictor.workloads.software import Framework
 from predictor.workloads.transformer import LayerKind, Loss, Transformer
@@ -84,15 +85,27 @@ class RankParameters(NamedTuple):
     Attributes:
         dense: summed over the data- and context-parallel ranks.
         routed: of routed experts; summed over the ranks that hold the same experts.
+        frozen_dense, frozen_routed: as both, of weights that do not train.
     """
 
     dense: int
     routed: int
+    frozen_dense: int = 0
+    frozen_routed: int = 0
 
     @property
     def total(self) -> int:
-        """Return the number of both."""
+        """Return the number of those that train."""
         return self.dense + self.routed
+
+    @property
+    def held(self) -> RankParameters:
+        """Return all weights, trained or not."""
+        return RankParameters(self.dense + self.frozen_dense, self.routed + self.frozen_routed)
+
+    def frozen(self, trained: int = 0) -> RankParameters:
+        """Return the same parameters as frozen ones, beside so many others that train."""
+        return RankParameters(trained, 0, self.dense, self.routed)
 
 
 @dataclass(frozen=True)  # no slots: what follows from it is computed once
@@ -140,6 +153,7 @@ class TrainingRun:
         fused_experts: the products of all experts are one kernel each, with the gate and the casts to low precision.
         optimizer_state_bytes: per parameter; None: fp32 weights and two fp32 moments.
         framework: software that trains; None: not said.
+        lora: adapters that train while the model's own weights do not; None: all weights train.
     """
 
     model: Transformer
@@ -186,6 +200,7 @@ class TrainingRun:
     fused_experts: bool = False
     optimizer_state_bytes: float | None = None
     framework: Framework | None = None
+    lora: Lora | None = None
 
     @lazy
     def element_bytes(self) -> int:
@@ -223,6 +238,11 @@ class TrainingRun:
         )
 
     @property
+    def model_flops_per_token(self) -> float:
+        """Return the FLOPs that a token needs forward and backward, no recomputation counted."""
+        return self.model.model_flops_per_token() if self.lora is None else self.lora.model_flops_per_token(self.model)
+
+    @property
     def global_batch_size(self) -> int:
         """Return the sequences of one step."""
         return self.micro_batch_size * self.num_micro_batches * self.layout.data_parallel_size
@@ -235,14 +255,19 @@ class TrainingRun:
     def layer_kinds(self, stage: int, chunk: int = 0) -> Counter[LayerKind]:
         """Return how many layers of each kind one chunk of a stage holds.
 
-        Chunks follow each other stage by stage: all stages' first ones, then all second ones.
+        Chunks follow each other stage by stage: all stages' first ones, then all second ones. The last one has the
+        layers that predict further tokens too.
         """
         alike = self.only_kind
         if alike is not None:
             return Counter({alike: self._chunk_layers[stage][chunk]})
         earlier = sum(layers for chunks in self._chunk_layers for layers in chunks[:chunk])
         first = earlier + sum(chunks[chunk] for chunks in self._chunk_layers[:stage])
-        return Counter(self.kind(layer) for layer in range(first, first + self._chunk_layers[stage][chunk]))
+        kinds = Counter(self.kind(layer) for layer in range(first, first + self._chunk_layers[stage][chunk]))
+        is_end = stage == len(self.layers_per_stage) - 1 and chunk == self.virtual_pipeline_parallel_size - 1
+        if is_end and self.model.num_mtp_layers:
+            kinds[self.model.mtp_kind] += self.model.num_mtp_layers
+        return kinds
 
     @lazy
     def _chunk_layers(self) -> list[tuple[int, ...]]:
@@ -273,40 +298,42 @@ class TrainingRun:
             kinds.update(self.layer_kinds(stage, chunk))
         return kinds
 
-    def _layers_with_experts(self, stage: int) -> int:
-        if self.model.experts is None:
-            return 0
-        return sum(count for kind, count in self.stage_kinds(stage).items() if kind.has_experts)
-
     @lazy
-    def _layer_parameters(self) -> tuple[RankParameters, RankParameters]:
-        """Parameters on one rank of a layer without experts, and of one with them."""
-        tp, model = self.layout.tensor_parallel_size, self.model
-        plain = RankParameters(model.layer_parameters(tp), 0)
-        if model.experts is None:
-            return plain, plain
-        held = model.experts.num_experts // self.layout.expert_parallel_size
-        return plain, RankParameters(model.layer_parameters(tp, has_experts=True), held * model.expert_parameters(tp))
+    def _layer_parameters(self) -> dict[LayerKind, RankParameters]:
+        """Parameters on one rank of the kinds of layers that were asked for."""
+        return {}
 
     def layer_parameters(self, kind: LayerKind) -> RankParameters:
         """Return the parameters that one rank holds of one layer."""
-        return self._layer_parameters[kind.has_experts]
+        known = self._layer_parameters.get(kind)
+        if known is None:
+            tp, model, routed = self.layout.tensor_parallel_size, self.model, 0
+            if kind.has_experts and model.experts is not None:
+                held = model.experts.num_experts // self.layout.expert_parallel_size
+                routed = held * model.expert_parameters(tp)
+            known = RankParameters(model.layer_parameters(tp, kind), routed)
+            if self.lora is not None:
+                known = known.frozen(self.lora.parameters(model, kind, tp))
+            self._layer_parameters[kind] = known
+        return known
+
+    def end_parameters(self, parameters: int) -> RankParameters:
+        """Return parameters of the model's beginning or end; beside adapters they train only where that is asked."""
+        known = RankParameters(parameters, 0)
+        return known if self.lora is None or self.lora.train_embeddings else known.frozen()
 
     def rank_parameters(self, stage: int) -> RankParameters:
         """Return the parameters that one rank of a stage holds."""
-        tp, model = self.layout.tensor_parallel_size, self.model
-        with_experts = self._layers_with_experts(stage)
-        plain, sparse = self._layer_parameters
-        dense = (self.layers_per_stage[stage] - with_experts) * plain.dense + with_experts * sparse.dense
-        last = stage == len(self.layers_per_stage) - 1
+        tp, model, ends = self.layout.tensor_parallel_size, self.model, 0
         if stage == 0:
-            dense += model.embedding_parameters(tp) + model.position_parameters()
-        if last:
-            dense += model.norm_parameters(1)
-        if last and not (model.tied_embeddings and stage == 0):
-            dense += model.embedding_parameters(tp)
-        return RankParameters(dense, with_experts * sparse.routed)
+            ends += model.embedding_parameters(tp) + model.beginning_parameters()
+        if stage == len(self.layers_per_stage) - 1:
+            ends += model.end_parameters(tp) + model.end_embeddings(stage == 0) * model.embedding_parameters(tp)
+        sums = list(self.end_parameters(ends))
+        for kind, count in self.stage_kinds(stage).items():
+            sums = [total + count * part for total, part in zip(sums, self.layer_parameters(kind), strict=True)]
+        return RankParameters(*sums)
 
     def stage_parameters(self, stage: int) -> int:
         """Return the number of parameters that one rank of a stage holds."""
-        return self.rank_parameters(stage).total
+        return self.rank_parameters(stage).held.total

@@ -33,8 +33,9 @@ def shared_once(run: TrainingRun, stage: int, parameters: RankParameters) -> Sha
     """Return what a stage of so many parameters gathers and scatters once, layer by layer and its root."""
     units = [(run.layer_parameters(kind), count) for kind, count in run.stage_kinds(stage).items()]
     layers = sum(held.dense * count for held, count in units)
-    if parameters.dense > layers:
-        units.append((RankParameters(parameters.dense - layers, 0), 1))
+    frozen = parameters.frozen_dense - sum(held.frozen_dense * count for held, count in units)
+    if parameters.dense > layers or frozen:
+        units.append((RankParameters(parameters.dense - layers, 0, frozen), 1))
     gathers: list[Task] = []
     scatters: list[Task] = []
     copies: list[Task] = []

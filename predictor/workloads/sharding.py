@@ -122,7 +122,7 @@ def gather_tasks(run: TrainingRun, parameters: RankParameters) -> list[Task]:
     """Return the gathering of a unit's weights."""
     wire = gather_bytes(run)
     tasks: list[Task] = []
-    for group in groups_of(run, parameters):
+    for group in groups_of(run, parameters.held):
         shard = group.parameters * wire / group.sharing.ranks
         tasks += collective_task("all_gather", shard, group.sharing, Part.DATA_PARALLEL)
     return tasks
@@ -130,7 +130,7 @@ def gather_tasks(run: TrainingRun, parameters: RankParameters) -> list[Task]:
 
 def weight_copies(run: TrainingRun, parameters: RankParameters) -> list[Task]:
     """Return the kernels around a gather: a rank's fp32 share is narrowed, and weights are copied out or narrowed."""
-    wire, size_bytes = gather_bytes(run), 0.0
+    wire, size_bytes, parameters = gather_bytes(run), 0.0, parameters.held
     if run.fp32_parameters and wire < FP32_BYTES:
         size_bytes += sum(group.parameters / group.sharing.ranks for group in groups_of(run, parameters)) * (
             FP32_BYTES + wire
@@ -206,7 +206,7 @@ def _cast(run: TrainingRun, parameters: RankParameters, passes: Passes) -> Passe
     """
     if not run.fp32_parameters or run.element_bytes == FP32_BYTES:
         return passes
-    casts = _streams("weight_casts", parameters.total * (FP32_BYTES + run.element_bytes), run)
+    casts = _streams("weight_casts", parameters.held.total * (FP32_BYTES + run.element_bytes), run)
     forward, recompute, backward = passes
     again = casts if run.recompute is Recompute.FULL else []
     return Passes(

@@ -32,7 +32,9 @@ def _around_optimizer(run: TrainingRun, parameters: int) -> Task:
 def _tied_reduction(run: TrainingRun, stage: int) -> list[Task]:
     """Return the sum of the first and the last stage's gradients of a shared embedding."""
     last = run.layout.pipeline_parallel_size - 1
-    if not run.model.tied_embeddings or not last or stage not in (0, last):
+    is_shared = run.model.tied_embeddings or run.model.num_mtp_layers
+    trains = run.lora is None or run.lora.train_embeddings
+    if not (is_shared and trains) or not last or stage not in (0, last):
         return []
     size_bytes = run.model.embedding_parameters(run.layout.tensor_parallel_size) * run.gradient_bytes
     return collective_task("all_reduce", size_bytes, run.layout.first_and_last_stage(), Part.DATA_PARALLEL)

@@ -12,7 +12,7 @@ from predictor.costs.work import ELEMENT_BYTES
 from predictor.workloads.attention import MASK_BYTES
 from predictor.workloads.experts import routed_tokens
 from predictor.workloads.kept_activations import kept_and_recomputed
-from predictor.workloads.layer import sized
+from predictor.workloads.layer_sizes import sized
 from predictor.workloads.low_precision import gather_bytes
 from predictor.workloads.run import FP32_BYTES, RankParameters, TrainingRun
 from predictor.workloads.sharding import shares_once
@@ -76,10 +76,10 @@ def layer_memory(run: TrainingRun, kind: LayerKind) -> BlockMemory:
         kept += _pipe_outputs(run)
     working = recomputed + _ffn_gradients(run, kind)
     if run.zero_stage == 3 and not run.reshard_after_forward:
-        kept_weights = run.layer_parameters(kind).total * _gathered_bytes(run)
+        kept_weights = run.layer_parameters(kind).held.total * _gathered_bytes(run)
         return BlockMemory(kept, working, gathered=float(kept_weights))
     if run.zero_stage == 3:
-        working += _gathered_units(run) * run.layer_parameters(kind).total * _gathered_bytes(run)
+        working += _gathered_units(run) * run.layer_parameters(kind).held.total * _gathered_bytes(run)
         working += _sharded_gradients(run, run.layer_parameters(kind).total)
     return BlockMemory(kept, working)
 
@@ -117,7 +117,9 @@ def edge_memory(run: TrainingRun, is_first: bool, is_last: bool) -> BlockMemory:
         gathered = run.model.embedding_parameters(run.layout.tensor_parallel_size) * run.element_bytes
     if not is_last:
         return BlockMemory(kept_first=float(mask), gathered=float(gathered))
-    inputs, logits = activation * call.element_bytes, call.tokens * call.vocab_per_rank
+    predictions = 1 + run.model.num_mtp_layers
+    inputs = predictions * activation * call.element_bytes
+    logits = predictions * call.tokens * call.vocab_per_rank if run.model.has_lm_head else 0
     per_logit = call.element_bytes
     if run.compiled:
         per_logit *= 2
@@ -139,8 +141,10 @@ def _fused_gradients(run: TrainingRun, kind: LayerKind) -> float:
     Source: Transformer Engine, transformer_engine/pytorch/module/base.py, get_dummy_wgrad; Megatron-LM,
     core/tensor_parallel/layers.py, grad_added_to_main_grad, makes one at a time.
     """
+    if run.lora is not None:
+        return float(run.layer_parameters(kind).total * run.element_bytes)
     tp, model = run.layout.tensor_parallel_size, run.model
-    elements = model.layer_parameters(tp, kind.has_experts)
+    elements = model.layer_parameters(tp, kind)
     if kind.has_experts:
         elements += model.expert_parameters(tp)
     return float(elements * run.element_bytes)
@@ -184,6 +188,20 @@ def _optimizer_state_bytes(run: TrainingRun) -> float:
     return FP32_STATE_BYTES if run.element_bytes == FP32_BYTES else MIXED_PRECISION_STATE_BYTES
 
 
+def _share(run: TrainingRun, parameters: RankParameters) -> float:
+    """Return a rank's share of parameters that are shared out."""
+    return parameters.dense / run.zero_ranks + parameters.routed / run.expert_zero_ranks
+
+
+def _weights(run: TrainingRun, parameters: RankParameters, weight_bytes: int) -> float:
+    """Return the bytes of the weights that a rank keeps; frozen ones have no fp32 copy."""
+    held = parameters.held
+    trained, everything = (
+        (_share(run, parameters), _share(run, held)) if run.zero_stage >= 3 else (parameters.total, held.total)
+    )
+    return trained * weight_bytes + (everything - trained) * run.element_bytes
+
+
 def stage_states(
     run: TrainingRun, kinds: Iterable[LayerKind], parameters: RankParameters, cast_weights: float = 0.0
 ) -> StageStates:
@@ -200,7 +218,7 @@ def stage_states(
         cast_weights: bytes of the weights in low precision beside them.
     """
     whole = float(parameters.total)
-    share = parameters.dense / run.zero_ranks + parameters.routed / run.expert_zero_ranks
+    share = _share(run, parameters)
     state_bytes = _optimizer_state_bytes(run)
     weight_bytes, gradient_bytes = run.element_bytes, run.gradient_bytes
     if run.fp32_parameters and run.element_bytes != FP32_BYTES:  # the optimizer's are the only ones
@@ -213,7 +231,7 @@ def stage_states(
     if run.framework in ON_DEEPSPEED and run.zero_stage < 3 and run.gradient_bytes < FP32_BYTES:
         buffers += share * WIDENED_GRADIENT_BYTES if run.zero_stage else whole * WIDENED_AND_FLATTENED_BYTES
     return StageStates(
-        weights=(share if run.zero_stage >= 3 else whole) * weight_bytes + cast_weights,
+        weights=_weights(run, parameters, weight_bytes) + cast_weights,
         gradients=(share if scatters_each else whole) * gradient_bytes,
         optimizer=(share if run.zero_stage >= 1 else whole) * state_bytes,
         buffers=buffers,

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from predictor.workloads.accumulation import accumulation_tasks
 from predictor.workloads.edges import edge_block, message_tasks
 from predictor.workloads.experts import counted_tasks
 from predictor.workloads.graphs import graph_launches, launched, overhead_share
-from predictor.workloads.layer import (
-    accumulation_tasks,
-    backward_pass,
-    forward_pass,
-    weight_gradients,
-)
+from predictor.workloads.layer import backward_pass, forward_pass, weight_gradients
 from predictor.workloads.low_precision_memory import cast_weights
 from predictor.workloads.pipeline import pipeline
 from predictor.workloads.recompute import of_layer, recomputation, recomputed_layers
@@ -142,7 +138,7 @@ def transformer_step(run: TrainingRun) -> StepTasks:
         distinct.append(
             StageTasks(
                 num_layers=run.layers_per_stage[stage.earliest],
-                parameters=parameters.total,
+                parameters=parameters.held.total,
                 chunks=tuple([chunks[number] for number in stage.chunk_index]),
                 num_messages=2 * (2 * len(stage.chunk_index) - stage.is_first - stage.is_last) if last else 0,
                 end=stage_end(run, stage.earliest, parameters),

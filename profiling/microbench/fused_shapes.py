@@ -11,6 +11,8 @@ from predictor.workloads.layer_call import LayerCall
 # A small mixture: eight experts and two choices a token, all on one rank. Source: Jiang et al. 2024, arXiv:2401.04088.
 EXPERTS, CHOICES = 8, 2
 BALANCED = 0
+SCAN_HEAD, SCAN_STATE, SCAN_CHUNK = 64, 128, 256
+DELTA_HEAD, DELTA_CHUNK = 128, 64
 
 
 def _expert_mlp(call: LayerCall) -> Shape:
@@ -18,10 +20,18 @@ def _expert_mlp(call: LayerCall) -> Shape:
     return *sizes, CHOICES, EXPERTS, EXPERTS, BALANCED, int(call.gated)
 
 
-def _mla_attention(call: LayerCall) -> Shape:
-    return call.micro_batch_size, call.sequence_length, call.heads_per_rank
+def _ssd_scan(call: LayerCall) -> Shape:
+    """An inner width of twice the hidden one in heads of 64, states of 128, one group. Source: state-spaces/mamba."""
+    heads = max(1, 2 * call.hidden_size // SCAN_HEAD // call.tensor_parallel_size)
+    return call.micro_batch_size, call.sequence_length, heads, SCAN_HEAD, SCAN_STATE, 1, SCAN_CHUNK
+
+
+def _gated_delta_rule(call: LayerCall) -> Shape:
+    """Value heads of 128 as wide together as the hidden dimension. Source: transformers, qwen3_next."""
+    heads = max(1, call.hidden_size // DELTA_HEAD // call.tensor_parallel_size)
+    return call.micro_batch_size, call.sequence_length, heads, DELTA_HEAD, DELTA_HEAD, DELTA_CHUNK
 
 
 FUSED_SHAPES: Mapping[str, Callable[[LayerCall], Shape]] = MappingProxyType(
-    {"expert_mlp": _expert_mlp, "mla_attention": _mla_attention}
+    {"expert_mlp": _expert_mlp, "gated_delta_rule": _gated_delta_rule, "ssd_scan": _ssd_scan}
 )

@@ -10,7 +10,7 @@ import yaml
 from predictor.base.bundled import EXAMPLES_FOLDER
 from predictor.base.read_yaml import read_mapping
 from predictor.configuration.model import transformer
-from predictor.configuration.sections import ModelSection
+from predictor.configuration.model_section import ModelSection
 from predictor.workloads.transformer import Transformer
 
 EXAMPLE = EXAMPLES_FOLDER / "llemma_7b_4_2_2_P.yml"

@@ -10,12 +10,14 @@ from predictor.costs.catalogue import catalogue
 from predictor.costs.collectives import Topology
 from predictor.costs.operator import Direction
 from predictor.step.stages import time_pass
+from predictor.workloads.accumulation import gradient_accumulation
 from predictor.workloads.edges import edge_block, message_tasks
-from predictor.workloads.layer import backward_pass, forward_pass, gradient_accumulation
+from predictor.workloads.layer import backward_pass, forward_pass
 from predictor.workloads.layout import Layout
 from predictor.workloads.run import Recompute, TrainingRun
 from predictor.workloads.stage_end import stage_end
 from predictor.workloads.step_tasks import EndTasks
+from predictor.workloads.switches import Ffn, Mixer, QkNorm
 from predictor.workloads.tasks import TRAFFIC, Overlap, Part, PassTasks, Task
 from predictor.workloads.transformer import (
     Activation,
@@ -28,9 +30,9 @@ from predictor.workloads.transformer import (
 from predictor.workloads.transformer_step import layer_block
 from tests.unit.test_step_time import unit_system
 
-DENSE = LayerKind(has_experts=False, is_windowed=False)
-WINDOWED = LayerKind(has_experts=False, is_windowed=True)
-SPARSE = LayerKind(has_experts=True, is_windowed=False)
+DENSE = LayerKind()
+WINDOWED = LayerKind(mixer=Mixer.SLIDING)
+SPARSE = LayerKind(ffn=Ffn.EXPERTS)
 LLAMA = Transformer(
     num_layers=8,
     hidden_size=1024,
@@ -94,10 +96,10 @@ def test_a_gate_doubles_the_first_matrix() -> None:
 def test_parameters_count_what_the_architecture_has() -> None:
     attention = 1024 * 64 * (2 * 16 + 2 * 4)
     assert LLAMA.layer_parameters() == attention + 3 * 1024 * 2816 + 2 * 1024
-    more = replace(LLAMA, biases=Biases.QKV, qk_norm=True, post_norms=True)
+    more = replace(LLAMA, biases=Biases.QKV, qk_norm=QkNorm.PER_HEAD, post_norms=True)
     assert more.layer_parameters() - LLAMA.layer_parameters() == 64 * (16 + 8) + 2 * 64 + 2 * 1024
     sparse = replace(LLAMA, experts=replace(EXPERTS, shared_expert_ffn_hidden_size=256, shared_expert_gate=True))
-    assert sparse.layer_parameters(has_experts=True) == attention + 3 * 1024 * 256 + 1024 * 9 + 2 * 1024
+    assert sparse.layer_parameters(kind=SPARSE) == attention + 3 * 1024 * 256 + 1024 * 9 + 2 * 1024
     routed = 8 * 8 * 3 * 1024 * 512
     assert sparse.num_parameters() - sparse.num_parameters(active=True) == routed * 6 // 8
 
@@ -351,5 +353,5 @@ def test_biases_of_experts_are_theirs() -> None:
     model = replace(LLAMA, biases=Biases.ALL, experts=EXPERTS)
     without = replace(LLAMA, experts=EXPERTS)
     attention = (16 + 2 * 4) * 64 + 1024
-    assert model.layer_parameters(has_experts=True) - without.layer_parameters(has_experts=True) == attention
+    assert model.layer_parameters(kind=SPARSE) - without.layer_parameters(kind=SPARSE) == attention
     assert model.expert_parameters() - without.expert_parameters() == 2 * 512 + 1024

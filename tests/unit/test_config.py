@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,19 @@ from predictor.base.read_yaml import read_mapping
 from predictor.base.sizes import LARGEST, must_divide, whole
 from predictor.configuration.finding import published
 from predictor.configuration.loading import load, prepare, read_config
+from predictor.configuration.model_section import (
+    EncoderSection,
+    ExpertsSection,
+    GatedDeltaSection,
+    IndexerSection,
+    LatentAttentionSection,
+    Mamba2Section,
+    ModelSection,
+    VisionSection,
+)
 from predictor.configuration.sections import (
     BudgetSection,
-    ExpertsSection,
-    ModelSection,
+    LoraSection,
     ParallelismSection,
     RunConfig,
     TrainingSection,
@@ -31,7 +41,17 @@ from tests.unit.examples import full_form, short_form, write
 ROOT = Path(__file__).resolve().parents[2]
 
 
-SECTIONS = (ModelSection, ExpertsSection, ParallelismSection, TrainingSection, BudgetSection)
+OF_THE_MODEL = (
+    ModelSection,
+    ExpertsSection,
+    LatentAttentionSection,
+    IndexerSection,
+    Mamba2Section,
+    GatedDeltaSection,
+    EncoderSection,
+    VisionSection,
+)
+SECTIONS = (*OF_THE_MODEL, ParallelismSection, TrainingSection, LoraSection, BudgetSection)
 
 
 def test_every_field_says_what_it_is() -> None:
@@ -280,3 +300,24 @@ def test_files_that_disagree_are_told(tmp_path: Path) -> None:
 def test_a_preset_is_a_name(name: object, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"model\.preset is"):
         load(write(full_form(model={"preset": name}), tmp_path / "config.yml"))
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"layer_types": ["mamba2"]}, "model.layer_types has mamba2; it needs model.mamba2, the sizes of those layers"),
+        ({"layer_types": []}, "model.layer_types is a list: it is empty; list the layers of one period"),
+        ({"layer_types": ["sliding_attention"]}, "it needs model.sliding_window"),
+        ({"attention_chunk": 64}, "no layer of model.layer_types is chunked_attention"),
+        ({"ffn_types": ["experts"]}, "model.ffn_types has experts exactly where model.moe gives their sizes"),
+        ({"layer_types": ["none"], "ffn_types": ["none"]}, "layer 0 has neither a token mixer nor an FFN"),
+        ({"encoder": {}}, "model.encoder needs causal: false"),
+        ({"positions": "learned", "rotary_fraction": 0.5}, "they contradict each other"),
+        ({"shared_input_norm": True}, "model.shared_input_norm needs parallel_residual: true"),
+    ],
+)
+def test_contradictions_of_layers_are_told(tmp_path: Path, keys: dict[str, object], message: str) -> None:
+    content = full_form()
+    content["model"] |= keys
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        load(write(content, tmp_path / "config.yml"))

@@ -19,12 +19,13 @@ from predictor.workloads.expert_exchange import ExpertDispatcher, visited
 from predictor.workloads.experts import KEPT_PER_EXPERT
 from predictor.workloads.layer import backward_pass, forward_pass
 from predictor.workloads.run import GemmRecipe, GraphModule, RecomputeModule, TrainingRun
+from predictor.workloads.switches import Ffn, LayerKind
 from predictor.workloads.tasks import Part, PassTasks
-from predictor.workloads.transformer import Biases, LayerKind, MixtureOfExperts
+from predictor.workloads.transformer import Biases, MixtureOfExperts
 from predictor.workloads.transformer_step import layer_block, layer_launches
 from tests.unit.test_step_time import unit_system
 
-SPARSE, DENSE = LayerKind(has_experts=True, is_windowed=False), LayerKind(has_experts=False, is_windowed=False)
+SPARSE, DENSE = LayerKind(ffn=Ffn.EXPERTS), LayerKind()
 TOKENS, HIDDEN, WIDTH, EXPERTS, TOP_K, RANKS = 4096, 2048, 768, 64, 6, 8
 HELD = EXPERTS // RANKS
 ROW_BYTES = HIDDEN * 2

@@ -7,8 +7,9 @@ from dataclasses import fields
 import pytest
 import yaml
 
+from predictor.configuration.model_section import ModelSection
 from predictor.configuration.section import Section
-from predictor.configuration.sections import ModelSection, ParallelismSection, TrainingSection, validate
+from predictor.configuration.sections import ParallelismSection, TrainingSection, validate
 from predictor.configuration.short_config import expand
 from predictor.workloads.frameworks import (
     DEEPSPEED,

@@ -20,11 +20,12 @@ from predictor.step.prediction import predict
 from predictor.workloads.low_precision_memory import cast_weights, kept_bytes_added
 from predictor.workloads.recipes import RECIPES
 from predictor.workloads.run import GemmRecipe, TrainingRun
+from predictor.workloads.switches import Ffn
 from predictor.workloads.tasks import Task
 from predictor.workloads.transformer import LayerKind
 from predictor.workloads.transformer_step import layer_block, transformer_step
 
-DENSE, IN_16_BITS = LayerKind(False, False), LayerKind(False, False, in_16_bits=True)
+DENSE, IN_16_BITS = LayerKind(), LayerKind(in_16_bits=True)
 H100 = REGRESSORS_FOLDER / "H100"
 SQUARE = (8192, 8192, 8192)
 MODEL = {"num_layers": 8, "hidden_size": 4096, "num_attention_heads": 32, "sequence_length": 4096}
@@ -69,7 +70,7 @@ def test_the_router_of_experts_stays_in_16_bits() -> None:
         "parallelism": {"data_parallel_size": 8, "expert_parallel_size": 8},
         "training": {"micro_batch_size": 1, "num_micro_batches": 1, "precision": "bf16", "gemm_recipe": "fp8_delayed"},
     }
-    block = layer_block(prepare(content, Path()).run, LayerKind(True, False))
+    block = layer_block(prepare(content, Path()).run, LayerKind(ffn=Ffn.EXPERTS))
     assert products(block.forward.tasks) == {
         "qkv_projection": "fp8",
         "attention_output": "fp8",

@@ -15,7 +15,7 @@ from predictor.workloads.transformer import Attention, Biases, LayerKind, Normal
 from predictor.workloads.transformer_memory import edge_memory, layer_memory
 from predictor.workloads.transformer_step import transformer_step
 
-DENSE = LayerKind(has_experts=False, is_windowed=False)
+DENSE = LayerKind()
 # Korthikanti et al. 2022, table 3: heads, hidden, layers, tensor-, pipeline-parallel, chunks; s = 2048, v = 51200.
 PUBLISHED = {
     "22B": (64, 6144, 48, 8, 1, 1, 4),

@@ -16,7 +16,7 @@ from predictor.workloads.transformer_memory import layer_memory
 from predictor.workloads.transformer_step import transformer_step
 from tests.unit.llama_8b import LLAMA_8B
 
-DENSE = LayerKind(has_experts=False, is_windowed=False)
+DENSE = LayerKind()
 FSDP = TrainingRun(
     model=replace(LLAMA_8B, loss=Loss.TORCH),
     layout=Layout(1, 1, 8, 8),

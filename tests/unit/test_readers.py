@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from predictor.base.errors import ConfigError
 from predictor.configuration.loading import load
 from predictor.configuration.merging import merged
+from predictor.configuration.model_section import ModelSection
 from predictor.configuration.presets import preset
 from predictor.configuration.readers import (
     FORMATS,
@@ -23,7 +24,7 @@ from predictor.configuration.readers import (
     torchtitan,
 )
 from predictor.configuration.readers.known_keys import FOLDER, known_keys
-from predictor.configuration.sections import ModelSection, ParallelismSection, TrainingSection, validate
+from predictor.configuration.sections import ParallelismSection, TrainingSection, validate
 from predictor.configuration.taking import completed
 from predictor.configuration.to_run import to_run
 from predictor.workloads.run import TrainingRun

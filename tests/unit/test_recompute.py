@@ -13,6 +13,7 @@ from predictor.workloads.experts import routed_tokens
 from predictor.workloads.layout import Layout
 from predictor.workloads.recompute import recomputed_layers
 from predictor.workloads.run import Recompute, RecomputeModule, TrainingRun
+from predictor.workloads.switches import Ffn
 from predictor.workloads.tasks import PassTasks
 from predictor.workloads.transformer import (
     Attention,
@@ -42,7 +43,7 @@ EXPERTS = replace(
     model=replace(LLAMA, experts=MixtureOfExperts(8, 2, 2048, 2048), fused_side_kernels=True),
     recompute=Recompute.SELECTIVE,
 )
-DENSE, SPARSE = LayerKind(False, False), LayerKind(True, False)
+DENSE, SPARSE = LayerKind(), LayerKind(ffn=Ffn.EXPERTS)
 
 
 def times(tasks: PassTasks) -> dict[str, float]:
@@ -143,7 +144,7 @@ def test_every_second_product_keeps_less_than_all_and_more_than_the_input() -> N
         ({"recompute": "full", "recompute_every": 2, "recompute_num_layers": 2}, "leave one out"),
         ({"recompute": "full", "recompute_modules": ["core_attn"]}, "it needs selective"),
         ({"recompute": "selective", "recompute_modules": ["moe"]}, "the model has no experts"),
-        ({"recompute": "selective", "recompute_modules": ["mla_up_proj"]}, "is not modelled"),
+        ({"recompute": "selective", "recompute_modules": ["mla_up_proj"]}, "the model has no latent attention"),
     ],
 )
 def test_keys_that_contradict_each_other_are_refused(training: dict[str, object], said: str) -> None:

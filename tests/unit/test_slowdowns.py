@@ -115,7 +115,7 @@ def test_a_compiled_loss_has_no_wide_logits() -> None:
 
 
 def test_graphs_need_no_host_and_blocking_launches_take_turns() -> None:
-    kind, run = LayerKind(False, False), replace(RUN, recompute=Recompute.NONE)
+    kind, run = LayerKind(), replace(RUN, recompute=Recompute.NONE)
     assert layer_block(replace(run, cuda_graphs=True), kind).host is None
     blocking = layer_block(replace(run, blocking_launches=True), kind).host
     assert blocking is not None

@@ -45,7 +45,7 @@ RUN = TrainingRun(
 )
 
 
-DENSE = LayerKind(has_experts=False, is_windowed=False)
+DENSE = LayerKind()
 
 
 @pytest.mark.parametrize("name", LAYER_SHAPES)

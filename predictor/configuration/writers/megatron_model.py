@@ -6,7 +6,10 @@ Source of names: NVIDIA/Megatron-LM, megatron/training/arguments.py.
 from __future__ import annotations
 
 from predictor.base.errors import ConfigError
-from predictor.configuration.sections import ExpertsSection, ModelSection
+from predictor.configuration.model import transformer
+from predictor.configuration.model_section import ExpertsSection, ModelSection
+from predictor.workloads.plain import beyond_plain
+from predictor.workloads.switches import QkNorm
 from predictor.workloads.transformer import Activation, Attention, Biases, Loss, Normalization
 
 
@@ -16,6 +19,11 @@ def model_arguments(model: ModelSection) -> list[str]:
     Raises:
         ConfigError: Megatron-LM has none for a part of it.
     """
+    beyond = beyond_plain(transformer(model))
+    if beyond:
+        raise ConfigError(
+            f"Megatron-LM's arguments for {', '.join(f'model.{name}' for name in beyond)} are not written"
+        )
     words = [
         f"--num-layers {model.num_layers}",
         f"--hidden-size {model.hidden_size}",
@@ -83,18 +91,23 @@ def _switches(model: ModelSection) -> list[str]:
         raise ConfigError(
             f"model.activation is {model.activation}; Megatron-LM's arguments have gelu, swiglu and geglu"
         )
+    if model.qk_norm not in (QkNorm.NONE, QkNorm.PER_HEAD):
+        raise ConfigError(f"model.qk_norm is {model.qk_norm}; Megatron-LM's --qk-layernorm is per_head")
     switches = {
         "--swiglu": model.activation is Activation.SWIGLU,
         "--quick-geglu": model.activation is Activation.GEGLU,
         "--disable-bias-linear": model.biases is not Biases.ALL,
         "--add-qkv-bias": model.biases is Biases.QKV,
         "--untie-embeddings-and-output-weights": not model.tied_embeddings,
-        "--qk-layernorm": model.qk_norm,
+        "--qk-layernorm": model.qk_norm is not QkNorm.NONE,
     }
     return [name for name, is_on in switches.items() if is_on]
 
 
 def _experts(experts: ExpertsSection, num_layers: int) -> list[str]:
+    for name in ("router_bias", "activation_clamp"):
+        if getattr(experts, name):
+            raise ConfigError(f"Megatron-LM's arguments for model.moe.{name} are not written")
     words = [
         f"--num-experts {experts.num_experts}",
         f"--moe-ffn-hidden-size {experts.expert_ffn_hidden_size}",

@@ -9,9 +9,10 @@ from typing import Any
 
 from predictor.base.errors import ConfigError
 from predictor.configuration.merging import merged
+from predictor.configuration.model_section import ModelSection
 from predictor.configuration.presets import preset
 from predictor.configuration.readers.torchtitan import PRESETS
-from predictor.configuration.sections import ModelSection, ParallelismSection, RunConfig, TrainingSection
+from predictor.configuration.sections import ParallelismSection, RunConfig, TrainingSection
 from predictor.workloads.run import GemmRecipe, Recompute
 
 SCHEDULES = {"1f1b": "1F1B", "all_forward_all_backward": "GPipe", "interleaved_1f1b": "Interleaved1F1B"}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from predictor.verification.published.patterns import hybrid, latent_attention, mtp_layers
 from predictor.verification.published.row import Row, UnexpressedError, dense_model
 
 LLAMA: dict[str, Any] = {"normalization": "fused_rms_norm", "activation": "swiglu"}
@@ -18,9 +19,11 @@ GPT3: dict[str, Any] = {
     "tied_embeddings": True,
 }
 # Nemotron-4 (arXiv:2402.16819): squared ReLU, so no gate; rotary positions on half of a head; LayerNorm; no biases.
-NEMOTRON4: dict[str, Any] = {"normalization": "layer_norm", "rotary_fraction": 0.5}
+NEMOTRON4: dict[str, Any] = {"normalization": "layer_norm", "rotary_fraction": 0.5, "activation": "squared_relu"}
 # YaRN scales the rotation, which Transformer Engine's kernel does not: Megatron-LM, pull request 2038.
-GPT_OSS: dict[str, Any] = {**LLAMA, "biases": True, "fused_rope": False}
+GPT_OSS: dict[str, Any] = {**LLAMA, "biases": True, "fused_rope": False, "attention_sinks": True}
+# Nemotron-H (arXiv:2504.03624, section 2.1) and Nemotron 3: squared ReLU, RMSNorm, no positions, no biases.
+NEMOTRON_H: dict[str, Any] = {"normalization": "fused_rms_norm", "activation": "squared_relu", "positions": "none"}
 BY_NAME: dict[str, dict[str, Any]] = {
     "nemotron4": NEMOTRON4,
     "nemotron-4": NEMOTRON4,
@@ -30,30 +33,12 @@ BY_NAME: dict[str, dict[str, Any]] = {
     "qwen3": {**LLAMA, "qk_norm": True},
     "gpt oss": GPT_OSS,
     "gpt-oss": GPT_OSS,
+    "deepseek": LLAMA,
+    "kimi": LLAMA,
+    "nemotron_3": NEMOTRON_H,
     "gpt3": GPT3,
     "gpt": GPT3,
 }
-# Parts of a model that no configuration has.
-UNKNOWN_PARTS = {
-    "mla": "multi-head latent attention is not in a model section",
-    "hybrid": "hybrid models with Mamba layers are not modelled",
-    "mtp": "multi-token prediction is not modelled",
-}
-
-
-def check_architecture(row: Row) -> None:
-    """Refuse architectures that no configuration expresses.
-
-    Raises:
-        UnexpressedError: the row's is one of them.
-    """
-    if row.has("mla", "yes"):
-        raise UnexpressedError(UNKNOWN_PARTS["mla"])
-    pattern = row.text("layer_pattern").lower()
-    if "hybrid" in pattern or "m-m" in pattern or "meme" in pattern:
-        raise UnexpressedError(UNKNOWN_PARTS["hybrid"])
-    if "mtp" in pattern or "m" in row.text("pp_layout").partition(" ")[0].lower().replace("emb", ""):
-        raise UnexpressedError(UNKNOWN_PARTS["mtp"])
 
 
 def _experts(row: Row) -> dict[str, Any]:
@@ -77,7 +62,6 @@ def model_of(row: Row, **switches: Any) -> dict[str, Any]:
     Raises:
         UnexpressedError: the architecture is not known, or a size is not stated.
     """
-    check_architecture(row)
     name = row.text("model").lower()
     known = next((given for word, given in BY_NAME.items() if word in name), None)
     if known is None:
@@ -86,6 +70,11 @@ def model_of(row: Row, **switches: Any) -> dict[str, Any]:
     model = {**dense_model(row, **{**fused, **known}), **switches}
     if row.text("moe_experts"):
         model["moe"] = _experts(row)
+    model |= latent_attention(row) | hybrid(row)
+    if "latent_attention" in model:
+        model = {key: value for key, value in model.items() if key not in ("head_dim", "num_key_value_heads")}
+    if mtp_layers(row):
+        model["num_mtp_layers"] = mtp_layers(row)
     if row.has("layer_pattern", "sliding window 128 on every 2nd layer"):
         model |= {"sliding_window": 128, "sliding_window_layers": row.whole("layers") // 2}
     return model

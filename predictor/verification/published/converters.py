@@ -45,6 +45,8 @@ def _precision_group(row: Row, name: str) -> str:
 
 
 def _kind(row: Row) -> str:
+    if row.has("task", "lora"):
+        return "LoRA"
     return "experts" if row.text("moe_experts") else "dense"
 
 
@@ -97,7 +99,7 @@ CONVERTERS = (
     Converter("mcore_llama", nemo.megatron_core, _recent),
     Converter("mcore_ci", nemo.megatron_core, _named("Megatron-LM CI")),
     Converter("gcp", nemo.megatron_core, _named("GCP recipes, H200")),
-    Converter("mlperf", nemo.megatron_core, _named("MLPerf, dense")),
+    Converter("mlperf", nemo.megatron_core, lambda row: (f"MLPerf, {_kind(row)}",)),
     # The column is « real alloc GiB » of its docs/b200/b200_release_v1.2_summary.md.
     Converter("simumax", nemo.simumax, lambda row: (f"SimuMax B200, {_kind(row)}",), "allocated"),
     Converter("vocabpar", nemo.vocabulary_parallel, _named("Vocabulary-parallel fork, A100")),

@@ -13,6 +13,7 @@ from typing import Any
 
 from predictor.costs.work import ELEMENT_BYTES
 from predictor.verification.published.architectures import model_of
+from predictor.verification.published.patterns import layers_of_layout
 from predictor.verification.published.row import Row, UnexpressedError, batch, layout
 from predictor.verification.published.systems import machine
 from predictor.workloads.expert_exchange import ExpertDispatcher
@@ -70,8 +71,6 @@ def _optimizer(row: Row, low: str | None) -> dict[str, Any]:
 
 
 def _check(row: Row) -> None:
-    if row.has("task", "lora"):
-        raise UnexpressedError("adapters (LoRA) are not modelled")
     if row.has("framework", "JAX", "MaxText", "Paxml"):
         raise UnexpressedError("XLA schedules the step (JAX), which is not modelled")
     if row.text("cpu_offload_layers"):
@@ -91,6 +90,19 @@ def _recompute(row: Row) -> dict[str, Any]:
         modules = [module.value for module in RecomputeModule if module in named.replace("+", " ").split()]
         return {"recompute": "selective", "recompute_modules": modules}
     return {"recompute": "none"}
+
+
+def _lora(row: Row) -> dict[str, Any]:
+    """Return the adapters of a row; empty where all weights train.
+
+    MLPerf's target_modules are "attention", of rank 16; Megatron-Bridge's and NeMo's performance recipes have adapters
+    on linear_qkv alone, of rank 16. Source: mlcommons/training, llama2_70b_lora; Megatron-Bridge,
+    scripts/performance/configs/llama/llama3_llm_finetune.py.
+    """
+    if not row.has("task", "lora"):
+        return {}
+    is_mlperf = row.text("group").startswith("mlperf")
+    return {"lora": {"rank": 16, "targets": ["qkv", "attention_output"] if is_mlperf else ["qkv"]}}
 
 
 def _sequence_parallel(row: Row) -> bool:
@@ -127,7 +139,8 @@ def _exchange(row: Row) -> dict[str, Any]:
 
 def _training(row: Row, framework: str) -> dict[str, Any]:
     low = recipe(row)
-    training = batch(row, precision="bf16", framework=framework, fused_gradient_accumulation=True, **_recompute(row))
+    switches = _recompute(row) | _lora(row)
+    training = batch(row, precision="bf16", framework=framework, fused_gradient_accumulation=True, **switches)
     if low is not None:
         training["gemm_recipe"] = low
     if _fuses_experts(row, low):
@@ -146,9 +159,13 @@ def _gather_precision(row: Row, low: str | None) -> dict[str, Any]:
 
     NeMo's and Megatron-Bridge's recipes gather in fp8 with delayed and current scaling and with MXFP8 (fp8_param_gather
     of mixed_precision.py), but neither with blocks of 128 nor in NVFP4. MLPerf's submissions say it in their notes; on
-    NeMo 25.01 it is FP8_PARAMS, which the config_common.sh of those of Llama 3.1 405B sets.
+    NeMo 25.01 it is FP8_PARAMS, which the config_common.sh of those of Llama 3.1 405B sets. Those of LoRA store weights
+    in fp8 wherever they multiply in it (fp8_params of their configuration).
     """
-    if row.text("group").startswith("mlperf") and low is not None:
+    is_mlperf = row.text("group").startswith("mlperf")
+    if is_mlperf and row.has("task", "lora") and (low or "").startswith("fp8"):
+        return {"gather_precision": "fp8"}
+    if is_mlperf and low is not None:
         said = row.has("notes", "FP8_PARAM_GATHER=True") or row.has("recipe_ref", FP8_PARAMETERS)
         return {"gather_precision": "fp8"} if said else {}
     return {"gather_precision": "fp8"} if low in ("fp8_delayed", "fp8_tensorwise", "mxfp8") else {}
@@ -170,6 +187,9 @@ def _layers_per_stage(row: Row) -> dict[str, Any]:
     Llama 3.1's 126 layers: NeMo's and MLPerf's recipes set account_for_embedding_in_pipeline_split and
     account_for_loss_in_pipeline_split.
     """
+    given = layers_of_layout(row)
+    if given is not None:
+        return {"layers_per_stage": given}
     layers, stages = row.whole("layers"), row.whole("pp", 1)
     slots = stages * row.whole("vpp", 1)
     if layers % slots == 0 or (layers + 2) % slots:

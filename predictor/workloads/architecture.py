@@ -1,0 +1,252 @@
+"""The architecture of a transformer: its sizes and switches, and what kind of layer stands where."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from predictor.costs.work import ELEMENT_BYTES
+from predictor.workloads.encoder import Encoder
+from predictor.workloads.layer_call import LayerCall
+from predictor.workloads.mixers.gated_delta import GatedDelta
+from predictor.workloads.mixers.latent_attention import LatentAttention
+from predictor.workloads.mixers.linear import Linear, Split
+from predictor.workloads.mixers.mamba2 import Mamba2
+from predictor.workloads.mixers.token_mixer import TokenMixer
+from predictor.workloads.switches import (
+    Activation,
+    Attention,
+    Biases,
+    Ffn,
+    LayerKind,
+    Loss,
+    Mixer,
+    Normalization,
+    Positions,
+    QkNorm,
+)
+from predictor.workloads.vision import Vision
+
+
+@dataclass(frozen=True, slots=True)
+class MixtureOfExperts:
+    """The experts of a layer. Shazeer et al. 2017, arXiv:1701.06538; Fedus et al. 2021, arXiv:2101.03961.
+
+    Attributes:
+        experts_per_token: experts that the router chooses for each token (top-k).
+        expert_ffn_hidden_size: inner width of one expert.
+        shared_expert_ffn_hidden_size: inner width of what every token passes as well; 0: none.
+        shared_expert_gate: the shared expert's output is scaled by a learned gate per token.
+        num_dense_layers: layers at the model's start that have an ordinary FFN.
+        capacity_factor: tokens that an expert takes over its even share, the rest dropped; None: dropless.
+        router_bias: the router has one number more per expert.
+        load_imbalance: tokens of the busiest rank over the even share, at least 1; all ranks wait for it. Where every
+            rank has all experts there is none.
+        activation_clamp: largest input of the experts' gate, which is cut there; None: it is not.
+    """
+
+    num_experts: int
+    experts_per_token: int
+    expert_ffn_hidden_size: int
+    shared_expert_ffn_hidden_size: int = 0
+    shared_expert_gate: bool = False
+    num_dense_layers: int = 0
+    capacity_factor: float | None = None
+    load_imbalance: float = 1.0
+    router_bias: bool = False
+    activation_clamp: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """Sizes and switches of the model.
+
+    Attributes:
+        num_key_value_heads: heads of keys and values; 0: as many as there are query heads.
+        head_width: width of one head; 0: hidden_size over the query heads.
+        activation: the FFN's non-linearity.
+        sliding_window: tokens that a query of a windowed layer sees; 0: all.
+        sliding_window_layers: how many layers are windowed, spread evenly; None: all, where there is a window.
+        rotary_fraction: share of every head's width that is rotated; 0 for learned positions.
+        num_position_embeddings: rows of learned positions; 0: sequence_length.
+        parallel_residual: attention and FFN read the same input and are added together (GPT-J), one all-reduce
+            a layer forward.
+        biases: which linear layers have biases.
+        qk_norm: how queries and keys are normalised.
+        post_norms: norms behind attention and FFN as well (Gemma 2).
+        norm_weights, norm_biases: parameters of a norm; None: a LayerNorm has biases, an RMSNorm none.
+        shared_input_norm: side by side, attention and FFN read the output of one norm (GPT-J).
+        embedding_norm: a norm follows the embedding (BLOOM, BERT).
+        final_norm: a norm precedes the output projection.
+        positions: how a token knows where it stands; None: rotary, or learned where nothing is rotated.
+        lm_head_bias: the output projection has a bias.
+        layer_types, ffn_types: token mixers and FFNs of the layers, a pattern that repeats; empty: all alike, but for
+            ``sliding_window_layers`` and ``num_dense_layers``.
+        attention_chunk: tokens of a chunk, of which a query of a chunked layer sees no others.
+        attention_sinks: every head has a learned score beside those of its keys (gpt-oss).
+        attention_output_gate: the projection of queries makes a gate of attention's output as well (Qwen 3-Next).
+        latent_attention, mamba2, gated_delta: sizes of those token mixers.
+        num_mtp_layers: modules that predict a further token each (DeepSeek-V3).
+        document_tokens: mean tokens of the documents of a sample, inside which attention stays; 0: one document.
+        encoder: ends of a BERT encoder; None: a decoder's.
+        vision: an encoder of images before the first layer.
+        attention_dropout, hidden_dropout: probabilities; what counts is whether they are zero.
+        fused_side_kernels: bias, dropout and residual addition are one kernel, and so are bias and activation
+            (Megatron-LM's ``--bias-dropout-fusion``, ``--bias-gelu-fusion`` and ``--bias-swiglu-fusion``); otherwise
+            each is its own.
+        fused_rope: the rotation of queries and keys is one kernel (Megatron-LM's ``--apply-rope-fusion``).
+        tied_embeddings: output projection and embedding share their weights.
+        loss: operator that computes it from the logits.
+        experts: the experts of a layer, where it has any.
+        layer_operators: the operators of a layer where the usual ones are not meant, repeated as often as they run.
+        forward_all_reduces: tensor-parallel all-reduces per layer; None: one per residual branch that ends in a sum.
+        backward_all_reduces: the same backward; None: one per column-parallel input.
+    """
+
+    num_layers: int
+    hidden_size: int
+    num_attention_heads: int
+    ffn_hidden_size: int
+    sequence_length: int
+    vocab_size: int
+    num_key_value_heads: int = 0
+    head_width: int = 0
+    activation: Activation = Activation.GELU
+    sliding_window: int = 0
+    sliding_window_layers: int | None = None
+    normalization: Normalization = Normalization.RMS_NORM
+    attention: Attention = Attention.FLASH
+    causal: bool = True
+    rotary_fraction: float = 1.0
+    num_position_embeddings: int = 0
+    parallel_residual: bool = False
+    biases: Biases = Biases.NONE
+    qk_norm: QkNorm = QkNorm.NONE
+    post_norms: bool = False
+    norm_weights: bool = True
+    norm_biases: bool | None = None
+    shared_input_norm: bool = False
+    embedding_norm: bool = False
+    final_norm: bool = True
+    positions: Positions | None = None
+    lm_head_bias: bool = False
+    layer_types: tuple[Mixer, ...] = ()
+    ffn_types: tuple[Ffn, ...] = ()
+    attention_chunk: int = 0
+    attention_sinks: bool = False
+    attention_output_gate: bool = False
+    latent_attention: LatentAttention | None = None
+    mamba2: Mamba2 | None = None
+    gated_delta: GatedDelta | None = None
+    num_mtp_layers: int = 0
+    document_tokens: int = 0
+    encoder: Encoder | None = None
+    vision: Vision | None = None
+    attention_dropout: float = 0.0
+    hidden_dropout: float = 0.0
+    fused_side_kernels: bool = False
+    fused_rope: bool = False
+    tied_embeddings: bool = False
+    loss: Loss = Loss.VOCABULARY_PARALLEL
+    experts: MixtureOfExperts | None = None
+    layer_operators: tuple[str, ...] | None = None
+    forward_all_reduces: int | None = None
+    backward_all_reduces: int | None = None
+
+    @property
+    def key_value_heads(self) -> int:
+        """Return the heads of keys and values."""
+        return self.num_key_value_heads or self.num_attention_heads
+
+    @property
+    def head_dim(self) -> int:
+        """Return the width of one head."""
+        return self.head_width or self.hidden_size // self.num_attention_heads
+
+    @property
+    def ffn_matrices(self) -> int:
+        """Return the matrices of an FFN."""
+        return 3 if self.activation.gated else 2
+
+    def token_mixer(self, mixer: Mixer) -> TokenMixer | None:
+        """Return what a layer mixes its tokens with; None: plain attention, or nothing."""
+        others: dict[Mixer, TokenMixer | None] = {Mixer.MAMBA2: self.mamba2, Mixer.GATED_DELTA: self.gated_delta}
+        return self.latent_attention if mixer.is_attention else others.get(mixer)
+
+    def mixer_linears(self, mixer: Mixer) -> tuple[Linear, ...]:
+        """Return the matrices of a layer's token mixer."""
+        other = self.token_mixer(mixer)
+        if other is not None:
+            return other.linears(self.hidden_size, self.num_attention_heads)
+        if not mixer.is_attention:
+            return ()
+        heads = self.num_attention_heads * (2 if self.attention_output_gate else 1) + 2 * self.key_value_heads
+        values = self.num_attention_heads * self.head_dim
+        return (
+            Linear("qkv_projection", "qkv_projection", self.hidden_size, heads * self.head_dim, Split.COLUMN),
+            Linear("attention_output", "attention_output", values, self.hidden_size, Split.ROW),
+        )
+
+    @property
+    def learned_positions(self) -> bool:
+        """Return whether positions are rows of a learned table."""
+        return not self.rotary_fraction if self.positions is None else self.positions is Positions.LEARNED
+
+    @property
+    def only_kind(self) -> LayerKind | None:
+        """Return the kind of all layers, None where they may differ."""
+        alike = len(set(self.layer_types)) < 2 and len(set(self.ffn_types)) < 2 and not self.num_mtp_layers
+        if not alike or (self.experts is not None and self.experts.num_dense_layers):
+            return None
+        return None if self.sliding_window_layers is not None else self.kind(0)
+
+    def _mixer(self, layer: int) -> Mixer:
+        if self.layer_types:
+            return self.layer_types[layer % len(self.layer_types)]
+        count = self.num_layers if self.sliding_window_layers is None else self.sliding_window_layers
+        before, after = layer * count // self.num_layers, (layer + 1) * count // self.num_layers
+        return Mixer.SLIDING if self.sliding_window and after > before else Mixer.FULL
+
+    def _ffn(self, layer: int) -> Ffn:
+        if self.ffn_types:
+            return self.ffn_types[layer % len(self.ffn_types)]
+        return Ffn.EXPERTS if self.experts is not None and layer >= self.experts.num_dense_layers else Ffn.DENSE
+
+    def kind(self, layer: int) -> LayerKind:
+        """Return what kind of layer stands at a position, counted from 0."""
+        return LayerKind(self._mixer(layer), self._ffn(layer))
+
+    @property
+    def mtp_kind(self) -> LayerKind:
+        """Return the kind of a layer that predicts a further token: that of the last one.
+
+        Source: Megatron-LM, core/models/gpt/gpt_layer_specs.py, get_gpt_mtp_block_spec.
+        """
+        return self.kind(self.num_layers - 1)
+
+    def call(
+        self,
+        micro_batch_size: int,
+        tensor_parallel_size: int,
+        element_bytes: int = ELEMENT_BYTES,
+        context_parallel_size: int = 1,
+        sequence_parallel: bool = False,
+    ) -> LayerCall:
+        """Return the sizes that operators see for one micro-batch on one rank; no window."""
+        return LayerCall(
+            micro_batch_size=micro_batch_size,
+            sequence_length=self.sequence_length,
+            hidden_size=self.hidden_size,
+            num_attention_heads=self.num_attention_heads,
+            ffn_hidden_size=self.ffn_hidden_size,
+            vocab_size=self.vocab_size,
+            tensor_parallel_size=tensor_parallel_size,
+            rotary_fraction=self.rotary_fraction,
+            causal=self.causal,
+            element_bytes=element_bytes,
+            num_key_value_heads=self.num_key_value_heads,
+            head_width=self.head_width,
+            gated=self.activation.gated,
+            output_gate=self.attention_output_gate,
+            context_parallel_size=context_parallel_size,
+            sequence_parallel=sequence_parallel,
+        )

@@ -1,0 +1,41 @@
+"""What a BERT encoder has beside its layers: token types, a pooler, heads of its pre-training tasks.
+
+Source: Devlin et al. 2018, arXiv:1810.04805; transformers, models/bert/modeling_bert.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Encoder:
+    """The ends of an encoder.
+
+    Attributes:
+        token_types: rows of the embedding of token types; 0: none.
+        pooler: the first token passes a dense layer.
+        mlm_head: masked tokens are predicted: a dense layer, an activation, a norm, the output projection with a bias.
+        next_sentence_head: two classes are predicted from the pooled token.
+    """
+
+    token_types: int = 2
+    pooler: bool = True
+    mlm_head: bool = True
+    next_sentence_head: bool = False
+
+    def beginning_parameters(self, hidden_size: int) -> int:
+        """Return the parameters beside the embedding."""
+        return self.token_types * hidden_size
+
+    def end_parameters(self, hidden_size: int, norm_parameters: int) -> int:
+        """Return the parameters of the heads, the output projection and its bias not counted.
+
+        Args:
+            hidden_size: of the model.
+            norm_parameters: of one norm.
+        """
+        dense = hidden_size * hidden_size + hidden_size
+        heads = dense if self.pooler else 0
+        heads += dense + norm_parameters if self.mlm_head else 0
+        return heads + (2 * hidden_size + 2 if self.next_sentence_head else 0)

@@ -1,0 +1,123 @@
+"""A Mamba-2 layer: an input projection, a short convolution, a state-space scan in chunks, a gated norm, an output.
+
+Source: Dao & Gu 2024, arXiv:2405.21060; transformers, models/mamba2/modeling_mamba2.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from predictor.costs.operator import Direction
+from predictor.workloads.layer_call import LayerCall
+from predictor.workloads.mixers.linear import Linear, Split, linear_tasks, total
+from predictor.workloads.mixers.token_mixer import KeptByMixer, Kernels
+from predictor.workloads.tasks import BACKWARD, Task, shaped_task, stream_task
+
+# Reads and writes per element of a convolution with its SiLU: forward input and output; backward the input and the
+# output's gradient are read, the input's is written. The gated norm reads values and gate and writes; backward it reads
+# both and a gradient and writes two.
+CONVOLUTION_PASSES = (2, 3)
+GATED_NORM_PASSES = (3, 5)
+# Of a multiply-accumulate: FLOPs of a token per element of the state. Source: Megatron-LM, training/training.py,
+# mamba_layer_flops (scan).
+SCAN_FLOPS = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Mamba2:
+    """Sizes of a Mamba-2 layer.
+
+    Attributes:
+        num_heads, head_dim: of the inner values, ``num_heads · head_dim`` wide.
+        state_size: width of a head's state, per element of the head.
+        num_groups: heads of one group share what writes to their states and what reads them (B and C).
+        conv_kernel: tokens that the convolution sees.
+        chunk_size: tokens that the scan computes with matrix products at once.
+        conv_bias: the convolution has a bias.
+    """
+
+    num_heads: int
+    head_dim: int
+    state_size: int
+    num_groups: int
+    conv_kernel: int = 4
+    chunk_size: int = 256
+    conv_bias: bool = True
+
+    @property
+    def inner(self) -> int:
+        """Return the width of the inner values."""
+        return self.num_heads * self.head_dim
+
+    @property
+    def convolved(self) -> int:
+        """Return the width of what the convolution sees: values, B and C."""
+        return self.inner + 2 * self.num_groups * self.state_size
+
+    def linears(self, hidden_size: int, num_heads: int) -> tuple[Linear, ...]:
+        """Return the matrices: of gate, values, B, C and step sizes together, and of the output."""
+        return (
+            Linear(
+                "in_projection",
+                "qkv_projection",
+                hidden_size,
+                self.inner + self.convolved + self.num_heads,
+                Split.COLUMN,
+            ),
+            Linear("out_projection", "attention_output", self.inner, hidden_size, Split.ROW),
+        )
+
+    def parameters(self, hidden_size: int, num_heads: int, tensor_parallel_size: int = 1) -> int:
+        """Return the parameters on one rank; heads and groups are split, with their convolution and norm.
+
+        A head has a decay, a step-size bias and a skip weight.
+        """
+        split = self.convolved * (self.conv_kernel + self.conv_bias) + 3 * self.num_heads + self.inner
+        return total(self.linears(hidden_size, num_heads), tensor_parallel_size) + split // tensor_parallel_size
+
+    def biases(self, hidden_size: int) -> int:
+        """Return none: attention's switch does not reach the projections."""
+        return 0
+
+    def core_multiplications(self, num_heads: int, keys: int) -> float:
+        """Return the multiplications of the scan and the convolution; they do not depend on the sequence."""
+        return SCAN_FLOPS / 2.0 * self.inner * self.state_size + self.conv_kernel * self.convolved
+
+    def gathered_width(self, hidden_size: int) -> int:
+        """Return the width of what the input projection reads."""
+        return hidden_size
+
+    def tasks(self, call: LayerCall, direction: Direction, kernels: Kernels) -> list[Task]:
+        """Return the products, the convolution, the scan and the gated norm, heads and groups split over ranks.
+
+        Source: state-spaces/mamba, mamba_ssm/ops/triton/ssd_combined.py; Megatron-LM, core/ssm/mamba_mixer.py.
+        """
+        tp, back = call.tensor_parallel_size, direction is BACKWARD
+        heads, groups = self.num_heads // tp, max(1, self.num_groups // tp)
+        scan = (
+            call.micro_batch_size,
+            call.sequence_length,
+            heads,
+            self.head_dim,
+            self.state_size,
+            groups,
+            self.chunk_size,
+        )
+        convolved = call.tokens * self.convolved // tp * CONVOLUTION_PASSES[back]
+        gated = call.tokens * self.inner // tp * GATED_NORM_PASSES[back]
+        return [
+            *linear_tasks(self.linears(call.hidden_size, call.num_attention_heads), call, direction),
+            shaped_task("ssd_scan", scan, direction),
+            stream_task("convolution", convolved * call.element_bytes, call),
+            stream_task("gated_norm", gated * call.element_bytes, call),
+        ]
+
+    def kept(self, call: LayerCall) -> KeptByMixer:
+        """Return the input projection's output, and the scan's output before and behind its gated norm.
+
+        The backward pass convolves and sums up chunks again. Source: state-spaces/mamba,
+        mamba_ssm/ops/triton/ssd_combined.py, MambaSplitConv1dScanCombinedFn.
+        """
+        per_element = call.tokens * call.element_bytes / call.tensor_parallel_size
+        projected = self.inner + self.convolved + self.num_heads
+        return KeptByMixer(0.0, per_element * projected, per_element * 2 * self.inner)

@@ -1,0 +1,160 @@
+"""What a transformer may be made of: norms, attention, positions, activations, and the kinds of its layers."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import NamedTuple
+
+
+class Normalization(StrEnum):
+    """Which norm a layer runs."""
+
+    RMS_NORM = "rms_norm"
+    LAYER_NORM = "layer_norm"
+    FUSED_RMS_NORM = "fused_rms_norm"
+
+    @property
+    def operator(self) -> str:
+        """Return the operator that times it; a fused RMSNorm streams what the fused LayerNorm does."""
+        return "rms_norm" if self is Normalization.RMS_NORM else "layer_norm"
+
+
+class QkNorm(StrEnum):
+    """How queries and keys are normalised before attention.
+
+    ``per_head``: with one weight per element of a head (Qwen 3, Gemma 3); ``whole``: over all heads together (OLMo 2);
+    ``weightless``: per head, without parameters (Llama 4).
+    """
+
+    NONE = "none"
+    PER_HEAD = "per_head"
+    WHOLE = "whole"
+    WEIGHTLESS = "weightless"
+
+
+class Attention(StrEnum):
+    """Which kernels compute attention."""
+
+    FLASH = "flash"
+    FUSED_SOFTMAX = "fused_softmax"
+    UNFUSED = "unfused"
+
+
+class Positions(StrEnum):
+    """How a token knows where it stands. ``alibi``: Press et al. 2021, arXiv:2108.12409."""
+
+    ROTARY = "rotary"
+    LEARNED = "learned"
+    ALIBI = "alibi"
+    NONE = "none"
+
+
+class Activation(StrEnum):
+    """The FFN's non-linearity; the gated ones have a third matrix. Shazeer 2020, arXiv:2002.05202.
+
+    ``squared_relu``: So et al. 2021, arXiv:2109.08668 (Nemotron).
+    """
+
+    GELU = "gelu"
+    SWIGLU = "swiglu"
+    GEGLU = "geglu"
+    RELU = "relu"
+    SQUARED_RELU = "squared_relu"
+
+    @property
+    def gated(self) -> bool:
+        """Return whether the FFN has a gate."""
+        return self in (Activation.SWIGLU, Activation.GEGLU)
+
+
+class Loss(StrEnum):
+    """Which cross entropy follows the output projection."""
+
+    VOCABULARY_PARALLEL = "vocabulary_parallel"
+    TORCH = "torch"
+    FUSED = "fused"
+
+    @property
+    def operator(self) -> str:
+        """Return the operator that times it where no kernel is fused."""
+        return "cross_entropy" if self is Loss.VOCABULARY_PARALLEL else "torch_cross_entropy"
+
+
+class Biases(StrEnum):
+    """Which linear layers of a layer have biases; ``attention``: all of it, ``qkv`` its first projection only."""
+
+    NONE = "none"
+    QKV = "qkv"
+    ATTENTION = "attention"
+    FFN = "ffn"
+    ALL = "all"
+
+    @property
+    def of_qkv(self) -> bool:
+        """Return whether the projection of queries, keys and values has them."""
+        return self in (Biases.QKV, Biases.ATTENTION, Biases.ALL)
+
+    @property
+    def of_attention_output(self) -> bool:
+        """Return whether attention's output projection has them."""
+        return self in (Biases.ATTENTION, Biases.ALL)
+
+    @property
+    def of_ffn(self) -> bool:
+        """Return whether the FFN's projections have them."""
+        return self in (Biases.FFN, Biases.ALL)
+
+
+class Mixer(StrEnum):
+    """What mixes the tokens of a layer.
+
+    ``sliding_attention``: a query sees the last ``sliding_window`` tokens; ``chunked_attention``: those of its own
+    chunk of ``attention_chunk`` (Llama 4); ``mamba2``: a state-space layer (Dao & Gu 2024, arXiv:2405.21060);
+    ``gated_delta``: a gated delta layer (Yang et al. 2024, arXiv:2412.06464); ``none``: the layer is its FFN alone.
+    """
+
+    FULL = "full_attention"
+    SLIDING = "sliding_attention"
+    CHUNKED = "chunked_attention"
+    MAMBA2 = "mamba2"
+    GATED_DELTA = "gated_delta"
+    NONE = "none"
+
+    @property
+    def is_attention(self) -> bool:
+        """Return whether it is softmax attention."""
+        return self in (Mixer.FULL, Mixer.SLIDING, Mixer.CHUNKED)
+
+
+class Ffn(StrEnum):
+    """What follows a layer's token mixer: a feed-forward network, a mixture of experts, or nothing."""
+
+    DENSE = "dense"
+    EXPERTS = "experts"
+    NONE = "none"
+
+
+class LayerKind(NamedTuple):
+    """What sets a layer apart from others of the same model.
+
+    ``in_16_bits``: a recipe of low precision leaves it out.
+    """
+
+    mixer: Mixer = Mixer.FULL
+    ffn: Ffn = Ffn.DENSE
+    in_16_bits: bool = False
+
+    @property
+    def has_experts(self) -> bool:
+        """Return whether it has a mixture of experts."""
+        return self.ffn is Ffn.EXPERTS
+
+    @property
+    def is_windowed(self) -> bool:
+        """Return whether a query sees fewer keys than all earlier ones."""
+        return self.mixer in (Mixer.SLIDING, Mixer.CHUNKED)
+
+    @property
+    def branches(self) -> int:
+        """Return the residual branches: token mixer and FFN, where it has them."""
+        return (self.mixer is not Mixer.NONE) + (self.ffn is not Ffn.NONE)

@@ -1,0 +1,253 @@
+"""Layers of every kind: which tasks they run, what they keep, and that patterns agree with their shorthands."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from predictor.workloads.attention import segmented
+from predictor.workloads.edges import edge_block
+from predictor.workloads.encoder import Encoder
+from predictor.workloads.kept_activations import kept_without_recomputation
+from predictor.workloads.layer import backward_pass, forward_pass
+from predictor.workloads.layer_sizes import sized
+from predictor.workloads.layout import Layout
+from predictor.workloads.mixers.latent_attention import LatentAttention
+from predictor.workloads.run import Recompute, RecomputeModule, TrainingRun
+from predictor.workloads.switches import Activation, Biases, Ffn, LayerKind, Mixer, Normalization, Positions
+from predictor.workloads.tasks import Part, Task
+from predictor.workloads.transformer import Transformer
+from predictor.workloads.transformer_step import layer_block, transformer_step
+
+MODEL = Transformer(
+    num_layers=8,
+    hidden_size=1024,
+    num_attention_heads=16,
+    ffn_hidden_size=2816,
+    sequence_length=4096,
+    vocab_size=32000,
+    activation=Activation.SWIGLU,
+    normalization=Normalization.FUSED_RMS_NORM,
+)
+MLA = LatentAttention(q_lora_rank=384, kv_lora_rank=128, qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128)
+LATENT = replace(MODEL, latent_attention=MLA)
+
+
+def run_of(model: Transformer, tensor_parallel_size: int = 1, **changes: Any) -> TrainingRun:
+    run = TrainingRun(
+        model=model,
+        layout=Layout(tensor_parallel_size, 1, 1, 8),
+        layers_per_stage=(model.num_layers,),
+        micro_batch_size=2,
+        num_micro_batches=4,
+        precision="bf16",
+        recompute=Recompute.NONE,
+        schedule="1f1b",
+        zero_stage=0,
+        gradient_bucket_elements=500_000_000,
+    )
+    return replace(run, **changes)
+
+
+def by_name(tasks: list[Task]) -> dict[str, Task]:
+    return {task.name: task for task in tasks}
+
+
+def flops(tasks: list[Task]) -> float:
+    return sum(task.operator.work(task.shape, task.direction, 1).flops * task.times for task in tasks)
+
+
+def test_latent_attention_multiplies_by_its_matrices() -> None:
+    tasks = by_name(forward_pass(run_of(LATENT, 2), LayerKind()).tasks)
+    tokens = 2 * 4096
+    assert tasks["q_down_projection"].shape == (tokens, 1024, 384)  # whole on every rank
+    assert tasks["q_up_projection"].shape == (tokens, 384, 8 * 192)
+    assert tasks["kv_down_projection"].shape == (tokens, 1024, 128 + 64)
+    assert tasks["kv_up_projection"].shape == (tokens, 128, 8 * (128 + 128))
+    assert tasks["attention_output"].shape == (tokens, 8 * 128, 1024)
+    assert tasks["mla_attention"].shape == (2, 4096, 8)
+    assert "qkv_projection" not in tasks
+
+
+def test_a_rank_projects_its_own_tokens_down_and_gathers_latents() -> None:
+    """The up-projections read 384 + 128 + 64 of 1024 elements, so that their gather is as much smaller."""
+    plain, latent = (
+        by_name(forward_pass(run_of(model, 2, sequence_parallel=True), LayerKind(ffn=Ffn.NONE)).tasks)
+        for model in (MODEL, LATENT)
+    )
+    assert latent["q_down_projection"].shape[0] == 4096
+    assert latent["all_gather"].shape[0] * 1024 == plain["all_gather"].shape[0] * (384 + 128 + 64)
+    assert latent["reduce_scatter"].shape == plain["reduce_scatter"].shape
+
+
+def test_backward_sums_gradients_of_latents() -> None:
+    plain, latent = (
+        by_name(backward_pass(run_of(model, 2), LayerKind(ffn=Ffn.NONE)).tasks) for model in (MODEL, LATENT)
+    )
+    assert latent["all_reduce"].shape[0] * 1024 == plain["all_reduce"].shape[0] * (384 + 128 + 64)
+
+
+def test_other_widths_run_as_plain_attention_of_the_mean_width() -> None:
+    wide = replace(LATENT, latent_attention=replace(MLA, qk_nope_head_dim=192, v_head_dim=256))
+    task = by_name(forward_pass(run_of(wide), LayerKind()).tasks)["flash_attention"]
+    assert task.shape == (2, 4096, 16, 256, 1)
+
+
+def test_up_projections_run_again() -> None:
+    run = run_of(LATENT, recompute=Recompute.SELECTIVE, recompute_modules=(RecomputeModule.MLA_UP_PROJECTION,))
+    again = {task.name for task in layer_block(run, LayerKind()).recompute.tasks}
+    assert again == {"q_up_projection", "kv_up_projection", "rope", "head_copies"}
+
+
+def test_latent_attention_keeps_queries_keys_values_and_latents() -> None:
+    kept = kept_without_recomputation(run_of(LATENT, 2), LayerKind())
+    tokens = 2 * 4096 * 2
+    assert kept.qkv == tokens * 8 * (192 + 192 + 128)
+    assert kept.core == tokens * 8 * 128
+    assert kept.latents == tokens * (2 * (384 + 128) + 64)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "shorthand"),
+    [
+        ({"layer_types": (Mixer.FULL,)}, {}),
+        ({"layer_types": (Mixer.SLIDING,), "sliding_window": 512}, {"sliding_window": 512}),
+        ({"ffn_types": (Ffn.DENSE,)}, {}),
+        (
+            {"layer_types": (Mixer.FULL, Mixer.SLIDING), "sliding_window": 512},
+            {"sliding_window": 512, "sliding_window_layers": 4},
+        ),
+    ],
+)
+def test_patterns_are_their_shorthands(pattern: dict[str, Any], shorthand: dict[str, Any]) -> None:
+    patterned, short = run_of(replace(MODEL, **pattern)), run_of(replace(MODEL, **shorthand))
+    assert patterned.stage_kinds(0) == short.stage_kinds(0)
+    for own, other in zip(transformer_step(patterned).stages, transformer_step(short).stages, strict=True):
+        assert own.states == other.states
+        own_calls, other_calls = (
+            [(task.name, task.shape, times) for task, times in transformer_step(run).calls(stage)]
+            for run, stage in ((patterned, own), (short, other))
+        )
+        assert own_calls == other_calls
+
+
+def test_a_pattern_repeats_and_is_cut() -> None:
+    model = replace(MODEL, layer_types=(Mixer.SLIDING, Mixer.SLIDING, Mixer.FULL), sliding_window=512)
+    assert [model.kind(layer).mixer for layer in (0, 2, 5, 7)] == [
+        Mixer.SLIDING,
+        Mixer.FULL,
+        Mixer.FULL,
+        Mixer.SLIDING,
+    ]
+
+
+def test_halves_of_a_layer_are_the_layer() -> None:
+    """A layer's token mixer alone and its FFN alone run, keep and own together what the layer does."""
+    run = run_of(MODEL, 2)
+    whole, mixer, ffn = LayerKind(), LayerKind(ffn=Ffn.NONE), LayerKind(mixer=Mixer.NONE)
+    for one_pass in (forward_pass, backward_pass):
+        parts = flops(one_pass(run, mixer).tasks) + flops(one_pass(run, ffn).tasks)
+        assert flops(one_pass(run, whole).tasks) == pytest.approx(parts)
+    totals = [run.layer_parameters(kind).total for kind in (whole, mixer, ffn)]
+    assert totals[0] == totals[1] + totals[2]
+    kept = [kept_without_recomputation(run, kind).total for kind in (whole, mixer, ffn)]
+    assert kept[0] == kept[1] + kept[2]
+
+
+@pytest.mark.parametrize("model", [MODEL, LATENT])
+def test_one_rank_sends_nothing(model: Transformer) -> None:
+    run = run_of(model)
+    tasks = forward_pass(run, LayerKind()).tasks + backward_pass(run, LayerKind()).tasks
+    assert not [task for task in tasks if task.part is Part.TENSOR_PARALLEL]
+
+
+def test_chunked_attention_is_attention_over_chunks() -> None:
+    model = replace(MODEL, layer_types=(Mixer.CHUNKED,), attention_chunk=1024)
+    core = by_name(forward_pass(run_of(model), LayerKind(mixer=Mixer.CHUNKED)).tasks)["flash_attention"]
+    assert core.shape[:2] == (8, 1024)
+
+
+def test_attention_stays_inside_documents() -> None:
+    model = replace(MODEL, document_tokens=3000)
+    call, times = segmented(sized(run_of(model), LayerKind()))
+    assert (call.micro_batch_size, call.sequence_length) == (2, 3000)
+    assert times * call.micro_batch_size * call.sequence_length == 2 * 4096
+    assert model.model_flops_per_token() < MODEL.model_flops_per_token()
+
+
+def test_a_squared_relu_has_no_gate() -> None:
+    model = replace(MODEL, activation=Activation.SQUARED_RELU)
+    tasks = by_name(forward_pass(run_of(model), LayerKind()).tasks)
+    assert tasks["ffn_up"].shape == (2 * 4096, 1024, 2816)
+    assert "square" in tasks
+    assert "square" not in by_name(forward_pass(run_of(replace(model, fused_side_kernels=True)), LayerKind()).tasks)
+
+
+def test_a_gate_widens_the_projection_of_queries() -> None:
+    gated = by_name(forward_pass(run_of(replace(MODEL, attention_output_gate=True)), LayerKind()).tasks)
+    assert gated["qkv_projection"].shape[2] == 4 * 1024
+    assert gated["attention_output_gate"].times > 0
+
+
+def test_sinks_are_read_backward_only() -> None:
+    run = run_of(replace(MODEL, attention_sinks=True))
+    assert "attention_sinks" not in by_name(forward_pass(run, LayerKind()).tasks)
+    assert "attention_sinks" in by_name(backward_pass(run, LayerKind()).tasks)
+
+
+def test_alibi_rotates_nothing_and_has_no_table() -> None:
+    model = replace(MODEL, positions=Positions.ALIBI, rotary_fraction=0.0)
+    assert model.position_parameters() == 0
+    assert "rope" not in by_name(forward_pass(run_of(model), LayerKind()).tasks)
+
+
+def test_biases_of_one_half_are_summed_there() -> None:
+    both, attention, ffn = (
+        by_name(backward_pass(run_of(replace(MODEL, biases=biases)), LayerKind()).tasks)["bias_gradients"].launches
+        for biases in (Biases.ALL, Biases.ATTENTION, Biases.FFN)
+    )
+    assert both == attention + ffn
+
+
+def test_a_further_prediction_adds_exactly_its_layer() -> None:
+    """Over two stages: a layer, a projection of twice the width, three norms; output projection and loss once more."""
+    further = replace(MODEL, num_mtp_layers=1)
+    layout = Layout(1, 2, 1, 8)
+    plain, more = (run_of(model, layout=layout, layers_per_stage=(4, 4)) for model in (MODEL, further))
+    layer = MODEL.layer_parameters() + 2 * 1024**2 + 3 * 1024
+    assert further.num_parameters() - MODEL.num_parameters() == layer
+    assert plain.rank_parameters(0) == more.rank_parameters(0)
+    assert more.stage_parameters(1) - plain.stage_parameters(1) == layer + MODEL.embedding_parameters()
+    counts = []
+    for run in (plain, more):
+        _, last = transformer_step(run).stages
+        calls = Counter[str]()
+        for task, times in transformer_step(run).calls(last):
+            if task.direction == "forward":
+                calls[task.name] += int(times)
+        counts.append([calls[name] for name in ("qkv_projection", "lm_head", "mtp_projection")])
+    assert counts == [[4 * 4, 4, 0], [5 * 4, 2 * 4, 4]]
+
+
+def test_parameters_of_ranks_add_up() -> None:
+    """Over a pipeline: the whole model, and a copy of the embedding for the further prediction."""
+    model = replace(LATENT, num_mtp_layers=1, vocab_size=32000)
+    run = run_of(model, layout=Layout(1, 4, 1, 8), layers_per_stage=(2, 2, 2, 2))
+    assert sum(run.stage_parameters(stage) for stage in range(4)) == (
+        model.num_parameters() + model.embedding_parameters()
+    )
+
+
+def test_an_encoder_predicts_masked_tokens() -> None:
+    encoder = replace(
+        MODEL, causal=False, encoder=Encoder(), embedding_norm=True, final_norm=False, tied_embeddings=True
+    )
+    tasks = by_name(edge_block(run_of(encoder), is_first=True, is_last=True).forward.tasks)
+    assert {"embedding_norm", "token_types", "mlm_head", "pooler", "lm_head", "cross_entropy"} <= tasks.keys()
+    bare = replace(encoder, encoder=Encoder(mlm_head=False))
+    names = by_name(edge_block(run_of(bare), is_first=True, is_last=True).forward.tasks)
+    assert "lm_head" not in names
+    assert by_name(forward_pass(run_of(encoder), LayerKind()).tasks)["flash_attention"].shape[-1] == 0
