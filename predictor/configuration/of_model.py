@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from predictor.base.errors import ConfigError, nearest
-from predictor.configuration.loading import completed, on_nodes_of, read_config
+from predictor.configuration.loading import on_nodes_of, read_config
 from predictor.configuration.merging import merged
 from predictor.configuration.presets import preset_names, spelled
+from predictor.configuration.taking import completed, file_of
 from predictor.configuration.telling import is_model_id, part_of_file
 from predictor.workloads.frameworks import MEGATRON_LM_BF16, SECTIONS, FrameworkDefaults
 from predictor.workloads.switches import Normalization, Positions
@@ -73,7 +74,7 @@ def content_of_model(
         base = Path.cwd()
         content, notes = completed(on_nodes_of(model), base)
         return _trained(content, trained_as, model.get("model")), base, notes
-    path = Path(model)
+    path = file_of(Path(model))
     name = spelled(model)
     if name is not None:
         content = {"model": name}
@@ -91,7 +92,7 @@ def content_of_model(
         content, notes = completed(on_nodes_of(content), base)
         return _trained(content, trained_as, own), base, notes
     else:
-        content, base = {"from": str(path.resolve())}, path.resolve().parent
+        content, base = {"from": str(Path(model).resolve())}, path.resolve().parent
     content, notes = completed(content, base)
     if not isinstance(content.get("model"), dict):
         raise ConfigError(

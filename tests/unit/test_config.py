@@ -297,6 +297,7 @@ def test_files_that_disagree_are_told(tmp_path: Path) -> None:
         (tmp_path / name).write_text(json.dumps(content), encoding="utf-8")
     sections = full_form()
     del sections["training"]
+    sections["parallelism"] = {**sections.get("parallelism", {}), "data_parallel_size": 4}
     path = write({**sections, "from": ["one.json", "two.json"]}, tmp_path / "config.yml")
     loaded = prepare(*read_config(path))
     assert loaded.run.zero_stage == 2

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from predictor.base.errors import ConfigError
-from predictor.configuration.loading import completed
 from predictor.configuration.of_model import content_of_model
 from predictor.configuration.readers.hugging_face import read
 from predictor.configuration.readers.hugging_face_hub import read_model
+from predictor.configuration.taking import completed
 
 LLAMA = Path(__file__).resolve().parents[1] / "data" / "readers" / "hugging_face" / "llama3.1-8b.json"
 ANSWERS = {
