@@ -92,6 +92,7 @@ accuracy: $(TEST_READY) ## errors on held-out measurements and on whole steps: M
 	$(TEST) -m fitting transfer-error regressors/Perlmutter regressors/Vista "$(MEASUREMENTS)"
 	$(TEST) -m tests.accuracy.report
 	$(TEST) -m tests.accuracy.calibrated_groups
+	$(TEST) -m tests.accuracy.best_layouts
 
 fit: $(TEST_READY) ## fit and publish all systems again, but no data sheet over a measured one: MEASUREMENTS=folder PUBLIC_MEASUREMENTS=folder
 	$(TEST) -m fitting fit --system training/systems/Perlmutter.yaml --measurements "$(MEASUREMENTS)" --out regressors/Perlmutter

@@ -24,6 +24,7 @@ from predictor.commands import (
     calibrate,
     check,
     compare,
+    completion,
     examples,
     mixed,
     predict,
@@ -51,7 +52,9 @@ COMMANDS = (
     replay,
     mixed,
     examples,
+    completion,
 )
+IN_COLOUR = ("predict", "search", "compare", "whatif", "check")
 PROGRAM = "estimate-train-time"
 SUCCESS, UNEXPECTED, BAD_INPUT, DOES_NOT_FIT = 0, 1, 2, 3
 
@@ -115,13 +118,23 @@ def _complain(line: str) -> None:
             _write(f"{PROGRAM}: {line}", sys.stderr)
 
 
-def _deliver(text: str) -> int:
+def _shown(text: str, arguments: argparse.Namespace | None) -> str:
+    """Return an answer as its output shows it: in colours on a terminal, where it is one for people."""
+    if getattr(arguments, "command", None) not in IN_COLOUR or getattr(arguments, "json", False):
+        return text
+    from predictor.base.colour import coloured, wants_colour
+
+    plain = getattr(arguments, "no_color", False) or not wants_colour(sys.stdout)
+    return text if plain else coloured(text)
+
+
+def _deliver(text: str, arguments: argparse.Namespace | None) -> int:
     """Print the answer and return the exit code."""
     if sys.stdout is None:
         _complain("standard output is closed, so there is nowhere to print the answer")
         return UNEXPECTED
     try:
-        _write(text, sys.stdout)
+        _write(_shown(text, arguments), sys.stdout)
     except BrokenPipeError:  # the reader has closed the pipe, as in « | head »
         return UNEXPECTED
     except OSError as error:
@@ -134,6 +147,7 @@ def _deliver(text: str) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program and return its exit code."""
+    arguments = None
     try:
         arguments = _arguments(sys.argv[1:] if argv is None else argv)
         answer = _answer(arguments)
@@ -142,7 +156,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ConfigError, PublishedError, MissingKeyError, OSError, yaml.YAMLError) as error:
         _complain(_explain_bad_input(error))
         return BAD_INPUT
-    return _deliver(answer)
+    return _deliver(answer, arguments)
 
 
 def _report_bug(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

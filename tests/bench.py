@@ -172,7 +172,13 @@ def fitting() -> list[Row]:
 
 def searching() -> list[Row]:
     """Search every layout of LLaMA-3 70B on 1,024 GPUs."""
-    question = SearchQuestion(model="llama3-70b", system="Perlmutter", num_gpus=1024, global_batch_size=1024)
+    question = SearchQuestion(
+        model="llama3-70b",
+        system="Perlmutter",
+        num_gpus=1024,
+        global_batch_size=1024,
+        tensor_parallel_across_nodes=True,
+    )
     walls, rates = [], []
     for _ in range(SEARCHES):
         one = search_problem(question)

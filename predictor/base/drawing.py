@@ -38,8 +38,8 @@ def element(name: str, content: str = "", /, **attributes: str | float | None) -
     return f"<{name}{listed}>{content}</{name}>" if content else f"<{name}{listed}/>"
 
 
-def text(x: float, y: float, words: str, /, **attributes: str | float | None) -> str:
-    """Return text at a position."""
+def text(x: float | str, y: float | str, words: str, /, **attributes: str | float | None) -> str:
+    """Return text at a position, in pixels or as a percentage."""
     return element("text", escape(words), x=x, y=y, **attributes)
 
 

@@ -42,6 +42,7 @@ def add_command(commands: Commands, name: str, text: str, answer: Answer) -> arg
     """Add a command: its name, its line of help and the function that returns its output."""
     command: argparse.ArgumentParser = commands.add_parser(name, help=text, allow_abbrev=False)
     command.set_defaults(answer=answer)
+    command.add_argument("--no-color", action="store_true", help="no colours on a terminal, as with NO_COLOR set")
     command.add_argument("--debug", action="store_true", help="print a traceback if something unexpected happens")
     return command
 

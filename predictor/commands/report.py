@@ -16,23 +16,31 @@ def add(commands: Commands) -> None:
     add_config(command)
     command.add_argument("--system", metavar="NAME", help="published system, instead of the configuration's")
     command.add_argument("--out", required=True, metavar="FILE", help="where to write the page")
-    command.add_argument("--search", action="store_true", help="also other layouts on the same GPUs")
+    command.add_argument(
+        "--search",
+        action="store_true",
+        help="also other layouts on the same GPUs, and which place this one has among them",
+    )
 
 
 def answer(arguments: argparse.Namespace) -> str:
     """Write the page, and return its name."""
     from predictor.report.page.page import page
+    from predictor.report.page.style import CONTENT_WIDTH
     from predictor.step.spans import step_trace
     from predictor.timeline.picture import picture
 
     path = config_path(arguments)
     step = predicted(arguments)
     loaded, prediction = step.loaded, step.prediction
-    search_answer = None
+    searched = None
     if arguments.search:
         from predictor.search.answer import search
         from predictor.search.question import problem_around
+        from predictor.search.standing import standing
 
-        search_answer = search(problem_around(loaded), SHOWN, pareto=True)
-    text = page(prediction, loaded, picture(step_trace(prediction)), search_answer)
+        problem = problem_around(loaded)
+        answered = search(problem, SHOWN, pareto=True)
+        searched = answered, standing(problem, loaded.run, prediction.step.us, answered.ranking.best[0].step_us)
+    text = page(prediction, loaded, picture(step_trace(prediction), CONTENT_WIDTH), searched)
     return write_file("--out", arguments.out, text, [path])

@@ -11,13 +11,27 @@ from predictor.commands.predict import is_hugectr_file
 
 # Options of layouts, which a HugeCTR configuration does not have.
 LAYOUT_OPTIONS = (
+    "framework",
+    "global_batch_tokens",
     "sequence_length",
+    "max_memory_gib",
     "max_tensor_parallel",
     "max_context_parallel",
     "max_micro_batch_size",
+    "tensor_parallel_across_nodes",
     "schedule",
     "zero_stage",
+    "train_tokens",
+    "price",
+    "max_hours",
+    "max_days",
+    "max_price",
+    "deadline_days",
+    "budget",
+    "max_gpus",
     "pareto",
+    "write_arguments",
+    "write_job",
 )
 # Options of sharding plans, which other configurations do not have.
 PLAN_OPTIONS = ("plan", "key_exponent", "cached_share")
@@ -29,17 +43,18 @@ def add(commands: Commands) -> None:
     command.add_argument(
         "--model", required=True, metavar="NAME|FILE", help="a preset, a configuration, or another tool's file"
     )
-    command.add_argument("--gpus", required=True, type=int, metavar="N", help="GPUs; every layout uses all of them")
+    command.add_argument("--gpus", type=int, metavar="N", help="GPUs; every layout uses all of them")
     command.add_argument("--global-batch-size", type=int, metavar="N", help="samples per step")
+    command.add_argument("--global-batch-tokens", type=_tokens, metavar="N", help="tokens per step, instead of samples")
     command.add_argument("--system", metavar="NAME", help="published system")
+    command.add_argument(
+        "--framework", metavar="NAME", help="only layouts that it runs: megatron, torchtitan or deepspeed"
+    )
     command.add_argument("--sequence-length", type=int, metavar="N", help="tokens per sample, instead of the model's")
     command.add_argument("--precision", choices=("fp16", "bf16", "fp32"), help="of activations; bf16 for a preset")
     command.add_argument("--memory-gib", type=float, metavar="X", help="memory of one GPU, instead of the system's")
-    command.add_argument("--max-tensor-parallel", type=int, metavar="N", help="largest tensor-parallel size")
-    command.add_argument("--max-context-parallel", type=int, metavar="N", help="largest context-parallel size")
-    command.add_argument("--max-micro-batch-size", type=int, metavar="N", help="largest micro-batch")
-    command.add_argument("--schedule", action="append", metavar="NAME", help="only this schedule; repeatable")
-    command.add_argument("--zero-stage", action="append", type=int, metavar="N", help="only this stage; repeatable")
+    _add_limits(command)
+    _add_training(command)
     command.add_argument("--top", type=int, default=10, metavar="N", help="layouts to show")
     command.add_argument("--pareto", action="store_true", help="also the Pareto front of time and memory")
     hugectr = command.add_argument_group("of a HugeCTR configuration, instead of what its file says")
@@ -48,7 +63,47 @@ def add(commands: Commands) -> None:
     hugectr.add_argument("--cached-share", type=float, metavar="X", help="of all rows in device memory; 1: all")
     command.add_argument("--json", action="store_true", help="print JSON")
     command.add_argument("--write", metavar="FILE", help="also write the fastest layout as a configuration, or plan")
+    command.add_argument(
+        "--write-arguments", metavar="FILE", help="also write the fastest layout as the framework's own arguments"
+    )
+    command.add_argument("--write-job", metavar="FILE", help="also write it as a job of model_training_framework")
     command.add_argument("--csv", metavar="FILE", help="also write the layouts shown to a file")
+
+
+def _add_limits(command: argparse.ArgumentParser) -> None:
+    """Define what narrows the layouts."""
+    command.add_argument("--max-memory-gib", type=float, metavar="X", help="largest need of one GPU")
+    command.add_argument("--max-tensor-parallel", type=int, metavar="N", help="largest tensor-parallel size")
+    command.add_argument("--max-context-parallel", type=int, metavar="N", help="largest context-parallel size")
+    command.add_argument("--max-micro-batch-size", type=int, metavar="N", help="largest micro-batch")
+    command.add_argument(
+        "--tensor-parallel-across-nodes",
+        action="store_true",
+        help="tensor-parallel groups may leave a node or an NVLink domain",
+    )
+    command.add_argument("--schedule", action="append", metavar="NAME", help="only this schedule; repeatable")
+    command.add_argument("--zero-stage", action="append", type=int, metavar="N", help="only this stage; repeatable")
+
+
+def _add_training(command: argparse.ArgumentParser) -> None:
+    """Define the whole training and limits on it, failures included."""
+    whole = command.add_argument_group("of the whole training, failures and checkpoints included")
+    whole.add_argument("--train-tokens", type=float, metavar="X", help="tokens to train on, such as 15e12")
+    whole.add_argument("--price", type=float, metavar="X", help="of a GPU-hour, in any currency")
+    whole.add_argument("--max-hours", type=float, metavar="X", help="leave out layouts that train longer")
+    whole.add_argument("--max-days", type=float, metavar="X", help="the same in days")
+    whole.add_argument("--max-price", type=float, metavar="X", help="leave out layouts that cost more")
+    whole.add_argument("--deadline-days", type=float, metavar="X", help="look for the fewest GPUs that train in time")
+    whole.add_argument("--budget", type=float, metavar="X", help="look for the fewest GPUs that train for this price")
+    whole.add_argument("--max-gpus", type=int, metavar="N", help="the most that such a search tries")
+
+
+def _tokens(text: str) -> int:
+    """Return a whole number of tokens, such as 4194304 or 4e6."""
+    number = float(text)
+    if not number.is_integer():
+        raise ValueError
+    return int(number)
 
 
 def _plans(arguments: argparse.Namespace) -> str:
@@ -60,6 +115,8 @@ def _plans(arguments: argparse.Namespace) -> str:
     if given is not None:
         option = f"--{given.replace('_', '-')}"
         raise ConfigError(f"{option} is for layouts; {arguments.model} is a HugeCTR configuration, which has none")
+    if arguments.gpus is None:
+        raise ConfigError("--gpus is missing: how many GPUs share the embedding tables?")
     result = search_plans(
         arguments.model,
         gpus=arguments.gpus,
@@ -96,4 +153,12 @@ def answer(arguments: argparse.Namespace) -> str:
     if arguments.write is not None:
         fastest = yaml.safe_dump(result.layouts[0].configuration, sort_keys=False)
         write_file("--write", arguments.write, fastest, [arguments.model, arguments.csv])
+    if arguments.write_job is not None and arguments.write_arguments is None:
+        raise ConfigError("--write-job needs --write-arguments FILE, which the job runs")
+    if arguments.write_arguments is not None:
+        others = [arguments.model, arguments.csv, arguments.write]
+        write_file("--write-arguments", arguments.write_arguments, result.arguments(), others)
+    if arguments.write_job is not None:
+        others = [arguments.model, arguments.csv, arguments.write, arguments.write_arguments]
+        write_file("--write-job", arguments.write_job, result.job(arguments.write_arguments), others)
     return as_json(result.to_dict()) if arguments.json else result.text(width())

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from predictor.base.errors import ConfigError
 from predictor.commands.asked import add_config, config_path, predicted
 from predictor.commands.parser import Commands, add_command, as_json, write_file
+
+if TYPE_CHECKING:
+    from predictor.interface.prediction import StepPrediction
+    from predictor.timeline.trace import StepTrace
 
 
 def add(commands: Commands) -> None:
@@ -16,8 +22,26 @@ def add(commands: Commands) -> None:
     add_config(command)
     command.add_argument("--system", metavar="NAME", help="published system, instead of the configuration's")
     command.add_argument("--trace", metavar="FILE", help="write a Chrome trace, for ui.perfetto.dev")
+    command.add_argument(
+        "--layers",
+        action=argparse.BooleanOptionalAction,
+        help="of every pass in the trace, with their parts (where they are at most 20,000)",
+    )
     command.add_argument("--svg", metavar="FILE", help="write a picture of the pipeline")
     command.add_argument("--chakra", metavar="FOLDER", help="write Chakra execution traces, for network simulators")
+
+
+def _in_full(step: StepPrediction, trace: StepTrace, layers: bool | None) -> tuple[StepTrace, str]:
+    """Return a trace with memory and, where asked for or few enough, with layers; and what was left out."""
+    from predictor.step.layer_spans import MOST_LAYER_SPANS, num_layer_spans, with_layers
+    from predictor.step.memory_spans import memory_counters
+
+    prediction = step.prediction
+    trace = replace(trace, counters=memory_counters(prediction, trace))
+    count = num_layer_spans(prediction)
+    if layers or (layers is None and count <= MOST_LAYER_SPANS):
+        return with_layers(trace, prediction, step.loaded.system), ""
+    return trace, "" if layers is False else f"; {count:,} passes of layers are left out, --layers writes them"
 
 
 def answer(arguments: argparse.Namespace) -> str:
@@ -29,11 +53,14 @@ def answer(arguments: argparse.Namespace) -> str:
     from predictor.timeline.trace import trace_events
 
     path = config_path(arguments)
-    prediction = predicted(arguments).prediction
+    step = predicted(arguments)
+    prediction = step.prediction
     trace = step_trace(prediction)
     said = []
     if arguments.trace is not None:
-        said.append(write_file("--trace", arguments.trace, as_json(trace_events(trace), indent=None), [path]))
+        full, left_out = _in_full(step, trace, arguments.layers)
+        text = as_json(trace_events(full), indent=None)
+        said.append(write_file("--trace", arguments.trace, text, [path]) + left_out)
     if arguments.svg is not None:
         said.append(write_file("--svg", arguments.svg, picture(trace), [path, arguments.trace]))
     if arguments.chakra is not None:

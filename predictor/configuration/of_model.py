@@ -3,20 +3,56 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from predictor.base.errors import ConfigError, nearest
 from predictor.configuration.loading import completed, on_nodes_of, read_config
 from predictor.configuration.merging import merged
 from predictor.configuration.presets import preset_names, spelled
-from predictor.workloads.frameworks import MEGATRON_LM_BF16, SECTIONS
+from predictor.workloads.frameworks import MEGATRON_LM_BF16, SECTIONS, FrameworkDefaults
 
 
-def content_of_model(model: str | dict[str, Any]) -> tuple[dict[str, Any], Path, tuple[str, ...]]:
+class TrainedAs(NamedTuple):
+    """How software trains a model that comes without switches.
+
+    Attributes:
+        in_words: as a note says it.
+        defaults: of the framework.
+        more: keys that its users set, by section.
+    """
+
+    in_words: str
+    defaults: FrameworkDefaults
+    more: dict[str, dict[str, Any]] = {}  # noqa: RUF012 - never changed
+
+    def switches(self, model: dict[str, Any]) -> dict[str, Any]:
+        """Return the keys of a configuration, by section, for a model; the layout's own are left out."""
+        norm = model.get("normalization")
+        sections = {name: self.defaults.section(name, normalization=norm) for name in SECTIONS}
+        sections["parallelism"].pop("zero_stage", None)
+        if not model.get("rotary_fraction", 1.0):
+            sections["model"].pop("fused_rope", None)
+        return merged(sections, self.more)
+
+
+AS_MEGATRON = TrainedAs("Megatron-LM trains in bf16 today", MEGATRON_LM_BF16)
+
+
+def _said(switches: dict[str, Any]) -> str:
+    """Return switches as a note lists them."""
+    keys = [pair for section in switches.values() for pair in section.items()]
+    return ", ".join(f"{key}: {str(value).lower()}" for key, value in keys)
+
+
+def content_of_model(
+    model: str | dict[str, Any], trained_as: TrainedAs | None = None
+) -> tuple[dict[str, Any], Path, tuple[str, ...]]:
     """Return the configuration that a model stands for, the folder its paths start from, and notes on its files.
 
     Args:
         model: a preset's name, a file (a configuration, or one of another tool), or the content of a configuration.
+        trained_as: software that trains it, whose switches count where a configuration says none; None: a
+            configuration's own, and Megatron-LM's for a model without any.
 
     Raises:
         ConfigError: it is neither a preset nor a file, or the file says no model.
@@ -24,7 +60,7 @@ def content_of_model(model: str | dict[str, Any]) -> tuple[dict[str, Any], Path,
     if isinstance(model, dict):
         base = Path.cwd()
         content, notes = completed(on_nodes_of(model), base)
-        return content, base, notes
+        return _trained(content, trained_as), base, notes
     path = Path(model)
     name = spelled(model)
     if name is not None:
@@ -38,7 +74,7 @@ def content_of_model(model: str | dict[str, Any]) -> tuple[dict[str, Any], Path,
     elif path.suffix in (".yml", ".yaml"):
         content, base = read_config(path)
         content, notes = completed(on_nodes_of(content), base)
-        return content, base, notes
+        return _trained(content, trained_as), base, notes
     else:
         content, base = {"from": str(path.resolve())}, path.resolve().parent
     content, notes = completed(content, base)
@@ -49,9 +85,16 @@ def content_of_model(model: str | dict[str, Any]) -> tuple[dict[str, Any], Path,
         )
     if "framework" in content.get("training", {}):
         return content, base, notes  # the file of a trainer, which says how it runs
-    norm = content["model"].get("normalization")
-    switches = {name: MEGATRON_LM_BF16.section(name, normalization=norm) for name in SECTIONS}
-    said = "Runs as Megatron-LM trains in bf16 today, unless a configuration says otherwise: " + ", ".join(
-        f"{key}: {str(value).lower()}" for section in switches.values() for key, value in section.items()
-    )
-    return merged(content, switches), base, (*notes, f"{said}.")
+    chosen = AS_MEGATRON if trained_as is None else trained_as
+    switches = chosen.switches(content["model"])
+    said = f"Runs as {chosen.in_words}, unless a configuration says otherwise: {_said(switches)}."
+    return merged(content, switches), base, (*notes, said)
+
+
+def _trained(content: dict[str, Any], trained_as: TrainedAs | None) -> dict[str, Any]:
+    """Return a configuration with the switches of software that is to train it, where it says none itself."""
+    model = content.get("model")
+    if trained_as is None or not isinstance(model, dict):
+        return content
+    positions = {key: model[key] for key in ("rotary_fraction",) if key in model}
+    return merged(trained_as.switches(positions), content)

@@ -13,11 +13,16 @@ from predictor.base.sizes import whole
 from predictor.configuration.hugectr.telling import is_hugectr
 from predictor.configuration.readers import HUGECTR, detect
 from predictor.costs.cost import Cost
+from predictor.interface.gpu_counts import MOST_GPUS, Hunt, fewest
 from predictor.interface.inputs import Config, plain
 from predictor.interface.prediction import USUAL_WIDTH
 from predictor.interface.system import LoadedSystem, system_name
-from predictor.report import ranking
+from predictor.report import gpu_counts, ranking
+from predictor.report.budget import HOURS_PER_DAY
+from predictor.report.gpu_counts import Tried
+from predictor.report.search_bill import Limits, Training, training_of, within
 from predictor.search import answer
+from predictor.search.frameworks import RULES
 from predictor.search.question import SearchQuestion, search_problem
 from predictor.search.space import ZERO_ALONE
 from predictor.step.breakdown import StageParts
@@ -27,6 +32,7 @@ from predictor.timeline.schedules import SCHEDULES
 
 MOST_SHOWN = 1000
 LARGEST_LIMIT = 10**9
+LARGEST_AMOUNT = 1e18
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +48,8 @@ class RankedLayout:
         layout: as keys of a configuration.
         parts: breakdown of the critical stage, in microseconds.
         configuration: complete, for ``predict``.
+        training: of the whole training, failures included; None without ``train_tokens``.
+        twins: near-twins, as keys of a configuration.
     """
 
     step: Cost
@@ -52,6 +60,8 @@ class RankedLayout:
     layout: dict[str, Any]
     parts: StageParts
     configuration: dict[str, Any]
+    training: Training | None
+    twins: tuple[dict[str, Any], ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -62,11 +72,18 @@ class SearchResult:
         layouts: the fastest ones, the fastest first.
         pareto: layouts on the Pareto front of time and memory, the least memory first; empty without ``pareto=True``.
         details: problem, ranking and predictions of the search.
+        counts: numbers of GPUs that were tried for a deadline or a budget, in order.
     """
 
     layouts: tuple[RankedLayout, ...]
     pareto: tuple[RankedLayout, ...]
     details: answer.SearchAnswer
+    counts: tuple[Tried, ...] = ()
+
+    @property
+    def num_gpus(self) -> int:
+        """Return the GPUs that every layout uses."""
+        return self.details.space.num_gpus
 
     @property
     def why(self) -> str:
@@ -81,11 +98,49 @@ class SearchResult:
     @property
     def notes(self) -> tuple[str, ...]:
         """Return the caveats of the ranking, a sentence each."""
-        return self.details.notes
+        return ranking.notes(self.details)
+
+    def arguments(self, number: int = 1) -> str:
+        """Return a layout as its framework's own arguments: a script, a TOML or a JSON file.
+
+        Args:
+            number: of the layout, from 1.
+
+        Raises:
+            ValueError: the search named no framework, or that has no arguments for a part of the configuration.
+        """
+        from predictor.configuration.writers import written  # cost a start that writes none
+
+        return written(self.layouts[number - 1].configuration, self._framework(), Path.cwd())
+
+    def job(self, arguments: str, number: int = 1) -> str:
+        """Return a layout as an experiment of model_training_framework, which submits and resumes it.
+
+        Args:
+            arguments: path of the file that has the layout's ``arguments``.
+            number: of the layout, from 1.
+
+        Raises:
+            ValueError: the search named no framework.
+        """
+        from predictor.configuration.sections import validate
+        from predictor.configuration.writers.launch_job import launch_job
+
+        content, training = self.layouts[number - 1].configuration, self.layouts[number - 1].training
+        gpus = self.num_gpus, self.details.space.base.layout.gpus_per_node
+        steps = None if training is None else training.steps
+        return launch_job(content, validate(content), self._framework(), arguments, gpus, steps)
+
+    def _framework(self) -> str:
+        rules = self.details.space.rules
+        if rules is None:
+            raise ConfigError(f"--write-arguments needs --framework: {', '.join(RULES)}")
+        return rules.name
 
     def to_dict(self) -> dict[str, Any]:
         """Return what ``search --json`` prints."""
-        return ranking.to_json(self.details)
+        tried = {"gpu_counts": gpu_counts.to_json(self.counts)} if self.counts else {}
+        return ranking.to_json(self.details) | tried
 
     def to_csv(self) -> str:
         """Return the fastest layouts as ``search --csv`` writes them."""
@@ -93,7 +148,8 @@ class SearchResult:
 
     def text(self, width: int = USUAL_WIDTH) -> str:
         """Return the page that ``search`` prints, its sentences wrapped at ``width`` columns."""
-        return ranking.render(self.details, width)
+        page = ranking.render(self.details, width)
+        return "\n".join([*gpu_counts.table(self.counts), "", page]) if self.counts else page
 
     def __str__(self) -> str:
         """Return the page."""
@@ -116,6 +172,8 @@ def _ranked(details: answer.SearchAnswer, winner: answer.Winner) -> RankedLayout
         layout=answer.layout_fields(winner.ranked.plan),
         parts=winner.parts,
         configuration=answer.configuration(details, winner),
+        training=training_of(details, winner),
+        twins=tuple(answer.layout_fields(twin.plan) for twin in winner.twins),
     )
 
 
@@ -139,6 +197,25 @@ def _chosen(option: str, given: Any, legal: Sequence[Any]) -> tuple[Any, ...]:
     return values or tuple(legal)
 
 
+def _positive(**given: float | None) -> None:
+    """Check numbers that must be more than nothing.
+
+    Raises:
+        ConfigError: one is no number, or not above zero.
+    """
+    for key, value in given.items():
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if value is not None and not (is_number and 0 < value < LARGEST_AMOUNT):
+            raise ConfigError(f"--{key.replace('_', '-')} is {value!r}; expected a number above 0")
+
+
+def _limits_of(hours: float | None, days: float | None, price: float | None) -> Limits:
+    """Return what a training may take; the shorter of hours and days counts."""
+    times = [] if hours is None else [hours]
+    times += [] if days is None else [days * HOURS_PER_DAY]
+    return Limits(min(times, default=None), price)
+
+
 def _is_recommender(model: str | PathLike[str] | Mapping[str, Any]) -> bool:
     """Return whether a model is a HugeCTR configuration; reads no file that cannot be one."""
     if isinstance(model, Mapping):
@@ -149,18 +226,30 @@ def _is_recommender(model: str | PathLike[str] | Mapping[str, Any]) -> bool:
 
 def search(
     model: Config,
-    gpus: int,
+    gpus: int | None = None,
     *,
     global_batch_size: int | None = None,
+    global_batch_tokens: int | None = None,
     system: str | PathLike[str] | LoadedSystem | None = None,
+    framework: str | None = None,
     sequence_length: int | None = None,
     precision: str | None = None,
     memory_gib: float | None = None,
+    max_memory_gib: float | None = None,
     max_tensor_parallel: int | None = None,
     max_context_parallel: int | None = None,
     max_micro_batch_size: int | None = None,
+    tensor_parallel_across_nodes: bool = False,
     schedule: str | Sequence[str] | None = None,
     zero_stage: int | Sequence[int] | None = None,
+    train_tokens: float | None = None,
+    price: float | None = None,
+    max_hours: float | None = None,
+    max_days: float | None = None,
+    max_price: float | None = None,
+    deadline_days: float | None = None,
+    budget: float | None = None,
+    max_gpus: int | None = None,
     top: int = 10,
     pareto: bool = False,
 ) -> SearchResult:
@@ -169,53 +258,114 @@ def search(
     Args:
         model: a preset's name, the path of a configuration or of another tool's file, or a mapping with the keys of a
             configuration. A configuration's switches count, its layout does not.
-        gpus: every layout uses all of them.
+        gpus: every layout uses all of them; left out with ``deadline_days`` or ``budget``, which look for their number.
         global_batch_size: samples per step; required where the model does not say.
+        global_batch_tokens: the same in tokens, a multiple of the sequence length.
         system: a name, a folder, or what ``load_system`` returns; required where the model does not say.
+        framework: megatron, torchtitan or deepspeed: only layouts that it runs, as it runs them.
         sequence_length: tokens per sample, instead of the model's.
         precision: of activations: fp16, bf16 or fp32.
         memory_gib: memory of one GPU in GiB, instead of the system's.
+        max_memory_gib: what a layout may need of it.
         max_tensor_parallel: the largest tensor-parallel size to consider.
         max_context_parallel: the largest context-parallel size.
         max_micro_batch_size: the largest micro-batch, in samples.
+        tensor_parallel_across_nodes: tensor-parallel groups may leave a node or an NVLink domain.
         schedule: only this schedule, or these.
         zero_stage: only this stage, or these.
-        top: layouts to return, up to 1,000.
+        train_tokens: tokens of the whole training; layouts then say how long it takes, failures included.
+        price: of a GPU-hour, in any currency.
+        max_hours: leave out layouts that train longer.
+        max_days: the same in days.
+        max_price: leave out layouts whose training costs more.
+        deadline_days: search for the fewest GPUs that train in so many days: a node's, doubled until they do.
+        budget: the same for the price of the training.
+        max_gpus: the most GPUs that such a search tries; 65,536 if absent.
+        top: layouts to return, up to 1,000; near-twins of a faster one count with it.
         pareto: also return the Pareto front of time and memory.
 
     Raises:
         FileNotFoundError: there is no such file.
         yaml.YAMLError: it does not parse.
         KeyError: a required key is missing.
-        ValueError: an argument is not allowed, nothing multiplies to the GPUs, or nothing fits.
+        ValueError: an argument is not allowed, nothing multiplies to the GPUs, nothing fits, or nothing keeps a limit.
     """
     if not isinstance(model, str | PathLike | Mapping):
         raise ConfigError(f"--model is {model!r}; expected a preset's name, a path, or a mapping of a configuration")
     if _is_recommender(model):
         raise ConfigError("--model is a HugeCTR configuration, which has sharding plans; use predictor.search_plans")
-    schedules = _chosen("--schedule", schedule, tuple(SCHEDULES))
-    zero_stages = _chosen("--zero-stage", zero_stage, ZERO_ALONE)
     limits = _limits(
         max_tensor_parallel=max_tensor_parallel,
         max_context_parallel=max_context_parallel,
         max_micro_batch_size=max_micro_batch_size,
         sequence_length=sequence_length,
     )
-    if memory_gib is not None and (isinstance(memory_gib, bool) or not isinstance(memory_gib, int | float)):
-        raise ConfigError(f"--memory-gib is {memory_gib!r}; expected GiB of one GPU")
+    _positive(
+        train_tokens=train_tokens,
+        max_hours=max_hours,
+        max_days=max_days,
+        max_price=max_price,
+        deadline_days=deadline_days,
+        budget=budget,
+    )
+    for option, value in (("--memory-gib", memory_gib), ("--max-memory-gib", max_memory_gib)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+            raise ConfigError(f"{option} is {value!r}; expected GiB of one GPU")
     question = SearchQuestion(
         model=plain(model) if isinstance(model, Mapping) else fspath(model),
-        num_gpus=gpus,
+        num_gpus=1 if gpus is None else gpus,
         system=None if system is None else system_name(system),
         global_batch_size=global_batch_size,
+        global_batch_tokens=global_batch_tokens,
+        framework=framework,
         precision=precision,
         memory_gib=memory_gib,
-        schedules=schedules,
-        zero_stages=zero_stages,
+        max_memory_gib=max_memory_gib,
+        tensor_parallel_across_nodes=tensor_parallel_across_nodes,
+        schedules=_chosen("--schedule", schedule, tuple(SCHEDULES)),
+        zero_stages=_chosen("--zero-stage", zero_stage, ZERO_ALONE),
+        train_tokens=train_tokens,
+        price=price,
         **limits,
     )
-    details = answer.search(search_problem(question), whole("--top", top, largest=MOST_SHOWN), pareto)
+    kept = _limits_of(max_hours, max_days, max_price)
+    goals = _limits_of(None, deadline_days, budget)
+    return _answered(question, _Asked(gpus, kept, goals, max_gpus, whole("--top", top, largest=MOST_SHOWN), pareto))
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What a search is asked beside its question."""
+
+    gpus: int | None
+    kept: Limits
+    goals: Limits
+    max_gpus: int | None
+    top: int
+    pareto: bool
+
+
+def _answered(question: SearchQuestion, asked: _Asked) -> SearchResult:
+    """Return the layouts on given GPUs, or on the fewest that meet a deadline or a budget."""
+    looks_for_gpus = asked.goals != Limits()
+    if looks_for_gpus and asked.gpus is not None:
+        raise ConfigError("--gpus is given beside --deadline-days or --budget, which look for it; leave it out")
+    if not looks_for_gpus and asked.gpus is None:
+        raise ConfigError("--gpus is missing: how many? --deadline-days or --budget look for the fewest")
+    if not looks_for_gpus and asked.max_gpus is not None:
+        raise ConfigError("--max-gpus is for --deadline-days and --budget; --gpus are all used")
+    if asked.kept.hours is not None and question.train_tokens is None:
+        raise ConfigError("--max-hours and --max-days need --train-tokens: how many tokens does the training take?")
+    if asked.kept.price is not None and (question.train_tokens is None or question.price is None):
+        raise ConfigError("--max-price needs --train-tokens, and --price of a GPU-hour")
+    counts: tuple[Tried, ...] = ()
+    if looks_for_gpus:
+        most = MOST_GPUS if asked.max_gpus is None else whole("--max-gpus", asked.max_gpus, largest=LARGEST_LIMIT)
+        details, counts = fewest(Hunt(question, asked.goals, most, asked.top, asked.pareto))
+    else:
+        details = answer.search(search_problem(question), asked.top, asked.pareto)
+    details = within(details, asked.kept)
     layouts, front = (
         tuple(_ranked(details, winner) for winner in winners) for winners in (details.winners, details.pareto)
     )
-    return SearchResult(layouts, front, details)
+    return SearchResult(layouts, front, details, counts)

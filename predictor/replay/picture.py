@@ -42,7 +42,7 @@ from predictor.replay.breakdown import (
 )
 from predictor.traces.local_graph import TaskKind
 
-WIDTH, LEFT, RIGHT, ROW, GAP, TOP, BELOW = 1200, 150, 14, 15, 3, 30, 58
+WIDTH, LEFT, RIGHT, ROW, GAP, TOP, BELOW = 980, 150, 14, 15, 3, 30, 58
 CHARACTER = 6.2
 MOST_ROWS = 64
 SMALLEST_SHARE = 0.002  # of the step, that a row must be busy to be drawn
@@ -120,9 +120,8 @@ def timeline(replay: Replayed, rows: Rows, title: str, until_us: float) -> str:
     end = LEFT + replay.step_us * scale
     shapes.append(path(f"M{pixels(end)} {TOP - 4}V{bottom}", stroke=INK, stroke_dasharray="4 3"))
     shapes += [*_axis(until_us, scale, bottom), *_legend(replay, bottom + 46)]
-    return element(
-        "svg", "".join(shapes), viewBox=f"0 0 {WIDTH} {height}", role="img", aria_label=title, class_="timeline"
-    )
+    size = {"width": str(WIDTH), "height": str(height), "viewBox": f"0 0 {WIDTH} {height}"}
+    return element("svg", "".join(shapes), **size, role="img", aria_label=title, class_="timeline")
 
 
 def _top(row: int) -> int:
@@ -197,7 +196,7 @@ def _legend(replay: Replayed, y: float) -> Iterator[str]:
     for name in dict.fromkeys(part_names(replay.step)):
         if name != IDLE:
             shown.setdefault(COLOURS[name], TRAFFIC_LABEL if name in TRAFFIC else name)
-    x = float(LEFT)
+    x = 8.0
     for colour, name in [*shown.items(), (CRITICAL, "critical path")]:
         height = 3 if colour == CRITICAL else 11
         yield element("rect", x=x, y=y - 9 + (11 - height) / 2, width=11, height=height, fill=colour)

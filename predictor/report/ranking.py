@@ -7,10 +7,13 @@ from dataclasses import asdict
 from io import StringIO
 from typing import Any
 
-from predictor.report.text import LABELS, duration, wrapped
+from predictor.report.json_document import slow_network_notes
+from predictor.report.search_bill import training_of
+from predictor.report.text import LABELS, duration, span, wrapped
 from predictor.search.answer import SearchAnswer, Winner, layout_fields
+from predictor.search.frameworks import RULES
 from predictor.search.rank import described
-from predictor.step.breakdown import StageParts
+from predictor.step.breakdown import StageParts, answers
 from predictor.step.composition import MACHINE_SPREAD
 from predictor.step.fit import Fit
 from predictor.step.memory import GIB
@@ -33,7 +36,8 @@ REMEDIES = {
 
 
 def _summary(answer: SearchAnswer, winner: Winner) -> dict[str, Any]:
-    step = winner.prediction.step
+    step, training = winner.prediction.step, training_of(answer, winner)
+    whole = {} if training is None else {"training": asdict(training)}
     return {
         "time_us": step.us,
         "low_us": step.low_us,
@@ -43,6 +47,8 @@ def _summary(answer: SearchAnswer, winner: Winner) -> dict[str, Any]:
         "fit": answer.fit(winner),
         "mfu": winner.prediction.mfu,
         "tokens_per_s": winner.prediction.tokens_per_second,
+        **whole,
+        "frameworks": [rules.name for rules in RULES.values() if answer.space.runs(winner.ranked.plan, rules)],
         "layout": layout_fields(winner.ranked.plan),
     }
 
@@ -54,23 +60,51 @@ def to_json(answer: SearchAnswer) -> dict[str, Any]:
         "system": answer.system.name,
         "num_gpus": answer.space.num_gpus,
         "global_batch_size": answer.space.global_batch_size,
+        "framework": None if answer.space.rules is None else answer.space.rules.name,
         "memory_gib": answer.memory_gib,
         "considered": answer.ranking.considered,
         "fitting": answer.ranking.fitting,
         "replayed": answer.ranking.replayed,
-        "layouts": [{**_summary(answer, winner), "parts": asdict(winner.parts)} for winner in answer.winners],
+        "layouts": [
+            {**_summary(answer, winner), "parts": asdict(winner.parts), "twins": _twins(winner)}
+            for winner in answer.winners
+        ],
         "pareto": [_summary(answer, winner) for winner in answer.pareto],
         "why": why(answer),
         "bottleneck": bottleneck(answer.winners[0]),
-        "notes": list(answer.notes),
+        "notes": list(notes(answer)),
     }
+
+
+def _twins(winner: Winner) -> list[dict[str, Any]]:
+    """Return the near-twins of a layout, each with its step and what differs."""
+    own = layout_fields(winner.ranked.plan)
+    return [
+        {
+            "time_us": twin.step_us,
+            "memory_gib": twin.memory_bytes / GIB,
+            "layout": {key: value for key, value in layout_fields(twin.plan).items() if value != own[key]},
+        }
+        for twin in winner.twins
+    ]
+
+
+def notes(answer: SearchAnswer) -> tuple[str, ...]:
+    """Return the caveats of a ranking, with that of a slow network where the fastest layout uses it."""
+    fastest = answer.winners[0].prediction
+    layout, known = fastest.run.layout, answers(fastest, answer.system)
+    leaves = layout.num_gpus > layout.reach
+    return (*answer.notes, *slow_network_notes(answer.system, known, fastest.step.us, leaves))
 
 
 def to_csv(answer: SearchAnswer) -> str:
     """Return the fastest layouts as a table, a line each."""
     text = StringIO()
     rows = [_summary(answer, winner) for winner in answer.winners]
-    rows = [{**row, **row.pop("layout")} for row in rows]
+    rows = [
+        {**row, **row.pop("training", {}), **row.pop("layout"), "frameworks": " ".join(row["frameworks"])}
+        for row in rows
+    ]
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
@@ -112,13 +146,24 @@ def bottleneck(winner: Winner) -> str:
 COLUMNS = ("step", "90 % interval", "source", "GiB", "MFU", "tp", "pp", "dp", "cp", "ep", "b", "m")
 
 
-def _cells(winner: Winner) -> list[str]:
+def _training_columns(answer: SearchAnswer) -> list[str]:
+    """Return the columns on the whole training, where the search was told of it."""
+    if answer.budget.train_tokens is None:
+        return []
+    return ["training"] if answer.budget.price_per_gpu_hour is None else ["training", "price"]
+
+
+def _cells(answer: SearchAnswer, winner: Winner) -> list[str]:
     plan, step = winner.ranked.plan, winner.prediction.step
-    degrees = plan.degrees
+    degrees, training = plan.degrees, training_of(answer, winner)
+    whole = [] if training is None else [span(training.hours)]
+    if training is not None and training.price is not None:
+        whole.append(f"{training.price:,.0f}")
     return [
         duration(step.us),
         f"{duration(step.low_us)} – {duration(step.high_us)}",
         step.source.label,
+        *whole,
         f"{winner.ranked.memory_bytes / GIB:.1f}",
         f"{winner.prediction.mfu:.1%}",
         *map(str, (degrees.tensor, degrees.pipeline, degrees.data, degrees.context, degrees.expert)),
@@ -128,21 +173,26 @@ def _cells(winner: Winner) -> list[str]:
 
 
 def _rest(answer: SearchAnswer, winner: Winner) -> str:
-    """Return the choices of a layout that no column has, and whether it may not fit."""
-    plan, num_layers = winner.ranked.plan, winner.prediction.run.model.num_layers
-    words = ["uneven layers"] if num_layers % plan.degrees.pipeline else []
+    """Return the choices of a layout that no column has, whether it may not fit, and how many near-twins it has."""
+    plan, layers = winner.ranked.plan, winner.prediction.run.layers_per_stage
+    words = ["uneven layers"] if len(set(layers)) > 1 else []
     if plan.degrees.pipeline > 1:
         words.append(plan.schedule + (f" × {plan.num_chunks}" if plan.num_chunks > 1 else ""))
     words.append(f"ZeRO-{plan.zero_stage}")
     if plan.recompute != "none":
         words.append(f"recompute {plan.recompute}")
     words += ["sequence parallel"] if plan.sequence_parallel else []
-    return ", ".join([*words, *(["may not fit"] if answer.fit(winner) is Fit.MAY_NOT_FIT else [])])
+    if answer.space.rules is None and not any(answer.space.runs(plan, rules) for rules in RULES.values()):
+        words.append("outside every framework's rules")
+    words += ["may not fit"] if answer.fit(winner) is Fit.MAY_NOT_FIT else []
+    return ", ".join(words) + (f"; and {len(winner.twins)} like it" if winner.twins else "")
 
 
 def table(answer: SearchAnswer, winners: list[Winner]) -> list[str]:
     """Return layouts as aligned lines."""
-    rows = [["#", *COLUMNS]] + [[str(i + 1), *_cells(winner)] for i, winner in enumerate(winners)]
+    head = ["#", *COLUMNS]
+    head[4:4] = _training_columns(answer)
+    rows = [head] + [[str(i + 1), *_cells(answer, winner)] for i, winner in enumerate(winners)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     rests = ["", *(_rest(answer, winner) for winner in winners)]
     return [
@@ -157,8 +207,9 @@ def render(answer: SearchAnswer, width: int = 100) -> str:
     of = "" if answer.memory_gib is None else f" of {answer.memory_gib:.1f} GiB"
     asked_for = f"{space.global_batch_size:,} samples of {space.model.sequence_length:,} tokens a step"
     counts = f"{ranking.considered:,} layouts considered, {ranking.fitting:,} fit, {ranking.replayed:,} replayed"
+    runs_on = "" if space.rules is None else f", run by {space.rules.label}"
     lines = [
-        f"{space.num_gpus:,} GPUs of {answer.system.name}{of}, {asked_for}",
+        f"{space.num_gpus:,} GPUs of {answer.system.name}{of}, {asked_for}{runs_on}",
         counts,
         "",
         *table(answer, answer.winners),
@@ -167,5 +218,6 @@ def render(answer: SearchAnswer, width: int = 100) -> str:
     ]
     if answer.pareto:
         lines += ["", "No layout is both faster and leaner than one of these:", *table(answer, answer.pareto)]
-    lines += ["", *wrapped([f"Note: {note}" for note in answer.notes], width, 6)] if answer.notes else []
+    said = notes(answer)
+    lines += ["", *wrapped([f"Note: {note}" for note in said], width, 6)] if said else []
     return "\n".join(lines)

@@ -6,24 +6,32 @@ from dataclasses import dataclass
 from typing import Any
 
 from predictor.configuration.merging import merged
+from predictor.configuration.sections import NO_BUDGET, BudgetSection
 from predictor.costs.published import PublishedSystem
 from predictor.search.question import SearchProblem
-from predictor.search.rank import Ranked, Ranking, described, rank
+from predictor.search.rank import Ranking, described, rank
 from predictor.search.space import Plan, Space
+from predictor.search.twins import Ranked
 from predictor.step.breakdown import StageParts, stage_parts
 from predictor.step.fit import MEMORY_ERROR, Fit, fit_of
 from predictor.step.memory import GIB
 from predictor.step.prediction import Prediction, predict
 from predictor.step.published_runs import published_runs_note
+from predictor.workloads.partition import uniform
 
 
 @dataclass(frozen=True, slots=True)
 class Winner:
-    """One of the fastest layouts with its whole prediction."""
+    """One of the fastest layouts with its whole prediction.
+
+    Attributes:
+        twins: its near-twins, which differ in switches and are as fast.
+    """
 
     ranked: Ranked
     prediction: Prediction
     parts: StageParts
+    twins: tuple[Ranked, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,25 +53,29 @@ class SearchAnswer:
     notes: tuple[str, ...]
     content: dict[str, Any]
     surest: Winner | None
+    budget: BudgetSection = NO_BUDGET
 
     def fit(self, winner: Winner) -> Fit | None:
         """Return whether a layout fits into a GPU's memory; None where that is unlimited."""
         return fit_of(winner.ranked.memory_bytes, self.memory_gib)
 
 
-def _winner(space: Space, system: PublishedSystem, ranked: Ranked) -> Winner:
+def _winner(space: Space, system: PublishedSystem, ranked: Ranked, twins: list[Ranked] | None = None) -> Winner:
     prediction = predict(space.run(ranked.plan), system)
-    return Winner(ranked, prediction, stage_parts(prediction)[prediction.critical_stage])
+    return Winner(ranked, prediction, stage_parts(prediction)[prediction.critical_stage], tuple(twins or ()))
 
 
 def search(problem: SearchProblem, top: int, pareto: bool = False) -> SearchAnswer:
-    """Answer a search problem.
+    """Answer a search problem; near-twins of a faster layout are counted with it.
 
     Raises:
         ConfigError: no layout multiplies to the GPUs, or none fits.
     """
-    ranking = rank(problem.space, problem.system, problem.memory_gib, top, pareto)
-    winners = [_winner(problem.space, problem.system, ranked) for ranked in ranking.best]
+    ranking = rank(problem.space, problem.system, problem.memory_gib, top, pareto, fold=True)
+    winners = [
+        _winner(problem.space, problem.system, ranked, twins)
+        for ranked, twins in zip(ranking.best, ranking.twins, strict=True)
+    ]
     front = [_winner(problem.space, problem.system, ranked) for ranked in ranking.pareto]
     notes = (*problem.notes, *_near_the_limit(ranking, problem), *_published_runs(winners, problem.system))
     return SearchAnswer(
@@ -76,6 +88,7 @@ def search(problem: SearchProblem, top: int, pareto: bool = False) -> SearchAnsw
         notes=notes,
         content=problem.content,
         surest=_surest(problem, ranking, winners[0]),
+        budget=problem.budget,
     )
 
 
@@ -133,10 +146,20 @@ def layout_fields(plan: Plan) -> dict[str, Any]:
 
 def configuration(answer: SearchAnswer, winner: Winner) -> dict[str, Any]:
     """Return a layout as a configuration that ``predict`` takes."""
-    row = layout_fields(winner.ranked.plan)
+    return configuration_of(answer.space, winner.ranked.plan, answer.content)
+
+
+def configuration_of(space: Space, plan: Plan, content: dict[str, Any]) -> dict[str, Any]:
+    """Return a candidate as a configuration, given what all candidates share."""
+    run, row = space.run(plan), layout_fields(plan)
     training = {key: row.pop(key) for key in ("micro_batch_size", "num_micro_batches", "recompute")}
-    if not winner.prediction.run.scatters_gradients:
+    if not run.scatters_gradients:
         row["gradient_reduction"] = "all_reduce"
     elif row["zero_stage"] == 1:
         row["gradient_reduction"] = "reduce_scatter"
-    return merged(answer.content, {"parallelism": row, "training": training})
+    if list(run.layers_per_stage) != uniform(run.model.num_layers, plan.degrees.pipeline):
+        row["layers_per_stage"] = list(run.layers_per_stage)
+    chosen: dict[str, Any] = {"parallelism": row | space.fields(plan), "training": training}
+    if run.model.loss is not space.model.loss:
+        chosen["model"] = {"loss": str(run.model.loss)}
+    return merged(content, chosen)

@@ -11,6 +11,7 @@ from predictor.step.memory import activation_bytes, allowance_bytes, end_bytes, 
 from predictor.timeline.schedules import SCHEDULES, peak_in_flight
 from predictor.workloads.low_precision_memory import cast_weights
 from predictor.workloads.pipeline import Pipeline, Stage
+from predictor.workloads.software import ON_DEEPSPEED
 from predictor.workloads.step_tasks import BlockMemory
 from predictor.workloads.transformer import LayerKind
 from predictor.workloads.transformer_memory import edge_memory, layer_memory, stage_states
@@ -23,6 +24,8 @@ class Footprints:
         """Prepare for a space."""
         self._space = space
         self._pipelines = pipelines
+        # DeepSpeed's pipeline keeps a stage's outputs, of which every layer counts a share.
+        self._keeps_outputs = space.base.framework in ON_DEEPSPEED
         self._flights: dict[Key, list[int]] = {}
         self._states: dict[Key, list[float]] = {}
         self._held: dict[Key, list[BlockMemory]] = {}
@@ -91,9 +94,10 @@ class Footprints:
 
     def _layer(self, plan: Plan, shared: Key, kind: LayerKind) -> BlockMemory:
         """Return what a layer holds; a candidate recomputes all its layers alike."""
-        known = self._layers.get((shared, kind))
+        stages = plan.degrees.pipeline if self._keeps_outputs else 1
+        known = self._layers.get((shared, stages, kind))
         if known is None:
-            known = self._layers[shared, kind] = layer_memory(self._space.run(plan), kind)
+            known = self._layers[shared, stages, kind] = layer_memory(self._space.run(plan), kind)
         return known
 
     def _edge(self, plan: Plan, shared: Key, stage: Stage) -> BlockMemory:

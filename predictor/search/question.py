@@ -12,8 +12,10 @@ from predictor.configuration.finding import published
 from predictor.configuration.loading import Loaded, prepare
 from predictor.configuration.merging import merged
 from predictor.configuration.of_model import content_of_model
+from predictor.configuration.sections import NO_BUDGET, BudgetSection
 from predictor.costs.published import PublishedSystem
 from predictor.costs.slowest import slowest_of
+from predictor.search.frameworks import rules_of
 from predictor.search.space import ZERO_ALONE, Space
 from predictor.timeline.schedules import SCHEDULES
 
@@ -58,6 +60,12 @@ class SearchQuestion:
     Attributes:
         model: a preset's name, a file (a configuration, or one of another tool), or the content of a configuration.
         memory_gib: memory of one GPU; the system's if None.
+        framework: that is to run the layout, as ``--framework`` spells it; None: layouts of none.
+        tensor_parallel_across_nodes: tensor-parallel groups may leave a node, or an NVLink domain that spans nodes; a
+            ``max_tensor_parallel`` that is given allows it too.
+        global_batch_tokens: tokens per step, instead of samples.
+        max_memory_gib: of one GPU that a layout may need.
+        train_tokens, price: tokens of the whole training, and the price of a GPU-hour.
     """
 
     model: str | dict[str, Any]
@@ -72,6 +80,12 @@ class SearchQuestion:
     max_micro_batch_size: int | None = None
     schedules: tuple[str, ...] = tuple(SCHEDULES)
     zero_stages: tuple[int, ...] = ZERO_ALONE
+    framework: str | None = None
+    tensor_parallel_across_nodes: bool = False
+    global_batch_tokens: int | None = None
+    max_memory_gib: float | None = None
+    train_tokens: float | None = None
+    price: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +97,7 @@ class SearchProblem:
     memory_gib: float | None
     notes: tuple[str, ...]
     content: dict[str, Any] = field(default_factory=dict)
+    budget: BudgetSection = NO_BUDGET
 
 
 def _undecided(content: dict[str, Any]) -> dict[str, Any]:
@@ -102,15 +117,50 @@ def _left_out(content: dict[str, Any]) -> tuple[str, ...]:
     return (f"{said} ({', '.join(given)}).",) if given else ()
 
 
-def _batch(content: dict[str, Any]) -> int | None:
-    """Return the global batch of a configuration, however it is given; None where it is not."""
+def _said_batch(content: dict[str, Any]) -> int | None:
+    """Return the global batch that a configuration says; None where it does not.
+
+    Raises:
+        ConfigError: it would be a guess, which the fastest layout depends on.
+    """
     training = content.get("training", {})
     if training.get("global_batch_size") is not None or training.get("num_micro_batches") is None:
         given: int | None = training.get("global_batch_size")
         return given
     counts = (training["num_micro_batches"], training.get("micro_batch_size", 1))
-    replicas = content.get("parallelism", {}).get("data_parallel_size", 1)
-    return prod(whole("num_micro_batches", count) for count in (*counts, replicas))
+    replicas = content.get("parallelism", {}).get("data_parallel_size")
+    batch = prod(whole("num_micro_batches", count) for count in (*counts, replicas or 1))
+    if batch == 1 or replicas is None:
+        unsaid = "no data_parallel_size" if replicas is None else "one sample for all replicas"
+        raise ConfigError(
+            f"--global-batch-size is missing: the model's file says {unsaid}, so a batch of {batch} would be a guess, "
+            "and the fastest layout depends on it; write the samples of one step, or --global-batch-tokens"
+        )
+    return batch
+
+
+def _batch(question: SearchQuestion, content: dict[str, Any]) -> int:
+    """Return the samples of one step.
+
+    Raises:
+        ConfigError: nothing says them, or the tokens of a step are no whole number of samples.
+    """
+    samples, tokens = question.global_batch_size, question.global_batch_tokens
+    if samples is not None and tokens is not None:
+        raise ConfigError("--global-batch-size and --global-batch-tokens are both given; write one of them")
+    if tokens is not None:
+        length = whole("sequence_length", content.get("model", {}).get("sequence_length"))
+        samples, rest = divmod(tokens, length)
+        if rest or not samples:
+            tries = " or ".join(f"{count * length:,}" for count in (samples, samples + 1) if count)
+            raise ConfigError(
+                f"--global-batch-tokens is {tokens}; it must be a multiple of sequence_length, {length}. Try {tries}."
+            )
+    if samples is None:
+        samples = _said_batch(content)
+    if samples is None:
+        raise ConfigError("--global-batch-size is missing: how many samples does one step take?")
+    return whole("--global-batch-size", samples, largest=LARGEST["global_batch_size"])
 
 
 def _overrides(question: SearchQuestion) -> dict[str, Any]:
@@ -120,7 +170,12 @@ def _overrides(question: SearchQuestion) -> dict[str, Any]:
         given["model"] = {"sequence_length": question.sequence_length}
     if question.precision is not None:
         given["training"] = {"precision": question.precision}
-    return given
+    rules = rules_of(question.framework)
+    if rules is not None:
+        given["training"] = {**given.get("training", {}), "framework": str(rules.software)}
+    budget = {"train_tokens": question.train_tokens, "price_per_gpu_hour": question.price}
+    said = {key: value for key, value in budget.items() if value is not None}
+    return given | ({"budget": said} if said else {})
 
 
 def problem_around(loaded: Loaded) -> SearchProblem:
@@ -135,6 +190,7 @@ def problem_around(loaded: Loaded) -> SearchProblem:
         scatters_gradients=run.scatters_gradients,
         max_context_parallel=run.layout.num_gpus,
         max_micro_batch_size=batch,
+        tensor_inside=run.layout.tensor_group().nodes == 1,
     )
     return SearchProblem(space, loaded.system, None if limit is None else limit.value, ())
 
@@ -146,29 +202,44 @@ def search_problem(question: SearchQuestion) -> SearchProblem:
         ConfigError: the model, the system, the GPUs or the batch is missing or not possible.
     """
     num_gpus = whole("--gpus", question.num_gpus, largest=LARGEST_RUN_GPUS)
-    content, base, notes = content_of_model(question.model)
+    rules = rules_of(question.framework)
+    content, base, notes = content_of_model(question.model, None if rules is None else rules.trained_as)
     content = merged(content, _overrides(question))
-    batch = question.global_batch_size if question.global_batch_size is not None else _batch(content)
-    if batch is None:
-        raise ConfigError("--global-batch-size is missing: how many samples does one step take?")
+    batch = _batch(question, content)
     if not content.get("system"):
         raise ConfigError(f"--system is missing; published: {published()}")
     loaded = prepare(_undecided(content), base)
-    limit = loaded.system.hardware.gpu.memory_gib
-    memory = question.memory_gib if question.memory_gib is not None else None if limit is None else limit.value
-    if memory is not None and not 0.0 < memory < LARGEST_MEMORY_GIB:
-        raise ConfigError(f"--memory-gib is {memory:g}; expected GiB of one GPU, up to {LARGEST_MEMORY_GIB:,}")
+    memory = _memory(question, loaded.system)
     space = Space(
         base=loaded.run,
         num_gpus=num_gpus,
-        global_batch_size=whole("--global-batch-size", batch, largest=LARGEST["global_batch_size"]),
+        global_batch_size=batch,
         max_tensor_parallel=question.max_tensor_parallel or loaded.run.model.num_attention_heads,
-        scatters_gradients=content.get("parallelism", {}).get("gradient_reduction") == "reduce_scatter",
+        # What frameworks call ZeRO-1 scatters gradients.
+        scatters_gradients=rules is not None
+        or content.get("parallelism", {}).get("gradient_reduction") == "reduce_scatter",
         max_context_parallel=question.max_context_parallel or num_gpus,
         max_micro_batch_size=question.max_micro_batch_size or batch,
         schedules=question.schedules,
         zero_stages=question.zero_stages,
+        rules=rules,
+        tensor_inside=not question.tensor_parallel_across_nodes and question.max_tensor_parallel is None,
     )
-    return SearchProblem(
-        space, slowest_of(loaded.system, num_gpus), memory, (*notes, *_left_out(content)), _undecided(content)
-    )
+    said = (*notes, *_left_out(content))
+    system = slowest_of(loaded.system, num_gpus)
+    return SearchProblem(space, system, memory, said, _undecided(content), loaded.budget)
+
+
+def _memory(question: SearchQuestion, system: PublishedSystem) -> float | None:
+    """Return what a layout may need of one GPU in GiB; None where nothing limits it.
+
+    Raises:
+        ConfigError: a limit is not possible.
+    """
+    known = system.hardware.gpu.memory_gib
+    limits = [] if known is None or question.memory_gib is not None else [known.value]
+    for option, value in (("--memory-gib", question.memory_gib), ("--max-memory-gib", question.max_memory_gib)):
+        if value is not None and not 0.0 < value < LARGEST_MEMORY_GIB:
+            raise ConfigError(f"{option} is {value:g}; expected GiB of one GPU, up to {LARGEST_MEMORY_GIB:,}")
+        limits += [] if value is None else [value]
+    return min(limits, default=None)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
+from itertools import islice
 from typing import NamedTuple
 
 from predictor.base.errors import ConfigError
@@ -15,20 +16,13 @@ from predictor.search.footprint import Footprints
 from predictor.search.space import Plan, Space
 from predictor.search.stages import Pipelines
 from predictor.search.timer import ROUNDING, Timer
+from predictor.search.twins import Ranked, folded
 from predictor.step.fit import Fit, fit_of
 from predictor.step.memory import GIB
 
 # The Pareto front ends at this many times the fastest layout's time.
 WORTHWHILE = 3.0
 FLOOR, BOUND, REPLAY = range(3)
-
-
-class Ranked(NamedTuple):
-    """One candidate that fits, with the replayed time of its step and the memory of its fullest GPU."""
-
-    step_us: float
-    memory_bytes: float
-    plan: Plan
 
 
 class _Fitting(NamedTuple):
@@ -61,6 +55,7 @@ class Ranking:
 
     Attributes:
         best: the fastest candidates, the fastest first.
+        twins: the near-twins of each of them; none where they are candidates of their own.
         pareto: those that no other beats in both time and memory, up to WORTHWHILE times the fastest one's time, the
             leanest first; empty unless asked for.
         considered: candidates of the space.
@@ -71,6 +66,7 @@ class Ranking:
     """
 
     best: list[Ranked]
+    twins: list[list[Ranked]]
     pareto: list[Ranked]
     considered: int
     fitting: int
@@ -97,28 +93,33 @@ def plans(space: Space) -> Iterator[Plan]:
                             yield Plan(degrees, zero, parallel, size, count, recompute, schedule, num_chunks)
 
 
-def fastest(timer: Timer, fitting: list[_Fitting], top: int) -> tuple[list[Ranked], int, int]:
-    """Return the fastest candidates, and how many were bounded and replayed on the way.
+@dataclass(slots=True)
+class Effort:
+    """How many candidates were bounded and replayed on the way."""
+
+    bounded: int = 0
+    replayed: int = 0
+
+
+def in_order(timer: Timer, fitting: list[_Fitting], effort: Effort) -> Iterator[Ranked]:
+    """Return candidates, the fastest first, looking no further than asked.
 
     Branch and bound: the candidate with the least known time is bounded, then replayed; a replayed candidate with the
     least known time is the next of the ranking.
     """
     queue = [_Open(candidate.floor_us, FLOOR, candidate.memory_bytes, i) for i, candidate in enumerate(fitting)]
     heapify(queue)
-    best: list[Ranked] = []
-    bounded = replayed = 0
-    while queue and len(best) < top:
+    while queue:
         us, known_by, memory, number = heappop(queue)
         plan = fitting[number].plan
         if known_by == REPLAY:
-            best.append(Ranked(us, memory, plan))
+            yield Ranked(us, memory, plan)
         elif known_by == BOUND:
-            replayed += 1
+            effort.replayed += 1
             heappush(queue, _Open(timer.step_us(plan), REPLAY, memory, number))
         else:
-            bounded += 1
+            effort.bounded += 1
             heappush(queue, _Open(timer.bound_us(plan) * (1.0 - ROUNDING), BOUND, memory, number))
-    return best, bounded, replayed
 
 
 def pareto_front(timer: Timer, fitting: list[_Fitting], slowest_us: float) -> list[Ranked]:
@@ -150,7 +151,9 @@ def _uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def rank(space: Space, system: PublishedSystem, memory_gib: float | None, top: int, pareto: bool = False) -> Ranking:
+def rank(
+    space: Space, system: PublishedSystem, memory_gib: float | None, top: int, pareto: bool = False, fold: bool = False
+) -> Ranking:
     """Rank every candidate of a space.
 
     Args:
@@ -159,15 +162,18 @@ def rank(space: Space, system: PublishedSystem, memory_gib: float | None, top: i
         memory_gib: memory of one GPU; None: unlimited.
         top: how many to return.
         pareto: look for the Pareto front as well.
+        fold: near-twins of a faster candidate are counted with it.
 
     Raises:
         ConfigError: there is no candidate, or none may fit; the message says by how much.
     """
     with _uncollected():
-        return _rank(space, system, memory_gib, top, pareto)
+        return _rank(space, system, memory_gib, top, pareto, fold)
 
 
-def _rank(space: Space, system: PublishedSystem, memory_gib: float | None, top: int, pareto: bool) -> Ranking:
+def _rank(
+    space: Space, system: PublishedSystem, memory_gib: float | None, top: int, pareto: bool, fold: bool
+) -> Ranking:
     pipelines = Pipelines(space)
     timer, footprints = Timer(space, system, pipelines), Footprints(space, pipelines)
     limit = None if memory_gib is None else memory_gib * GIB
@@ -198,10 +204,12 @@ def _rank(space: Space, system: PublishedSystem, memory_gib: float | None, top: 
             f"no layout fits: the leanest of {considered:,} needs {needed:.1f} GiB on a GPU that has {memory_gib:.1f}, "
             f"{needed - memory_gib:.1f} GiB too much ({described(leanest.plan)}); use more GPUs"
         )
-    best, bounded, replayed = fastest(timer, fitting, top)
+    effort = Effort()
+    ordered = in_order(timer, fitting, effort)
+    best, twins = folded(ordered, top) if fold else (list(islice(ordered, top)), [])
     front = pareto_front(timer, fitting, WORTHWHILE * best[0].step_us) if pareto else []
     surest = _surest(timer, fitting, best[0], memory_gib)
-    return Ranking(best, front, considered, len(fitting), bounded, replayed, surest)
+    return Ranking(best, twins, front, considered, len(fitting), effort.bounded, effort.replayed, surest)
 
 
 def _surest(timer: Timer, fitting: list[_Fitting], first: Ranked, memory_gib: float | None) -> Ranked | None:
@@ -209,8 +217,7 @@ def _surest(timer: Timer, fitting: list[_Fitting], first: Ranked, memory_gib: fl
     if fit_of(first.memory_bytes, memory_gib) is not Fit.MAY_NOT_FIT:
         return None
     sure = [candidate for candidate in fitting if fit_of(candidate.memory_bytes, memory_gib) is Fit.FITS]
-    best, _, _ = fastest(timer, sure, 1)
-    return best[0] if best else None
+    return next(in_order(timer, sure, Effort()), None)
 
 
 def described(plan: Plan) -> str:

@@ -6,19 +6,22 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import isqrt
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from predictor.search.frameworks import FrameworkRules, SequenceParallel
 from predictor.timeline.schedules import SCHEDULES, check
 from predictor.workloads.layout import Layout
 from predictor.workloads.partition import uniform
 from predictor.workloads.run import Recompute, TrainingRun
-from predictor.workloads.transformer import Attention, Transformer
+from predictor.workloads.transformer import Attention, Loss, Transformer
 
 # A ring attends to parts of the sequence; parts shorter than this keep no GPU busy. Two of them make a rank's share.
 SHORTEST_SEQUENCE_PART = 1024
 ZERO_WITH_STAGES = (0, 1)  # DeepSpeed and Megatron-LM share out gradients and weights only without a pipeline
 ZERO_ALONE = (0, 1, 2, 3)
 MAX_CHUNKS = 16
+# One layer a chunk is published for 80 layers on 4 stages (NVIDIA/NeMo, llama3 70b on H200).
+MAX_CHUNKS_OF_FRAMEWORKS = 32
 
 
 class Degrees(NamedTuple):
@@ -57,6 +60,8 @@ class Space:
         max_micro_batch_size: largest micro-batch.
         schedules: names of pipeline schedules.
         zero_stages: those allowed.
+        rules: of the framework that is to run it; None: of none.
+        tensor_inside: tensor-parallel groups stay inside a node, or an NVLink domain that spans nodes.
     """
 
     base: TrainingRun
@@ -68,6 +73,8 @@ class Space:
     max_micro_batch_size: int = 16
     schedules: tuple[str, ...] = tuple(SCHEDULES)
     zero_stages: tuple[int, ...] = ZERO_ALONE
+    rules: FrameworkRules | None = None
+    tensor_inside: bool = False
 
     @property
     def model(self) -> Transformer:
@@ -85,11 +92,22 @@ class Space:
                 if not self._rings(cp):
                     continue
                 rest = self.num_gpus // (tp * cp)
-                for pp in divisors(rest, self.model.num_layers):
+                for pp in divisors(rest, self._most_stages(tp)):
                     dp = rest // pp
-                    if self.global_batch_size % dp == 0:
-                        for ep in self._expert_degrees(dp * cp, cp if inner_is_context else dp):
+                    if self.global_batch_size % dp == 0 and self._stays_inside(Degrees(tp, cp, pp, dp, 1)):
+                        for ep in self._expert_degrees(tp, cp, dp * cp, cp if inner_is_context else dp):
                             yield Degrees(tp, cp, pp, dp, ep)
+
+    def _most_stages(self, tp: int) -> int:
+        """Return the most stages beside so many tensor-parallel ranks."""
+        alone = tp > 1 and self.rules is not None and not self.rules.tensor_with_stages
+        return 1 if alone else self.model.num_layers
+
+    def _stays_inside(self, degrees: Degrees) -> bool:
+        """Return whether tensor-parallel groups stay where they are to stay."""
+        if not self.tensor_inside or self.base.layout.gpus_per_node % degrees.tensor == 0:
+            return True
+        return self.layout(degrees).tensor_group().nodes == 1
 
     def _splits(self, tp: int) -> bool:
         """Return whether a tensor-parallel size divides heads and widths."""
@@ -104,15 +122,40 @@ class Space:
         model = self.model
         if cp == 1:
             return True
+        if self.rules is not None and not self.rules.context_parallel:
+            return False
         if model.attention is not Attention.FLASH or model.reads_whole_samples or model.sequence_length % (2 * cp):
             return False
         return model.sequence_length // (2 * cp) >= SHORTEST_SEQUENCE_PART
 
-    def _expert_degrees(self, ranks: int, inner: int) -> list[int]:
-        experts = self.model.experts
+    def _expert_degrees(self, tp: int, cp: int, ranks: int, inner: int) -> list[int]:
+        experts, rules = self.model.experts, self.rules
         if experts is None:
             return [1]
-        return [ep for ep in divisors(experts.num_experts, ranks) if ranks % ep == 0 and nests(ep, inner)]
+        if rules is not None and tp > 1 and not rules.expert_with_tensor:
+            return []
+        step = cp if rules is not None and rules.experts_hold_context else 1
+        return [
+            ep
+            for ep in divisors(experts.num_experts, ranks)
+            if ranks % ep == 0 and nests(ep, inner) and (ep == 1 or ep % step == 0)
+        ]
+
+    def runs(self, plan: Plan, rules: FrameworkRules) -> bool:
+        """Return whether a framework runs a candidate, whatever the space itself is restricted to."""
+        own, degrees = replace(self, rules=rules), plan.degrees
+        context_is_inner = self.base.layout.rank_order.index("cp") < self.base.layout.rank_order.index("dp")
+        inner = degrees.context if context_is_inner else degrees.data
+        experts = own._expert_degrees(degrees.tensor, degrees.context, degrees.data * degrees.context, inner)
+        return (
+            own._rings(degrees.context)
+            and degrees.pipeline <= own._most_stages(degrees.tensor)
+            and degrees.expert in experts
+            and plan.zero_stage in own.zeros(degrees)
+            and plan.sequence_parallel in own.sequence_parallels(degrees)
+            and plan.recompute in own.recomputes()
+            and (plan.schedule, plan.num_chunks) in own.orders(degrees, plan.num_micro_batches)
+        )
 
     def batches(self, degrees: Degrees) -> list[tuple[int, int]]:
         """Return every (micro-batch size, number of micro-batches) of a replica's share of the global batch."""
@@ -123,21 +166,30 @@ class Space:
         """Return the ZeRO stages that make a difference."""
         if degrees.data * degrees.context == 1:
             return [0]
-        allowed = ZERO_ALONE if degrees.pipeline == 1 else ZERO_WITH_STAGES
+        if self.rules is not None:
+            is_plain = degrees.tensor * degrees.pipeline * degrees.context * degrees.expert == 1
+            allowed = self.rules.zeros(degrees.tensor, degrees.pipeline, is_plain)
+        else:
+            allowed = ZERO_ALONE if degrees.pipeline == 1 else ZERO_WITH_STAGES
         return [stage for stage in allowed if stage in self.zero_stages]
 
     def sequence_parallels(self, degrees: Degrees) -> list[bool]:
         """Return whether sequence parallelism is a choice; with experts over tensor-parallel ranks it is a must."""
-        if degrees.tensor == 1:
+        rule = SequenceParallel.CHOICE if self.rules is None else self.rules.sequence_parallel
+        parts = 2 * degrees.tensor * degrees.context
+        if rule is SequenceParallel.ALWAYS and self.model.sequence_length % parts:
+            return []
+        if degrees.tensor == 1 or rule is SequenceParallel.NEVER:
             return [False]
         divides = self.model.sequence_length // degrees.context % degrees.tensor == 0
-        if self.model.experts is not None:
+        if self.model.experts is not None or rule is SequenceParallel.ALWAYS:
             return [True] if divides else []
         return [False, True] if divides else [False]
 
     def recomputes(self) -> list[Recompute]:
         """Return the modes of recomputation; selective recomputation gains nothing with flash attention."""
-        modes = [Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL]
+        usual = (Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL)
+        modes = usual if self.rules is None else self.rules.recomputes
         return [
             mode for mode in modes if mode is not Recompute.SELECTIVE or self.model.attention is not Attention.FLASH
         ]
@@ -147,13 +199,27 @@ class Space:
         stages = degrees.pipeline
         if stages == 1:
             return [("1f1b", 1)]  # all schedules of a single stage are one
-        shares = set(uniform(self.model.num_layers, stages))
         orders = []
         for name in self.schedules:
-            chunks = divisors(min(shares), MAX_CHUNKS)[1:] if SCHEDULES[name].chunks else [1]
-            even = [count for count in chunks if all(share % count == 0 for share in shares)]
-            orders += [(name, count) for count in even if check(name, stages, num_micro_batches, count) is None]
+            if self.rules is not None and name not in self.rules.schedules:
+                continue
+            counts = self._chunks(stages) if SCHEDULES[name].chunks else [1]
+            orders += [
+                (name, count)
+                for count in counts
+                if check(name, stages, num_micro_batches, count) is None and self.split(stages, count) is not None
+            ]
         return orders
+
+    def _chunks(self, stages: int) -> list[int]:
+        """Return numbers of chunks that a stage could hold."""
+        if self.rules is not None:
+            return list(range(2, MAX_CHUNKS_OF_FRAMEWORKS + 1))
+        return divisors(self.model.num_layers // stages, MAX_CHUNKS)[1:]
+
+    def split(self, stages: int, chunks: int) -> tuple[int, ...] | None:
+        """Return layers per stage; None where the framework, or the chunks, cannot split so."""
+        return _split(self.rules, self.model.num_layers, stages, chunks)
 
     def layout(self, degrees: Degrees) -> Layout:
         """Return the layout of some degrees on the base's nodes."""
@@ -161,10 +227,13 @@ class Space:
 
     def run(self, plan: Plan) -> TrainingRun:
         """Return a candidate as a run; it recomputes all layers alike, whatever the configuration says."""
+        layers = self.split(plan.degrees.pipeline, plan.num_chunks)
+        assert layers is not None
         return replace(
             self.base,
+            model=self.model_of(plan),
             layout=self.layout(plan.degrees),
-            layers_per_stage=tuple(uniform(self.model.num_layers, plan.degrees.pipeline)),
+            layers_per_stage=layers,
             micro_batch_size=plan.micro_batch_size,
             num_micro_batches=plan.num_micro_batches,
             recompute=plan.recompute,
@@ -177,7 +246,19 @@ class Space:
             sequence_parallel=plan.sequence_parallel,
             virtual_pipeline_parallel_size=plan.num_chunks,
             blocking_transfers=self.base.blocking_transfers and SCHEDULES[plan.schedule].may_block,
+            **self.fields(plan),
         )
+
+    def fields(self, plan: Plan) -> dict[str, Any]:
+        """Return the switches that the framework ties to a layout, by their names in a run and in ``parallelism``."""
+        if self.rules is None:
+            return {}
+        return self.rules.fields(self.base, plan.zero_stage, plan.degrees.pipeline, plan.sequence_parallel)
+
+    def model_of(self, plan: Plan) -> Transformer:
+        """Return the model with the loss that the framework computes in a layout."""
+        loss = None if self.rules is None else self.rules.loss(plan.degrees.tensor)
+        return self.model if loss is None or loss is self.model.loss else _with_loss(self.model, loss)
 
 
 @lru_cache(maxsize=4096)
@@ -190,6 +271,20 @@ def _laid_out(base: Layout, degrees: Degrees) -> Layout:
         context_parallel_size=degrees.context,
         expert_parallel_size=degrees.expert,
     )
+
+
+@lru_cache(maxsize=4096)
+def _split(rules: FrameworkRules | None, num_layers: int, stages: int, chunks: int) -> tuple[int, ...] | None:
+    if rules is not None:
+        layers = rules.layers(num_layers, stages, chunks)
+        return None if layers is None else tuple(layers)
+    shares = uniform(num_layers, stages)
+    return tuple(shares) if all(share % chunks == 0 for share in shares) else None
+
+
+@lru_cache(maxsize=64)
+def _with_loss(model: Transformer, loss: Loss) -> Transformer:
+    return replace(model, loss=loss)
 
 
 def nests(first: int, second: int) -> bool:

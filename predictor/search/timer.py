@@ -64,13 +64,14 @@ class LayerWork(NamedTuple):
 
 
 class End(NamedTuple):
-    """A stage's end of the step in microseconds, its buckets where it overlaps, and how it slows kernels beside it."""
+    """A stage's end of the step in microseconds, what of it overlaps in buckets, and how it slows kernels beside it."""
 
     reduction: float
     tied: float
     optimizer: float
     gather: float
     buckets: int
+    overlaps_reduction: bool
     overlaps_gather: bool
     beside_reduction: Slowdown
     beside_gather: Slowdown
@@ -103,11 +104,10 @@ class Timer:
         self._space = space
         self._system = system
         self._pipelines = pipelines
-        self._overlaps_reduction = space.base.overlap_gradient_reduction
-        self._overlaps_gather = space.base.overlap_parameter_gather
-        self._hides_beside_recomputation = (
-            self._overlaps_reduction or self._overlaps_gather or space.base.fp32_parameters
-        )
+        base = space.base
+        # A framework decides per layout what overlaps.
+        self._overlaps = base.overlap_gradient_reduction or base.overlap_parameter_gather or space.rules is not None
+        self._hides_beside_recomputation = self._overlaps or base.fp32_parameters
         self._layers: dict[Key, LayerWork] = {}
         self._exact: dict[Key, Work] = {}
         self._edges: dict[Key, Work] = {}
@@ -205,7 +205,7 @@ class Timer:
             forward += layer.forward * count
             backward += layer.backward * count
             weight += layer.weight * count
-        if plan.zero_stage >= 2 and chunk.layers and (self._overlaps_reduction or self._overlaps_gather):
+        if plan.zero_stage >= 2 and chunk.layers and self._overlaps:
             kind = chunk.layers[0][0]
             first, other = self._layer_exactly(plan, shared, kind, is_first=True), layers[kind]
             forward += first.forward - other.forward
@@ -307,16 +307,16 @@ class Timer:
 
     def _exposed(self, end: End, chunks: list[Work]) -> tuple[float, float]:
         """Return the exposed reduction of a stage, and its optimizer step with the exposed gathering."""
-        reduction, tied, optimizer, gather, buckets, overlaps_gather, beside_reduction, beside_gather = end
+        reduction, gather, buckets = end.reduction, end.gather, end.buckets
         forward = backward = 0.0
         for work in chunks:
             forward += work.forward
             backward += work.backward
-        if reduction and self._overlaps_reduction:
-            reduction = added_us(reduction, backward, buckets, beside_reduction)
-        if gather and overlaps_gather:
-            gather = added_us(gather, forward, buckets, beside_gather)
-        return reduction + tied, optimizer + gather
+        if reduction and end.overlaps_reduction:
+            reduction = added_us(reduction, backward, buckets, end.beside_reduction)
+        if gather and end.overlaps_gather:
+            gather = added_us(gather, forward, buckets, end.beside_gather)
+        return reduction + end.tied, end.optimizer + gather
 
     def _stage_ends(self, plan: Plan) -> list[End]:
         """Return the end of the step of every distinct stage."""
@@ -333,8 +333,9 @@ class Timer:
                     self._us(end.optimizer),
                     self._us(end.gather),
                     end.buckets,
+                    run.overlap_gradient_reduction,
                     overlaps_gather(run),
-                    self._slowdown(self._overlaps_reduction, end.reduction),
+                    self._slowdown(run.overlap_gradient_reduction, end.reduction),
                     self._slowdown(overlaps_gather(run), end.gather),
                 )
                 for end in ends

@@ -39,7 +39,7 @@ FONT, CHARACTER = 11, 6.2
 TITLE_CHARACTER = 8.6
 NUMBER_FONT, DIGIT = 10, 6.2
 NARROW = 3.0  # slots of fewer pixels have no edges
-LEFT, RIGHT, TOP, BELOW = 66.0, 14.0, 52.0, 62.0
+LEFT, RIGHT, TOP, BELOW, LEGEND_ROW = 66.0, 14.0, 52.0, 62.0, 18.0
 
 
 class _Box(NamedTuple):
@@ -185,8 +185,17 @@ def _axis(frame: _Frame) -> Iterator[str]:
     yield text(frame.width - RIGHT, y + 31, "time, ms", text_anchor="end")
 
 
-def _legend(trace: StepTrace, frame: _Frame, has_recompute: bool) -> Iterator[str]:
-    """Return the legend of the picture's colours."""
+class _Entry(NamedTuple):
+    """An entry of the legend: its place, its words, and its colour where it has one."""
+
+    x: float
+    row: int
+    words: str
+    fill: str | None
+
+
+def _entries(trace: StepTrace, frame: _Frame, has_recompute: bool) -> list[_Entry]:
+    """Return the legend of the picture's colours, in as many rows as its width asks for."""
     passes = {slot.details["pass"] for slot in trace.slots}
     shown = [(name, COLOURS[name]) for name in PASS_NAMES.values() if name in passes]
     if has_recompute:
@@ -196,14 +205,27 @@ def _legend(trace: StepTrace, frame: _Frame, has_recompute: bool) -> Iterator[st
     streams = {span.stream for span in _end_spans(trace)}
     shown += [(str(stream), COLOURS[stream]) for stream in (Stream.REDUCTION, Stream.OPTIMIZER) if stream in streams]
     shown.append(("idle", IDLE))
-    x, y = LEFT, frame.bottom + 44
-    for label, fill in shown:
-        yield element("rect", x=x, y=y - 9, width=11, height=11, style=f"fill:{fill}")
-        yield text(x + 16, y, label)
-        x += 16 + len(label) * CHARACTER + 16
+    named: list[tuple[str, str | None]] = [*shown]
     chunks = _num_chunks(trace)
     if chunks > 1:
-        yield text(x, y, f"chunks 0 to {chunks - 1}: dark to light")
+        named.append((f"chunks 0 to {chunks - 1}: dark to light", None))
+    entries: list[_Entry] = []
+    x, row = LEFT, 0
+    for words, fill in named:
+        width = (0 if fill is None else 16) + len(words) * CHARACTER
+        if x > LEFT and x + width > frame.width - RIGHT:
+            x, row = LEFT, row + 1
+        entries.append(_Entry(x, row, words, fill))
+        x += width + 16
+    return entries
+
+
+def _legend(entries: Sequence[_Entry], frame: _Frame) -> Iterator[str]:
+    for x, row, words, fill in entries:
+        y = frame.bottom + 44 + row * LEGEND_ROW
+        if fill is not None:
+            yield element("rect", x=x, y=y - 9, width=11, height=11, style=f"fill:{fill}")
+        yield text(x if fill is None else x + 16, y, words)
 
 
 def _stage_labels(frame: _Frame) -> Iterator[str]:
@@ -233,8 +255,9 @@ def picture(trace: StepTrace, width: int = 1200, until_us: float = 0.0) -> str:
     of two steps can have one axis.
     """
     frame = _frame(trace, width, until_us)
-    height = frame.bottom + BELOW
     drawn = list(_slots(trace, frame))
+    entries = _entries(trace, frame, any(slot.fill in (HATCHED, PALE) for slot in drawn))
+    height = frame.bottom + BELOW + LEGEND_ROW * entries[-1].row
     by_fill = itemgetter(0)
     shapes = sorted([(slot.fill, slot.box) for slot in drawn], key=by_fill) + sorted(_ends(trace, frame), key=by_fill)
     heading = [trace.title, f"{trace.step_us / 1000:,.1f} ms"]
@@ -256,7 +279,7 @@ def picture(trace: StepTrace, width: int = 1200, until_us: float = 0.0) -> str:
         f'<g style="fill:{COLOURS[MESSAGE]}">{_path(_messages(trace, frame), "inherit")}</g>',
         *_numbers(drawn),
         *_axis(frame),
-        *_legend(trace, frame, any(slot.fill in (HATCHED, PALE) for slot in drawn)),
+        *_legend(entries, frame),
     ]
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="pipeline" role="img" aria-label="{escape(title)}" '

@@ -4,7 +4,8 @@ Every stage is a process, every stream of it a thread. What PyTorch's profiler (
 
 Source of the format: "Trace Event Format", docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU:
 complete events ("X") with ``ts`` and ``dur`` in microseconds, which nest by time within a thread; metadata ("M"); flow
-events ("s", "f"), which viewers draw as arrows from what a span waited for to the span.
+events ("s", "f"), which viewers draw as arrows from what a span waited for to the span; counters ("C"), which viewers
+draw as curves.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
+from typing import NamedTuple
 
 from predictor.timeline.pipeline import Stream
 from predictor.timeline.spans import Span
@@ -29,6 +31,15 @@ class TraceError(ValueError):
     """A trace file that cannot be read; the message names the file and what is wrong."""
 
 
+class Counter(NamedTuple):
+    """Values of a stage from a time on, until the next ones of the same name."""
+
+    name: str
+    rank: int
+    at_us: float
+    values: Mapping[str, float]
+
+
 @dataclass(frozen=True, slots=True)
 class StepTrace:
     """The spans of one step; times in microseconds from its start.
@@ -39,12 +50,14 @@ class StepTrace:
             RECOMPUTE is the name of recomputation. Their ranks are stages, and slots have details pass, micro_batch
             and chunk.
         blocking: messages keep their stages from computing.
+        counters: values over time, of every stage and name in the order of time.
     """
 
     title: str
     step_us: float
     spans: Sequence[Span]
     blocking: bool = False
+    counters: Sequence[Counter] = ()
 
     @property
     def num_stages(self) -> int:
@@ -110,10 +123,24 @@ def _arrows(spans: Sequence[Span], rows: Mapping[int, Mapping[str, object]]) -> 
     return arrows
 
 
+def _counted(counters: Iterable[Counter]) -> list[dict[str, object]]:
+    """Return counters as events of their stages' processes."""
+    return [
+        {
+            "ph": "C",
+            "ts": _nanoseconds(counter.at_us) / 1000,
+            "pid": counter.rank + 1,
+            "name": counter.name,
+            "args": dict(counter.values),
+        }
+        for counter in counters
+    ]
+
+
 def trace_events(trace: StepTrace) -> dict[str, object]:
     """Return a step as a JSON object in the Trace Event Format.
 
-    Its spans come row by row, in the order of time, and the arrows between them last.
+    Its spans come row by row, in the order of time, then its counters, and the arrows between spans last.
     """
     positions = {id(span): position for position, span in enumerate(trace.spans)}
     row_of: dict[int, dict[str, object]] = {}
@@ -139,7 +166,7 @@ def trace_events(trace: StepTrace) -> dict[str, object]:
                 events.append(_metadata("thread_sort_index", row, sort_index=threads))
                 events += [_complete(span, row) for span in lane]
     return {
-        "traceEvents": events + _arrows(trace.spans, row_of),
+        "traceEvents": events + _counted(trace.counters) + _arrows(trace.spans, row_of),
         "displayTimeUnit": "ms",
         "otherData": {"title": trace.title, "step_us": trace.step_us},
     }

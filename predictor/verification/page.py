@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from html import escape
 
 from predictor.report.page.parity import ParityPoint, parity
-from predictor.report.page.style import STYLE
+from predictor.report.page.parts import table
+from predictor.report.page.style import CONTENT_WIDTH, STYLE
 from predictor.report.text import duration
 from predictor.step.spans import timed_trace
 from predictor.timeline.picture import picture
@@ -37,12 +38,6 @@ SHOWN_AS = {"forward": FORWARD, "recompute": BACKWARD, "backward": BACKWARD, "en
 SLOT_PASSES = frozenset(PASS_NAMES.values())
 # A picture of more slots is too fine to read, and large.
 MOST_SLOTS = 20_000
-
-
-def _html_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    top = "".join(f"<th>{escape(cell)}</th>" for cell in head)
-    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    return f'<div class="scroll"><table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
 def _paragraphs(lines: Sequence[str]) -> str:
@@ -130,7 +125,7 @@ def _timelines(run: Verified) -> str:
     traces = [StepTrace(f"predicted, {predicted.title}", predicted.step_us, predicted.spans, predicted.blocking)]
     traces += [measured] if measured is not None else []
     until_us = max(trace.step_us for trace in traces)
-    return "".join(f'<div class="scroll">{picture(trace, until_us=until_us)}</div>' for trace in traces)
+    return "".join(f'<div class="scroll">{picture(trace, CONTENT_WIDTH, until_us)}</div>' for trace in traces)
 
 
 def _run_section(run: Verified) -> str:
@@ -141,10 +136,10 @@ def _run_section(run: Verified) -> str:
     for stage in stages:
         title = f"<h3>Stage {stage}</h3>" if len(stages) > 1 else ""
         parts = [part_cells(part, step_us) for part in record.parts if part.stage == stage]
-        content += [title, _html_table(PART_HEAD, parts)]
+        content += [title, table(PART_HEAD, parts)]
         listed, more = listed_operators(record, stage)
         if listed:
-            content.append(_html_table(OPERATOR_HEAD, [operator_cells(row, step_us) for row in listed]))
+            content.append(table(OPERATOR_HEAD, [operator_cells(row, step_us) for row in listed]))
         if more:
             content.append(f"<p>and {more} more, each smaller</p>")
         content.append(_paragraphs(together(record, stage)))
@@ -184,7 +179,7 @@ def page(verification: Verification) -> str:
         f"<h1>{escape(title)} <small>{escape(', '.join(dict.fromkeys(run.system for run in records)))}</small></h1>",
         said,
         f"<section><h2>Steps</h2>{parity(steps, 'step')}</section>" if steps else "",
-        _html_table(RUN_HEAD, [run_cells(run) for run in records]) if records else "",
+        table(RUN_HEAD, [run_cells(run) for run in records]) if records else "",
         "<section><h2>Operators</h2><p>All calls of an operator in one pass of a step, those that take 1 % of it or "
         f"more.</p>{parity(operators, 'operator')}</section>"
         if operators

@@ -42,6 +42,7 @@ class MixtureOfExperts:
         activation_clamp: largest input of the experts' gate, which is cut there; None: it is not.
         load_imbalance: tokens of the busiest rank over the even share, at least 1; all ranks wait for it. Where every
             rank has all experts there is none.
+        activation_clamp: largest input of the experts' gate, which is cut there; None: it is not.
     """
 
     num_experts: int

@@ -15,6 +15,7 @@ from predictor.workloads.kept_activations import kept_and_recomputed
 from predictor.workloads.layer_sizes import sized
 from predictor.workloads.low_precision import gather_bytes
 from predictor.workloads.run import FP32_BYTES, RankParameters, TrainingRun
+from predictor.workloads.sharding import shares_once
 from predictor.workloads.software import ON_DEEPSPEED
 from predictor.workloads.step_tasks import NO_MEMORY, BlockMemory, StageStates
 from predictor.workloads.transformer import LayerKind
@@ -209,6 +210,10 @@ def stage_states(
 ) -> StageStates:
     """Return the states of a stage's parameters, and its gradient buffers.
 
+    Gradients that are scattered after the last micro-batch only are whole until then, in the reduction's precision.
+    Source: torch distributed/pipelining/stage.py, backward_maybe_with_nosync (set_requires_gradient_sync(False));
+    distributed/fsdp/_fully_shard/_fsdp_param_group.py, post_backward (to_accumulated_grad_if_needed).
+
     Args:
         run: the run.
         kinds: of the stage's layers.
@@ -224,12 +229,13 @@ def stage_states(
     if run.framework in ON_DEEPSPEED and run.fp32_gradients:
         # BF16_Optimizer accumulates in fp32 beside autograd's gradients
         gradient_bytes += run.element_bytes
+    scatters_each = run.zero_stage >= 2 and not shares_once(run)
     buffers = _gradient_buffers(run, kinds, parameters)
     if run.framework in ON_DEEPSPEED and run.zero_stage < 3 and run.gradient_bytes < FP32_BYTES:
         buffers += share * WIDENED_GRADIENT_BYTES if run.zero_stage else whole * WIDENED_AND_FLATTENED_BYTES
     return StageStates(
         weights=_weights(run, parameters, weight_bytes) + cast_weights,
-        gradients=(share if run.zero_stage >= 2 else whole) * gradient_bytes,
+        gradients=(share if scatters_each else whole) * gradient_bytes,
         optimizer=(share if run.zero_stage >= 1 else whole) * state_bytes,
         buffers=buffers,
         communicators=_communicators(run),

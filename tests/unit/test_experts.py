@@ -19,9 +19,9 @@ from predictor.workloads.expert_exchange import ExpertDispatcher, visited
 from predictor.workloads.experts import KEPT_PER_EXPERT
 from predictor.workloads.layer import backward_pass, forward_pass
 from predictor.workloads.run import GemmRecipe, GraphModule, RecomputeModule, TrainingRun
-from predictor.workloads.switches import Ffn
+from predictor.workloads.switches import Ffn, LayerKind
 from predictor.workloads.tasks import Part, PassTasks
-from predictor.workloads.transformer import Biases, LayerKind, MixtureOfExperts
+from predictor.workloads.transformer import Biases, MixtureOfExperts
 from predictor.workloads.transformer_step import layer_block, layer_launches
 from tests.unit.test_step_time import unit_system
 

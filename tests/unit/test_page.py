@@ -13,7 +13,7 @@ import pytest
 from predictor.__main__ import main
 from predictor.base.drawing import ticks
 from predictor.configuration.loading import prepare, read_config
-from predictor.report.page.charts import Bar, Point, bars, scatter
+from predictor.report.page.charts import Bar, Mark, Point, bars, scatter
 from predictor.step.breakdown import answers, stage_parts
 from predictor.step.prediction import predict
 from predictor.step.spans import step_trace
@@ -82,6 +82,10 @@ def test_page_with_a_search_lists_other_layouts(tmp_path: Path) -> None:
     page = out.read_text(encoding="utf-8")
     assert "Other layouts on the same GPUs" in page
     assert page.count("<circle") > 5
+    assert page.count(f'<path d="M0 -8L8 0L0 8L-8 0z" class="{Mark.OWN}">') == 1
+    assert re.search(
+        r"Your layout is (the fastest of \d+|\d+(st|nd|rd|th) of \d+, [\d.]+% slower than the fastest)\.", page
+    )
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -149,7 +153,7 @@ def test_ticks_reach_the_largest_value_and_are_few(largest: float) -> None:
 
 def test_charts_survive_text_that_looks_like_markup() -> None:
     ElementTree.fromstring(bars([Bar("<&>", {"forward": 1.0})], "<ms>", '"label"', limit=2.0))
-    ElementTree.fromstring(scatter([Point(1.0, 2.0, "<a & b>", True)], "x <", "y &"))
+    ElementTree.fromstring(scatter([Point(1.0, 2.0, "<a & b>", mark) for mark in Mark], "x <", "y &"))
 
 
 def test_outputs_never_overwrite_inputs_or_each_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

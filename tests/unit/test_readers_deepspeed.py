@@ -144,7 +144,7 @@ REFUSED = [
     (MICRO | {"optimizer": {"type": "Muon"}}, "only Adam and AdamW are modelled"),
     (MICRO | {"compression_training": {"weight_quantization": {}}}, "compression is not modelled"),
     (MICRO | {"elasticity": {"enabled": True}}, "a changing number of GPUs is not modelled"),
-    (MICRO | {"tensor_parallel": {"autotp_size": 4}}, "set parallelism.tensor_parallel_size instead"),
+    (MICRO | {"tensor_parallel": {"autotp_size": -4}}, "autotp_size is -4; expected at least 0"),
     (MICRO | {"activation_checkpointing": {"cpu_checkpointing": True}}, "checkpoints on the host are not modelled"),
     (MICRO | {"pipeline": {"activation_checkpoint_interval": 2}}, "not modelled; write 1"),
     (MICRO | {"fp16": {"enabled": True}, "bf16": {"enabled": True}}, "fp16 and bf16 are both enabled"),
@@ -170,6 +170,13 @@ def test_what_cannot_be_predicted_is_refused_in_one_line(values: dict[str, Any],
     assert str(caught.value).startswith("ds.json: ")
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_ranks_of_a_replica_are_read(tmp_path: Path) -> None:
+    split = found(tmp_path, **MICRO, tensor_parallel={"autotp_size": 4}).content["parallelism"]
+    assert split["tensor_parallel_size"] == 4
+    staged = found(tmp_path, **MICRO, pipeline={"stages": 8, "partition": "best"}).content["parallelism"]
+    assert staged["pipeline_parallel_size"] == 8
 
 
 def test_file_of_a_trainer_is_refused_with_the_way_out() -> None:

@@ -105,6 +105,13 @@ def test_sharding_in_groups(tmp_path: Path) -> None:
     assert (rest["data_parallel_size"], rest["zero_group_size"]) == (32, 16)
 
 
+def test_weights_are_sharded_over_context_parallel_ranks_too(tmp_path: Path) -> None:
+    alone = layout(tmp_path, "data_parallel_shard_degree = 1\ncontext_parallel_degree = 2", num_gpus=2)
+    assert (alone["data_parallel_size"], alone["zero_stage"], "zero_group_size" in alone) == (1, 3, False)
+    lines = "data_parallel_shard_degree = 1\ndata_parallel_replicate_degree = 4\ncontext_parallel_degree = 2"
+    assert layout(tmp_path, lines, num_gpus=8)["zero_group_size"] == 2
+
+
 def test_asynchronous_tensor_parallelism_moves_chunks(tmp_path: Path) -> None:
     parallelism = layout(tmp_path, "tensor_parallel_degree = 4\nenable_async_tensor_parallel = true")
     assert parallelism["overlap_linear_traffic"] is True

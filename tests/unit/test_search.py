@@ -18,10 +18,11 @@ from predictor.report.ranking import bottleneck, render, to_csv, to_json, why
 from predictor.search.answer import SearchAnswer, search
 from predictor.search.footprint import Footprints
 from predictor.search.question import SearchQuestion, search_problem
-from predictor.search.rank import Ranked, described, plans, rank
+from predictor.search.rank import described, plans, rank
 from predictor.search.space import Plan, Space
 from predictor.search.stages import Pipelines
 from predictor.search.timer import Timer
+from predictor.search.twins import Ranked
 from predictor.step.fit import MEMORY_ERROR, Fit
 from predictor.step.memory import GIB, step_memory
 from predictor.step.prediction import predict

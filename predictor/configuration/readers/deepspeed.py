@@ -17,8 +17,9 @@ from predictor.workloads.frameworks import DEEPSPEED, DEEPSPEED_ZERO_3
 
 FORMAT = "DeepSpeed JSON"
 KEYS = "deepspeed"
+OPEN = ("pipeline.", "tensor_parallel.")  # sections whose further keys change no cost
 BATCH = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
-SECTIONS = ("activation_checkpointing", "bf16", "fp16", "optimizer", "pipeline", "zero_optimization")
+SECTIONS = ("activation_checkpointing", "bf16", "fp16", "optimizer", "pipeline", "tensor_parallel", "zero_optimization")
 OPTIMIZERS = ("adam", "adamw", "fusedadam", "torch_adam")
 COMPRESSED = ("onebitadam", "onebitlamb", "zerooneadam")
 FP32 = ("fp32", "float32", "torch.float32")
@@ -40,7 +41,7 @@ def read(path: Path, data_parallel_size: int | None = None) -> Read:
     _refuse(fields, sections)
     notes: list[str] = []
     training, replicas, unsaid = _batch(fields, data_parallel_size)
-    parallelism = replicas | _zero(fields, sections["zero_optimization"])
+    parallelism = replicas | _zero(fields, sections["zero_optimization"]) | _model_ranks(sections)
     training |= _precision(fields, sections, unsaid) | _activations(sections, unsaid)
     types = Fields(fields.values.get("data_types") or {}, fields.where, "data_types.")
     gradients = (fields.get("communication_data_type"), types.get("grad_accum_dtype"))
@@ -150,6 +151,21 @@ def _zero(fields: Fields, zero: Fields) -> dict[str, Any]:
     }
 
 
+def _model_ranks(sections: dict[str, Fields]) -> dict[str, int]:
+    """Return the degrees that split a replica: AutoTP's ranks, and stages where a number says them.
+
+    Source: docs/_tutorials/autotp-training.md; deepspeed/runtime/config.py, get_pipeline_config, whose "stages": "auto"
+    leaves them to the model's code.
+    """
+    keys = {}
+    if (ranks := sections["tensor_parallel"].optional_whole("autotp_size", least=0)) is not None and ranks > 1:
+        keys["tensor_parallel_size"] = ranks
+    pipeline = sections["pipeline"]
+    if pipeline.get("stages") != "auto" and (stages := pipeline.optional_whole("stages")) is not None and stages > 1:
+        keys["pipeline_parallel_size"] = stages
+    return keys
+
+
 def _mics(zero: Fields, stage: int) -> dict[str, int]:
     """Return the key of groups that share out states and are replicas of each other (MiCS); -1: all replicas.
 
@@ -207,7 +223,7 @@ def _rest(fields: Fields, sections: dict[str, Fields], notes: list[str]) -> None
                 notes += [known.noted[full]] if _is_on(holder.values[key]) else []
             elif full in known.noted_off:
                 notes += [] if _is_on(holder.values[key]) else [known.noted_off[full]]
-            elif full not in known.refused and not known.is_irrelevant(full) and holder.prefix != "pipeline.":
+            elif full not in known.refused and not known.is_irrelevant(full) and holder.prefix not in OPEN:
                 usual = sorted(
                     known.irrelevant | known.refused.keys() | known.noted.keys() | set(BATCH) | set(SECTIONS)
                 )

@@ -129,7 +129,7 @@ def _degrees(layout: Fields, num_gpus: int | None, unsaid: dict[str, str]) -> di
         if dp % replicate:
             raise layout.error("data_parallel_replicate_degree", f"it must divide the {dp} replicas of the run")
     if dp > 0:
-        hybrid = {"zero_group_size": dp // replicate * cp} if replicate > 1 and dp > replicate else {}
+        hybrid = {"zero_group_size": dp // replicate * cp} if replicate > 1 and dp * cp > replicate else {}
         return keys | {"data_parallel_size": dp} | hybrid
     unsaid["parallelism.data_parallel_size"] = (
         f"{layout.where}: data_parallel_shard_degree -1 takes the rest of the GPUs"
@@ -138,7 +138,10 @@ def _degrees(layout: Fields, num_gpus: int | None, unsaid: dict[str, str]) -> di
 
 
 def _replicas(layout: Fields, notes: list[str]) -> dict[str, Any]:
-    """Return how weights are sharded and gradients reduced: FSDP, or DDP where the shard degree is 1."""
+    """Return how weights are sharded and gradients reduced: FSDP, over context-parallel ranks too, or DDP.
+
+    Source: torchtitan/distributed/parallel_dims.py, fsdp_enabled.
+    """
     policy = layout.text("fsdp_reshard_after_forward", "default", ("default", "always", "never"))
     is_whole = layout.whole("pipeline_parallel_degree", 1) == 1 if policy == "default" else policy == "always"
     overlaps = layout.switch("enable_async_tensor_parallel")
@@ -147,7 +150,8 @@ def _replicas(layout: Fields, notes: list[str]) -> dict[str, Any]:
         notes.append("context_parallel_rotate_method allgather: keys and values are predicted to travel around a ring")
     splits = layout.whole("tensor_parallel_degree", 1) > 1
     keys: dict[str, Any] = {"overlap_tensor_parallel": overlaps, "overlap_linear_traffic": overlaps and splits}
-    if layout.whole("data_parallel_shard_degree", -1, least=-1) == 1:
+    sharding = (layout.whole("data_parallel_shard_degree", -1, least=-1), layout.whole("context_parallel_degree", 1))
+    if sharding == (1, 1):
         return keys | TORCHTITAN_DDP.section("parallelism")
     stays = {} if is_whole else {"reshard_after_forward": False}
     return keys | TORCHTITAN_FSDP2.section("parallelism") | {"fp32_parameters": True} | stays

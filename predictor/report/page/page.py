@@ -8,14 +8,14 @@ from predictor.configuration.loading import Loaded
 from predictor.costs.cost import Source
 from predictor.report.budget import prediction_bill
 from predictor.report.json_document import notes
-from predictor.report.page.charts import Bar, Point, bars, interval, legend, scatter
+from predictor.report.page.charts import Bar, bars, interval, legend
+from predictor.report.page.layouts import layouts
+from predictor.report.page.parts import section, table
 from predictor.report.page.style import STYLE
-from predictor.report.ranking import bottleneck, why
 from predictor.report.text import LABELS, duration, header_rows, span
-from predictor.search.answer import SearchAnswer, Winner
-from predictor.search.rank import described
+from predictor.search.answer import SearchAnswer
+from predictor.search.standing import Standing
 from predictor.step.breakdown import BY_BYTES, Answer, StageParts, answers, stage_parts
-from predictor.step.fit import Fit
 from predictor.step.memory import GIB, StageMemory, step_memory
 from predictor.step.prediction import Prediction
 
@@ -48,13 +48,6 @@ def _memory_bar(i: int, memory: StageMemory) -> Bar:
     return Bar(f"stage {i}", {name: size / GIB for name, size in sizes.items()})
 
 
-def _table(head: list[str], rows: list[list[str]]) -> str:
-    """Return a table; cells are text."""
-    top = "".join(f"<th>{escape(cell)}</th>" for cell in head)
-    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    return f'<div class="scroll"><table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
-
-
 def _outside(answer: Answer) -> str:
     if answer.source is Source.ANALYTIC or answer.outside is None:
         return ""
@@ -85,44 +78,7 @@ def _answer_table(listed: list[Answer], step_us: float) -> str:
         "foundation",
         "outside",
     ]
-    return _table(head, rows)
-
-
-def _section(title: str, *content: str) -> str:
-    return f"<section><h2>{escape(title)}</h2>{''.join(content)}</section>"
-
-
-def _search_section(answer: SearchAnswer) -> str:
-    """Return the layouts of a search: a plot of time over memory, and the fastest ones as a table."""
-    front = {winner.ranked.plan for winner in answer.pareto}
-    everything: list[Winner] = [*answer.winners, *(w for w in answer.pareto if w not in answer.winners)]
-    points = [
-        Point(
-            winner.ranked.memory_bytes / GIB,
-            winner.prediction.step.us / 1e6,
-            f"{described(winner.ranked.plan)}: {duration(winner.prediction.step.us)}",
-            winner.ranked.plan in front,
-        )
-        for winner in everything
-    ]
-    rows = [
-        [
-            duration(winner.prediction.step.us),
-            f"{duration(winner.prediction.step.low_us)} – {duration(winner.prediction.step.high_us)}",
-            f"{winner.ranked.memory_bytes / GIB:.1f}{', may not fit' if answer.fit(winner) is Fit.MAY_NOT_FIT else ''}",
-            f"{winner.prediction.mfu:.1%}",
-            described(winner.ranked.plan),
-        ]
-        for winner in answer.winners
-    ]
-    counted = f"{answer.ranking.considered:,} layouts considered, {answer.ranking.fitting:,} fit into memory."
-    return _section(
-        "Other layouts on the same GPUs",
-        f"<p>{escape(counted)} {escape(why(answer))} {escape(bottleneck(answer.winners[0]))}</p>",
-        scatter(points, "memory of the fullest GPU, GiB", "step time, s"),
-        "<p>Filled: no layout is both faster and leaner. Point at a dot to see what it is.</p>",
-        _table(["step", "90 % interval", "GiB", "MFU", "layout"], rows),
-    )
+    return table(head, rows)
 
 
 def _headline(prediction: Prediction, loaded: Loaded) -> str:
@@ -144,14 +100,16 @@ def _headline(prediction: Prediction, loaded: Loaded) -> str:
     )
 
 
-def page(prediction: Prediction, loaded: Loaded, picture: str, search_answer: SearchAnswer | None = None) -> str:
+def page(
+    prediction: Prediction, loaded: Loaded, picture: str, searched: tuple[SearchAnswer, Standing] | None = None
+) -> str:
     """Return the page.
 
     Args:
         prediction: of a step.
         loaded: its configuration.
-        picture: of the pipeline, as SVG.
-        search_answer: a search over the same GPUs; None without one.
+        picture: of the pipeline, as SVG, for CONTENT_WIDTH.
+        searched: a search over the same GPUs, and where the step stands in it; None without one.
     """
     system = loaded.system
     parts, memory = stage_parts(prediction), step_memory(prediction.tasks)
@@ -160,9 +118,9 @@ def page(prediction: Prediction, loaded: Loaded, picture: str, search_answer: Se
     time_bars, memory_bars = _time_bars(parts), [_memory_bar(i, needed) for i, needed in enumerate(memory)]
     said = "".join(f"<li>{escape(note)}</li>" for note in notes(prediction, loaded, listed))
     sections = [
-        _section("Where the step goes", legend(time_bars), bars(time_bars, "ms", "time of every stage by part")),
-        _section("When: the pipeline", f'<div class="scroll">{picture}</div>'),
-        _section(
+        section("Where the step goes", legend(time_bars), bars(time_bars, "ms", "time of every stage by part")),
+        section("When: the pipeline", f'<div class="scroll">{picture}</div>'),
+        section(
             "Memory of one GPU of every stage",
             legend(memory_bars),
             bars(memory_bars, "GiB", "memory of every stage by part", None if limit is None else limit.value),
@@ -170,9 +128,9 @@ def page(prediction: Prediction, loaded: Loaded, picture: str, search_answer: Se
             if limit is None
             else f"<p>The line is what a GPU has: {limit.value:.1f} GiB ({escape(limit.source)}).</p>",
         ),
-        _search_section(search_answer) if search_answer is not None else "",
-        _section("How well founded: every operator and collective", _answer_table(listed, prediction.step.us)),
-        _section("To know before trusting it", f"<ul>{said}</ul>" if said else "<p>Nothing beyond the above.</p>"),
+        "" if searched is None else layouts(*searched, max(needed.total for needed in memory)),
+        section("How well founded: every operator and collective", _answer_table(listed, prediction.step.us)),
+        section("To know before trusting it", f"<ul>{said}</ul>" if said else "<p>Nothing beyond the above.</p>"),
     ]
     title = f"{duration(prediction.step.us)} on {system.name}"
     return (

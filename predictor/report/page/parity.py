@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from math import ceil, floor, log10
 from typing import NamedTuple
 
-from predictor.base.drawing import BLUE, VERMILION, element, path, pixels, text
+from predictor.base.drawing import BLUE, VERMILION, element, text
+from predictor.report.page.charts import FEW_TICKS, percent
 
-SIZE, LEFT, TOP, RIGHT, BOTTOM = 460.0, 84.0, 14.0, 210.0, 56.0
+SIZE, LEFT, TOP, RIGHT, BOTTOM = 460, 84, 14, 30, 56
 RADIUS = 5.0
 MANY_DECADES = 2.5
 ROOM = 1.15  # between the outermost value and the edge
@@ -42,7 +43,7 @@ def log_ticks(low: float, high: float) -> list[float]:
 
 
 def parity(points: Sequence[ParityPoint], what: str) -> str:
-    """Return the plot as SVG.
+    """Return the plot with its legend, a square as wide as there is room up to SIZE.
 
     A circle lies inside its interval, a square outside, in another colour; the line is where both times are equal.
 
@@ -52,58 +53,57 @@ def parity(points: Sequence[ParityPoint], what: str) -> str:
     """
     times = [us / 1e3 for point in points for us in point[:4]]
     low, high = min(times) / ROOM, max(times) * ROOM
-    width = log10(high / low)
 
     def at(us: float) -> float:
-        return log10(us / 1e3 / low) / width * SIZE
+        return log10(us / 1e3 / low) / log10(high / low)
 
-    bottom = TOP + SIZE
-    shapes = []
-    for mark in log_ticks(low, high):
-        x = LEFT + at(mark * 1e3)
-        y = bottom - at(mark * 1e3)
-        shapes += [
-            path(f"M{pixels(x)} {pixels(TOP)}V{pixels(bottom)}", class_="grid"),
-            path(f"M{pixels(LEFT)} {pixels(y)}h{pixels(SIZE)}", class_="grid"),
-            text(x, bottom + 17, f"{mark:,g}", text_anchor="middle"),
-            text(LEFT - 8, y + 4, f"{mark:,g}", text_anchor="end"),
-        ]
-    shapes += [
-        path(
-            f"M{pixels(LEFT)} {pixels(bottom)}L{pixels(LEFT + SIZE)} {pixels(TOP)}",
-            stroke="#7f7f7f",
-            stroke_dasharray="5 4",
-        ),
-        text(LEFT + SIZE / 2, bottom + 40, f"{what} measured, ms", text_anchor="middle"),
-        text(
-            0, 0, f"{what} predicted, ms", text_anchor="middle", transform=f"translate(20 {TOP + SIZE / 2}) rotate(-90)"
-        ),
+    shapes = [
+        *_axes([(mark, at(mark * 1e3)) for mark in log_ticks(low, high)], what),
+        element("line", x1="0%", y1="100%", x2="100%", y2="0%", stroke="#7f7f7f", stroke_dasharray="5 4"),
     ]
     for point in points:
-        x, y = LEFT + at(point.measured_us), bottom - at(point.predicted_us)
+        x, y = percent(at(point.measured_us)), percent(1.0 - at(point.predicted_us))
         colour = BLUE if point.is_inside else VERMILION
-        ends = [pixels(bottom - at(us)) for us in (point.low_us, point.high_us)]
-        shapes.append(path(f"M{pixels(x)} {ends[0]}V{ends[1]}", stroke=colour, stroke_width=1.5, opacity=0.6))
+        ends = {"y1": percent(1.0 - at(point.low_us)), "y2": percent(1.0 - at(point.high_us))}
+        shapes.append(element("line", x1=x, x2=x, **ends, stroke=colour, stroke_width=1.5, opacity=0.6))
         title = (
             f"{point.label}: predicted {point.predicted_us / 1e3:,.4g} ms ({point.low_us / 1e3:,.4g} – "
             f"{point.high_us / 1e3:,.4g}), measured {point.measured_us / 1e3:,.4g} ms"
         )
         shapes.append(_mark(x, y, colour, point.is_inside, title))
-    for row, (colour, is_inside, label) in enumerate(
-        ((BLUE, True, "inside its 90 % interval"), (VERMILION, False, "outside"))
-    ):
-        y = TOP + 14 + 20 * row
-        shapes += [_mark(LEFT + SIZE + 20, y - 4, colour, is_inside, label), text(LEFT + SIZE + 32, y, label)]
-    box = f"0 0 {pixels(LEFT + SIZE + RIGHT)} {pixels(bottom + BOTTOM)}"
-    style = f"max-width:{pixels(LEFT + SIZE + RIGHT)}px"
+    margins = f"margin:{TOP}px {RIGHT}px {BOTTOM}px {LEFT}px;width:calc(100% - {LEFT + RIGHT}px);max-width:{SIZE}px"
     label = f"{what}: predicted over measured"
-    return element("svg", "".join(shapes), viewBox=box, role="img", aria_label=label, style=style)
+    plot = element("svg", "".join(shapes), class_="chart square", role="img", aria_label=label, style=margins)
+    return f"<figure>{plot}{LEGEND}</figure>"
 
 
-def _mark(x: float, y: float, colour: str, is_circle: bool, title: str) -> str:
+def _axes(marks: Sequence[tuple[float, float]], what: str) -> list[str]:
+    """Return both axes; marks are times in ms with their place, from 0 to 1."""
+    shapes = []
+    for number, (mark, place) in enumerate(marks):
+        x, y = percent(place), percent(1.0 - place)
+        minor = "minor" if number % 2 and len(marks) > FEW_TICKS else None
+        shapes += [
+            element("line", class_="grid", x1=x, y1="0%", x2=x, y2="100%"),
+            element("line", class_="grid", x1="0%", y1=y, x2="100%", y2=y),
+            text(x, "100%", f"{mark:,g}", dy=17.0, text_anchor="middle", class_=minor),
+            text(-8, y, f"{mark:,g}", dy=4.0, text_anchor="end"),
+        ]
+    said = text(0, 0, f"{what} predicted, ms", text_anchor="middle", transform="rotate(-90)")
+    shapes.append(text("50%", "100%", f"{what} measured, ms", dy=40.0, text_anchor="middle"))
+    shapes.append(element("svg", said, x=str(20 - LEFT), y="50%", class_="here"))
+    return shapes
+
+
+def _mark(x: str, y: str, colour: str, is_circle: bool, title: str) -> str:
     if is_circle:
         return element("circle", cx=x, cy=y, r=RADIUS, fill=colour, fill_opacity=0.8, title=title)
     side = 2 * RADIUS - 1
-    return element(
-        "rect", x=x - side / 2, y=y - side / 2, width=side, height=side, fill=colour, fill_opacity=0.8, title=title
-    )
+    corner = f"translate({-side / 2} {-side / 2})"
+    return element("rect", x=x, y=y, width=side, height=side, transform=corner, fill=colour, opacity=0.8, title=title)
+
+
+LEGEND = (
+    f'<ul class="legend"><li><i class="round" style="background:{BLUE}"></i>inside its 90 % interval</li>'
+    f'<li><i style="background:{VERMILION}"></i>outside</li></ul>'
+)

@@ -16,7 +16,9 @@ from predictor.configuration import short_config
 from predictor.configuration.loading import completed, read_config
 from predictor.configuration.sections import validate
 from predictor.configuration.to_run import to_run
+from predictor.workloads.plain import beyond_plain
 from predictor.workloads.run import Recompute, TrainingRun
+from predictor.workloads.switches import QkNorm
 from predictor.workloads.transformer import Activation, Attention
 
 CONFIGS = Path(__file__).resolve().parents[2] / "steps"
@@ -67,9 +69,9 @@ def unsupported(run: TrainingRun) -> list[str]:
         "causal: false": not model.causal,
         f"rotary_fraction {model.rotary_fraction:g} (use 0 or 1)": model.rotary_fraction not in (0.0, 1.0),
         "rotary positions in a head of odd width": model.rotary_fraction > 0 and model.head_dim % 2 == 1,
-        f"activation {model.activation}": model.activation is Activation.GEGLU,
+        f"activation {model.activation}": model.activation not in (Activation.GELU, Activation.SWIGLU),
         "parallel_residual": model.parallel_residual,
-        "qk_norm": model.qk_norm,
+        "qk_norm": model.qk_norm is not QkNorm.NONE,
         "post_norms": model.post_norms,
         "attention_dropout": model.attention_dropout > 0,
         "hidden_dropout": model.hidden_dropout > 0,
@@ -77,7 +79,8 @@ def unsupported(run: TrainingRun) -> list[str]:
         "fused_rope (plain PyTorch has no such kernel)": model.fused_rope,
         "layer_operators": model.layer_operators is not None,
     }
-    return [name for name, is_refused in refused.items() if is_refused]
+    beyond = beyond_plain(model) + (["lora"] if run.lora is not None else [])
+    return [name for name, is_refused in refused.items() if is_refused] + beyond
 
 
 def read_step(path: Path) -> StepConfig:

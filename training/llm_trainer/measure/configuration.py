@@ -14,7 +14,9 @@ from predictor.base.read_yaml import read_mapping
 from predictor.configuration.sections import validate
 from predictor.configuration.to_run import to_run
 from predictor.workloads.layout import RANK_ORDER
+from predictor.workloads.plain import beyond_plain
 from predictor.workloads.run import Recompute, TrainingRun
+from predictor.workloads.switches import QkNorm
 from predictor.workloads.transformer import Attention, Biases, Loss, Normalization
 
 # Normalizations that the trainer's modules run. nn.RMSNorm is one kernel where torch has one for the device.
@@ -69,14 +71,15 @@ def unsupported(run: TrainingRun) -> list[str]:
         ),
         "biases: qkv (use true or false)": model.biases is Biases.QKV,
         "parallel_residual": model.parallel_residual,
-        "qk_norm": model.qk_norm,
+        "qk_norm": model.qk_norm is not QkNorm.NONE,
         "post_norms": model.post_norms,
         "layer_operators": model.layer_operators is not None,
         f"loss {model.loss} (use {_loss(run)} with tensor_parallel_size {layout.tensor_parallel_size})": (
             model.loss is not _loss(run)
         ),
     }
-    return [name for name, is_refused in refused.items() if is_refused]
+    beyond = beyond_plain(model) + (["lora"] if run.lora is not None else [])
+    return [name for name, is_refused in refused.items() if is_refused] + beyond
 
 
 def model_config(run: TrainingRun) -> ModelConfig:

@@ -1,0 +1,93 @@
+"""Write a configuration as the arguments of a training framework, so that its reader reads the same run back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from predictor.base.errors import ConfigError
+from predictor.configuration.loading import prepare
+from predictor.configuration.merging import merged
+from predictor.configuration.readers import read_any
+from predictor.configuration.sections import RunConfig, validate
+from predictor.configuration.writers import deepspeed, megatron, torchtitan
+from predictor.workloads.run import TrainingRun
+
+__all__ = ["WRITERS", "Writer", "written"]
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """How one framework's arguments are written.
+
+    Attributes:
+        label: the framework, as its users write it.
+        suffix: of the file.
+        write: turns a checked configuration, its GPUs and its GPUs per node into text.
+        beside: keys of a configuration that the file has no place for: the framework takes them from elsewhere.
+    """
+
+    label: str
+    suffix: str
+    write: Callable[[RunConfig, int, int], str]
+    beside: tuple[str, ...] = ()
+
+
+WRITERS = {
+    "megatron": Writer("Megatron-LM", ".sh", megatron.write),
+    "torchtitan": Writer("torchtitan", ".toml", torchtitan.write),
+    "deepspeed": Writer("DeepSpeed", ".json", deepspeed.write, beside=deepspeed.BESIDE),
+}
+
+
+def written(content: dict[str, Any], framework: str, base: Path) -> str:
+    """Return a configuration as a framework's own arguments; they are read back before they are returned.
+
+    Args:
+        content: a full-form configuration.
+        framework: megatron, torchtitan or deepspeed.
+        base: folder that paths in the configuration are relative to.
+
+    Raises:
+        ConfigError: the framework has no arguments for it; the message names the keys that would be lost.
+    """
+    writer, run = WRITERS[framework], prepare(content, base).run
+    text = writer.write(validate(content), run.layout.num_gpus, run.layout.gpus_per_node)
+    again = _read_back(text, writer, content, run.layout.num_gpus, base)
+    lost = _differences(run, again)
+    if lost:
+        raise ConfigError(
+            f"--write-arguments: {writer.label} has no arguments for {', '.join(lost)}; "
+            "--write keeps the layout as a configuration"
+        )
+    return text
+
+
+def _read_back(text: str, writer: Writer, content: dict[str, Any], num_gpus: int, base: Path) -> TrainingRun:
+    """Return the run that a framework's arguments describe, on the system of the configuration."""
+    replicas = content.get("parallelism", {}).get("data_parallel_size", 1)
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / f"arguments{writer.suffix}"
+        path.write_text(text, encoding="utf-8")
+        read = read_any(path, num_gpus, replicas).content
+    kept: dict[str, Any] = {key: content[key] for key in ("system", "gpu", "cluster") if key in content}
+    for key in writer.beside:
+        section, _, name = key.partition(".")
+        value = content.get(section, {}) if not name else content.get(section, {}).get(name)
+        if value is not None:
+            kept[section] = value if not name else {**kept.get(section, {}), name: value}
+    return prepare(merged(kept, read), base).run
+
+
+def _differences(run: TrainingRun, again: TrainingRun) -> list[str]:
+    """Return the names of what differs between two runs, those of the model first."""
+    lost = [f"model.{name}" for name in _unequal(run.model, again.model)] if run.model != again.model else []
+    return lost + [name for name in _unequal(run, again) if name != "model"]
+
+
+def _unequal(first: object, second: object) -> list[str]:
+    names = [field.name for field in fields(first)]  # type: ignore[arg-type]
+    return [name for name in names if getattr(first, name) != getattr(second, name)]

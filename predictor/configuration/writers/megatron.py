@@ -1,0 +1,189 @@
+"""Write a configuration as a shell script that starts Megatron-LM's pretrain_gpt.py.
+
+Source of names: NVIDIA/Megatron-LM, megatron/training/arguments.py. What no prediction depends on and no configuration
+says (data, tokenizer, learning rate, iterations) are variables of the environment without which the script stops.
+"""
+
+from __future__ import annotations
+
+from predictor.base.errors import ConfigError
+from predictor.configuration.sections import ParallelismSection, RunConfig, TrainingSection
+from predictor.configuration.writers.megatron_model import model_arguments
+from predictor.workloads.layout import RANK_ORDER
+from predictor.workloads.partition import split_layers, uniform
+from predictor.workloads.run import GemmRecipe, Recompute
+
+RECIPES = {
+    GemmRecipe.FP8_DELAYED: ("--fp8-format hybrid", "--fp8-recipe delayed"),
+    GemmRecipe.FP8_TENSORWISE: ("--fp8-format hybrid", "--fp8-recipe tensorwise"),
+    GemmRecipe.FP8_BLOCKWISE: ("--fp8-format e4m3", "--fp8-recipe blockwise"),
+    GemmRecipe.MXFP8: ("--fp8-format e4m3", "--fp8-recipe mxfp8"),
+    GemmRecipe.NVFP4: ("--fp4-format e2m1", "--fp4-recipe nvfp4"),
+}
+TP_PP_DP = ("tp", "cp", "pp", "dp")
+SCRIPT = """\
+#!/bin/bash
+# {title}
+# Start it once per node, with MASTER_ADDR and the node's number; a Slurm job has SLURM_NODEID.
+set -eu
+LAUNCHER=(torchrun --nproc-per-node {per_node} --nnodes {nodes} --node-rank "${{SLURM_NODEID:-0}}"
+    --master-addr "${{MASTER_ADDR:-127.0.0.1}}" --master-port "${{MASTER_PORT:-29500}}")
+MODEL_ARGS=(
+{model}
+)
+PARALLEL_ARGS=(
+{parallel}
+)
+TRAINING_ARGS=(
+{training}
+)
+# Yours to set: no prediction depends on them.
+DATA_ARGS=(
+    --tokenizer-type HuggingFaceTokenizer
+    --tokenizer-model "${{TOKENIZER_MODEL:?the name or folder of a tokenizer}}"
+    --data-path "${{DATA_PATH:?the prefix of the indexed data set}}"
+    --lr "${{LEARNING_RATE:?the learning rate}}"
+    --train-iters "${{TRAIN_ITERS:?the number of steps}}"
+)
+# One hardware queue keeps launches of traffic and of products in order.
+export CUDA_DEVICE_MAX_CONNECTIONS=1
+exec "${{LAUNCHER[@]}}" pretrain_gpt.py "${{MODEL_ARGS[@]}}" "${{PARALLEL_ARGS[@]}}" "${{TRAINING_ARGS[@]}}" \\
+    "${{DATA_ARGS[@]}}"
+"""
+
+
+def write(config: RunConfig, num_gpus: int, gpus_per_node: int) -> str:
+    """Return the script.
+
+    Args:
+        config: a checked configuration.
+        num_gpus: of the run.
+        gpus_per_node: that it uses of a node.
+
+    Raises:
+        ConfigError: Megatron-LM has no arguments for a part of it.
+    """
+    per_node = min(num_gpus, gpus_per_node)
+    parallel, training = config.parallelism, config.training
+    samples = training.micro_batch_size * _rounds(training, parallel) * parallel.data_parallel_size
+    return SCRIPT.format(
+        title=f"Megatron-LM on {num_gpus} GPUs of {config.system}, as searched.",
+        per_node=per_node,
+        nodes=num_gpus // per_node,
+        model=_lines(model_arguments(config.model)),
+        parallel=_lines(_parallel(parallel, config.model.num_layers)),
+        training=_lines(_training(training, samples, parallel.fp32_gradients)),
+    )
+
+
+def _lines(arguments: list[str]) -> str:
+    return "\n".join(f"    {argument}" for argument in arguments)
+
+
+def _rounds(training: TrainingSection, parallel: ParallelismSection) -> int:
+    if training.num_micro_batches is not None:
+        return training.num_micro_batches
+    assert training.global_batch_size is not None
+    return training.global_batch_size // (training.micro_batch_size * parallel.data_parallel_size)
+
+
+def _parallel(parallel: ParallelismSection, num_layers: int) -> list[str]:
+    """Return the arguments of the layout and of the distributed optimizer."""
+    sizes = {
+        "tensor-model-parallel-size": parallel.tensor_parallel_size,
+        "pipeline-model-parallel-size": parallel.pipeline_parallel_size,
+        "context-parallel-size": parallel.context_parallel_size,
+    }
+    if parallel.zero_stage > 1:
+        raise ConfigError(
+            f"parallelism.zero_stage is {parallel.zero_stage}; Megatron-LM's distributed optimizer is stage 1, and its "
+            "FSDP is not written"
+        )
+    switches = {
+        "--sequence-parallel": parallel.sequence_parallel and parallel.tensor_parallel_size > 1,
+        "--use-distributed-optimizer": parallel.zero_stage == 1,
+        "--overlap-grad-reduce": parallel.overlap_gradient_reduction,
+        "--overlap-param-gather": parallel.overlap_parameter_gather,
+        "--tp-comm-overlap": parallel.overlap_tensor_parallel,
+        "--fp8-param-gather": parallel.gather_precision == "fp8",
+        "--use-tp-pp-dp-mapping": parallel.rank_order == TP_PP_DP != RANK_ORDER,
+    }
+    words = [f"--{name} {size}" for name, size in sizes.items()]
+    if parallel.expert_parallel_size > 1:
+        words.append(f"--expert-model-parallel-size {parallel.expert_parallel_size}")
+    words += _stages(parallel, num_layers)
+    words += [name for name, is_on in switches.items() if is_on]
+    if parallel.overlap_gradient_reduction:
+        words.append(f"--ddp-bucket-size {parallel.gradient_bucket_elements}")
+    return words
+
+
+def _stages(parallel: ParallelismSection, num_layers: int) -> list[str]:
+    """Return how layers are spread over stages and chunks."""
+    stages, chunks = parallel.pipeline_parallel_size, parallel.virtual_pipeline_parallel_size
+    words = [f"--num-virtual-stages-per-pipeline-rank {chunks}"] if chunks > 1 else []
+    split = parallel.layers_per_stage
+    layers = split_layers(split if isinstance(split, str) else list(split), num_layers, stages)
+    if layers == uniform(num_layers, stages) and num_layers % stages == 0:
+        return words
+    each = (num_layers + 2) // stages
+    if (num_layers + 2) % stages == 0 and layers == [each - 1, *[each] * (stages - 2), each - 1]:
+        return [*words, "--account-for-embedding-in-pipeline-split", "--account-for-loss-in-pipeline-split"]
+    if stages > 1 and len(set(layers[1:-1])) <= 1:
+        return [
+            *words,
+            f"--decoder-first-pipeline-num-layers {layers[0]}",
+            f"--decoder-last-pipeline-num-layers {layers[-1]}",
+        ]
+    raise ConfigError(
+        f"parallelism.layers_per_stage is {layers}; in Megatron-LM all stages between the first and the last hold as "
+        "many layers"
+    )
+
+
+def _training(training: TrainingSection, samples: int, fp32_gradients: bool) -> list[str]:
+    """Return the arguments of batch, precision and recomputation."""
+    words = [f"--micro-batch-size {training.micro_batch_size}", f"--global-batch-size {samples}"]
+    words += [f"--{training.precision}"] if training.precision != "fp32" else []
+    words += _low_precision(training)
+    words += _recomputation(training)
+    switches = {
+        "--distribute-saved-activations": training.partition_activations,
+        "--no-gradient-accumulation-fusion": not training.fused_gradient_accumulation,
+        "--grad-reduce-in-bf16": training.precision == "bf16" and not fp32_gradients,
+        "--accumulate-allreduce-grads-in-fp32": training.precision != "bf16" and fp32_gradients,
+    }
+    words += [name for name, is_on in switches.items() if is_on]
+    if training.cuda_graphs:
+        words += ["--cuda-graph-impl local", "--cuda-graph-scope full_iteration"]
+    return words
+
+
+def _low_precision(training: TrainingSection) -> list[str]:
+    recipe = training.gemm_recipe
+    if recipe is None:
+        return []
+    if recipe not in RECIPES:
+        raise ConfigError(f"training.gemm_recipe is {recipe}; Megatron-LM has {', '.join(RECIPES)}")
+    start, end = training.layers_in_16_bits_at_start, training.layers_in_16_bits_at_end
+    if not start and not end:
+        return list(RECIPES[recipe])
+    return [
+        *RECIPES[recipe],
+        "--first-last-layers-bf16",
+        f"--num-layers-at-start-in-bf16 {start}",
+        f"--num-layers-at-end-in-bf16 {end}",
+    ]
+
+
+def _recomputation(training: TrainingSection) -> list[str]:
+    if training.recompute is Recompute.FULL:
+        count = training.recompute_num_layers
+        method = "uniform" if count is None else "block"
+        return [f"--recompute-granularity full --recompute-method {method} --recompute-num-layers {count or 1}"]
+    if training.recompute is Recompute.SELECTIVE:
+        modules = " ".join(training.recompute_modules)
+        return ["--recompute-granularity selective", *([f"--recompute-modules {modules}"] if modules else [])]
+    if training.recompute is Recompute.PER_OP:
+        raise ConfigError("training.recompute is per_op; Megatron-LM has none, selective and full")
+    return []

@@ -1,0 +1,127 @@
+"""The arguments of Megatron-LM that describe a model.
+
+Source of names: NVIDIA/Megatron-LM, megatron/training/arguments.py.
+"""
+
+from __future__ import annotations
+
+from predictor.base.errors import ConfigError
+from predictor.configuration.model import transformer
+from predictor.configuration.model_section import ExpertsSection, ModelSection
+from predictor.workloads.plain import beyond_plain
+from predictor.workloads.switches import QkNorm
+from predictor.workloads.transformer import Activation, Attention, Biases, Loss, Normalization
+
+
+def model_arguments(model: ModelSection) -> list[str]:
+    """Return the arguments of a model.
+
+    Raises:
+        ConfigError: Megatron-LM has none for a part of it.
+    """
+    beyond = beyond_plain(transformer(model))
+    if beyond:
+        raise ConfigError(
+            f"Megatron-LM's arguments for {', '.join(f'model.{name}' for name in beyond)} are not written"
+        )
+    words = [
+        f"--num-layers {model.num_layers}",
+        f"--hidden-size {model.hidden_size}",
+        f"--num-attention-heads {model.num_attention_heads}",
+        f"--seq-length {model.sequence_length}",
+        f"--vocab-size {model.vocab_size}",
+    ]
+    if model.ffn_hidden_size is not None:
+        words.append(f"--ffn-hidden-size {model.ffn_hidden_size}")
+    elif model.activation.gated:  # Megatron-LM's own default is two thirds of what ours is
+        words.append(f"--ffn-hidden-size {4 * model.hidden_size}")
+    words += _attention(model)
+    words += _positions(model)
+    words += _kernels(model)
+    words += _switches(model)
+    words += [f"--attention-dropout {model.attention_dropout:g}", f"--hidden-dropout {model.hidden_dropout:g}"]
+    return words + (_experts(model.moe, model.num_layers) if model.moe is not None else [])
+
+
+def _attention(model: ModelSection) -> list[str]:
+    words = []
+    groups = model.num_key_value_heads
+    if groups is not None and groups != model.num_attention_heads:
+        words += ["--group-query-attention", f"--num-query-groups {groups}"]
+    if model.head_dim is not None:
+        words.append(f"--kv-channels {model.head_dim}")
+    if model.sliding_window is not None:
+        words.append(f"--window-size {model.sliding_window - 1},0")
+    return words
+
+
+def _positions(model: ModelSection) -> list[str]:
+    if model.rotary_fraction:
+        share = [] if model.rotary_fraction == 1.0 else [f"--rotary-percent {model.rotary_fraction:g}"]
+        rows = [f"--max-position-embeddings {model.sequence_length}"]
+        return ["--position-embedding-type rope", *share, *rows]
+    rows = [f"--max-position-embeddings {model.num_position_embeddings or model.sequence_length}"]
+    return ["--position-embedding-type learned_absolute", *rows]
+
+
+def _kernels(model: ModelSection) -> list[str]:
+    """Return the implementation of layers, attention and loss."""
+    is_rms = model.normalization in (Normalization.RMS_NORM, Normalization.FUSED_RMS_NORM)
+    is_local = model.normalization is Normalization.RMS_NORM or model.attention is not Attention.FLASH
+    words = [f"--transformer-impl {'local' if is_local else 'transformer_engine'}"]
+    if model.attention is Attention.FLASH:
+        words += ["--use-flash-attn"] if is_local else ["--attention-backend auto"]
+    elif model.attention is Attention.UNFUSED:
+        words.append("--no-masked-softmax-fusion")
+    words.append(f"--normalization {'RMSNorm' if is_rms else 'LayerNorm'}")
+    if model.loss is Loss.FUSED:
+        words += ["--cross-entropy-loss-fusion", "--cross-entropy-fusion-impl te"]
+    elif model.loss is Loss.TORCH:
+        raise ConfigError("model.loss is torch; Megatron-LM's is vocabulary_parallel or fused")
+    if not model.fused_side_kernels:
+        kernel = "swiglu" if model.activation is Activation.SWIGLU else "gelu"
+        words += [f"--no-bias-{kernel}-fusion", "--no-bias-dropout-fusion"]
+    if model.rotary_fraction and not model.fused_rope and not is_local:
+        words.append("--no-rope-fusion")
+    return words
+
+
+def _switches(model: ModelSection) -> list[str]:
+    if model.activation not in (Activation.GELU, Activation.SWIGLU, Activation.GEGLU):
+        raise ConfigError(
+            f"model.activation is {model.activation}; Megatron-LM's arguments have gelu, swiglu and geglu"
+        )
+    if model.qk_norm not in (QkNorm.NONE, QkNorm.PER_HEAD):
+        raise ConfigError(f"model.qk_norm is {model.qk_norm}; Megatron-LM's --qk-layernorm is per_head")
+    switches = {
+        "--swiglu": model.activation is Activation.SWIGLU,
+        "--quick-geglu": model.activation is Activation.GEGLU,
+        "--disable-bias-linear": model.biases is not Biases.ALL,
+        "--add-qkv-bias": model.biases is Biases.QKV,
+        "--untie-embeddings-and-output-weights": not model.tied_embeddings,
+        "--qk-layernorm": model.qk_norm is not QkNorm.NONE,
+    }
+    return [name for name, is_on in switches.items() if is_on]
+
+
+def _experts(experts: ExpertsSection, num_layers: int) -> list[str]:
+    for name in ("router_bias", "activation_clamp"):
+        if getattr(experts, name):
+            raise ConfigError(f"Megatron-LM's arguments for model.moe.{name} are not written")
+    words = [
+        f"--num-experts {experts.num_experts}",
+        f"--moe-ffn-hidden-size {experts.expert_ffn_hidden_size}",
+        f"--moe-router-topk {experts.experts_per_token}",
+        "--moe-token-dispatcher-type alltoall",
+        "--moe-grouped-gemm",
+    ]
+    if experts.shared_expert_ffn_hidden_size:
+        words.append(f"--moe-shared-expert-intermediate-size {experts.shared_expert_ffn_hidden_size}")
+    if experts.shared_expert_gate:
+        words.append("--moe-shared-expert-gate")
+    if experts.num_dense_layers:
+        dense = experts.num_dense_layers
+        words.append(f"--moe-layer-freq '([0]*{dense}+[1]*{num_layers - dense})'")
+    if experts.capacity_factor is not None:
+        words.append(f"--moe-expert-capacity-factor {experts.capacity_factor:g}")
+    return words

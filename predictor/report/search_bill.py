@@ -1,0 +1,87 @@
+"""What a whole training costs in a layout that a search found, failures included, and limits on it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from predictor.base.errors import ConfigError
+from predictor.configuration.loading import Loaded
+from predictor.report.budget import HOURS_PER_DAY, prediction_bill
+from predictor.report.text import span
+from predictor.search.answer import SearchAnswer, Winner
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """A whole training in one layout.
+
+    Attributes:
+        steps: of the training.
+        hours: wall time with what failures, restarts and checkpoints cost.
+        goodput: share of it that is steps which count.
+        gpu_hours: of all GPUs in that time.
+        price: of them; None without a price of a GPU-hour.
+    """
+
+    steps: int
+    hours: float
+    goodput: float
+    gpu_hours: float
+    price: float | None
+
+    @property
+    def days(self) -> float:
+        """Return the wall time in days."""
+        return self.hours / HOURS_PER_DAY
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The most that a training may take; None: no limit.
+
+    Attributes:
+        hours: wall time.
+        price: in the currency of the price of a GPU-hour.
+    """
+
+    hours: float | None = None
+    price: float | None = None
+
+    def missed(self, training: Training) -> str | None:
+        """Return the limit that a training exceeds, in words; None where it keeps all."""
+        if self.hours is not None and training.hours > self.hours:
+            return f"takes {span(training.hours)}, more than {span(self.hours)}"
+        if self.price is not None and training.price is not None and training.price > self.price:
+            return f"costs {training.price:,.0f}, more than {self.price:,.0f}"
+        return None
+
+
+def training_of(answer: SearchAnswer, winner: Winner) -> Training | None:
+    """Return the whole training in a layout; None where the search was told no number of tokens."""
+    prediction, budget = winner.prediction, answer.budget
+    bill = prediction_bill(prediction, Loaded(prediction.run, answer.system, budget, ()))
+    if bill.goodput is None:
+        return None
+    gpu_hours = bill.goodput.hours * answer.space.num_gpus
+    price = None if budget.price_per_gpu_hour is None else gpu_hours * budget.price_per_gpu_hour
+    return Training(bill.steps, bill.goodput.hours, bill.goodput.share, gpu_hours, price)
+
+
+def within(answer: SearchAnswer, limits: Limits) -> SearchAnswer:
+    """Return a search without the layouts that exceed a limit.
+
+    Raises:
+        ConfigError: the fastest does; on given GPUs it is the cheapest, too.
+    """
+    if limits == Limits():
+        return answer
+    trainings = [(winner, training_of(answer, winner)) for winner in answer.winners]
+    kept = [winner for winner, training in trainings if training is not None and limits.missed(training) is None]
+    if not kept:
+        fastest = trainings[0][1]
+        assert fastest is not None
+        raise ConfigError(
+            f"no layout on {answer.space.num_gpus:,} GPUs keeps the limit: training in the fastest "
+            f"{limits.missed(fastest)}; --deadline-days and --budget look for the number of GPUs"
+        )
+    return replace(answer, winners=kept)

@@ -1,0 +1,253 @@
+"""What each framework runs: the layouts that its own arguments can ask for, as values with their sources."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any
+
+from predictor.base.errors import ConfigError, nearest
+from predictor.configuration.of_model import AS_MEGATRON, TrainedAs
+from predictor.workloads.frameworks import (
+    DEEPSPEED,
+    MEGATRON_LM_BF16,
+    TORCHTITAN_DDP,
+    TORCHTITAN_FSDP2,
+)
+from predictor.workloads.partition import uniform
+from predictor.workloads.run import Recompute, TrainingRun
+from predictor.workloads.software import Framework
+from predictor.workloads.transformer import Loss
+
+
+class SequenceParallel(Enum):
+    """When tensor-parallel ranks split the tokens where they do not split a layer."""
+
+    CHOICE = "a switch"
+    ALWAYS = "with tensor parallelism"
+    NEVER = "not at all"
+
+
+class Split(Enum):
+    """How layers may be spread over pipeline stages."""
+
+    EVEN = "layers divide over stages and chunks"
+    ENDS = "layers divide, embedding and loss counted as a layer each where they must"
+    ANY = "the first stages may hold a layer more"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FrameworkRules:
+    """The layouts that one framework runs.
+
+    Attributes:
+        name: as ``--framework`` spells it.
+        label: as its users write it.
+        software: as ``training.framework`` spells it.
+        trained_as: how it trains a model that comes without switches.
+        schedules: pipeline schedules.
+        zero_alone, zero_with_stages: ZeRO stages without and with a pipeline.
+        zero_with_tensors: those beside tensor parallelism; None: as without.
+        tensor_with_stages: tensor parallelism inside pipeline stages.
+        shards_always: replicas share out states at the highest stage allowed; a lower one is another wrapper's (DDP),
+            for plain data parallelism alone.
+        sequence_parallel, split: see there.
+        context_parallel: samples are split around a ring.
+        expert_with_tensor: experts and tensor parallelism together.
+        experts_hold_context: expert-parallel ranks include the context-parallel ones.
+        recomputes: modes of recomputation that its arguments name.
+        source: of each rule.
+    """
+
+    name: str
+    label: str
+    software: Framework
+    trained_as: TrainedAs
+    source: str
+    schedules: tuple[str, ...]
+    zero_alone: tuple[int, ...]
+    zero_with_stages: tuple[int, ...]
+    recomputes: tuple[Recompute, ...]
+    zero_with_tensors: tuple[int, ...] | None = None
+    tensor_with_stages: bool = True
+    shards_always: bool = False
+    sequence_parallel: SequenceParallel = SequenceParallel.CHOICE
+    split: Split = Split.EVEN
+    context_parallel: bool = True
+    expert_with_tensor: bool = True
+    experts_hold_context: bool = False
+
+    def zeros(self, tensor: int, pipeline: int, is_plain: bool) -> tuple[int, ...]:
+        """Return the ZeRO stages of a layout whose replicas could share out states.
+
+        Args:
+            tensor: tensor-parallel size.
+            pipeline: stages.
+            is_plain: data parallelism is its only parallelism.
+        """
+        allowed = self.zero_alone if pipeline == 1 else self.zero_with_stages
+        if tensor > 1 and self.zero_with_tensors is not None:
+            allowed = tuple(stage for stage in allowed if stage in self.zero_with_tensors)
+        return allowed[-1:] if self.shards_always and not is_plain else allowed
+
+    def layers(self, num_layers: int, stages: int, chunks: int) -> list[int] | None:
+        """Return layers per stage; None where the framework cannot split so.
+
+        >>> MEGATRON.layers(126, 8, 8)
+        [15, 16, 16, 16, 16, 16, 16, 15]
+        """
+        if num_layers % (stages * chunks) == 0:
+            return uniform(num_layers, stages)
+        if self.split is Split.ANY and chunks == 1:
+            return uniform(num_layers, stages)
+        each = (num_layers + 2) // stages
+        if self.split is Split.ENDS and stages > 1 and (num_layers + 2) % (stages * chunks) == 0 and each > chunks:
+            return [each - 1, *[each] * (stages - 2), each - 1]
+        return None
+
+    def fields(self, base: TrainingRun, zero_stage: int, pipeline: int, sequence_parallel: bool) -> dict[str, Any]:
+        """Return the switches of a run that depend on its layout, by their names in a run and in ``parallelism``.
+
+        Args:
+            base: the run whose switches every layout shares as far as it can.
+            zero_stage: of the layout.
+            pipeline: its stages.
+            sequence_parallel: whether its tensor-parallel ranks split the tokens.
+        """
+        return _FIELDS[self.name](base, zero_stage, pipeline, sequence_parallel)
+
+    def loss(self, tensor: int) -> Loss | None:
+        """Return the kernel of the loss where it depends on the layout; None where it does not."""
+        if self.name != TORCHTITAN.name:
+            return None
+        return Loss.TORCH if tensor == 1 else Loss.VOCABULARY_PARALLEL
+
+
+def _megatron_fields(base: TrainingRun, zero_stage: int, pipeline: int, sequence_parallel: bool) -> dict[str, Any]:
+    """--tp-comm-overlap cuts traffic of split tokens into chunks; without them Megatron-LM switches it off."""
+    overlaps = base.overlap_tensor_parallel and sequence_parallel
+    return {
+        "overlap_tensor_parallel": overlaps,
+        "overlap_linear_traffic": overlaps,
+        "overlap_parameter_gather": base.overlap_parameter_gather and zero_stage > 0,
+    }
+
+
+def _torchtitan_fields(base: TrainingRun, zero_stage: int, pipeline: int, sequence_parallel: bool) -> dict[str, Any]:
+    """FSDP2 keeps gathered weights over a pipeline's micro-batches; what does not shard has the keys of DDP."""
+    is_sharded = zero_stage > 0
+    section = (TORCHTITAN_FSDP2 if is_sharded else TORCHTITAN_DDP).section("parallelism")
+    keys = {key: value for key, value in section.items() if key not in ("gradient_reduction", "zero_stage")}
+    return {
+        "overlap_parameter_gather": False,
+        "gradient_bucket_elements": DEEPSPEED.bucket_elements(),  # that of a configuration which says none
+        "fp32_parameters": is_sharded,
+        "reshard_after_forward": not is_sharded or pipeline == 1,
+        **keys,
+    }
+
+
+def _deepspeed_fields(base: TrainingRun, zero_stage: int, pipeline: int, sequence_parallel: bool) -> dict[str, Any]:
+    """Stage 3 prefetches weights layer by layer; 1 and 2 gather them after the optimizer."""
+    overlaps = base.overlap_gradient_reduction
+    return {
+        "overlap_gradient_reduction": overlaps and zero_stage > 0,
+        "overlap_parameter_gather": overlaps and zero_stage == 3,
+    }
+
+
+MEGATRON = FrameworkRules(
+    name="megatron",
+    label="Megatron-LM",
+    software=Framework.MEGATRON_LM,
+    # 1F1B's messages block (overlap_p2p_comm is for interleaved stages only). NVIDIA's recipes fuse the loss
+    # (Megatron-Bridge: cross_entropy_loss_fusion, cross_entropy_fusion_impl te).
+    trained_as=AS_MEGATRON._replace(
+        defaults=replace(MEGATRON_LM_BF16, blocking_transfers=None), more={"model": {"loss": "fused"}}
+    ),
+    source=(
+        "Megatron-LM megatron/training/arguments.py, validate_args: layers, with --account-for-embedding- and "
+        "--account-for-loss-in-pipeline-split, divide over stages and virtual stages; --overlap-param-gather needs the "
+        "distributed optimizer (ZeRO-1); experts with tensor parallelism need --sequence-parallel; FSDP "
+        "(--use-megatron-fsdp) is not searched. megatron/core/pipeline_parallel/schedules.py: 1F1B and interleaved "
+        "1F1B, whose micro-batches come in groups of the pipeline's size. "
+        "megatron/core/transformer/transformer_config.py: recompute_granularity selective or full"
+    ),
+    schedules=("1f1b", "interleaved_1f1b"),
+    zero_alone=(0, 1),
+    zero_with_stages=(0, 1),
+    recomputes=(Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL),
+    split=Split.ENDS,
+)
+TORCHTITAN = FrameworkRules(
+    name="torchtitan",
+    label="torchtitan",
+    software=Framework.TORCHTITAN,
+    trained_as=TrainedAs(
+        "torchtitan trains in bf16, compiled", TORCHTITAN_FSDP2, {"training": {"compiled": True, "precision": "bf16"}}
+    ),
+    source=(
+        "torchtitan torchtitan/models/llama3/infra/parallelize.py: FSDP2 shards weights, kept over a pipeline's "
+        "micro-batches; DDP knows no other parallelism; tensor-parallel norms are sequence-parallel, and the loss is "
+        "vocabulary-parallel then. torchtitan/distributed/parallel_dims.py: expert-parallel ranks hold the "
+        "context-parallel ones; tensor × 2 × context parallel size divides the sequence. "
+        "torchtitan/distributed/pipeline_parallel.py: a step's samples are one round of micro-batches; the first "
+        "stages hold a layer more where layers do not divide. torchtitan/config/job_config.py: "
+        "activation_checkpoint.mode none, selective (op) or full"
+    ),
+    schedules=("1f1b", "all_forward_all_backward", "interleaved_1f1b"),
+    zero_alone=(0, 3),
+    zero_with_stages=(3,),
+    recomputes=(Recompute.NONE, Recompute.PER_OP, Recompute.FULL),
+    shards_always=True,
+    sequence_parallel=SequenceParallel.ALWAYS,
+    split=Split.ANY,
+    experts_hold_context=True,
+)
+DEEPSPEED_ENGINE = FrameworkRules(
+    name="deepspeed",
+    label="DeepSpeed",
+    software=Framework.DEEPSPEED,
+    trained_as=TrainedAs(
+        "DeepSpeed trains in bf16 with overlap_comm",
+        DEEPSPEED,
+        {"training": {"precision": "bf16"}, "parallelism": {"overlap_gradient_reduction": True}},
+    ),
+    source=(
+        "DeepSpeed deepspeed/runtime/pipe/engine.py: ZeRO-2 and ZeRO-3 are incompatible with pipeline parallelism. "
+        "deepspeed/runtime/pipe/schedule.py, TrainSchedule: 1F1B, one chunk per stage. "
+        "deepspeed/runtime/pipe/module.py: layers spread by partition_method. docs/_tutorials/autotp-training.md: "
+        "tensor_parallel.autotp_size with ZeRO 0 to 2, activations whole on every rank, and no PipelineModule. "
+        "deepspeed/sequence/layer.py: samples are split by heads (Ulysses), which is not modelled, and not around a "
+        "ring. docs/_pages/config-json.md: overlap_comm, which its users set"
+    ),
+    schedules=("1f1b",),
+    zero_alone=(0, 1, 2, 3),
+    zero_with_stages=(0, 1),
+    recomputes=(Recompute.NONE, Recompute.FULL),
+    zero_with_tensors=(0, 1, 2),
+    tensor_with_stages=False,
+    sequence_parallel=SequenceParallel.NEVER,
+    split=Split.ANY,
+    context_parallel=False,
+    expert_with_tensor=False,
+)
+RULES = {rules.name: rules for rules in (MEGATRON, TORCHTITAN, DEEPSPEED_ENGINE)}
+_FIELDS = {
+    MEGATRON.name: _megatron_fields,
+    TORCHTITAN.name: _torchtitan_fields,
+    DEEPSPEED_ENGINE.name: _deepspeed_fields,
+}
+
+
+def rules_of(name: str | None) -> FrameworkRules | None:
+    """Return the rules of a framework; none where none is named.
+
+    Raises:
+        ConfigError: it is not known; the message lists those that are.
+    """
+    if name is None:
+        return None
+    if name not in RULES:
+        raise ConfigError(f"--framework is {name}; expected {', '.join(RULES)}.{nearest(name, RULES)}")
+    return RULES[name]
