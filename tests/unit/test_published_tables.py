@@ -196,7 +196,6 @@ def test_layers_that_blooms_document_leaves_out_follow_from_its_size() -> None:
 @pytest.mark.parametrize(
     ("group", "cells", "reason"),
     [
-        ("dgxc", {"task": "lora"}, "adapters"),
         ("dgxc", {"precision": ""}, "precision is not stated"),
         ("dgxc", {"vocab": ""}, "vocab is not stated"),
         ("dgxc", {"framework": "MaxText (JAX)"}, "JAX"),
