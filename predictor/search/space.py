@@ -128,7 +128,9 @@ class Space:
         """Return whether a tensor-parallel size divides heads and widths."""
         model = self.model
         heads, shared = model.num_attention_heads, model.key_value_heads
-        widths = [model.ffn_hidden_size, heads]
+        if tp > 1 and not model.splits_layers:
+            return False
+        widths = [model.ffn_hidden_size, heads, *model.shared_out]
         if model.experts is not None:
             widths.append(model.experts.shared_expert_ffn_hidden_size)
             widths += [] if self.keeps_experts_whole else [model.experts.expert_ffn_hidden_size]
@@ -140,7 +142,7 @@ class Space:
             return True
         if self.rules is not None and not self.rules.context_parallel:
             return False
-        if model.attention is not Attention.FLASH or model.sliding_window or model.sequence_length % (2 * cp):
+        if model.attention is not Attention.FLASH or not model.splits_samples or model.sequence_length % (2 * cp):
             return False
         return model.sequence_length // (2 * cp) >= SHORTEST_SEQUENCE_PART
 

@@ -136,6 +136,10 @@ def _mixer(model: Transformer, kind: LayerKind, call: LayerCall) -> KeptByMixer:
         return KeptByMixer(0.0, 0.0, 0.0)
     heads = call.qkv_width * (1 if model.qk_norm is QkNorm.NONE else 2)
     outputs = call.attention_width * (2 if call.output_gate else 1)
+    if (beside := model.beside(kind.mixer)) is not None:
+        own = beside.kept(call)
+        per_token = call.tokens * call.element_bytes
+        return KeptByMixer(0.0, own.qkv + per_token * heads, own.core + per_token * outputs)
     return KeptByMixer(
         0.0, float(call.tokens * heads * call.element_bytes), float(call.tokens * outputs * call.element_bytes)
     )

@@ -173,6 +173,7 @@ def _training(training: TrainingSection, samples: int, fp32_gradients: bool) -> 
     words += [name for name, is_on in switches.items() if is_on]
     if training.cuda_graphs:
         words += ["--cuda-graph-impl local", "--cuda-graph-scope full_iteration"]
+        words.append("--no-check-for-nan-in-loss-and-grad")  # which validate_args asks for
     return words
 
 
