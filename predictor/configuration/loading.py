@@ -14,6 +14,7 @@ from predictor.configuration import short_config
 from predictor.configuration.cluster import clustered, notes_on
 from predictor.configuration.finding import find_system, published, short_form_system
 from predictor.configuration.kernels import check_gpu_kernels
+from predictor.configuration.offloading import check_offloading
 from predictor.configuration.own_system import OwnSystem, own_system
 from predictor.configuration.sections import BudgetSection, RunConfig, validate
 from predictor.configuration.short_names import OPERATORS_BY_SHORT_NAME
@@ -272,6 +273,7 @@ def prepare(
     if config.gpu is not None:
         check_gpu("gpu_name" if short_config.is_short(content) else "gpu", config.gpu, system)
     check_gpu_kernels(config.training, system)
+    check_offloading(config.training, system)
     hardware = system.hardware
     notes += notes_on(hardware, config.cluster)
     if hardware.links.engine == "processor":

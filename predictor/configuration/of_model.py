@@ -10,6 +10,7 @@ from predictor.configuration.loading import on_nodes_of, read_config
 from predictor.configuration.merging import merged
 from predictor.configuration.presets import preset_names, spelled
 from predictor.configuration.taking import completed, file_of
+from predictor.configuration.telling import is_model_id, part_of_file
 from predictor.workloads.frameworks import MEGATRON_LM_BF16, SECTIONS, FrameworkDefaults
 
 
@@ -45,13 +46,22 @@ def _said(switches: dict[str, Any]) -> str:
     return ", ".join(f"{key}: {str(value).lower()}" for key, value in keys)
 
 
+def _taken(model: str) -> str | None:
+    """Return what ``from`` names of a model of a hub, or of a configuration inside a file; None for anything else."""
+    if is_model_id(model):
+        return model
+    inside = part_of_file(model)
+    return f"{inside[0].resolve()}#{inside[1]}" if inside is not None and inside[0].is_file() else None
+
+
 def content_of_model(
     model: str | dict[str, Any], trained_as: TrainedAs | None = None
 ) -> tuple[dict[str, Any], Path, tuple[str, ...]]:
     """Return the configuration that a model stands for, the folder its paths start from, and notes on its files.
 
     Args:
-        model: a preset's name, a file (a configuration, or one of another tool), or the content of a configuration.
+        model: a preset's name, a file (a configuration, or one of another tool), ``hf:`` with the id of a model of the
+            Hugging Face Hub, or the content of a configuration.
         trained_as: software that trains it, whose switches count where a configuration says none; None: a
             configuration's own, and Megatron-LM's for a model without any.
 
@@ -67,6 +77,8 @@ def content_of_model(
     if name is not None:
         content = {"model": name}
         base = Path.cwd()
+    elif (taken := _taken(model)) is not None:
+        content, base = {"from": taken}, Path.cwd()
     elif not path.exists():
         raise ConfigError(
             f"--model is {model}; expected a file, or a preset such as {', '.join(preset_names()[-3:])}"

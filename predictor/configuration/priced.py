@@ -7,14 +7,6 @@ from predictor.configuration.model_section import ModelSection
 from predictor.configuration.sections import TrainingSection
 
 
-def _in_layers(model: ModelSection) -> dict[str, bool]:
-    """Return what of a layer has no time yet, by key."""
-    latent = model.latent_attention
-    return {
-        "model.latent_attention.indexer": latent is not None and latent.indexer is not None,
-    }
-
-
 def _in_model(model: ModelSection, training: TrainingSection) -> dict[str, bool]:
     """Return what of a model's ends, and of training, has no time yet, by key."""
     return {
@@ -28,7 +20,7 @@ def check_priced(model: ModelSection, training: TrainingSection) -> None:
     Raises:
         ConfigError: one of their keys has no time yet.
     """
-    for key, is_used in (_in_layers(model) | _in_model(model, training)).items():
+    for key, is_used in _in_model(model, training).items():
         if is_used:
             raise ConfigError(
                 f"{key} is read and its parameters are counted; its time is not modelled, so leave it out"

@@ -43,7 +43,8 @@ def file_of(path: Path) -> Path:
 def completed(content: dict[str, Any], base: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return a full-form configuration with the keys of its ``from`` files and of its preset, and notes on them.
 
-    ``from`` names files of other tools; later files override earlier ones, the configuration's own keys override all.
+    ``from`` names files of other tools, or models of the Hugging Face Hub (``hf:…``); later files override earlier
+    ones, the configuration's own keys override all.
 
     Raises:
         ConfigError: files cannot be taken from, leave open what no default can stand for, or there is no such preset.
@@ -76,7 +77,7 @@ def with_files(content: dict[str, Any], base: Path) -> tuple[dict[str, Any], tup
         raise ConfigError(f"from is {named!r}; expected a file of another tool, or a list of such files")
     from predictor.configuration.readers import read_all  # only when needed, for a fast start
 
-    read = read_all([base / name for name in files])
+    read = read_all(files, base)
     taken: dict[str, Any] = {}
     clashes: list[str] = []
     for name, file in zip(files, read, strict=True):

@@ -18,17 +18,21 @@ from predictor.configuration.loading import load, prepare, read_config
 from predictor.configuration.model_section import (
     EncoderSection,
     ExpertsSection,
+    FullAttentionSection,
     GatedDeltaSection,
     IndexerSection,
     LatentAttentionSection,
     Mamba2Section,
     ModelSection,
+    PerLayerInputsSection,
+    RecurrenceSection,
+    SlidingLatentAttentionSection,
     VisionSection,
 )
+from predictor.configuration.parallelism import ParallelismSection
 from predictor.configuration.sections import (
     BudgetSection,
     LoraSection,
-    ParallelismSection,
     RunConfig,
     TrainingSection,
     validate,
@@ -48,6 +52,10 @@ OF_THE_MODEL = (
     IndexerSection,
     Mamba2Section,
     GatedDeltaSection,
+    RecurrenceSection,
+    FullAttentionSection,
+    PerLayerInputsSection,
+    SlidingLatentAttentionSection,
     EncoderSection,
     VisionSection,
 )

@@ -12,6 +12,7 @@ from predictor.base.errors import ConfigError
 from predictor.configuration.loading import load
 from predictor.configuration.merging import merged
 from predictor.configuration.model_section import ModelSection
+from predictor.configuration.parallelism import ParallelismSection
 from predictor.configuration.presets import preset
 from predictor.configuration.readers import (
     FORMATS,
@@ -24,7 +25,7 @@ from predictor.configuration.readers import (
     torchtitan,
 )
 from predictor.configuration.readers.known_keys import FOLDER, known_keys
-from predictor.configuration.sections import ParallelismSection, TrainingSection, validate
+from predictor.configuration.sections import TrainingSection, validate
 from predictor.configuration.taking import completed
 from predictor.configuration.to_run import to_run
 from predictor.workloads.run import TrainingRun

@@ -28,9 +28,9 @@ from predictor.configuration.readers.megatron_command import TELLING
 from predictor.configuration.readers.problems import Problems
 from predictor.configuration.readers.python_recipes import with_function
 from predictor.configuration.readers.result import Read
-from predictor.configuration.telling import is_experiment, is_llm_trainer
+from predictor.configuration.telling import is_experiment, is_llm_trainer, is_model_id, part_of_file
 
-__all__ = ["FORMATS", "HUGECTR", "TRAINERS", "Read", "detect", "read_all", "read_any"]
+__all__ = ["FORMATS", "HUGECTR", "TRAINERS", "Read", "detect", "read_all", "read_any", "read_named"]
 
 TRAINERS = (experiment.FORMAT, llm_trainer.FORMAT)  # whose files are predicted as they are
 HUGECTR = "HugeCTR configuration"  # of a recommender; predicted as it is, and by no ``from``
@@ -151,6 +151,26 @@ def detect(path: Path) -> str:
     raise ConfigError(f"{path}: unknown config format; known: {', '.join(FORMATS)}")
 
 
+def read_named(name: str, base: Path) -> Read:
+    """Read what a name of ``from`` stands for: a file, or with ``hf:`` a model of the Hugging Face Hub.
+
+    Args:
+        name: path of a file, or ``hf:`` with the id of a model; behind ``#`` the key of a configuration inside it, such
+            as ``config.json#text_config``.
+        base: folder that paths are relative to.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ConfigError: it cannot be fetched, the format is unknown, or it asks for what is not modelled.
+    """
+    if is_model_id(name):
+        from predictor.configuration.readers import hugging_face_hub  # costs a start that has none
+
+        return hugging_face_hub.read_model(name)
+    inside = part_of_file(str(base / name))
+    return read_any(base / name) if inside is None else hugging_face.read(*inside)
+
+
 def read_any(path: Path, num_gpus: int | None = None, data_parallel_size: int | None = None) -> Read:
     """Read a file of any known format into a part of a full-form configuration.
 
@@ -185,14 +205,14 @@ def read_any(path: Path, num_gpus: int | None = None, data_parallel_size: int | 
     return megatron.read(path, num_gpus) if name == megatron.FORMAT else torchtitan.read(path, num_gpus)
 
 
-def read_all(paths: list[Path]) -> list[Read]:
-    """Read several files, each of any known format.
+def read_all(names: list[str], base: Path) -> list[Read]:
+    """Read what the names of ``from`` stand for, as ``read_named`` does.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ConfigError: files cannot be read; the message has a line for every problem of them all.
+        ConfigError: some cannot be read; the message has a line for every problem of them all.
     """
     problems = Problems()
-    read = [problems.part(None, read_any, path) for path in paths]
+    read = [problems.part(None, read_named, name, base) for name in names]
     problems.check()
     return [file for file in read if file is not None]
