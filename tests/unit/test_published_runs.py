@@ -93,9 +93,10 @@ def test_an_update_of_flat_buffers_does_not_widen_a_step() -> None:
 
 
 def test_one_framework_is_no_evidence_of_all() -> None:
-    content = full_form(parallelism={"data_parallel_size": 16, "zero_stage": 2}, training={"precision": "bf16"})
-    content |= {"system": "B200"}
-    content["training"] |= {"gemm_recipe": "fp8_delayed", "framework": "megatron-lm"}
+    experts = {"num_experts": 8, "experts_per_token": 2, "expert_ffn_hidden_size": 1024}
+    content = full_form(parallelism={"data_parallel_size": 16}, training={"precision": "bf16"})
+    content |= {"system": "B200", "model": {**content["model"], "activation": "swiglu", "moe": experts}}
+    content["training"] |= {"gemm_recipe": "mxfp8", "framework": "megatron-lm"}
     loaded = prepare(content, Path.cwd())
     prediction = predict(loaded.run, loaded.system)
     assert prediction.family is not None
