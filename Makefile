@@ -40,7 +40,7 @@ DATA_SHEETS := $(filter-out $(PUBLIC_SYSTEMS), $(filter $(notdir $(wildcard regr
 
 .DEFAULT_GOAL := help
 .PHONY: help predict test check check-profile format bench accuracy fit profile-smoke
-.PHONY: verify verify-recommender verify-gpu traces precisions gpu-kit profile-gpu publish-gpu survey-emulated slurm-installed test-slurm test-launch clean
+.PHONY: gallery verify verify-recommender verify-gpu traces precisions gpu-kit profile-gpu publish-gpu survey-emulated slurm-installed test-slurm test-launch clean
 .SUFFIXES:
 
 help: ## list the targets
@@ -127,6 +127,9 @@ verify-recommender: $(WORKFLOW_READY) ## measure this CPU, predict 8 small recom
 
 traces: $(WORKFLOW_READY) ## record the sample traces of four models again, whole ones: TRACES=folder
 	PYTHON="$(CURDIR)/$(WORKFLOW)" bash predictor/replay/record_samples.sh "$(TRACES)"
+
+gallery: $(TEST_READY) ## run the examples of docs/gallery.md again, and write what they print
+	$(TEST) -m tests.gallery
 
 precisions: $(WORKFLOW_READY) ## predict four models in another precision from one trace each, and trace them in it
 	$(WORKFLOW) -m microbench compare-precisions --device cpu --out results/precisions

@@ -18,7 +18,7 @@ from typing import TextIO
 import yaml
 
 from predictor.base.encoding import fit_encoding
-from predictor.base.errors import ConfigError, MissingKeyError, PublishedError
+from predictor.base.errors import ConfigError, ManyProblemsError, MissingKeyError, PublishedError
 from predictor.base.read_yaml import one_line
 from predictor.commands import (
     calibrate,
@@ -89,7 +89,9 @@ def _answer(arguments: argparse.Namespace) -> str:
 
 
 def _explain_bad_input(error: Exception) -> str:
-    """Return one line about an error in the input."""
+    """Return one line about an error in the input, or one for each of its problems."""
+    if isinstance(error, ManyProblemsError):
+        return str(ManyProblemsError([" ".join(line.split()) for line in error.lines]))
     if isinstance(error, yaml.YAMLError):
         return one_line(error)
     if isinstance(error, OSError):

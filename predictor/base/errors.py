@@ -1,4 +1,4 @@
-"""Errors in user input. Each message is one line: the field, its value, the rule and the remedy."""
+"""Errors in user input. Each problem is one line: the field, its value, the rule and the remedy."""
 
 from __future__ import annotations
 
@@ -8,6 +8,15 @@ from difflib import get_close_matches
 
 class ConfigError(ValueError):
     """A configuration that cannot be predicted."""
+
+
+class ManyProblemsError(ConfigError):
+    """Several problems, of which each is a line of its own."""
+
+    def __init__(self, lines: list[str]) -> None:
+        """Take the problems in the order in which they were found."""
+        self.lines = tuple(lines)
+        super().__init__("\n  ".join([f"{len(lines)} problems:", *lines]))
 
 
 class MissingKeyError(KeyError):

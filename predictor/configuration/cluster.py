@@ -62,8 +62,13 @@ def on_cluster(hardware: System, cluster: ClusterSection) -> System:
         whole = cluster.inter_node_gb_per_s or links.inter_node_gb_per_s.value
         between = _said(key, whole / cluster.network_oversubscription)
         links = links.model_copy(update={"inter_node_gb_per_s": between})
-    domain = cluster.gpus_per_domain or hardware.gpus_per_domain
-    return hardware.model_copy(update={"gpu": gpu, "links": links, "gpus_per_domain": domain})
+    if cluster.host_gb_per_s is not None:
+        links = links.model_copy(update={"host_gb_per_s": _said("host_gb_per_s", cluster.host_gb_per_s)})
+    changed: dict[str, object] = {"gpu": gpu, "links": links}
+    changed["gpus_per_domain"] = cluster.gpus_per_domain or hardware.gpus_per_domain
+    if cluster.host_memory_gb_per_s is not None:
+        changed["host_memory_gb_per_s"] = _said("host_memory_gb_per_s", cluster.host_memory_gb_per_s)
+    return hardware.model_copy(update=changed)
 
 
 @lru_cache(maxsize=64)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from predictor.base.errors import ConfigError, PublishedError
 from predictor.configuration.model_section import ModelSection
-from predictor.configuration.sections import ParallelismSection, TrainingSection
+from predictor.configuration.parallelism import ParallelismSection
+from predictor.configuration.sections import TrainingSection
 from predictor.costs.fp32 import Fp32System
 from predictor.costs.hardware import Gpu
 from predictor.costs.low_precision import peak_tflop_per_s

@@ -13,6 +13,7 @@ NEEDED = {
     Mixer.CHUNKED: ("attention_chunk", "the tokens of a chunk"),
     Mixer.MAMBA2: ("mamba2", "the sizes of those layers"),
     Mixer.GATED_DELTA: ("gated_delta", "the sizes of those layers"),
+    Mixer.RECURRENCE: ("recurrence", "the sizes of those layers"),
 }
 
 
@@ -36,8 +37,18 @@ def _check_mixers(model: ModelSection) -> None:
         if mixer in types and not given:
             raise ConfigError(f"model.layer_types has {mixer}; it needs model.{key}, {what}")
         is_default = mixer is Mixer.SLIDING and model.layer_types is None
+        is_default = is_default or (mixer is Mixer.MAMBA2 and model.mamba2_beside_attention)
         if given and mixer not in types and not is_default:
             raise ConfigError(f"model.{key} is given and no layer of model.layer_types is {mixer}; leave it out")
+    if model.mamba2_beside_attention and (model.mamba2 is None or model.latent_attention is not None):
+        raise ConfigError("model.mamba2_beside_attention needs model.mamba2, and attention that is not latent")
+    if model.sliding_latent_attention is not None and (model.latent_attention is None or Mixer.SLIDING not in types):
+        raise ConfigError("model.sliding_latent_attention needs model.latent_attention and layers with a window")
+    full = model.full_attention
+    if full is not None and (model.latent_attention is not None or Mixer.SLIDING not in types):
+        raise ConfigError("model.full_attention gives other heads than layers with a window have; it needs such layers")
+    if full is not None and full.num_key_value_heads is not None:
+        must_divide("num_key_value_heads", full.num_key_value_heads, "num_attention_heads", model.num_attention_heads)
     if types & {Mixer.CHUNKED} and not (model.causal and model.attention is Attention.FLASH):
         raise ConfigError("model.attention_chunk needs causal: true and attention: flash")
 
@@ -75,7 +86,8 @@ def _check_sizes(model: ModelSection) -> None:
     if model.shared_input_norm and not model.parallel_residual:
         raise ConfigError("model.shared_input_norm needs parallel_residual: true; in turn, attention and FFN differ")
     if model.latent_attention is not None:
-        for key in ("num_key_value_heads", "head_dim", "sliding_window"):
+        windowed = () if model.sliding_latent_attention is not None else ("sliding_window",)
+        for key in ("num_key_value_heads", "head_dim", *windowed):
             if getattr(model, key) is not None:
                 raise ConfigError(f"model.{key} and model.latent_attention both give heads; leave {key} out")
         if model.attention is not Attention.FLASH:

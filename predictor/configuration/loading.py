@@ -14,11 +14,11 @@ from predictor.configuration import short_config
 from predictor.configuration.cluster import clustered, notes_on
 from predictor.configuration.finding import find_system, published, short_form_system
 from predictor.configuration.kernels import check_gpu_kernels
-from predictor.configuration.merging import clashing, merged
+from predictor.configuration.offloading import check_offloading
 from predictor.configuration.own_system import OwnSystem, own_system
-from predictor.configuration.presets import preset
 from predictor.configuration.sections import BudgetSection, RunConfig, validate
 from predictor.configuration.short_names import OPERATORS_BY_SHORT_NAME
+from predictor.configuration.taking import GUESSES, refuse_guesses, with_files
 from predictor.configuration.telling import EXPERIMENT, is_experiment, is_of_trainer
 from predictor.configuration.to_run import to_run
 from predictor.costs.catalogue import catalogue
@@ -37,7 +37,7 @@ from predictor.costs.work import STEP_PRECISIONS
 from predictor.workloads.run import TrainingRun
 
 # Files of other tools, which a configuration takes in by ``from``.
-OTHER_TOOLS = (".json", ".toml", ".sh")
+OTHER_TOOLS = (".json", ".toml", ".sh", ".slurm", ".py")
 OVERLAPS = ("overlap_gradient_reduction", "overlap_parameter_gather", "overlap_tensor_parallel")
 # Precisions with the same element size and matrix peak, in which kernels run at the same rate.
 SAME_RATE = {"bf16": "fp16"}
@@ -117,49 +117,6 @@ def check_gpu(key: str, gpu: object, system: PublishedSystem) -> None:
         raise ConfigError(f"{key} is {gpu}; {system.name} was measured on {system.gpu}. Published: {published()}")
 
 
-def _with_preset(content: dict[str, Any]) -> dict[str, Any]:
-    """Return a configuration with its model's preset expanded under its own keys."""
-    model = content.get("model")
-    name = model if isinstance(model, str) else model.get("preset") if isinstance(model, dict) else None
-    if name is None:
-        return content
-    if not isinstance(name, str):
-        raise ConfigError(f"model.preset is {name!r}; expected the name of a preset, as list-presets shows them")
-    own = {key: value for key, value in model.items() if key != "preset"} if isinstance(model, dict) else {}
-    return {**content, "model": merged(preset(name), own)}
-
-
-def completed(content: dict[str, Any], base: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return a full-form configuration with the keys of its ``from`` files and of its preset, and notes on them.
-
-    ``from`` names files of other tools; later files override earlier ones, the configuration's own keys override all.
-
-    Raises:
-        ConfigError: a file cannot be taken from, or there is no such preset.
-    """
-    named = content.get("from")
-    if named is None:
-        return _with_preset(content), ()
-    files = [named] if isinstance(named, str) else named
-    if not isinstance(files, list) or not files or not all(isinstance(name, str) for name in files):
-        raise ConfigError(f"from is {named!r}; expected a file of another tool, or a list of such files")
-    from predictor.configuration.readers import read_any  # only when needed, for a fast start
-
-    read = [read_any(base / name) for name in files]
-    taken: dict[str, Any] = {}
-    clashes: list[str] = []
-    for name, file in zip(files, read, strict=True):
-        clashes += [
-            f"{name} says {key}: {new}, a file before it {old}; {name} counts."
-            for key, old, new in clashing(taken, file.content)
-        ]
-        taken = merged(taken, file.content)
-    own = {key: value for key, value in content.items() if key != "from"}
-    whole = _with_preset(merged(_with_preset(taken), own))
-    notes = clashes + [note for file in read for note in (*file.notes, *file.still_unsaid(whole))]
-    return whole, tuple(dict.fromkeys(notes))
-
-
 class Content(NamedTuple):
     """A checked configuration file.
 
@@ -211,7 +168,9 @@ def _read(content: dict[str, Any], base: Path) -> Content:
     """Return the checked content of a configuration file in either form, or of one of our own trainers."""
     content, told = of_trainer(content, base)
     if not short_config.is_short(content):
-        content, notes = completed(content, base)
+        content, notes, unsaid = with_files(content, base)
+        refuse_guesses(unsaid, GUESSES)
+        notes = (*notes, *unsaid.values())
         config = validate(content)
         if not config.system.strip():
             raise ConfigError(f"system is {config.system!r}; expected a published system: {published()}")
@@ -314,6 +273,7 @@ def prepare(
     if config.gpu is not None:
         check_gpu("gpu_name" if short_config.is_short(content) else "gpu", config.gpu, system)
     check_gpu_kernels(config.training, system)
+    check_offloading(config.training, system)
     hardware = system.hardware
     notes += notes_on(hardware, config.cluster)
     if hardware.links.engine == "processor":

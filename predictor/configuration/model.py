@@ -5,15 +5,23 @@ from __future__ import annotations
 from predictor.base.errors import ConfigError, nearest
 from predictor.base.sizes import must_divide
 from predictor.configuration.layer_checks import check_layers
-from predictor.configuration.model_section import ExpertsSection, LatentAttentionSection, ModelSection
+from predictor.configuration.model_section import (
+    ExpertsSection,
+    LatentAttentionSection,
+    LatentSizesSection,
+    ModelSection,
+)
 from predictor.costs.catalogue import catalogue
 from predictor.costs.work import STEP_PRECISIONS
 from predictor.workloads.architecture import MixtureOfExperts
 from predictor.workloads.encoder import Encoder
 from predictor.workloads.layer_shapes import LAYER_SHAPES
 from predictor.workloads.mixers.gated_delta import GatedDelta
-from predictor.workloads.mixers.latent_attention import Indexer, LatentAttention
+from predictor.workloads.mixers.indexer import Indexer
+from predictor.workloads.mixers.latent_attention import LatentAttention
 from predictor.workloads.mixers.mamba2 import Mamba2
+from predictor.workloads.mixers.recurrence import Recurrence
+from predictor.workloads.per_layer_inputs import PerLayerInputs
 from predictor.workloads.switches import Attention, Positions
 from predictor.workloads.transformer import Transformer
 from predictor.workloads.vision import Vision
@@ -133,6 +141,7 @@ CONVERTED = {
     "attention_chunk",
     "encoder",
     "ffn_hidden_size",
+    "full_attention",
     "ffn_types",
     "gated_delta",
     "head_dim",
@@ -141,18 +150,22 @@ CONVERTED = {
     "mamba2",
     "moe",
     "num_key_value_heads",
+    "per_layer_inputs",
+    "recurrence",
     "num_position_embeddings",
     "rotary_fraction",
+    "sliding_latent_attention",
     "sliding_window",
     "vision",
 }
 
 
-def _latent_attention(section: LatentAttentionSection | None) -> LatentAttention | None:
+def _latent_attention(section: LatentSizesSection | None) -> LatentAttention | None:
     if section is None:
         return None
-    given = section.model_dump(exclude={"indexer", "q_lora_rank"})
-    indexer = None if section.indexer is None else Indexer(**section.indexer.model_dump())
+    given = section.model_dump(exclude={"indexer", "q_lora_rank", "num_attention_heads"})
+    of_keys = section.indexer if isinstance(section, LatentAttentionSection) else None
+    indexer = None if of_keys is None else Indexer(**of_keys.model_dump())
     return LatentAttention(q_lora_rank=section.q_lora_rank or 0, indexer=indexer, **given)
 
 
@@ -166,7 +179,14 @@ def transformer(model: ModelSection) -> Transformer:
     _check_operators(model.layer_operators)
     given = model.model_dump(exclude=CONVERTED)
     moe, mamba2, delta, encoder = model.moe, model.mamba2, model.gated_delta, model.encoder
+    full, per_layer = model.full_attention, model.per_layer_inputs
+    sliding = model.sliding_latent_attention
     return Transformer(
+        sliding_latent_attention=_latent_attention(sliding),
+        sliding_query_heads=0 if sliding is None else sliding.num_attention_heads,
+        full_key_value_heads=(full and full.num_key_value_heads) or 0,
+        full_head_width=(full and full.head_dim) or 0,
+        per_layer_inputs=None if per_layer is None else PerLayerInputs(**per_layer.model_dump()),
         ffn_hidden_size=model.ffn_hidden_size or 4 * model.hidden_size,
         num_key_value_heads=model.num_key_value_heads or 0,
         head_width=model.head_dim or 0,
@@ -180,6 +200,7 @@ def transformer(model: ModelSection) -> Transformer:
         latent_attention=_latent_attention(model.latent_attention),
         mamba2=None if mamba2 is None else Mamba2(**mamba2.model_dump()),
         gated_delta=None if delta is None else GatedDelta(**delta.model_dump()),
+        recurrence=None if model.recurrence is None else Recurrence(**model.recurrence.model_dump()),
         encoder=None if encoder is None else Encoder(**encoder.model_dump()),
         vision=None if model.vision is None else Vision(**model.vision.model_dump()),
         **given,

@@ -76,15 +76,26 @@ class IndexerSection(Section):
     top_k: Count = Field(description="keys that attention sees")
 
 
-class LatentAttentionSection(Section):
-    """Multi-head latent attention (DeepSeek-V2)."""
+class LatentSizesSection(Section):
+    """Sizes of multi-head latent attention."""
 
     q_lora_rank: Amount | None = Field(default=None, description="width of the queries' latent; none if absent")
     kv_lora_rank: Count = Field(description="width of the latent of keys and values")
     qk_nope_head_dim: Count = Field(description="of a head's queries and keys, what is not rotated")
     qk_rope_head_dim: Count = Field(description="of a head's queries and keys, what is rotated")
     v_head_dim: Count = Field(description="width of a head's values")
+
+
+class LatentAttentionSection(LatentSizesSection):
+    """Multi-head latent attention (DeepSeek-V2)."""
+
     indexer: IndexerSection | None = Field(default=None, description="sparse attention")
+
+
+class SlidingLatentAttentionSection(LatentSizesSection):
+    """Multi-head latent attention of layers with a window, where it has other sizes."""
+
+    num_attention_heads: Count = Field(description="query heads of those layers")
 
 
 class Mamba2Section(Section):
@@ -97,6 +108,7 @@ class Mamba2Section(Section):
     conv_kernel: Count = Field(default=4, description="tokens that the convolution sees")
     chunk_size: Count = Field(default=256, description="tokens of a chunk of the scan")
     conv_bias: Switch = Field(default=True, description="the convolution has a bias")
+    gated_norm: Switch = Field(default=True, description="the gated values are normalised")
 
 
 class GatedDeltaSection(Section):
@@ -108,6 +120,32 @@ class GatedDeltaSection(Section):
     value_head_dim: Count = Field(description="width of a value")
     conv_kernel: Count = Field(default=4, description="tokens that the convolution sees")
     chunk_size: Count = Field(default=64, description="tokens of a chunk of the recurrence")
+    channel_decay: Switch = Field(default=False, description="every channel of a key has a decay (Kimi Linear)")
+    gate_rank: Amount = Field(default=0, description="width through which gate and decays are projected; 0: at once")
+
+
+class RecurrenceSection(Section):
+    """Sizes of recurrent layers that are neither Mamba-2 nor gated delta ones."""
+
+    projections: tuple[tuple[Count, Count], ...] = Field(
+        min_length=1, description="inputs and outputs of the linear layers; the last one writes the hidden state"
+    )
+    vectors: Amount = Field(default=0, description="parameters of convolutions, decays, norms and biases")
+    streamed: Amount = Field(description="elements of a token that element-wise kernels read or write forward")
+
+
+class FullAttentionSection(Section):
+    """Sizes of layers that see all keys, where layers with a window have others (Gemma 4)."""
+
+    num_key_value_heads: Count | None = Field(default=None, description="heads of keys and values; as others if absent")
+    head_dim: Count | None = Field(default=None, description="width of a head; as others if absent")
+
+
+class PerLayerInputsSection(Section):
+    """Embeddings that every layer mixes in (Gemma 3n, Gemma 4)."""
+
+    width: Count = Field(description="of a layer's own embedding of a token")
+    vocab_size: Count = Field(description="rows of their table")
 
 
 class EncoderSection(Section):
@@ -177,6 +215,9 @@ class ModelSection(Section):
     final_norm: Switch = Field(default=True, description="a norm precedes the output projection")
     positions: Positions | None = Field(default=None, description="as rotary_fraction says if absent")
     lm_head_bias: Switch = Field(default=False, description="the output projection has a bias")
+    other_parameters: Amount = Field(
+        default=0, description="parameters of small vectors that no key describes, all layers together; not timed"
+    )
     layer_types: Annotated[tuple[Mixer, ...], Pattern] | None = Field(
         default=None, description="token mixers of the layers, a pattern that repeats"
     )
@@ -185,10 +226,27 @@ class ModelSection(Section):
     )
     attention_chunk: Count | None = Field(default=None, description="tokens of a chunk of chunked attention (Llama 4)")
     attention_sinks: Switch = Field(default=False, description="a learned score per head (gpt-oss)")
+    attention_head_gate: Switch = Field(default=False, description="each head's output is gated (Laguna)")
     attention_output_gate: Switch = Field(default=False, description="attention's output is gated (Qwen 3-Next)")
     latent_attention: LatentAttentionSection | None = Field(default=None, description="multi-head latent attention")
     mamba2: Mamba2Section | None = Field(default=None, description="sizes of Mamba-2 layers")
     gated_delta: GatedDeltaSection | None = Field(default=None, description="sizes of gated delta layers")
+    recurrence: RecurrenceSection | None = Field(default=None, description="sizes of other recurrent layers")
+    mamba2_beside_attention: Switch = Field(
+        default=False, description="layers with attention run Mamba-2 beside it (Falcon-H1)"
+    )
+    differential_attention: Switch = Field(default=False, description="attention is the difference of two")
+    full_attention: FullAttentionSection | None = Field(default=None, description="heads of layers without a window")
+    sliding_latent_attention: SlidingLatentAttentionSection | None = Field(
+        default=None, description="latent attention of layers with a window"
+    )
+    attention_experts: Amount = Field(
+        default=0, description="experts of attention's projections of queries and output (JetMoE)"
+    )
+    lm_head_transform: Switch = Field(
+        default=False, description="a dense layer, a non-linearity and a norm precede the output projection"
+    )
+    per_layer_inputs: PerLayerInputsSection | None = Field(default=None, description="embeddings that layers mix in")
     num_mtp_layers: Amount = Field(default=0, description="multi-token prediction modules (DeepSeek-V3)")
     encoder: EncoderSection | None = Field(default=None, description="ends of a BERT encoder; needs causal: false")
     vision: VisionSection | None = Field(default=None, description="a vision tower in front of the first layer")

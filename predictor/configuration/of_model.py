@@ -6,10 +6,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from predictor.base.errors import ConfigError, nearest
-from predictor.configuration.loading import completed, on_nodes_of, read_config
+from predictor.configuration.loading import on_nodes_of, read_config
 from predictor.configuration.merging import merged
 from predictor.configuration.presets import preset_names, spelled
+from predictor.configuration.taking import completed, file_of
+from predictor.configuration.telling import is_model_id, part_of_file
 from predictor.workloads.frameworks import MEGATRON_LM_BF16, SECTIONS, FrameworkDefaults
+from predictor.workloads.switches import Normalization, Positions
 
 
 class TrainedAs(NamedTuple):
@@ -30,11 +33,12 @@ class TrainedAs(NamedTuple):
         norm = model.get("normalization")
         sections = {name: self.defaults.section(name, normalization=norm) for name in SECTIONS}
         sections["parallelism"].pop("zero_stage", None)
-        if not model.get("rotary_fraction", 1.0):
+        if not model.get("rotary_fraction", 1.0) or model.get("positions", ROTARY) != ROTARY:
             sections["model"].pop("fused_rope", None)
         return merged(sections, self.more)
 
 
+ROTARY = Positions.ROTARY.value
 AS_MEGATRON = TrainedAs("Megatron-LM trains in bf16 today", MEGATRON_LM_BF16)
 
 
@@ -44,13 +48,22 @@ def _said(switches: dict[str, Any]) -> str:
     return ", ".join(f"{key}: {str(value).lower()}" for key, value in keys)
 
 
+def _taken(model: str) -> str | None:
+    """Return what ``from`` names of a model of a hub, or of a configuration inside a file; None for anything else."""
+    if is_model_id(model):
+        return model
+    inside = part_of_file(model)
+    return f"{inside[0].resolve()}#{inside[1]}" if inside is not None and inside[0].is_file() else None
+
+
 def content_of_model(
     model: str | dict[str, Any], trained_as: TrainedAs | None = None
 ) -> tuple[dict[str, Any], Path, tuple[str, ...]]:
     """Return the configuration that a model stands for, the folder its paths start from, and notes on its files.
 
     Args:
-        model: a preset's name, a file (a configuration, or one of another tool), or the content of a configuration.
+        model: a preset's name, a file (a configuration, or one of another tool), ``hf:`` with the id of a model of the
+            Hugging Face Hub, or the content of a configuration.
         trained_as: software that trains it, whose switches count where a configuration says none; None: a
             configuration's own, and Megatron-LM's for a model without any.
 
@@ -60,12 +73,14 @@ def content_of_model(
     if isinstance(model, dict):
         base = Path.cwd()
         content, notes = completed(on_nodes_of(model), base)
-        return _trained(content, trained_as), base, notes
-    path = Path(model)
+        return _trained(content, trained_as, model.get("model")), base, notes
+    path = file_of(Path(model))
     name = spelled(model)
     if name is not None:
         content = {"model": name}
         base = Path.cwd()
+    elif (taken := _taken(model)) is not None:
+        content, base = {"from": taken}, Path.cwd()
     elif not path.exists():
         raise ConfigError(
             f"--model is {model}; expected a file, or a preset such as {', '.join(preset_names()[-3:])}"
@@ -73,10 +88,11 @@ def content_of_model(
         )
     elif path.suffix in (".yml", ".yaml"):
         content, base = read_config(path)
+        own = content.get("model")
         content, notes = completed(on_nodes_of(content), base)
-        return _trained(content, trained_as), base, notes
+        return _trained(content, trained_as, own), base, notes
     else:
-        content, base = {"from": str(path.resolve())}, path.resolve().parent
+        content, base = {"from": str(Path(model).resolve())}, path.resolve().parent
     content, notes = completed(content, base)
     if not isinstance(content.get("model"), dict):
         raise ConfigError(
@@ -91,10 +107,20 @@ def content_of_model(
     return merged(content, switches), base, (*notes, said)
 
 
-def _trained(content: dict[str, Any], trained_as: TrainedAs | None) -> dict[str, Any]:
-    """Return a configuration with the switches of software that is to train it, where it says none itself."""
+def _trained(content: dict[str, Any], trained_as: TrainedAs | None, own: object) -> dict[str, Any]:
+    """Return a configuration with the switches of software that is to train it, where it says none itself.
+
+    Args:
+        content: of the configuration, its preset and its other files included.
+        trained_as: the software; None: as the configuration says.
+        own: the configuration's own section ``model``; a norm that only its preset names has the software's kernel.
+    """
     model = content.get("model")
     if trained_as is None or not isinstance(model, dict):
         return content
-    positions = {key: model[key] for key in ("rotary_fraction",) if key in model}
-    return merged(trained_as.switches(positions), content)
+    switches = trained_as.switches({"normalization": Normalization.RMS_NORM.value, **model})
+    norm = switches["model"].pop("normalization", None)
+    content = merged(switches, content)
+    if norm is not None and not (isinstance(own, dict) and "normalization" in own):
+        content = merged(content, {"model": {"normalization": norm}})
+    return content

@@ -17,6 +17,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from predictor.base.errors import ConfigError
 from predictor.base.read_yaml import read_valid
 from predictor.costs.hardware import Gpu, Quantity, System
+from predictor.costs.host_memory import host_memory_gb_per_s
 from predictor.costs.published import PublishedSystem, with_hardware
 
 ENDINGS = (".yml", ".yaml")
@@ -65,6 +66,7 @@ class OwnSystem(OwnPart):
     intra_node_gb_per_s: Number | None = None
     inter_node_gb_per_s: Number | None = None
     host_gb_per_s: Number | None = None
+    host_memory_gb_per_s: Number | None = Field(default=None, description="memory of one node's CPUs together")
     wiring: Literal["pairwise", "switch"] | None = None
 
 
@@ -109,9 +111,9 @@ def own_hardware(hardware: System, own: OwnSystem) -> System:
     gpu = hardware.gpu.model_copy(update={**_given(own.gpu, of_gpu), "peak_tflop_per_s": _peaks(hardware.gpu, own.gpu)})
     of_links = ("intra_node_gb_per_s", "inter_node_gb_per_s", "host_gb_per_s", "wiring")
     links = hardware.links.model_copy(update=_given(own, of_links))
-    changed = hardware.model_copy(
-        update={"gpu": gpu, "links": links, **_given(own, ("name", "gpus_per_node", "gpus_per_domain"))}
-    )
+    of_system = _given(own, ("name", "gpus_per_node", "gpus_per_domain"))
+    memory = own.host_memory_gb_per_s or host_memory_gb_per_s(hardware)
+    changed = hardware.model_copy(update={"gpu": gpu, "links": links, "host_memory_gb_per_s": memory, **of_system})
     if changed.reach % changed.gpus_per_node:
         raise ConfigError(
             f"{own.name}: gpus_per_domain is {changed.reach}; a domain holds whole nodes, so gpus_per_node, "

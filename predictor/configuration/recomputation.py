@@ -22,6 +22,12 @@ def check_recomputation(training: TrainingSection, model: ModelSection) -> None:
         raise ConfigError(f"training.{key} is given and recompute is none; name what is recomputed, or leave it out")
     if count is not None and every > 1:
         raise ConfigError("training has recompute_num_layers and recompute_every; both choose layers, so leave one out")
+    group = training.recompute_group_layers
+    if group > 1 and (mode is not Recompute.FULL or count is not None or every > 1):
+        raise ConfigError(
+            f"training.recompute_group_layers is {group}; it needs recompute: full of all layers, without "
+            "recompute_num_layers and recompute_every"
+        )
     if training.recompute_modules and mode is not Recompute.SELECTIVE:
         raise ConfigError(f"training.recompute_modules is given and recompute is {mode}; it needs selective")
     for module in training.recompute_modules:

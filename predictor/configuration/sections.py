@@ -9,24 +9,14 @@ from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 from predictor.base.errors import ConfigError, MissingKeyError, nearest
 from predictor.base.sizes import both_names
 from predictor.configuration.cuda_graphs import CudaGraphs
-from predictor.configuration.fields import Amount, Count, Switch, names, whole_number
+from predictor.configuration.fields import Amount, Count, Switch, names
 from predictor.configuration.model_section import ModelSection
+from predictor.configuration.parallelism import ParallelismSection
 from predictor.configuration.section import Section
 from predictor.costs.work import FP8_PRECISIONS, STEP_PRECISIONS
-from predictor.workloads.expert_exchange import ExpertDispatcher
-from predictor.workloads.frameworks import DEEPSPEED
-from predictor.workloads.layout import RANK_ORDER
 from predictor.workloads.lora import LoraTarget
-from predictor.workloads.partition import METHODS
-from predictor.workloads.run import AttentionKernel, GemmRecipe, Recompute, RecomputeModule
+from predictor.workloads.run import AttentionKernel, GemmRecipe, OffloadModule, Recompute, RecomputeModule
 from predictor.workloads.software import Framework
-
-
-def _split(value: object) -> object:
-    """Refuse a split that is neither a list nor the name of a method; pydantic's message would be two."""
-    if isinstance(value, list | tuple) or value in METHODS:
-        return value
-    raise ValueError(f"expected a list of layers per stage, or {' or '.join(METHODS)}")
 
 
 def _step_precision(value: object) -> object:
@@ -43,74 +33,6 @@ def _framework(value: object) -> object:
         return value
     raise ValueError(
         f"it is not known.{nearest(str(value).lower(), Framework)} Known: {', '.join(Framework)}; or leave it out"
-    )
-
-
-class ParallelismSection(Section):
-    """How the model is laid out over GPUs."""
-
-    tensor_parallel_size: Count = Field(default=1, description="ranks that split every layer")
-    sequence_parallel: Switch = Field(
-        default=False,
-        description="tensor-parallel ranks split the tokens where they do not split a layer (Megatron-LM)",
-    )
-    context_parallel_size: Count = Field(default=1, description="ranks that split every sample (ring attention)")
-    pipeline_parallel_size: Count = Field(default=1, description="stages")
-    virtual_pipeline_parallel_size: Count = Field(default=1, description="model chunks per stage (interleaved)")
-    data_parallel_size: Count = Field(default=1, description="replicas")
-    expert_parallel_size: Count = Field(
-        default=1, description="data- and context-parallel ranks that share out the experts"
-    )
-    expert_dispatcher: ExpertDispatcher = Field(default=ExpertDispatcher.ALL_TO_ALL, description="moves their tokens")
-    overlap_expert_parallel: Switch = Field(default=False, description="it does so beside another micro-batch's pass")
-    rank_order: Annotated[tuple[str, ...], BeforeValidator(names)] = Field(
-        default=RANK_ORDER, description="dimensions of parallelism from the innermost"
-    )
-    gpus_per_node: Count | None = Field(default=None, description="GPUs used per node; the system's if absent")
-    intra_node: Literal["measured", "switch"] = Field(
-        default="measured", description="wiring of a node's GPUs: as on the measured system, or all behind a switch"
-    )
-    layers_per_stage: Annotated[tuple[Count, ...] | Literal["uniform", "gpt_neox"], BeforeValidator(_split)] = Field(
-        default="uniform", description="a list, or how a framework splits"
-    )
-    schedule: Literal["1f1b", "all_forward_all_backward", "interleaved_1f1b", "zero_bubble_h1"] | None = Field(
-        default=None, description="pipeline schedule; 1f1b, interleaved where stages have several chunks, if absent"
-    )
-    blocking_transfers: Switch | None = Field(
-        default=None, description="neighbouring stages both wait for a message; if absent, where the schedule allows it"
-    )
-    zero_stage: Annotated[Literal[0, 1, 2, 3], BeforeValidator(whole_number)] = Field(
-        default=1, description="replicas share out 1: optimizer states, 2: gradients too, 3: weights too (FSDP)"
-    )
-    gradient_bucket_elements: Count = Field(
-        default=DEEPSPEED.bucket_elements(), description="gradient elements per reduction"
-    )
-    gradient_reduction: Literal["all_reduce", "reduce_scatter"] | None = Field(
-        default=None, description="collective that sums gradients; reduce_scatter from ZeRO-2 on if absent"
-    )
-    fp32_gradients: Switch = Field(default=False, description="gradients are accumulated and reduced in fp32")
-    overlap_gradient_reduction: Switch = Field(default=False, description="reduce during the backward pass")
-    overlap_parameter_gather: Switch = Field(default=False, description="gather weights during the forward pass")
-    overlap_tensor_parallel: Switch = Field(
-        default=False, description="backward, tensor-parallel traffic runs beside weight gradients"
-    )
-    overlap_linear_traffic: Switch = Field(
-        default=False,
-        description="tensor-parallel traffic is cut into chunks beside the products that it feeds or follows "
-        "(Megatron-LM's --tp-comm-overlap, torch's async tensor parallelism)",
-    )
-    zero_group_size: Count | None = Field(
-        default=None, description="replicas that share out states, the groups replicated (HSDP); all if absent"
-    )
-    reshard_after_forward: Switch = Field(
-        default=True, description="ZeRO-3 frees a layer's gathered weights after its forward pass (FULL_SHARD)"
-    )
-    prefetch_units: Amount = Field(default=1, description="layers whose weights ZeRO-3 gathers ahead; 0: none")
-    gather_precision: Literal["bf16", "fp16", "fp32", "fp8"] | None = Field(
-        default=None, description="of weights on their way to other ranks; training.precision if absent"
-    )
-    fp32_parameters: Switch = Field(
-        default=False, description="the sharded weights are the optimizer's fp32 ones, with no 16-bit copy (FSDP)"
     )
 
 
@@ -151,6 +73,9 @@ class TrainingSection(Section):
         default=None, description="layers of each model chunk that recompute applies to; all if absent"
     )
     recompute_every: Count = Field(default=1, description="recompute applies to every such layer (torchtitan: 2)")
+    recompute_group_layers: Count = Field(
+        default=1, description="layers that full recomputation runs at once; only the first one's input is kept"
+    )
     recompute_modules: Annotated[tuple[RecomputeModule, ...], BeforeValidator(names)] = Field(
         default=(), description="modules of a layer that selective recomputation covers; core_attn if empty"
     )
@@ -174,6 +99,24 @@ class TrainingSection(Section):
     )
     cuda_graphs: CudaGraphs = Field(default=False, description="kernels, or modules, launched by CUDA graphs")
     fused_experts: Switch = Field(default=False, description="the products of all experts are one kernel each")
+    offload_optimizer: float = Field(
+        default=0.0,
+        strict=True,
+        ge=0.0,
+        le=1.0,
+        description="share of the optimizer's states that is kept and updated in host memory (Adam on the CPU)",
+    )
+    overlap_optimizer_offload: Switch = Field(
+        default=False,
+        description="gradients and weights travel beside the CPU's update (Megatron-LM's "
+        "--overlap-cpu-optimizer-d2h-h2d)",
+    )
+    offload_activation_layers: Amount = Field(
+        default=0, description="layers of each model chunk whose activations travel to host memory and back"
+    )
+    offload_modules: Annotated[tuple[OffloadModule, ...], BeforeValidator(names)] = Field(
+        default=(), description="modules of every layer whose inputs do (Megatron-LM's fine-grained offloading)"
+    )
     optimizer_state_bytes: float | None = Field(
         default=None,
         strict=True,
@@ -201,6 +144,12 @@ class ClusterSection(Section):
     )
     inter_node_gb_per_s: float | None = Field(
         default=None, strict=True, gt=0, le=1e6, description="a GPU's share of the network, per direction"
+    )
+    host_gb_per_s: float | None = Field(
+        default=None, strict=True, gt=0, le=1e6, description="between host memory and one GPU, per direction"
+    )
+    host_memory_gb_per_s: float | None = Field(
+        default=None, strict=True, gt=0, le=1e6, description="memory of one node's CPUs together"
     )
     network_oversubscription: float = Field(
         default=1.0,

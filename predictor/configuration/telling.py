@@ -1,13 +1,28 @@
-"""Tell files of our own trainers from configurations, by their content; loads no reader."""
+"""Tell files of our own trainers from configurations, and models of a hub from files; loads no reader."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 EXPERIMENT = "experiment_name"  # a key that every experiment of model_training_framework has, and no configuration
 LLM_TRAINER_SECTIONS = frozenset({"model", "training", "data", "prediction"})
 LLM_TRAINER_SIZES = frozenset({"d_model", "n_heads", "n_layers", "d_ff", "max_seq_len"})
+
+
+HUB = "hf:"  # what the id of a model of the Hugging Face Hub begins with
+
+
+def is_model_id(name: str) -> bool:
+    """Return whether a name asks for a model of the Hugging Face Hub."""
+    return name.startswith(HUB)
+
+
+def part_of_file(name: str) -> tuple[Path, str] | None:
+    """Return file and key of a configuration inside it (``config.json#text_config``); None for a file itself."""
+    file, mark, part = name.rpartition("#")
+    return (Path(file), part) if mark and part and not Path(name).exists() else None
 
 
 def is_experiment(content: Mapping[str, Any]) -> bool:

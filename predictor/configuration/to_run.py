@@ -6,18 +6,20 @@ from dataclasses import replace
 
 from predictor.base.errors import ConfigError
 from predictor.base.sizes import LARGEST_RUN_GPUS, LARGEST_SLOTS, must_divide
+from predictor.configuration.expert_layout import check_expert_parallel
 from predictor.configuration.kernels import check_kernels
 from predictor.configuration.lengths import check_lora, with_lengths
 from predictor.configuration.model import transformer
 from predictor.configuration.model_section import ModelSection
-from predictor.configuration.priced import check_priced
+from predictor.configuration.offloading import check_chunk_layers
+from predictor.configuration.parallelism import ParallelismSection
+from predictor.configuration.pipeline_layout import Split, check_chunks, split_of
 from predictor.configuration.recomputation import check_recomputation
-from predictor.configuration.sections import ParallelismSection, RunConfig, TrainingSection
-from predictor.timeline.schedules import SCHEDULES, check
+from predictor.configuration.sections import RunConfig, TrainingSection
+from predictor.timeline.schedules import SCHEDULES, V_CHUNKS, check
 from predictor.workloads.fused import compiled_model
 from predictor.workloads.layout import RANK_ORDER, Layout
 from predictor.workloads.lora import Lora
-from predictor.workloads.partition import chunk_layers, split_layers
 from predictor.workloads.run import TrainingRun
 from predictor.workloads.switches import Attention, Mixer
 from predictor.workloads.transformer import Transformer
@@ -49,15 +51,28 @@ def _check_tensor_parallel(model: ModelSection, layout: ParallelismSection, ffn_
     else:
         must_divide("tensor_parallel_size", tp, "num_key_value_heads", key_value_heads)
     must_divide("tensor_parallel_size", tp, "ffn_hidden_size", ffn_hidden_size)
+    for key in (
+        "full_attention",
+        "per_layer_inputs",
+        "sliding_latent_attention",
+        "attention_experts",
+        "lm_head_transform",
+    ):
+        if getattr(model, key) and tp > 1:
+            raise ConfigError(f"tensor_parallel_size is {tp} with model.{key}, which is not modelled; use 1")
     if model.mamba2 is not None:
         must_divide("tensor_parallel_size", tp, "num_groups", model.mamba2.num_groups)
+    if model.recurrence is not None and tp > 1:
+        raise ConfigError(f"tensor_parallel_size is {tp} with recurrence layers, which is not modelled; use 1")
     if model.vision is not None:
         must_divide("tensor_parallel_size", tp, "num_attention_heads", model.vision.num_attention_heads)
         must_divide("tensor_parallel_size", tp, "ffn_hidden_size", model.vision.ffn_hidden_size)
     if model.gated_delta is not None:
         must_divide("tensor_parallel_size", tp, "num_key_heads", model.gated_delta.num_key_heads)
     if model.moe is not None:
-        must_divide("tensor_parallel_size", tp, "expert_ffn_hidden_size", model.moe.expert_ffn_hidden_size)
+        etp = layout.expert_tensor_parallel_size
+        name, split = ("tensor_parallel_size", tp) if etp is None else ("expert_tensor_parallel_size", etp)
+        must_divide(name, split, "expert_ffn_hidden_size", model.moe.expert_ffn_hidden_size)
         must_divide(
             "tensor_parallel_size", tp, "shared_expert_ffn_hidden_size", model.moe.shared_expert_ffn_hidden_size
         )
@@ -74,9 +89,13 @@ def _check_sequence(model: ModelSection, layout: ParallelismSection) -> None:
         raise ConfigError(f"context_parallel_size is {cp}; ring attention needs attention: flash")
     if cp > 1 and model.sliding_window is not None:
         raise ConfigError(f"context_parallel_size is {cp} with a sliding window, which is not modelled; use 1")
+    if cp > 1 and model.latent_attention is not None and model.latent_attention.indexer is not None:
+        raise ConfigError(f"context_parallel_size is {cp} with an indexer, which is not modelled; use 1")
+    if cp > 1 and model.mamba2_beside_attention:
+        raise ConfigError(f"context_parallel_size is {cp} with Mamba-2 beside attention, which is not modelled; use 1")
     if cp > 1 and model.vision is not None:
         raise ConfigError(f"context_parallel_size is {cp} with a vision tower, which is not modelled; use 1")
-    for mixer in (Mixer.CHUNKED, Mixer.MAMBA2, Mixer.GATED_DELTA):
+    for mixer in (Mixer.CHUNKED, Mixer.MAMBA2, Mixer.GATED_DELTA, Mixer.RECURRENCE):
         if cp > 1 and mixer in (model.layer_types or ()):
             raise ConfigError(f"context_parallel_size is {cp} with {mixer} layers, which is not modelled; use 1")
     if cp > 1:
@@ -88,33 +107,6 @@ def _check_sequence(model: ModelSection, layout: ParallelismSection) -> None:
     if layout.sequence_parallel:
         tp, tokens = layout.tensor_parallel_size, model.sequence_length // cp
         must_divide("tensor_parallel_size", tp, "sequence_length", tokens)
-
-
-def _check_expert_parallel(model: ModelSection, layout: ParallelismSection) -> None:
-    ep = layout.expert_parallel_size
-    if ep == 1:
-        return
-    if model.moe is None:
-        raise ConfigError(f"expert_parallel_size is {ep}; the model has no experts (model.moe)")
-    must_divide("expert_parallel_size", ep, "num_experts", model.moe.num_experts)
-    if model.moe.load_imbalance > ep:
-        raise ConfigError(
-            f"model.moe.load_imbalance is {model.moe.load_imbalance:g}; with expert_parallel_size {ep} no rank can "
-            f"have more than {ep} times the mean"
-        )
-    must_divide(
-        "expert_parallel_size",
-        ep,
-        "data_parallel_size × context_parallel_size",
-        layout.data_parallel_size * layout.context_parallel_size,
-    )
-    inner = next(name for name in layout.rank_order if name in ("cp", "dp"))
-    size = layout.context_parallel_size if inner == "cp" else layout.data_parallel_size
-    if size % ep and ep % size:
-        raise ConfigError(
-            f"expert_parallel_size is {ep}; it must divide the innermost of the ranks that see other tokens ({inner}, "
-            f"{size}), or be a multiple of it"
-        )
 
 
 def _check_scale(gpus: int, stages: int, num_micro_batches: int) -> None:
@@ -131,19 +123,29 @@ def _check_scale(gpus: int, stages: int, num_micro_batches: int) -> None:
         )
 
 
-def _schedule(layout: ParallelismSection, num_micro_batches: int, layers: list[int]) -> tuple[str, bool]:
-    """Return the schedule and whether its messages block, checked against the stages."""
-    pp, num_chunks = layout.pipeline_parallel_size, layout.virtual_pipeline_parallel_size
-    name = layout.schedule or ("interleaved_1f1b" if num_chunks > 1 else "1f1b")
+def _num_chunks(layout: ParallelismSection, name: str) -> int:
+    """Return the model chunks of every stage."""
+    implied = V_CHUNKS if SCHEDULES[name].v_shaped and layout.pipeline_parallel_size > 1 else 1
+    said = "virtual_pipeline_parallel_size" in layout.model_fields_set
+    return layout.virtual_pipeline_parallel_size if said else implied
+
+
+def _schedule(layout: ParallelismSection, num_micro_batches: int, model: ModelSection) -> tuple[str, bool, Split]:
+    """Return the schedule, whether its messages block, and the split into stages, checked against each other."""
+    pp = layout.pipeline_parallel_size
+    name = layout.schedule or "1f1b"
+    split = split_of(layout, model, SCHEDULES[name], _num_chunks(layout, name))
+    if layout.schedule is None and split.num_chunks > 1:
+        name = "interleaved_1f1b"
     schedule = SCHEDULES[name]
-    broken = check(name, pp, num_micro_batches, num_chunks)
+    broken = check(name, pp, num_micro_batches, split.num_chunks)
     if broken is not None:
         raise ConfigError(f"schedule is {name}: {broken}")
-    for stage in range(pp):
-        chunk_layers(layers, stage, num_chunks)
+    check_chunks(split)
     if layout.blocking_transfers and not schedule.may_block:
         raise ConfigError(f"blocking_transfers is true; {name} needs false: its messages must not wait for each other")
-    return name, schedule.may_block if layout.blocking_transfers is None else layout.blocking_transfers
+    blocking = schedule.may_block if layout.blocking_transfers is None else layout.blocking_transfers
+    return name, blocking, split
 
 
 def _scatters(layout: ParallelismSection) -> bool:
@@ -175,6 +177,7 @@ def _layout(parallelism: ParallelismSection, used: int, switched_as: int | None,
         expert_parallel_size=parallelism.expert_parallel_size,
         rank_order=parallelism.rank_order,
         gpus_per_domain=domain,
+        expert_tensor_parallel_size=parallelism.expert_tensor_parallel_size,
     )
 
 
@@ -221,14 +224,13 @@ def _model(config: RunConfig) -> Transformer:
     check_recomputation(config.training, config.model)
     check_kernels(config.training, config.parallelism, config.model)
     model = transformer(config.model)
-    check_priced(config.model)
     if config.training.compiled:
         model = compiled_model(model)
     model = with_lengths(model, config.training)
     check_lora(model, config.training)
     _check_tensor_parallel(config.model, config.parallelism, model.ffn_hidden_size)
     _check_sequence(config.model, config.parallelism)
-    _check_expert_parallel(config.model, config.parallelism)
+    check_expert_parallel(config.model, config.parallelism)
     return model
 
 
@@ -264,23 +266,24 @@ def to_run(
     model = _model(config)
     switch_of = gpus_per_node if parallelism.intra_node == "switch" and not has_switch else None
     layout = _layout(parallelism, used, switch_of, _used_of_domain(used, gpus_per_node, gpus_per_domain))
-    split, pp = parallelism.layers_per_stage, parallelism.pipeline_parallel_size
-    layers = split_layers(split if isinstance(split, str) else list(split), model.num_layers, pp)
     num_micro_batches = _micro_batches(config)
-    _check_scale(layout.num_gpus, pp * parallelism.virtual_pipeline_parallel_size, num_micro_batches)
-    schedule, blocking = _schedule(parallelism, num_micro_batches, layers)
+    virtual_stages = parallelism.pipeline_parallel_size * parallelism.virtual_pipeline_parallel_size
+    _check_scale(layout.num_gpus, virtual_stages, num_micro_batches)
+    schedule, blocking, split = _schedule(parallelism, num_micro_batches, config.model)
     _check_linear_traffic(parallelism)
+    check_chunk_layers(config, split)
     run = TrainingRun(
         model=model,
         layout=layout,
-        layers_per_stage=tuple(layers),
+        layers_per_stage=split.stages,
+        layers_per_chunk=split.chunks,
         micro_batch_size=training.micro_batch_size,
         num_micro_batches=num_micro_batches,
         precision=training.precision,
         recompute=training.recompute,
         schedule=schedule,
         blocking_transfers=blocking,
-        virtual_pipeline_parallel_size=parallelism.virtual_pipeline_parallel_size,
+        virtual_pipeline_parallel_size=split.num_chunks,
         zero_stage=parallelism.zero_stage,
         gradient_bucket_elements=parallelism.gradient_bucket_elements,
         overlap_gradient_reduction=parallelism.overlap_gradient_reduction,
@@ -320,6 +323,7 @@ def _trained(run: TrainingRun, training: TrainingSection) -> TrainingRun:
         tf32=training.tf32,
         recompute_num_layers=training.recompute_num_layers,
         recompute_every=training.recompute_every,
+        recompute_group_layers=training.recompute_group_layers,
         recompute_modules=training.recompute_modules,
         compiled=training.compiled,
         fused_gradient_accumulation=training.fused_gradient_accumulation,
@@ -330,5 +334,9 @@ def _trained(run: TrainingRun, training: TrainingSection) -> TrainingRun:
         fused_experts=training.fused_experts,
         optimizer_state_bytes=training.optimizer_state_bytes,
         framework=training.framework,
+        offload_optimizer=training.offload_optimizer,
+        overlap_optimizer_offload=training.overlap_optimizer_offload,
+        offload_activation_layers=training.offload_activation_layers,
+        offload_modules=training.offload_modules,
         lora=None if training.lora is None else Lora(**training.lora.model_dump()),
     )

@@ -12,6 +12,7 @@ from math import exp, log
 from predictor.costs.collectives import COLLECTIVES
 from predictor.costs.cost import Cost
 from predictor.costs.hardware import COMPONENTS, Calibration, Component, Factor, System
+from predictor.costs.host_adam import HOST_ADAMS
 from predictor.costs.host_copy import NAME as HOST_COPY
 from predictor.costs.operator import Operator, Shape
 
@@ -36,11 +37,11 @@ NOTHING_KNOWN = Calibration(
 
 
 def component_of(operator: Operator, shape: Shape) -> Component | None:
-    """Return the component that a call belongs to; None for a copy from the host, which has no factor."""
+    """Return the component that a call belongs to; None for copies from the host and for its own work."""
     if operator.name in COLLECTIVES:
         _, nodes, _ = shape
         return "links_in_node" if nodes == 1 else "links_between_nodes"
-    if operator.name == HOST_COPY:
+    if operator.name == HOST_COPY or operator.name in HOST_ADAMS:
         return None
     if operator.name in ATTENTION:
         return "attention"

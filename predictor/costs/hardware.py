@@ -130,6 +130,9 @@ class System(HardwareModel):
     attention_kernel: str | None = Field(
         default=None, description="implementation that fused attention was measured with; see attention_kernels.yaml"
     )
+    host_memory_gb_per_s: Quantity | None = Field(
+        default=None, description="of one node's CPUs together; absent: see host_memory.yaml"
+    )
     calibration: Calibration | None = Field(
         default=None, description="factors that measured steps of one's own moved; see python -m predictor calibrate"
     )

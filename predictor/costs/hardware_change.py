@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from predictor.base.errors import ConfigError, nearest
 from predictor.costs.hardware import Quantity, System
+from predictor.costs.host_memory import host_memory_gb_per_s
 from predictor.costs.published import PublishedSystem, with_hardware
 
 MAX_GPUS_PER_NODE = 1024
@@ -43,6 +44,10 @@ def _node(system: System, value: float) -> System:
     return system.model_copy(update={"gpus_per_node": int(value)})
 
 
+def _host_memory(system: System, value: float) -> System:
+    return system.model_copy(update={"host_memory_gb_per_s": _changed(value)})
+
+
 CHANGES: dict[str, Callable[[System, float], System]] = {
     "peak_tflop_per_s": _peak,
     "memory_bandwidth_gb_per_s": _number("gpu", "memory_bandwidth_gb_per_s"),
@@ -50,6 +55,8 @@ CHANGES: dict[str, Callable[[System, float], System]] = {
     "board_power_w": _number("gpu", "board_power_w"),
     "intra_node_gb_per_s": _number("links", "intra_node_gb_per_s"),
     "inter_node_gb_per_s": _number("links", "inter_node_gb_per_s"),
+    "host_gb_per_s": _number("links", "host_gb_per_s"),
+    "host_memory_gb_per_s": _host_memory,
     "gpus_per_node": _node,
 }
 
@@ -60,6 +67,9 @@ def current(system: System, key: str) -> float | None:
         return float(system.gpus_per_node)
     if key == "peak_tflop_per_s":
         return _peak_16_bit(system)
+    if key == "host_memory_gb_per_s":
+        memory = host_memory_gb_per_s(system)
+        return None if memory is None else memory.value
     holder = system.links if key in type(system.links).model_fields else system.gpu
     quantity: Quantity | None = getattr(holder, key)
     return None if quantity is None else quantity.value

@@ -38,6 +38,8 @@ from predictor.costs.folder import (
 )
 from predictor.costs.gradient_products import with_gradients
 from predictor.costs.hardware import Gpu, System
+from predictor.costs.host_adam import HOST_ADAMS, HostAdamRegressor
+from predictor.costs.host_memory import host_memory_gb_per_s
 from predictor.costs.link_lookup import collective_regressors, half_of_all_reduce
 from predictor.costs.load import ALONE
 from predictor.costs.operator import Direction, Operator, Shape, in_kernel
@@ -308,6 +310,9 @@ class PublishedSystem:
                 }
                 constant = files.hardware.gradients == "constant"
                 regressors |= with_kernels(operator, with_gradients(operator, answers, constant), files.hardware)
+        memory = host_memory_gb_per_s(self.hardware) if operator.name in HOST_ADAMS else None
+        if memory is not None:
+            regressors[Direction.FORWARD] = HostAdamRegressor(memory.value / self.hardware.gpus_per_node)
         link = self.hardware.links.host_gb_per_s
         if not regressors and operator.name == host_copy.NAME and link is not None:
             regressors[Direction.FORWARD] = host_copy.HostCopyRegressor(link.value)

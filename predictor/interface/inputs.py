@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 from predictor.base.errors import ConfigError
 from predictor.configuration import short_config
 from predictor.configuration.finding import short_form_system
-from predictor.configuration.loading import Loaded, completed, of_trainer, on_nodes_of, prepare, read_config
+from predictor.configuration.loading import Loaded, of_trainer, on_nodes_of, prepare, read_config
+from predictor.configuration.taking import completed
 
 
 class Configuration(NamedTuple):

@@ -24,11 +24,10 @@ from predictor.report.search_bill import Limits, Training, training_of, within
 from predictor.search import answer
 from predictor.search.frameworks import RULES
 from predictor.search.question import SearchQuestion, search_problem
-from predictor.search.space import ZERO_ALONE
+from predictor.search.space import SEARCHED, ZERO_ALONE
 from predictor.step.breakdown import StageParts
 from predictor.step.fit import Fit
 from predictor.step.memory import GIB
-from predictor.timeline.schedules import SCHEDULES
 
 MOST_SHOWN = 1000
 LARGEST_LIMIT = 10**9
@@ -322,7 +321,7 @@ def search(
         memory_gib=memory_gib,
         max_memory_gib=max_memory_gib,
         tensor_parallel_across_nodes=tensor_parallel_across_nodes,
-        schedules=_chosen("--schedule", schedule, tuple(SCHEDULES)),
+        schedules=_chosen("--schedule", schedule, SEARCHED),
         zero_stages=_chosen("--zero-stage", zero_stage, ZERO_ALONE),
         train_tokens=train_tokens,
         price=price,

@@ -19,6 +19,7 @@ from predictor.step.fit import MEMORY_ERROR, Fit, fit_on, fits_of
 from predictor.step.memory import GIB, StageMemory, step_memory
 from predictor.step.prediction import Prediction
 from predictor.step.published_runs import published_runs_note
+from predictor.workloads.run import TrainingRun
 
 FORMAT = "estimate-train-time/prediction/1"
 INTERVAL = 0.9
@@ -159,7 +160,18 @@ def _run(prediction: Prediction) -> dict[str, Any]:
         "recompute": str(run.recompute),
         "schedule": run.schedule,
         "zero_stage": run.zero_stage,
+        **_uneven(run),
     }
+
+
+def _uneven(run: TrainingRun) -> dict[str, Any]:
+    """Return what is said of a layout only where its chunks are given, or where experts are split on their own."""
+    said: dict[str, Any] = {}
+    if run.layers_per_chunk is not None:
+        said["layers_per_chunk"] = [list(chunks) for chunks in run.layers_per_chunk]
+    if run.layout.is_folded:
+        said["expert_tensor_parallel_size"] = run.layout.expert_split
+    return said
 
 
 def step_entry(step: Cost) -> dict[str, Any]:
@@ -226,13 +238,14 @@ def to_json(prediction: Prediction, loaded: Loaded) -> dict[str, Any]:
     step, system = prediction.step, loaded.system
     answered = answers(prediction, system)
     parts = stage_parts(prediction)
+    offloads = any(part.host_link_us for part in parts)
     memory = step_memory(prediction.tasks)
     stages = [
         {
             "stage": i,
             "num_layers": stage.num_layers,
             "parameters_per_gpu": stage.parameters,
-            **asdict(part),
+            **part.as_dict(offloads),
             "data_parallel_us": part.data_parallel_us,
             "step_us": part.step_us,
             "memory": _memory(needed, system),

@@ -27,6 +27,7 @@ REMEDIES = {
     "context_parallel_us": "faster links between context-parallel ranks would help most",
     "expert_parallel_us": "faster links between the ranks that share experts would help most",
     "pipeline_us": "faster links between stages would help most",
+    "host_link_us": "fewer layers whose activations are offloaded would help most",
     "host_us": "fewer or fused kernels would help most",
     "bubble_us": "more micro-batches (a larger global batch) or fewer stages would help most",
     "data_parallel_exposed_us": "a faster network, or more micro-batches between reductions, would help most",
@@ -53,6 +54,10 @@ def _summary(answer: SearchAnswer, winner: Winner) -> dict[str, Any]:
     }
 
 
+def _json_parts(parts: StageParts) -> dict[str, float]:
+    return parts.as_dict(with_host_link=parts.host_link_us > 0.0)
+
+
 def to_json(answer: SearchAnswer) -> dict[str, Any]:
     """Return the search for machines."""
     return {
@@ -66,7 +71,7 @@ def to_json(answer: SearchAnswer) -> dict[str, Any]:
         "fitting": answer.ranking.fitting,
         "replayed": answer.ranking.replayed,
         "layouts": [
-            {**_summary(answer, winner), "parts": asdict(winner.parts), "twins": _twins(winner)}
+            {**_summary(answer, winner), "parts": _json_parts(winner.parts), "twins": _twins(winner)}
             for winner in answer.winners
         ],
         "pareto": [_summary(answer, winner) for winner in answer.pareto],

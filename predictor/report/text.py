@@ -31,6 +31,7 @@ LABELS = {
     "context_parallel_us": "context-parallel traffic",
     "expert_parallel_us": "expert-parallel traffic",
     "pipeline_us": "pipeline traffic",
+    "host_link_us": "host-link traffic",
     "host_us": "waiting for the host",
     "bubble_us": "bubble",
     "data_parallel_exposed_us": "data-parallel, exposed",
@@ -102,7 +103,8 @@ def _experts(model: Transformer) -> str:
 def _degrees(layout: Layout) -> str:
     """Return the degrees of parallelism; context and expert only where there are any."""
     context = f" × {layout.context_parallel_size} context" if layout.context_parallel_size > 1 else ""
-    experts = f" ({layout.expert_parallel_size} expert)" if layout.expert_parallel_size > 1 else ""
+    split = f" × {layout.expert_split} expert-tensor" if layout.is_folded else ""
+    experts = f" ({layout.expert_parallel_size} expert{split})" if layout.expert_parallel_size > 1 or split else ""
     return (
         f"{layout.pipeline_parallel_size} pipeline × {layout.tensor_parallel_size} tensor{context} × "
         f"{layout.data_parallel_size} data{experts}"

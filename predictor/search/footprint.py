@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from predictor.search.space import Plan, Space
 from predictor.search.stages import Key, Pipelines, shared_key
-from predictor.step.memory import activation_bytes, allowance_bytes, end_bytes, together, working_bytes
-from predictor.timeline.schedules import SCHEDULES, peak_in_flight
+from predictor.step.memory import allowance_bytes, end_bytes, stage_activations, together, working_bytes
+from predictor.timeline.schedules import SCHEDULES
 from predictor.workloads.low_precision_memory import cast_weights
 from predictor.workloads.pipeline import Pipeline, Stage
 from predictor.workloads.software import ON_DEEPSPEED
@@ -26,7 +26,7 @@ class Footprints:
         self._pipelines = pipelines
         # DeepSpeed's pipeline keeps a stage's outputs, of which every layer counts a share.
         self._keeps_outputs = space.base.framework in ON_DEEPSPEED
-        self._flights: dict[Key, list[int]] = {}
+        self._kept: dict[Key, list[float]] = {}
         self._states: dict[Key, list[float]] = {}
         self._held: dict[Key, list[BlockMemory]] = {}
         self._layers: dict[Key, BlockMemory] = {}
@@ -36,26 +36,35 @@ class Footprints:
         """Return what the fullest GPU of a candidate needs."""
         tensors = 0.0
         stages = self._pipelines.of(plan)
-        flights, states, helds = self._in_flight(plan, stages), self._stage_states(plan, stages), self._held_by(plan)
-        for state, in_flight, held in zip(states, flights, helds, strict=True):
+        activations, states, helds = (
+            self._activations(plan, stages),
+            self._stage_states(plan, stages),
+            self._held_by(plan),
+        )
+        for state, kept, held in zip(states, activations, helds, strict=True):
             end = 0.0
             if held.kept_last:
                 end = end_bytes(SCHEDULES[plan.schedule], held, plan.degrees.pipeline, plan.num_micro_batches)
-            needed = state + activation_bytes(held, in_flight, plan.num_chunks) + working_bytes(held, end)
+            needed = state + kept + working_bytes(held, end)
             if needed > tensors:
                 tensors = needed
         return tensors + allowance_bytes(tensors)
 
-    def _in_flight(self, plan: Plan, stages: Pipeline) -> list[int]:
-        """Return how many micro-batches' chunks every distinct stage holds."""
+    def _activations(self, plan: Plan, stages: Pipeline) -> list[float]:
+        """Return what every distinct stage keeps of all micro-batches in flight."""
         num_stages, count = plan.degrees.pipeline, plan.num_micro_batches
-        key = (plan.schedule, num_stages, count, plan.num_chunks)
-        known = self._flights.get(key)
+        shared = shared_key(plan), plan.recompute
+        key = (shared, plan.schedule, num_stages, count, plan.num_chunks)
+        known = self._kept.get(key)
         if known is None:
             schedule = SCHEDULES[plan.schedule]
-            known = self._flights[key] = [
-                peak_in_flight(schedule, stage.earliest, num_stages, count, plan.num_chunks)
-                for stage in stages.distinct
+            layers = {kind: self._layer(plan, shared, kind).kept for kind in stages.kinds}
+            chunks = [sum([layers[kind] * n for kind, n in chunk.layers]) for chunk in stages.chunks]
+            known = self._kept[key] = [
+                stage_activations(
+                    schedule, stage.earliest, num_stages, count, held, [chunks[i] for i in stage.chunk_index]
+                )
+                for stage, held in zip(stages.distinct, self._held_by(plan), strict=True)
             ]
         return known
 

@@ -16,8 +16,7 @@ from predictor.configuration.sections import NO_BUDGET, BudgetSection
 from predictor.costs.published import PublishedSystem
 from predictor.costs.slowest import slowest_of
 from predictor.search.frameworks import rules_of
-from predictor.search.space import ZERO_ALONE, Space
-from predictor.timeline.schedules import SCHEDULES
+from predictor.search.space import SEARCHED, ZERO_ALONE, Space
 
 LARGEST_MEMORY_GIB = 100_000
 # Keys of a configuration that a search decides.
@@ -31,6 +30,8 @@ DECIDED = {
         "data_parallel_size",
         "expert_parallel_size",
         "layers_per_stage",
+        "embedding_counts_as_layer",
+        "loss_counts_as_layer",
         "schedule",
         "zero_stage",
         "zero_group_size",
@@ -43,13 +44,23 @@ DECIDED = {
         "recompute",
         "recompute_num_layers",
         "recompute_every",
+        "recompute_group_layers",
         "recompute_modules",
+        "offload_activation_layers",
+        "offload_modules",
     ),
 }
 # Of them, what no candidate has: each recomputes all layers alike, and all its replicas share out states.
 ABSENT = {
     "parallelism": ("zero_group_size",),
-    "training": ("recompute_num_layers", "recompute_every", "recompute_modules"),
+    "training": (
+        "recompute_num_layers",
+        "recompute_every",
+        "recompute_group_layers",
+        "recompute_modules",
+        "offload_activation_layers",
+        "offload_modules",
+    ),
 }
 
 
@@ -78,7 +89,7 @@ class SearchQuestion:
     max_tensor_parallel: int | None = None
     max_context_parallel: int | None = None
     max_micro_batch_size: int | None = None
-    schedules: tuple[str, ...] = tuple(SCHEDULES)
+    schedules: tuple[str, ...] = SEARCHED
     zero_stages: tuple[int, ...] = ZERO_ALONE
     framework: str | None = None
     tensor_parallel_across_nodes: bool = False
@@ -107,13 +118,15 @@ def _undecided(content: dict[str, Any]) -> dict[str, Any]:
         kept[section] = {key: value for key, value in content.get(section, {}).items() if key not in keys}
     kept["training"] = {**kept["training"], "micro_batch_size": 1, "num_micro_batches": 1}
     kept["parallelism"] = {**kept["parallelism"], "zero_stage": 0}
+    if kept["parallelism"].get("expert_tensor_parallel_size") != 1:  # candidates split experts as all else, or not
+        kept["parallelism"].pop("expert_tensor_parallel_size", None)
     return kept
 
 
 def _left_out(content: dict[str, Any]) -> tuple[str, ...]:
     """Return a note on the keys that a search leaves out without deciding them; none where there are none."""
     given = [f"{name}.{key}" for name, keys in ABSENT.items() for key in keys if key in (content.get(name) or {})]
-    said = "Left out: candidates recompute all layers alike, and all their replicas share out states"
+    said = "Left out: candidates recompute all layers alike, offload none, and all their replicas share out states"
     return (f"{said} ({', '.join(given)}).",) if given else ()
 
 

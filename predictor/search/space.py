@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import isqrt
+from math import isqrt, prod
 from typing import Any, NamedTuple
 
 from predictor.search.frameworks import FrameworkRules, SequenceParallel
@@ -20,6 +20,8 @@ SHORTEST_SEQUENCE_PART = 1024
 ZERO_WITH_STAGES = (0, 1)  # DeepSpeed and Megatron-LM share out gradients and weights only without a pipeline
 ZERO_ALONE = (0, 1, 2, 3)
 MAX_CHUNKS = 16
+# A search times stages with one end of the model each, which V-shaped schedules place on one.
+SEARCHED = tuple(name for name, schedule in SCHEDULES.items() if not schedule.v_shaped)
 # One layer a chunk is published for 80 layers on 4 stages (NVIDIA/NeMo, llama3 70b on H200).
 MAX_CHUNKS_OF_FRAMEWORKS = 32
 
@@ -71,7 +73,7 @@ class Space:
     scatters_gradients: bool = True
     max_context_parallel: int = 16
     max_micro_batch_size: int = 16
-    schedules: tuple[str, ...] = tuple(SCHEDULES)
+    schedules: tuple[str, ...] = SEARCHED
     zero_stages: tuple[int, ...] = ZERO_ALONE
     rules: FrameworkRules | None = None
     tensor_inside: bool = False
@@ -83,8 +85,6 @@ class Space:
 
     def degrees(self) -> Iterator[Degrees]:
         """Return every way to multiply to the GPUs that the model's sizes allow."""
-        order = self.base.layout.rank_order
-        inner_is_context = order.index("cp") < order.index("dp")
         for tp in divisors(self.num_gpus, self.max_tensor_parallel):
             if not self._splits(tp):
                 continue
@@ -95,8 +95,23 @@ class Space:
                 for pp in divisors(rest, self._most_stages(tp)):
                     dp = rest // pp
                     if self.global_batch_size % dp == 0 and self._stays_inside(Degrees(tp, cp, pp, dp, 1)):
-                        for ep in self._expert_degrees(tp, cp, dp * cp, cp if inner_is_context else dp):
+                        for ep in self._expert_degrees(Degrees(tp, cp, pp, dp, 1)):
                             yield Degrees(tp, cp, pp, dp, ep)
+
+    @property
+    def keeps_experts_whole(self) -> bool:
+        """Return whether the base splits no expert, so that expert-parallel ranks are any of a stage."""
+        return self.base.layout.expert_tensor_parallel_size == 1
+
+    def _holding_experts(self, degrees: Degrees) -> tuple[int, int]:
+        """Return the ranks of a stage that may hold different experts, and those of them that lie side by side."""
+        order = self.base.layout.rank_order
+        sizes = {"tp": degrees.tensor, "cp": degrees.context, "dp": degrees.data}
+        if self.keeps_experts_whole:
+            before = order if degrees.pipeline == 1 else order[: order.index("pp")]
+            return prod(sizes.values()), prod(sizes[name] for name in before if name != "pp")
+        inner = "cp" if order.index("cp") < order.index("dp") else "dp"
+        return degrees.data * degrees.context, sizes[inner]
 
     def _most_stages(self, tp: int) -> int:
         """Return the most stages beside so many tensor-parallel ranks."""
@@ -113,9 +128,12 @@ class Space:
         """Return whether a tensor-parallel size divides heads and widths."""
         model = self.model
         heads, shared = model.num_attention_heads, model.key_value_heads
+        if tp > 1 and not model.splits_layers:
+            return False
         widths = [model.ffn_hidden_size, heads, *model.shared_out]
         if model.experts is not None:
-            widths += [model.experts.expert_ffn_hidden_size, model.experts.shared_expert_ffn_hidden_size]
+            widths.append(model.experts.shared_expert_ffn_hidden_size)
+            widths += [] if self.keeps_experts_whole else [model.experts.expert_ffn_hidden_size]
         return nests(shared, tp) and all(width % tp == 0 for width in widths)
 
     def _rings(self, cp: int) -> bool:
@@ -124,12 +142,13 @@ class Space:
             return True
         if self.rules is not None and not self.rules.context_parallel:
             return False
-        if model.attention is not Attention.FLASH or model.reads_whole_samples or model.sequence_length % (2 * cp):
+        if model.attention is not Attention.FLASH or not model.splits_samples or model.sequence_length % (2 * cp):
             return False
         return model.sequence_length // (2 * cp) >= SHORTEST_SEQUENCE_PART
 
-    def _expert_degrees(self, tp: int, cp: int, ranks: int, inner: int) -> list[int]:
+    def _expert_degrees(self, degrees: Degrees) -> list[int]:
         experts, rules = self.model.experts, self.rules
+        tp, cp, (ranks, inner) = degrees.tensor, degrees.context, self._holding_experts(degrees)
         if experts is None:
             return [1]
         if rules is not None and tp > 1 and not rules.expert_with_tensor:
@@ -144,9 +163,7 @@ class Space:
     def runs(self, plan: Plan, rules: FrameworkRules) -> bool:
         """Return whether a framework runs a candidate, whatever the space itself is restricted to."""
         own, degrees = replace(self, rules=rules), plan.degrees
-        context_is_inner = self.base.layout.rank_order.index("cp") < self.base.layout.rank_order.index("dp")
-        inner = degrees.context if context_is_inner else degrees.data
-        experts = own._expert_degrees(degrees.tensor, degrees.context, degrees.data * degrees.context, inner)
+        experts = own._expert_degrees(degrees)
         return (
             own._rings(degrees.context)
             and degrees.pipeline <= own._most_stages(degrees.tensor)
@@ -234,11 +251,15 @@ class Space:
             model=self.model_of(plan),
             layout=self.layout(plan.degrees),
             layers_per_stage=layers,
+            layers_per_chunk=None,
+            offload_activation_layers=0,
+            offload_modules=(),
             micro_batch_size=plan.micro_batch_size,
             num_micro_batches=plan.num_micro_batches,
             recompute=plan.recompute,
             recompute_num_layers=None,
             recompute_every=1,
+            recompute_group_layers=1,
             recompute_modules=(),
             schedule=plan.schedule,
             zero_stage=plan.zero_stage,
@@ -270,6 +291,7 @@ def _laid_out(base: Layout, degrees: Degrees) -> Layout:
         data_parallel_size=degrees.data,
         context_parallel_size=degrees.context,
         expert_parallel_size=degrees.expert,
+        expert_tensor_parallel_size=1 if base.expert_tensor_parallel_size == 1 else None,
     )
 
 

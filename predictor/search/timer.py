@@ -17,6 +17,7 @@ from predictor.step.beside import slowdown_beside
 from predictor.step.host import launch_us, waiting_us
 from predictor.step.overlap import added_us
 from predictor.step.stages import ChunkTime, time_block
+from predictor.step.update import time_update
 from predictor.timeline.bound import lower_bound
 from predictor.timeline.replay import replay
 from predictor.timeline.schedules import SCHEDULES
@@ -330,7 +331,7 @@ class Timer:
                 End(
                     self._us(end.reduction),
                     self._us(end.tied),
-                    self._us(end.optimizer),
+                    time_update(self._system, end).cost.us,
                     self._us(end.gather),
                     end.buckets,
                     run.overlap_gradient_reduction,

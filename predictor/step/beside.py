@@ -78,7 +78,8 @@ def time_overlaps(system: PublishedSystem, computing: Cost, overlaps: Sequence[O
         slower = slowdown_beside(system, overlap.traffic) if overlap.slows else NO_SLOWDOWN
         added = beside(traffic, shorter_cost(behind, computing), slower, overlap.buckets)
         within = without_part(traffic, added.exposed)
-        computing = without_part(computing, _divided(within, slower))
+        if not overlap.own_link:
+            computing = without_part(computing, _divided(within, slower))
         part = overlap.traffic[0].part
         _add(exposed, part, added.exposed)
         _add(hidden, part, within)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from operator import add
 
 from predictor.costs.cost import Source
@@ -33,6 +33,7 @@ class StageParts:
         optimizer_us: the optimizer step and what mixed precision does around it.
         parameter_gather_us: replicas collect the parameters that others updated.
         waiting_us: other stages still reduce, or update longer.
+        host_link_us: activations to host memory and back, what computing does not hide.
     """
 
     forward_us: float
@@ -49,6 +50,7 @@ class StageParts:
     parameter_gather_us: float
     waiting_us: float
     data_parallel_hidden_us: float
+    host_link_us: float = 0.0
 
     @property
     def step_us(self) -> float:
@@ -56,7 +58,12 @@ class StageParts:
         kernels = self.forward_us + self.recompute_us + self.backward_us + self.optimizer_us
         between_layers = self.tensor_parallel_us + self.context_parallel_us + self.expert_parallel_us
         traffic = self.pipeline_us + self.data_parallel_exposed_us + self.parameter_gather_us
-        return kernels + between_layers + traffic + self.host_us + self.bubble_us + self.waiting_us
+        return kernels + between_layers + traffic + self.host_link_us + self.host_us + self.bubble_us + self.waiting_us
+
+    def as_dict(self, with_host_link: bool) -> dict[str, float]:
+        """Return the parts by name; the host link's where activations of any stage travel over it."""
+        parts = asdict(self)
+        return parts if with_host_link else {name: us for name, us in parts.items() if name != "host_link_us"}
 
     @property
     def data_parallel_us(self) -> float:
@@ -130,6 +137,7 @@ def stage_parts(timed: StepTime) -> list[StageParts]:
                     for step_pass in whole.passes
                     if Part.DATA_PARALLEL in step_pass.hidden
                 ),
+                host_link_us=traffic[Part.HOST_LINK],
             )
         )
     return parts

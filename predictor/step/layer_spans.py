@@ -55,10 +55,17 @@ def _in_turn(prediction: Prediction, blocks: Sequence[BlockTasks], first: int) -
     run = prediction.run
     if run.only_kind is not None:
         return list(blocks)
-    kinds = [run.kind(layer) for layer in range(first, first + len(blocks))]
+    numbers = range(first, first + len(blocks))
+    kinds = [run.kind(layer) if layer < run.model.num_layers else run.model.mtp_kind for layer in numbers]
     left = deque(blocks)
     of_kind = {kind: deque([left.popleft() for _ in range(count)]) for kind, count in Counter(kinds).items()}
     return [of_kind[kind].popleft() for kind in kinds]
+
+
+def _name(prediction: Prediction, layer: int) -> str:
+    """Return the name of a layer; those behind the last one predict further tokens."""
+    further = layer - prediction.run.model.num_layers
+    return f"layer {layer}" if further < 0 else f"further token {further + 1}"
 
 
 def _pieces(prediction: Prediction, system: PublishedSystem, order: Sequence[Place]) -> dict[Place, list[_Piece]]:
@@ -75,7 +82,7 @@ def _pieces(prediction: Prediction, system: PublishedSystem, order: Sequence[Pla
     for stage, chunk in order:
         (edge, _), *layers = prediction.tasks.stages[stage].chunks[chunk].blocks
         blocks = _in_turn(prediction, [block for block, count in layers for _ in range(count)], first)
-        middle = [_Piece(f"layer {first + number}", time(block)) for number, block in enumerate(blocks)]
+        middle = [_Piece(_name(prediction, first + number), time(block)) for number, block in enumerate(blocks)]
         begins, ends = (stage, chunk) == order[0], (stage, chunk) == order[-1]
         if ends:
             name = "embedding, output and loss" if begins else "output and loss"

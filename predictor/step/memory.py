@@ -6,11 +6,12 @@ flight.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import ceil
+from operator import mul
 
-from predictor.timeline.schedules import SCHEDULES, Schedule, peak_in_flight
+from predictor.timeline.schedules import SCHEDULES, V_CHUNKS, Schedule, flights, peak_in_flight
 from predictor.workloads.step_tasks import BlockMemory, StageTasks, StepTasks
 
 GIB = 2**30
@@ -90,8 +91,11 @@ def end_bytes(schedule: Schedule, held: BlockMemory, num_stages: int, num_micro_
     """Return the activations of the model's end on the last stage.
 
     1F1B, interleaved or not, runs the backward pass at once. AFAB keeps the activations of all micro-batches, ZB-H1
-    those that the gradients of weights need.
+    those that the gradients of weights need. V-shaped schedules have the model's end on the first stage.
     """
+    if schedule.v_shaped:
+        moments = flights(schedule, 0, num_stages, num_micro_batches, V_CHUNKS)
+        return held.kept_last + (max(moment[-1] for moment in moments) - 1) * held.deferred
     in_flight = peak_in_flight(schedule, num_stages - 1, num_stages, num_micro_batches, 1)
     if schedule.splits_backward:
         return held.kept_last + (in_flight - 1) * held.deferred
@@ -115,14 +119,32 @@ def allowance_bytes(size_bytes: float) -> float:
     return RUNTIME_BYTES + FRAGMENTATION * size_bytes
 
 
+def stage_activations(
+    schedule: Schedule, stage: int, num_stages: int, num_micro_batches: int, held: BlockMemory, chunks: Sequence[float]
+) -> float:
+    """Return the activations of all micro-batches in flight on a stage, the model's end aside.
+
+    Args:
+        schedule: orders the slots.
+        stage: its number.
+        num_stages: of the pipeline.
+        num_micro_batches: per step.
+        held: by the stage's blocks together.
+        chunks: what each of its chunks keeps per micro-batch.
+    """
+    sizes = stage, num_stages, num_micro_batches, len(chunks)
+    if min(chunks) == max(chunks) and not schedule.v_shaped:
+        return activation_bytes(held, peak_in_flight(schedule, *sizes), len(chunks))
+    moments = flights(schedule, *sizes)
+    return max([sum(map(mul, moment, chunks), moment[0] * held.kept_first) for moment in moments])
+
+
 def _stage_memory(step: StepTasks, number: int, held: BlockMemory) -> StageMemory:
     """Return what one GPU of a stage needs whose blocks together hold ``held`` per micro-batch."""
     stage, schedule, num_stages = step.stages[number], SCHEDULES[step.schedule], len(step.stages)
-    num_chunks = len(stage.chunks)
-    in_flight = peak_in_flight(schedule, number, num_stages, step.num_micro_batches, num_chunks)
-    activations = activation_bytes(held, in_flight, num_chunks)
-    at_end = number == num_stages - 1
-    end = end_bytes(schedule, held, num_stages, step.num_micro_batches) if at_end else 0.0
+    kept = [sum([block.memory.kept * count for block, count in chunk.blocks]) for chunk in stage.chunks]
+    activations = stage_activations(schedule, number, num_stages, step.num_micro_batches, held, kept)
+    end = end_bytes(schedule, held, num_stages, step.num_micro_batches) if held.kept_last else 0.0
     working = working_bytes(held, end)
     weights, gradients, optimizer, buffers, communicators = stage.states
     tensors = weights + gradients + optimizer + activations + working + buffers

@@ -32,6 +32,16 @@ def shorter_cost(first: Cost, second: Cost) -> Cost:
     )
 
 
+def longer_cost(first: Cost, second: Cost) -> Cost:
+    """Return the longer of two costs, each end of the interval by itself."""
+    return Cost(
+        max(first.us, second.us),
+        max(first.low_us, second.low_us),
+        max(first.high_us, second.high_us),
+        max(first.source, second.source),
+    )
+
+
 def left_over(traffic_us: float, window_us: float, buckets: float) -> float:
     """Return the exposed part of traffic in equal buckets beside a window of computation.
 

@@ -26,6 +26,7 @@ TRAFFIC_NAMES = {
     Part.DATA_PARALLEL: "data-parallel traffic",
     Part.EMBEDDING_EXCHANGE: "embedding exchange",
     Part.INPUT: "input",
+    Part.HOST_LINK: "host-link traffic",
 }
 SlotKind = tuple[int, object, object]  # stage, pass, chunk
 PASSES_OF_SLOTS: Mapping[Pass, Callable[[BlockTasks], tuple[PassTasks, ...]]] = {
@@ -133,6 +134,7 @@ def step_graph(timed: StepTime) -> list[GraphTask]:
             optimizer=stage_time.optimizer.us,
             gather=stage_time.gather.us,
             hidden_gather=stage_time.hidden_gather.us,
+            update_parts=stage_time.update_parts,
         )
         for stage_time, stage in zip(stages, step.stages, strict=True)
     ]

@@ -11,6 +11,7 @@ from predictor.step.beside import slowdown_beside, time_overlaps
 from predictor.step.beside import time_tasks as time_tasks
 from predictor.step.host import launch_us, waiting_us
 from predictor.step.overlap import beside, without_part
+from predictor.step.update import time_update
 from predictor.workloads.step_tasks import BlockTasks, ChunkTasks, HostWork, StageTasks, StepTasks
 from predictor.workloads.tasks import TRAFFIC, Overlap, Part, PassTasks, Task
 
@@ -115,6 +116,7 @@ class StageTime:
         tied: reduction of gradients that stages share.
         gather: what the parameter gather adds to the step, slower kernels beside it included.
         hidden_gather: what forward passes hide of it.
+        update_parts: of the optimizer, (name, µs) in turn, where the host updates parameters.
     """
 
     num_layers: int
@@ -127,6 +129,7 @@ class StageTime:
     optimizer: Cost
     gather: Cost
     hidden_gather: Cost
+    update_parts: tuple[tuple[str, float], ...] = ()
 
     @property
     def whole(self) -> ChunkTime:
@@ -287,6 +290,7 @@ class _Timer:
         """Return a stage with the end of its step."""
         system, step, end = self._system, self._step, stage.end
         reduction, tied = time_tasks(system, end.reduction), time_tasks(system, end.tied)
+        optimizer, parts = time_update(system, end)
         late, gather, hidden_gather, slowed = reduction, time_tasks(system, end.gather), ZERO, ZERO
         if step.overlap_gradient_reduction and end.reduction:
             window = total(
@@ -307,9 +311,10 @@ class _Timer:
             exposed_reduction=late + tied if end.tied else late,
             slowed=slowed,
             tied=tied,
-            optimizer=time_tasks(system, end.optimizer),
+            optimizer=optimizer,
             gather=gather,
             hidden_gather=hidden_gather,
+            update_parts=parts,
         )
 
 

@@ -26,7 +26,7 @@ def lower_bound(
     """Return a lower bound on the step time, max over stages of (finished + end), plus closing.
 
     Equal to the replay for uniform stages: for interleaved_1f1b if no message is longer than a slot, for zero_bubble_h1
-    if none is longer than half a weight-gradient slot.
+    if none is longer than half a weight-gradient slot; of V-shaped schedules the work of one stage, no more.
 
     Args:
         name: of the schedule.
@@ -41,6 +41,8 @@ def lower_bound(
     """
     assert bool(weight) == SCHEDULES[name].splits_backward
     assert SCHEDULES[name].may_block or not blocking
+    if SCHEDULES[name].v_shaped:
+        return _fullest_stage(num_micro_batches, forward, backward, weight, message, ends) + closing
     split = weight or [[0.0]] * len(forward)
     if (
         forward.count(forward[0]) == backward.count(backward[0]) == split.count(split[0]) == len(forward)
@@ -89,6 +91,15 @@ def _uniform(
     if name == "1f1b":
         return ideal + there_and_back + 2 * (m - 1 + (1 - m) // p) * x
     return ideal + there_and_back
+
+
+def _fullest_stage(m: int, f: PerChunk, b: PerChunk, w: PerChunk, x: float, ends: Durations) -> float:
+    """V-shaped schedules: the longest of the stages' work, each behind its first micro-batch's way down to it."""
+    arrived, longest = 0.0, 0.0
+    for forward, backward, weight, end in zip(f, b, w, ends, strict=True):
+        longest = max(longest, arrived + m * (sum(forward) + sum(backward) + sum(weight)) + end)
+        arrived += forward[0] + x
+    return longest
 
 
 def _all_forward(m: int, f: Durations, b: Durations, x: float, blocking: bool, ends: Durations) -> float:

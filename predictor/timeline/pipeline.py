@@ -43,28 +43,42 @@ def pipeline_tasks(
     num_stages, num_chunks = len(forward), len(forward[0])
     orders = [schedule.order(stage, num_stages, num_micro_batches, num_chunks) for stage in range(num_stages)]
     slots = [
-        ((slot.kind, slot.chunk * num_stages + stage, slot.micro_batch), stage, slot)
+        ((slot.kind, schedule.virtual_stage(stage, slot.chunk, num_stages), slot.micro_batch), stage, slot)
         for stage, order in enumerate(orders)
         for slot in order
     ]
     positions = {place: position for position, (place, _, _) in enumerate(slots)}
-    senders = [place for place, _, _ in slots if _next(place, num_stages * num_chunks) is not None]
+    holders = [schedule.holder(at, num_stages) for at in range(num_stages * num_chunks)]
+    senders = [place for place, stage, _ in slots if _receiver(place, holders) not in (None, stage)]
     sends = {place: len(slots) + 2 * number for number, place in enumerate(senders)}
     receives = {_next(place, num_stages * num_chunks): send + 1 for place, send in sends.items()}
     if blocking:
         after = _after_meetings(orders, positions, sends, receives)
     else:
         after = {positions[place]: (receive,) for place, receive in receives.items() if place is not None}
+        leaving = _leaving(schedule, orders)
         for place, send in sends.items():
-            after[send] = after[send + 1] = (positions[place],)
+            position = positions[place]
+            after[send] = after[send + 1] = (leaving.get(position, position),)
     durations = (forward, backward, weight)
     tasks = [
         _slot_task(stage, slot, durations[slot.kind][stage][slot.chunk], after.get(position, ()), num_chunks)
         for position, (_, stage, slot) in enumerate(slots)
     ]
     for place, send in sends.items():
-        tasks += _message_tasks(place, message, (after[send], after[send + 1]), num_stages, num_chunks)
+        tasks += _message_tasks(place, message, (after[send], after[send + 1]), holders)
     return tasks
+
+
+def _leaving(schedule: Schedule, orders: Sequence[Sequence[Slot]]) -> dict[int, int]:
+    """Return the slots whose results leave with those of a later slot, each with that slot; by their positions."""
+    leaving: dict[int, int] = {}
+    first = 0
+    for stage, order in enumerate(orders):
+        later = schedule.sent_later(order, stage, len(orders))
+        leaving |= {first + at: first + with_ for at, with_ in later.items()}
+        first += len(order)
+    return leaving
 
 
 def starts_of_slot(tasks: Sequence[GraphTask], slot: int) -> tuple[int, ...]:
@@ -81,6 +95,12 @@ def _next(place: Place, num_virtual_stages: int) -> Place | None:
     if kind is BACKWARD and virtual_stage > 0:
         return kind, virtual_stage - 1, micro_batch
     return None
+
+
+def _receiver(place: Place, holders: Sequence[tuple[int, int]]) -> int | None:
+    """Return the stage that waits for what a slot makes; None for a slot that sends nothing."""
+    following = _next(place, len(holders))
+    return None if following is None else holders[following[1]][0]
 
 
 def _after_meetings(
@@ -114,12 +134,16 @@ def _slot_task(stage: int, slot: Slot, duration: float, after: tuple[int, ...], 
 
 
 def _message_tasks(
-    place: Place, message: float, after: tuple[tuple[int, ...], tuple[int, ...]], num_stages: int, num_chunks: int
+    place: Place,
+    message: float,
+    after: tuple[tuple[int, ...], tuple[int, ...]],
+    holders: Sequence[tuple[int, int]],
 ) -> list[GraphTask]:
-    """Return the send and the receive of what a slot makes."""
+    """Return the send and the receive of what a slot makes; ``holders`` are stage and chunk of every virtual stage."""
     kind, virtual_stage, micro_batch = place
-    chunk, sender = divmod(virtual_stage, num_stages)
-    receiver = (virtual_stage + (1 if kind is FORWARD else -1)) % num_stages
+    sender, chunk = holders[virtual_stage]
+    receiver, _ = holders[virtual_stage + (1 if kind is FORWARD else -1)]
+    num_chunks = 1 + max(number for _, number in holders)
     details = {"micro_batch": micro_batch, "chunk": chunk, "from_stage": sender, "to_stage": receiver}
     label = _label(MESSAGE_NAMES[kind], micro_batch, chunk, num_chunks)
     return [

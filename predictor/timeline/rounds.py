@@ -38,20 +38,24 @@ class WaitingOrder:
 
 
 def _rounds(
-    orders: Sequence[Sequence[Slot]], num_micro_batches: int, num_chunks: int, slots_a_round: int
+    schedule: Schedule, orders: Sequence[Sequence[Slot]], num_micro_batches: int, num_chunks: int, slots_a_round: int
 ) -> list[Round]:
     """Order slots with messages that only the receiver waits for; ``slots_a_round`` are those of the first stage.
 
-    Virtual stage chunk · num_stages + stage sends activations to the next and gradients to the previous virtual stage.
+    Every virtual stage sends activations to the next and gradients to the previous one, where another stage holds it.
     Every micro-batch begins and ends on the first stage, which therefore paces the others.
     """
     num_stages, m = len(orders), num_micro_batches
+    places, waits = _places(schedule, num_stages, num_chunks)
     passes = num_stages * num_chunks * m  # slots of one pass: forward slots are numbered from 0, backward from here
     not_made = -1
     made = [not_made] * (3 * passes)
     waiting: dict[int, int] = {}
     position = [0] * num_stages
     limits = [len(slots) for slots in orders]
+    later = [schedule.sent_later(slots, stage, num_stages) for stage, slots in enumerate(orders)]
+    together = [frozenset(held.values()) for held in later]
+    pending: list[list[int]] = [[] for _ in orders]
     rounds: list[Round] = []
     count = 0
     ready = list(range(num_stages))
@@ -63,7 +67,7 @@ def _rounds(
             slots, at, stop = orders[stage], position[stage], limits[stage]
             while at < stop:
                 kind, micro_batch, chunk = slots[at]
-                within = (chunk * num_stages + stage) * m + micro_batch
+                within = places[stage][chunk] * m + micro_batch
                 slot = kind * passes + within
                 sender = NOTHING
                 waits_forward, waits_backward = (
@@ -75,18 +79,46 @@ def _rounds(
                     if made[needs] == not_made:
                         waiting[needs] = stage
                         break
-                    sender = made[needs] - count
-                made[slot] = count
-                count += 1
+                    if waits[kind][stage][chunk]:
+                        sender = made[needs] - count
+                if at in later[stage]:
+                    pending[stage].append(slot)
+                else:
+                    made[slot] = count
+                    if slot in waiting:
+                        ready.append(waiting.pop(slot))
+                    if at in together[stage]:
+                        ready += [waiting.pop(earlier) for earlier in pending[stage] if earlier in waiting]
+                        for earlier in pending[stage]:
+                            made[earlier] = count
+                        pending[stage] = []
                 events.append((stage, (kind * num_stages + stage) * num_chunks + chunk, sender))
+                count += 1
                 at += 1
-                if slot in waiting:
-                    ready.append(waiting.pop(slot))
             position[stage] = at
         rounds.append(tuple(events))
         ready = [0]
     assert position == [len(slots) for slots in orders], "the schedule deadlocks"
     return rounds
+
+
+def _places(
+    schedule: Schedule, num_stages: int, num_chunks: int
+) -> tuple[list[list[int]], tuple[list[list[bool]], list[list[bool]]]]:
+    """Return every chunk's place in the model, and whether its forward and backward pass wait for another stage."""
+    stages, chunks = range(num_stages), range(num_chunks)
+    places = [[schedule.virtual_stage(stage, chunk, num_stages) for chunk in chunks] for stage in stages]
+
+    def comes_from_elsewhere(step: int) -> list[list[bool]]:
+        return [
+            [
+                0 <= at + step < num_stages * num_chunks and schedule.holder(at + step, num_stages)[0] != stage
+                for at in own
+            ]
+            for stage, own in enumerate(places)
+        ]
+
+    return places, (comes_from_elsewhere(-1), comes_from_elsewhere(1))
 
 
 def _repeated(rounds: Sequence[Round]) -> list[tuple[Round, int]]:
@@ -102,14 +134,16 @@ def _steady(
     The short steps differ by the micro-batches of a round. If they have the same rounds and the longer step repeats a
     single round once more, each further round of a long step repeats it once more too.
     """
-    period = num_stages if schedule.chunks else 1
-    least = 5 * period if schedule.chunks else 2 * num_stages + 4
+    period = schedule.period(num_stages)
+    least = 5 * period if period > 1 else (6 if schedule.v_shaped else 2) * num_stages + 4
     if num_micro_batches < WORTH_REPEATING * least:
         return None
     least += (num_micro_batches - least) % period
     slots_a_round = len(schedule.passes) * period * num_chunks
     short, longer = (
-        _repeated(_rounds(slot_orders(schedule, num_stages, count, num_chunks), count, num_chunks, slots_a_round))
+        _repeated(
+            _rounds(schedule, slot_orders(schedule, num_stages, count, num_chunks), count, num_chunks, slots_a_round)
+        )
         for count in (least, least + period)
     )
     if [events for events, _ in short] != [events for events, _ in longer]:
@@ -130,5 +164,5 @@ def waiting_order(schedule: Schedule, num_stages: int, num_micro_batches: int, n
         rounds = _steady(schedule, num_stages, num_micro_batches, num_chunks)
     if rounds is None:
         orders = slot_orders(schedule, num_stages, num_micro_batches, num_chunks)
-        rounds = [(events, 1) for events in _rounds(orders, num_micro_batches, num_chunks, len(orders[0]))]
+        rounds = [(events, 1) for events in _rounds(schedule, orders, num_micro_batches, num_chunks, len(orders[0]))]
     return WaitingOrder(tuple(rounds), -min(sender for events, _ in rounds for _, _, sender in events))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import lru_cache
+from operator import le
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -28,6 +31,7 @@ class Slot(NamedTuple):
     chunk: int = 0
 
 
+V_CHUNKS = 2  # of every stage in V-shaped schedules: one on the way down the stages, one on the way up
 # (stage, num_stages, num_micro_batches, num_chunks) → the stage's slots in the order in which it runs them.
 SlotOrder = Callable[[int, int, int, int], list[Slot]]
 
@@ -42,6 +46,8 @@ class Schedule:
         chunks: a stage may hold several model chunks (virtual stages).
         may_block: its messages may make sender and receiver wait for each other.
         has_steady_state: between warm-up and cool-down every stage repeats the same slots with later micro-batches.
+        v_shaped: stages hold two chunks, the second ones in reverse: the first stage has the model's both ends.
+        pairs: a forward pass and the other chunk's backward pass behind it run as one, and send their results together.
     """
 
     name: str
@@ -52,6 +58,42 @@ class Schedule:
     chunks: bool = False
     may_block: bool = True
     has_steady_state: bool = False
+    v_shaped: bool = False
+    pairs: bool = False
+
+    def virtual_stage(self, stage: int, chunk: int, num_stages: int) -> int:
+        """Return the place of a stage's chunk in the model, counted from 0."""
+        turns = self.v_shaped and chunk % 2
+        return chunk * num_stages + (num_stages - 1 - stage if turns else stage)
+
+    def holder(self, virtual_stage: int, num_stages: int) -> tuple[int, int]:
+        """Return the stage that holds the chunk at a place in the model, and its number there."""
+        chunk, along = divmod(virtual_stage, num_stages)
+        turns = self.v_shaped and chunk % 2
+        return num_stages - 1 - along if turns else along, chunk
+
+    def sent_later(self, slots: Sequence[Slot], stage: int, num_stages: int) -> dict[int, int]:
+        """Return the slots whose results leave with those of a later slot, each with that slot; by their positions.
+
+        The turning stage does not pair its first: its other chunk waits for it (dualpipev.py, "to further reduce
+        bubble size").
+        """
+        if not self.pairs:
+            return {}
+        pairs = [
+            at
+            for at, (first, then, last) in enumerate(zip(slots, slots[1:], slots[2:], strict=False))
+            if (first.kind, then.kind, last.kind) == (FORWARD, BACKWARD, WEIGHT)
+            and first.chunk != then.chunk
+            and then[1:] == last[1:]
+        ]
+        if stage == num_stages - 1:
+            pairs = pairs[1:]
+        return {at + behind: at + 2 for at in pairs for behind in (0, 1)}
+
+    def period(self, num_stages: int) -> int:
+        """Return the micro-batches after which a stage's order repeats in the steady state."""
+        return num_stages if self.chunks and not self.v_shaped else 1
 
     @property
     def passes(self) -> tuple[Pass, ...]:
@@ -111,6 +153,108 @@ def zero_bubble_h1(stage: int, num_stages: int, num_micro_batches: int, num_chun
     return slots + [Slot(WEIGHT, i) for i in range(max(0, num_micro_batches - stage), num_micro_batches)]
 
 
+class _InTurn:
+    """A stage's slots as they are added, every pass of a chunk over its micro-batches in turn."""
+
+    def __init__(self, num_micro_batches: int) -> None:
+        self.slots: list[Slot] = []
+        self._limit = num_micro_batches
+        self._count: Counter[tuple[Pass, int]] = Counter()
+
+    def add(self, kind: Pass, chunk: int) -> None:
+        """Run a pass of the next micro-batch through a chunk; beyond the last one nothing runs."""
+        micro_batch = self._count[kind, chunk]
+        self._count[kind, chunk] += 1
+        if micro_batch < self._limit:
+            self.slots.append(Slot(kind, micro_batch, chunk))
+
+    def done(self, kind: Pass, chunk: int) -> int:
+        """Return how many micro-batches have had a pass."""
+        return self._count[kind, chunk]
+
+
+def zero_bubble_v(stage: int, num_stages: int, num_micro_batches: int, num_chunks: int = 2) -> list[Slot]:
+    """ZB-V: two chunks per stage, down and up again; gradients of weights follow at once, but for the cool-down's.
+
+    Warm-up: forwards down until the first comes back up, then down and up in turn; from the first turn on a stage runs
+    a backward pass of the upper chunk behind each of its forwards. Steps with fewer than 2p − 1 micro-batches run the
+    order of 2p − 1 without those that they have not.
+    """
+    ahead, run = num_stages - stage, _InTurn(num_micro_batches)
+    whole = max(num_micro_batches, 2 * num_stages - 1)
+    for _ in range(2 * ahead - 1):
+        run.add(FORWARD, 0)
+    for _ in range(stage):
+        run.add(FORWARD, 1)
+        run.add(FORWARD, 0)
+    for _ in range(ahead):
+        for kind in (FORWARD, BACKWARD, WEIGHT):
+            run.add(kind, 1)
+    while run.done(FORWARD, 1) < whole:
+        if run.done(FORWARD, 0) < whole:
+            run.add(FORWARD, 0)
+        run.add(BACKWARD, 0)
+        run.add(WEIGHT, 0)
+        for kind in (FORWARD, BACKWARD, WEIGHT):
+            run.add(kind, 1)
+    for _ in range(stage):
+        run.add(BACKWARD, 0)
+        run.add(BACKWARD, 1)
+    for _ in range(ahead):
+        run.add(BACKWARD, 0)
+        run.add(WEIGHT, 0)
+    for chunk in (1, 0):
+        while run.done(WEIGHT, chunk) < whole:
+            run.add(WEIGHT, chunk)
+    return run.slots
+
+
+def dualpipe_v(stage: int, num_stages: int, num_micro_batches: int, num_chunks: int = 2) -> list[Slot]:
+    """DualPipeV: ZB-V's two chunks per stage, a forward pass of one beside a backward pass of the other.
+
+    Gradients of weights are put off only where a stage would wait: in the warm-up, and in the cool-down's second half.
+    Phases as DeepSeek numbers them: 1 down, 2 down and up, 3 backward and forward up, 4 steady, 5 and 6 without new
+    forwards, 7 the lower chunk's last backward passes, 8 the weights that are left.
+    """
+    ahead, run = num_stages - stage - 1, _InTurn(num_micro_batches)
+    owed: list[int] = []  # chunks whose gradients of weights are put off, the first first
+
+    def backward(chunk: int, puts_off: bool = False) -> None:
+        run.add(BACKWARD, chunk)
+        if puts_off:
+            owed.append(chunk)
+        else:
+            run.add(WEIGHT, chunk)
+
+    for _ in range(2 * ahead):
+        run.add(FORWARD, 0)
+    for _ in range(stage + 1):
+        run.add(FORWARD, 0)
+        run.add(FORWARD, 1)
+    for _ in range(ahead):
+        backward(1)
+        run.add(FORWARD, 1)
+    for _ in range(num_micro_batches - num_stages - ahead):
+        run.add(FORWARD, 0)
+        backward(1)
+        run.add(FORWARD, 1)
+        backward(0)
+    for _ in range(ahead):
+        backward(1)
+        run.add(FORWARD, 1)
+        backward(0)
+    half, is_odd = divmod(stage + 1, 2)
+    for i in range(stage + 1):
+        backward(1, puts_off=i > half or (i == half and not is_odd))
+        backward(0, puts_off=i >= half)
+    for _ in range(ahead):
+        run.add(WEIGHT, owed.pop(0))
+        backward(0, puts_off=True)
+    for chunk in owed:
+        run.add(WEIGHT, chunk)
+    return run.slots
+
+
 SCHEDULES: Mapping[str, Schedule] = MappingProxyType(
     {
         schedule.name: schedule
@@ -143,6 +287,30 @@ SCHEDULES: Mapping[str, Schedule] = MappingProxyType(
                 may_block=False,
                 has_steady_state=True,
             ),
+            Schedule(
+                "zbv",
+                "ZB-V",
+                zero_bubble_v,
+                "Qi et al. 2024, arXiv:2405.15362, section 3; order for equal passes: PyTorch "
+                "torch/distributed/pipelining/schedules.py, ScheduleZBVZeroBubble",
+                splits_backward=True,
+                chunks=True,
+                may_block=False,
+                has_steady_state=True,
+                v_shaped=True,
+            ),
+            Schedule(
+                "dualpipe_v",
+                "DualPipeV",
+                dualpipe_v,
+                "DeepSeek-AI 2024, arXiv:2412.19437, section 3.2.1; deepseek-ai/DualPipe, dualpipe/dualpipev.py",
+                splits_backward=True,
+                chunks=True,
+                may_block=False,
+                has_steady_state=True,
+                v_shaped=True,
+                pairs=True,
+            ),
         )
     }
 )
@@ -156,6 +324,8 @@ def check(name: str, num_stages: int, num_micro_batches: int, num_chunks: int) -
         return "needs at least 2 model chunks per stage; with one it is 1f1b"
     if num_stages < 2:
         return "needs at least 2 pipeline stages"
+    if SCHEDULES[name].v_shaped:
+        return _check_v(name, num_stages, num_micro_batches, num_chunks)
     if num_micro_batches % num_stages:
         lower = num_micro_batches // num_stages * num_stages
         tries = f"{lower} or {lower + num_stages}" if lower else f"{num_stages}"
@@ -163,12 +333,23 @@ def check(name: str, num_stages: int, num_micro_batches: int, num_chunks: int) -
     return None
 
 
+def _check_v(name: str, num_stages: int, num_micro_batches: int, num_chunks: int) -> str | None:
+    """Return the rule of V-shaped schedules that sizes break; None where they break none."""
+    if num_chunks != V_CHUNKS:
+        return f"holds {V_CHUNKS} model chunks per stage (virtual_pipeline_parallel_size), not {num_chunks}"
+    if name == "dualpipe_v" and num_micro_batches < 2 * num_stages:
+        return f"needs at least twice as many micro-batches as pipeline stages, {2 * num_stages}"
+    return None
+
+
 def peak_in_flight(schedule: Schedule, stage: int, num_stages: int, num_micro_batches: int, num_chunks: int) -> int:
     """Return the largest number of micro-batches, times chunks, with stored activations on a stage.
 
     1F1B and interleaved 1F1B store those of the warm-up and of the current slot; ZB-H1 frees them s backwards later on
-    stage s, in all as many as stages; AFAB stores all.
+    stage s, in all as many as stages; AFAB stores all. V-shaped schedules are counted slot by slot.
     """
+    if schedule.v_shaped:
+        return max(map(sum, flights(schedule, stage, num_stages, num_micro_batches, num_chunks)))
     if schedule.name == "all_forward_all_backward":
         return num_micro_batches
     if schedule.splits_backward:
@@ -176,3 +357,43 @@ def peak_in_flight(schedule: Schedule, stage: int, num_stages: int, num_micro_ba
     ahead = num_stages - stage - 1
     warmup = 2 * ahead + (num_chunks - 1) * num_stages if schedule.chunks else ahead
     return min(warmup + 1, num_micro_batches * num_chunks)
+
+
+def flights(
+    schedule: Schedule, stage: int, num_stages: int, num_micro_batches: int, num_chunks: int
+) -> tuple[tuple[int, ...], ...]:
+    """Return the fullest moments of a stage, each as the micro-batches in flight of every chunk.
+
+    No other moment has as many of every chunk. A micro-batch is in flight from its forward pass to its last backward
+    pass. Steps longer than warm-up and cool-down together hold no more.
+    """
+    period = schedule.period(num_stages)
+    if schedule.has_steady_state:
+        longest = 3 * period + 4 * num_stages
+        num_micro_batches = min(num_micro_batches, longest + (num_micro_batches - longest) % period)
+    return _flights(schedule, stage, num_stages, num_micro_batches, num_chunks)
+
+
+@lru_cache(maxsize=4096)
+def _flights(
+    schedule: Schedule, stage: int, num_stages: int, num_micro_batches: int, num_chunks: int
+) -> tuple[tuple[int, ...], ...]:
+    held, moments = [0] * num_chunks, set()
+    for kind, _, chunk in schedule.order(stage, num_stages, num_micro_batches, num_chunks):
+        if kind is FORWARD:
+            held[chunk] += 1
+            moments.add(tuple(held))
+        elif kind is schedule.passes[-1]:
+            held[chunk] -= 1
+    return tuple([at for at in moments if not any(at != other and all(map(le, at, other)) for other in moments)])
+
+
+def messages_sent(schedule: Schedule, stage: int, num_stages: int, num_chunks: int) -> tuple[int, int]:
+    """Return the messages that a stage sends per micro-batch forward and backward; chunks side by side send none."""
+    last = num_stages * num_chunks - 1
+    forward = backward = 0
+    for chunk in range(num_chunks):
+        at = schedule.virtual_stage(stage, chunk, num_stages)
+        forward += at < last and schedule.holder(at + 1, num_stages)[0] != stage
+        backward += at > 0 and schedule.holder(at - 1, num_stages)[0] != stage
+    return forward, backward

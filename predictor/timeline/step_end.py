@@ -67,6 +67,7 @@ class StageEnd(NamedTuple):
         gather: of updated parameters, behind the optimizer.
         hidden_gather: of updated parameters, beside the first forward passes.
         slowed: how much longer the backward work beside the reduction takes.
+        update_parts: names and durations of what the optimizer's time is made of, in turn; empty: itself alone.
     """
 
     reduction: float
@@ -77,6 +78,7 @@ class StageEnd(NamedTuple):
     gather: float
     hidden_gather: float
     slowed: float = 0.0
+    update_parts: Sequence[tuple[str, float]] = ()
 
 
 class _Window(NamedTuple):
@@ -183,6 +185,8 @@ def ending_tasks(tasks: Sequence[GraphTask], ends: Sequence[StageEnd], blocking:
         reduced[stage] = add("tied-embedding reduction", stage, Stream.REDUCTION, ends[stage].tied, both)
     last = tuple(chain.from_iterable(reduced))
     for stage, end in enumerate(ends):
-        updated = add("optimizer", stage, Stream.OPTIMIZER, end.optimizer, last)
+        updated = last
+        for name, us in end.update_parts or [("optimizer", end.optimizer)]:
+            updated = add(name, stage, Stream.OPTIMIZER, us, updated)
         add("parameter gather", stage, Stream.REDUCTION, end.gather, updated)
     return added

@@ -12,6 +12,7 @@ from predictor.costs.collectives import COLLECTIVES
 from predictor.costs.cost import Cost
 from predictor.costs.published import PublishedSystem
 from predictor.step.composition import StepTime
+from predictor.timeline.schedules import SCHEDULES, messages_sent
 from predictor.traces.measured_run import MeasuredRun
 from predictor.traces.measured_step import MeasuredSteps, PassName
 from predictor.traces.verified_run import OperatorOfStep, PredictedTime
@@ -57,9 +58,9 @@ def predicted_time(cost: Cost) -> PredictedTime:
 
 
 def _sends(step: StepTasks, stage: StageTasks, number: int) -> tuple[tuple[PassName, int], tuple[PassName, int]]:
-    """Return the messages that a stage sends per micro-batch forward and backward; every chunk but the ends sends."""
-    chunks = len(stage.chunks)
-    return ("forward", chunks - (number == len(step.stages) - 1)), ("backward", chunks - (number == 0))
+    """Return the messages that a stage sends per micro-batch forward and backward."""
+    forward, backward = messages_sent(SCHEDULES[step.schedule], number, len(step.stages), len(stage.chunks))
+    return ("forward", forward), ("backward", backward)
 
 
 def _calls_by_pass(step: StepTasks, number: int) -> Iterator[tuple[PassName, Task, float]]:

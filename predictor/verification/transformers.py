@@ -10,8 +10,9 @@ from typing import Any
 from predictor.base.errors import ConfigError
 from predictor.configuration import short_config
 from predictor.configuration.finding import find_folder, published
-from predictor.configuration.loading import Loaded, completed, of_trainer, prepare
+from predictor.configuration.loading import Loaded, of_trainer, prepare
 from predictor.configuration.sections import RunConfig, validate
+from predictor.configuration.taking import completed
 from predictor.configuration.telling import EXPERIMENT, is_of_trainer
 from predictor.costs.published import PublishedSystem
 from predictor.step.composition import StepTime

@@ -11,7 +11,9 @@ from predictor.workloads.mixers.gated_delta import GatedDelta
 from predictor.workloads.mixers.latent_attention import LatentAttention
 from predictor.workloads.mixers.linear import Linear, Split
 from predictor.workloads.mixers.mamba2 import Mamba2
+from predictor.workloads.mixers.recurrence import Recurrence
 from predictor.workloads.mixers.token_mixer import TokenMixer
+from predictor.workloads.per_layer_inputs import PerLayerInputs
 from predictor.workloads.switches import (
     Activation,
     Attention,
@@ -80,12 +82,24 @@ class Architecture:
         final_norm: a norm precedes the output projection.
         positions: how a token knows where it stands; None: rotary, or learned where nothing is rotated.
         lm_head_bias: the output projection has a bias.
+        other_parameters: parameters of all layers' small vectors that nothing else here describes.
         layer_types, ffn_types: token mixers and FFNs of the layers, a pattern that repeats; empty: all alike, but for
             ``sliding_window_layers`` and ``num_dense_layers``.
         attention_chunk: tokens of a chunk, of which a query of a chunked layer sees no others.
         attention_sinks: every head has a learned score beside those of its keys (gpt-oss).
+        attention_head_gate: a projection makes a gate of each head's output (Laguna).
         attention_output_gate: the projection of queries makes a gate of attention's output as well (Qwen 3-Next).
-        latent_attention, mamba2, gated_delta: sizes of those token mixers.
+        latent_attention, mamba2, gated_delta, recurrence: sizes of those token mixers.
+        mamba2_beside_attention: layers with attention run Mamba-2 beside it, on the same input (Falcon-H1).
+        differential_attention: attention is the difference of two (Ye et al. 2024, arXiv:2410.05258).
+        full_key_value_heads, full_head_width: of layers that see all keys, where layers with a window have others; 0:
+            they have the same.
+        sliding_latent_attention, sliding_query_heads: of layers with a window, where they have latent attention of
+            other sizes.
+        attention_experts: experts of the projections of queries and of the output, of which a token meets as many as
+            there are query heads per key-value head (JetMoE); 0: none.
+        lm_head_transform: a dense layer, a non-linearity and a norm precede the output projection (ModernBERT).
+        per_layer_inputs: embeddings that every layer mixes in.
         num_mtp_layers: modules that predict a further token each (DeepSeek-V3).
         document_tokens: mean tokens of the documents of a sample, inside which attention stays; 0: one document.
         encoder: ends of a BERT encoder; None: a decoder's.
@@ -130,14 +144,26 @@ class Architecture:
     final_norm: bool = True
     positions: Positions | None = None
     lm_head_bias: bool = False
+    other_parameters: int = 0
     layer_types: tuple[Mixer, ...] = ()
     ffn_types: tuple[Ffn, ...] = ()
     attention_chunk: int = 0
     attention_sinks: bool = False
     attention_output_gate: bool = False
+    attention_head_gate: bool = False
     latent_attention: LatentAttention | None = None
     mamba2: Mamba2 | None = None
     gated_delta: GatedDelta | None = None
+    recurrence: Recurrence | None = None
+    mamba2_beside_attention: bool = False
+    differential_attention: bool = False
+    full_key_value_heads: int = 0
+    full_head_width: int = 0
+    sliding_latent_attention: LatentAttention | None = None
+    sliding_query_heads: int = 0
+    attention_experts: int = 0
+    lm_head_transform: bool = False
+    per_layer_inputs: PerLayerInputs | None = None
     num_mtp_layers: int = 0
     document_tokens: int = 0
     encoder: Encoder | None = None
@@ -169,6 +195,42 @@ class Architecture:
         return 3 if self.activation.gated else 2
 
     @property
+    def splits_layers(self) -> bool:
+        """Return whether tensor-parallel ranks may split a layer; of some variants only whole layers are modelled."""
+        own = (self.recurrence, self.per_layer_inputs, self.sliding_latent_attention)
+        own_sizes = (self.full_key_value_heads, self.full_head_width, self.attention_experts, self.lm_head_transform)
+        return all(part is None for part in own) and not any(own_sizes)
+
+    @property
+    def splits_samples(self) -> bool:
+        """Return whether context-parallel ranks may split a sample: all layers have attention over all of it."""
+        chooses = self.latent_attention is not None and self.latent_attention.indexer is not None
+        beside = self.mamba2_beside_attention
+        return not (
+            self.sliding_window or chooses or beside or self.vision or set(self.layer_types) - {Mixer.FULL, Mixer.NONE}
+        )
+
+    def beside(self, mixer: Mixer) -> Mamba2 | None:
+        """Return what runs beside a layer's attention."""
+        return self.mamba2 if self.mamba2_beside_attention and mixer.is_attention else None
+
+    def heads_of(self, mixer: Mixer) -> tuple[int, int]:
+        """Return the heads of keys and values, and the width of a head, of a layer with attention."""
+        is_other = mixer is Mixer.FULL
+        key_value_heads = (self.full_key_value_heads if is_other else 0) or self.key_value_heads
+        return key_value_heads, (self.full_head_width if is_other else 0) or self.head_dim
+
+    def latent_of(self, mixer: Mixer) -> LatentAttention | None:
+        """Return the sizes of a layer's latent attention, where it has such."""
+        if mixer is Mixer.SLIDING and self.sliding_latent_attention is not None:
+            return self.sliding_latent_attention
+        return self.latent_attention if mixer.is_attention else None
+
+    def query_heads(self, mixer: Mixer) -> int:
+        """Return the query heads of a layer with attention."""
+        return (self.sliding_query_heads if mixer is Mixer.SLIDING else 0) or self.num_attention_heads
+
+    @property
     def shared_out(self) -> tuple[int, ...]:
         """Return the sizes that tensor-parallel ranks share out, beside those of attention, FFN and experts."""
         sizes: list[int] = []
@@ -180,29 +242,29 @@ class Architecture:
             sizes += [self.vision.num_attention_heads, self.vision.ffn_hidden_size]
         return tuple(sizes)
 
-    @property
-    def reads_whole_samples(self) -> bool:
-        """Return whether a part is not modelled over ranks that split samples: windows, chunks, scans, images."""
-        alone = {Mixer.CHUNKED, Mixer.MAMBA2, Mixer.GATED_DELTA}
-        return bool(self.sliding_window) or self.vision is not None or not alone.isdisjoint(self.layer_types)
-
     def token_mixer(self, mixer: Mixer) -> TokenMixer | None:
         """Return what a layer mixes its tokens with; None: plain attention, or nothing."""
-        others: dict[Mixer, TokenMixer | None] = {Mixer.MAMBA2: self.mamba2, Mixer.GATED_DELTA: self.gated_delta}
-        return self.latent_attention if mixer.is_attention else others.get(mixer)
+        others: dict[Mixer, TokenMixer | None] = {
+            Mixer.MAMBA2: self.mamba2,
+            Mixer.GATED_DELTA: self.gated_delta,
+            Mixer.RECURRENCE: self.recurrence,
+        }
+        return self.latent_of(mixer) if mixer.is_attention else others.get(mixer)
 
     def mixer_linears(self, mixer: Mixer) -> tuple[Linear, ...]:
         """Return the matrices of a layer's token mixer."""
-        other = self.token_mixer(mixer)
+        other, beside = self.token_mixer(mixer), self.beside(mixer)
         if other is not None:
-            return other.linears(self.hidden_size, self.num_attention_heads)
+            return other.linears(self.hidden_size, self.query_heads(mixer))
         if not mixer.is_attention:
             return ()
-        heads = self.num_attention_heads * (2 if self.attention_output_gate else 1) + 2 * self.key_value_heads
-        values = self.num_attention_heads * self.head_dim
+        key_value_heads, head_dim = self.heads_of(mixer)
+        heads = self.num_attention_heads * (2 if self.attention_output_gate else 1) + 2 * key_value_heads
+        values = self.num_attention_heads * head_dim
         return (
-            Linear("qkv_projection", "qkv_projection", self.hidden_size, heads * self.head_dim, Split.COLUMN),
+            Linear("qkv_projection", "qkv_projection", self.hidden_size, heads * head_dim, Split.COLUMN),
             Linear("attention_output", "attention_output", values, self.hidden_size, Split.ROW),
+            *(() if beside is None else beside.linears(self.hidden_size, 0)),
         )
 
     @property

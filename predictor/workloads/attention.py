@@ -60,7 +60,10 @@ def core_names(model: Transformer, kind: LayerKind) -> tuple[str, ...]:
     """
     if not kind.mixer.is_attention:
         return ()
-    latent = model.latent_attention
+    latent = model.latent_of(kind.mixer)
+    chooses = latent is not None and latent.indexer is not None and latent.indexer.top_k < model.sequence_length
+    if chooses or (latent is not None and kind.mixer is Mixer.SLIDING):
+        return (GROUPED,)
     if latent is not None:
         is_measured = model.causal and (latent.key_width, latent.v_head_dim) == (KEY_WIDTH, VALUE_WIDTH)
         return (LATENT,) if is_measured else CORE[Attention.FLASH]
@@ -136,6 +139,7 @@ def attention_core(
     """
     core, _ = split_core(names)
     call, times = segmented(call)
+    times *= 2.0 if model.differential_attention else 1.0
     if times != 1.0:
         whole = _core(model, core, call, direction, layout, kernel)
         overlaps = [

@@ -16,6 +16,7 @@ from math import ceil
 
 from predictor.costs.operator import Direction
 from predictor.workloads.expert_exchange import ExpertDispatcher, exchange_tasks, received_share, routed_share
+from predictor.workloads.expert_ranks import expert_tokens
 from predictor.workloads.layer_call import LayerCall
 from predictor.workloads.layout import Layout
 from predictor.workloads.linear_layers import EXPERT_DOWN, EXPERT_UP
@@ -58,7 +59,7 @@ KEPT_PER_EXPERT = (0.3, 0.6)
 
 def routed_tokens(experts: MixtureOfExperts, call: LayerCall, layout: Layout) -> float:
     """Return the tokens that the busiest rank's experts see: as many as it sends where the load is even."""
-    return call.tokens * routed_share(experts, layout)
+    return expert_tokens(call, layout) * routed_share(experts, layout)
 
 
 def _activation(
@@ -105,7 +106,7 @@ def _routed_ffn(run: TrainingRun, call: LayerCall, direction: Direction, rows: i
     model, back = run.model, direction is BACKWARD
     experts = model.experts
     assert experts is not None
-    width = experts.expert_ffn_hidden_size // call.tensor_parallel_size
+    width = experts.expert_ffn_hidden_size // run.layout.expert_split
     up, down = _products(model, (EXPERT_UP, EXPERT_DOWN), (rows, call.hidden_size, width), direction, held)
     if run.fused_experts:
         launches = 1.0 + back + held * KEPT_PER_EXPERT[back]
@@ -142,7 +143,7 @@ def _permutation(run: TrainingRun, call: LayerCall, direction: Direction, held: 
         if held > 1:
             rows, launches = rows + 2 * COPY * routed, launches + COPY_LAUNCHES
     else:
-        rows = COPY * (call.tokens * received_share(experts, run.layout, dispatcher) + routed)
+        rows = COPY * (expert_tokens(call, run.layout) * received_share(experts, run.layout, dispatcher) + routed)
     if run.gemm_recipe is not None and dispatcher is not ExpertDispatcher.HYBRIDEP and not run.fused_experts:
         rows, launches = rows + 2 * COPY * routed, launches + COPY_LAUNCHES
     return stream_task("token_permutation", rows * call.hidden_size * call.element_bytes, call, launches=launches)

@@ -18,8 +18,8 @@ from predictor.workloads.lora import Lora, LoraTarget
 from predictor.workloads.low_precision_memory import kept_bytes_added
 from predictor.workloads.mixers.token_mixer import KeptByMixer
 from predictor.workloads.recompute import modules
-from predictor.workloads.run import FP32_BYTES, Recompute, RecomputeModule, TrainingRun
-from predictor.workloads.switches import Attention, Ffn, LayerKind, Normalization, QkNorm
+from predictor.workloads.run import FP32_BYTES, OffloadModule, Recompute, RecomputeModule, TrainingRun
+from predictor.workloads.switches import Attention, Ffn, LayerKind, Mixer, Normalization, QkNorm
 from predictor.workloads.transformer import Transformer
 
 
@@ -99,7 +99,7 @@ def _experts(run: TrainingRun, call: LayerCall) -> dict[str, float]:
     model, experts = run.model, run.model.experts
     assert experts is not None
     tp, tokens = call.tensor_parallel_size, routed_tokens(experts, call, run.layout)
-    up, act = _inner(model, tokens, experts.expert_ffn_hidden_size // tp, call.element_bytes)
+    up, act = _inner(model, tokens, experts.expert_ffn_hidden_size // run.layout.expert_split, call.element_bytes)
     shared = experts.shared_expert_ffn_hidden_size // tp
     shared_up, shared_act = _inner(model, call.tokens, shared, call.element_bytes)
     scores = call.tokens * experts.num_experts * FP32_BYTES
@@ -136,6 +136,10 @@ def _mixer(model: Transformer, kind: LayerKind, call: LayerCall) -> KeptByMixer:
         return KeptByMixer(0.0, 0.0, 0.0)
     heads = call.qkv_width * (1 if model.qk_norm is QkNorm.NONE else 2)
     outputs = call.attention_width * (2 if call.output_gate else 1)
+    if (beside := model.beside(kind.mixer)) is not None:
+        own = beside.kept(call)
+        per_token = call.tokens * call.element_bytes
+        return KeptByMixer(0.0, own.qkv + per_token * heads, own.core + per_token * outputs)
     return KeptByMixer(
         0.0, float(call.tokens * heads * call.element_bytes), float(call.tokens * outputs * call.element_bytes)
     )
@@ -235,6 +239,29 @@ def _every_second_product(run: TrainingRun, kind: LayerKind, kept: Kept) -> floa
     return kept.inputs / 2 + queries + values + kept.latents + kept.core + kept.scores + inner + kept.routed + last
 
 
+def inputs_of_modules(run: TrainingRun, kind: LayerKind) -> float:
+    """Return the bytes of the inputs of a run's offloaded modules that a layer keeps, in no recipe's precision.
+
+    Source: Megatron-LM megatron/core/transformer/transformer_config.py, offload_modules.
+    """
+    kept = kept_without_recomputation(run, kind)
+    if run.recompute is Recompute.SELECTIVE:
+        kept = _selective(run, kept)
+    mixes, has_ffn = kind.mixer is not Mixer.NONE, kind.ffn is not Ffn.NONE
+    call = sized(run, kind)
+    stream = float(call.unsplit_tokens * call.hidden_size * call.element_bytes)
+    inputs = {
+        OffloadModule.ATTENTION_NORM: stream * mixes,
+        OffloadModule.QKV_PROJECTION: kept.normed / kind.branches * mixes,
+        OffloadModule.CORE_ATTENTION: kept.qkv,
+        OffloadModule.ATTENTION_OUTPUT: kept.core,
+        OffloadModule.MLP_NORM: stream * (has_ffn and not run.model.parallel_residual),
+        OffloadModule.EXPERT_UP: kept.routed,
+        OffloadModule.MOE_ACTIVATION: kept.routed_up,
+    }
+    return sum(inputs[module] for module in run.offload_modules)
+
+
 def kept_and_recomputed(run: TrainingRun, kind: LayerKind) -> tuple[float, float]:
     """Return the bytes that a layer keeps, and what it holds besides while it is computed again.
 
@@ -250,7 +277,7 @@ def kept_and_recomputed(run: TrainingRun, kind: LayerKind) -> tuple[float, float
     if run.recompute is Recompute.NONE:
         return whole, 0.0
     if run.recompute is Recompute.FULL:
-        return checkpoint_bytes(run), whole
+        return checkpoint_bytes(run) / run.recompute_group_layers, whole * run.recompute_group_layers
     per_op = run.recompute is Recompute.PER_OP
     left = _every_second_product(run, kind, kept) if per_op else max(0.0, _selective(run, kept).total + cast)
     return left, max(0.0, whole - left)

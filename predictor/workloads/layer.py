@@ -64,6 +64,10 @@ def _operators(run: TrainingRun, kind: LayerKind, call: LayerCall, direction: Di
     if mixer is not None:
         kernels = Kernels(run.model.normalization.operator, run.model.fused_rope)
         tasks += mixer.tasks(call, direction, kernels)
+    if (beside := run.model.beside(kind.mixer)) is not None:
+        tasks += beside.tasks(call, direction, Kernels(run.model.normalization.operator, run.model.fused_rope))
+    if run.model.per_layer_inputs is not None:
+        tasks += run.model.per_layer_inputs.tasks(call, direction, run.model.normalization.operator)
     if kind.has_experts:
         tasks += expert_tasks(run, call, direction)
     tasks = with_low_precision(run, kind, call, direction, tasks)

@@ -12,7 +12,8 @@ from predictor.workloads.switches import LayerKind, Mixer
 def sized(run: TrainingRun, kind: LayerKind) -> LayerCall:
     """Return the sizes that the operators of one kind of layer see.
 
-    Heads of latent attention are as wide as their queries, keys and values on average.
+    Heads of latent attention are as wide as their queries, keys and values on average. Keys that an indexer chooses are
+    as many as a window of that size has, wherever they stand.
     """
     model, call = run.model, run.call()
     if not kind.mixer.is_attention:
@@ -22,6 +23,14 @@ def sized(run: TrainingRun, kind: LayerKind) -> LayerCall:
     if kind.mixer is Mixer.CHUNKED:
         segments.append(model.attention_chunk)
     segment = min(segments, default=0)
-    if model.latent_attention is not None:
-        return replace(call, segment=segment, head_width=model.latent_attention.mean_width, num_key_value_heads=0)
+    latent = model.latent_of(kind.mixer)
+    if latent is not None:
+        heads, width = model.query_heads(kind.mixer), latent.mean_width
+        sizes = replace(call, num_attention_heads=heads, head_width=width, num_key_value_heads=0)
+        if latent.indexer is not None and latent.indexer.top_k < (segment or model.sequence_length):
+            window = min(window or latent.indexer.top_k, latent.indexer.top_k)
+        return replace(sizes, segment=segment, window=window)
+    key_value_heads, head_dim = model.heads_of(kind.mixer)
+    if (key_value_heads, head_dim) != (model.key_value_heads, model.head_dim):
+        call = replace(call, num_key_value_heads=key_value_heads, head_width=head_dim)
     return replace(call, window=window, segment=segment) if window or segment else call

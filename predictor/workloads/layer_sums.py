@@ -7,6 +7,7 @@ from typing import NamedTuple
 from predictor.costs.operator import Direction
 from predictor.timeline.schedules import SCHEDULES
 from predictor.workloads.expert_exchange import gathered_sums
+from predictor.workloads.expert_ranks import expert_sums
 from predictor.workloads.layer_call import LayerCall
 from predictor.workloads.linear_layers import COLUMN_PARALLEL, HALF_OF_BACKWARD
 from predictor.workloads.linear_traffic import forward_in_chunks, gradients_in_chunks
@@ -77,6 +78,11 @@ def _sums(run: TrainingRun, call: LayerCall, count: float, side: Side) -> list[T
     ]
 
 
+def _routed_sums(run: TrainingRun, call: LayerCall, count: float) -> list[Task]:
+    """Return the sums of routed tokens, over the ranks that split an expert."""
+    return expert_sums(call, run.layout, count) if run.layout.is_folded else _sums(run, call, count, Side(1.0))
+
+
 def _input_share(run: TrainingRun, kind: LayerKind) -> float:
     """Return the width of what a token mixer's column-parallel products read over the hidden one.
 
@@ -109,7 +115,7 @@ def with_forward_sums(run: TrainingRun, kind: LayerKind, call: LayerCall, layer:
     """Return a forward pass with its sums, after its tasks or in chunks beside its products."""
     counts = _sum_counts(run, kind, FORWARD, run.model.forward_all_reduces)
     linear = _linear_sums(run, kind, call, FORWARD, counts.linear)
-    routed = _sums(run, call, counts.routed, Side(1.0))
+    routed = _routed_sums(run, call, counts.routed)
     if not run.overlap_linear_traffic:
         return PassTasks(layer.tasks + linear + routed, layer.overlaps)
     chunked = forward_in_chunks(layer.tasks, linear, counts.linear, call.tensor_parallel_size)
@@ -126,7 +132,7 @@ def backward_sums(run: TrainingRun, kind: LayerKind, call: LayerCall, tasks: lis
     """
     counts = _sum_counts(run, kind, BACKWARD, run.model.backward_all_reduces)
     sums = _linear_sums(run, kind, call, BACKWARD, counts.linear)
-    routed = _sums(run, call, counts.routed, Side(1.0))
+    routed = _routed_sums(run, call, counts.routed)
     again = _gathered_again(run, kind, call, counts.linear, sums)
     if not (run.overlap_tensor_parallel or run.overlap_linear_traffic):
         return PassTasks(sums + again + routed, [])

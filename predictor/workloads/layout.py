@@ -18,7 +18,9 @@ class Layout:
     """Degrees of parallelism. Ranks fill nodes in order, as ``rank_order`` says from the innermost.
 
     Expert-parallel ranks are no dimension of their own: they are neighbouring ranks of the context- and data-parallel
-    ones, which see other tokens, and each holds some of the experts.
+    ones, which see other tokens, and each holds some of the experts. Where experts are split over fewer or more ranks
+    than all else is, all ranks of a stage are counted anew for them: the innermost split an expert, the next hold other
+    experts, the outermost the same ones (Liu et al. 2025, "MoE Parallel Folding", arXiv:2504.14960).
 
     ``switched_as`` is None where nodes are wired as the measured ones; see ``Topology``. ``gpus_per_domain`` is None
     where no NVLink domain spans nodes.
@@ -33,6 +35,22 @@ class Layout:
     expert_parallel_size: int = 1
     rank_order: tuple[str, ...] = RANK_ORDER
     gpus_per_domain: int | None = None
+    expert_tensor_parallel_size: int | None = None
+
+    @property
+    def expert_split(self) -> int:
+        """Return the ranks that split a routed expert."""
+        return self.expert_tensor_parallel_size or self.tensor_parallel_size
+
+    @property
+    def is_folded(self) -> bool:
+        """Return whether experts are split over other ranks than all else is."""
+        return self.expert_split != self.tensor_parallel_size
+
+    @property
+    def stage_ranks(self) -> int:
+        """Return the ranks of one pipeline stage."""
+        return self.tensor_parallel_size * self.gradient_ranks
 
     @lazy
     def num_gpus(self) -> int:
@@ -64,8 +82,8 @@ class Layout:
     @property
     def _close_extents(self) -> tuple[int, ...]:
         """Return over how many neighbouring ranks the groups extend that exchange activations, the innermost first."""
-        (inner, stride), _ = self._token_dimensions
-        ep = self.expert_parallel_size
+        (inner, stride), _ = self._stage_dimensions if self.is_folded else self._token_dimensions
+        ep = self.expert_parallel_size * (self.expert_split if self.is_folded else 1)
         return (
             self.tensor_parallel_size * self._stride("tp"),
             self.context_parallel_size * self._stride("cp") if self.context_parallel_size > 1 else 1,
@@ -121,9 +139,26 @@ class Layout:
     def _gradient_group(self) -> Topology:
         return self._token_ranks(1, self.gradient_ranks)
 
+    @lazy
+    def _stage_dimensions(self) -> list[tuple[int, int]]:
+        """Return size and stride of the ranks of a stage, those inside the stages' stride and those outside."""
+        at = self.rank_order.index("pp")
+        inside, outside = (prod(map(self._size, names)) for names in (self.rank_order[:at], self.rank_order[at + 1 :]))
+        outer_stride = self._stride("pp") * self.pipeline_parallel_size
+        if self.pipeline_parallel_size == 1:
+            return [(inside * outside, 1), (1, inside * outside)]
+        return [(inside, 1), (outside, outer_stride)]
+
     def _token_ranks(self, step: int, extent: int) -> Topology:
         """Return what every ``step``-th of ``extent`` neighbouring ranks spans, among those that see other tokens."""
-        (inner, inner_stride), (_, outer_stride) = self._token_dimensions
+        return self._among(self._token_dimensions, step, extent)
+
+    def _stage_group(self, step: int, extent: int) -> Topology:
+        """Return what every ``step``-th of ``extent`` neighbouring ranks of a stage spans."""
+        return self._among(self._stage_dimensions, step, extent)
+
+    def _among(self, dimensions: list[tuple[int, int]], step: int, extent: int) -> Topology:
+        (inner, inner_stride), (_, outer_stride) = dimensions
         within, taken = min(step, inner), max(1, step // inner)
         reach, blocks = min(extent, inner), max(1, extent // inner)
         return self._joined((reach // within, inner_stride * within), (blocks // taken, outer_stride * taken))
@@ -138,18 +173,37 @@ class Layout:
 
     def expert_sharing_group(self, size: int) -> Topology:
         """Return what the ranks among ``size`` neighbouring ones span that share out the states of the same experts."""
+        held = self._holding_all_experts
+        if self.is_folded:
+            return self._stage_group(held, max(size * self.tensor_parallel_size, held))
         return self._token_ranks(self.expert_parallel_size, max(size, self.expert_parallel_size))
+
+    @property
+    def _holding_all_experts(self) -> int:
+        """Return the ranks that hold all experts once."""
+        return self.expert_split * self.expert_parallel_size
 
     def expert_replica_group(self, size: int) -> Topology:
         """Return what the ranks span that hold the same share of the same experts' states."""
+        if self.is_folded:
+            held = max(size * self.tensor_parallel_size, self._holding_all_experts)
+            return self._stage_group(held, self.stage_ranks)
         return self._token_ranks(max(size, self.expert_parallel_size), self.gradient_ranks)
 
     def expert_group(self) -> Topology:
         """Return what the ranks span that exchange tokens with each other's experts."""
+        if self.is_folded:
+            return self._stage_group(self.expert_split, self._holding_all_experts)
         return self._token_ranks(1, self.expert_parallel_size)
+
+    def expert_tensor_group(self) -> Topology:
+        """Return what the ranks span that split a routed expert."""
+        return self._stage_group(1, self.expert_split) if self.is_folded else self.tensor_group()
 
     def expert_gradient_group(self) -> Topology:
         """Return what the ranks span that sum their gradients of the same experts."""
+        if self.is_folded:
+            return self._stage_group(self._holding_all_experts, self.stage_ranks)
         return self._token_ranks(self.expert_parallel_size, self.gradient_ranks)
 
     def _joined(self, inner: tuple[int, int], outer: tuple[int, int]) -> Topology:

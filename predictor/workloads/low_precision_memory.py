@@ -38,7 +38,7 @@ def _expert_inputs(run: TrainingRun, call: LayerCall) -> float:
     routed = routed_tokens(experts, call, run.layout)
     shared = experts.shared_expert_ffn_hidden_size // tp
     of_shared = call.unsplit_tokens * call.hidden_size + call.tokens * shared if shared else 0.0
-    return routed * (call.hidden_size + experts.expert_ffn_hidden_size // tp) + of_shared
+    return routed * (call.hidden_size + experts.expert_ffn_hidden_size // run.layout.expert_split) + of_shared
 
 
 def cast_weights(run: TrainingRun, layers: Iterable[tuple[LayerKind, int]]) -> float:

@@ -73,17 +73,24 @@ def embedding_passes(run: TrainingRun) -> tuple[PassTasks, PassTasks]:
     return PassTasks(forward, []), PassTasks(backward, [])
 
 
+def _dense_head(run: TrainingRun, direction: Direction, name: str) -> list[Task]:
+    """Return a dense layer, its non-linearity and a norm over all tokens."""
+    call, hidden = run.call(), run.call().hidden_size
+    dense = shaped_task("attention_output", (call.tokens, hidden, hidden), direction)
+    gelu = shaped_task("gelu", (call.tokens, hidden), direction)
+    norm = operator_task(run.model.normalization.operator, call, direction)
+    return [task._replace(name=name) for task in (dense, gelu, norm)]
+
+
 def _heads(run: TrainingRun, direction: Direction) -> list[Task]:
-    """Return the dense layers of an encoder's heads: over all tokens before its output projection, over first ones."""
+    """Return the dense layers before the output projection, over all tokens; and an encoder's, over first ones."""
     call, encoder = run.call(), run.model.encoder
+    tasks = _dense_head(run, direction, "lm_head_transform") if run.model.lm_head_transform else []
     if encoder is None:
-        return []
-    hidden, tasks = call.hidden_size, []
+        return tasks
+    hidden = call.hidden_size
     if encoder.mlm_head:
-        dense = shaped_task("attention_output", (call.tokens, hidden, hidden), direction)
-        gelu = shaped_task("gelu", (call.tokens, hidden), direction)
-        norm = operator_task(run.model.normalization.operator, call, direction)
-        tasks += [task._replace(name="mlm_head") for task in (dense, gelu, norm)]
+        tasks += _dense_head(run, direction, "mlm_head")
     if encoder.pooler:
         first = shaped_task("attention_output", (call.micro_batch_size, hidden, hidden), direction)
         tasks.append(first._replace(name="pooler"))

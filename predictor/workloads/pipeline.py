@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-from predictor.workloads.partition import chunk_layers
+from predictor.timeline.schedules import SCHEDULES
 from predictor.workloads.run import TrainingRun
 from predictor.workloads.transformer import LayerKind
 
@@ -29,7 +29,8 @@ class Stage:
         earliest: the first stage of its kind, which has the most micro-batches in flight.
         chunk_index: the numbers of its chunks among the pipeline's distinct ones.
         layers: all its layers by kind.
-        is_first, is_last: its place in the pipeline.
+        is_first, is_last: it holds the model's beginning, its end.
+        turns: its chunks follow each other in the model, where a pipeline turns back (V-shaped).
     """
 
     earliest: int
@@ -37,6 +38,12 @@ class Stage:
     layers: Kinds
     is_first: bool
     is_last: bool
+    turns: bool = False
+
+    @property
+    def num_messages(self) -> int:
+        """Return the messages that it sends and receives per micro-batch."""
+        return 2 * (2 * len(self.chunk_index) - self.is_first - self.is_last - 2 * self.turns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,35 +73,33 @@ def _summed(chunks: list[Kinds]) -> Kinds:
 
 def pipeline(run: TrainingRun) -> Pipeline:
     """Return the distinct stages of a run."""
-    num_chunks = run.virtual_pipeline_parallel_size
+    v_shaped = SCHEDULES[run.schedule].v_shaped
     alike = run.only_kind
     if alike is not None:
-        return _of_one_kind(alike, run.layers_per_stage, num_chunks)
-    stages = range(len(run.layers_per_stage))
+        return _of_one_kind(alike, run.chunk_layers, v_shaped)
+    stages, num_chunks = range(len(run.layers_per_stage)), run.virtual_pipeline_parallel_size
     return _pipeline(
-        [[tuple(run.layer_kinds(stage, chunk).items()) for chunk in range(num_chunks)] for stage in stages]
+        [[tuple(run.layer_kinds(stage, chunk).items()) for chunk in range(num_chunks)] for stage in stages], v_shaped
     )
 
 
 @lru_cache(maxsize=1024)
-def _of_one_kind(kind: LayerKind, layers_per_stage: tuple[int, ...], num_chunks: int) -> Pipeline:
-    """Return the distinct stages of a pipeline whose layers are all of one kind."""
-    stages = range(len(layers_per_stage))
-    return _pipeline(
-        [[((kind, layers),) for layers in chunk_layers(layers_per_stage, stage, num_chunks)] for stage in stages]
-    )
+def _of_one_kind(kind: LayerKind, layers: tuple[tuple[int, ...], ...], v_shaped: bool) -> Pipeline:
+    """Return the distinct stages of a pipeline whose layers are all of one kind, given as those of every chunk."""
+    return _pipeline([[((kind, count),) if count else () for count in chunks] for chunks in layers], v_shaped)
 
 
-def _pipeline(stages: list[list[Kinds]]) -> Pipeline:
+def _pipeline(stages: list[list[Kinds]], v_shaped: bool) -> Pipeline:
     """Return the distinct stages of a pipeline, given as every stage's chunks."""
     numbers: dict[tuple[object, ...], int] = {}
     chunks: dict[Chunk, int] = {}
     distinct: list[Stage] = []
     index = []
-    last_stage = len(stages) - 1
+    last_stage = 0 if v_shaped else len(stages) - 1
     for stage, own in enumerate(stages):
         is_first, is_last = stage == 0, stage == last_stage
-        key = (is_first, is_last, *own)
+        turns = v_shaped and stage == len(stages) - 1
+        key = (is_first, is_last, turns, *own)
         if key not in numbers:
             numbers[key] = len(distinct)
             placed = [
@@ -102,7 +107,7 @@ def _pipeline(stages: list[list[Kinds]]) -> Pipeline:
                 for chunk, kinds in enumerate(own)
             ]
             chunk_index = tuple([chunks.setdefault(chunk, len(chunks)) for chunk in placed])
-            distinct.append(Stage(stage, chunk_index, _summed(own), is_first, is_last))
+            distinct.append(Stage(stage, chunk_index, _summed(own), is_first, is_last, turns))
         index.append(numbers[key])
     kinds = dict.fromkeys(kind for stage in distinct for kind, _ in stage.layers)
     return Pipeline(tuple(distinct), tuple(index), tuple(chunks), tuple(kinds))

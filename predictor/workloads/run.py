@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import accumulate
 from math import gcd
 from typing import NamedTuple
 
 from predictor.base.lazy import lazy
 from predictor.costs.work import element_bytes
+from predictor.timeline.schedules import SCHEDULES
 from predictor.workloads.expert_exchange import ExpertDispatcher
 from predictor.workloads.layer_call import LayerCall
 from predictor.workloads.layout import Layout
@@ -41,6 +43,18 @@ class RecomputeModule(StrEnum):
     MLP = "mlp"
     MOE = "moe"
     SHARED_EXPERTS = "shared_experts"
+
+
+class OffloadModule(StrEnum):
+    """Modules whose inputs Megatron-LM's fine-grained offloading sends to host memory (--offload-modules)."""
+
+    ATTENTION_NORM = "attn_norm"
+    QKV_PROJECTION = "qkv_linear"
+    CORE_ATTENTION = "core_attn"
+    ATTENTION_OUTPUT = "attn_proj"
+    MLP_NORM = "mlp_norm"
+    EXPERT_UP = "expert_fc1"
+    MOE_ACTIVATION = "moe_act"
 
 
 class GemmRecipe(StrEnum):
@@ -118,6 +132,7 @@ class TrainingRun:
 
     Attributes:
         layers_per_stage: how the pipeline splits the model.
+        layers_per_chunk: of every stage's chunks; None: stages split theirs evenly.
         zero_stage: what the ranks that sum their gradients share out instead of replicating: 1 the optimizer's states,
             2 the gradients too, 3 the weights too. Rajbhandari et al. 2019, arXiv:1910.02054.
         gradient_bucket_elements: largest number of gradient elements that one collective reduces.
@@ -145,6 +160,7 @@ class TrainingRun:
         tf32: products of fp32 matrices run in TF32.
         recompute_num_layers: layers of each chunk that are recomputed; None: all.
         recompute_every: one of so many layers is recomputed.
+        recompute_group_layers: layers that full recomputation runs at once, from the input of the first.
         recompute_modules: of a layer; empty: the core of attention.
         compiled: element-wise kernels are fused by a compiler.
         fused_gradient_accumulation: products of weight gradients add to those of earlier micro-batches themselves.
@@ -157,6 +173,10 @@ class TrainingRun:
         fused_experts: the products of all experts are one kernel each, with the gate and the casts to low precision.
         optimizer_state_bytes: per parameter; None: fp32 weights and two fp32 moments.
         framework: software that trains; None: not said.
+        offload_optimizer: share of the optimizer's states in host memory, updated there.
+        overlap_optimizer_offload: gradients and weights travel beside that update.
+        offload_modules: whose inputs travel to host memory and back, in every layer.
+        offload_activation_layers: layers of each chunk whose activations travel to host memory and back.
         lora: adapters that train while the model's own weights do not; None: all weights train.
     """
 
@@ -192,6 +212,7 @@ class TrainingRun:
     tf32: bool = False
     recompute_num_layers: int | None = None
     recompute_every: int = 1
+    recompute_group_layers: int = 1
     recompute_modules: tuple[RecomputeModule, ...] = ()
     compiled: bool = False
     fused_gradient_accumulation: bool = False
@@ -204,6 +225,11 @@ class TrainingRun:
     fused_experts: bool = False
     optimizer_state_bytes: float | None = None
     framework: Framework | None = None
+    layers_per_chunk: tuple[tuple[int, ...], ...] | None = None
+    offload_optimizer: float = 0.0
+    overlap_optimizer_offload: bool = False
+    offload_activation_layers: int = 0
+    offload_modules: tuple[OffloadModule, ...] = ()
     lora: Lora | None = None
 
     @lazy
@@ -225,7 +251,9 @@ class TrainingRun:
     @property
     def expert_zero_ranks(self) -> int:
         """Return the ranks that share out the states of the same experts."""
-        return max(1, self.zero_ranks // self.layout.expert_parallel_size)
+        layout = self.layout
+        holding = layout.expert_parallel_size * layout.expert_split
+        return max(1, self.zero_ranks * layout.tensor_parallel_size // holding)
 
     def call(self) -> LayerCall:
         """Return the sizes that operators see for one micro-batch on one rank."""
@@ -264,20 +292,36 @@ class TrainingRun:
         """
         alike = self.only_kind
         if alike is not None:
-            return Counter({alike: self._chunk_layers[stage][chunk]})
-        earlier = sum(layers for chunks in self._chunk_layers for layers in chunks[:chunk])
-        first = earlier + sum(chunks[chunk] for chunks in self._chunk_layers[:stage])
-        kinds = Counter(self.kind(layer) for layer in range(first, first + self._chunk_layers[stage][chunk]))
-        is_end = stage == len(self.layers_per_stage) - 1 and chunk == self.virtual_pipeline_parallel_size - 1
-        if is_end and self.model.num_mtp_layers:
+            return Counter({alike: self.chunk_layers[stage][chunk]})
+        at = SCHEDULES[self.schedule].virtual_stage(stage, chunk, len(self.layers_per_stage))
+        first = self._first_layers[at]
+        kinds = Counter(self.kind(layer) for layer in range(first, first + self.chunk_layers[stage][chunk]))
+        if self.model.num_mtp_layers and at == len(self._first_layers) - 2:
             kinds[self.model.mtp_kind] += self.model.num_mtp_layers
         return kinds
 
     @lazy
-    def _chunk_layers(self) -> list[tuple[int, ...]]:
+    def chunk_layers(self) -> tuple[tuple[int, ...], ...]:
         """Layers of every stage's chunks."""
+        if self.layers_per_chunk is not None:
+            return self.layers_per_chunk
         stages = range(len(self.layers_per_stage))
-        return [chunk_layers(self.layers_per_stage, stage, self.virtual_pipeline_parallel_size) for stage in stages]
+        return tuple(
+            [chunk_layers(self.layers_per_stage, stage, self.virtual_pipeline_parallel_size) for stage in stages]
+        )
+
+    @lazy
+    def _first_layers(self) -> list[int]:
+        """First layer of every chunk, in the model's order."""
+        schedule, num_stages = SCHEDULES[self.schedule], len(self.layers_per_stage)
+        holders = [schedule.holder(at, num_stages) for at in range(num_stages * self.virtual_pipeline_parallel_size)]
+        return [0, *accumulate(self.chunk_layers[stage][chunk] for stage, chunk in holders)]
+
+    @property
+    def last_stage(self) -> int:
+        """Return the stage that holds the model's end."""
+        chunks = len(self.layers_per_stage) * self.virtual_pipeline_parallel_size
+        return SCHEDULES[self.schedule].holder(chunks - 1, len(self.layers_per_stage))[0]
 
     @property
     def has_fused_loss(self) -> bool:
@@ -314,7 +358,7 @@ class TrainingRun:
             tp, model, routed = self.layout.tensor_parallel_size, self.model, 0
             if kind.has_experts and model.experts is not None:
                 held = model.experts.num_experts // self.layout.expert_parallel_size
-                routed = held * model.expert_parameters(tp)
+                routed = held * model.expert_parameters(self.layout.expert_split)
             known = RankParameters(model.layer_parameters(tp, kind), routed)
             if self.lora is not None:
                 known = known.frozen(self.lora.parameters(model, kind, tp))
@@ -339,7 +383,7 @@ class TrainingRun:
         tp, model, ends = self.layout.tensor_parallel_size, self.model, 0
         if stage == 0:
             ends += model.embedding_parameters(tp) + model.beginning_parameters()
-        if stage == len(self.layers_per_stage) - 1:
+        if stage == self.last_stage:
             ends += model.end_parameters(tp) + model.end_embeddings(stage == 0) * model.embedding_parameters(tp)
         sums = list(self.end_parameters(ends))
         for kind, count in self.stage_kinds(stage).items():

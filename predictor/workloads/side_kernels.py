@@ -39,6 +39,25 @@ def _of_attention(model: Transformer, call: LayerCall, direction: Direction) -> 
     return tasks
 
 
+def _attention_experts(model: Transformer, call: LayerCall, direction: Direction) -> list[Task]:
+    """Return the way of tokens to the experts of attention's projections and back: copies, once per expert met."""
+    if not model.attention_experts:
+        return []
+    met = model.num_attention_heads // model.key_value_heads
+    passes = COPY_PASSES if direction is FORWARD else ADD_PASSES
+    elements = call.tokens * met * 2 * (call.hidden_size + model.key_value_heads * call.head_dim) * passes
+    return [stream_task("attention_routing", elements * call.element_bytes, call, launches=4)]
+
+
+def _head_gate(model: Transformer, call: LayerCall, direction: Direction) -> list[Task]:
+    """Return a gate of each head's output: a narrow projection of the layer's input scales what heads made."""
+    if not model.attention_head_gate:
+        return []
+    passes = COPY_PASSES if direction is FORWARD else ADD_PASSES
+    elements = call.tokens * (call.hidden_size + passes * call.attention_width)
+    return [stream_task("attention_head_gate", elements * call.element_bytes, call, launches=2)]
+
+
 def _sinks(model: Transformer, call: LayerCall, direction: Direction) -> list[Task]:
     """Return what learned scores add to fused attention: backward, two fp32 numbers a row are summed over all rows.
 
@@ -56,7 +75,8 @@ def _of_mixer(model: Transformer, kind: LayerKind, call: LayerCall, direction: D
     if not kind.mixer.is_attention:
         return []
     own = [] if model.latent_attention is not None else _of_attention(model, call, direction)
-    return own + _sinks(model, call, direction)
+    own += _sinks(model, call, direction) + _head_gate(model, call, direction)
+    return own + _attention_experts(model, call, direction)
 
 
 def shared_side_kernels(model: Transformer, kind: LayerKind, call: LayerCall, direction: Direction) -> list[Task]:

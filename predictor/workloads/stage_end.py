@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from predictor.costs.catalogue import catalogue
 from predictor.workloads.low_precision import gather_bytes, step_weight_casts
+from predictor.workloads.offload import update
 from predictor.workloads.run import FP32_BYTES, RankParameters, TrainingRun
 from predictor.workloads.sharded_step import shared_once
 from predictor.workloads.sharding import groups_of, reduction_tasks, shares_once
@@ -31,7 +32,7 @@ def _around_optimizer(run: TrainingRun, parameters: int) -> Task:
 
 def _tied_reduction(run: TrainingRun, stage: int) -> list[Task]:
     """Return the sum of the first and the last stage's gradients of a shared embedding."""
-    last = run.layout.pipeline_parallel_size - 1
+    last = run.last_stage
     is_shared = run.model.tied_embeddings or run.model.num_mtp_layers
     trains = run.lora is None or run.lora.train_embeddings
     if not (is_shared and trains) or not last or stage not in (0, last):
@@ -52,13 +53,13 @@ def stage_end(run: TrainingRun, stage: int, parameters: RankParameters) -> EndTa
             reduction += reduction_tasks(run, group)
         if run.zero_stage in (1, 2):
             gather += collective_task("all_gather", share * gather_bytes(run), group.sharing, Part.DATA_PARALLEL)
-    optimizer = [
-        Task("optimizer_step", catalogue()["optimizer_step"], FORWARD, (owned, 1), 1.0, Part.OPTIMIZER, 1),
-        _around_optimizer(run, owned),
-        *step_weight_casts(run, stage),
-    ]
+    on_gpu, on_host = update(run, owned)
+    optimizer = [_around_optimizer(run, owned), *step_weight_casts(run, stage)]
+    if on_gpu or on_host is None:
+        step = catalogue()["optimizer_step"]
+        optimizer.insert(0, Task("optimizer_step", step, FORWARD, (on_gpu, 1), 1.0, Part.OPTIMIZER, 1))
     buckets = -(-parameters.total // run.gradient_bucket_elements)
     if shares_once(run):
         gather, reduction, copies, buckets = shared_once(run, stage, parameters)
         optimizer += copies
-    return EndTasks(reduction, _tied_reduction(run, stage), optimizer, gather, buckets)
+    return EndTasks(reduction, _tied_reduction(run, stage), optimizer, gather, buckets, on_host)

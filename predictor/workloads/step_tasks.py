@@ -105,6 +105,22 @@ class ChunkTasks:
     blocks: tuple[tuple[BlockTasks, int], ...]
 
 
+class HostUpdate(NamedTuple):
+    """The update of parameters whose states are in host memory, one after the other or beside each other.
+
+    Attributes:
+        down: gradients to host memory.
+        update: by the CPU.
+        up: new weights to the GPU.
+        overlaps: all three run beside each other, parameter by parameter.
+    """
+
+    down: list[Task]
+    update: list[Task]
+    up: list[Task]
+    overlaps: bool
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class EndTasks:
     """What a stage runs after its last micro-batch.
@@ -114,6 +130,7 @@ class EndTasks:
         tied: reduction of gradients that other stages share; waits for the end of both.
         gather: of updated weights; may run beside the next step's first forward passes.
         buckets: in which reduction and gathering overlap with them.
+        on_host: beside the optimizer's own update; None: all states are on the GPU.
     """
 
     reduction: list[Task]
@@ -121,10 +138,12 @@ class EndTasks:
     optimizer: list[Task]
     gather: list[Task]
     buckets: int
+    on_host: HostUpdate | None = None
 
     def calls(self) -> list[Task]:
         """Return everything that runs."""
-        return self.reduction + self.tied + self.optimizer + self.gather
+        on_host = [] if self.on_host is None else self.on_host.down + self.on_host.update + self.on_host.up
+        return self.reduction + self.tied + self.optimizer + on_host + self.gather
 
 
 @dataclass(frozen=True, slots=True, eq=False)

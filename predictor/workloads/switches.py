@@ -110,7 +110,8 @@ class Mixer(StrEnum):
 
     ``sliding_attention``: a query sees the last ``sliding_window`` tokens; ``chunked_attention``: those of its own
     chunk of ``attention_chunk`` (Llama 4); ``mamba2``: a state-space layer (Dao & Gu 2024, arXiv:2405.21060);
-    ``gated_delta``: a gated delta layer (Yang et al. 2024, arXiv:2412.06464); ``none``: the layer is its FFN alone.
+    ``gated_delta``: a gated delta layer (Yang et al. 2024, arXiv:2412.06464); ``recurrence``: any other linear
+    recurrence (Mamba, RWKV, short convolutions); ``none``: the layer is its FFN alone.
     """
 
     FULL = "full_attention"
@@ -118,6 +119,7 @@ class Mixer(StrEnum):
     CHUNKED = "chunked_attention"
     MAMBA2 = "mamba2"
     GATED_DELTA = "gated_delta"
+    RECURRENCE = "recurrence"
     NONE = "none"
 
     @property

@@ -30,6 +30,7 @@ class Part(StrEnum):
     DATA_PARALLEL = "data_parallel"
     EMBEDDING_EXCHANGE = "embedding_exchange"
     INPUT = "input"
+    HOST_LINK = "host_link"
     EMBEDDING_LOOKUP = "embedding_lookup"
     EMBEDDING_UPDATE = "embedding_update"
     OPTIMIZER = "optimizer"
@@ -44,6 +45,7 @@ TRAFFIC = frozenset(
         Part.DATA_PARALLEL,
         Part.EMBEDDING_EXCHANGE,
         Part.INPUT,
+        Part.HOST_LINK,
     }
 )
 
@@ -74,12 +76,14 @@ class Overlap(NamedTuple):
     Attributes:
         slows: the tasks take longer beside it (``costs/interference.py``).
         buckets: equal parts of the traffic, each ready with its part of the tasks; infinitely many: all starts at once.
+        own_link: it uses no link of other overlaps, which hide behind the same time.
     """
 
     traffic: list[Task]
     behind: list[Task]
     slows: bool = False
     buckets: float = inf
+    own_link: bool = False
 
 
 class PassTasks(NamedTuple):

@@ -42,35 +42,45 @@ DENSE = LayerKind()
 class Transformer(Architecture):
     """An architecture with what follows from it."""
 
-    def attention_parameters(self, tensor_parallel_size: int = 1) -> int:
+    def attention_parameters(self, tensor_parallel_size: int = 1, mixer: Mixer = Mixer.FULL) -> int:
         """Return the parameters of attention's matrices on one rank; key-value heads are copied to have one each.
 
         Multi-head latent attention counts the norms of its latents too.
         """
         tp = tensor_parallel_size
-        if self.latent_attention is not None:
-            return self.latent_attention.parameters(self.hidden_size, self.num_attention_heads, tp)
+        if (latent := self.token_mixer(mixer)) is not None:
+            return latent.parameters(self.hidden_size, self.query_heads(mixer), tp)
+        key_value_heads, head_dim = self.heads_of(mixer)
         query_heads = self.num_attention_heads * (3 if self.attention_output_gate else 2)
-        width = (query_heads + 2 * max(self.key_value_heads, tp)) * self.head_dim
-        return width * self.hidden_size // tp
+        if self.attention_experts:
+            query_heads = 2 * self.attention_experts * key_value_heads
+        width = (query_heads + 2 * max(key_value_heads, tp)) * head_dim
+        return width * self.hidden_size // tp + self.hidden_size * self.attention_experts
 
-    def _attention_biases(self, tensor_parallel_size: int) -> int:
+    def _unmet_parameters(self) -> int:
+        """Return the parameters of attention's experts that one token does not meet."""
+        unmet = self.attention_experts * self.key_value_heads - self.num_attention_heads
+        return 2 * unmet * self.head_dim * self.hidden_size if self.attention_experts else 0
+
+    def _attention_biases(self, tensor_parallel_size: int, mixer: Mixer) -> int:
         """Return the biases of attention on one rank: split with the heads, the output's whole."""
         if self.latent_attention is not None:
             return self.latent_attention.biases(self.hidden_size) if self.biases.of_attention_output else 0
+        key_value_heads, head_dim = self.heads_of(mixer)
         heads = self.num_attention_heads * (2 if self.attention_output_gate else 1)
-        heads += 2 * max(self.key_value_heads, tensor_parallel_size)
-        biases = heads * self.head_dim // tensor_parallel_size if self.biases.of_qkv else 0
+        heads += 2 * max(key_value_heads, tensor_parallel_size)
+        biases = heads * head_dim // tensor_parallel_size if self.biases.of_qkv else 0
         return biases + (self.hidden_size if self.biases.of_attention_output else 0)
 
-    def _qk_norm_parameters(self, tensor_parallel_size: int) -> int:
+    def _qk_norm_parameters(self, tensor_parallel_size: int, mixer: Mixer) -> int:
         """Return the parameters of the norms of queries and keys on one rank; over all heads they are split."""
+        key_value_heads, head_dim = self.heads_of(mixer)
         if self.qk_norm is QkNorm.PER_HEAD:
-            return 2 * self.head_dim * self._per_norm
+            return 2 * head_dim * self._per_norm
         if self.qk_norm is not QkNorm.WHOLE:
             return 0
-        heads = self.num_attention_heads + max(self.key_value_heads, tensor_parallel_size)
-        return heads * self.head_dim * self._per_norm // tensor_parallel_size
+        heads = self.num_attention_heads + max(key_value_heads, tensor_parallel_size)
+        return heads * head_dim * self._per_norm // tensor_parallel_size
 
     def _mixer_parameters(self, mixer: Mixer, tensor_parallel_size: int) -> int:
         """Return the parameters of a layer's token mixer on one rank, its norms before and behind not counted."""
@@ -80,8 +90,12 @@ class Transformer(Architecture):
         other = self.token_mixer(mixer)
         if other is not None and not mixer.is_attention:
             return other.parameters(self.hidden_size, self.num_attention_heads, tp)
-        sinks = self.num_attention_heads // tp if self.attention_sinks else 0
-        return self.attention_parameters(tp) + self._attention_biases(tp) + self._qk_norm_parameters(tp) + sinks
+        per_head = self.attention_sinks + (self.hidden_size if self.attention_head_gate else 0)
+        sinks = self.query_heads(mixer) * per_head // tp
+        if (beside := self.beside(mixer)) is not None:
+            sinks += beside.parameters(self.hidden_size, self.num_attention_heads, tp)
+        attention = self.attention_parameters(tp, mixer) + self._attention_biases(tp, mixer)
+        return attention + self._qk_norm_parameters(tp, mixer) + sinks
 
     def _ffn_parameters(self, ffn_hidden_size: int, tensor_parallel_size: int = 1) -> int:
         """Return the parameters of an FFN on one rank; the bias of its output is on every rank."""
@@ -99,6 +113,9 @@ class Transformer(Architecture):
         tp = tensor_parallel_size
         norms = kind.branches * (2 if self.post_norms else 1) - (self.shared_input_norm and kind.branches == 2)
         mixer = self._mixer_parameters(kind.mixer, tp) + self.norm_parameters(norms)
+        mixer += self.other_parameters // self.num_layers
+        if self.per_layer_inputs is not None:
+            mixer += self.per_layer_inputs.layer_parameters(self.hidden_size, self.norm_parameters(1))
         if kind.ffn is Ffn.NONE:
             return mixer
         if kind.ffn is Ffn.DENSE or self.experts is None:
@@ -142,11 +159,14 @@ class Transformer(Architecture):
     def beginning_parameters(self) -> int:
         """Return what the first stage holds beside the embedding, whole on every rank: positions, a norm, types."""
         types = 0 if self.encoder is None else self.encoder.beginning_parameters(self.hidden_size)
-        return self.position_parameters() + types + self.norm_parameters(self.embedding_norm)
+        own = self.per_layer_inputs
+        per_layer = 0 if own is None else own.beginning_parameters(self.hidden_size, self.num_layers)
+        return self.position_parameters() + types + self.norm_parameters(self.embedding_norm) + per_layer
 
     def end_parameters(self, tensor_parallel_size: int = 1) -> int:
         """Return what the last stage holds beside the output projection, on one rank: its norm, heads, biases."""
-        parameters = self.norm_parameters(self.final_norm)
+        parameters = self.norm_parameters(self.final_norm) + self.other_parameters % self.num_layers
+        parameters += self.hidden_size**2 + self.norm_parameters(1) if self.lm_head_transform else 0
         if self.encoder is not None:
             parameters += self.encoder.end_parameters(self.hidden_size, self.norm_parameters(1))
         if self.lm_head_bias and self.has_lm_head:
@@ -188,6 +208,7 @@ class Transformer(Architecture):
         kinds = [self.kind(layer) for layer in range(self.num_layers)] + [self.mtp_kind] * self.num_mtp_layers
         for kind in kinds:
             parameters += self.layer_parameters(kind=kind) + self._routed_parameters(kind, active)
+            parameters -= self._unmet_parameters() if active and kind.mixer.is_attention else 0
         return parameters + (0 if self.vision is None else self.vision.parameters(self.hidden_size))
 
     def _ffn_multiplications(self, kind: LayerKind) -> float:
@@ -208,7 +229,8 @@ class Transformer(Architecture):
 
     def layer_matrices(self, kind: LayerKind) -> float:
         """Return the multiplications of a token with the matrices of one layer."""
-        return self._ffn_multiplications(kind) + total(self.mixer_linears(kind.mixer))
+        own = 0.0 if self.per_layer_inputs is None else self.per_layer_inputs.multiplications(self.hidden_size)
+        return self._ffn_multiplications(kind) + total(self.mixer_linears(kind.mixer)) + own
 
     def _layer_multiplications(self, kind: LayerKind) -> float:
         """Return the multiplications of a token in one layer forward."""
@@ -216,9 +238,16 @@ class Transformer(Architecture):
         if mixer is Mixer.NONE:
             return matrices
         other, keys = self.token_mixer(mixer), self._keys(mixer)
+        if (beside := self.beside(mixer)) is not None:
+            matrices += beside.core_multiplications(0, keys)
         if other is None:
-            return matrices + 2 * keys * self.num_attention_heads * self.head_dim
-        return matrices + other.core_multiplications(self.num_attention_heads, keys)
+            core = 2 * keys * self.num_attention_heads * self.heads_of(mixer)[1]
+            return matrices + core * (2 if self.differential_attention else 1)
+        latent = self.latent_of(mixer)
+        if latent is not None and latent.indexer is not None:
+            width = latent.latent_of_queries(self.hidden_size)
+            matrices += latent.indexer.multiplications(self.hidden_size, width, keys)
+        return matrices + other.core_multiplications(self.query_heads(mixer), keys)
 
     def _end_multiplications(self) -> float:
         """Return the multiplications of a token in the output projection, an encoder's head, and further predictions.
@@ -226,7 +255,8 @@ class Transformer(Architecture):
         Source: Megatron-LM, training/training.py, num_floating_point_operations (mtp_num_layers).
         """
         projection = float(self.hidden_size * self.vocab_size) if self.has_lm_head else 0.0
-        head = self.hidden_size**2 if self.encoder is not None and self.encoder.mlm_head else 0.0
+        has_head = self.lm_head_transform or (self.encoder is not None and self.encoder.mlm_head)
+        head = self.hidden_size**2 if has_head else 0.0
         if not self.num_mtp_layers:
             return projection + head
         module = 2 * self.hidden_size**2 + self._layer_multiplications(self.mtp_kind) + projection

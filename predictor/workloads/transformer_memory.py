@@ -44,7 +44,7 @@ def _ffn_gradients(run: TrainingRun, kind: LayerKind) -> float:
     tokens, width = float(call.tokens), call.ffn_width
     if kind.has_experts and model.experts is not None:
         tokens = routed_tokens(model.experts, call, run.layout)
-        width = model.experts.expert_ffn_hidden_size // call.tensor_parallel_size
+        width = model.experts.expert_ffn_hidden_size // run.layout.expert_split
     inner = 3 if model.activation.gated else 2
     return tokens * (call.hidden_size + inner * width) * call.element_bytes
 
@@ -149,7 +149,7 @@ def _fused_gradients(run: TrainingRun, kind: LayerKind) -> float:
     tp, model = run.layout.tensor_parallel_size, run.model
     elements = model.layer_parameters(tp, kind)
     if kind.has_experts:
-        elements += model.expert_parameters(tp)
+        elements += model.expert_parameters(run.layout.expert_split)
     return float(elements * run.element_bytes)
 
 
@@ -163,7 +163,7 @@ def _gradient_buffers(run: TrainingRun, kinds: Iterable[LayerKind], parameters: 
     if run.zero_stage == 3:
         return 0.0
     if (run.fp32_gradients or run.fused_gradient_accumulation) and run.framework not in ON_DEEPSPEED:
-        return max([_fused_gradients(run, kind) for kind in kinds])
+        return max([_fused_gradients(run, kind) for kind in kinds], default=0.0)
     if run.layout.gradient_ranks == 1:
         return 0.0
     copies = 2 if run.overlap_gradient_reduction else 1
@@ -179,6 +179,7 @@ def _communicators(run: TrainingRun) -> float:
         layout.context_parallel_size,
         layout.expert_parallel_size,
         layout.gradient_ranks,
+        layout.expert_split if layout.is_folded else 1,
     )
     groups = sum(size > 1 for size in sizes) + min(2, layout.pipeline_parallel_size - 1)
     return float(groups * COMMUNICATOR_BYTES)
@@ -223,7 +224,7 @@ def stage_states(
     whole = float(parameters.total)
     share = _share(run, parameters)
     state_bytes = _optimizer_state_bytes(run)
-    weight_bytes, gradient_bytes = run.element_bytes, run.gradient_bytes
+    weight_bytes, gradient_bytes = run.element_bytes, float(run.gradient_bytes)
     if run.fp32_parameters and run.element_bytes != FP32_BYTES:  # the optimizer's are the only ones
         weight_bytes, gradient_bytes = 0, FP32_BYTES
     if run.framework in ON_DEEPSPEED and run.fp32_gradients:
@@ -232,11 +233,15 @@ def stage_states(
     scatters_each = run.zero_stage >= 2 and not shares_once(run)
     buffers = _gradient_buffers(run, kinds, parameters)
     if run.framework in ON_DEEPSPEED and run.zero_stage < 3 and run.gradient_bytes < FP32_BYTES:
-        buffers += share * WIDENED_GRADIENT_BYTES if run.zero_stage else whole * WIDENED_AND_FLATTENED_BYTES
+        widened = share * WIDENED_GRADIENT_BYTES if run.zero_stage else whole * WIDENED_AND_FLATTENED_BYTES
+        buffers += widened * (1.0 - run.offload_optimizer)
+    on_gpu = 1.0 - run.offload_optimizer
+    if run.framework in ON_DEEPSPEED and run.zero_stage >= 2:  # gradients leave as they are computed
+        gradient_bytes *= on_gpu
     return StageStates(
         weights=_weights(run, parameters, weight_bytes) + cast_weights,
         gradients=(share if scatters_each else whole) * gradient_bytes,
-        optimizer=(share if run.zero_stage >= 1 else whole) * state_bytes,
+        optimizer=(share if run.zero_stage >= 1 else whole) * state_bytes * on_gpu,
         buffers=buffers,
         communicators=_communicators(run),
     )

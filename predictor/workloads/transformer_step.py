@@ -10,6 +10,7 @@ from predictor.workloads.experts import counted_tasks
 from predictor.workloads.graphs import graph_launches, launched, overhead_share
 from predictor.workloads.layer import backward_pass, forward_pass, weight_gradients
 from predictor.workloads.low_precision_memory import cast_weights
+from predictor.workloads.offload import offloaded_share, with_offloading
 from predictor.workloads.pipeline import pipeline
 from predictor.workloads.recompute import of_layer, recomputation, recomputed_layers
 from predictor.workloads.run import Recompute, TrainingRun
@@ -69,22 +70,29 @@ def generator_launches(run: TrainingRun) -> tuple[float, float]:
     return GENERATOR_STATE * (2 + draws), GENERATOR_STATE * (6 + draws)
 
 
-def layer_block(run: TrainingRun, kind: LayerKind, is_first: bool = False) -> BlockTasks:
-    """Return one layer of a kind; the first of a chunk has nothing beside which its weights could be gathered."""
+def layer_block(run: TrainingRun, kind: LayerKind, is_first: bool = False, offloaded: float = 0.0) -> BlockTasks:
+    """Return one layer of a kind.
+
+    Args:
+        run: the run.
+        kind: of the layer.
+        is_first: of its chunk: there is nothing beside which its weights could be gathered.
+        offloaded: share of its activations that travel to host memory.
+    """
     forward, (tasks, overlaps) = forward_pass(run, kind), backward_pass(run, kind)
     recompute = recomputation(run, kind, forward)
     accumulation = accumulation_tasks(run, kind)
     backward = PassTasks(tasks + share_of(accumulation, 1.0 - 1.0 / run.num_micro_batches), overlaps)
     passes = Passes(forward, recompute, backward)
-    passes = sharded(run, run.layer_parameters(kind), passes, is_first)
-    forward, recompute, backward = passes
+    forward, recompute, backward = sharded(run, run.layer_parameters(kind), passes, is_first)
+    forward, backward, memory = with_offloading(run, kind, forward, backward, layer_memory(run, kind), offloaded)
     return BlockTasks(
         forward,
         recompute,
         backward,
         weight_gradients(run, backward),
-        _host_work(run, kind, passes),
-        layer_memory(run, kind),
+        _host_work(run, kind, Passes(forward, recompute, backward)),
+        memory,
         accumulation,
     )
 
@@ -95,28 +103,29 @@ class _Layers:
     def __init__(self, run: TrainingRun) -> None:
         self._run = run
         self._first_differs = first_differs(run)
-        self._blocks: dict[tuple[LayerKind, bool, bool], BlockTasks] = {}
+        self._blocks: dict[tuple[LayerKind, bool, bool, float], BlockTasks] = {}
 
-    def _block(self, kind: LayerKind, is_recomputed: bool, is_first: bool = False) -> BlockTasks:
-        key = kind, is_recomputed, is_first
+    def _block(self, kind: LayerKind, is_recomputed: bool, offloaded: float, is_first: bool = False) -> BlockTasks:
+        key = kind, is_recomputed, is_first, offloaded
         if key not in self._blocks:
-            self._blocks[key] = layer_block(of_layer(self._run, is_recomputed), kind, is_first)
+            self._blocks[key] = layer_block(of_layer(self._run, is_recomputed), kind, is_first, offloaded)
         return self._blocks[key]
 
     def of_chunk(self, kinds: Iterable[tuple[LayerKind, int]]) -> list[tuple[BlockTasks, int]]:
         """Return the layers of a chunk, each with how often it stands there; its first ones are recomputed."""
         kinds = list(kinds)
-        left = recomputed_layers(self._run, sum(count for _, count in kinds))
+        layers = sum(count for _, count in kinds)
+        left, moved = recomputed_layers(self._run, layers), offloaded_share(self._run, layers)
         blocks = []
         if self._first_differs and kinds:
             (kind, count), *others = kinds
-            blocks = [(self._block(kind, left > 0, is_first=True), 1)]
+            blocks = [(self._block(kind, left > 0, moved, is_first=True), 1)]
             kinds, left = [(kind, count - 1), *others], max(0, left - 1)
         for kind, count in kinds:
             again = min(left, count)
             left -= again
-            blocks += [(self._block(kind, True), again)] if again else []
-            blocks += [(self._block(kind, False), count - again)] if count > again else []
+            blocks += [(self._block(kind, True, moved), again)] if again else []
+            blocks += [(self._block(kind, False, moved), count - again)] if count > again else []
         return blocks
 
 
@@ -140,7 +149,7 @@ def transformer_step(run: TrainingRun) -> StepTasks:
                 num_layers=run.layers_per_stage[stage.earliest],
                 parameters=parameters.held.total,
                 chunks=tuple([chunks[number] for number in stage.chunk_index]),
-                num_messages=2 * (2 * len(stage.chunk_index) - stage.is_first - stage.is_last) if last else 0,
+                num_messages=stage.num_messages if last else 0,
                 end=stage_end(run, stage.earliest, parameters),
                 states=stage_states(
                     run, [kind for kind, _ in stage.layers], parameters, cast_weights(run, stage.layers)

@@ -52,6 +52,11 @@ def test_uniform_stages_take_their_bound(
         transfer = min(transfer, forward, backward)
     elif sizes.name == "zero_bubble_h1":
         transfer = min(transfer, weight / 2)
+    elif SCHEDULES[sizes.name].v_shaped:
+        if sizes.micro_batches < 2 * sizes.stages or sizes.name == "dualpipe_v":
+            return
+        # Equal passes without messages: no stage of ZB-V waits once it has begun.
+        transfer, backward, weight = 0.0, forward, forward
     case, ends = uniform(sizes, forward, backward, weight, transfer), [end] * sizes.stages
     assert math.isclose(bound(case, ends), step(case, ends), rel_tol=SAME)
     # A last bit on one stage makes the stages differ: the general bound is equal too.
@@ -73,6 +78,8 @@ def test_all_forward_all_backward_has_an_exact_bound_without_blocking(case: Case
 @given(any_sizes(), st.data())
 def test_the_bound_is_close_where_only_the_ends_of_the_pipeline_differ(sizes: Sizes, data: st.DataObject) -> None:
     """The embedding on the first stage, the head on the last, messages of a few percent of a slot."""
+    if SCHEDULES[sizes.name].v_shaped:  # both ends are on the first stage; no bound but the fullest stage's work
+        return
     layers = data.draw(st.integers(1, 8))
     forward = float(layers)
     backward, weight = (forward, 0.9 * forward) if SCHEDULES[sizes.name].splits_backward else (2 * forward, 0.0)

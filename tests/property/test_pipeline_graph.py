@@ -12,7 +12,7 @@ from predictor.timeline.graph import GraphTask, graph_tasks, replay_graph
 from predictor.timeline.pipeline import Stream, pipeline_tasks
 from predictor.timeline.schedules import SCHEDULES
 from predictor.timeline.step_end import StageEnd, end_of_step, ending_tasks
-from tests.property.test_schedules import DURATION, SAME, Case, cases
+from tests.property.test_schedules import DURATION, SAME, Case, cases, hops
 
 
 @settings(max_examples=300)
@@ -25,9 +25,8 @@ def test_a_pipelines_replay_is_that_of_its_graph(case: Case) -> None:
     for span in graph.spans:
         if blocking or span.stream == Stream.COMPUTE:
             finished[span.rank] = max(finished[span.rank], span.end_us)
-    assert len(graph.spans) == micro_batches * chunks * len(SCHEDULES[name].passes) * stages + 4 * micro_batches * (
-        stages * chunks - 1
-    )
+    slots = micro_batches * chunks * len(SCHEDULES[name].passes) * stages
+    assert len(graph.spans) == slots + 4 * micro_batches * hops(case.sizes)
     for one, other in zip(finished, found.finished, strict=True):
         assert math.isclose(one, other, rel_tol=SAME)
     for stage, busy in enumerate(found.busy):

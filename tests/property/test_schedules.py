@@ -12,7 +12,16 @@ from predictor.timeline.graph import replay_graph
 from predictor.timeline.order import Kind, stage_program
 from predictor.timeline.pipeline import PASS_NAMES, Stream, pipeline_tasks
 from predictor.timeline.replay import Replay, replay
-from predictor.timeline.schedules import FORWARD, SCHEDULES, Pass, Slot, check, peak_in_flight
+from predictor.timeline.schedules import (
+    FORWARD,
+    SCHEDULES,
+    Pass,
+    Slot,
+    check,
+    flights,
+    messages_sent,
+    peak_in_flight,
+)
 
 DURATION = st.floats(0.0, 100.0)
 # Instructions of one kind add up in any order: relative, not exact.
@@ -51,6 +60,10 @@ def any_sizes(draw: st.DrawFn) -> Sizes:
     if name == "interleaved_1f1b":
         stages, chunks = draw(st.integers(2, 6)), draw(st.integers(2, 4))
         sizes = Sizes(name, stages, stages * draw(st.integers(1, 4)), chunks, False)
+    elif SCHEDULES[name].v_shaped:
+        stages = draw(st.integers(2, 6))
+        fewest = 2 * stages if name == "dualpipe_v" else 1
+        sizes = Sizes(name, stages, draw(st.integers(fewest, fewest + 12)), 2, False)
     else:
         blocking = SCHEDULES[name].may_block and draw(st.booleans())
         sizes = Sizes(name, draw(st.integers(1, 9)), draw(st.integers(1, 12)), 1, blocking)
@@ -72,13 +85,21 @@ def cases(draw: st.DrawFn) -> Case:
 def test_uniform_stages_take_the_closed_formula(sizes: Sizes, forward: float, backward: float) -> None:
     """m(f + b) + (p − 1)(f + b)/v: Narayanan et al. 2021, arXiv:2104.04473, section 2.2; f and b of a whole stage.
 
-    ZB-H1, with f = b = w: 3m + (p − 1) of them if m ≥ p: Qi et al. 2023, arXiv:2401.10241, table 2.
+    ZB-H1, with f = b = w: 3m + (p − 1) of them if m ≥ p: Qi et al. 2023, arXiv:2401.10241, table 2. ZB-V likewise in
+    chunks, of which a stage has two: 6m + (p − 1), no stage waits once it has begun (Qi et al. 2024, arXiv:2405.15362,
+    section 3.2). DualPipeV waits (p − 1)(F&B + B − 3W), a pair F&B being 3 and a whole backward pass B 2 of them
+    (github.com/deepseek-ai/DualPipe, README, "Pipeline Bubbles").
     """
     name, stages, micro_batches, chunks, blocking = sizes
     one, two = [[forward / chunks] * chunks] * stages, [[backward / chunks] * chunks] * stages
     if SCHEDULES[name].splits_backward:
         found = replay(SCHEDULES[name], micro_batches, one, one, one, 0.0, blocking)
-        if micro_batches >= stages:
+        if SCHEDULES[name].v_shaped:
+            if micro_batches >= 2 * stages - 1:
+                waits = (stages - 1) * (2 if name == "dualpipe_v" else 1)
+                formula = (6 * micro_batches + waits) * forward / chunks
+                assert math.isclose(found.makespan, formula, rel_tol=SAME)
+        elif micro_batches >= stages:
             assert math.isclose(found.makespan, (3 * micro_batches + stages - 1) * forward, rel_tol=SAME)
         return
     found = replay(SCHEDULES[name], micro_batches, one, two, [], 0.0, blocking)
@@ -86,6 +107,11 @@ def test_uniform_stages_take_the_closed_formula(sizes: Sizes, forward: float, ba
     assert math.isclose(found.makespan, formula, rel_tol=SAME)
     for busy in found.busy:
         assert math.isclose(busy, micro_batches * (forward + backward), rel_tol=SAME)
+
+
+def hops(sizes: Sizes) -> int:
+    """Return the messages of a micro-batch's way forward; where a V turns none is sent."""
+    return sizes.stages * sizes.chunks - 1 - SCHEDULES[sizes.name].v_shaped
 
 
 @given(cases())
@@ -98,7 +124,7 @@ def test_replay_never_deadlocks_and_never_beats_its_work(case: Case) -> None:
         needed = found.busy[stage] + found.communicating[stage]
         assert found.finished[stage] >= needed * (1 - SAME)
     longest_path = sum(map(sum, case.forward)) + sum(map(sum, case.backward))
-    longest_path += 2 * (case.sizes.stages * case.sizes.chunks - 1) * case.transfer
+    longest_path += 2 * hops(case.sizes) * case.transfer
     assert found.makespan >= longest_path * (1 - SAME)
 
 
@@ -111,7 +137,7 @@ def test_more_work_is_never_faster(case: Case, data: st.DataObject) -> None:
     before = case.replayed().makespan
     stage = data.draw(st.integers(0, case.sizes.stages - 1))
     more = data.draw(DURATION)
-    step = case.sizes.stages if SCHEDULES[case.sizes.name].chunks else 1
+    step = SCHEDULES[case.sizes.name].period(case.sizes.stages)
     slower = [
         case._replace(forward=_slower(case.forward, stage, more)),
         case._replace(backward=_slower(case.backward, stage, more)),
@@ -168,8 +194,42 @@ def test_no_stage_holds_more_than_its_schedule_allows(sizes: Sizes) -> None:
         slots = schedule.order(stage, stages, micro_batches, chunks)
         held = peak_in_flight(schedule, stage, stages, micro_batches, chunks)
         assert held == counted_in_flight(slots, schedule.passes[-1])
-        if schedule.splits_backward:  # what only the gradient of the weights needs is less
+        if (
+            schedule.v_shaped
+        ):  # ZB-V no more than 1F1B, DualPipeV a chunk more; a stage of 1F1B holds p times two chunks
+            assert held <= 2 * stages + (name == "dualpipe_v")
+            assert held == min(2 * stages, 2 * micro_batches) or micro_batches < 2 * stages or name == "dualpipe_v"
+            assert held == 2 * stages + 1 or name != "dualpipe_v"
+        elif schedule.splits_backward:  # what only the gradient of the weights needs is less
             assert counted_in_flight(slots, Pass.BACKWARD) == min(stages - stage, micro_batches)
+
+
+@given(any_sizes())
+def test_the_fullest_moments_are_the_orders(sizes: Sizes) -> None:
+    """Counted chunk by chunk over every slot, whatever each chunk keeps."""
+    name, stages, micro_batches, chunks, _ = sizes
+    schedule = SCHEDULES[name]
+    kept = [1.0 + 0.3 * chunk for chunk in range(chunks)]
+    for stage in range(stages):
+        held = peak = 0.0
+        for kind, _, chunk in schedule.order(stage, stages, micro_batches, chunks):
+            held += kept[chunk] * ((kind is FORWARD) - (kind is schedule.passes[-1]))
+            peak = max(peak, held)
+        moments = flights(schedule, stage, stages, micro_batches, chunks)
+        assert math.isclose(max(sum(map(math.prod, zip(at, kept, strict=True))) for at in moments), peak, rel_tol=SAME)
+
+
+@given(st.sampled_from(sorted(SCHEDULES)), st.integers(2, 9), st.integers(2, 4))
+def test_chunks_have_one_place_each(name: str, stages: int, chunks: int) -> None:
+    schedule = SCHEDULES[name]
+    chunks = 2 if schedule.v_shaped else chunks
+    places = [schedule.virtual_stage(stage, chunk, stages) for stage in range(stages) for chunk in range(chunks)]
+    assert sorted(places) == list(range(stages * chunks))
+    for at in places:
+        assert schedule.virtual_stage(*schedule.holder(at, stages), stages) == at
+    sent = [messages_sent(schedule, stage, stages, chunks) for stage in range(stages)]
+    assert sum(forward for forward, _ in sent) == sum(backward for _, backward in sent)
+    assert sum(forward for forward, _ in sent) == stages * chunks - 1 - schedule.v_shaped
 
 
 @given(cases())
@@ -189,7 +249,7 @@ def test_spans_run_every_slot_for_as_long_as_it_takes(case: Case) -> None:
             assert math.isclose(slot.duration_us, duration, rel_tol=SAME, abs_tol=SAME * (1 + slot.end_us))
             clock = slot.end_us
     for stream in (Stream.SEND, Stream.RECEIVE):
-        assert sum(span.stream == stream for span in spans) == 2 * micro_batches * (stages * chunks - 1)
+        assert sum(span.stream == stream for span in spans) == 2 * micro_batches * hops(case.sizes)
 
 
 @given(cases())
@@ -200,8 +260,8 @@ def test_no_slot_starts_before_its_message_is_there(case: Case) -> None:
     for message in (span for span in spans if span.stream == Stream.RECEIVE):
         micro_batch, chunk, sender, receiver = (int(str(value)) for value in message.details.values())
         is_forward = message.name.startswith("activations")
-        virtual = chunk * stages + sender + (1 if is_forward else -1)
-        needed_by, stage = divmod(virtual, stages)
+        virtual = SCHEDULES[name].virtual_stage(sender, chunk, stages) + (1 if is_forward else -1)
+        stage, needed_by = SCHEDULES[name].holder(virtual, stages)
         assert stage == receiver == message.rank
         kind = "forward" if is_forward else "backward"
         assert made[sender, kind, micro_batch, chunk].end_us <= message.start_us

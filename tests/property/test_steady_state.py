@@ -15,7 +15,7 @@ from predictor.timeline.rounds import waiting_order
 from predictor.timeline.schedules import SCHEDULES, Schedule
 from tests.property.test_schedules import SAME, Case, Sizes
 
-STEADY = ("1f1b", "interleaved_1f1b", "zero_bubble_h1")
+STEADY = ("1f1b", "interleaved_1f1b", "zero_bubble_h1", "zbv", "dualpipe_v")
 SLOT_BY_SLOT = {name: replace(SCHEDULES[name], has_steady_state=False) for name in STEADY}
 
 
@@ -26,6 +26,9 @@ def long_steps(draw: st.DrawFn) -> Case:
     if name == "interleaved_1f1b":
         stages, chunks = draw(st.integers(2, 5)), draw(st.integers(2, 3))
         micro_batches = stages * draw(st.integers(15, 60))
+    elif SCHEDULES[name].v_shaped:
+        stages, chunks = draw(st.integers(2, 5)), 2
+        micro_batches = draw(st.integers(50, 300))
     else:
         stages, chunks = draw(st.integers(1, 6)), 1
         micro_batches = draw(st.integers(50, 300))
@@ -81,7 +84,7 @@ def test_most_rounds_of_a_long_step_are_skipped(name: str, monkeypatch: pytest.M
     stages, chunks = 4, 2 if SCHEDULES[name].chunks else 1
     forward, backward = ([[one] * chunks for _ in range(stages)] for one in (1.0, 2.0))
     forward[-1][-1] += 0.25
-    weight = [[1.0]] * stages if SCHEDULES[name].splits_backward else []
+    weight = [[1.0] * chunks] * stages if SCHEDULES[name].splits_backward else []
     slots = 0
     run = replaying._run
 

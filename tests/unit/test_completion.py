@@ -80,6 +80,8 @@ def test_bash_offers_every_command_and_every_option(scripts: dict[str, Path]) ->
         (("predict", "-e", ""), set(examples())),
         (("show-example", "l"), set(examples())),
         (("search", "--schedule", "zero_bubble_h"), {"zero_bubble_h1"}),
+        (("search", "--framework", ""), {"megatron", "torchtitan", "deepspeed"}),
+        (("predict", "--framework", "torch"), {"torchtitan"}),
         (("verify", "--device", ""), {"auto", "cpu", "cuda"}),
         (("predict", "run"), {"run.yml"}),
         (("predict", "--gpus", ""), set()),

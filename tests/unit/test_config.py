@@ -18,17 +18,21 @@ from predictor.configuration.loading import load, prepare, read_config
 from predictor.configuration.model_section import (
     EncoderSection,
     ExpertsSection,
+    FullAttentionSection,
     GatedDeltaSection,
     IndexerSection,
     LatentAttentionSection,
     Mamba2Section,
     ModelSection,
+    PerLayerInputsSection,
+    RecurrenceSection,
+    SlidingLatentAttentionSection,
     VisionSection,
 )
+from predictor.configuration.parallelism import ParallelismSection
 from predictor.configuration.sections import (
     BudgetSection,
     LoraSection,
-    ParallelismSection,
     RunConfig,
     TrainingSection,
     validate,
@@ -48,6 +52,10 @@ OF_THE_MODEL = (
     IndexerSection,
     Mamba2Section,
     GatedDeltaSection,
+    RecurrenceSection,
+    FullAttentionSection,
+    PerLayerInputsSection,
+    SlidingLatentAttentionSection,
     EncoderSection,
     VisionSection,
 )
@@ -289,6 +297,7 @@ def test_files_that_disagree_are_told(tmp_path: Path) -> None:
         (tmp_path / name).write_text(json.dumps(content), encoding="utf-8")
     sections = full_form()
     del sections["training"]
+    sections["parallelism"] = {**sections.get("parallelism", {}), "data_parallel_size": 4}
     path = write({**sections, "from": ["one.json", "two.json"]}, tmp_path / "config.yml")
     loaded = prepare(*read_config(path))
     assert loaded.run.zero_stage == 2

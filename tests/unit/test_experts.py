@@ -291,6 +291,15 @@ def test_a_row_says_how_its_experts_run() -> None:
     assert prepare(given, Path()).run.graph_modules == (GraphModule.ATTENTION, GraphModule.MOE_ROUTER)
 
 
+def test_experts_on_more_ranks_than_see_other_tokens_are_left_whole() -> None:
+    sizes = {"tp": "2", "dp": "4", "cp": "1"}
+    folded = megatron_core(Row({**CELLS, **sizes, "ep": "8"}))["parallelism"]
+    assert folded["expert_tensor_parallel_size"] == 1
+    assert "expert_tensor_parallel_size" not in megatron_core(Row({**CELLS, **sizes, "ep": "4"}))["parallelism"]
+    given = megatron_core(Row({**CELLS, **sizes, "ep": "4", "etp": "1"}))["parallelism"]
+    assert given["expert_tensor_parallel_size"] == 1
+
+
 def test_a_row_whose_kernels_were_broken_is_not_predicted() -> None:
     with pytest.raises(UnexpressedError, match="broken"):
         megatron_core(Row({**CELLS, "notes": "table note: known cuDNN regression in this container"}))

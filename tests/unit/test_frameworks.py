@@ -8,8 +8,9 @@ import pytest
 import yaml
 
 from predictor.configuration.model_section import ModelSection
+from predictor.configuration.parallelism import ParallelismSection
 from predictor.configuration.section import Section
-from predictor.configuration.sections import ParallelismSection, TrainingSection, validate
+from predictor.configuration.sections import TrainingSection, validate
 from predictor.configuration.short_config import expand
 from predictor.workloads.frameworks import (
     DEEPSPEED,

@@ -150,7 +150,14 @@ document.title = "seen " + document.documentElement.scrollWidth + " " + innerWid
 def test_a_browser_shows_it_so(pages: dict[str, str], name: str, tmp_path: Path) -> None:
     path = tmp_path / "page.html"
     path.write_text(pages[name].replace("</body>", MEASURE), encoding="utf-8")
-    command = [str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}/profile"]
+    command = [
+        str(BROWSER),
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-dev-shm-usage",
+        f"--user-data-dir={tmp_path}/profile",
+    ]
     command += [f"--window-size={PHONE},800", "--dump-dom", path.as_uri()]
     shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
     seen = re.search(r"<title>seen (\d+) (\d+) (\d+)</title>", shown)

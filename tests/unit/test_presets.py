@@ -2,19 +2,58 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from predictor.base.errors import ConfigError
 from predictor.base.read_yaml import read_mapping
 from predictor.configuration.presets import FOLDER, find_preset, preset, preset_names
+from tests.unit.counted_tensors import counted
 from tests.unit.examples import model_of
 
 ALL = preset_names()
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "presets.md"
-COMPUTED = {"gpt3-175b"}
+# Computed from the shape: parameters, or those of a kind, were published rounded, in billions.
+COMPUTED = {
+    "gpt3-175b": 175,
+    "gpt-j-6b": 6,
+    "kimi-k2": 1040,
+    "glm-4-32b-0414": 33,
+    "glm-5": 744,
+    "qwen3-next-80b-a3b": 80,
+    "nemotron-4-15b": 3.1 + 12.5,
+    "nemotron-4-340b": 9.4 + 331.6,
+    "nemotron-h-8b": 8.1,
+    "nemotron-h-47b": 47,
+    "nemotron-h-56b": 56.3,
+    "nemotron-3-nano-30b-a3b": 31.6,
+    "granite-4.0-h-micro": 3.2,
+    "granite-4.0-h-tiny": 7,
+    "granite-4.0-h-small": 32,
+    "falcon-7b": 7,
+    "falcon-40b": 41,
+    "falcon-180b": 179,
+    "mamba2-2.7b": 2.7,
+    "bamba-9b": 9.8,
+}
+# What a token meets, in billions, as published.
+ACTIVE = {
+    "qwen3-235b-a22b": 22,
+    "mixtral-8x7b": 12.9,
+    "deepseek-v2": 21,
+    "deepseek-v3": 37.5,
+    "kimi-k2": 32.6,
+    "glm-4.5": 33,
+    "llama4-scout": 17,
+    "llama4-maverick": 17,
+    "qwen3.5-35b-a3b": 3.45,
+    "nemotron-3-nano-30b-a3b": 3.6,
+}
+# Modules of multi-token prediction of Qwen3.5's and GLM-4.5's checkpoints, and vision towers; transformers counts the
+# towers, and a test below the modules.
+VISION = {"qwen3.5-9b": 456_010_480, "qwen3.5-27b": 460_730_096, "qwen3.5-35b-a3b": 446_571_248}
 
 # Figures that the presets' sources state, copied by hand from there: a slip in a preset cannot correct itself.
 PUBLISHED = {
@@ -39,38 +78,44 @@ PUBLISHED = {
     "gemma2-27b": 27_227_128_320,
     "gemma3-27b": 27_009_346_304 - 64 * 5376,  # llama.cpp's n_params, less the rows that pad the vocabulary
     "phi-3-mini": 3_821_079_552,
+    "phi-4": 14_659_507_200,
+    "smollm3-3b": 3_075_098_624,
+    "deepseek-v2-lite": 15_706_484_224,
+    "deepseek-v2": 235_741_434_880,
+    "deepseek-v3": 671_026_419_200 - 58 * 256,  # less the correction biases, which no gradient trains
+    "gpt-oss-20b": 20_914_757_184,
+    "gpt-oss-120b": 116_829_156_672,
+    "llama4-scout": 108_641_793_536 - 871_932_416,  # less the vision tower and its projection
+    "llama4-maverick": 401_583_781_376 - 871_932_416,
+    "olmo2-7b": 7_298_617_344,
+    "olmo2-32b": 32_234_279_936,
+    "granite-3.3-2b": 2_533_539_840,
+    "granite-3.3-8b": 8_170_864_640,
+    "granite-4.0-micro": 3_402_836_480,
+    "glm-4-9b": 9_399_951_360,
+    "bloom-560m": 559_214_592,
+    "bloom-1b1": 1_065_314_304,
+    "bloom-1b7": 1_722_408_960,
+    "bloom-3b": 3_002_557_440,
+    "bloom-176b": 176_247_271_424,
+    "mamba-2.8b": 2_768_345_600,
+    "jamba-v0.1": 51_570_323_328,
+    "lfm2-1.2b": 1_170_340_608,
+    "kimi-linear-48b-a3b": 49_122_681_728 - 26 * 256,
+    "bert-base": 110_106_428,
+    "bert-large": 336_226_108,
 }
 
-
-def counted(model: dict[str, Any]) -> int:
-    """Count parameters tensor by tensor, as a checkpoint lists them; nothing is taken from the predictor."""
-    hidden: int = model["hidden_size"]
-    layers, heads = model["num_layers"], model["num_attention_heads"]
-    head_dim = model.get("head_dim", hidden // heads)
-    query, key = heads * head_dim, model.get("num_key_value_heads", heads) * head_dim
-    gated = model["activation"] != "gelu"
-    linear_bias, qkv_bias = model["biases"] is True, bool(model["biases"])
-    norm = hidden * (2 if model["normalization"] == "layer_norm" else 1)
-
-    def ffn(width: int) -> int:
-        up = (hidden + linear_bias) * width
-        return int(up + up * gated + (width + linear_bias) * hidden)
-
-    attention = sum((hidden + qkv_bias) * width for width in (query, key, key)) + (query + linear_bias) * hidden
-    norms = (4 if model.get("post_norms") else 2) * norm + (2 * head_dim if model.get("qk_norm") else 0)
-    experts = model.get("moe")
-    total = norm  # of the output
-    for layer in range(layers):
-        total += attention + norms
-        if experts is None or layer < experts.get("num_dense_layers", 0):
-            total += ffn(model["ffn_hidden_size"])
-            continue
-        total += hidden * experts["num_experts"] + experts["num_experts"] * ffn(experts["expert_ffn_hidden_size"])
-        if shared := experts.get("shared_expert_ffn_hidden_size"):
-            total += ffn(shared) + (hidden if experts.get("shared_expert_gate") else 0)
-    tables = 1 if model["tied_embeddings"] else 2
-    positions = 0 if model["rotary_fraction"] else model.get("num_position_embeddings", model["sequence_length"])
-    return int(total + (tables * model["vocab_size"] + positions) * hidden)
+# Checkpoints on the Hub that hold a module of multi-token prediction as well: with its own two tables of the
+# vocabulary, and a correction bias per expert and layer (GLM), or with a vision tower (Qwen3.5).
+WITH_PREDICTION = {
+    "glm-4.5-air": 110_468_824_832,
+    "glm-4.5": 358_337_791_296,
+    "glm-4.7-flash": 31_221_488_576,
+    "qwen3.5-9b": 9_653_104_368,
+    "qwen3.5-27b": 27_781_427_952,
+    "qwen3.5-35b-a3b": 35_951_822_704,
+}
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -97,13 +142,37 @@ def test_preset_says_its_sources(name: str) -> None:
     assert ("computed" in source) == (not find_preset(name).published)
 
 
+@pytest.mark.parametrize("name", ALL)
+def test_sequence_length_is_the_one_of_the_source(name: str) -> None:
+    told = re.search(r" Sequence length: (?:not published; )?([\d,]+)", find_preset(name).source)
+    assert told is not None
+    assert int(told.group(1).rstrip(",").replace(",", "")) == preset(name)["sequence_length"]
+
+
 def test_only_these_counts_are_computed() -> None:
-    assert {name for name in ALL if not find_preset(name).published} == COMPUTED
+    assert {name for name in ALL if not find_preset(name).published} == COMPUTED.keys()
 
 
-def test_active_parameters_of_a_mixture_are_what_its_name_says() -> None:
-    assert model_of(preset("qwen3-235b-a22b")).num_parameters(active=True) == pytest.approx(22e9, rel=0.02)
-    assert model_of(preset("mixtral-8x7b")).num_parameters(active=True) == pytest.approx(12.9e9, rel=0.005)
+@pytest.mark.parametrize("name", COMPUTED)
+def test_computed_count_is_the_published_rounded_one(name: str) -> None:
+    assert find_preset(name).parameters == pytest.approx(COMPUTED[name] * 1e9, rel=0.02)
+
+
+@pytest.mark.parametrize("name", WITH_PREDICTION)
+def test_checkpoint_is_the_preset_with_one_module_of_multi_token_prediction(name: str) -> None:
+    model = preset(name)
+    with_module = model_of(model | {"num_mtp_layers": 1}).num_parameters()
+    if name in VISION:
+        assert WITH_PREDICTION[name] == with_module + VISION[name]
+        return
+    layers, moe = model["num_layers"] + 1, model["moe"]
+    biases = (layers - moe["num_dense_layers"]) * moe["num_experts"]
+    assert WITH_PREDICTION[name] == with_module + biases + 2 * model["vocab_size"] * model["hidden_size"]
+
+
+@pytest.mark.parametrize("name", ACTIVE)
+def test_active_parameters_of_a_mixture_are_the_published_ones(name: str) -> None:
+    assert model_of(preset(name)).num_parameters(active=True) == pytest.approx(ACTIVE[name] * 1e9, rel=0.025)
 
 
 def test_preset_can_be_changed_without_changing_the_next() -> None:
@@ -129,9 +198,9 @@ def test_case_and_hyphens_of_a_name_do_not_count(name: str) -> None:
     assert preset(name) == preset("qwen3-8b")
 
 
-@pytest.mark.parametrize("name", ["deepseek-v3", "DeepSeek-V2"])
-def test_latent_attention_is_refused_with_its_reason(name: str) -> None:
-    with pytest.raises(ConfigError, match=rf"{name} is not supported: its multi-head latent attention is not modelled"):
+@pytest.mark.parametrize("name", ["deepseek-v4-flash", "DeepSeek-V4"])
+def test_what_is_not_modelled_is_refused_with_its_reason(name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"{name} is not supported: its compressed attention and hyper-connections"):
         preset(name)
 
 

@@ -153,6 +153,21 @@ def test_layers_that_leave_the_last_stage_do_not_go_to_the_first() -> None:
     assert section("vocabpar_a100", "parallelism", **cells)["layers_per_stage"] == [4, 4, 4, 4, 4, 5, 5, 2]
 
 
+def test_a_last_stage_without_layers_has_the_vocabulary_alone() -> None:
+    cells = {"layers": "32", "pp": "8", "dp": "2", "pp_layout": "last stage layers column = 0"}
+    split = section("vocabpar_a100", "parallelism", **cells)["layers_per_stage"]
+    assert split == [[4], [4], [4], [5], [5], [5], [5], [0]]
+
+
+def test_offloading_and_splits_of_experts_and_chunks_are_those_of_the_row() -> None:
+    assert section("dgxc", "training", cpu_offload_layers="20")["offload_activation_layers"] == 20
+    experts = {"moe_experts": "8", "moe_topk": "2", "moe_ffn": "512"}
+    cells = {"tp": "2", "ep": "4", "etp": "1", "pp_layout": "Et*3|(tt|)*6L", **experts}
+    layout = section("dgxc", "parallelism", **cells)
+    assert layout["expert_tensor_parallel_size"] == 1
+    assert layout["layers_per_stage"] == "Et*3|(tt|)*6L"
+
+
 def test_a_peak_is_compared_with_what_it_counts() -> None:
     run = prepare(step_of("simumax_b200").config, Path.cwd()).run
     stages = step_memory(transformer_step(run))
@@ -187,7 +202,6 @@ def test_layers_that_blooms_document_leaves_out_follow_from_its_size() -> None:
         ("dgxc", {"framework": "MaxText (JAX)"}, "JAX"),
         ("dgxc", {"mla": "yes"}, "latent attention"),
         ("dgxc", {"layer_pattern": "hybrid MEMEM*"}, "Mamba"),
-        ("dgxc", {"cpu_offload_layers": "20"}, "offloaded"),
         ("dgxc", {"gpu": "MI355X"}, "no published system has its GPU"),
         ("dgxc", {"model": "Unheard of"}, "is not known"),
         ("vocabpar_a100", {"schedule": "interlaced pipeline"}, "vocabulary is split"),

@@ -9,8 +9,10 @@ import pytest
 from pydantic import BaseModel
 
 from predictor.base.errors import ConfigError
+from predictor.configuration.loading import load
 from predictor.configuration.merging import merged
 from predictor.configuration.model_section import ModelSection
+from predictor.configuration.parallelism import ParallelismSection
 from predictor.configuration.presets import preset
 from predictor.configuration.readers import (
     FORMATS,
@@ -23,7 +25,8 @@ from predictor.configuration.readers import (
     torchtitan,
 )
 from predictor.configuration.readers.known_keys import FOLDER, known_keys
-from predictor.configuration.sections import ParallelismSection, TrainingSection, validate
+from predictor.configuration.sections import TrainingSection, validate
+from predictor.configuration.taking import completed
 from predictor.configuration.to_run import to_run
 from predictor.workloads.run import TrainingRun
 from tests.unit.examples import model_of
@@ -115,10 +118,38 @@ def test_a_model_and_a_deepspeed_file_make_a_run() -> None:
 def test_keys_that_a_file_leaves_open_are_required_until_given() -> None:
     read = read_any(DATA / "deepspeed/zero3.json")
     content: dict[str, Any] = {"parallelism": {"data_parallel_size": 64}, "training": {"recompute": "full"}}
-    assert [sentence.rpartition(": set ")[2] for sentence in read.still_unsaid({})] == list(read.unsaid)
-    (sentence,) = read.still_unsaid(content)
+    assert list(read.still_unsaid({})) == list(read.unsaid)
+    ((key, sentence),) = read.still_unsaid(content).items()
+    assert key == "training.micro_batch_size"
     assert sentence.startswith("zero3.json: train_micro_batch_size_per_gpu is train_batch_size / ")
     assert sentence.endswith(": set training.micro_batch_size")
+
+
+def test_problems_of_all_files_come_together(tmp_path: Path) -> None:
+    first, second = tmp_path / "ds.json", tmp_path / "launch.sh"
+    first.write_text('{"train_batch_size": 8, "optimizer": {"type": "Lion"}}', encoding="utf-8")
+    second.write_text("--num-layers x --hidden-size 64 --num-attention-heads 4 --fp16 --bf16", encoding="utf-8")
+    with pytest.raises(ConfigError) as caught:
+        completed({"from": [str(first), str(second)]}, tmp_path)
+    lines = str(caught.value).splitlines()
+    assert lines[0] == "5 problems:"
+    assert [line.split()[0] for line in lines[1:]] == ["ds.json:", *["launch.sh:"] * 4]
+    for key in ("--num-layers is x", "--seq-length is missing", "--micro-batch-size is missing", "--fp16 and --bf16"):
+        assert any(key in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "key"), [("--vocab-size 100", "data_parallel_size"), ("--world-size 8", "model.vocab_size")]
+)
+def test_no_guess_stands_for_gpus_or_the_vocabulary(arguments: str, key: str, tmp_path: Path) -> None:
+    launch, config = tmp_path / "launch.sh", tmp_path / "run.yaml"
+    launch.write_text(
+        "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 128 --micro-batch-size 1 " + arguments,
+        encoding="utf-8",
+    )
+    config.write_text("system: Perlmutter\nfrom: launch.sh\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match=f"set .*{key}"):
+        load(config)
 
 
 @pytest.mark.parametrize("name", [path.stem for path in sorted(FOLDER.glob("*.yaml"))])

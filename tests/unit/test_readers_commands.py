@@ -65,3 +65,37 @@ def test_compare_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     second = first.rename(tmp_path / "fp8.yaml")
     assert main(["compare", str(second), str(written(tmp_path, "H100", "torchtitan/llama3_8b_float8.toml"))]) == 0
     assert "run.yaml" in capsys.readouterr().out
+
+
+def test_problems_of_a_file_have_their_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "launch.sh").write_text("--num-layers x --fp16 --bf16\n", encoding="utf-8")
+    config = tmp_path / "run.yaml"
+    config.write_text("system: H100\nfrom: launch.sh\n", encoding="utf-8")
+    assert main(["predict", str(config)]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].endswith("6 problems:")
+    assert all(line.startswith("  launch.sh: ") for line in lines[1:])
+
+
+def test_search_of_a_recipe(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recipe = tmp_path / "recipe.py"
+    recipe.write_text(
+        """from megatron.bridge import AutoBridge
+from megatron.bridge.recipes.common import _pretrain_common
+
+
+def small_config() -> "ConfigContainer":
+    cfg = _pretrain_common()
+    cfg.model = AutoBridge.from_hf_pretrained("meta-llama/Meta-Llama-3-8B").to_megatron_provider()
+    return cfg
+
+
+def other_config() -> "ConfigContainer":
+    return small_config()
+""",
+        encoding="utf-8",
+    )
+    words = ["search", "--model", f"{recipe}:small_config", "--system", "H100", "--gpus", "8"]
+    limits = ["--global-batch-size", "16", "--max-micro-batch-size", "1", "--max-context-parallel", "1", "--top", "1"]
+    assert main([*words, *limits]) == 0
+    assert "16 samples of 4,096 tokens a step" in capsys.readouterr().out

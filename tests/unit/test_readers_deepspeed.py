@@ -1,4 +1,4 @@
-"""A DeepSpeed configuration becomes batch, precision and ZeRO; offloading, compression and « auto » are refused."""
+"""A DeepSpeed configuration becomes batch, precision and ZeRO; offloading and compression are refused."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from predictor.base.errors import ConfigError
+from predictor.configuration.loading import load
 from predictor.configuration.readers.deepspeed import read
 from predictor.configuration.readers.result import Read
 
@@ -139,7 +140,6 @@ REFUSED = [
     (MICRO | {"zero_optimization": {"stage": 2, "mics_shard_size": 8}}, "it needs stage 3, not 2"),
     (MICRO | {"zero_optimization": {"stage": 4}}, "zero_optimization.stage is 4; expected 0, 1, 2 or 3"),
     (MICRO | {"zero_optimization": {"stage": "auto"}}, "zero_optimization.stage is 'auto', which the trainer replaces"),
-    (MICRO | {"zero_optimization": {"reduce_bucket_size": "auto"}}, "write what it becomes"),
     (MICRO | {"optimizer": {"type": "OneBitAdam"}}, "compressed gradients are not modelled; write AdamW"),
     (MICRO | {"optimizer": {"type": "Muon"}}, "only Adam and AdamW are modelled"),
     (MICRO | {"compression_training": {"weight_quantization": {}}}, "compression is not modelled"),
@@ -179,9 +179,48 @@ def test_ranks_of_a_replica_are_read(tmp_path: Path) -> None:
     assert staged["pipeline_parallel_size"] == 8
 
 
-def test_file_of_a_trainer_is_refused_with_the_way_out() -> None:
-    with pytest.raises(ConfigError, match=r"trainer\.json: bf16\.enabled is 'auto', .* TrainingArguments"):
-        read(DATA / "trainer.json")
+def test_file_of_a_trainer_leaves_open_what_the_trainer_sets() -> None:
+    got = read(DATA / "trainer.json")
+    assert got.content == {
+        "parallelism": {
+            "zero_stage": 2,
+            "gradient_reduction": "reduce_scatter",
+            "gradient_bucket_elements": 500_000_000,
+            "overlap_gradient_reduction": False,
+            "overlap_parameter_gather": False,
+        },
+        "training": {},
+    }
+    assert set(got.unsaid) == {
+        "parallelism.data_parallel_size",
+        "training.micro_batch_size",
+        "training.num_micro_batches",
+        "training.precision",
+        "training.recompute",
+    }
+
+
+def test_bucket_of_a_trainer_is_the_square_of_the_hidden_size(tmp_path: Path) -> None:
+    path, config = tmp_path / "ds.json", tmp_path / "run.yaml"
+    zero = {"stage": 3, "reduce_bucket_size": "auto", "stage3_prefetch_bucket_size": "auto"}
+    path.write_text(json.dumps(MICRO | {"bf16": {"enabled": "auto"}, "zero_optimization": zero}), encoding="utf-8")
+    rest = "model: llama3-8b\nparallelism: {data_parallel_size: 8}\n"
+    config.write_text(f"system: H100\nfrom: ds.json\n{rest}training: {{precision: bf16}}\n", encoding="utf-8")
+    run = load(config)[0]
+    assert (run.gradient_bucket_elements, run.zero_stage, run.precision) == (4096 * 4096, 3, "bf16")
+    config.write_text(f"system: H100\nfrom: ds.json\n{rest}", encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"leaves the precision to the trainer \(auto\): set training\.precision"):
+        load(config)
+
+
+def test_all_problems_of_a_file_come_at_once(tmp_path: Path) -> None:
+    values: dict[str, Any] = MICRO | {"optimizer": {"type": "Lion"}, "elasticity": {"enabled": True}, "unheard_of": 1}
+    with pytest.raises(ConfigError) as caught:
+        found(tmp_path, **values, zero_optimization={"stage": 4, "offload_param": {"device": "cpu"}})
+    lines = str(caught.value).splitlines()
+    assert lines[0] == "5 problems:"
+    for words in ("only Adam", "elasticity", "unheard_of", "expected 0, 1, 2 or 3", "offload_param"):
+        assert sum(words in line for line in lines) == 1
 
 
 def test_replicas_that_contradict_the_batch_are_refused(tmp_path: Path) -> None:

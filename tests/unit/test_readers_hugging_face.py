@@ -10,8 +10,8 @@ import pytest
 
 from predictor.base.errors import ConfigError
 from predictor.configuration.presets import find_preset, preset
+from predictor.configuration.readers import read_named
 from predictor.configuration.readers.hugging_face import read
-from predictor.configuration.readers.hugging_face_families import families
 from tests.unit.examples import model_of
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "readers" / "hugging_face"
@@ -46,11 +46,6 @@ def test_published_file_is_the_preset_of_its_name(name: str) -> None:
     assert list(found.unsaid) == ["model.sequence_length"]
 
 
-def test_every_family_has_a_published_file() -> None:
-    files = {json.loads((DATA / f"{name}.json").read_text(encoding="utf-8"))["model_type"] for name in NAMES}
-    assert files == families().keys()
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_sequence_length_is_never_taken_from_max_position_embeddings(name: str) -> None:
     assert "sequence_length" not in read(DATA / f"{name}.json").content["model"]
@@ -67,8 +62,14 @@ def test_sequence_length_is_never_taken_from_max_position_embeddings(name: str) 
         ("qwen3", {"head_dim": 128, "qk_norm": True, "tied_embeddings": False}),
         ("qwen3_moe", {"num_key_value_heads": 4, "qk_norm": True}),
         ("gemma", {"num_key_value_heads": 16, "head_dim": 256, "tied_embeddings": True, "activation": "geglu"}),
-        ("gemma2", {"num_key_value_heads": 4, "sliding_window_layers": 6, "post_norms": True}),
-        ("gemma3_text", {"num_key_value_heads": 4, "sliding_window_layers": 10, "qk_norm": True}),
+        (
+            "gemma2",
+            {"num_key_value_heads": 4, "layer_types": ["sliding_attention", "full_attention"], "post_norms": True},
+        ),
+        (
+            "gemma3_text",
+            {"layer_types": ["sliding_attention"] * 5 + ["full_attention"], "num_key_value_heads": 4, "qk_norm": True},
+        ),
         ("gpt_neox", {"rotary_fraction": 0.25, "parallel_residual": True, "biases": True, "tied_embeddings": False}),
         ("phi3", {"rotary_fraction": 1.0, "tied_embeddings": False}),
     ],
@@ -91,12 +92,13 @@ def test_qwen_window_needs_its_switch_and_covers_the_upper_layers(tmp_path: Path
     keys = {"model_type": "qwen2", "sliding_window": 1024, "max_window_layers": 8, **SMALL}
     assert "sliding_window" not in model(tmp_path, use_sliding_window=False, **keys)
     windowed = model(tmp_path, use_sliding_window=True, **keys)
-    assert (windowed["sliding_window"], windowed["sliding_window_layers"]) == (1024, 4)
+    assert windowed["sliding_window"] == 1024
+    assert windowed["layer_types"] == ["full_attention"] * 8 + ["sliding_attention"] * 4
 
 
 def test_listed_layers_overrule_the_pattern(tmp_path: Path) -> None:
     kinds = ["sliding_attention"] * 3 + ["full_attention"] * 9
-    assert model(tmp_path, model_type="gemma2", layer_types=kinds, **SMALL)["sliding_window_layers"] == 3
+    assert model(tmp_path, model_type="gemma2", layer_types=kinds, **SMALL)["layer_types"] == kinds
     full = model(tmp_path, model_type="gemma2", layer_types=["full_attention"] * 12, **SMALL)
     assert "sliding_window" not in full
 
@@ -127,17 +129,27 @@ def test_shared_expert_of_zero_width_is_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("attention", "ffn", "biases"), [(True, True, True), (True, False, "qkv"), (False, False, False)]
+    ("attention", "ffn", "biases"),
+    [(True, True, True), (True, False, "attention"), (False, True, "ffn"), (False, False, False)],
 )
 def test_biases_of_llama(attention: bool, ffn: bool, biases: object, tmp_path: Path) -> None:
     found = whole(tmp_path, model_type="llama", attention_bias=attention, mlp_bias=ffn, **SMALL)
     assert found.content["model"]["biases"] == biases
-    assert bool(found.notes) == (biases == "qkv")  # the output projection's bias is not counted
+    assert found.notes == ()
 
 
 def test_an_unknown_key_is_noted_unless_it_is_empty(tmp_path: Path) -> None:
     found = whole(tmp_path, model_type="llama", frobnicate=3, nothing=None, off=False, none=[], **SMALL)
     assert found.notes == ("not used, as unknown for llama: frobnicate",)
+
+
+@pytest.mark.parametrize(
+    "key", ["routed_expert_hidden_size", "num_kv_heads", "attn_res_block_size", "use_output_gate", "o_lora_rank"]
+)
+def test_an_unknown_key_that_may_be_a_size_is_refused(key: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"{key} is 8; it is unknown for llama and may be a size; remove it"):
+        model(tmp_path, model_type="llama", **SMALL, **{key: 8})
+    model(tmp_path, model_type="llama", **SMALL, **{key: None})
 
 
 def test_sizes_of_the_class_are_noted(tmp_path: Path) -> None:
@@ -148,16 +160,16 @@ def test_sizes_of_the_class_are_noted(tmp_path: Path) -> None:
 
 
 REFUSED = [
-    ({"model_type": "deepseek_v3"}, "model_type is 'deepseek_v3'; its multi-head latent attention is not modelled"),
-    ({"model_type": "qwen3_next"}, "linear-attention layers are not modelled"),
-    ({"model_type": "nemotron_h"}, "state-space layers are not modelled"),
-    ({"model_type": "t5"}, "only decoders are predicted"),
-    ({"model_type": "gemma3"}, "give its text_config as a file"),
+    ({"model_type": "deepseek_v4"}, "model_type is 'deepseek_v4'; its compressed attention and hyper-connections"),
+    ({"model_type": "deepseek_v2"}, "num_experts_per_tok is missing; it is required"),
+    ({"model_type": "nemotron_h"}, "hybrid_override_pattern is missing; it says what every layer is"),
+    ({"model_type": "nemotron_h", "hybrid_override_pattern": "M-X"}, "its letters are M * - E"),
+    ({"model_type": "t5"}, "only decoders and encoders are predicted"),
+    ({"model_type": "gemma3"}, "config.json#text_config is the language model alone"),
     ({"model_type": "lama"}, "it is not known. Did you mean llama? Known: gpt2, gpt_neox, llama"),
     ({"architectures": ["LlamaForCausalLM"]}, "model_type is missing; known: gpt2"),
     ({"model_type": "llama", "quantization_config": {"bits": 4}}, "quantised weights are not modelled; remove it"),
-    ({"model_type": "llama", "kv_lora_rank": 512}, "multi-head latent attention is not modelled"),
-    ({"model_type": "qwen3_moe", "num_nextn_predict_layers": 1}, "multi-token prediction is not modelled"),
+    ({"model_type": "llama", "kv_lora_rank": 512}, "multi-head latent attention is read of families that have it only"),
     ({"model_type": "llama", "architectures": ["LlamaForSequenceClassification"]}, "only language models"),
     ({"model_type": "llama", "hidden_act": "relu"}, "hidden_act is 'relu'; expected one of gelu"),
     ({"model_type": "gpt2", "activation_function": "silu"}, "activation_function is 'silu'; expected one of gelu"),
@@ -166,15 +178,15 @@ REFUSED = [
     ({"model_type": "llama", "num_hidden_layers": 0}, "num_hidden_layers is 0; expected at least 1"),
     ({"model_type": "llama", "tie_word_embeddings": "no"}, "tie_word_embeddings is 'no'; expected true or false"),
     ({"model_type": "llama", "attention_dropout": "some"}, "attention_dropout is 'some'; expected a number"),
-    ({"model_type": "llama", "hidden_size": 4095}, "num_attention_heads is None; it must divide hidden_size, 4095"),
-    ({"model_type": "llama", "mlp_bias": True}, "mlp_bias is True; biases in the FFN alone are not modelled"),
-    ({"model_type": "gpt_neox", "attention_bias": False}, "biases in the FFN alone are not modelled"),
+    ({"model_type": "llama", "hidden_size": 4095}, "num_attention_heads is 32, its default; it must divide"),
+    ({"model_type": "aria_text", "mlp_bias": True}, "mlp_bias is True; biases of experts are not modelled"),
+    ({"model_type": "afmoe", "attention_bias": True}, "of afmoe only false, null is modelled, not true"),
     ({"model_type": "gpt_neox", "rotary_pct": 1.5}, "rotary_pct is 1.5; expected a share above 0 and up to 1"),
     ({"model_type": "gemma2", "layer_types": ["full_attention"]}, "layer_types names 1 layers; the model has 26"),
-    ({"model_type": "gemma2", "layer_types": ["linear_attention"]}, "only sliding_attention and full_attention"),
-    ({"model_type": "gemma2", "layer_types": "all"}, "only sliding_attention and full_attention"),
+    ({"model_type": "gemma2", "layer_types": ["linear_attention"] * 26}, "only sliding_attention and full_attention"),
+    ({"model_type": "gemma2", "layer_types": "all"}, "layer_types is 'all'; expected a list of 26 names of layers"),
+    ({"model_type": "flint"}, "layer_types is missing; it says what every layer is"),
     ({"model_type": "qwen2_moe", "use_sliding_window": True}, "releases of transformers differ"),
-    ({"model_type": "qwen2_moe", "decoder_sparse_step": 2}, "only dense layers at the start are modelled"),
     ({"model_type": "qwen2_moe", "mlp_only_layers": 3}, "mlp_only_layers is 3; expected a list of layers"),
 ]
 
@@ -195,3 +207,74 @@ def test_file_that_is_no_object_is_one_line(text: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"is not JSON|holds no keys and values") as caught:
         read(path)
     assert "\n" not in str(caught.value)
+
+
+def test_the_format_of_a_release_is_noted_and_other_quantised_weights_are_refused(tmp_path: Path) -> None:
+    release = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+    found = whole(tmp_path, model_type="llama", quantization_config=release, **SMALL)
+    assert found.notes == ("quantization_config: fp8 is the format of the release; predicted is training.precision",)
+    with pytest.raises(ConfigError, match="quantised weights are not modelled"):
+        whole(tmp_path, model_type="llama", quantization_config={"quant_method": "gptq", "bits": 4}, **SMALL)
+
+
+BERT = {
+    "model_type": "bert",
+    "hidden_size": 768,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "vocab_size": 30522,
+}
+
+
+@pytest.mark.parametrize(
+    ("head", "parameters"),
+    [("BertForPreTraining", 110_106_428), ("BertForMaskedLM", 109_514_298), ("BertModel", 109_482_240)],
+)
+def test_bert_is_an_encoder_with_the_head_that_it_names(head: str, parameters: int, tmp_path: Path) -> None:
+    found = model(tmp_path, architectures=[head], **BERT)
+    assert found["causal"] is False
+    assert model_of(found | {"sequence_length": 512}).num_parameters() == parameters
+
+
+def test_bert_without_a_head_is_noted_and_never_a_decoder(tmp_path: Path) -> None:
+    found = whole(tmp_path, **BERT)
+    assert found.content["model"]["causal"] is False
+    assert "no architectures: predicted with the head of masked language modelling, without a pooler" in found.notes
+    for values in ({"is_decoder": True}, {"architectures": ["BertLMHeadModel"]}, {"add_cross_attention": True}):
+        with pytest.raises(ConfigError, match="encoder"):
+            whole(tmp_path, **BERT, **values)
+
+
+def test_roberta_counts_its_one_token_type_and_shifted_positions(tmp_path: Path) -> None:
+    values = BERT | {"model_type": "roberta", "vocab_size": 50265, "type_vocab_size": 1, "max_position_embeddings": 514}
+    found = model(tmp_path, architectures=["RobertaForMaskedLM"], **values)
+    assert model_of(found | {"sequence_length": 512}).num_parameters() == 124_697_433
+
+
+def composite(tmp_path: Path, **values: Any) -> Path:
+    """A config.json of a language model inside that of a vision and language model."""
+    inner = {"model_type": "llama", **SMALL}
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": "llava", "text_config": inner, "vision_config": {}, **values}))
+    return path
+
+
+def test_a_configuration_inside_another_is_read_where_it_is_asked_for(tmp_path: Path) -> None:
+    composite(tmp_path, tie_word_embeddings=True)
+    found = read_named("config.json#text_config", tmp_path)
+    alone = model(tmp_path, model_type="llama", tie_word_embeddings=True, **SMALL)
+    assert found.content["model"] == alone
+    assert "config.json#text_config says no sequence length" in found.unsaid["model.sequence_length"]
+
+
+def test_a_missing_part_is_refused_with_those_that_are_there(tmp_path: Path) -> None:
+    composite(tmp_path)
+    with pytest.raises(
+        ConfigError, match=r"config\.json has no configuration decoder; it has text_config, vision_config"
+    ):
+        read_named("config.json#decoder", tmp_path)
+
+
+def test_the_whole_of_a_vision_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"config\.json#text_config is the language model alone"):
+        read(composite(tmp_path))

@@ -73,7 +73,10 @@ def test_script_of_gpt3_on_1024_gpus() -> None:
             "framework": "megatron-lm",
         },
     }
-    assert script.notes == ("--rampup-batch-size: predicted is a step after the ramp",)
+    assert script.notes == (
+        "gpt3_175b.sh: variables that the script does not set have their defaults: SLURM_NNODES 128",
+        "--rampup-batch-size: predicted is a step after the ramp",
+    )
     assert script.unsaid == {}
 
 
@@ -237,10 +240,10 @@ def test_instances_of_the_optimizer_are_groups_of_replicas(tmp_path: Path) -> No
         found(tmp_path, arguments, num_gpus=6)
 
 
-def test_embedding_and_loss_can_count_as_layers(tmp_path: Path) -> None:
-    arguments = "--num-layers 30 --pipeline-model-parallel-size 4 --account-for-embedding-in-pipeline-split "
-    split = small(tmp_path, f"{arguments}--account-for-loss-in-pipeline-split")["parallelism"]["layers_per_stage"]
-    assert split == [7, 8, 8, 7]
+def test_tensor_parallel_size_of_experts(tmp_path: Path) -> None:
+    layout = small(tmp_path, "--num-experts 8 --tensor-model-parallel-size 4 --expert-tensor-parallel-size 1")
+    assert layout["parallelism"]["expert_tensor_parallel_size"] == 1
+    assert "expert_tensor_parallel_size" not in small(tmp_path, "--expert-tensor-parallel-size 1")["parallelism"]
 
 
 @pytest.mark.parametrize(
@@ -266,7 +269,22 @@ def test_experts(tmp_path: Path) -> None:
         "shared_expert_gate": False,
         "capacity_factor": 1.25,
     }
-    assert any("allgather: tokens are predicted to travel by all-to-all" in note for note in read_one.notes)
+    assert read_one.content["parallelism"]["expert_dispatcher"] == "all_gather"  # Megatron-LM's default
+
+
+@pytest.mark.parametrize(
+    ("arguments", "dispatcher"),
+    [
+        ("--moe-token-dispatcher-type alltoall", None),
+        ("--moe-token-dispatcher-type flex --moe-enable-deepep", "deepep"),
+        ("--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend hybridep", "hybridep"),
+    ],
+)
+def test_dispatchers_of_tokens(arguments: str, dispatcher: str | None, tmp_path: Path) -> None:
+    layout = small(tmp_path, f"--num-experts 8 --expert-model-parallel-size 4 {arguments}")["parallelism"]
+    assert layout.get("expert_dispatcher") == dispatcher
+    beside = small(tmp_path, "--num-experts 8 --expert-model-parallel-size 4 --overlap-moe-expert-parallel-comm")
+    assert beside["parallelism"]["overlap_expert_parallel"] is True
 
 
 @pytest.mark.parametrize(
@@ -301,9 +319,9 @@ def test_vocabulary_of_an_unknown_tokenizer_is_left_open(tmp_path: Path) -> None
 
 
 def test_what_matters_little_is_noted(tmp_path: Path) -> None:
-    notes = found(tmp_path, f"{SMALL}--transformer-impl local --squared-relu --deterministic-mode").notes
+    notes = found(tmp_path, f"{SMALL}--transformer-impl local --fp16-lm-cross-entropy --deterministic-mode").notes
     assert notes == (
-        "--squared-relu: predicted as GELU, which has the same two matrices",
+        "--fp16-lm-cross-entropy: the loss is predicted in fp32",
         "--deterministic-mode: its slower kernels are not modelled",
     )
 
@@ -321,24 +339,22 @@ REFUSED = [
     ("--fp8-format hybrid --first-last-layers-bf16", "--fp8-recipe delayed is for all layers in Megatron-LM"),
     ("--fp8-format hybrid --fp4-format e2m1", "--fp8-format and --fp4-format are both given; write one of them"),
     ("--fp8-format hybrid --no-fp8-wgrad", "gradients of the weights in 16 bits beside fp8 are not modelled"),
-    ("--multi-latent-attention", "multi-head latent attention is not modelled"),
-    ("--mtp-num-layers 1", "multi-token prediction is not modelled"),
-    ("--is-hybrid-model", "state-space layers are not modelled"),
+    ("--is-hybrid-model", "its layers are not named; write --hybrid-override-pattern"),
+    ("--hybrid-override-pattern MX", "expected 8 letters of M * - E, one a layer"),
     ("--decoder-num-layers 4", "only decoders without an encoder are predicted"),
     ("--optimizer-cpu-offload", "an optimizer on the host is not modelled"),
     ("--optimizer sgd", "--optimizer is sgd; only adam is modelled"),
     ("--fp16 --bf16", "--fp16 and --bf16 are both given"),
-    ("--position-embedding-type alibi", "expected learned_absolute or rope"),
+    ("--position-embedding-type relative", "expected learned_absolute, rope, yarn, alibi or none"),
     ("--normalization Batch", "--normalization is Batch; expected LayerNorm, RMSNorm"),
     ("--moe-layer-recompute --num-experts 8", "write --recompute-granularity selective --recompute-modules moe"),
-    ("--num-experts 8 --moe-layer-freq 2", "expected 1, or a list such as [0]*1+[1]*31"),
-    ("--num-experts 8 --moe-layer-freq [1]*4+[0]*4", "only layers at the start can go without experts"),
-    ("--num-experts 8 --expert-tensor-parallel-size 2", "experts are modelled split as all else is; write 1"),
+    ("--num-experts 8 --moe-layer-freq x", "expected a period such as 2, or a list such as"),
+    ("--num-experts 8 --moe-layer-freq [1]*4", "it names 4 layers; the model has 8"),
     (
         "--pipeline-model-parallel-size 4 --num-layers-per-virtual-pipeline-stage 3",
         "it must divide the layers of a stage",
     ),
-    ("--pipeline-model-parallel-size 4 --account-for-loss-in-pipeline-split", "of 4 stages it must divide"),
+    ("--pipeline-model-parallel-size 4 --decoder-last-pipeline-num-layers 1", "of 4 stages it must divide"),
     ("--frobnicate 3", "--frobnicate is not an argument of Megatron-LM that is known here"),
     ("--swiglue", "Did you mean swiglu?"),
     ("--hidden-size wide", "--hidden-size is wide; expected a whole number"),

@@ -67,7 +67,7 @@ def test_positional_arguments_have_their_defaults() -> None:
 
 
 def test_assignments_in_conditions_and_loops_are_kept_apart() -> None:
-    text = "A=(1)\nif [ -n $B ]; then\n  A+=(2)\n  C=3\nfi\nfor i in 1 2; do D=$i; done\nE=5\nrun ${A[@]} $C $E"
+    text = "A=(1)\nif [ $B = 1 ]; then\n  A+=(2)\n  C=3\nfi\nfor i in 1 2; do D=$i; done\nE=5\nrun ${A[@]} $C $E"
     script = parse(text)
     assert script.values == {"A": "1", "E": "5"}
     assert script.conditional["A"] == ["2"]
@@ -87,3 +87,59 @@ def test_commands_of_the_script_are_not_run(capfd: pytest.CaptureFixture[str]) -
 @pytest.mark.parametrize("text", ["", "\n", "#", "'", '"', "(", ")", "X=(", "$((", "${", "$(", "\\", "if", "a |& b"])
 def test_broken_scripts_are_read_as_far_as_they_go(text: str) -> None:
     assert isinstance(parse(text), Script)
+
+
+@pytest.mark.parametrize(
+    ("condition", "branch"),
+    [
+        ("[ $X = bf16 ]", "yes"),
+        ('[[ "$X" == "fp8" ]]', "no"),
+        ("[ $N -gt 1 ]", "yes"),
+        ("[[ $N -le 1 ]]", "no"),
+        ("[ -z $UNSET ]", "yes"),
+        ('[ -n "$X" ]', "yes"),
+        ("[ ! -z $X ]", "yes"),
+        ("! [ $X = bf16 ]", "no"),
+        ("[ $X = bf16 ] && [ $N -eq 4 ]", "yes"),
+        ("[ $X = fp8 ] || [ $N -eq 5 ]", "no"),
+        ("[[ $X = bf16 && $N != 4 ]]", "no"),
+        ("[ $X = bf16 -a $N = 4 ]", "yes"),
+        ("[[ $X == bf* ]]", "yes"),
+        ("[ $(( ($N > 1) ? 1 : 0 )) -eq 1 ]", "yes"),
+    ],
+)
+def test_branch_that_the_script_settles_is_read(condition: str, branch: str) -> None:
+    text = f"X=bf16\nN=4\nif {condition}; then\n  A=(yes)\nelse\n  A=(no)\nfi\nrun ${{A[@]}}"
+    assert command(text) == ["run", branch]
+
+
+@pytest.mark.parametrize("condition", ["$(nvidia-smi) = 1 ]", "[ $UNSET = 1 ]", "grep -q x file", "[ -f $FILE ]"])
+def test_branch_that_only_a_run_settles_is_unknown(condition: str) -> None:
+    words = command(f"TP=2\nif {condition}; then TP=4; fi\nrun $TP")
+    assert is_unknown(words[1])
+
+
+def test_chains_of_branches_and_cases() -> None:
+    chain = "if [ $S = a ]; then X=1\nelif [ $S = b ]; then X=2\nelif [ -n $S ]; then X=3\nelse X=4\nfi\nrun $X"
+    assert [command(f"S={size}\n{chain}")[1] for size in "abc"] == ["1", "2", "3"]
+    case = "case $S in\n a|b) X=1 ;;\n c) X=2\n Y=5 ;;\n *) X=3 ;;\nesac\nrun $X"
+    assert [command(f"S={size}\n{case}")[1] for size in "abcd"] == ["1", "1", "2", "3"]
+    nested = "if [ $S = a ]; then if [ $S = b ]; then X=1; else X=2; fi; fi\nrun ${X:-9}"
+    assert [command(f"S={size}\n{nested}")[1] for size in "ab"] == ["2", "9"]
+    assert command("S=a\n[ $S = a ] && X=1\n[ $S = a ] || X=2\nrun $X") == ["run", "1"]
+
+
+def test_defaults_of_variables_from_outside_are_guesses() -> None:
+    script = parse("TP=${TP:-4}\nPP=${1:-2}\n: ${EP:=8}\n[ -z $CP ] && CP=2\nrun $TP $PP $EP $CP")
+    assert script.commands[-1] == ["run", "4", "2", "8", "2"]
+    assert script.guesses == {"TP": "4", "$1": "2", "EP": "8", "CP": ""}
+
+
+def test_documents_are_no_commands() -> None:
+    script = parse('N=4\ncat <<EOT > ds.json\n{"size": $N}\nEOT\nrun --a 1')
+    assert script.documents == ['{"size": 4}\n']
+    assert script.commands[-1] == ["run", "--a", "1"]
+
+
+def test_variable_of_a_branch_that_does_not_run_is_empty() -> None:
+    assert command("X=1\nif [ $X = 2 ]; then A='--a'; fi\nrun $A --b $B") == ["run", "--b", "\x00B\x00"]

@@ -227,7 +227,7 @@ def test_unknown_sections_are_noted(tmp_path: Path) -> None:
 
 
 REFUSED = [
-    ('[model]\nname = "deepseek_v3"\n', "its multi-head latent attention is not modelled"),
+    ('[model]\nname = "deepseek_v3"\n', "it has no preset. Known: llama3, qwen3"),
     ('[model]\nname = "llama33"\n', "it has no preset. Did you mean llama3? Known: llama3, qwen3"),
     ('[model]\nname = "llama3"\n', "flavor is None; it has no preset. Known of llama3: 1B, 3B, 8B, 70B, 405B"),
     (f'{MODEL}converters = ["lora"]\n', "write one of float8, quantize.linear.float8, mx, quantize.linear.mx"),
@@ -253,7 +253,7 @@ REFUSED = [
     (f"{MODEL}[training]\nenable_cpu_offload = true", "offloading to the host is not modelled"),
     (f"{MODEL}[training]\nlocal_batchsize = 4", "it is not known here. Did you mean local_batch_size?"),
     (f"{MODEL}[training]\nseq_len = 'long'", "training.seq_len is 'long'; expected a whole number"),
-    (f"{MODEL}[parallelism]\nexpert_tensor_parallel_degree = 4\ntensor_parallel_degree = 2", "write 2"),
+    (f"{MODEL}[training]\ndtype = 'bfloat16'", "training.dtype is 'bfloat16'; expected float32"),
     (
         f"{MODEL}[parallelism]\npipeline_parallel_degree = 2\npipeline_parallel_schedule = 'ZBVZeroBubble'",
         "only 1F1B, Interleaved1F1B and GPipe are modelled",
@@ -295,3 +295,24 @@ def test_file_that_is_no_toml_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is not TOML") as caught:
         found(tmp_path, "[model\n")
     assert "\n" not in str(caught.value)
+
+
+def test_experts_split_otherwise_than_the_rest(tmp_path: Path) -> None:
+    path = tmp_path / "job.toml"
+    degrees = "tensor_parallel_degree = 4\nexpert_parallel_degree = 8\nexpert_tensor_parallel_degree = 1"
+    path.write_text(f'[model]\nname = "qwen3"\nflavor = "30B-A3B"\n[parallelism]\n{degrees}\n', encoding="utf-8")
+    assert read(path).content["parallelism"]["expert_tensor_parallel_size"] == 1
+
+
+def test_all_problems_of_a_job_come_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "job.toml"
+    path.write_text(
+        '[model]\nname = "nobody"\n[training]\nseq_len = "x"\nunheard_of = 1\n[optimizer]\nname = "Muon"\n',
+        encoding="utf-8",
+    )
+    with pytest.raises(ConfigError) as caught:
+        read(path)
+    lines = str(caught.value).splitlines()
+    assert lines[0] == "4 problems:"
+    for words in ("model.name is 'nobody'", "seq_len is 'x'", "unheard_of", "only Adam"):
+        assert sum(words in line for line in lines) == 1

@@ -85,6 +85,14 @@ def test_some_of_a_chunks_layers_are_recomputed(every: int, count: int | None, e
     assert sum(number for _, number in blocks) == 32
 
 
+def test_layers_that_are_recomputed_at_once_keep_one_input_and_exist_together() -> None:
+    one, four = (layer_memory(replace(RUN, recompute_group_layers=count), DENSE) for count in (1, 4))
+    assert four.kept == one.kept / 4
+    whole = layer_memory(replace(RUN, recompute=Recompute.NONE), DENSE).kept
+    assert four.working - one.working == pytest.approx(3 * whole)
+    assert recomputed(replace(RUN, recompute_group_layers=4)) == recomputed(RUN)
+
+
 def test_layers_that_keep_their_activations_hold_more() -> None:
     half = transformer_step(replace(RUN, recompute_every=2)).stages[0].chunks[0].blocks[1:]
     again, kept = (block.memory.kept for block, _ in half)
@@ -142,6 +150,8 @@ def test_every_second_product_keeps_less_than_all_and_more_than_the_input() -> N
     [
         ({"recompute_num_layers": 2}, "recompute_num_layers is given and recompute is none"),
         ({"recompute": "full", "recompute_every": 2, "recompute_num_layers": 2}, "leave one out"),
+        ({"recompute": "full", "recompute_num_layers": 1, "recompute_group_layers": 2}, "needs recompute: full of all"),
+        ({"recompute": "selective", "recompute_group_layers": 2}, "needs recompute: full of all"),
         ({"recompute": "full", "recompute_modules": ["core_attn"]}, "it needs selective"),
         ({"recompute": "selective", "recompute_modules": ["moe"]}, "the model has no experts"),
         ({"recompute": "selective", "recompute_modules": ["mla_up_proj"]}, "the model has no latent attention"),

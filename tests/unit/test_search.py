@@ -78,6 +78,8 @@ def spaces(folder: Path) -> Iterator[tuple[Space, SearchQuestion]]:
     for name, model, training, switches in (
         ("dense", SMALL, {}, SWITCHES),
         ("experts", SPARSE, {}, SWITCHES),
+        ("whole experts", SPARSE, {}, SWITCHES | {"expert_tensor_parallel_size": 1}),
+        ("offloaded states", SMALL, {"offload_optimizer": 0.5}, SWITCHES),
         ("overlapped experts", SPARSE, {}, {"expert_dispatcher": "hybridep", "overlap_expert_parallel": True}),
         ("layers of several kinds", MIXED, {}, SWITCHES),
         ("adapters", SMALL, {"lora": {"rank": 16}}, SWITCHES),
@@ -137,6 +139,25 @@ def test_candidates_use_all_gpus_and_the_whole_batch_and_are_valid(tmp_path: Pat
             assert sum(run.layers_per_stage) == space.model.num_layers
             assert plan not in seen
             seen.add(plan)
+
+
+def test_whole_experts_are_shared_out_over_tensor_parallel_ranks_too(tmp_path: Path) -> None:
+    path = config(tmp_path / "c.yml", dict(SPARSE), {}, expert_tensor_parallel_size=1, **SWITCHES)
+    space = search_problem(SearchQuestion(path, num_gpus=16, global_batch_size=16)).space
+    folded = [degrees for degrees in space.degrees() if degrees.expert > degrees.data * degrees.context]
+    assert folded
+    assert all(space.layout(degrees).expert_group().ranks == degrees.expert for degrees in folded)
+
+
+def test_what_no_candidate_has_is_left_out(tmp_path: Path) -> None:
+    layout = {"pipeline_parallel_size": 2, "schedule": "zbv", "expert_tensor_parallel_size": 2, "data_parallel_size": 2}
+    training = {"num_micro_batches": 8, "offload_activation_layers": 2}
+    path = config(tmp_path / "c.yml", dict(SPARSE), training, **SWITCHES, **layout)
+    problem = search_problem(SearchQuestion(path, num_gpus=16, global_batch_size=16))
+    assert problem.space.base.offload_activation_layers == 0
+    assert not problem.space.keeps_experts_whole
+    assert "zbv" not in problem.space.schedules
+    assert any("offload_activation_layers" in note for note in problem.notes)
 
 
 def test_nothing_that_does_not_fit_is_shown(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from predictor.configuration.loading import Loaded, prepare
 from predictor.report.page.layouts import ordinal, standing_words
 from predictor.search.answer import search
 from predictor.search.question import SearchProblem, problem_around
+from predictor.search.rank import rank
 from predictor.search.standing import Standing, standing
 from predictor.step.fit import Fit
 from predictor.step.prediction import predict
@@ -32,7 +33,7 @@ def placed(loaded: Loaded) -> tuple[Standing, SearchProblem]:
 @pytest.mark.parametrize("zero_stage", [0, 1, 3])
 def test_a_layout_of_the_search_has_its_place_in_the_ranking(zero_stage: int) -> None:
     own, problem = placed(loaded_run(zero_stage=zero_stage))
-    everything = search(problem, 100_000).ranking
+    everything = rank(problem.space, problem.system, problem.memory_gib, 100_000)
     assert len(everything.best) == everything.fitting == own.others + 1
     faster = [ranked for ranked in everything.best if ranked.step_us < own.step_us * (1 - 1e-9)]
     assert own.rank == len(faster) + 1

@@ -36,6 +36,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "pipeline": full_form(parallelism={**SMALL_PIPELINE, "tensor_parallel_size": 2}, training={"num_micro_batches": 8}),
     "uneven": full_form(parallelism={"pipeline_parallel_size": 2, "layers_per_stage": [5, 3]}),
     "experts": full_form(system="H100", model={"moe": EXPERTS}, parallelism={**SMALL_PIPELINE, "zero_stage": 1}),
+    "further tokens": full_form(system="H100", model={"moe": EXPERTS, "num_mtp_layers": 2}),
+    "adapters": full_form(training={"lora": {"rank": 16}}),
     "some recomputed": full_form(training={"recompute": "full", "recompute_num_layers": 3}),
 }
 for schedule in SCHEDULES.values():
@@ -128,6 +130,12 @@ def test_parts_of_layers_add_up_to_the_parts_of_slots(name: str) -> None:
     assert named >= {span.name for span in inside}
     assert sums([*inside, *whole]) == pytest.approx(sums([span for span in plain.spans if span.depth == 1]))
     assert [s for s in trace.spans if not s.depth] == [s for s in plain.spans if not s.depth]
+
+
+def test_layers_that_predict_further_tokens_have_names_of_their_own() -> None:
+    _, _, trace = layered("further tokens")
+    names = [layer.name for layer in layers_of(trace, trace.slots[0])]
+    assert names[7:] == ["layer 7", "further token 1", "further token 2", "embedding, output and loss"]
 
 
 def test_layers_differ_where_the_model_has_them_differ() -> None:

@@ -165,6 +165,16 @@ def test_a_system_of_ones_own_has_its_numbers(tmp_path: Path) -> None:
     assert ours.step.us < predict(full_form(system="Perlmutter", parallelism=layout)).step.us
 
 
+def test_a_system_of_ones_own_has_the_hosts_memory_that_it_says(tmp_path: Path) -> None:
+    offloaded = {"micro_batch_size": 1, "num_micro_batches": 4, "offload_optimizer": 1.0}
+    as_like, slower = (
+        predict(full_form(system=own(tmp_path, text), training=offloaded)).step.us
+        for text in ("like: Perlmutter\n", "like: Perlmutter\nhost_memory_gb_per_s: 50\n")
+    )
+    assert as_like == predict(full_form(system="Perlmutter", training=offloaded)).step.us
+    assert slower > as_like
+
+
 def test_a_higher_peak_scales_all_precisions(tmp_path: Path) -> None:
     text = "like: H100\ngpu: {peak_tflop_per_s: 495}\n"
     slower = predict(full_form(system=own(tmp_path, text)))

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from predictor.base.bundled import examples, systems
 from predictor.configuration.presets import preset_names
+from predictor.search.frameworks import RULES
 from predictor.timeline.schedules import SCHEDULES
 from predictor.workloads.run import Recompute
 from predictor.workloads.software import Framework
@@ -15,7 +16,7 @@ from predictor.workloads.software import Framework
 LONGEST_HELP = 60
 # What options take that is no file, by the name in their help.
 NO_FILES = ("N", "X", "K", "VALUE", "KEY=VALUE", "CHANGE", "SECONDS", "ADDRESS")
-# What arguments are known to take, by the name of their value.
+# What arguments are known to take, by the name of their value, of one command by the command's too.
 KNOWN: Mapping[str, Callable[[], Iterable[object]]] = {
     "system": systems,
     "to": systems,
@@ -25,6 +26,7 @@ KNOWN: Mapping[str, Callable[[], Iterable[object]]] = {
     "schedule": lambda: SCHEDULES,
     "recompute": lambda: Recompute,
     "framework": lambda: Framework,
+    "search framework": lambda: RULES,
 }
 
 
@@ -56,12 +58,13 @@ class Command(NamedTuple):
     only_values: bool
 
 
-def _known(action: argparse.Action) -> tuple[tuple[str, ...], bool]:
+def _known(command: str, action: argparse.Action) -> tuple[tuple[str, ...], bool]:
     """Return the values that an argument is known to take, and whether it takes no file."""
     if action.choices is not None:
         return tuple(map(str, action.choices)), True
-    if action.dest in KNOWN:
-        return tuple(map(str, KNOWN[action.dest]())), action.dest not in ("system", "to", "model")
+    known = KNOWN.get(f"{command} {action.dest}", KNOWN.get(action.dest))
+    if known is not None:
+        return tuple(map(str, known())), action.dest not in ("system", "to", "model")
     return (), not str(action.metavar).isupper() or action.metavar in NO_FILES
 
 
@@ -82,7 +85,7 @@ def described(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         values: tuple[str, ...] = ()
         only = True
         for action in parser._actions:
-            known, is_only = _known(action)
+            known, is_only = _known(name, action)
             if action.option_strings:
                 flags = tuple(action.option_strings)
                 options.append(Option(flags, _line(action), action.nargs != 0, known, is_only))

@@ -17,10 +17,9 @@ FOLDER = Path(__file__).resolve().parent
 
 # Families that no preset can describe, by the beginning of their names, and why.
 UNSUPPORTED = {
-    "deepseek": "its multi-head latent attention is not modelled",
-    "kimi": "its multi-head latent attention is not modelled",
-    "mamba": "state-space layers are not modelled",
-    "jamba": "state-space layers are not modelled",
+    "deepseek-v4": "its compressed attention and hyper-connections are not modelled",
+    "gemma3n": "its per-layer embeddings are not modelled",
+    "zamba": "layers that share their weights are not modelled",
 }
 
 

@@ -7,21 +7,51 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from predictor.base.errors import ConfigError
 from predictor.configuration.hugectr.telling import is_hugectr
-from predictor.configuration.readers import deepspeed, experiment, hugging_face, llm_trainer, megatron, torchtitan
-from predictor.configuration.readers.megatron_options import TELLING
+from predictor.configuration.readers import (
+    accelerate,
+    deepspeed,
+    experiment,
+    hugging_face,
+    llm_foundry,
+    llm_trainer,
+    megatron,
+    megatron_bridge,
+    nemo,
+    torchtitan,
+    torchtitan_python,
+)
+from predictor.configuration.readers.megatron_command import TELLING
+from predictor.configuration.readers.problems import Problems
+from predictor.configuration.readers.python_recipes import with_function
 from predictor.configuration.readers.result import Read
-from predictor.configuration.telling import is_experiment, is_llm_trainer
+from predictor.configuration.telling import is_experiment, is_llm_trainer, is_model_id, part_of_file
 
-__all__ = ["FORMATS", "HUGECTR", "TRAINERS", "Read", "detect", "read_any"]
+__all__ = ["FORMATS", "HUGECTR", "TRAINERS", "Read", "detect", "read_all", "read_any", "read_named"]
 
 TRAINERS = (experiment.FORMAT, llm_trainer.FORMAT)  # whose files are predicted as they are
 HUGECTR = "HugeCTR configuration"  # of a recommender; predicted as it is, and by no ``from``
-FORMATS = (hugging_face.FORMAT, megatron.FORMAT, deepspeed.FORMAT, torchtitan.FORMAT, *TRAINERS, HUGECTR)
+FORMATS = (
+    hugging_face.FORMAT,
+    megatron.FORMAT,
+    megatron_bridge.FORMAT,
+    deepspeed.FORMAT,
+    torchtitan.FORMAT,
+    torchtitan_python.FORMAT,
+    accelerate.FORMAT,
+    nemo.FORMAT,
+    llm_foundry.FORMAT,
+    *TRAINERS,
+    HUGECTR,
+)
+IN_PYTHON = (megatron_bridge.FORMAT, torchtitan_python.FORMAT)
 # Top-level keys, of which every such file has at least one.
 DEEPSPEED_KEYS = frozenset({*deepspeed.BATCH, "zero_optimization", "fp16", "bf16", "zero_allow_untested_optimizer"})
 TORCHTITAN_SECTIONS = frozenset({"job", "model", "training", "parallelism", "activation_checkpoint"})
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 LARGEST_BYTES = 10_000_000  # more is no hand-written configuration, perhaps a checkpoint's index
 
 
@@ -59,19 +89,51 @@ def _of_json(content: dict[str, Any]) -> str | None:
     return deepspeed.FORMAT if DEEPSPEED_KEYS & content.keys() else None
 
 
+def _of_python(text: str) -> str | None:
+    """Return the format of Python code, told by what it imports."""
+    if megatron_bridge.TELLING.search(text):
+        return megatron_bridge.FORMAT
+    return torchtitan_python.FORMAT if torchtitan_python.TELLING.search(text) else None
+
+
+def _of_yaml(text: str) -> str | None:
+    """Return the format of a YAML mapping, told by its sections."""
+    try:
+        content = yaml.load(text, Loader=LOADER)
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return None
+    if not isinstance(content, dict):
+        return None
+    model = content.get("model")
+    named = isinstance(model, dict) and model.get("name") in llm_foundry.MODELS
+    told = {
+        llm_foundry.FORMAT: named and any(key in content for key in llm_foundry.BATCH),
+        nemo.FORMAT: isinstance(model, dict) and "trainer" in content and nemo.TELLING in model,
+        accelerate.FORMAT: "distributed_type" in content and len(accelerate.TELLING & content.keys()) > 1,
+        megatron_bridge.FORMAT: len(megatron_bridge.SECTIONS & content.keys()) > 1,
+    }
+    return next((name for name, is_told in told.items() if is_told), None)
+
+
 def detect(path: Path) -> str:
-    """Return the format of a file, told by its content.
+    """Return the format of a file, told by its content; a function of a Python file may be named behind a colon.
 
     Raises:
         FileNotFoundError: there is no such file.
         ConfigError: the format is not a known one; the message lists those.
     """
+    path, _ = with_function(path)
     text = _text(path)
+    if path.suffix == ".py":
+        told = _of_python(text)
+        if told is None:
+            raise ConfigError(f"{path}: unknown config format; known in Python: {', '.join(IN_PYTHON)}")
+        return told
     try:
         content = json.loads(text)
     except (ValueError, RecursionError):
         content = None
-    told = _of_json(content) if isinstance(content, dict) else None
+    told = _of_json(content) if isinstance(content, dict) else _of_yaml(text)
     if told is not None:
         return told
     if experiment.TELLING.search(text):
@@ -87,6 +149,26 @@ def detect(path: Path) -> str:
     if TORCHTITAN_SECTIONS & tables:
         return torchtitan.FORMAT
     raise ConfigError(f"{path}: unknown config format; known: {', '.join(FORMATS)}")
+
+
+def read_named(name: str, base: Path) -> Read:
+    """Read what a name of ``from`` stands for: a file, or with ``hf:`` a model of the Hugging Face Hub.
+
+    Args:
+        name: path of a file, or ``hf:`` with the id of a model; behind ``#`` the key of a configuration inside it, such
+            as ``config.json#text_config``.
+        base: folder that paths are relative to.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ConfigError: it cannot be fetched, the format is unknown, or it asks for what is not modelled.
+    """
+    if is_model_id(name):
+        from predictor.configuration.readers import hugging_face_hub  # costs a start that has none
+
+        return hugging_face_hub.read_model(name)
+    inside = part_of_file(str(base / name))
+    return read_any(base / name) if inside is None else hugging_face.read(*inside)
 
 
 def read_any(path: Path, num_gpus: int | None = None, data_parallel_size: int | None = None) -> Read:
@@ -112,4 +194,25 @@ def read_any(path: Path, num_gpus: int | None = None, data_parallel_size: int | 
         return experiment.read(path)
     if name == llm_trainer.FORMAT:
         return llm_trainer.read(path, num_gpus)
+    if name in (accelerate.FORMAT, llm_foundry.FORMAT):
+        return accelerate.read(path) if name == accelerate.FORMAT else llm_foundry.read(path)
+    if name == nemo.FORMAT:
+        return nemo.read(path, num_gpus)
+    if name == megatron_bridge.FORMAT:
+        return megatron_bridge.read(*with_function(path), num_gpus)
+    if name == torchtitan_python.FORMAT:
+        return torchtitan_python.read(*with_function(path), num_gpus)
     return megatron.read(path, num_gpus) if name == megatron.FORMAT else torchtitan.read(path, num_gpus)
+
+
+def read_all(names: list[str], base: Path) -> list[Read]:
+    """Read what several names of ``from`` stand for, each a file of any known format or a model of the hub.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ConfigError: files cannot be read; the message has a line for every problem of them all.
+    """
+    problems = Problems()
+    read = [problems.part(None, read_named, name, base) for name in names]
+    problems.check()
+    return [file for file in read if file is not None]

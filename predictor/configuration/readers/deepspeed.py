@@ -5,6 +5,7 @@ Source of names and defaults: deepspeedai/DeepSpeed, docs/_pages/config-json.md 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from predictor.base.errors import ConfigError, nearest
 from predictor.configuration.readers.fields import Fields
 from predictor.configuration.readers.hugging_face import load_json
 from predictor.configuration.readers.known_keys import known_keys
+from predictor.configuration.readers.problems import Problems
 from predictor.configuration.readers.result import Read
 from predictor.workloads.frameworks import DEEPSPEED, DEEPSPEED_ZERO_3
 
@@ -22,6 +24,9 @@ BATCH = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumul
 SECTIONS = ("activation_checkpointing", "bf16", "fp16", "optimizer", "pipeline", "tensor_parallel", "zero_optimization")
 OPTIMIZERS = ("adam", "adamw", "fusedadam", "torch_adam")
 COMPRESSED = ("onebitadam", "onebitlamb", "zerooneadam")
+BUCKET = "zero_optimization.reduce_bucket_size"
+# Keys whose « auto » follows from the model, from other files or from the configuration's own keys.
+RESOLVED = frozenset({*BATCH, "fp16.enabled", "bf16.enabled", BUCKET})
 FP32 = ("fp32", "float32", "torch.float32")
 
 
@@ -33,40 +38,91 @@ def read(path: Path, data_parallel_size: int | None = None) -> Read:
         data_parallel_size: replicas, which together with two of the three batch sizes give the third.
 
     Raises:
-        ConfigError: something changes the cost in a way that is not modelled, is « auto », or contradicts another key.
+        ConfigError: something changes the cost in a way that is not modelled, is « auto » where nothing tells what it
+            becomes, or contradicts another key; the message has a line for each.
     """
-    fields = Fields(load_json(path), path.name)
-    _refuse_auto(fields)
+    problems = Problems()
+    read = from_mapping(load_json(path), path.name, problems, data_parallel_size)
+    problems.check()
+    return read
+
+
+def from_mapping(
+    content: dict[str, Any], where: str, problems: Problems, data_parallel_size: int | None = None
+) -> Read:
+    """Return what the keys of a DeepSpeed configuration say, after recording what is wrong with them.
+
+    Args:
+        content: the keys.
+        where: the file, for messages.
+        problems: record of what is wrong.
+        data_parallel_size: replicas.
+    """
+    auto = _take_auto(content, where, problems)
+    fields = Fields(_without(content, auto), where, problems=problems.lines)
     sections = {name: fields.section(name) for name in SECTIONS}
-    _refuse(fields, sections)
+    problems.part(None, _refuse, fields, sections)
     notes: list[str] = []
-    training, replicas, unsaid = _batch(fields, data_parallel_size)
-    parallelism = replicas | _zero(fields, sections["zero_optimization"]) | _model_ranks(sections)
-    training |= _precision(fields, sections, unsaid) | _activations(sections, unsaid)
+    nothing = dict[str, Any]
+    empty: tuple[dict[str, Any], dict[str, Any], dict[str, str]] = ({}, {}, {})
+    training, replicas, unsaid = problems.part(empty, _batch, fields, data_parallel_size, auto)
+    parallelism: dict[str, Any] = replicas | problems.part(nothing(), _zero, fields, sections["zero_optimization"])
+    parallelism |= problems.part(nothing(), _model_ranks, sections)
+    keys: dict[str, Any] = {**training}
+    if {"fp16.enabled", "bf16.enabled"} & auto:
+        unsaid["training.precision"] = f"{where} leaves the precision to the trainer (auto)"
+    else:
+        keys |= problems.part(nothing(), _precision, fields, sections, unsaid)
+    keys |= problems.part(nothing(), _activations, sections, unsaid)
     types = Fields(fields.values.get("data_types") or {}, fields.where, "data_types.")
     gradients = (fields.get("communication_data_type"), types.get("grad_accum_dtype"))
     if any(str(name).lower() in FP32 for name in gradients):
         parallelism["fp32_gradients"] = True
     _rest(fields, sections, notes)
-    return Read({"parallelism": parallelism, "training": training}, tuple(notes), FORMAT, unsaid)
+    derived: dict[str, Callable[[dict[str, Any]], Any]] = {}
+    if BUCKET in auto and parallelism.get("zero_stage"):
+        parallelism.pop("gradient_bucket_elements", None)
+        derived = {"parallelism.gradient_bucket_elements": hidden_size_squared}
+    return Read({"parallelism": parallelism, "training": keys}, tuple(notes), FORMAT, unsaid, derived)
 
 
-def _refuse_auto(fields: Fields) -> None:
-    """Refuse « auto », which a trainer replaces when it starts, for keys that affect the cost."""
+def hidden_size_squared(content: dict[str, Any]) -> int | None:
+    """Return what transformers makes of « auto » for reduce_bucket_size, in elements; None without a model.
+
+    Source: huggingface/transformers, src/transformers/integrations/deepspeed.py, trainer_config_finalize.
+    """
+    hidden = content.get("model", {}).get("hidden_size")
+    return hidden * hidden if isinstance(hidden, int) else None
+
+
+def _take_auto(content: dict[str, Any], where: str, problems: Problems) -> set[str]:
+    """Return the keys that are « auto » and whose value follows from elsewhere; record the others that matter."""
     known = known_keys(KEYS)
+    found: set[str] = set()
 
     def search(values: dict[str, Any], prefix: str) -> None:
         for key, value in values.items():
             name = f"{prefix}{key}"
-            if value == "auto" and not known.is_irrelevant(name) and name not in known.noted:
-                raise ConfigError(
-                    f"{fields.where}: {name} is 'auto', which the trainer replaces when it starts; write what it "
-                    "becomes (Hugging Face's Trainer takes it from TrainingArguments)"
-                )
+            if value == "auto":
+                found.add(name)
+                if name not in RESOLVED and not known.is_irrelevant(name) and name not in known.noted:
+                    problems.lines.append(
+                        f"{where}: {name} is 'auto', which the trainer replaces when it starts; write what it becomes"
+                    )
             if isinstance(value, dict) and not known.is_irrelevant(name):
                 search(value, f"{name}.")
 
-    search(dict(fields.values), "")
+    search(content, "")
+    return found
+
+
+def _without(content: dict[str, Any], auto: set[str], prefix: str = "") -> dict[str, Any]:
+    """Return a configuration without the keys that are « auto »."""
+    return {
+        key: _without(value, auto, f"{prefix}{key}.") if isinstance(value, dict) else value
+        for key, value in content.items()
+        if f"{prefix}{key}" not in auto
+    }
 
 
 def _is_on(value: Any) -> bool:
@@ -81,29 +137,28 @@ def _refuse(fields: Fields, sections: dict[str, Fields]) -> None:
         section, _, key = name.rpartition(".")
         holder = sections[section] if section else fields
         if _is_on(holder.values.get(key)):
-            raise holder.error(key, reason)
+            holder.broken(holder.error(key, reason))
     zero = sections["zero_optimization"]
     for key in ("offload_optimizer", "offload_param"):
         device = zero.section(key).values.get("device", "none" if not zero.has(key) else "cpu")
         if device != "none":
-            raise zero.error(
-                key, "offloading is not modelled; remove it, or set its device to none, to predict without"
-            )
+            rule = "offloading is not modelled; remove it, or set its device to none, to predict without"
+            zero.broken(zero.error(key, rule))
     if zero.get("zero_hpz_partition_size") not in (None, 0, 1):
-        raise zero.error(
-            "zero_hpz_partition_size",
-            "a second copy of the weights for the backward pass (ZeRO++) is not modelled; remove it to predict without",
+        rule = (
+            "a second copy of the weights for the backward pass (ZeRO++) is not modelled; remove it to predict without"
         )
+        zero.broken(zero.error("zero_hpz_partition_size", rule))
 
 
-def _batch(fields: Fields, given: int | None) -> tuple[dict[str, int], dict[str, int], dict[str, str]]:
+def _batch(fields: Fields, given: int | None, auto: set[str]) -> tuple[dict[str, Any], dict[str, Any], dict[str, str]]:
     """Return keys of training and of parallelism, and the keys that the file leaves open.
 
     Raises:
         ConfigError: no batch size at all, or three that contradict each other.
     """
     total, micro, rounds = (fields.optional_whole(key) for key in BATCH)
-    if total is None and micro is None:
+    if total is None and micro is None and not {*BATCH} & auto:
         raise ConfigError(f"{fields.where}: train_batch_size or train_micro_batch_size_per_gpu must be given")
     dp = given
     if total is not None and micro is not None and rounds is not None:
@@ -116,15 +171,22 @@ def _batch(fields: Fields, given: int | None) -> tuple[dict[str, int], dict[str,
         if rest or not each:
             raise fields.error(BATCH[0], f"it must be a multiple of what {given} replicas take at once")
         micro = micro or each
-    training: dict[str, int] = {} if micro is None else {"micro_batch_size": micro}
-    training |= {"num_micro_batches": rounds or 1} if total is None else {"global_batch_size": total}
+    training: dict[str, Any] = {} if micro is None else {"micro_batch_size": micro}
+    if total is not None:
+        training["global_batch_size"] = total
+    elif not {BATCH[0], BATCH[2]} <= auto or rounds is not None:
+        training["num_micro_batches"] = rounds or 1
     unsaid = {}
+    if total is None and rounds is None and BATCH[2] in auto:
+        training.pop("num_micro_batches", None)
+        reason = f"{fields.where} leaves gradient_accumulation_steps to the trainer (auto)"
+        unsaid["training.num_micro_batches"] = f"{reason}, or global_batch_size"
     if dp is None:
         unsaid["parallelism.data_parallel_size"] = f"{fields.where} says no number of GPUs"
     if micro is None:
-        unsaid["training.micro_batch_size"] = (
-            f"{fields.where}: {BATCH[1]} is train_batch_size / gradient_accumulation_steps / data_parallel_size"
-        )
+        follows = f"{fields.where}: {BATCH[1]} is train_batch_size / gradient_accumulation_steps / data_parallel_size"
+        trainers = f"{fields.where} leaves {BATCH[1]} to the trainer (auto)"
+        unsaid["training.micro_batch_size"] = trainers if BATCH[1] in auto else follows
     return training, {} if dp is None else {"data_parallel_size": dp}, unsaid
 
 
@@ -151,13 +213,13 @@ def _zero(fields: Fields, zero: Fields) -> dict[str, Any]:
     }
 
 
-def _model_ranks(sections: dict[str, Fields]) -> dict[str, int]:
+def _model_ranks(sections: dict[str, Fields]) -> dict[str, Any]:
     """Return the degrees that split a replica: AutoTP's ranks, and stages where a number says them.
 
     Source: docs/_tutorials/autotp-training.md; deepspeed/runtime/config.py, get_pipeline_config, whose "stages": "auto"
     leaves them to the model's code.
     """
-    keys = {}
+    keys: dict[str, Any] = {}
     if (ranks := sections["tensor_parallel"].optional_whole("autotp_size", least=0)) is not None and ranks > 1:
         keys["tensor_parallel_size"] = ranks
     pipeline = sections["pipeline"]
@@ -179,7 +241,7 @@ def _mics(zero: Fields, stage: int) -> dict[str, int]:
     return {"zero_group_size": size}
 
 
-def _precision(fields: Fields, sections: dict[str, Fields], unsaid: dict[str, str]) -> dict[str, str]:
+def _precision(fields: Fields, sections: dict[str, Fields], unsaid: dict[str, str]) -> dict[str, Any]:
     if _is_on(fields.get("torch_autocast")) or _is_on(fields.get("amp")):
         unsaid["training.precision"] = f"{fields.where} lets PyTorch cast"
         return {}
@@ -212,9 +274,9 @@ def _rest(fields: Fields, sections: dict[str, Fields], notes: list[str]) -> None
     optimizer = sections["optimizer"]
     name = optimizer.text("type", "AdamW").lower()
     if name in COMPRESSED:
-        raise optimizer.error("type", "compressed gradients are not modelled; write AdamW")
-    if name not in OPTIMIZERS:
-        raise optimizer.error("type", "only Adam and AdamW are modelled")
+        optimizer.broken(optimizer.error("type", "compressed gradients are not modelled; write AdamW"))
+    elif name not in OPTIMIZERS:
+        optimizer.broken(optimizer.error("type", "only Adam and AdamW are modelled"))
     known = known_keys(KEYS)
     for holder in (fields, *sections.values()):
         for key in holder.unused():
@@ -227,7 +289,9 @@ def _rest(fields: Fields, sections: dict[str, Fields], notes: list[str]) -> None
                 usual = sorted(
                     known.irrelevant | known.refused.keys() | known.noted.keys() | set(BATCH) | set(SECTIONS)
                 )
-                raise ConfigError(
-                    f"{holder.where}: {full} is not a key of DeepSpeed that is known here.{nearest(full, usual)} "
-                    "Remove it if it changes no cost of a step"
+                holder.broken(
+                    ConfigError(
+                        f"{holder.where}: {full} is not a key of DeepSpeed that is known here.{nearest(full, usual)} "
+                        "Remove it if it changes no cost of a step"
+                    )
                 )

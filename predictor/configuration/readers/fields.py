@@ -18,12 +18,24 @@ class Fields:
         where: the file, for messages.
         prefix: the section with its separator, for messages.
         used: keys that were read.
+        problems: broken rules so far, where reading goes on with a stand-in; None: the first one is raised.
     """
 
     values: Mapping[str, Any]
     where: str
     prefix: str = ""
     used: set[str] = field(default_factory=set)
+    problems: list[str] | None = None
+
+    def broken(self, problem: ConfigError) -> None:
+        """Record a problem, after which reading goes on with a stand-in.
+
+        Raises:
+            ConfigError: the problem, where none are recorded.
+        """
+        if self.problems is None:
+            raise problem
+        self.problems.append(str(problem))
 
     def error(self, key: str, rule: str) -> ConfigError:
         """Return the error that a value breaks a rule; the rule carries the way out."""
@@ -53,16 +65,17 @@ class Fields:
         """
         value = self.get(key)
         if value is None:
-            if default is None:
-                raise ConfigError(f"{self.where}: {self.prefix}{key} is missing; it is required")
-            return default
+            if default is None and not self.has(key):
+                self.broken(ConfigError(f"{self.where}: {self.prefix}{key} is missing; it is required"))
+            return least if default is None else default
         if isinstance(value, str) and value.strip().lstrip("+-").isdigit():
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int | float) or value != value // 1:
-            raise self.error(key, "expected a whole number")
+            self.broken(self.error(key, "expected a whole number"))
+            return least
         if value < least:
-            raise self.error(key, f"expected at least {least}")
-        return int(value)
+            self.broken(self.error(key, f"expected at least {least}"))
+        return max(least, int(value))
 
     def optional_whole(self, key: str, least: int = 1) -> int | None:
         """Return a whole number, or None where the key is absent."""
@@ -81,7 +94,8 @@ class Fields:
         try:
             return float("x" if isinstance(value, bool) else value)
         except (TypeError, ValueError):
-            raise self.error(key, "expected a number") from None
+            self.broken(self.error(key, "expected a number"))
+            return default
 
     def switch(self, key: str, default: bool = False) -> bool:
         """Return true or false.
@@ -93,8 +107,8 @@ class Fields:
         if value is None:
             return default
         if not isinstance(value, bool):
-            raise self.error(key, "expected true or false")
-        return value
+            self.broken(self.error(key, "expected true or false"))
+        return bool(value)
 
     def text(self, key: str, default: str, known: Iterable[str] = ()) -> str:
         """Return a word, which must be in ``known`` if that has any.
@@ -107,7 +121,8 @@ class Fields:
             return default
         choices = list(known)
         if not isinstance(value, str) or (choices and value not in choices):
-            raise self.error(key, f"expected {', '.join(choices) or 'a word'}")
+            self.broken(self.error(key, f"expected {', '.join(choices) or 'a word'}"))
+            return default
         return value
 
     def section(self, key: str) -> Fields:
@@ -118,8 +133,9 @@ class Fields:
         """
         value = self.get(key)
         if value is not None and not isinstance(value, dict):
-            raise self.error(key, "expected keys and values")
-        return Fields(value or {}, self.where, f"{self.prefix}{key}.")
+            self.broken(self.error(key, "expected keys and values"))
+            value = {}
+        return Fields(value or {}, self.where, f"{self.prefix}{key}.", problems=self.problems)
 
     def unused(self) -> list[str]:
         """Return the keys with a value that were not read."""

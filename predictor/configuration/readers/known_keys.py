@@ -20,7 +20,11 @@ class KnownKeys(BaseModel):
 
     irrelevant: frozenset[str] = Field(default=frozenset(), description="without effect on the cost of a step")
     irrelevant_prefixes: tuple[str, ...] = Field(default=(), description="beginnings of further such keys")
+    read: frozenset[str] = Field(default=frozenset(), description="what the reader itself uses, where it says so")
     refused: dict[str, str] = Field(default={}, description="not modelled: reason and remedy by key")
+    refused_elsewhere: dict[str, str] = Field(
+        default={}, description="not modelled where the format's family has no such key: reason and remedy by key"
+    )
     noted: dict[str, str] = Field(default={}, description="left out of a prediction: note by key")
     noted_off: dict[str, str] = Field(default={}, description="left out where the value is false: note by key")
     unsupported: dict[str, str] = Field(default={}, description="models that cannot be predicted: reason by name")

@@ -10,16 +10,25 @@ from pathlib import Path
 from typing import Any
 
 from predictor.base.errors import ConfigError
+from predictor.configuration.readers.megatron_command import load
+from predictor.configuration.readers.megatron_deepspeed import is_deepspeed, overrides, prepare
+from predictor.configuration.readers.megatron_encoder import encoder, word_pieces
+from predictor.configuration.readers.megatron_exchange import cuda_graphs
+from predictor.configuration.readers.megatron_experts import experts
+from predictor.configuration.readers.megatron_kernels import kernels, positions
+from predictor.configuration.readers.megatron_layers import layers
 from predictor.configuration.readers.megatron_layout import open_group, parallelism, ranks_of_a_model, replicas
-from predictor.configuration.readers.megatron_options import Options, load
+from predictor.configuration.readers.megatron_options import Options
 from predictor.configuration.readers.megatron_precision import low_precision
+from predictor.configuration.readers.megatron_programs import check_program
 from predictor.configuration.readers.megatron_recompute import recomputation
+from predictor.configuration.readers.problems import Problems
 from predictor.configuration.readers.result import Read
 
 FORMAT = "Megatron-LM arguments"
 FAMILY = "megatron-lm"  # as predictor/step/published_runs.yaml spells it
-GRAPHS = ("none", "local", "transformer_engine", "full_iteration")
-WHOLE_GRAPHS = ("full", "full_iteration")
+# Keys of ordinary attention that latent attention replaces.
+OF_HEADS = ("num_key_value_heads", "head_dim", "qk_norm")
 # Vocabulary sizes of tokenizers with a fixed vocabulary.
 TOKENIZERS = {"GPT2BPETokenizer": 50257, "Llama2Tokenizer": 32000}
 
@@ -32,35 +41,84 @@ def read(path: Path, num_gpus: int | None = None) -> Read:
         num_gpus: GPUs of the run, from which the replicas follow; otherwise as the file says, if it does.
 
     Raises:
-        ConfigError: an argument is unknown, contradicts another, or changes the cost in a way that is not modelled.
+        ConfigError: arguments are unknown, contradict each other, or change the cost in a way that is not modelled; the
+            message has a line for each.
     """
-    options, world_size, gpus_per_node = load(path)
-    options.refuse()
-    notes: list[str] = []
-    content = {
-        "model": _model(options, notes),
-        "parallelism": parallelism(options, notes),
-        "training": _training(options, notes),
+    problems = Problems()
+    command = load(path, problems.lines)
+    options = command.options
+    notes = list(command.notes)
+    is_encoder = problems.part(False, check_program, command, notes)
+    unsaid: dict[str, str] = {}
+    if is_deepspeed(options):
+        prepare(options)
+        decided = problems.part(dict[str, Any](), overrides, command, problems, notes, unsaid)
+    else:
+        decided = {}
+    read = from_options(options, problems, notes, num_gpus or command.world_size, is_asked=num_gpus is not None)
+    for section, keys in decided.items():
+        merged = read.content[section] | keys
+        read.content[section] = {key: value for key, value in merged.items() if value is not None}
+    read.unsaid.update(unsaid)
+    if is_encoder:
+        read.content["model"] |= encoder(options)
+    if command.gpus_per_node:
+        read.content["parallelism"]["gpus_per_node"] = command.gpus_per_node
+    problems.check()
+    return read
+
+
+def from_options(
+    options: Options,
+    problems: Problems,
+    notes: list[str],
+    gpus: int | None,
+    is_asked: bool = False,
+    model: dict[str, Any] | None = None,
+) -> Read:
+    """Return what arguments say, after recording what is wrong with them.
+
+    Args:
+        options: the arguments.
+        problems: record of what is wrong; nothing of the result counts where there is something.
+        notes: notes so far.
+        gpus: of the run; None where they are not known.
+        is_asked: the caller named the GPUs, not the file.
+        model: the section ``model``, where it does not come from the arguments.
+    """
+    if model is None:
+        model = problems.part(dict[str, Any](), model_section, options, notes, problems)
+    content: dict[str, dict[str, Any]] = {
+        "model": model,
+        "parallelism": problems.part(dict[str, Any](), parallelism, options, notes),
+        "training": problems.part(dict[str, Any](), _training, options, notes),
     }
-    unsaid = {} if "vocab_size" in content["model"] else {"model.vocab_size": f"{path.name} says no vocabulary size"}
-    content["parallelism"] |= {"gpus_per_node": gpus_per_node} if gpus_per_node else {}
+    options.refuse()
+    where = options.where
+    unsaid = (
+        {}
+        if {"vocab_size", "preset"} & content["model"].keys()
+        else {"model.vocab_size": f"{where} says no vocabulary size"}
+    )
     model_ranks = ranks_of_a_model(options)
-    if num_gpus is not None and num_gpus % model_ranks:
-        raise ConfigError(
-            f"{path.name}: {num_gpus} GPUs are no multiple of tensor × pipeline × context parallel size, {model_ranks}"
+    if is_asked and gpus is not None and gpus % model_ranks:
+        options.broken(
+            ConfigError(
+                f"{where}: {gpus} GPUs are no multiple of tensor × pipeline × context parallel size, {model_ranks}"
+            )
         )
-    gpus = num_gpus or world_size
-    if gpus is None or gpus % model_ranks:
-        unsaid |= open_group(options, path.name)
+    elif gpus is None or gpus % model_ranks:
+        unsaid |= open_group(options, where)
         # Example scripts have one node, for the user to change.
         reason = "says no number of GPUs" if gpus is None else f"says {gpus} GPUs for a model that takes {model_ranks}"
-        unsaid["parallelism.data_parallel_size"] = f"{path.name} {reason}"
+        unsaid["parallelism.data_parallel_size"] = f"{where} {reason}"
     else:
-        content["parallelism"] |= replicas(options, gpus // model_ranks)
+        content["parallelism"] |= problems.part(dict[str, Any](), replicas, options, gpus // model_ranks)
     return Read(content, (*notes, *options.rest()), FORMAT, unsaid)
 
 
-def _model(options: Options, notes: list[str]) -> dict[str, Any]:
+def model_section(options: Options, notes: list[str], problems: Problems) -> dict[str, Any]:
+    """Return the section ``model`` of a decoder whose sizes are arguments, after recording what is wrong with them."""
     hidden = options.whole("hidden-size")
     gated = options.switch("swiglu")
     model: dict[str, Any] = {
@@ -70,19 +128,28 @@ def _model(options: Options, notes: list[str]) -> dict[str, Any]:
         "sequence_length": options.whole("seq-length", options.optional_whole("encoder-seq-length")),
         # Two thirds for a gated FFN, cut down to a multiple of 64, so that it has about as many parameters.
         "ffn_hidden_size": options.whole("ffn-hidden-size", 8 * hidden // 3 // 64 * 64 if gated else 4 * hidden),
-        "activation": "swiglu" if gated else "geglu" if options.switch("quick-geglu") else "gelu",
+        "activation": _activation(options, gated),
         "biases": _biases(options),
         "tied_embeddings": not options.switch("untie-embeddings-and-output-weights"),
         "attention_dropout": options.real("attention-dropout", 0.1),
         "hidden_dropout": options.real("hidden-dropout", 0.1),
-        **_attention(options, notes),
-        **_positions(options),
-        **_vocabulary(options),
-        **_kernels(options, notes),
     }
-    if experts := _experts(options, model, notes):
-        model["moe"] = experts
-    return model
+    for part in (_attention, positions, _vocabulary, kernels):
+        model |= problems.part(dict[str, Any](), part, options, notes)
+    model |= problems.part(dict[str, Any](), layers, options, model)
+    if "latent_attention" in model:
+        model = {key: value for key, value in model.items() if key not in OF_HEADS}
+    if options.switch("embed-layernorm"):
+        model["embedding_norm"] = True
+    return model | problems.part(dict[str, Any](), experts, options, model)
+
+
+def _activation(options: Options, gated: bool) -> str:
+    """Return the FFN's non-linearity; a gate counts before the others."""
+    written = {"geglu": options.switch("quick-geglu"), "squared_relu": options.switch("squared-relu")}
+    glu = options.text("glu-activation", "", ("geglu", "swiglu"))  # of Megatron-DeepSpeed
+    gated, written["geglu"] = gated or glu == "swiglu", written["geglu"] or glu == "geglu"
+    return "swiglu" if gated else next((name for name, is_on in written.items() if is_on), "gelu")
 
 
 def _biases(options: Options) -> bool | str:
@@ -110,18 +177,7 @@ def _attention(options: Options, notes: list[str]) -> dict[str, Any]:
     return attention
 
 
-def _positions(options: Options) -> dict[str, Any]:
-    kind = options.text("position-embedding-type", "learned_absolute")
-    longest = options.optional_whole("max-position-embeddings")
-    share = options.real("rotary-percent", 1.0)
-    if kind == "rope" or options.switch("use-rotary-position-embeddings"):
-        return {"rotary_fraction": share}
-    if kind != "learned_absolute":
-        raise options.error("position-embedding-type", "expected learned_absolute or rope; others are not modelled")
-    return {"rotary_fraction": 0.0} | ({} if longest is None else {"num_position_embeddings": longest})
-
-
-def _vocabulary(options: Options) -> dict[str, int]:
+def _vocabulary(options: Options, notes: list[str]) -> dict[str, Any]:
     tokenizer = options.text("tokenizer-type", "GPT2BPETokenizer" if options.has("merge-file") else "")
     size = options.optional_whole("vocab-size")
     multiple = options.whole("make-vocab-size-divisible-by", 128) * options.whole("tensor-model-parallel-size", 1)
@@ -129,7 +185,7 @@ def _vocabulary(options: Options) -> dict[str, int]:
     if padded is not None:
         return {"vocab_size": padded}
     if size is None:
-        size = TOKENIZERS.get(tokenizer)
+        size = TOKENIZERS.get(tokenizer) or word_pieces(options)
     elif tokenizer == "NullTokenizer":
         size += 1  # it adds an end-of-document token
     if size is None:
@@ -138,105 +194,12 @@ def _vocabulary(options: Options) -> dict[str, int]:
     return {"vocab_size": size if is_usual else -(-size // multiple) * multiple}
 
 
-def _kernels(options: Options, notes: list[str]) -> dict[str, Any]:
-    """Return the keys that name kernels; Transformer Engine is the default from core release 0.6 on."""
-    if not any(options.has(key) for key in ("transformer-impl", "use-flash-attn", "attention-backend")):
-        notes.append("--transformer-impl is not in the file: predicted with transformer_engine and flash attention")
-    is_local = options.text("transformer-impl", "transformer_engine", ("local", "transformer_engine")) == "local"
-    backend = options.text("attention-backend", "auto", ("auto", "flash", "fused", "unfused", "local"))
-    fuses_softmax = not options.switch("no-masked-softmax-fusion")
-    if options.switch("use-flash-attn") or not (is_local or backend in ("unfused", "local")):
-        attention = "flash"
-    else:
-        attention = "fused_softmax" if fuses_softmax else "unfused"
-    is_rms = options.text("normalization", "LayerNorm", ("LayerNorm", "RMSNorm")) == "RMSNorm"
-    norm = ("rms_norm" if is_local else "fused_rms_norm") if is_rms else "layer_norm"
-    return {
-        "attention": attention,
-        "normalization": norm,
-        "fused_side_kernels": _fuses_side_kernels(options, notes),
-        **_loss(options, notes),
-        **_rope_kernel(options, is_local),
-    }
-
-
-def _loss(options: Options, notes: list[str]) -> dict[str, str]:
-    """Return the key of a fused loss."""
-    implementation = options.text("cross-entropy-fusion-impl", "native", ("native", "te"))
-    if not options.switch("cross-entropy-loss-fusion"):
-        return {}
-    if implementation == "native":
-        notes.append("--cross-entropy-fusion-impl native: the loss is predicted in one kernel, as with te")
-    return {"loss": "fused"}
-
-
-def _rope_kernel(options: Options, is_local: bool) -> dict[str, bool]:
-    is_off = options.switch("no-rope-fusion") or options.switch("rotary-interleaved")
-    return {} if is_off or is_local or not _positions(options)["rotary_fraction"] else {"fused_rope": True}
-
-
-def _fuses_side_kernels(options: Options, notes: list[str]) -> bool:
-    dropout = not options.switch("no-bias-dropout-fusion")
-    name = "no-bias-swiglu-fusion" if options.switch("swiglu") else "no-bias-gelu-fusion"
-    activation = not options.switch(name)
-    options.used |= {"no-bias-swiglu-fusion", "no-bias-gelu-fusion"}
-    if dropout != activation:
-        notes.append(f"--{name} and --no-bias-dropout-fusion differ: side kernels are predicted unfused")
-    return dropout and activation
-
-
-def _experts(options: Options, model: dict[str, Any], notes: list[str]) -> dict[str, Any]:
-    count = options.optional_whole("num-experts")
-    width = options.whole("moe-ffn-hidden-size", model["ffn_hidden_size"])
-    top_k = options.whole("moe-router-topk", 2)
-    shared = options.whole("moe-shared-expert-intermediate-size", 0, least=0)
-    gate = options.switch("moe-shared-expert-gate") or options.switch("moe-use-shared-expert-gate")
-    capacity = options.real("moe-expert-capacity-factor", 0.0)
-    dispatcher = options.text("moe-token-dispatcher-type", "allgather")
-    frequency = options.get("moe-layer-freq")
-    if count is None:
-        return {}
-    experts: dict[str, Any] = {"num_experts": count, "experts_per_token": top_k, "expert_ffn_hidden_size": width}
-    if shared:
-        experts |= {"shared_expert_ffn_hidden_size": shared, "shared_expert_gate": gate}
-    if dense := _dense_layers(options, frequency, model["num_layers"]):
-        experts["num_dense_layers"] = dense
-    if capacity > 0:
-        experts["capacity_factor"] = capacity
-    if dispatcher != "alltoall" and options.whole("expert-model-parallel-size", 1) > 1:
-        notes.append(f"--moe-token-dispatcher-type {dispatcher}: tokens are predicted to travel by all-to-all")
-    return experts
-
-
-def _dense_layers(options: Options, frequency: Any, layers: int) -> int:
-    """Return the number of layers without experts at the start, from a period or a list such as ([0]*1+[1]*26).
-
-    Raises:
-        ConfigError: layers without experts stand elsewhere.
-    """
-    if frequency is None or str(frequency) == "1":
-        return 0
-    text = str(frequency).strip("'\"() ").replace(" ", "")
-    pattern: list[int] = []
-    for part in text.split("+"):
-        run = re.fullmatch(r"\(?\[([01](?:,[01])*)\]\)?(?:\*(\d+))?", part)
-        if run is None:
-            raise options.error("moe-layer-freq", "expected 1, or a list such as [0]*1+[1]*31")
-        pattern += [int(layer) for layer in run[1].split(",")] * int(run[2] or 1)
-    dense = pattern.index(1) if 1 in pattern else len(pattern)
-    if len(pattern) != layers or 0 in pattern[dense:] or dense == layers:
-        raise options.error(
-            "moe-layer-freq", f"only layers at the start can go without experts, and it must name {layers} layers"
-        )
-    return dense
-
-
 def _training(options: Options, notes: list[str]) -> dict[str, Any]:
     half, brain = options.switch("fp16"), options.switch("bf16")
     if half and brain:
-        raise ConfigError(f"{options.where}: --fp16 and --bf16 are both given; write one of them")
+        options.broken(ConfigError(f"{options.where}: --fp16 and --bf16 are both given; write one of them"))
     if options.text("optimizer", "adam") != "adam":
-        raise options.error("optimizer", "only adam is modelled")
+        options.broken(options.error("optimizer", "only adam is modelled"))
     batch = options.optional_whole("global-batch-size")
     training: dict[str, Any] = {
         "micro_batch_size": options.whole("micro-batch-size"),
@@ -245,7 +208,7 @@ def _training(options: Options, notes: list[str]) -> dict[str, Any]:
         **low_precision(options),
         **recomputation(options, notes),
         "fused_gradient_accumulation": _fuses_accumulation(options),
-        **_cuda_graphs(options, notes),
+        **cuda_graphs(options, notes),
         "framework": FAMILY,
     }
     if options.switch("distribute-saved-activations"):
@@ -257,14 +220,3 @@ def _fuses_accumulation(options: Options) -> bool:
     """Return whether products of weight gradients add to Megatron's own buffer; parameters of FSDP2 have none."""
     is_off = options.switch("no-gradient-accumulation-fusion")
     return not is_off and not options.switch("use-torch-fsdp2")
-
-
-def _cuda_graphs(options: Options, notes: list[str]) -> dict[str, bool]:
-    """Return the key for CUDA graphs, with a note where they hold a part of a layer only."""
-    older = [options.switch(key) for key in ("enable-cuda-graph", "external-cuda-graph")]
-    scopes = [key for key in ("cuda-graph-scope", "cuda-graph-modules") if options.get(key) is not None]
-    if options.text("cuda-graph-impl", "none", GRAPHS) == "none" and not any(older):
-        return {}
-    partial = {key: options.text(key, "full") for key in scopes if options.text(key, "full") not in WHOLE_GRAPHS}
-    notes += [f"--{key} {scope}: all kernels are predicted to be in CUDA graphs" for key, scope in partial.items()]
-    return {"cuda_graphs": True}

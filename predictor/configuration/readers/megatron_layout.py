@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from math import prod
 from typing import Any
 
 from predictor.base.errors import ConfigError
+from predictor.configuration.readers.megatron_exchange import exchange
 from predictor.configuration.readers.megatron_options import Options
 from predictor.configuration.readers.megatron_precision import gathered_weights
 from predictor.workloads.frameworks import FSDP2, MEGATRON_LM
@@ -20,13 +22,13 @@ def ranks_of_a_model(options: Options) -> int:
     return prod(options.whole(size, 1) for size in sizes)
 
 
-def replicas(options: Options, data_parallel_size: int) -> dict[str, int]:
+def replicas(options: Options, data_parallel_size: int) -> dict[str, Any]:
     """Return the keys of ``parallelism`` that follow from the number of replicas.
 
     Raises:
         ConfigError: the instances of the distributed optimizer do not divide the ranks that share it out.
     """
-    keys = {"data_parallel_size": data_parallel_size}
+    keys: dict[str, Any] = {"data_parallel_size": data_parallel_size}
     instances = _instances(options)
     if instances > 1:
         ranks = data_parallel_size * options.whole("context-parallel-size", 1)
@@ -68,6 +70,7 @@ def parallelism(options: Options, notes: list[str]) -> dict[str, Any]:
         "pipeline_parallel_size": pp,
         "context_parallel_size": options.whole("context-parallel-size", 1),
         **_experts(options, tp),
+        **exchange(options),
         **_schedule(options, pp, notes),
     }
     if options.switch("use-tp-pp-dp-mapping"):
@@ -77,54 +80,94 @@ def parallelism(options: Options, notes: list[str]) -> dict[str, Any]:
 
 def _experts(options: Options, tp: int) -> dict[str, int]:
     ep = options.whole("expert-model-parallel-size", 1)
-    if options.whole("expert-tensor-parallel-size", tp) != tp:
-        raise options.error(
-            "expert-tensor-parallel-size", f"experts are modelled split as all else is; write {tp}, or leave it out"
-        )
-    return {"expert_parallel_size": ep} if ep > 1 else {}
+    split = options.whole("expert-tensor-parallel-size", tp)
+    if options.optional_whole("num-experts") is None and ep == 1:
+        return {}
+    keys = {"expert_parallel_size": ep} if ep > 1 else {}
+    return keys | ({"expert_tensor_parallel_size": split} if split != tp else {})
 
 
 def _schedule(options: Options, pp: int, notes: list[str]) -> dict[str, Any]:
-    layers = options.whole("num-layers", options.optional_whole("encoder-num-layers"))
-    num_chunks = options.whole("num-virtual-stages-per-pipeline-rank", 1)
-    layers_per_chunk = options.optional_whole("num-layers-per-virtual-pipeline-stage")
-    if layers_per_chunk is not None:
-        num_chunks, rest = divmod(layers, pp * layers_per_chunk)
-        if rest or not num_chunks:
-            raise options.error(
-                "num-layers-per-virtual-pipeline-stage", f"it must divide the layers of a stage, {layers} / {pp}"
-            )
+    num_chunks = _chunks(options, pp)
+    split = _split(options, pp, num_chunks)
+    layout = str(split.get("layers_per_stage", ""))
+    if _is_layout(layout):
+        num_chunks = max(1, _stages_of(layout) // pp)
     if options.switch("no-overlap-p2p-communication") and num_chunks > 1:
-        notes.append("--no-overlap-p2p-communication: messages of an interleaved schedule are predicted to overlap")
+        name = options.named("no-overlap-p2p-communication")
+        notes.append(f"{name}: messages of an interleaved schedule are predicted to overlap")
     keys: dict[str, Any] = {}
     if pp > 1:
         keys["schedule"] = "interleaved_1f1b" if num_chunks > 1 else "1f1b"
     if num_chunks > 1:
         keys["virtual_pipeline_parallel_size"] = num_chunks
-    split = _split(options, layers, pp)
-    return keys | ({"layers_per_stage": split} if split else {})
+    return keys | split
 
 
-def _split(options: Options, layers: int, pp: int) -> list[int]:
-    """Return layers per stage if the first or the last stage differs from the others, else an empty list."""
+def _chunks(options: Options, pp: int) -> int:
+    """Return the model chunks of a stage."""
+    num_chunks = options.whole("num-virtual-stages-per-pipeline-rank", 1)
+    layers_per_chunk = options.optional_whole("num-layers-per-virtual-pipeline-stage")
+    if layers_per_chunk is None:
+        return num_chunks
+    layers = _layers(options)
+    counted = sum(options.switch(f"account-for-{part}-in-pipeline-split") for part in ("embedding", "loss"))
+    num_chunks, rest = divmod(layers + counted, pp * layers_per_chunk)
+    if rest or not num_chunks:
+        raise options.error(
+            "num-layers-per-virtual-pipeline-stage", f"it must divide the layers of a stage, {layers} / {pp}"
+        )
+    return num_chunks
+
+
+def _layers(options: Options) -> int:
+    return options.whole("num-layers", options.optional_whole("encoder-num-layers"))
+
+
+def _is_layout(text: str) -> bool:
+    """Return whether a split is a string of --pipeline-model-parallel-layout."""
+    return "t" in text and "uniform" not in text
+
+
+def _stages_of(layout: str) -> int:
+    """Return the stages, chunks of all ranks together, that a string such as Et*3|(tt|)*29,L names.
+
+    Source: NVIDIA/Megatron-LM, megatron/core/transformer/pipeline_parallel_layer_layout.py, get_num_stages_from_str.
+    """
+    text = layout.replace(",", "").replace(" ", "")
+    while (repeated := re.search(r"\(([^()]*)\)(?:\*(\d+))?", text)) is not None:
+        text = text[: repeated.start()] + repeated[1] * int(repeated[2] or 1) + text[repeated.end() :]
+    return len(re.sub(r"\|\*(\d+)", lambda times: "|" * int(times[1]), text).split("|"))
+
+
+def _split(options: Options, pp: int, num_chunks: int) -> dict[str, Any]:
+    """Return the keys of layers per stage, where stages differ; nothing where they do not."""
     first = options.optional_whole("decoder-first-pipeline-num-layers")
     last = options.optional_whole("decoder-last-pipeline-num-layers")
-    embedding = options.switch("account-for-embedding-in-pipeline-split")
-    loss = options.switch("account-for-loss-in-pipeline-split")
-    if pp == 1 or (first is None and last is None and not embedding and not loss):
-        return []
+    counts = {
+        f"{part}_counts_as_layer": True
+        for part in ("embedding", "loss")
+        if options.switch(f"account-for-{part}-in-pipeline-split")
+    }
+    layout = options.get("pipeline-model-parallel-layout")
+    if pp == 1:
+        return {}
+    if layout is not None:
+        return {"layers_per_stage": str(layout).strip("'\"")}
     if first is None and last is None:
-        each, rest = divmod(layers + embedding + loss, pp)
-        split = [each - embedding, *[each] * (pp - 2), each - loss]
-    else:
-        inner = pp - (first is not None) - (last is not None)
-        each, rest = divmod(layers - (first or 0) - (last or 0), inner) if inner else (0, 0)
-        split = ([] if first is None else [first]) + [each] * inner + ([] if last is None else [last])
-    if rest or min(split) < 1 or sum(split) != layers:
+        return counts
+    layers = _layers(options)
+    inner = pp - (first is not None) - (last is not None)
+    each, rest = divmod(layers - (first or 0) - (last or 0), inner) if inner else (0, 0)
+    split = ([] if first is None else [first]) + [each] * inner + ([] if last is None else [last])
+    uneven = [size for size in split if size % num_chunks]
+    if rest or min(split) < 1 or sum(split) != layers or uneven:
+        chunks = f", in {num_chunks} chunks each" if num_chunks > 1 else ""
         raise ConfigError(
-            f"{options.where}: --num-layers is {layers}; between the first and the last of {pp} stages it must divide"
+            f"{options.where}: {options.named('num-layers')} is {layers}; between the first and the last of {pp} "
+            f"stages it must divide{chunks}"
         )
-    return split
+    return {"layers_per_stage": split if num_chunks == 1 else [[size // num_chunks] * num_chunks for size in split]}
 
 
 def _gradients(options: Options, notes: list[str]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ megatron/core/transformer/transformer_config.py (recompute_modules).
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from predictor.configuration.readers.megatron_options import Options
@@ -31,7 +32,7 @@ def recomputation(options: Options, notes: list[str]) -> dict[str, Any]:
     older_count = options.optional_whole("activations-checkpoint-num-layers", least=0)
     count = options.optional_whole("recompute-num-layers", least=0)
     count = older_count if count is None else count
-    written = str(options.get("recompute-modules") or "").replace(",", " ").split()
+    written = re.findall(r"\w+", str(options.get("recompute-modules") or ""))
     if granularity == "selective":
         return _selective(options, written, notes)
     if granularity == "full" and method == "block":

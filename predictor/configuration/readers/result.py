@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,22 +16,34 @@ class Read:
         notes: sentences about keys that a prediction leaves out.
         format: name of the file's format.
         unsaid: required keys of the full form that the file leaves open, each with the reason.
+        derived: keys that follow from the whole configuration, each with the function that finds its value.
     """
 
     content: dict[str, Any]
     notes: tuple[str, ...]
     format: str
     unsaid: dict[str, str] = field(default_factory=dict)
+    derived: dict[str, Callable[[dict[str, Any]], Any]] = field(default_factory=dict)
 
-    def still_unsaid(self, content: dict[str, Any]) -> list[str]:
-        """Return a sentence for every required key that neither the file nor the configuration has.
+    def still_unsaid(self, content: dict[str, Any]) -> dict[str, str]:
+        """Return a sentence by every required key that neither the file nor the configuration has.
 
         Args:
             content: the whole configuration, presets expanded.
         """
-        sentences = []
+        sentences = {}
         for key, reason in self.unsaid.items():
             section, _, name = key.partition(".")
             if name not in content.get(section, {}):
-                sentences.append(f"{reason}: set {key}")
+                sentences[key] = f"{reason}: set {key}"
         return sentences
+
+    def with_derived(self, content: dict[str, Any]) -> dict[str, Any]:
+        """Return a whole configuration with the keys that follow from it and that it does not have."""
+        whole = dict(content)
+        for key, find in self.derived.items():
+            section, _, name = key.partition(".")
+            value = find(whole)
+            if name not in whole.get(section, {}) and value is not None:
+                whole[section] = {**whole.get(section, {}), name: value}
+        return whole

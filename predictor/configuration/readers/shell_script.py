@@ -1,245 +1,199 @@
-"""Read the words of a shell script without running it: assignments, arrays and ${variables}, nothing that executes.
+"""Read a shell script without running it: assignments, arrays, ${variables} and conditions that the script settles.
 
 Expansions whose value is known only when the script runs (positional arguments, command substitution, environment) are
-marked as unknown in their word, so that a reader can refuse them.
+marked as unknown in their word, so that a reader can refuse them. Of a condition that the script itself settles the
+branch that runs is read, the others are not; assignments in one that only a run settles are kept apart.
 """
 
 from __future__ import annotations
 
-import ast
-import operator
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 
-UNKNOWN = "\x00"  # encloses the text of an expansion of unknown value
+from predictor.configuration.readers.shell_conditions import is_test, outcome
+from predictor.configuration.readers.shell_expansion import Script, expand
+from predictor.configuration.readers.shell_words import (
+    ASSIGNMENT,
+    Statement,
+    is_unknown,
+    shown,
+    statements,
+    unknown,
+)
 
-_VARIABLE = re.compile(r"\$(?:\{([^{}]*(?:\{[^{}]*\}[^{}]*)*)\}|([A-Za-z_]\w*)|([0-9@*#?$!]))")
-_NAME = re.compile(r"([A-Za-z_]\w*)(?:\[[@*0]\])?(?:(:?[-=])(.*))?", re.DOTALL)
-_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=")
-_OPENING = frozenset({"if", "for", "while", "until", "case", "select"})
+__all__ = ["Script", "is_unknown", "parse", "shown"]
+
+_LOOPS = frozenset({"for", "while", "until", "select"})
 _CLOSING = frozenset({"fi", "done", "esac"})
-_PREFIXES = frozenset({"then", "do", "else", "elif", "export", "local", "declare", "readonly", "{", "!", "time"})
-_ARITHMETIC: dict[type, Callable[[int, int], int]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.floordiv,
-    ast.Mod: operator.mod,
-}
+_PREFIXES = frozenset({"do", "export", "local", "declare", "readonly", "{", "!", "time"})
 
 
 @dataclass(slots=True)
-class Script:
-    """Variables and commands of a script.
+class _Block:
+    """An if, a case or a loop.
 
     Attributes:
-        values: of variables, arrays joined with spaces.
-        conditional: words of assignments that stand in a condition or a loop, by variable.
-        used: variables that are expanded.
-        commands: the words of every command, expanded.
+        runs: whether the present branch runs; None: only a run of the script knows.
+        taken: whether an earlier branch ran.
+        condition: statements of the condition, while they are read.
+        subject: word that a case compares; None: no case.
+        awaits_pattern: a pattern of the case comes next.
+        matches: an alternative of that pattern does.
     """
 
-    values: dict[str, str] = field(default_factory=dict)
-    conditional: dict[str, list[str]] = field(default_factory=dict)
-    used: set[str] = field(default_factory=set)
-    commands: list[list[str]] = field(default_factory=list)
+    runs: bool | None = None
+    taken: bool | None = False
+    condition: list[Statement] | None = None
+    subject: str | None = None
+    awaits_pattern: bool = False
+    matches: bool | None = False
+
+    def enter(self, matches: bool | None) -> None:
+        """Begin a branch."""
+        if self.taken is True or matches is False:
+            self.runs = False
+        else:
+            self.runs = matches if self.taken is False else None
+        self.taken = True if self.runs else self.taken if matches is False or self.taken else None
 
 
-def is_unknown(word: str) -> bool:
-    """Return whether a word contains an expansion of unknown value."""
-    return UNKNOWN in word
+@dataclass(slots=True)
+class _Reading:
+    """A script being read: what it says so far, and the blocks that are open."""
 
+    script: Script = field(default_factory=Script)
+    blocks: list[_Block] = field(default_factory=list)
+    joined: bool | None = True  # outcome of a test in front of && or ||
 
-def shown(word: str) -> str:
-    """Return a word as its script writes it."""
-    return word.replace(UNKNOWN, "")
-
-
-def _unknown(expansion: str) -> str:
-    """Return the mark of an expansion; without spaces, so that it stays one word, and never expanded again."""
-    text = re.sub(r"[\s$]+", "", expansion)
-    return f"{UNKNOWN}{text}{UNKNOWN}"
+    def runs(self) -> bool | None:
+        """Return whether the present statement runs."""
+        states = [*(block.runs for block in self.blocks), self.joined]
+        if False in states:
+            return False
+        return None if None in states else True
 
 
 def parse(text: str) -> Script:
     """Return the variables and the commands of a script, in the order in which they stand."""
-    script = Script()
-    depth = 0
-    for words in _statements(text):
-        while words and words[0] in _PREFIXES | _OPENING | _CLOSING:
-            depth += (words[0] in _OPENING) - (words[0] in _CLOSING)
-            if words[0] in _OPENING:
-                words = []  # the condition itself
-                break
-            words = words[1:]
-        if not words:
-            continue
-        if _ASSIGNMENT.match(words[0]):
-            for word in words:
-                _assign(script, word, is_conditional=depth > 0)
-        else:
-            script.commands.append(" ".join(_expand(word, script) for word in words).split())
-    return script
+    reading = _Reading()
+    for statement in statements(text):
+        words = _without_keywords(reading, statement)
+        if words:
+            _take(reading, Statement(words, statement.end, statement.documents))
+        block = reading.blocks[-1] if reading.blocks else None
+        if block is not None and block.subject is not None and statement.end == ";;":
+            block.awaits_pattern = True
+        if statement.end not in ("&&", "||"):
+            reading.joined = True
+    return reading.script
+
+
+def _without_keywords(reading: _Reading, statement: Statement) -> list[str]:
+    """Return the words of a statement that assign or call; blocks that it opens, turns or closes are followed."""
+    words = statement.words
+    while words:
+        taken = _of_open_block(reading, words, statement.end)
+        if taken is None:
+            taken = _keyword(reading, words)
+        if taken is None:
+            return words
+        words = taken
+    return []
+
+
+def _of_open_block(reading: _Reading, words: list[str], end: str) -> list[str] | None:
+    """Take in words of a condition or of a case's pattern; return those behind, None where neither is open."""
+    block = reading.blocks[-1] if reading.blocks else None
+    if block is not None and block.condition is not None:
+        if words[0] != "then":
+            block.condition.append(Statement(words, end))
+            return []
+        block.enter(_settled(reading, block.condition))
+        block.condition = None
+        return words[1:]
+    if block is not None and block.awaits_pattern and words[0] != "esac":
+        _pattern(reading, block, words[-1], end)
+        return []
+    return None
+
+
+def _keyword(reading: _Reading, words: list[str]) -> list[str] | None:
+    """Follow a keyword at the beginning of a statement; return the words behind it, None where there is none."""
+    blocks, first = reading.blocks, words[0]
+    if first == "if" or (first == "elif" and blocks):
+        if first == "if":
+            blocks.append(_Block())
+        blocks[-1].condition = []
+    elif first == "else" and blocks:
+        blocks[-1].enter(True)
+    elif first == "case":
+        subject = expand(words[1], reading.script) if len(words) > 1 else ""
+        blocks.append(_Block(runs=False, subject=subject, awaits_pattern=True))
+        return words[3:]
+    elif first in _LOOPS:
+        blocks.append(_Block())
+        return []
+    elif first in _CLOSING:
+        del blocks[-1:]
+    elif first not in _PREFIXES:
+        return None
+    return words[1:]
+
+
+def _settled(reading: _Reading, condition: list[Statement]) -> bool | None:
+    """Return the outcome of the condition of an innermost block, whose outer blocks may not run at all."""
+    outer = [block.runs for block in reading.blocks[:-1]]
+    return False if False in outer else outcome(condition, reading.script)
+
+
+def _pattern(reading: _Reading, block: _Block, word: str, end: str) -> None:
+    """Take in a pattern of a case, or an alternative of it (« | »), and begin its branch."""
+    subject, pattern = block.subject or "", expand(word, reading.script)
+    if is_unknown(subject) or is_unknown(pattern):
+        block.matches = None if block.matches is not True else True
+    elif fnmatchcase(subject, pattern):
+        block.matches = True
+    if end != "|":
+        block.awaits_pattern = False
+        block.enter(block.matches)
+        block.matches = False
+
+
+def _take(reading: _Reading, statement: Statement) -> None:
+    """Take in an assignment or a command."""
+    script, words, runs = reading.script, statement.words, reading.runs()
+    if runs is not False:
+        script.documents += [expand(document, script) for document in statement.documents]
+    if is_test(statement) and statement.end in ("&&", "||"):
+        value = outcome([Statement(words)], script)
+        negated = statement.end == "||" and value is not None
+        reading.joined = (not value) if negated else value
+    elif runs is False:
+        script.skipped |= {found[1] for word in words if (found := ASSIGNMENT.match(word))}
+    elif ASSIGNMENT.match(words[0]):
+        for word in words:
+            _assign(script, word, is_conditional=runs is None)
+    else:
+        script.commands.append(" ".join(expand(word, script) for word in words).split())
 
 
 def _assign(script: Script, word: str, is_conditional: bool) -> None:
-    assignment = _ASSIGNMENT.match(word)
+    assignment = ASSIGNMENT.match(word)
     if assignment is None:
         return
     name, appends = assignment[1], bool(assignment[2])
-    value = _expand(word[assignment.end() :], script)
-    if is_conditional:
-        script.conditional.setdefault(name, []).extend(value.split())
+    value, old = expand(word[assignment.end() :], script), script.values.get(name)
+    if not is_conditional:
+        if not appends and not re.search(rf"\$\{{?{name}\b", word):
+            script.conditional.pop(name, None)  # what a condition made of it is gone
+        script.values[name] = f"{old or ''} {value}".strip() if appends else value
         return
-    script.values[name] = f"{script.values.get(name, '')} {value}".strip() if appends else value
-
-
-def _expand(word: str, script: Script) -> str:
-    """Return a word with its variables replaced; quotes have been removed by now."""
-
-    def replace(variable: re.Match[str]) -> str:
-        inner = variable[1] if variable[1] is not None else variable[2]
-        parts = _NAME.fullmatch(inner) if inner is not None else None
-        if parts is None:  # ${1:-x} has a default even so
-            default = re.fullmatch(r"[0-9]+:?-(.*)", inner or "", re.DOTALL)
-            return _expand(default[1].strip("\"'"), script) if default else _unknown(variable[0])
-        name, default_kind, default_text = parts.groups()
-        script.used.add(name)
-        if name in script.conditional and name not in script.values:
-            return _unknown(variable[0])
-        value = script.values.get(name)
-        if value:
-            return value
-        if default_kind:
-            return _expand(default_text.strip("\"'"), script)
-        return value if value is not None else _unknown(variable[0])
-
-    word = _replace_arithmetic(word, script)
-    return _VARIABLE.sub(replace, word)
-
-
-def _replace_arithmetic(word: str, script: Script) -> str:
-    while (start := word.find("$((")) >= 0:
-        end = word.find("))", start)
-        if end < 0:
-            return word
-        inside = word[start + 3 : end]
-        bare = re.sub(r"(?<![\w${])([A-Za-z_]\w*)", r"$\1", inside)
-        value = _calculate(_expand(bare, script))
-        result = _unknown(f"({inside})") if value is None else str(value)
-        word = f"{word[:start]}{result}{word[end + 2 :]}"
-    return word
-
-
-def _calculate(text: str) -> int | None:
-    """Return the value of whole numbers, + - * / % and brackets; None for anything else."""
-
-    def value(node: ast.expr) -> int:
-        if isinstance(node, ast.Constant) and type(node.value) is int:
-            return node.value
-        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-            return -value(node.operand)
-        if isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
-            return _ARITHMETIC[type(node.op)](value(node.left), value(node.right))
-        raise ValueError(text)
-
-    try:
-        return value(ast.parse(text.strip(), mode="eval").body)
-    except (SyntaxError, ValueError, ZeroDivisionError, RecursionError):
-        return None
-
-
-def _statements(text: str) -> list[list[str]]:
-    """Split a script into statements of words: comments and quotes removed, arrays kept in one word."""
-    statements: list[list[str]] = [[]]
-    position = 0
-    while position < len(text):
-        character = text[position]
-        if character in "\n;|&()":
-            statements.append([])
-            position += 1
-        elif character in " \t\r" or text.startswith("\\\n", position):
-            position += 2 if character == "\\" else 1
-        elif character == "#":
-            position = _line_end(text, position)
-        else:
-            word, position = _word(text, position)
-            statements[-1].append(word)
-    return [words for words in statements if words]
-
-
-def _line_end(text: str, position: int) -> int:
-    end = text.find("\n", position)
-    return len(text) if end < 0 else end
-
-
-def _word(text: str, position: int) -> tuple[str, int]:
-    """Return the word that begins at a position, and where it ends."""
-    word = ""
-    while position < len(text):
-        character = text[position]
-        if character == "(" and _ASSIGNMENT.fullmatch(word):
-            inside, position = _array(text, position + 1)
-            return f"{word}{inside}", position
-        if character in " \t\r\n;|&()":
-            break
-        part, position = _part(text, position)
-        word += part
-    return word, position
-
-
-def _part(text: str, position: int) -> tuple[str, int]:
-    """Return a quoted string, an expansion or one character, and where it ends."""
-    character = text[position]
-    if character == "\\":
-        return text[position + 1 : position + 2].replace("\n", ""), position + 2
-    if character == "'":
-        end = text.find("'", position + 1)
-        end = len(text) if end < 0 else end
-        return text[position + 1 : end], end + 1
-    if character == '"':
-        return _double_quoted(text, position + 1)
-    if character == "`" or (text.startswith("$(", position) and not text.startswith("$((", position)):
-        end = text.find("`", position + 1) + 1 if character == "`" else _balanced(text, position + 1, "()")
-        end = end or len(text)
-        return _unknown(text[position:end].strip("$`")), end
-    if text.startswith(("${", "$(("), position):
-        end = _balanced(text, position + 1, "{}" if text[position + 1] == "{" else "()")
-        return text[position:end].replace("\n", " "), end
-    return character, position + 1
-
-
-def _double_quoted(text: str, position: int) -> tuple[str, int]:
-    word = ""
-    while position < len(text) and text[position] != '"':
-        if text[position] == "'":
-            part, position = "'", position + 1
-        else:
-            part, position = _part(text, position)
-        word += part
-    return word, position + 1
-
-
-def _balanced(text: str, position: int, brackets: str) -> int:
-    depth = 0
-    for index in range(position, len(text)):
-        depth += (text[index] == brackets[0]) - (text[index] == brackets[1])
-        if depth == 0:
-            return index + 1
-    return len(text)
-
-
-def _array(text: str, position: int) -> tuple[str, int]:
-    """Return the words of an array joined with spaces, and where it ends."""
-    words: list[str] = []
-    while position < len(text) and text[position] != ")":
-        if text[position] in " \t\r\n" or text.startswith("\\\n", position):
-            position += 2 if text[position] == "\\" else 1
-        elif text[position] == "#":
-            position = _line_end(text, position)
-        else:
-            word, end = _word(text, position)
-            words.append(word)
-            position = end if end > position else position + 1
-    return " ".join(words), position + 1
+    if not appends and old and value.startswith(old):
+        value = value[len(old) :]
+        appends = True
+    if value == old:
+        return
+    script.conditional.setdefault(name, []).extend(value.split())
+    if old is not None and not appends and "--" not in f"{old}{value}":
+        script.values[name] = unknown(name)

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from predictor.base.errors import ConfigError, nearest
-from predictor.configuration.presets import preset
+from predictor.configuration.presets import preset, preset_names
 from predictor.configuration.readers.fields import Fields
 from predictor.configuration.readers.known_keys import known_keys
+from predictor.configuration.readers.problems import Problems
 from predictor.configuration.readers.result import Read
 from predictor.configuration.readers.torchtitan_precision import low_precision
 from predictor.workloads.frameworks import TORCHTITAN_DDP, TORCHTITAN_FSDP2
@@ -32,6 +33,12 @@ PRESETS = {
         for flavor in ("0.6B", "1.7B", "4B", "8B", "14B", "32B", "30B-A3B", "235B-A22B")
     },
 }
+# Further ones, read where their presets are there.
+OTHERS = {
+    "deepseek_v3": {"671B": "deepseek-v3", "16B": "deepseek-v2-lite"},
+    "gpt_oss": {"20b": "gpt-oss-20b", "120b": "gpt-oss-120b"},
+    "kimi_k2_7": {"1T": "kimi-k2"},
+}
 SCHEDULES = {"1f1b": "1f1b", "gpipe": "all_forward_all_backward", "interleaved1f1b": "interleaved_1f1b"}
 BACKENDS = ("_flex_attn", "_flex", "_varlen_attn", "_varlen", "_sdpa")
 
@@ -44,26 +51,56 @@ def read(path: Path, num_gpus: int | None = None) -> Read:
         num_gpus: GPUs of the run, which settle a data_parallel_shard_degree of -1.
 
     Raises:
-        ConfigError: the model has no preset, or something changes the cost in a way that is not modelled.
+        ConfigError: the model has no preset, or something changes the cost in a way that is not modelled; the message
+            has a line for each problem.
     """
-    job = _load(path)
-    sections = {name: job.section(name) for name in SECTIONS}
+    job, problems = _load(path), Problems()
+    job.problems = problems.lines
+    return from_job(job, problems, num_gpus, FORMAT, [])
+
+
+def from_job(job: Fields, problems: Problems, num_gpus: int | None, name: str, notes: list[str]) -> Read:
+    """Return what the sections of a job say.
+
+    Args:
+        job: the sections by name, which share the record of problems.
+        problems: what is wrong.
+        num_gpus: GPUs of the run.
+        name: of the file's format.
+        notes: notes so far.
+
+    Raises:
+        ConfigError: something is wrong; the message has a line for each problem.
+    """
+    sections = {section: job.section(section) for section in SECTIONS}
     _refuse(job, sections)
-    notes: list[str] = []
     unsaid: dict[str, str] = {}
-    model, layers = _model(sections)
+    nothing = dict[str, Any]
+    nobody: dict[str, Any] = {"preset": "llama3-8b"}
+    model, layers = problems.part((nobody, 32), _model, sections["model"])
+    model["sequence_length"] = sections["training"].whole("seq_len", 2048)
     layout = sections["parallelism"]
-    parallelism = _degrees(layout, num_gpus, unsaid) | _pipeline(layout, layers, notes)
-    parallelism |= _replicas(layout, notes)
-    training = _batch(sections, parallelism, notes) | _precision(sections["training"])
-    low, gathers = low_precision(job, sections["model"], sections["training"], "moe" in preset(model["preset"]), notes)
-    training |= low | _recompute(sections["activation_checkpoint"]) | _compiled(sections, notes) | {"framework": FAMILY}
-    parallelism |= gathers if parallelism["zero_stage"] else {}
+    parallelism = problems.part(nothing(), _degrees, layout, num_gpus, unsaid)
+    parallelism |= problems.part(nothing(), _pipeline, layout, layers, notes)
+    parallelism |= problems.part(nothing(), _replicas, layout, notes)
+    training = problems.part(nothing(), _batch, sections, parallelism, notes) | _precision(sections["training"])
+    has_experts = "moe" in preset(model["preset"])
+    low, gathers = problems.part(
+        (nothing(), nothing()), low_precision, job, sections["model"], sections["training"], has_experts, notes
+    )
+    training |= low | problems.part(nothing(), _recompute, sections["activation_checkpoint"])
+    training |= _compiled(sections, notes) | _graphs(sections["training"]) | {"framework": FAMILY}
+    parallelism |= gathers if parallelism.get("zero_stage") else {}
     # Ranks that split the layers split the loss over the vocabulary, which has a kernel of its own.
-    model["loss"] = "torch" if parallelism["tensor_parallel_size"] == 1 else "vocabulary_parallel"
+    model["loss"] = "torch" if parallelism.get("tensor_parallel_size", 1) == 1 else "vocabulary_parallel"
     _rest(job, sections, notes)
+    problems.check()
     content = {"model": model, "parallelism": parallelism, "training": training}
-    return Read(content, tuple(notes), FORMAT, unsaid)
+    return Read(content, tuple(notes), name, unsaid)
+
+
+def _graphs(training: Fields) -> dict[str, bool]:
+    return {"cuda_graphs": True} if training.switch("cuda_graphs") else {}
 
 
 def _load(path: Path) -> Fields:
@@ -79,45 +116,54 @@ def _refuse(job: Fields, sections: dict[str, Fields]) -> None:
         holder = sections.get(section) or job.section(section)
         value = holder.values.get(key)
         if value and (value is True or value != 1):  # a degree of 1 is none
-            raise holder.error(key, reason)
+            holder.broken(holder.error(key, reason))
     optimizer = sections["optimizer"]
     if optimizer.text("name", "AdamW") not in ("Adam", "AdamW"):
-        raise optimizer.error("name", "only Adam and AdamW are modelled")
+        optimizer.broken(optimizer.error("name", "only Adam and AdamW are modelled"))
 
 
-def _model(sections: dict[str, Fields]) -> tuple[dict[str, Any], int]:
-    """Return the section ``model`` and its number of layers."""
-    section = sections["model"]
+def _model(section: Fields) -> tuple[dict[str, Any], int]:
+    """Return the section ``model``, without its sequence length, and its number of layers."""
     name, flavor = section.text("name", "llama3"), section.text("flavor", "debugmodel")
-    if name.startswith("deepseek"):
-        raise section.error("name", "its multi-head latent attention is not modelled")
-    if name not in PRESETS:
-        raise section.error("name", f"it has no preset.{nearest(name, PRESETS)} Known: {', '.join(PRESETS)}")
     for backend in BACKENDS:
         flavor = flavor.removesuffix(backend)
+    chosen = _preset_of(section, name, flavor)
+    return {"preset": chosen}, int(preset(chosen)["num_layers"])
+
+
+def _preset_of(section: Fields, name: str, flavor: str) -> str:
+    """Return the preset of a model and its flavor.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    other = OTHERS.get(name, {}).get(flavor)
+    if other in preset_names():
+        return str(other)
+    if name not in PRESETS:
+        known = ", ".join(PRESETS)
+        raise section.error("name", f"it has no preset.{nearest(name, PRESETS)} Known: {known}")
     if flavor not in PRESETS[name]:
-        raise section.error(
-            "flavor", f"it has no preset.{nearest(flavor, PRESETS[name])} Known of {name}: {', '.join(PRESETS[name])}"
-        )
-    chosen = PRESETS[name][flavor]
-    length = sections["training"].whole("seq_len", 2048)
-    return {"preset": chosen, "sequence_length": length}, int(preset(chosen)["num_layers"])
+        known = ", ".join(PRESETS[name])
+        raise section.error("flavor", f"it has no preset.{nearest(flavor, PRESETS[name])} Known of {name}: {known}")
+    return PRESETS[name][flavor]
 
 
 def _degrees(layout: Fields, num_gpus: int | None, unsaid: dict[str, str]) -> dict[str, Any]:
+    splits_tokens = layout.switch("enable_sequence_parallel", True)
     tp, pp = layout.whole("tensor_parallel_degree", 1), layout.whole("pipeline_parallel_degree", 1)
     cp, ep = layout.whole("context_parallel_degree", 1), layout.whole("expert_parallel_degree", 1)
     replicate = layout.whole("data_parallel_replicate_degree", 1)
     shard = layout.whole("data_parallel_shard_degree", -1, least=-1)
-    if layout.whole("expert_tensor_parallel_degree", tp) not in (1, tp):
-        raise layout.error("expert_tensor_parallel_degree", f"experts are modelled split as all else is; write {tp}")
+    split = layout.whole("expert_tensor_parallel_degree", tp)
     keys: dict[str, Any] = {
         "tensor_parallel_size": tp,
-        "sequence_parallel": tp > 1,
+        "sequence_parallel": tp > 1 and splits_tokens,
         "pipeline_parallel_size": pp,
         "context_parallel_size": cp,
     }
     keys |= {"expert_parallel_size": ep} if ep > 1 else {}
+    keys |= {"expert_tensor_parallel_size": split} if ep > 1 and split != tp else {}
     dp = replicate * shard
     if num_gpus is not None:
         rest = num_gpus % (tp * pp * cp)
@@ -194,13 +240,13 @@ def _split(layers: int, stages: int, first: int, last: int) -> list[int]:
     return split
 
 
-def _batch(sections: dict[str, Fields], parallelism: dict[str, Any], notes: list[str]) -> dict[str, int]:
+def _batch(sections: dict[str, Fields], parallelism: dict[str, Any], notes: list[str]) -> dict[str, Any]:
     training, layout = sections["training"], sections["parallelism"]
     older = training.optional_whole("batch_size")
     local = training.whole("local_batch_size", 8 if older is None else older)
     total = training.whole("global_batch_size", -1, least=-1)
     micro = layout.whole("pipeline_parallel_microbatch_size", 1)
-    if parallelism["pipeline_parallel_size"] == 1:
+    if parallelism.get("pipeline_parallel_size", 1) == 1:
         return {"micro_batch_size": local} | ({"global_batch_size": total} if total > 0 else {"num_micro_batches": 1})
     if local % micro:
         raise training.error("local_batch_size", f"it must be a multiple of pipeline_parallel_microbatch_size, {micro}")
@@ -218,6 +264,7 @@ def _batch(sections: dict[str, Fields], parallelism: dict[str, Any], notes: list
 def _precision(training: Fields) -> dict[str, str]:
     name = training.text("mixed_precision_param", "bfloat16", ("bfloat16", "float32"))
     training.text("mixed_precision_reduce", "float32", ("float32",))
+    training.text("dtype", "float32", ("float32",))  # of weights and states; 16 bits are not modelled
     return {"precision": "bf16" if name == "bfloat16" else "fp32"}
 
 
@@ -263,6 +310,7 @@ def _rest(job: Fields, sections: dict[str, Fields], notes: list[str]) -> None:
                 continue
             elif name in SECTIONS:
                 usual = sorted(holder.used | {name.partition(".")[2] for name in known.irrelevant})
-                raise holder.error(key, f"it is not known here.{nearest(key, usual)} Remove it if it changes no cost")
+                rule = f"it is not known here.{nearest(key, usual)} Remove it if it changes no cost"
+                holder.broken(holder.error(key, rule))
             else:
                 notes.append(f"{full}: not used, as unknown")

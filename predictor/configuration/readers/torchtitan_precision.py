@@ -17,6 +17,7 @@ LINEAR = {
     "quantize.linear.float8": ("quantize", "linear", "float8"),
     "mx": ("mx",),
     "quantize.linear.mx": ("quantize", "linear", "mx"),
+    "quantize.linear.nvfp4": ("quantize", "linear", "nvfp4"),
 }
 EXPERTS = ("quantize.grouped_mm.float8", "quantize.grouped_mm.mx")
 # « rowwise_with_gw_hp » multiplies for gradients of the weights in 16 bits.
@@ -45,6 +46,8 @@ def low_precision(
     section = job
     for part in LINEAR[names[0]]:
         section = section.section(part)
+    if names[0].endswith("nvfp4"):
+        return _nvfp4(section)
     _note_filter(section, notes)
     return _mx(section) if names[0].endswith("mx") else _float8(section)
 
@@ -86,6 +89,13 @@ def _float8(section: Fields) -> tuple[dict[str, str], dict[str, str]]:
             "enable_fsdp_float8_all_gather", f"with recipe_name {recipe} torchtitan refuses it; remove it"
         )
     return {"gemm_recipe": str(FLOAT8_RECIPES[recipe])}, {"gather_precision": "fp8"} if gathers else {}
+
+
+def _nvfp4(section: Fields) -> tuple[dict[str, str], dict[str, str]]:
+    names = section.get("fqns")
+    if names not in (None, ["layers"]):
+        raise section.error("fqns", "layers in four bits beside others are not modelled; write layers for all of them")
+    return {"gemm_recipe": str(GemmRecipe.NVFP4)}, {}
 
 
 def _mx(section: Fields) -> tuple[dict[str, str], dict[str, str]]:

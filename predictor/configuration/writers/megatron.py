@@ -7,10 +7,11 @@ says (data, tokenizer, learning rate, iterations) are variables of the environme
 from __future__ import annotations
 
 from predictor.base.errors import ConfigError
-from predictor.configuration.sections import ParallelismSection, RunConfig, TrainingSection
+from predictor.configuration.parallelism import ParallelismSection
+from predictor.configuration.sections import RunConfig, TrainingSection
 from predictor.configuration.writers.megatron_model import model_arguments
 from predictor.workloads.layout import RANK_ORDER
-from predictor.workloads.partition import split_layers, uniform
+from predictor.workloads.partition import METHODS, split_layers, uniform
 from predictor.workloads.run import GemmRecipe, Recompute
 
 RECIPES = {
@@ -71,7 +72,7 @@ def write(config: RunConfig, num_gpus: int, gpus_per_node: int) -> str:
         per_node=per_node,
         nodes=num_gpus // per_node,
         model=_lines(model_arguments(config.model)),
-        parallel=_lines(_parallel(parallel, config.model.num_layers)),
+        parallel=_lines(_parallel(parallel, config.model.num_layers, config.model.num_mtp_layers)),
         training=_lines(_training(training, samples, parallel.fp32_gradients)),
     )
 
@@ -87,7 +88,7 @@ def _rounds(training: TrainingSection, parallel: ParallelismSection) -> int:
     return training.global_batch_size // (training.micro_batch_size * parallel.data_parallel_size)
 
 
-def _parallel(parallel: ParallelismSection, num_layers: int) -> list[str]:
+def _parallel(parallel: ParallelismSection, num_layers: int, num_mtp_layers: int) -> list[str]:
     """Return the arguments of the layout and of the distributed optimizer."""
     sizes = {
         "tensor-model-parallel-size": parallel.tensor_parallel_size,
@@ -111,19 +112,35 @@ def _parallel(parallel: ParallelismSection, num_layers: int) -> list[str]:
     words = [f"--{name} {size}" for name, size in sizes.items()]
     if parallel.expert_parallel_size > 1:
         words.append(f"--expert-model-parallel-size {parallel.expert_parallel_size}")
-    words += _stages(parallel, num_layers)
+    if parallel.expert_tensor_parallel_size not in (None, parallel.tensor_parallel_size):
+        words.append(f"--expert-tensor-parallel-size {parallel.expert_tensor_parallel_size}")
+    words += _stages(parallel, num_layers, num_mtp_layers)
     words += [name for name, is_on in switches.items() if is_on]
     if parallel.overlap_gradient_reduction:
         words.append(f"--ddp-bucket-size {parallel.gradient_bucket_elements}")
     return words
 
 
-def _stages(parallel: ParallelismSection, num_layers: int) -> list[str]:
+def _layout_string(split: object, num_mtp_layers: int) -> str:
+    """Return the string of layers of a split per chunk; nothing of one per stage or by a method's name."""
+    if isinstance(split, str):
+        return "" if split in METHODS else split.replace("e", "E").replace("l", "L")
+    if not isinstance(split, tuple) or not isinstance(split[0], tuple):
+        return ""
+    in_order = ["t" * stage[chunk] for chunk in range(len(split[0])) for stage in split]
+    return "|".join(["E" + in_order[0], *in_order[1:]]) + "m" * num_mtp_layers + "L"
+
+
+def _stages(parallel: ParallelismSection, num_layers: int, num_mtp_layers: int) -> list[str]:
     """Return how layers are spread over stages and chunks."""
     stages, chunks = parallel.pipeline_parallel_size, parallel.virtual_pipeline_parallel_size
+    string = _layout_string(parallel.layers_per_stage, num_mtp_layers)
+    if string:
+        return [f"--pipeline-model-parallel-layout '{string}'"]
     words = [f"--num-virtual-stages-per-pipeline-rank {chunks}"] if chunks > 1 else []
     split = parallel.layers_per_stage
-    layers = split_layers(split if isinstance(split, str) else list(split), num_layers, stages)
+    flat = split if isinstance(split, str) else [layers for layers in split if isinstance(layers, int)]
+    layers = split_layers(flat, num_layers, stages)
     if layers == uniform(num_layers, stages) and num_layers % stages == 0:
         return words
     each = (num_layers + 2) // stages
@@ -156,6 +173,7 @@ def _training(training: TrainingSection, samples: int, fp32_gradients: bool) -> 
     words += [name for name, is_on in switches.items() if is_on]
     if training.cuda_graphs:
         words += ["--cuda-graph-impl local", "--cuda-graph-scope full_iteration"]
+        words.append("--no-check-for-nan-in-loss-and-grad")  # which validate_args asks for
     return words
 
 

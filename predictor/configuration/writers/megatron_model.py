@@ -9,8 +9,7 @@ from predictor.base.errors import ConfigError
 from predictor.configuration.model import transformer
 from predictor.configuration.model_section import ExpertsSection, ModelSection
 from predictor.workloads.plain import beyond_plain
-from predictor.workloads.switches import QkNorm
-from predictor.workloads.transformer import Activation, Attention, Biases, Loss, Normalization
+from predictor.workloads.switches import Activation, Attention, Biases, Loss, Normalization, QkNorm
 
 
 def model_arguments(model: ModelSection) -> list[str]:

@@ -1,6 +1,8 @@
 """Write a configuration as a torchtitan job.
 
-Source of names: pytorch/torchtitan, torchtitan/config/job_config.py. Models are torchtitan's own flavors.
+Source of names: pytorch/torchtitan, torchtitan/config/job_config.py of 0.2.0, the last release that reads job files;
+0.3.0 has the same keys of [training] and [parallelism] as flags (torchtitan/config/configs.py). Models are torchtitan's
+own flavors.
 """
 
 from __future__ import annotations
@@ -10,9 +12,10 @@ from typing import Any
 from predictor.base.errors import ConfigError
 from predictor.configuration.merging import merged
 from predictor.configuration.model_section import ModelSection
+from predictor.configuration.parallelism import ParallelismSection
 from predictor.configuration.presets import preset
 from predictor.configuration.readers.torchtitan import PRESETS
-from predictor.configuration.sections import ParallelismSection, RunConfig, TrainingSection
+from predictor.configuration.sections import RunConfig, TrainingSection
 from predictor.workloads.run import GemmRecipe, Recompute
 
 SCHEDULES = {"1f1b": "1F1B", "all_forward_all_backward": "GPipe", "interleaved_1f1b": "Interleaved1F1B"}
@@ -55,7 +58,9 @@ def write(config: RunConfig, num_gpus: int, gpus_per_node: int) -> str:
     start = f"torchrun --nproc-per-node {min(num_gpus, gpus_per_node)} --nnodes {nodes} -m torchtitan.train"
     head = [
         f"# torchtitan on {num_gpus} GPUs of {config.system}, as searched. Start it on every node with",
-        f"# {start}",
+        f"# {start} --job.config_file FILE",
+        f"# torchtitan 0.3 reads none: --module {name}, a --config of {flavor}, and these keys as flags, such as",
+        f"# --parallelism.tensor_parallel_degree {parallel.tensor_parallel_size}.",
     ]
     return "\n".join([*head, *_toml(merged(tables, _low_precision(config)))]) + "\n"
 

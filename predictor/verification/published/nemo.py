@@ -73,8 +73,6 @@ def _optimizer(row: Row, low: str | None) -> dict[str, Any]:
 def _check(row: Row) -> None:
     if row.has("framework", "JAX", "MaxText", "Paxml"):
         raise UnexpressedError("XLA schedules the step (JAX), which is not modelled")
-    if row.text("cpu_offload_layers"):
-        raise UnexpressedError("activations are offloaded to the host, which is not modelled")
     if row.has("notes", "known cuDNN regression"):
         # NVIDIA/cudnn-frontend, pull request 322: a fused kernel took 1,363 µs instead of 156 in this container.
         raise UnexpressedError("its table says that a kernel of its container was broken (known regression)")
@@ -132,8 +130,14 @@ def _fuses_experts(row: Row, low: str | None) -> bool:
 
 
 def _exchange(row: Row) -> dict[str, Any]:
-    """Return how tokens travel to their experts."""
+    """Return how tokens travel to their experts, and how experts are split where only that fits and no column says it.
+
+    Experts on more ranks than see other tokens are on some of those that split all else: recipes with such a layout
+    leave an expert whole (expert_tensor_parallel_size 1).
+    """
     given: dict[str, Any] = {}
+    if not row.text("etp") and row.whole("ep", 1) > row.whole("dp", 1) * row.whole("cp", 1):
+        given["expert_tensor_parallel_size"] = 1
     if row.text("dispatcher").lower() in DISPATCHERS:
         given["expert_dispatcher"] = DISPATCHERS[row.text("dispatcher").lower()].value
     if row.has("a2a_overlap", "yes"):
@@ -147,6 +151,8 @@ def _training(row: Row, framework: str) -> dict[str, Any]:
     training = batch(row, precision="bf16", framework=framework, fused_gradient_accumulation=True, **switches)
     if low is not None:
         training["gemm_recipe"] = low
+    if row.text("cpu_offload_layers"):
+        training["offload_activation_layers"] = row.whole("cpu_offload_layers")
     if _fuses_experts(row, low):
         training["fused_experts"] = True
     return {**training, **_optimizer(row, low), **_graphs(row)}
@@ -186,7 +192,7 @@ def _chunks(row: Row) -> dict[str, Any]:
 
 
 def _layers_per_stage(row: Row) -> dict[str, Any]:
-    """Return a split that counts the embedding and the loss as layers, where only that fits.
+    """Return the split that a row prints, or one that counts the embedding and the loss as layers where only that fits.
 
     Llama 3.1's 126 layers: NeMo's and MLPerf's recipes set account_for_embedding_in_pipeline_split and
     account_for_loss_in_pipeline_split.
@@ -268,9 +274,8 @@ def vocabulary_parallel(row: Row) -> dict[str, Any]:
     if "redistribution" in schedule:
         last = int(row.text("pp_layout").rpartition("=")[2])
         share, rest = divmod(layers - last, stages - 1)
-        if not last:
-            raise UnexpressedError("a pipeline stage holds no layer, only the vocabulary")
-        split = [*(share + (stage >= stages - 1 - rest) for stage in range(stages - 1)), last]
+        layers_of = [*(share + (stage >= stages - 1 - rest) for stage in range(stages - 1)), last]
+        split = layers_of if last else [[count] for count in layers_of]  # the last stage has the vocabulary alone
     return {
         **machine(row),
         "model": model_of(row, tied_embeddings=False, loss="vocabulary_parallel"),

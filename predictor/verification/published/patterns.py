@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from math import ceil
 from typing import Any
 
 from predictor.verification.published.row import Row, UnexpressedError
@@ -21,10 +22,6 @@ MAMBA_HEADS = re.compile(r"mamba heads (\d+) x (\d+), state (\d+)")
 # src/megatron/bridge/models/nemotronh/nemotron_h_provider.py (mamba_num_groups); model cards (chunk_size).
 MAMBA_GROUPS, MAMBA_CHUNK = 8, 128
 LATENT = re.compile(r"q_lora (\d+), kv_lora (\d+), qk (\d+)\+(\d+), v (\d+)")
-# Of a pipeline layout: repeated groups, a repeated letter, chunks between bars. Source: Megatron-LM,
-# core/transformer/pipeline_parallel_layer_layout.py.
-GROUP = re.compile(r"\(([^()]*)\)\*(\d+)")
-REPEATED = re.compile(r"([A-Za-z])\*(\d+)")
 
 
 def latent_attention(row: Row) -> dict[str, Any]:
@@ -73,26 +70,39 @@ def hybrid(row: Row) -> dict[str, Any]:
     }
 
 
-def _chunks(row: Row) -> list[str]:
-    """Return the chunks of a row's pipeline layout, expanded; none where it has no such layout."""
-    text = row.text("pp_layout").partition(" ")[0]
-    if not text.startswith("E"):
-        return []
-    text = GROUP.sub(lambda found: found[1] * int(found[2]) if "*" not in found[1] else found[0], text)
-    text = REPEATED.sub(lambda found: found[1] * int(found[2]), text)
-    return GROUP.sub(lambda found: found[1] * int(found[2]), text).split("|")
-
-
 def mtp_layers(row: Row) -> int:
-    """Return the multi-token prediction layers of a row's pipeline layout."""
-    return sum(chunk.count("m") for chunk in _chunks(row))
+    """Return the modules of a row's model that predict further tokens.
+
+    Those of its pipeline layout; without one, DeepSeek-V3 has one in Megatron-Bridge's recipes, unless the row says
+    none. Source: Megatron-Bridge, src/megatron/bridge/recipes/deepseek/deepseek_v3.py, mtp_num_layers.
+
+    Raises:
+        UnexpressedError: the row does not say it, and its recipe is not known.
+    """
+    text = row.text("pp_layout").partition(" ")[0]
+    if text.startswith("E"):
+        return text.count("m")
+    if not row.has("model", "deepseekv3") or row.has("model", "cut to") or row.has("notes", "w/o MTP"):
+        return 0
+    if not row.has("framework", "Megatron-Bridge v", "Megatron-Bridge r"):
+        raise UnexpressedError("whether the run predicts further tokens (MTP) is not stated")
+    return 1
 
 
-def layers_of_layout(row: Row) -> list[int] | None:
-    """Return the decoder layers of each stage of a row's pipeline layout; None where it has none."""
-    chunks, stages = _chunks(row), row.whole("pp", 1)
-    if not chunks:
+def layers_of_layout(row: Row) -> str | None:
+    """Return the layers of each chunk of a row's pipeline; None where its layers are split evenly.
+
+    The 61 layers of DeepSeek-V3 and Kimi K2 lie on chunks that are alike, but for the last and, of 32, the first.
+    Source: Megatron-Bridge, src/megatron/bridge/recipes/deepseek/deepseek_v3.py, layout_map, and kimi/kimi_k2.py;
+    scripts/performance/configs/deepseek, "Et|(tt|)*30mL".
+    """
+    text, slots = row.text("pp_layout").partition(" ")[0], row.whole("pp", 1) * row.whole("vpp", 1)
+    if text.startswith("E"):
+        return text
+    if not row.has("model", "deepseekv3", "kimi_k2") or row.has("model", "cut to") or slots == 1:
         return None
-    if len(chunks) != stages * row.whole("vpp", 1):
-        raise UnexpressedError("its pipeline layout has other chunks than stages")
-    return [sum(chunk.count("t") for chunk in chunks[stage::stages]) for stage in range(stages)]
+    layers = row.whole("layers")
+    share = ceil(layers / slots)
+    last = max(0, layers - share * (slots - 1))
+    first = layers - share * (slots - 2) - last
+    return "E" + "t" * first + "|" + f"t*{share}|" * (slots - 2) + "t" * last + "m" * mtp_layers(row) + "L"

@@ -89,6 +89,8 @@ def layout(row: Row, **switches: Any) -> dict[str, Any]:
     }
     if row.whole("ep", 1) > 1:
         sizes["expert_parallel_size"] = row.whole("ep")
+    if row.text("moe_experts") and row.whole("etp", row.whole("tp", 1)) != row.whole("tp", 1):
+        sizes["expert_tensor_parallel_size"] = row.whole("etp")
     return {**sizes, **switches}
 
 

@@ -28,6 +28,8 @@ class GatedDelta:
     Attributes:
         conv_kernel: tokens that the convolution of queries, keys and values sees.
         chunk_size: tokens that the recurrence computes with matrix products at once.
+        channel_decay: every channel of a key has a decay of its own, projected from the input (Kimi Linear).
+        gate_rank: width through which gate and decays of channels are projected; 0: at once.
     """
 
     num_key_heads: int
@@ -36,6 +38,8 @@ class GatedDelta:
     value_head_dim: int
     conv_kernel: int = 4
     chunk_size: int = 64
+    channel_decay: bool = False
+    gate_rank: int = 0
 
     @property
     def keys(self) -> int:
@@ -54,18 +58,32 @@ class GatedDelta:
 
     def linears(self, hidden_size: int, num_heads: int) -> tuple[Linear, ...]:
         """Return the matrices: of queries, keys, values and gate; of write strengths and decays; of the output."""
+        narrow = self.num_value_heads * (1 if self.channel_decay else 2)
+        wide = self.convolved + (0 if self.gate_rank else self.values)
+        wide += self.keys if self.channel_decay and not self.gate_rank else 0
         return (
-            Linear("in_projection", "qkv_projection", hidden_size, self.convolved + self.values, Split.COLUMN),
-            Linear("gate_projection", "qkv_projection", hidden_size, 2 * self.num_value_heads, Split.COLUMN),
+            Linear("in_projection", "qkv_projection", hidden_size, wide, Split.COLUMN),
+            Linear("gate_projection", "qkv_projection", hidden_size, narrow, Split.COLUMN),
+            *self._through_rank(hidden_size),
             Linear("out_projection", "attention_output", self.values, hidden_size, Split.ROW),
         )
+
+    def _through_rank(self, hidden_size: int) -> tuple[Linear, ...]:
+        """Return the matrices of a gate, and of decays of channels, that are projected through a low rank."""
+        if not self.gate_rank:
+            return ()
+        widths = (self.values, self.keys) if self.channel_decay else (self.values,)
+        down = [Linear("gate_projection", "qkv_projection", hidden_size, self.gate_rank, Split.WHOLE)] * len(widths)
+        up = [Linear("gate_projection", "qkv_projection", self.gate_rank, width, Split.COLUMN) for width in widths]
+        return (*down, *up)
 
     def parameters(self, hidden_size: int, num_heads: int, tensor_parallel_size: int = 1) -> int:
         """Return the parameters on one rank; heads are split, the norm of a head's output is on every rank.
 
         A value head has a decay and a step-size bias; the convolution has no bias.
         """
-        split = self.convolved * self.conv_kernel + 2 * self.num_value_heads
+        split = self.convolved * self.conv_kernel + self.num_value_heads
+        split += self.keys if self.channel_decay else self.num_value_heads
         matrices = total(self.linears(hidden_size, num_heads), tensor_parallel_size)
         return matrices + split // tensor_parallel_size + self.value_head_dim
 

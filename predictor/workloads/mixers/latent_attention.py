@@ -1,7 +1,6 @@
 """Multi-head latent attention: queries, keys and values are projected up from low-rank latents.
 
-Source: DeepSeek-AI 2024 (DeepSeek-V2), arXiv:2405.04434, section 2.1; the sparse attention's indexer: DeepSeek-AI 2025
-(DeepSeek-V3.2), arXiv:2512.02556, section 2.1.
+Source: DeepSeek-AI 2024 (DeepSeek-V2), arXiv:2405.04434, section 2.1.
 """
 
 from __future__ import annotations
@@ -10,21 +9,13 @@ from dataclasses import dataclass
 
 from predictor.costs.operator import Direction
 from predictor.workloads.layer_call import LayerCall
+from predictor.workloads.mixers.indexer import Indexer
 from predictor.workloads.mixers.linear import Linear, Split, linear_tasks, total
 from predictor.workloads.mixers.token_mixer import KeptByMixer, Kernels
 from predictor.workloads.tasks import Task, shaped_task, stream_task
 
 UP = "qkv_projection"  # the operator that times them all: one family of products
 COPY_PASSES = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Indexer:
-    """Scores all earlier keys of a query with small heads; attention then sees the best ``top_k`` of them."""
-
-    num_heads: int
-    head_dim: int
-    top_k: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,24 +65,16 @@ class LatentAttention:
             Linear("attention_output", "attention_output", num_heads * self.v_head_dim, hidden_size, Split.ROW),
         )
 
-    def indexer_linears(self, hidden_size: int) -> tuple[Linear, ...]:
-        """Return the indexer's matrices, whole on every rank: of its queries, its one key, and its heads' weights."""
-        if self.indexer is None:
-            return ()
-        heads, width = self.indexer.num_heads, self.indexer.head_dim
-        return (
-            Linear("index_queries", UP, self.q_lora_rank or hidden_size, heads * width, Split.WHOLE),
-            Linear("index_key", UP, hidden_size, width, Split.WHOLE),
-            Linear("index_weights", UP, hidden_size, heads, Split.WHOLE),
-        )
+    def latent_of_queries(self, hidden_size: int) -> int:
+        """Return the width of what queries are projected up from."""
+        return self.q_lora_rank or hidden_size
 
     def parameters(self, hidden_size: int, num_heads: int, tensor_parallel_size: int = 1) -> int:
         """Return the parameters on one rank: matrices, the norms of both latents, the norm of the indexer's key."""
-        linears = self.linears(hidden_size, num_heads) + self.indexer_linears(hidden_size)
-        norms = self.q_lora_rank + self.kv_lora_rank
+        parameters = total(self.linears(hidden_size, num_heads), tensor_parallel_size)
         if self.indexer is not None:
-            norms += 2 * self.indexer.head_dim
-        return total(linears, tensor_parallel_size) + norms
+            parameters += self.indexer.parameters(hidden_size, self.latent_of_queries(hidden_size))
+        return parameters + self.q_lora_rank + self.kv_lora_rank
 
     def biases(self, hidden_size: int) -> int:
         """Return the parameters of the biases where attention has them: of the down-projections and of the output.
@@ -101,8 +84,9 @@ class LatentAttention:
         return self.q_lora_rank + self.kv_lora_rank + self.qk_rope_head_dim + hidden_size
 
     def core_multiplications(self, num_heads: int, keys: int) -> float:
-        """Return the multiplications of a query with its keys and of their scores with the values."""
-        return float(keys * num_heads * (self.key_width + self.v_head_dim))
+        """Return the multiplications of a query with the keys that it sees and of their scores with the values."""
+        seen = keys if self.indexer is None else self.indexer.keys(keys)
+        return float(seen * num_heads * (self.key_width + self.v_head_dim))
 
     def gathered_width(self, hidden_size: int) -> int:
         """Return the width of what the up-projections read: latents, and the rotated key, which all heads share."""
@@ -115,6 +99,8 @@ class LatentAttention:
         for kernels that rotate, split and join at once.
         """
         tasks = linear_tasks(self.linears(call.hidden_size, call.num_attention_heads), call, direction)
+        if self.indexer is not None:
+            tasks += self.indexer.tasks(call, self.latent_of_queries(call.hidden_size), direction)
         latents = [width for width in (self.q_lora_rank, self.kv_lora_rank) if width]
         norms = [shaped_task(kernels.norm, (call.unsplit_tokens, width), direction) for width in latents]
         tasks += [norm._replace(name="latent_norm") for norm in norms]

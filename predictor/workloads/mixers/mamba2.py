@@ -34,6 +34,7 @@ class Mamba2:
         conv_kernel: tokens that the convolution sees.
         chunk_size: tokens that the scan computes with matrix products at once.
         conv_bias: the convolution has a bias.
+        gated_norm: the gated values are normalised, with weights.
     """
 
     num_heads: int
@@ -43,6 +44,7 @@ class Mamba2:
     conv_kernel: int = 4
     chunk_size: int = 256
     conv_bias: bool = True
+    gated_norm: bool = True
 
     @property
     def inner(self) -> int:
@@ -72,7 +74,8 @@ class Mamba2:
 
         A head has a decay, a step-size bias and a skip weight.
         """
-        split = self.convolved * (self.conv_kernel + self.conv_bias) + 3 * self.num_heads + self.inner
+        split = self.convolved * (self.conv_kernel + self.conv_bias) + 3 * self.num_heads
+        split += self.inner if self.gated_norm else 0
         return total(self.linears(hidden_size, num_heads), tensor_parallel_size) + split // tensor_parallel_size
 
     def biases(self, hidden_size: int) -> int:

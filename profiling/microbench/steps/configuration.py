@@ -13,8 +13,9 @@ import yaml
 from microbench.errors import MeasureError
 from predictor.base.errors import ConfigError, MissingKeyError, nearest
 from predictor.configuration import short_config
-from predictor.configuration.loading import completed, read_config
+from predictor.configuration.loading import read_config
 from predictor.configuration.sections import validate
+from predictor.configuration.taking import completed
 from predictor.configuration.to_run import to_run
 from predictor.workloads.plain import beyond_plain
 from predictor.workloads.run import Recompute, TrainingRun

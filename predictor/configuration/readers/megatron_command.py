@@ -1,0 +1,172 @@
+"""The command line of Megatron-LM, from a shell script, a file of arguments or a YAML list or mapping of them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from predictor.base.errors import ConfigError
+from predictor.configuration.readers.known_keys import known_keys
+from predictor.configuration.readers.megatron_options import AS_IT_RUNS, KEYS, Options
+from predictor.configuration.readers.shell_script import Script, parse, shown
+
+# Recognises a command line of Megatron-LM.
+TELLING = re.compile(r"--(?:num-layers|tensor-model-parallel-size|micro-batch-size|num-attention-heads)\b")
+LAUNCHER = {"nproc-per-node": "per_node", "num-gpus": "per_node", "nnodes": "nodes", "num-nodes": "nodes"}
+SLURM = re.compile(r"^#SBATCH\s+(--[\w-]+|-N)[ =]+(\S+)", re.MULTILINE)
+# Variables of paths, names and addresses, whose defaults say nothing about a step.
+OF_NO_STEP = re.compile(
+    r"PATH|DIR|PORT|ADDR|RANK|SAVE|LOAD|LOG|DATA|TOKEN|VOCAB|MERGE|SEED|NAME|WANDB|CKPT|CHECKPOINT|CACHE|FILE|ITER|"
+    r"LR|JOB|HOST|NCCL|CUDA|TIME|ROOT|IMAGE|PARTITION|ACCOUNT|PROFIL|EXP"
+)
+
+
+@dataclass(slots=True)
+class Command:
+    """A training command.
+
+    Attributes:
+        options: its arguments.
+        program: the Python file that it runs; empty where the file holds arguments alone.
+        world_size: GPUs, None where the file does not say.
+        gpus_per_node: the same.
+        documents: texts that the script writes to files.
+        notes: what was guessed.
+    """
+
+    options: Options
+    program: str = ""
+    world_size: int | None = None
+    gpus_per_node: int | None = None
+    documents: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def load(path: Path, problems: list[str]) -> Command:
+    """Return the training command of a file.
+
+    Args:
+        path: the file.
+        problems: where broken rules are recorded.
+
+    Raises:
+        ConfigError: the file holds no arguments.
+    """
+    text = path.read_text(encoding="utf-8", errors="replace")
+    listed = _from_yaml(text)
+    script = parse(_with_slurm(text)) if listed is None else Script()
+    program, words = _words(script) if listed is None else ("", listed)
+    values = _values(words)
+    if not any(TELLING.match(f"--{key}") for key in values):
+        raise ConfigError(f"{path.name}: no arguments of Megatron-LM in it, such as --num-layers 32")
+    _check_conditions(script, path.name, problems)
+    sizes = {name: _number(values.pop(key, None)) for key, name in LAUNCHER.items() if key in values}
+    per_node, nodes = sizes.get("per_node"), sizes.get("nodes")
+    world = _number(values.pop("world-size", None)) or _number(script.values.get("WORLD_SIZE"))
+    if per_node and nodes:
+        world = per_node * nodes
+    options = Options(values, path.name, "--", problems=problems)
+    return Command(options, program, world, per_node, script.documents, _guesses(script, path.name))
+
+
+def _with_slurm(text: str) -> str:
+    """Return a script with the variables that Slurm sets from its #SBATCH lines."""
+    asked = {key.lstrip("-"): value for key, value in SLURM.findall(text)}
+    nodes = asked.get("nodes") or asked.get("N")
+    tasks, gpus = asked.get("ntasks-per-node"), asked.get("gpus-per-node")
+    known = {"SLURM_NNODES": nodes, "SLURM_JOB_NUM_NODES": nodes, "SLURM_GPUS_PER_NODE": gpus}
+    known["SLURM_NTASKS_PER_NODE"] = tasks
+    if nodes and tasks and nodes.isdigit() and tasks.isdigit():
+        known["SLURM_NTASKS"] = known["SLURM_NPROCS"] = str(int(nodes) * int(tasks))
+    return "".join(f"{name}={value}\n" for name, value in known.items() if value and value.isdigit()) + text
+
+
+def _guesses(script: Script, where: str) -> list[str]:
+    """Return a note on variables that the script takes from outside and that were read with their defaults."""
+    guessed = {
+        name: value
+        for name, value in script.guesses.items()
+        if not OF_NO_STEP.search(name.upper()) and "/" not in value
+    }
+    shown_values = ", ".join(f"{name} {shown(value) or 'empty'}" for name, value in guessed.items())
+    return [f"{where}: variables that the script does not set have their defaults: {shown_values}"] if guessed else []
+
+
+def _from_yaml(text: str) -> list[str] | None:
+    """Return the words of a YAML list or mapping of arguments, None where the text is something else."""
+    try:
+        content = yaml.load(text, Loader=yaml.CSafeLoader if hasattr(yaml, "CSafeLoader") else yaml.SafeLoader)
+    except (yaml.YAMLError, ValueError):
+        return None
+    if isinstance(content, dict):
+        # Megatron-LM's own test recipes keep them under MODEL_ARGS.
+        return _from_mapping(content["MODEL_ARGS"] if isinstance(content.get("MODEL_ARGS"), dict) else content)
+    if isinstance(content, list):
+        return [word for item in content for word in str(item).split()]
+    return None
+
+
+def _from_mapping(content: dict[Any, Any]) -> list[str]:
+    words = []
+    for key, value in content.items():
+        name = f"--{str(key).lstrip('-').replace('_', '-')}"
+        if value is True:
+            words.append(name)
+        elif value is not False and value is not None:
+            # A ${variable} here is filled in from outside.
+            written = " ".join(map(str, value)) if isinstance(value, list) else str(value)
+            words += [name, *re.sub(r"\$\{?(\w+)\}?", "\x00\\1\x00", written).split()]
+    return words
+
+
+def _words(script: Script) -> tuple[str, list[str]]:
+    """Return the program and the words of the training command with the launcher's sizes.
+
+    Of a plain list of arguments these are all words, without a program.
+    """
+    if script.commands and script.commands[0] and script.commands[0][0].startswith("--"):
+        return "", [word for words in script.commands for word in words]  # a value may stand on a line of its own
+    commands = [*script.commands, *(words for text in script.documents for words in parse(text).commands)]
+    training = [words for words in commands if TELLING.search(" ".join(words))]
+    if training:
+        words = training[-1]
+        words = words[: next((i for i, word in enumerate(words) if word in ("|", "2>&1", "&>", ">")), len(words))]
+        program = next((i for i, word in enumerate(words) if word.strip("\"'").endswith(".py")), 0)
+        launcher = _values(words[:program])
+        sizes = [word for key in LAUNCHER if key in launcher for word in (f"--{key}", str(launcher[key]))]
+        return Path(words[program].strip("\"'")).name if program else "", sizes + words[program + 1 :]
+    return "", [word for value in script.values.values() if "--" in value for word in value.split()]
+
+
+def _values(words: list[str]) -> dict[str, Any]:
+    """Return arguments by name; a later one wins, as in argparse."""
+    values: dict[str, Any] = {}
+    name = None
+    for word in words:
+        bare = word.strip("\"'")
+        if bare.startswith("--"):
+            key, _, value = bare[2:].partition("=")
+            name = shown(key).replace("_", "-")
+            values[name] = value.strip("\"'") or True
+        elif name is not None and bare:
+            values[name] = bare if values[name] is True else f"{values[name]} {bare}"
+    return values
+
+
+def _number(value: object) -> int | None:
+    return int(value) if isinstance(value, str) and value.isdigit() and int(value) > 0 else None
+
+
+def _check_conditions(script: Script, where: str, problems: list[str]) -> None:
+    """Record arguments that stand in a condition which only a run of the script settles."""
+    known = known_keys(KEYS)
+    for name in sorted(script.conditional.keys() & script.used):
+        problems += [
+            f"{where}: --{key} stands in a condition of the script ({name}); {AS_IT_RUNS}"
+            for key in _values(script.conditional[name])
+            if not known.is_irrelevant(key.replace("-", "_"))
+        ]

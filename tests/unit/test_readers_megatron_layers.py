@@ -1,0 +1,95 @@
+"""Kinds of layers and their stages that arguments of Megatron-LM describe."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from predictor.configuration.readers.megatron import read
+from predictor.configuration.readers.megatron_layers import allocated
+
+SMALL = "--num-layers 8 --hidden-size 1024 --num-attention-heads 16 --seq-length 2048 --micro-batch-size 2 "
+
+
+def small(tmp_path: Path, arguments: str) -> dict[str, dict[str, Any]]:
+    path = tmp_path / "launch.sh"
+    path.write_text(SMALL + arguments, encoding="utf-8")
+    return read(path).content
+
+
+def test_latent_attention(tmp_path: Path) -> None:
+    arguments = "--multi-latent-attention --q-lora-rank 1536 --kv-lora-rank 512 --qk-head-dim 128 --v-head-dim 64"
+    model = small(tmp_path, f"{arguments} --qk-layernorm --kv-channels 128 --mtp-num-layers 1")["model"]
+    assert model["latent_attention"] == {
+        "q_lora_rank": 1536,
+        "kv_lora_rank": 512,
+        "qk_nope_head_dim": 128,
+        "qk_rope_head_dim": 64,
+        "v_head_dim": 64,
+    }
+    assert "head_dim" not in model
+    assert model["num_mtp_layers"] == 1
+
+
+def test_hybrid_of_mamba_and_attention(tmp_path: Path) -> None:
+    pattern = "--is-hybrid-model --hybrid-override-pattern M-M*M-ME --num-experts 4 --mamba-num-heads 32"
+    model = small(tmp_path, f"{pattern} --squared-relu --position-embedding-type none")["model"]
+    mamba, alone = "mamba2", "none"
+    assert model["layer_types"] == [mamba, alone, mamba, "full_attention", mamba, alone, mamba, alone]
+    assert model["ffn_types"] == ["none", "dense", "none", "none", "none", "dense", "none", "experts"]
+    assert model["mamba2"]["num_heads"] == 32
+    assert (model["activation"], model["positions"]) == ("squared_relu", "none")
+    assert model["moe"]["num_experts"] == 4
+
+
+def test_experts_in_every_second_layer(tmp_path: Path) -> None:
+    model = small(tmp_path, "--num-experts 8 --moe-layer-freq 2")["model"]
+    assert model["ffn_types"] == ["experts", "dense"] * 4
+    assert "num_dense_layers" not in model["moe"]
+
+
+def test_windows_in_some_layers(tmp_path: Path) -> None:
+    model = small(tmp_path, "--window-size 127,0 --window-attn-skip-freq 4 --softmax-type learnable")["model"]
+    assert model["layer_types"] == [*["sliding_attention"] * 3, "full_attention"] * 2
+    assert (model["sliding_window"], model["attention_sinks"]) == (128, True)
+
+
+def test_embedding_and_loss_can_count_as_layers(tmp_path: Path) -> None:
+    arguments = "--num-layers 30 --pipeline-model-parallel-size 4 --account-for-embedding-in-pipeline-split "
+    layout = small(tmp_path, f"{arguments}--account-for-loss-in-pipeline-split")["parallelism"]
+    assert (layout["embedding_counts_as_layer"], layout["loss_counts_as_layer"]) == (True, True)
+    assert "layers_per_stage" not in layout
+
+
+def test_layers_of_every_stage_can_be_written(tmp_path: Path) -> None:
+    arguments = "--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout"
+    layout = small(tmp_path, f"{arguments} 'Et*1|(tt|)*2,ttL'")["parallelism"]
+    assert (layout["layers_per_stage"], layout["virtual_pipeline_parallel_size"]) == ("Et*1|(tt|)*2,ttL", 2)
+
+
+def test_first_and_last_stage_of_an_interleaved_schedule(tmp_path: Path) -> None:
+    arguments = "--num-layers 20 --pipeline-model-parallel-size 4 --num-virtual-stages-per-pipeline-rank 2"
+    ends = "--decoder-first-pipeline-num-layers 4 --decoder-last-pipeline-num-layers 4"
+    layout = small(tmp_path, f"{arguments} {ends}")["parallelism"]
+    assert layout["layers_per_stage"] == [[2, 2], [3, 3], [3, 3], [2, 2]]
+
+
+@pytest.mark.parametrize(
+    ("num_layers", "attention", "ffn", "pattern"),
+    [
+        (8, 0.25, 0.0, "MM*MM*MM"),
+        (8, 0.0, 0.5, "M-M-M-M-"),
+        (10, 0.1, 0.3, "MM-MM*-MM-"),
+        (4, 0.0, 0.0, "MMMM"),
+    ],
+)
+def test_hybrid_by_shares_of_layers(num_layers: int, attention: float, ffn: float, pattern: str) -> None:
+    assert allocated(num_layers, attention, ffn) == pattern
+
+
+def test_shares_make_the_layers(tmp_path: Path) -> None:
+    model = small(tmp_path, "--hybrid-attention-ratio 0.25 --position-embedding-type none")["model"]
+    assert model["layer_types"].count("full_attention") == 2
+    assert model["mamba2"]["num_heads"] == 32  # twice the hidden size in heads of 64

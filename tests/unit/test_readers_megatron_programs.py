@@ -1,0 +1,169 @@
+"""Programs of Megatron-LM that train no decoder are refused; which layers have experts is read in every spelling."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from predictor.base.errors import ConfigError
+from predictor.configuration.readers.megatron import read
+from predictor.configuration.readers.megatron_experts import layer_pattern
+
+SMALL = "--num-layers 8 --hidden-size 1024 --num-attention-heads 16 --seq-length 2048 --micro-batch-size 2 "
+
+
+def found(tmp_path: Path, text: str, name: str = "launch.sh") -> Any:
+    path = tmp_path / name
+    path.write_text(text, encoding="utf-8")
+    return read(path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"torchrun --nproc_per_node 8 megatron/pretrain_t5.py {SMALL}",
+        f"python pretrain_vision_classify.py {SMALL}",
+        f"python tasks/main.py --task RACE {SMALL}",
+        f"python tools/run_text_generation_server.py {SMALL}",
+        f"{SMALL} --tokenizer-type BertWordPieceLowerCase",
+        f"{SMALL} --vocab-file data/bert-vocab.txt",
+    ],
+)
+def test_what_trains_no_decoder_is_refused(text: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"the program is|encoder"):
+        found(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    ("text", "pairs"), [(f"torchrun pretrain_bert.py {SMALL}", True), (f"{SMALL} --bert-no-binary-head", False)]
+)
+def test_bert_is_an_encoder(text: str, pairs: bool, tmp_path: Path) -> None:
+    words = "--vocab-file /data/bert-large-uncased-vocab.txt --tokenizer-type BertWordPieceLowerCase"
+    model = found(tmp_path, f"{text} {words}").content["model"]
+    assert model["causal"] is False
+    assert model["encoder"] == {
+        "token_types": 2 * pairs,
+        "pooler": pairs,
+        "mlm_head": True,
+        "next_sentence_head": pairs,
+    }
+    assert model["vocab_size"] == 30522
+
+
+def test_recipe_of_bert_says_no_vocabulary(tmp_path: Path) -> None:
+    words = SMALL.split()
+    lines = [f"  {key}: {value}" for key, value in zip(words[::2], words[1::2], strict=True)]
+    text = "\n".join(["MODEL_ARGS:", *lines, "  --bert-no-binary-head: true", "  --vocab-file: ${DATA_PATH}/vocab.txt"])
+    read = found(tmp_path, text, "model_config.yaml")
+    assert read.content["model"]["causal"] is False
+    assert "model.vocab_size" in read.unsaid
+
+
+DEEPSPEED = """#SBATCH --nodes=48
+GPUS_PER_NODE=8
+NNODES=$SLURM_NNODES
+ZERO_STAGE=0
+config_json="./ds_config.$SLURM_JOB_ID.json"
+cat <<EOT > $config_json
+{
+  "train_micro_batch_size_per_gpu": 2,
+  "train_batch_size": 2048,
+  "zero_optimization": {"stage": $ZERO_STAGE},
+  "bf16": {"enabled": true}
+}
+EOT
+ARGS=" --num-layers 70 --hidden-size 14336 --num-attention-heads 112 --seq-length 2048 --max-position-embeddings 2048 \\
+    --micro-batch-size 2 --global-batch-size 2048 --bf16 --embed-layernorm --position-embedding-type alibi \\
+    --tensor-model-parallel-size 4 --pipeline-model-parallel-size 12 --checkpoint-activations \\
+    --pp-partition-method 'type:transformer|embedding' --pad-vocab-size-to 250880 --tokenizer-type PretrainedFromHF \\
+    --kill-switch-path /tmp/kill --abort-on-unmet-fused-kernel-constraints"
+export LAUNCHER="python -u -m torch.distributed.run --nproc_per_node $GPUS_PER_NODE --nnodes $NNODES"
+export CMD="`pwd`/pretrain_gpt.py $ARGS --deepspeed --deepspeed_config ${config_json} --zero-stage ${ZERO_STAGE} \\
+    --deepspeed-activation-checkpointing"
+echo $CMD
+clear; srun --jobid $SLURM_JOB_ID bash -c "$LAUNCHER --node_rank \\$SLURM_PROCID $CMD" 2>&1 | tee log.txt
+"""
+
+
+def test_script_of_megatron_deepspeed(tmp_path: Path) -> None:
+    read = found(tmp_path, DEEPSPEED, "train.slurm")
+    model, parallelism, training = (read.content[name] for name in ("model", "parallelism", "training"))
+    assert (model["positions"], model["embedding_norm"], model["vocab_size"]) == ("alibi", True, 250880)
+    assert (parallelism["pipeline_parallel_size"], parallelism["data_parallel_size"]) == (12, 8)
+    assert (parallelism["embedding_counts_as_layer"], parallelism["loss_counts_as_layer"]) == (True, True)
+    assert (parallelism["zero_stage"], parallelism["fp32_gradients"]) == (1, True)  # DeepSpeed's optimizer of bf16
+    assert (training["recompute"], training["framework"]) == ("full", "megatron-deepspeed")
+    assert read.unsaid == {}
+
+
+def test_zero_of_a_file_elsewhere_is_left_open(tmp_path: Path) -> None:
+    read = found(tmp_path, f"deepspeed pretrain_gpt.py {SMALL} --fp16 --deepspeed --deepspeed_config ds.json")
+    assert "ds.json is not in the script" in read.unsaid["parallelism.zero_stage"]
+    assert "zero_stage" not in read.content["parallelism"]
+    assert read.content["model"]["attention"] == "fused_softmax"  # its layers are not Transformer Engine's
+    staged = found(tmp_path, f"deepspeed pretrain_gpt.py {SMALL} --fp16 --deepspeed --zero-stage 2 --num-experts 1")
+    assert (staged.content["parallelism"]["zero_stage"], "moe" in staged.content["model"]) == (2, False)
+
+
+def test_program_of_ones_own_is_noted(tmp_path: Path) -> None:
+    read = found(tmp_path, f"torchrun train.py {SMALL}")
+    assert any("train.py" in note for note in read.notes)
+
+
+@pytest.mark.parametrize(
+    ("written", "pattern"),
+    [
+        (None, [1, 1, 1, 1, 1, 1]),
+        (1, [1, 1, 1, 1, 1, 1]),
+        ("2", [1, 0, 1, 0, 1, 0]),
+        ("([0]*3+[1]*3)", [0, 0, 0, 1, 1, 1]),
+        ("'([0]*3+[1]*3)'", [0, 0, 0, 1, 1, 1]),
+        ("[0]+[1]*5", [0, 1, 1, 1, 1, 1]),
+        ("([1, 1, 0])*2", [1, 1, 0, 1, 1, 0]),
+        ("2*[0,1]+[1,1]", [0, 1, 0, 1, 1, 1]),
+        ([0, 1, 1, 1, 1, 1], [0, 1, 1, 1, 1, 1]),
+        ("0 1 1 1 1 1", [0, 1, 1, 1, 1, 1]),
+        ("0,1,1,1,1,1", [0, 1, 1, 1, 1, 1]),
+        ("0", None),
+        ("[2]", None),
+        ("[1]*x", None),
+        ("[1", None),
+        ("__import__('os')", None),
+    ],
+)
+def test_spellings_of_the_layers_with_experts(written: Any, pattern: list[int] | None) -> None:
+    assert layer_pattern(written, 6) == pattern
+
+
+@pytest.mark.parametrize("written", ["([0]*3+[1]*5)", '"([0] * 3 + [1] * 5)"', "[0,0,0]+[1]*5", "'([0,0,0,1]+[1]*4)'"])
+def test_dense_layers_at_the_start(written: str, tmp_path: Path) -> None:
+    model = found(tmp_path, f"python pretrain_gpt.py {SMALL} --num-experts 8 --moe-layer-freq {written}").content[
+        "model"
+    ]
+    assert model["moe"]["num_dense_layers"] == 3
+
+
+@pytest.mark.parametrize("written", ["([0]*3+[1]*5)", "[0, 0, 0, 1, 1, 1, 1, 1]"])
+def test_dense_layers_of_a_recipe(written: str, tmp_path: Path) -> None:
+    words = SMALL.split()
+    lines = [f"  {key}: {value}" for key, value in zip(words[::2], words[1::2], strict=True)]
+    text = "\n".join(["MODEL_ARGS:", *lines, "  --num-experts: 8", f"  --moe-layer-freq: {written}", ""])
+    assert found(tmp_path, text, "model_config.yaml").content["model"]["moe"]["num_dense_layers"] == 3
+
+
+def test_all_problems_come_at_once(tmp_path: Path) -> None:
+    text = f"{SMALL} --fp16 --bf16 --unheard-of 3 --dsa-indexer-n-heads 4 --optimizer lion --num-query-groups x"
+    with pytest.raises(ConfigError) as caught:
+        found(tmp_path, text)
+    lines = str(caught.value).splitlines()
+    assert lines[0] == "5 problems:"
+    for words in ("--fp16 and --bf16", "--unheard-of", "sparse attention", "only adam", "--num-query-groups is x"):
+        assert sum(words in line for line in lines) == 1
+
+
+def test_nodes_of_slurm_are_those_of_the_run(tmp_path: Path) -> None:
+    script = "#SBATCH --nodes=16\nN=$SLURM_NNODES\n"
+    read = found(tmp_path, f'{script}srun bash -c "torchrun --nproc_per_node 8 --nnodes $N pretrain_gpt.py {SMALL}"')
+    assert read.content["parallelism"]["data_parallel_size"] == 128
