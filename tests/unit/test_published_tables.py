@@ -270,7 +270,7 @@ def test_latent_attention_further_predictions_and_layouts_are_read() -> None:
     }  # fmt: skip
     assert "head_dim" not in model
     assert model["num_mtp_layers"] == 1
-    assert config["parallelism"]["layers_per_stage"] == [32, 29]
+    assert config["parallelism"]["layers_per_stage"] == "Et*4|(t*4|)*14tmL"
 
 
 def test_letters_of_a_hybrid_pattern_are_layers() -> None:
