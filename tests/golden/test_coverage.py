@@ -56,9 +56,7 @@ def fields(schema: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, dict
                 yield from fields(choice, f"{prefix}{key}.")
 
 
-# Parameters are counted, and a prediction is refused.
-NOT_PREDICTED = "model.latent_attention.indexer"
-FIELDS = {key: (field, choices) for key, field, choices in fields(SCHEMA) if not key.startswith(NOT_PREDICTED)}
+FIELDS = {key: (field, choices) for key, field, choices in fields(SCHEMA)}
 VALUES = values_by_key()
 
 
