@@ -15,9 +15,9 @@ from predictor.workloads.frameworks import (
     TORCHTITAN_FSDP2,
 )
 from predictor.workloads.partition import uniform
-from predictor.workloads.run import Recompute, TrainingRun
+from predictor.workloads.run import Recompute, RecomputeModule, TrainingRun
 from predictor.workloads.software import Framework
-from predictor.workloads.transformer import Loss
+from predictor.workloads.transformer import Loss, Transformer
 
 
 class SequenceParallel(Enum):
@@ -119,6 +119,18 @@ class FrameworkRules:
             sequence_parallel: whether its tensor-parallel ranks split the tokens.
         """
         return _FIELDS[self.name](base, zero_stage, pipeline, sequence_parallel)
+
+    def modules(self, model: Transformer) -> tuple[RecomputeModule, ...]:
+        """Return the modules that selective recomputation covers beside fused attention; empty where it gains nothing.
+
+        Their outputs are dropped and computed again by element-wise kernels and one small product: NVIDIA's recipes of
+        models with experts and latent attention name them first.
+        """
+        if self.name != MEGATRON.name:
+            return ()
+        chosen = [RecomputeModule.MLA_UP_PROJECTION] if model.latent_attention is not None else []
+        chosen += [RecomputeModule.MOE_ACTIVATION] if model.experts is not None else []
+        return tuple(chosen)
 
     def loss(self, tensor: int) -> Loss | None:
         """Return the kernel of the loss where it depends on the layout; None where it does not."""

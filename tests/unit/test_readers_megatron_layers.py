@@ -9,6 +9,8 @@ import pytest
 
 from predictor.configuration.readers.megatron import read
 from predictor.configuration.readers.megatron_layers import allocated
+from predictor.configuration.sections import validate
+from predictor.configuration.to_run import to_run
 
 SMALL = "--num-layers 8 --hidden-size 1024 --num-attention-heads 16 --seq-length 2048 --micro-batch-size 2 "
 
@@ -93,3 +95,24 @@ def test_shares_make_the_layers(tmp_path: Path) -> None:
     model = small(tmp_path, "--hybrid-attention-ratio 0.25 --position-embedding-type none")["model"]
     assert model["layer_types"].count("full_attention") == 2
     assert model["mamba2"]["num_heads"] == 32  # twice the hidden size in heads of 64
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "--hybrid-override-pattern M-M*M-ME --num-experts 4 --position-embedding-type none --squared-relu",
+        "--multi-latent-attention --q-lora-rank 256 --kv-lora-rank 128 --v-head-dim 64 --mtp-num-layers 1",
+        "--multi-latent-attention --recompute-granularity selective --recompute-modules mla_up_proj layernorm",
+        "--num-experts 8 --moe-layer-freq 2",
+        "--window-size 127,0 --window-attn-skip-freq 4 --softmax-type learnable",
+        "--bert-no-binary-head",
+        "--position-embedding-type alibi --embed-layernorm",
+    ],
+)
+def test_models_become_runs(arguments: str, tmp_path: Path) -> None:
+    rope = "" if "position" in arguments else "--position-embedding-type rope"
+    content = small(
+        tmp_path, f"{arguments} {rope} --vocab-size 32000 --bf16 --disable-bias-linear --normalization RMSNorm"
+    )
+    run = to_run(validate({"system": "H100", **content}), gpus_per_node=8)
+    assert run.model.num_parameters() > 0

@@ -69,6 +69,12 @@ def test_megatron_runs_its_schedules_and_shares_out_the_optimizer_alone() -> Non
         assert plan.schedule == "1f1b" or plan.num_micro_batches % plan.degrees.pipeline == 0
 
 
+def test_megatron_recomputes_activations_of_experts() -> None:
+    modes = {plan.recompute: run.recompute_modules for plan, run in runs("megatron", "mixtral-8x7b")}
+    assert modes == {Recompute.NONE: (), Recompute.SELECTIVE: ("moe_act",), Recompute.FULL: ()}
+    assert Recompute.SELECTIVE not in {plan.recompute for plan, _ in runs("megatron", "llama3-8b")}
+
+
 def test_megatron_counts_embedding_and_loss_as_layers_where_layers_do_not_divide() -> None:
     found = {plan.num_chunks: run for plan, run in runs("megatron", "llama3.1-405b", 64) if plan.degrees.pipeline == 8}
     assert found[8].layers_per_stage == (15, 16, 16, 16, 16, 16, 16, 15)

@@ -206,11 +206,11 @@ def read_any(path: Path, num_gpus: int | None = None, data_parallel_size: int | 
 
 
 def read_all(names: list[str], base: Path) -> list[Read]:
-    """Read what several names of ``from`` stand for, each a file of any known format or a model of the hub.
+    """Read what the names of ``from`` stand for, as ``read_named`` does.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ConfigError: files cannot be read; the message has a line for every problem of them all.
+        ConfigError: some cannot be read; the message has a line for every problem of them all.
     """
     problems = Problems()
     read = [problems.part(None, read_named, name, base) for name in names]

@@ -49,9 +49,11 @@ def _block(count: int) -> dict[str, Any]:
 
 def _selective(options: Options, written: list[str], notes: list[str]) -> dict[str, Any]:
     """Return the keys where modules of a layer are recomputed; the core of attention where none is named."""
-    known = [module for module in RecomputeModule if module is not RecomputeModule.MLA_UP_PROJECTION]
-    if not options.has("num-experts"):
-        known = [module for module in known if module not in OF_EXPERTS]
+    known = list(RecomputeModule)
+    if options.has("hidden-size"):  # otherwise the model is said elsewhere, with or without these
+        absent = [] if options.switch("multi-latent-attention") else [RecomputeModule.MLA_UP_PROJECTION]
+        absent += [] if options.has("num-experts") else OF_EXPERTS
+        known = [module for module in known if module not in absent]
     left_out = [name for name in written if name not in known]
     modules = [str(module) for module in known if module in written]
     if left_out:
