@@ -17,6 +17,7 @@ from predictor.configuration.settings import EXCLUSIVE, GPUS, Setting, parse_set
 from predictor.costs.hardware_change import CHANGES
 from predictor.interface.inputs import Configuration, is_of_hardware
 from predictor.search import answer
+from predictor.search.frameworks import RULES, FrameworkRules
 from predictor.search.question import DECIDED, SearchQuestion, search_problem
 
 # Keys of the batch of a step: the number of its samples, which a search takes as it is.
@@ -40,20 +41,27 @@ def of_model(model: str, changes: Sequence[str], system: str | None = None) -> C
     Raises:
         ConfigError: the system, the GPUs or the batch is not said, or nothing fits.
     """
-    content, base, notes = content_of_model(model)
+    settings = [parse_setting(text, CHANGES) for text in changes if not is_of_hardware(text)]
+    rules = _rules(settings)
+    content, base, notes = content_of_model(model, None if rules is None else rules.trained_as)
     if system is not None:
         content = merged(content, {"system": system, "gpu": None})
     if not content.get("system"):
         raise ConfigError(f"--system is missing; published: {published()}")
     content = _system_from_anywhere(content, base)
-    settings = [parse_setting(text, CHANGES) for text in changes if not is_of_hardware(text)]
     layout = [setting for setting in settings if _decides_layout(setting)]
     gpus = next((setting.value for setting in settings if setting.path == (GPUS,)), None)
     if layout or gpus is None or "micro_batch_size" in (content.get("training") or {}):
         _require_batch(content, settings, layout, gpus)
         return Configuration(fspath(model), with_settings(content, settings), base, notes)
     fixed = [setting for setting in settings if setting.path != (GPUS,)]
-    return _fastest(model, with_settings(content, fixed), gpus, notes)
+    return _fastest(model, with_settings(content, fixed), gpus, rules, notes)
+
+
+def _rules(settings: Sequence[Setting]) -> FrameworkRules | None:
+    """Return the rules of the framework that a setting names; none where none is named or its rules are not known."""
+    named = next((setting.value for setting in settings if setting.path == ("training", "framework")), None)
+    return next((rules for rules in RULES.values() if rules.software == named), None)
 
 
 def _system_from_anywhere(content: dict[str, Any], base: Path) -> dict[str, Any]:
@@ -79,9 +87,12 @@ def _require_batch(content: dict[str, Any], settings: Sequence[Setting], layout:
         raise ConfigError("--global-batch-size is missing: how many samples does one step take?")
 
 
-def _fastest(model: str, content: dict[str, Any], gpus: Any, notes: tuple[str, ...]) -> Configuration:
-    """Return the fastest layout of a search as a configuration, and say so."""
-    problem = search_problem(SearchQuestion(model=content, num_gpus=gpus))
+def _fastest(
+    model: str, content: dict[str, Any], gpus: Any, rules: FrameworkRules | None, notes: tuple[str, ...]
+) -> Configuration:
+    """Return the fastest layout of a search, of those that a framework runs where one is named, and say so."""
+    framework = None if rules is None else rules.name
+    problem = search_problem(SearchQuestion(model=content, num_gpus=gpus, framework=framework))
     details = answer.search(problem, 1, False)
     found = answer.configuration(details, details.surest or details.winners[0])
     said = "No layout was given: this is the fastest that fits, as search finds it; --tp, --pp and others choose one."

@@ -43,6 +43,13 @@ def test_without_a_layout_it_is_the_fastest_of_a_search(capsys: pytest.CaptureFi
     assert any("No layout was given" in str(note) for note in content["notes"])  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("framework", ["torchtitan", "deepspeed"])
+def test_a_named_framework_runs_the_layout(framework: str, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = {"global_batch_size": 256, "system": "H100", "framework": framework}
+    found = search("llama3-8b", 64, top=1, **asked).layouts[0]  # type: ignore[arg-type]
+    assert time_us(answered(capsys, *LLAMA, "--framework", framework)) == found.step.us
+
+
 def test_a_layout_by_options_is_that_of_a_configuration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     written = tmp_path / "fastest.yml"
     assert main(["search", *LLAMA[1:], "--max-tensor-parallel", "4", "--top", "1", "--write", str(written)]) == 0
