@@ -120,7 +120,11 @@ def rewritten(page: str) -> str:
 
 
 def words_and_numbers(output: str) -> tuple[list[str], list[str]]:
-    """Return an output's words, whatever the space between them, and its numbers as they are written."""
+    """Return an output's words, whatever the space between them, and its numbers as they are written.
+
+    Sizes of files are left out.
+    """
+    output = re.sub(r"[\d,]+ bytes", "bytes", output)
     return NUMBER.sub("#", output).split(), NUMBER.findall(output)
 
 

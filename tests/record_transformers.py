@@ -16,8 +16,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from predictor.base.read_yaml import read_mapping
-
 ROOT = Path(__file__).resolve().parents[1]
 READERS = ROOT / "predictor" / "configuration" / "readers"
 CLASS_DEFAULTS = READERS / "hugging_face_defaults.json"
@@ -26,6 +24,19 @@ COUNTS = DATA / "transformers_defaults.json"
 VARIANTS = DATA / "transformers_variants.json"
 FEW_LAYERS = 4
 LAYER_KEYS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+# Ends of keys that say tokens, scales and generation.
+OF_NO_SIZE = (
+    "_token_id",
+    "_eps",
+    "_epsilon",
+    "_range",
+    "use_cache",
+    "_theta",
+    "_coef",
+    "scaling_factor",
+    "_scaling",
+    "topk_prob",
+)
 ENCODERS = ("bert", "roberta")  # read as encoders
 
 # Families of transformers' causal language models that are no decoder-only language models.
@@ -135,11 +146,10 @@ def class_defaults(model_type: str) -> dict[str, Any]:
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     of_all = {field.name for field in dataclasses.fields(PretrainedConfig)}
-    irrelevant = set(read_mapping(READERS / "keys" / "hugging_face.yaml")["irrelevant"])
     kind = CONFIG_MAPPING[model_type]
     values = {}
     for field in dataclasses.fields(kind):
-        if field.name in of_all | irrelevant and field.name != "max_position_embeddings":
+        if field.name in of_all or field.name.endswith(OF_NO_SIZE):
             continue
         if field.default is not dataclasses.MISSING and isinstance(field.default, bool | int | float | str | None):
             values[field.name] = field.default

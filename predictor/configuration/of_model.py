@@ -12,6 +12,7 @@ from predictor.configuration.presets import preset_names, spelled
 from predictor.configuration.taking import completed, file_of
 from predictor.configuration.telling import is_model_id, part_of_file
 from predictor.workloads.frameworks import MEGATRON_LM_BF16, SECTIONS, FrameworkDefaults
+from predictor.workloads.switches import Normalization, Positions
 
 
 class TrainedAs(NamedTuple):
@@ -32,11 +33,12 @@ class TrainedAs(NamedTuple):
         norm = model.get("normalization")
         sections = {name: self.defaults.section(name, normalization=norm) for name in SECTIONS}
         sections["parallelism"].pop("zero_stage", None)
-        if not model.get("rotary_fraction", 1.0):
+        if not model.get("rotary_fraction", 1.0) or model.get("positions", ROTARY) != ROTARY:
             sections["model"].pop("fused_rope", None)
         return merged(sections, self.more)
 
 
+ROTARY = Positions.ROTARY.value
 AS_MEGATRON = TrainedAs("Megatron-LM trains in bf16 today", MEGATRON_LM_BF16)
 
 
@@ -71,7 +73,7 @@ def content_of_model(
     if isinstance(model, dict):
         base = Path.cwd()
         content, notes = completed(on_nodes_of(model), base)
-        return _trained(content, trained_as), base, notes
+        return _trained(content, trained_as, model.get("model")), base, notes
     path = file_of(Path(model))
     name = spelled(model)
     if name is not None:
@@ -86,8 +88,9 @@ def content_of_model(
         )
     elif path.suffix in (".yml", ".yaml"):
         content, base = read_config(path)
+        own = content.get("model")
         content, notes = completed(on_nodes_of(content), base)
-        return _trained(content, trained_as), base, notes
+        return _trained(content, trained_as, own), base, notes
     else:
         content, base = {"from": str(Path(model).resolve())}, path.resolve().parent
     content, notes = completed(content, base)
@@ -104,10 +107,20 @@ def content_of_model(
     return merged(content, switches), base, (*notes, said)
 
 
-def _trained(content: dict[str, Any], trained_as: TrainedAs | None) -> dict[str, Any]:
-    """Return a configuration with the switches of software that is to train it, where it says none itself."""
+def _trained(content: dict[str, Any], trained_as: TrainedAs | None, own: object) -> dict[str, Any]:
+    """Return a configuration with the switches of software that is to train it, where it says none itself.
+
+    Args:
+        content: of the configuration, its preset and its other files included.
+        trained_as: the software; None: as the configuration says.
+        own: the configuration's own section ``model``; a norm that only its preset names has the software's kernel.
+    """
     model = content.get("model")
     if trained_as is None or not isinstance(model, dict):
         return content
-    positions = {key: model[key] for key in ("rotary_fraction",) if key in model}
-    return merged(trained_as.switches(positions), content)
+    switches = trained_as.switches({"normalization": Normalization.RMS_NORM.value, **model})
+    norm = switches["model"].pop("normalization", None)
+    content = merged(switches, content)
+    if norm is not None and not (isinstance(own, dict) and "normalization" in own):
+        content = merged(content, {"model": {"normalization": norm}})
+    return content

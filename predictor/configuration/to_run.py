@@ -14,7 +14,6 @@ from predictor.configuration.model_section import ModelSection
 from predictor.configuration.offloading import check_chunk_layers
 from predictor.configuration.parallelism import ParallelismSection
 from predictor.configuration.pipeline_layout import Split, check_chunks, split_of
-from predictor.configuration.priced import check_priced
 from predictor.configuration.recomputation import check_recomputation
 from predictor.configuration.sections import RunConfig, TrainingSection
 from predictor.timeline.schedules import SCHEDULES, V_CHUNKS, check
@@ -65,6 +64,9 @@ def _check_tensor_parallel(model: ModelSection, layout: ParallelismSection, ffn_
         must_divide("tensor_parallel_size", tp, "num_groups", model.mamba2.num_groups)
     if model.recurrence is not None and tp > 1:
         raise ConfigError(f"tensor_parallel_size is {tp} with recurrence layers, which is not modelled; use 1")
+    if model.vision is not None:
+        must_divide("tensor_parallel_size", tp, "num_attention_heads", model.vision.num_attention_heads)
+        must_divide("tensor_parallel_size", tp, "ffn_hidden_size", model.vision.ffn_hidden_size)
     if model.gated_delta is not None:
         must_divide("tensor_parallel_size", tp, "num_key_heads", model.gated_delta.num_key_heads)
     if model.moe is not None:
@@ -91,6 +93,8 @@ def _check_sequence(model: ModelSection, layout: ParallelismSection) -> None:
         raise ConfigError(f"context_parallel_size is {cp} with an indexer, which is not modelled; use 1")
     if cp > 1 and model.mamba2_beside_attention:
         raise ConfigError(f"context_parallel_size is {cp} with Mamba-2 beside attention, which is not modelled; use 1")
+    if cp > 1 and model.vision is not None:
+        raise ConfigError(f"context_parallel_size is {cp} with a vision tower, which is not modelled; use 1")
     for mixer in (Mixer.CHUNKED, Mixer.MAMBA2, Mixer.GATED_DELTA, Mixer.RECURRENCE):
         if cp > 1 and mixer in (model.layer_types or ()):
             raise ConfigError(f"context_parallel_size is {cp} with {mixer} layers, which is not modelled; use 1")
@@ -220,7 +224,6 @@ def _model(config: RunConfig) -> Transformer:
     check_recomputation(config.training, config.model)
     check_kernels(config.training, config.parallelism, config.model)
     model = transformer(config.model)
-    check_priced(config.model, config.training)
     if config.training.compiled:
         model = compiled_model(model)
     model = with_lengths(model, config.training)

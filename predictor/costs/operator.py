@@ -64,6 +64,8 @@ class Operator:
         family: operators of one family share one regressor (the GEMMs are one kernel library).
         directions: the passes it has; an optimizer step has a forward only.
         extra_kinds: unit of each of ``Work.extras`` (flops, bytes or count), by which it scales between GPUs.
+        bookkeeping: dimensions that add only bookkeeping to the bytes or FLOPs, as the tensors of a list do. Outside
+            their measured range a call is as far out as they change its time.
         byte_sizes: ``work`` counts elements of ELEMENT_BYTES in whatever precision, or bytes that are the same in every
             precision.
         precisions: in which it exists.
@@ -87,6 +89,7 @@ class Operator:
     family: str = ""
     directions: tuple[Direction, ...] = BOTH
     extra_kinds: tuple[TermKind, ...] = ()
+    bookkeeping: tuple[str, ...] = ()
     byte_sizes: Literal["by_element", "fixed"] = "by_element"
     precisions: tuple[str, ...] = STEP_PRECISIONS
     tabled_in: tuple[str, ...] = ()

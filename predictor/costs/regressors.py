@@ -237,7 +237,7 @@ class DirectionRegressor:
             us *= exp(self._log_ratio(operator, direction, shape, terms))
             if model.curves and (curve := model.curves.get(f"{near[1]}x{near[2]}")):
                 us *= exp(curve.at(coordinates[0]))
-        interval, distance = self._reach(operator, shape, near, coordinates)
+        interval, distance = self._reach(operator, direction, shape, near, coordinates)
         low, high = interval.bounds(distance)
         if model.origin == "analytic":
             source = Source.ANALYTIC
@@ -267,7 +267,7 @@ class DirectionRegressor:
         return shape[0], 1, gpus
 
     def _reach(
-        self, operator: Operator, shape: Shape, near: Shape | None, coordinates: list[float]
+        self, operator: Operator, direction: Direction, shape: Shape, near: Shape | None, coordinates: list[float]
     ) -> tuple[Interval, float]:
         """Return the interval of a call, and how far outside what it was calibrated on the call lies."""
         model = self.model
@@ -276,7 +276,7 @@ class DirectionRegressor:
             beyond = max(0.0, low - size, size - high)
             return (model.interval, beyond) if beyond else (model.unseen_in_node, 0.0)
         interval = self._interval(operator, shape)
-        distance = max(self._distance(coordinates), interval.beyond(coordinates[0]))
+        distance = max(self._distance_of(operator, direction, shape, coordinates), interval.beyond(coordinates[0]))
         return interval, distance if near is not None else max(distance, model.interval.outside_distance)
 
     def _features(
@@ -339,6 +339,19 @@ class DirectionRegressor:
                 # A switch such as causal is 0 or 1, which have no ratio.
                 worst, farthest = beyond, Outside(name, larger / smaller if smaller > 0.5 else None)
         return farthest
+
+    def _distance_of(self, operator: Operator, direction: Direction, shape: Shape, coordinates: list[float]) -> float:
+        """Return how far outside the hull a call lies; ``Operator.bookkeeping`` counts by its effect on the time."""
+        if not operator.bookkeeping:
+            return self._distance(coordinates)
+        model, inside, nearest = self.model, list(coordinates), list(shape)
+        for index, name in enumerate(operator.dimensions):
+            if name in operator.bookkeeping:
+                inside[index] = min(max(coordinates[index], model.hull_low[index]), model.hull_high[index])
+                nearest[index] = round(exp(inside[index]) - 1.0)
+        works = (operator.work(sizes, direction, self._num_multiprocessors) for sizes in (shape, tuple(nearest)))
+        us, nearest_us = (physics_us(model.physics, physics_terms(work), model.overlapped) for work in works)
+        return max(self._distance(inside), abs(log(us / nearest_us)))
 
     def _distance(self, coordinates: list[float]) -> float:
         """Return how far outside the hull a call lies, as the largest log ratio; 0 inside."""

@@ -60,6 +60,7 @@ def over_parameters(name: str, bytes_per_parameter: int, source: str) -> Operato
         work=work,
         directions=(Direction.FORWARD,),
         extra_kinds=("count",),
+        bookkeeping=("tensors",),
         byte_sizes="fixed",
         source=source,
     )

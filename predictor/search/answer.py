@@ -159,6 +159,8 @@ def configuration_of(space: Space, plan: Plan, content: dict[str, Any]) -> dict[
         row["gradient_reduction"] = "reduce_scatter"
     if list(run.layers_per_stage) != uniform(run.model.num_layers, plan.degrees.pipeline):
         row["layers_per_stage"] = list(run.layers_per_stage)
+    if run.recompute_modules:
+        training["recompute_modules"] = [str(module) for module in run.recompute_modules]
     chosen: dict[str, Any] = {"parallelism": row | space.fields(plan), "training": training}
     if run.model.loss is not space.model.loss:
         chosen["model"] = {"loss": str(run.model.loss)}

@@ -15,9 +15,9 @@ from predictor.workloads.frameworks import (
     TORCHTITAN_FSDP2,
 )
 from predictor.workloads.partition import uniform
-from predictor.workloads.run import Recompute, TrainingRun
+from predictor.workloads.run import Recompute, RecomputeModule, TrainingRun
 from predictor.workloads.software import Framework
-from predictor.workloads.transformer import Loss
+from predictor.workloads.transformer import Loss, Transformer
 
 
 class SequenceParallel(Enum):
@@ -32,7 +32,7 @@ class Split(Enum):
     """How layers may be spread over pipeline stages."""
 
     EVEN = "layers divide over stages and chunks"
-    ENDS = "layers divide, embedding and loss counted as a layer each where they must"
+    ENDS = "layers divide, embedding and loss counted as layers where they must, or first and last stage hold fewer"
     ANY = "the first stages may hold a layer more"
 
 
@@ -95,15 +95,19 @@ class FrameworkRules:
 
         >>> MEGATRON.layers(126, 8, 8)
         [15, 16, 16, 16, 16, 16, 16, 15]
+        >>> MEGATRON.layers(61, 8, 1)
+        [7, 8, 8, 8, 8, 8, 8, 6]
         """
         if num_layers % (stages * chunks) == 0:
             return uniform(num_layers, stages)
         if self.split is Split.ANY and chunks == 1:
             return uniform(num_layers, stages)
         each = (num_layers + 2) // stages
-        if self.split is Split.ENDS and stages > 1 and (num_layers + 2) % (stages * chunks) == 0 and each > chunks:
+        if self.split is not Split.ENDS:
+            return None
+        if (num_layers + 2) % (stages * chunks) == 0 and each > chunks:
             return [each - 1, *[each] * (stages - 2), each - 1]
-        return None
+        return _lighter_ends(num_layers, stages) if chunks == 1 else None
 
     def fields(self, base: TrainingRun, zero_stage: int, pipeline: int, sequence_parallel: bool) -> dict[str, Any]:
         """Return the switches of a run that depend on its layout, by their names in a run and in ``parallelism``.
@@ -116,11 +120,33 @@ class FrameworkRules:
         """
         return _FIELDS[self.name](base, zero_stage, pipeline, sequence_parallel)
 
+    def modules(self, model: Transformer) -> tuple[RecomputeModule, ...]:
+        """Return the modules that selective recomputation covers beside fused attention; empty where it gains nothing.
+
+        Their outputs are dropped and computed again by element-wise kernels and one small product: NVIDIA's recipes of
+        models with experts and latent attention name them first.
+        """
+        if self.name != MEGATRON.name:
+            return ()
+        chosen = [RecomputeModule.MLA_UP_PROJECTION] if model.latent_attention is not None else []
+        chosen += [RecomputeModule.MOE_ACTIVATION] if model.experts is not None else []
+        return tuple(chosen)
+
     def loss(self, tensor: int) -> Loss | None:
         """Return the kernel of the loss where it depends on the layout; None where it does not."""
         if self.name != TORCHTITAN.name:
             return None
         return Loss.TORCH if tensor == 1 else Loss.VOCABULARY_PARALLEL
+
+
+def _lighter_ends(num_layers: int, stages: int) -> list[int] | None:
+    """Return a split whose first and last stage share what full stages between them leave; None where that is nothing.
+
+    Source: Megatron-LM's --decoder-first-pipeline-num-layers and --decoder-last-pipeline-num-layers.
+    """
+    each = -(-num_layers // stages)
+    rest = num_layers - each * (stages - 2)
+    return [rest - rest // 2, *[each] * (stages - 2), rest // 2] if rest > 1 else None
 
 
 def _megatron_fields(base: TrainingRun, zero_stage: int, pipeline: int, sequence_parallel: bool) -> dict[str, Any]:

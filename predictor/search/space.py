@@ -12,7 +12,7 @@ from predictor.search.frameworks import FrameworkRules, SequenceParallel
 from predictor.timeline.schedules import SCHEDULES, check
 from predictor.workloads.layout import Layout
 from predictor.workloads.partition import uniform
-from predictor.workloads.run import Recompute, TrainingRun
+from predictor.workloads.run import Recompute, RecomputeModule, TrainingRun
 from predictor.workloads.transformer import Attention, Loss, Transformer
 
 # A ring attends to parts of the sequence; parts shorter than this keep no GPU busy. Two of them make a rank's share.
@@ -130,9 +130,7 @@ class Space:
         heads, shared = model.num_attention_heads, model.key_value_heads
         if tp > 1 and not model.splits_layers:
             return False
-        widths = [model.ffn_hidden_size, heads]
-        widths += [] if model.mamba2 is None else [model.mamba2.num_groups]
-        widths += [] if model.gated_delta is None else [model.gated_delta.num_key_heads]
+        widths = [model.ffn_hidden_size, heads, *model.shared_out]
         if model.experts is not None:
             widths.append(model.experts.shared_expert_ffn_hidden_size)
             widths += [] if self.keeps_experts_whole else [model.experts.expert_ffn_hidden_size]
@@ -206,12 +204,17 @@ class Space:
         return [False, True] if divides else [False]
 
     def recomputes(self) -> list[Recompute]:
-        """Return the modes of recomputation; selective recomputation gains nothing with flash attention."""
+        """Return the modes of recomputation; selective recomputation of fused attention gains nothing."""
         usual = (Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL)
         modes = usual if self.rules is None else self.rules.recomputes
-        return [
-            mode for mode in modes if mode is not Recompute.SELECTIVE or self.model.attention is not Attention.FLASH
-        ]
+        gains = self.model.attention is not Attention.FLASH or bool(self._modules(Recompute.SELECTIVE))
+        return [mode for mode in modes if mode is not Recompute.SELECTIVE or gains]
+
+    def _modules(self, recompute: Recompute) -> tuple[RecomputeModule, ...]:
+        """Return the modules of a layer that a candidate recomputes; empty: the core of attention, where selective."""
+        if self.rules is None or recompute is not Recompute.SELECTIVE or self.model.attention is not Attention.FLASH:
+            return ()
+        return self.rules.modules(self.model)
 
     def orders(self, degrees: Degrees, num_micro_batches: int) -> list[tuple[str, int]]:
         """Return every (schedule, chunks per stage) that the stages and micro-batches allow."""
@@ -262,7 +265,7 @@ class Space:
             recompute_num_layers=None,
             recompute_every=1,
             recompute_group_layers=1,
-            recompute_modules=(),
+            recompute_modules=self._modules(plan.recompute),
             schedule=plan.schedule,
             zero_stage=plan.zero_stage,
             scatters_gradients=plan.zero_stage >= 2 or (self.scatters_gradients and plan.zero_stage == 1),

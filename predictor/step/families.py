@@ -34,6 +34,7 @@ IN_WORDS = {
     "low_precision": "in 8 or 4 bits",
     "blocking_launches": "with blocking launches",
     "sharded": "with ZeRO-2/3 or FSDP",
+    "adapters": "with adapters",
 }
 
 
@@ -46,6 +47,7 @@ class Kind(BaseModel):
     low_precision: bool = Field(description="linear layers compute in 8 or 4 bits")
     blocking_launches: bool = Field(description="the host waits for every kernel")
     sharded: bool = Field(description="ZeRO-2/3 or FSDP")
+    adapters: bool = Field(default=False, description="low-rank adapters train, base weights do not")
 
 
 class Family(Kind):
@@ -100,6 +102,7 @@ def kind_of(run: TrainingRun) -> Kind:
         low_precision=run.gemm_recipe is not None,
         blocking_launches=run.blocking_launches,
         sharded=run.zero_stage >= SHARDS_GRADIENTS and run.layout.gradient_ranks > 1,
+        adapters=run.lora is not None,
     )
 
 
@@ -141,8 +144,8 @@ def family_of(run: TrainingRun, gpu: str) -> Family | None:
 def with_sure_update(step: Cost, closing: Cost) -> Cost:
     """Return a step with its interval as if its closing update took the predicted time.
 
-    Updates run over flat buffers, few long tensors, which no table holds. The interval of such a call grows with the
-    distance from the measured numbers of tensors, ×18 on some GPUs, though the time hardly depends on that number.
+    On most GPUs no table holds an update: its time is a donor's, by the bytes, and so is far surer than the interval of
+    operators that are derived without rows.
 
     Args:
         step: with the interval that operators and machines make.

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from predictor.step.composition import StepTime, durations
 from predictor.step.prediction import Prediction
+from predictor.step.sent import with_sent
 from predictor.step.stages import PassTime, hidden_reduction_us
 from predictor.timeline.graph import GraphTask, replay_graph
 from predictor.timeline.pipeline import PASS_NAMES, Stream, pipeline_tasks, starts_of_slot
-from predictor.timeline.schedules import BACKWARD, FORWARD, SCHEDULES, WEIGHT, Pass
+from predictor.timeline.schedules import BACKWARD, FORWARD, SCHEDULES, WEIGHT
 from predictor.timeline.spans import parts_of
 from predictor.timeline.step_end import StageEnd, ending_tasks
 from predictor.timeline.trace import RECOMPUTE, StepTrace
-from predictor.workloads.step_tasks import BlockTasks, StepTasks
-from predictor.workloads.tasks import Part, PassTasks
+from predictor.workloads.tasks import Part
 
 KERNELS = "kernels"
 TRAFFIC_NAMES = {
@@ -29,11 +28,6 @@ TRAFFIC_NAMES = {
     Part.HOST_LINK: "host-link traffic",
 }
 SlotKind = tuple[int, object, object]  # stage, pass, chunk
-PASSES_OF_SLOTS: Mapping[Pass, Callable[[BlockTasks], tuple[PassTasks, ...]]] = {
-    FORWARD: lambda block: (block.forward,),
-    BACKWARD: lambda block: (block.recompute, block.backward),
-    WEIGHT: lambda block: (),
-}
 
 
 def pass_parts(step_pass: PassTime) -> list[tuple[str, float]]:
@@ -54,31 +48,8 @@ def _slot_passes(timed: StepTime) -> dict[SlotKind, tuple[PassTime, ...]]:
     return passes
 
 
-def _overlapping(step: StepTasks) -> dict[SlotKind, dict[str, dict[str, object]]]:
-    """Return, for every kind of slot and every kind of its traffic beside computing, which collectives it is.
-
-    ``sent_bytes`` are those that a rank sends in all of them, hidden or not.
-    """
-    found: dict[SlotKind, dict[str, dict[str, object]]] = {}
-    for stage, stage_tasks in enumerate(step.stages):
-        for index, chunk in enumerate(stage_tasks.chunks):
-            for step_pass, chosen in PASSES_OF_SLOTS.items():
-                sums: dict[str, tuple[Counter[str], float]] = {}
-                for block, count in chunk.blocks:
-                    for task in (task for tasks in chosen(block) for over in tasks.overlaps for task in over.traffic):
-                        calls, sent = sums.get(TRAFFIC_NAMES[task.part], (Counter[str](), 0.0))
-                        calls[task.name] += round(task.times * count)
-                        sent += task.operator.work(task.shape, task.direction, 1).size_bytes * task.times * count
-                        sums[TRAFFIC_NAMES[task.part]] = calls, sent
-                found[stage, PASS_NAMES[step_pass], index] = {
-                    name: {"collectives": dict(calls), "sent_bytes": round(sent)}
-                    for name, (calls, sent) in sums.items()
-                }
-    return found
-
-
 def _hidden_traffic(
-    slots: Sequence[GraphTask], passes: Mapping[SlotKind, tuple[PassTime, ...]], step: StepTasks, first: int
+    slots: Sequence[GraphTask], passes: Mapping[SlotKind, tuple[PassTime, ...]], first: int
 ) -> list[GraphTask]:
     """Return the traffic that slots hide, as tasks that start with their slot and follow one another.
 
@@ -88,7 +59,6 @@ def _hidden_traffic(
     Args:
         slots: the first tasks of the graph.
         passes: of every kind of slot.
-        step: the step's tasks.
         first: position of the first task returned.
     """
     hidden = {
@@ -100,14 +70,12 @@ def _hidden_traffic(
         ]
         for kind, of_slot in passes.items()
     }
-    told = _overlapping(step) if any(hidden.values()) else {}
     tasks: list[GraphTask] = []
     for position, slot in enumerate(slots):
-        after = starts_of_slot(slots, position)
-        kind = slot.rank, slot.details["pass"], slot.details["chunk"]
-        for name, us in hidden[kind]:
-            stream, details = Stream.COMMUNICATION, {**slot.details, **told[kind][name]}
-            tasks.append(GraphTask(name, slot.rank, stream, us, after, (), False, stream, details))
+        after = tuple(dict.fromkeys(starts_of_slot(slots, position)))
+        for name, us in hidden[slot.rank, slot.details["pass"], slot.details["chunk"]]:
+            stream = Stream.COMMUNICATION
+            tasks.append(GraphTask(name, slot.rank, stream, us, after, (), False, stream, slot.details))
             after = (first + len(tasks) - 1,)
     return tasks
 
@@ -123,7 +91,7 @@ def step_graph(timed: StepTime) -> list[GraphTask]:
     slots_us, message_us = durations(step, stages), timed.message.us
     tasks = pipeline_tasks(SCHEDULES[step.schedule], step.num_micro_batches, *slots_us, message_us, blocking)
     slots = [task for task in tasks if task.stream == Stream.COMPUTE]
-    tasks += _hidden_traffic(slots, _slot_passes(timed), step, len(tasks))
+    tasks += _hidden_traffic(slots, _slot_passes(timed), len(tasks))
     ends = [
         StageEnd(
             reduction=stage_time.reduction.us,
@@ -154,7 +122,7 @@ def timed_trace(timed: StepTime, where: str) -> StepTrace:
         where: it runs, for the title.
     """
     step = timed.tasks
-    spans = replay_graph(step_graph(timed)).spans
+    spans = with_sent(replay_graph(step_graph(timed)).spans, step, TRAFFIC_NAMES)
     parts = {
         kind: [*((RECOMPUTE, recompute.cost.us) for recompute in passes[:-1]), *pass_parts(passes[-1])]
         for kind, passes in _slot_passes(timed).items()

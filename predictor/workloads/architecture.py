@@ -41,6 +41,7 @@ class MixtureOfExperts:
         num_dense_layers: layers at the model's start that have an ordinary FFN.
         capacity_factor: tokens that an expert takes over its even share, the rest dropped; None: dropless.
         router_bias: the router has one number more per expert.
+        activation_clamp: largest input of the experts' gate, which is cut there; None: it is not.
         load_imbalance: tokens of the busiest rank over the even share, at least 1; all ranks wait for it. Where every
             rank has all experts there is none.
         activation_clamp: largest input of the experts' gate, which is cut there; None: it is not.
@@ -205,7 +206,9 @@ class Architecture:
         """Return whether context-parallel ranks may split a sample: all layers have attention over all of it."""
         chooses = self.latent_attention is not None and self.latent_attention.indexer is not None
         beside = self.mamba2_beside_attention
-        return not (self.sliding_window or chooses or beside or set(self.layer_types) - {Mixer.FULL, Mixer.NONE})
+        return not (
+            self.sliding_window or chooses or beside or self.vision or set(self.layer_types) - {Mixer.FULL, Mixer.NONE}
+        )
 
     def beside(self, mixer: Mixer) -> Mamba2 | None:
         """Return what runs beside a layer's attention."""
@@ -226,6 +229,18 @@ class Architecture:
     def query_heads(self, mixer: Mixer) -> int:
         """Return the query heads of a layer with attention."""
         return (self.sliding_query_heads if mixer is Mixer.SLIDING else 0) or self.num_attention_heads
+
+    @property
+    def shared_out(self) -> tuple[int, ...]:
+        """Return the sizes that tensor-parallel ranks share out, beside those of attention, FFN and experts."""
+        sizes: list[int] = []
+        if self.mamba2 is not None:
+            sizes.append(self.mamba2.num_groups)
+        if self.gated_delta is not None:
+            sizes.append(self.gated_delta.num_key_heads)
+        if self.vision is not None:
+            sizes += [self.vision.num_attention_heads, self.vision.ffn_hidden_size]
+        return tuple(sizes)
 
     def token_mixer(self, mixer: Mixer) -> TokenMixer | None:
         """Return what a layer mixes its tokens with; None: plain attention, or nothing."""

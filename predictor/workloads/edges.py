@@ -10,6 +10,7 @@ from predictor.workloads.sharding import sharded_root
 from predictor.workloads.step_tasks import BlockTasks
 from predictor.workloads.tasks import BACKWARD, NO_TASKS, Part, PassTasks, Task, collective_task
 from predictor.workloads.transformer_memory import edge_memory
+from predictor.workloads.vision_tower import tower_passes
 
 # Gradients of the model's beginning, which frozen weights do not have.
 EMBEDDING_GRADIENTS = ("embedding", "position_embedding", "token_types")
@@ -41,9 +42,11 @@ def edge_block(run: TrainingRun, is_first: bool, is_last: bool) -> BlockTasks:
     for is_here, passes, parameters in ends:
         if is_here:
             ahead, back = passes(run)
+            is_end = passes is output_passes
             if run.zero_stage >= 2:
                 held = run.end_parameters(parameters(run, is_first))
-                ahead, back = sharded_root(run, held, ahead, back, passes is output_passes)
+                held = held if is_end else held.plus(run.vision_parameters())
+                ahead, back = sharded_root(run, held, ahead, back, is_end)
             forward, backward = forward + ahead, backward + back
     if not run.sequence_parallel:
         if not is_first:
@@ -53,6 +56,9 @@ def edge_block(run: TrainingRun, is_first: bool, is_last: bool) -> BlockTasks:
     if run.lora is not None and not run.lora.train_embeddings:
         kept = [task for task in backward.tasks if task.name not in EMBEDDING_GRADIENTS]
         backward = PassTasks(frozen(kept, BACKWARD), backward.overlaps)
+    if is_first and run.model.vision is not None:
+        ahead, back = tower_passes(run)
+        forward, backward = ahead + forward, backward + back
     weight = weight_gradients(run, backward)
     return BlockTasks(forward, NO_TASKS, backward, weight, None, edge_memory(run, is_first, is_last))
 

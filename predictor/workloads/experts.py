@@ -22,7 +22,7 @@ from predictor.workloads.layout import Layout
 from predictor.workloads.linear_layers import EXPERT_DOWN, EXPERT_UP
 from predictor.workloads.run import TrainingRun
 from predictor.workloads.tasks import BACKWARD, Overlap, PassTasks, Task, scaled, shaped_task, stream_task
-from predictor.workloads.transformer import Biases, LayerKind, MixtureOfExperts, Transformer
+from predictor.workloads.transformer import LayerKind, MixtureOfExperts, Transformer
 
 # Reads and writes per element of a fused SwiGLU: forward both halves and the product; backward those and the gradients.
 FUSED_GATE_PASSES = (3, 5)
@@ -119,7 +119,7 @@ def _routed_ffn(run: TrainingRun, call: LayerCall, direction: Direction, rows: i
     if experts.activation_clamp is not None:
         size_bytes = rows * held * width * CLAMP_PASSES[back] * call.element_bytes
         tasks.append(stream_task("activation_clamp", size_bytes, call, launches=CLAMP_LAUNCHES[back]))
-    if model.biases is Biases.ALL:
+    if model.biases.of_ffn:
         launches = held * BIAS_LAUNCHES_PER_EXPERT[back] + BIAS_LAUNCHES[back]
         tasks.append(stream_task("expert_biases", rows * held * call.hidden_size * BIAS_BYTES[back], call, launches))
     return tasks

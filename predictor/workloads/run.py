@@ -117,6 +117,10 @@ class RankParameters(NamedTuple):
         """Return all weights, trained or not."""
         return RankParameters(self.dense + self.frozen_dense, self.routed + self.frozen_routed)
 
+    def plus(self, other: RankParameters) -> RankParameters:
+        """Return both together."""
+        return RankParameters(*(one + more for one, more in zip(self, other, strict=True)))
+
     def frozen(self, trained: int = 0) -> RankParameters:
         """Return the same parameters as frozen ones, beside so many others that train."""
         return RankParameters(trained, 0, self.dense, self.routed)
@@ -366,6 +370,14 @@ class TrainingRun:
         known = RankParameters(parameters, 0)
         return known if self.lora is None or self.lora.train_embeddings else known.frozen()
 
+    def vision_parameters(self) -> RankParameters:
+        """Return the parameters of a vision tower on one rank of the first stage."""
+        vision = self.model.vision
+        if vision is None:
+            return RankParameters(0, 0)
+        held = RankParameters(vision.parameters(self.model.hidden_size, self.layout.tensor_parallel_size), 0)
+        return held if vision.trained and self.lora is None else held.frozen()
+
     def rank_parameters(self, stage: int) -> RankParameters:
         """Return the parameters that one rank of a stage holds."""
         tp, model, ends = self.layout.tensor_parallel_size, self.model, 0
@@ -376,7 +388,8 @@ class TrainingRun:
         sums = list(self.end_parameters(ends))
         for kind, count in self.stage_kinds(stage).items():
             sums = [total + count * part for total, part in zip(sums, self.layer_parameters(kind), strict=True)]
-        return RankParameters(*sums)
+        held = RankParameters(*sums)
+        return held.plus(self.vision_parameters()) if stage == 0 else held
 
     def stage_parameters(self, stage: int) -> int:
         """Return the number of parameters that one rank of a stage holds."""

@@ -269,4 +269,11 @@ class Transformer(Architecture):
         one. Source: Narayanan et al. 2021, arXiv:2104.04473, appendix A, for any FFN width.
         """
         layers = sum(self._layer_multiplications(self.kind(layer)) for layer in range(self.num_layers))
-        return 6.0 * (layers + self._end_multiplications())
+        return 6.0 * (layers + self._end_multiplications()) + self._vision_flops_per_token()
+
+    def _vision_flops_per_token(self) -> float:
+        """Return the share of a token of the sequence in the vision tower's FLOPs; not trained, of its forward pass."""
+        if self.vision is None:
+            return 0.0
+        per_sample = self.vision.multiplications_per_sample(self.hidden_size)
+        return (6.0 if self.vision.trained else 2.0) * per_sample / self.sequence_length

@@ -19,6 +19,7 @@ from predictor.workloads.sharding import shares_once
 from predictor.workloads.software import ON_DEEPSPEED
 from predictor.workloads.step_tasks import NO_MEMORY, BlockMemory, StageStates
 from predictor.workloads.transformer import LayerKind
+from predictor.workloads.vision_tower import tower_kept
 
 # Adam in mixed precision keeps fp32 weights and two moments; in fp32 the weights are there already.
 MIXED_PRECISION_STATE_BYTES = 3 * FP32_BYTES
@@ -100,9 +101,9 @@ def _sharded_gradients(run: TrainingRun, parameters: int) -> float:
 def edge_memory(run: TrainingRun, is_first: bool, is_last: bool) -> BlockMemory:
     """Return what the model's beginning and end hold, of the chunk that has them.
 
-    The embedding keeps its dropout's mask; the end keeps the inputs of its norm and projection, logits and fp32 logits,
-    or compiled, where the loss is one kernel, logits and their gradients. The gradients of its weights need their input
-    and the 16-bit gradients of the logits.
+    The embedding keeps its dropout's mask, a vision tower what its layers do; the end keeps the inputs of its norm and
+    projection, logits and fp32 logits, or compiled, where the loss is one kernel, logits and their gradients. The
+    gradients of its weights need their input and the 16-bit gradients of the logits.
 
     Source: Korthikanti et al. 2022, section 4.3, and Megatron-LM's cross entropy, which keeps its fp32 softmax;
     torchtitan, torchtitan/components/loss.py, which compiles the loss.
@@ -111,12 +112,14 @@ def edge_memory(run: TrainingRun, is_first: bool, is_last: bool) -> BlockMemory:
         return NO_MEMORY
     call = run.call()
     activation = call.unsplit_tokens * call.hidden_size
-    mask = activation * MASK_BYTES if is_first and run.model.hidden_dropout else 0
+    kept_first = float(activation * MASK_BYTES) if is_first and run.model.hidden_dropout else 0.0
+    if is_first:
+        kept_first += tower_kept(run)
     gathered = 0
     if run.zero_stage == 3:
         gathered = run.model.embedding_parameters(run.layout.tensor_parallel_size) * run.element_bytes
     if not is_last:
-        return BlockMemory(kept_first=float(mask), gathered=float(gathered))
+        return BlockMemory(kept_first=kept_first, gathered=float(gathered))
     predictions = 1 + run.model.num_mtp_layers
     inputs = predictions * activation * call.element_bytes
     logits = predictions * call.tokens * call.vocab_per_rank if run.model.has_lm_head else 0
@@ -126,7 +129,7 @@ def edge_memory(run: TrainingRun, is_first: bool, is_last: bool) -> BlockMemory:
     elif not run.has_fused_loss and call.element_bytes != FP32_BYTES:
         per_logit += FP32_BYTES
     return BlockMemory(
-        kept_first=float(mask),
+        kept_first=kept_first,
         kept_last=float(2 * inputs + logits * per_logit),
         deferred=float(inputs + logits * call.element_bytes),
         gathered=float(gathered),

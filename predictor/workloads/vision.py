@@ -44,17 +44,31 @@ class Vision:
         ffn = (3 if self.gated else 2) * self.hidden_size * self.ffn_hidden_size
         return 4 * self.hidden_size**2 + ffn
 
-    def parameters(self, hidden_size: int) -> int:
-        """Return the parameters: patch embedding, positions, layers with biases, a norm, one projection to the text.
+    def parameters(self, hidden_size: int, tensor_parallel_size: int = 1) -> int:
+        """Return the parameters on one rank: patch embedding, positions, layers with biases, a norm, one projection.
+
+        Only layers are split over tensor-parallel ranks.
+
+        Args:
+            hidden_size: of the text model.
+            tensor_parallel_size: ranks that split a layer.
+        """
+        width = self.hidden_size
+        split = self.layer_matrices + 3 * width + self.ffn_hidden_size * (2 if self.gated else 1)
+        layers = self.num_layers * (split // tensor_parallel_size + 2 * width + 4 * width)
+        beginning = COLOURS * self.patch_size**2 * width + width + self.patches * width
+        return beginning + layers + 2 * width + self.projection_inputs * hidden_size
+
+    def multiplications_per_sample(self, hidden_size: int) -> float:
+        """Return the multiplications of one sample's images in the tower and the projection to the text.
 
         Args:
             hidden_size: of the text model.
         """
-        width = self.hidden_size
-        biases = 4 * width + self.ffn_hidden_size * (2 if self.gated else 1) + width
-        layers = self.num_layers * (self.layer_matrices + biases + 4 * width)
-        beginning = COLOURS * self.patch_size**2 * width + width + self.patches * width
-        return beginning + layers + 2 * width + self.projection_inputs * hidden_size
+        patch = COLOURS * self.patch_size**2 * self.hidden_size
+        layers = self.num_layers * (self.layer_matrices + 2 * self.patches * self.hidden_size)
+        projection = self.tokens_per_image * self.projection_inputs * hidden_size
+        return float(self.images_per_sample * (self.patches * (patch + layers) + projection))
 
     @property
     def projection_inputs(self) -> int:

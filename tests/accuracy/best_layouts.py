@@ -70,16 +70,9 @@ def question_of(row: dict[str, Any]) -> SearchQuestion:
         model["sequence_length"] = row["length"]
     training: dict[str, Any] = {"gemm_recipe": row["recipe"]} if "recipe" in row else {}
     training |= {"cuda_graphs": True} if row.get("graphs") else {}
-    model |= NORMS.get(row["model"], {})
     content: dict[str, Any] = {"system": row["system"], "model": model}
     content |= {"training": training, "parallelism": {"gather_precision": "fp8"} if "recipe" in row else {}}
     return SearchQuestion(content, row["gpus"], global_batch_size=row["batch"], framework="megatron")
-
-
-# Norms of Megatron-LM's layers; a configuration that names a model itself keeps that model's own.
-NORMS = {
-    name: {"normalization": "fused_rms_norm"} for name in ("llama3-8b", "llama3-70b", "llama3.1-405b", "mixtral-8x7b")
-}
 
 
 def plan_of(row: dict[str, Any]) -> Plan:

@@ -16,8 +16,6 @@ from predictor.timeline.graph import replay_graph
 from predictor.timeline.pipeline import Stream
 from tests.golden.configurations import READERS, configurations, publish_fp32
 
-SLOT = ("pass", "micro_batch", "chunk")
-
 
 @pytest.fixture(scope="module")
 def predictions(tmp_path_factory: pytest.TempPathFactory) -> dict[str, StepTime]:
@@ -63,9 +61,9 @@ def test_hidden_traffic_runs_beside_its_passes(predictions: dict[str, StepTime])
         shown = sum(span.duration_us for span in hidden)
         assert shown == pytest.approx(expected * prediction.tasks.num_micro_batches), name
         hiding += bool(hidden)
-        slots = {(span.rank, *map(span.details.get, SLOT)): span for span in spans if span.stream == Stream.COMPUTE}
+        slots = {(span.rank, *span.details.values()): span for span in spans if span.stream == Stream.COMPUTE}
         for span in hidden:
-            slot = slots[span.rank, *map(span.details.get, SLOT)]
+            slot = slots[span.rank, *span.details.values()]
             assert slot.start_us <= span.start_us * (1 + 1e-12), name
             if not prediction.stages[span.rank].whole.weight.cost.us:
                 assert span.end_us <= slot.end_us * (1 + 1e-12), name

@@ -72,6 +72,23 @@ def test_flattened_trees_answer_as_scikit_learn_does() -> None:
     assert ours == pytest.approx(model.predict(features), abs=1e-5 * residual.NUM_TREES)
 
 
+def test_rows_of_a_lower_clock_do_not_move_those_of_the_usual_clock() -> None:
+    rng = np.random.default_rng(2)
+    features = rng.uniform(size=(residual.LARGE_TABLE, 3))
+    target = 0.3 * features[:, 0] + rng.normal(scale=0.02, size=len(features))
+    slow = rng.uniform(size=len(features)) < 0.15
+    target[slow] += 0.6
+    operator = fit_residual(features, target, is_one_device=True)
+    weighed_alike = residual._boosted(residual.LARGE_TABLES_TREES).fit(features, target)
+    errors = [
+        np.abs(model.predict(features) - 0.3 * features[:, 0])[~slow].mean() for model in (operator, weighed_alike)
+    ]
+    assert errors[0] < 0.5 * errors[1]
+    assert len(operator.trees) == residual.LARGE_TABLES_TREES["max_iter"]
+    collective = fit_residual(features, target, is_one_device=True, is_collective=True)
+    assert len(collective.trees) == residual.NUM_TREES, "no clock decides a collective's time"
+
+
 def test_too_few_rows_get_their_median_only() -> None:
     found = fit_residual(np.ones((5, 2)), np.array([0.1, 0.2, 0.3, 0.4, 9.0]))
     assert (found.baseline, found.trees) == (0.3, [])

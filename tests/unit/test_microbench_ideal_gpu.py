@@ -32,6 +32,7 @@ from predictor.costs.catalogue import catalogue, families
 from predictor.costs.hardware import Quantity, System
 from predictor.costs.operator import MATMUL_EXTRAS, Direction, Operator, Shape
 from predictor.costs.operators.mla_attention import MEAN_WIDTH
+from tests.unit.kernel_traffic import Traffic
 
 ROOT = Path(__file__).resolve().parents[2]
 FORWARD, BACKWARD = Direction.FORWARD, Direction.BACKWARD
@@ -69,27 +70,6 @@ def h100() -> System:
 
 SYSTEM = h100()
 CACHE_BYTES = SYSTEM.gpu.l2_cache_mb.value * 1e6
-
-
-@dataclass(frozen=True, slots=True)
-class Traffic:
-    """What one pass moves and computes.
-
-    Attributes:
-        size_bytes: read and written by its kernels one after the other.
-        least_bytes: of tensors that were there before, read once, and of results, written once.
-        flops: of its matrix products.
-        kernels: how many run.
-    """
-
-    size_bytes: float
-    least_bytes: float
-    flops: float
-    kernels: int
-
-    def times(self, factor: float) -> Traffic:
-        """The same kernels on so many times as much."""
-        return Traffic(self.size_bytes * factor, self.least_bytes * factor, self.flops * factor, self.kernels)
 
 
 def tensors_in(value: Any) -> list[torch.Tensor]:
@@ -219,6 +199,7 @@ def backward_of(call: Call, outputs: Any) -> Callable[[], Any]:
     return lambda: torch.autograd.grad(tensors_in(outputs), call.inputs, gradients)
 
 
+@cache
 def watched(name: str, shape: Shape, device: str, precision: str) -> dict[Direction, Traffic]:
     """Run a kernel file in every direction that its operator has."""
     call = build_function(name)(shape, Maker(device, precision))
@@ -275,33 +256,15 @@ def few_keys(name: str, shape: Shape, precision: str) -> dict[Direction, Traffic
     return {direction: replace(traffic.times(1 / share), kernels=1) for direction, traffic in found.items()}
 
 
-@cache
-def few_chunks(name: str, sizes: tuple[tuple[str, int], ...], precision: str) -> dict[Direction, Traffic]:
-    """Scans of few chunks, without storage: every further chunk does what they do."""
-    return watched(name, tuple(dict(sizes)[dimension] for dimension in catalogue()[name].dimensions), "meta", precision)
-
-
 def scanned(name: str, sizes: dict[str, int], precision: str) -> dict[Direction, Traffic]:
-    """What every further chunk adds to few ones, for as many chunks as there are."""
+    """What every further chunk adds to few ones; how many kernels run them is the implementation's to choose."""
     few, more = (
-        few_chunks(name, tuple((sizes | {"batch": 1, "sequence": chunks * sizes["chunk"]}).items()), precision)
-        for chunks in SMALL_CHUNKS
+        watched(name, tuple((sizes | {"batch": 1, "sequence": n * sizes["chunk"]}).values()), "meta", precision)
+        for n in SMALL_CHUNKS
     )
     further = (sizes["sequence"] / sizes["chunk"] - SMALL_CHUNKS[0]) / (SMALL_CHUNKS[1] - SMALL_CHUNKS[0])
-
-    def in_all(small: float, larger: float) -> float:
-        return sizes["batch"] * (small + further * (larger - small))
-
-    # How many kernels run chunk after chunk is the implementation's to choose; one at least.
-    return {
-        direction: Traffic(
-            in_all(few[direction].size_bytes, more[direction].size_bytes),
-            in_all(few[direction].least_bytes, more[direction].least_bytes),
-            in_all(few[direction].flops, more[direction].flops),
-            1,
-        )
-        for direction in few
-    }
+    whole = {d: (few[d].times(1.0 - further) + more[d].times(further)).times(sizes["batch"]) for d in few}
+    return {direction: replace(traffic, kernels=1) for direction, traffic in whole.items()}
 
 
 def traffic_of(operator: Operator, shape: Shape, precision: str) -> dict[Direction, Traffic]:

@@ -94,7 +94,7 @@ def test_an_update_of_flat_buffers_does_not_widen_a_step() -> None:
 
 def test_one_framework_is_no_evidence_of_all() -> None:
     content = full_form(parallelism={"data_parallel_size": 16, "zero_stage": 2}, training={"precision": "bf16"})
-    content |= {"system": "B200"}
+    content |= {"system": "MI300X"}
     content["training"] |= {"gemm_recipe": "fp8_delayed", "framework": "megatron-lm"}
     loaded = prepare(content, Path.cwd())
     prediction = predict(loaded.run, loaded.system)

@@ -196,7 +196,7 @@ def test_layers_that_blooms_document_leaves_out_follow_from_its_size() -> None:
 @pytest.mark.parametrize(
     ("group", "cells", "reason"),
     [
-        ("dgxc", {"task": "lora"}, "adapters"),
+        ("dgxc", {"layer_pattern": "hybrid MEMEM* (mamba heads 128, moe latent 1024)"}, "latent space"),
         ("dgxc", {"precision": ""}, "precision is not stated"),
         ("dgxc", {"vocab": ""}, "vocab is not stated"),
         ("dgxc", {"framework": "MaxText (JAX)"}, "JAX"),
@@ -254,3 +254,36 @@ def test_a_fused_loss_is_faster_and_holds_no_fp32_logits() -> None:
     (fused_us, fused_bytes), (separate_us, separate_bytes) = predicted("fused"), predicted("vocabulary_parallel")
     assert fused_us < separate_us
     assert fused_bytes < separate_bytes
+
+
+LATENT_ROW = {
+    "model": "DeepSeekV3", "layers": "61", "mla": "yes (q_lora 1536, kv_lora 512, qk 128+64, v 128)", "heads": "128",
+    "hidden": "7168", "head_dim": "128", "pp": "2", "vpp": "8", "tp": "1", "pp_layout": "Et*4|(t*4|)*14tmL",
+}  # fmt: skip
+
+
+def test_latent_attention_further_predictions_and_layouts_are_read() -> None:
+    config = step_of("dgxc", **LATENT_ROW).config
+    model = config["model"]
+    assert model["latent_attention"] == {
+        "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
+    }  # fmt: skip
+    assert "head_dim" not in model
+    assert model["num_mtp_layers"] == 1
+    assert config["parallelism"]["layers_per_stage"] == "Et*4|(t*4|)*14tmL"
+
+
+def test_letters_of_a_hybrid_pattern_are_layers() -> None:
+    pattern = "hybrid MEM*-EMEM (mamba heads 64 x 64, state 128)"
+    cells = {"model": "Nemotron_3_Nano", "layers": "9", "layer_pattern": pattern, "moe_experts": "8", "moe_topk": "2"}
+    model = section("dgxc", "model", **cells, moe_ffn="512")
+    assert model["layer_types"][:5] == ["mamba2", "none", "mamba2", "full_attention", "none"]
+    assert model["ffn_types"][:5] == ["none", "experts", "none", "none", "dense"]
+    assert (model["mamba2"]["num_heads"], model["mamba2"]["state_size"]) == (64, 128)
+
+
+def test_adapters_are_where_recipes_have_them() -> None:
+    rows = [{**ROW, **OF_FAMILY["dgxc"], "task": "lora", "group": group} for group in ("mlperf51", "dgxc")]
+    mlperf, bridge = (converted(row).config["training"]["lora"] for row in rows)
+    assert mlperf == {"rank": 16, "targets": ["qkv", "attention_output"]}
+    assert bridge == {"rank": 16, "targets": ["qkv"]}

@@ -101,6 +101,27 @@ def test_layers_of_a_chunk_that_are_recomputed(arguments: str, count: int | None
     assert (training["recompute"], training.get("recompute_num_layers")) == ("full", count)
 
 
+def test_layers_that_are_recomputed_at_once(tmp_path: Path) -> None:
+    uniform = "--recompute-granularity full --recompute-method uniform --recompute-num-layers"
+    assert small(tmp_path, f"{uniform} 2")["training"]["recompute_group_layers"] == 2
+    assert "recompute_group_layers" not in small(tmp_path, f"{uniform} 1")["training"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ("", (None, None)),
+        ("--optimizer-cpu-offload", (1.0, None)),
+        ("--optimizer-cpu-offload --optimizer-offload-fraction 0.5", (0.5, None)),
+        ("--optimizer-cpu-offload --overlap-cpu-optimizer-d2h-h2d", (1.0, True)),
+        ("--optimizer-offload-fraction 0.5", (None, None)),
+    ],
+)
+def test_an_optimizer_on_the_host(arguments: str, expected: tuple[float | None, bool | None], tmp_path: Path) -> None:
+    training = small(tmp_path, arguments)["training"]
+    assert (training.get("offload_optimizer"), training.get("overlap_optimizer_offload")) == expected
+
+
 @pytest.mark.parametrize(
     ("arguments", "modules", "note"),
     [

@@ -46,6 +46,15 @@ UNFUSED: dict[str, Any] = SMALL | {
     "tied_embeddings": True,
     "num_key_value_heads": 8,
 }
+MIXED: dict[str, Any] = SMALL | {
+    "layer_types": ["mamba2", "full_attention"],
+    "mamba2": {"num_heads": 32, "head_dim": 64, "state_size": 128, "num_groups": 4},
+    "num_mtp_layers": 1,
+    "vision": {
+        "num_layers": 2, "hidden_size": 256, "ffn_hidden_size": 512, "num_attention_heads": 4, "patch_size": 14,
+        "image_size": 224, "tokens_per_image": 64,
+    },
+}  # fmt: skip
 SWITCHES: dict[str, Any] = {
     "overlap_gradient_reduction": True,
     "overlap_parameter_gather": True,
@@ -72,6 +81,8 @@ def spaces(folder: Path) -> Iterator[tuple[Space, SearchQuestion]]:
         ("whole experts", SPARSE, {}, SWITCHES | {"expert_tensor_parallel_size": 1}),
         ("offloaded states", SMALL, {"offload_optimizer": 0.5}, SWITCHES),
         ("overlapped experts", SPARSE, {}, {"expert_dispatcher": "hybridep", "overlap_expert_parallel": True}),
+        ("layers of several kinds", MIXED, {}, SWITCHES),
+        ("adapters", SMALL, {"lora": {"rank": 16}}, SWITCHES),
         ("unfused", UNFUSED, {}, {"blocking_transfers": True}),
         ("waiting", SMALL | {"hidden_size": 256, "ffn_hidden_size": 512}, {}, {}),
         ("turns", SMALL, {"synchronize_each_layer": True, "partition_activations": True}, {"fp32_gradients": True}),

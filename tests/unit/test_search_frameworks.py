@@ -64,15 +64,30 @@ def test_megatron_runs_its_schedules_and_shares_out_the_optimizer_alone() -> Non
     for plan, run in runs("megatron"):
         assert plan.schedule in ("1f1b", "interleaved_1f1b")
         assert plan.zero_stage <= 1
-        assert len(set(run.layers_per_stage)) == 1
+        assert len(set(run.layers_per_stage)) == 1 or plan.num_chunks == 1
         assert run.overlap_linear_traffic == plan.sequence_parallel
         assert plan.schedule == "1f1b" or plan.num_micro_batches % plan.degrees.pipeline == 0
+
+
+def test_megatron_recomputes_activations_of_experts() -> None:
+    modes = {plan.recompute: run.recompute_modules for plan, run in runs("megatron", "mixtral-8x7b")}
+    assert modes == {Recompute.NONE: (), Recompute.SELECTIVE: ("moe_act",), Recompute.FULL: ()}
+    assert Recompute.SELECTIVE not in {plan.recompute for plan, _ in runs("megatron", "llama3-8b")}
 
 
 def test_megatron_counts_embedding_and_loss_as_layers_where_layers_do_not_divide() -> None:
     found = {plan.num_chunks: run for plan, run in runs("megatron", "llama3.1-405b", 64) if plan.degrees.pipeline == 8}
     assert found[8].layers_per_stage == (15, 16, 16, 16, 16, 16, 16, 15)
     assert 3 not in found
+
+
+def test_megatron_gives_a_prime_number_of_layers_lighter_ends(tmp_path: Path) -> None:
+    path = config(tmp_path / "c.yml", SMALL | {"num_layers": 61})
+    space = search_problem(SearchQuestion(path, num_gpus=16, global_batch_size=64, framework="megatron")).space
+    splits = {plan.degrees.pipeline: space.run(plan).layers_per_stage for plan in plans(space)}
+    assert splits[16] == (3, *[4] * 14, 2)
+    assert splits[2] == (31, 30)
+    assert all(plan.num_chunks == 1 for plan in plans(space))
 
 
 def test_torchtitan_shards_weights_unless_it_only_replicates() -> None:

@@ -15,12 +15,15 @@ from predictor.workloads.kept_activations import kept_without_recomputation
 from predictor.workloads.layer import backward_pass, forward_pass
 from predictor.workloads.layer_sizes import sized
 from predictor.workloads.layout import Layout
+from predictor.workloads.mixers.gated_delta import GatedDelta
 from predictor.workloads.mixers.latent_attention import LatentAttention
+from predictor.workloads.mixers.mamba2 import Mamba2
 from predictor.workloads.run import Recompute, RecomputeModule, TrainingRun
 from predictor.workloads.switches import Activation, Biases, Ffn, LayerKind, Mixer, Normalization, Positions
 from predictor.workloads.tasks import Part, Task
 from predictor.workloads.transformer import Transformer
 from predictor.workloads.transformer_step import layer_block, transformer_step
+from predictor.workloads.vision import Vision
 
 MODEL = Transformer(
     num_layers=8,
@@ -251,3 +254,60 @@ def test_an_encoder_predicts_masked_tokens() -> None:
     names = by_name(edge_block(run_of(bare), is_first=True, is_last=True).forward.tasks)
     assert "lm_head" not in names
     assert by_name(forward_pass(run_of(encoder), LayerKind()).tasks)["flash_attention"].shape[-1] == 0
+
+
+VISION = Vision(
+    num_layers=4, hidden_size=256, ffn_hidden_size=1024, num_attention_heads=4, patch_size=14, image_size=224,
+    tokens_per_image=64, images_per_sample=2,
+)  # fmt: skip
+
+
+def test_a_vision_tower_stands_before_the_first_layer() -> None:
+    seeing = replace(MODEL, vision=VISION)
+    layout = Layout(2, 2, 1, 8)
+    run, blind = (run_of(model, layout=layout, layers_per_stage=(4, 4)) for model in (seeing, MODEL))
+    edge, plain = (edge_block(of, is_first=True, is_last=False) for of in (run, blind))
+    tasks = by_name(edge.forward.tasks)
+    assert tasks["patch_embedding"].shape == (2 * 2 * 256, 3 * 14 * 14, 256)
+    assert tasks["vision_projection"].shape == (2 * 2 * 64, 4 * 256, 1024)
+    assert flops(edge.backward.tasks) > flops(plain.backward.tasks)
+    assert edge.memory.kept_first > plain.memory.kept_first
+    assert run.rank_parameters(0).total - blind.rank_parameters(0).total == VISION.parameters(1024, 2)
+    assert run.rank_parameters(1) == blind.rank_parameters(1)
+    assert seeing.num_parameters() - MODEL.num_parameters() == VISION.parameters(1024)
+    assert seeing.model_flops_per_token() > MODEL.model_flops_per_token()
+
+
+def test_a_frozen_vision_tower_only_looks_ahead() -> None:
+    run = run_of(replace(MODEL, vision=replace(VISION, trained=False)))
+    edge, plain = (edge_block(of, is_first=True, is_last=False) for of in (run, run_of(MODEL)))
+    assert flops(edge.forward.tasks) > flops(plain.forward.tasks)
+    assert flops(edge.backward.tasks) == flops(plain.backward.tasks)
+    assert edge.memory == plain.memory
+    parameters = run.rank_parameters(0)
+    assert parameters.frozen_dense == VISION.parameters(1024)
+    assert parameters.total == run_of(MODEL).rank_parameters(0).total
+
+
+@pytest.mark.parametrize(
+    ("layer", "core"),
+    [
+        (Mixer.MAMBA2, ("ssd_scan", (2, 4096, 16, 64, 128, 1, 256))),
+        (Mixer.GATED_DELTA, ("gated_delta_rule", (2, 4096, 16, 64, 64, 64))),
+    ],
+)
+def test_recurrent_layers_project_convolve_and_scan(layer: Mixer, core: tuple[str, tuple[int, ...]]) -> None:
+    model = replace(
+        MODEL,
+        layer_types=(layer, Mixer.FULL),
+        mamba2=Mamba2(num_heads=32, head_dim=64, state_size=128, num_groups=2),
+        gated_delta=GatedDelta(num_key_heads=16, num_value_heads=32, key_head_dim=64, value_head_dim=64),
+    )
+    run = run_of(model, 2, sequence_parallel=True)
+    tasks = by_name(forward_pass(run, LayerKind(mixer=layer)).tasks)
+    assert tasks[core[0]].shape == core[1]
+    assert {"in_projection", "out_projection", "convolution", "gated_norm"} <= tasks.keys()
+    assert not {"qkv_projection", "flash_attention", "rope"} & tasks.keys()
+    ranks = [run_of(model, tp).layer_parameters(LayerKind(mixer=layer, ffn=Ffn.NONE)).total for tp in (1, 2)]
+    whole = 1024 + (64 if layer is Mixer.GATED_DELTA else 0)  # norms, which every rank has
+    assert ranks[0] - whole == 2 * (ranks[1] - whole)

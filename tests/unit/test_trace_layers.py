@@ -161,6 +161,21 @@ def test_hidden_traffic_says_what_it_sends() -> None:
     assert set(by_pass["backward"]["collectives"]) == {"all_gather", "reduce_scatter"}  # type: ignore[call-overload]
 
 
+def test_messages_and_reductions_say_what_they_send() -> None:
+    prediction, _, trace = layered("pipeline")
+    messages = [span for span in trace.spans if span.stream in ("pipeline send", "pipeline receive")]
+    share = 2 * 2048 * 2048 * 2 // 2  # samples × tokens × width × bytes, over two tensor-parallel ranks
+    assert messages
+    assert all(span.details["collectives"] == {"point_to_point": 1} for span in messages)
+    assert {span.details["sent_bytes"] for span in messages} == {share}
+    assert all({"micro_batch", "from_stage", "to_stage"} <= set(span.details) for span in messages)
+    for stage, tasks in enumerate(prediction.tasks.stages):
+        (reduced,) = (span for span in trace.spans if span.rank == stage and span.name == "gradient reduction")
+        gradients = 2 * tasks.parameters  # in 16 bits; an all-reduce of two ranks sends them once
+        assert reduced.details["collectives"] == {"all_reduce": 1}
+        assert int(str(reduced.details["sent_bytes"])) == pytest.approx(gradients, rel=1e-3)
+
+
 def events(*options: str, path: Path) -> list[dict[str, Any]]:
     out = path.with_suffix(".json")
     assert main(["timeline", str(path), "--trace", str(out), *options]) == 0

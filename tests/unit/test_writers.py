@@ -64,6 +64,19 @@ def test_any_layout_that_a_framework_runs_has_arguments(framework: str, model: s
         assert written(content, framework, Path.cwd())
 
 
+def test_lighter_ends_of_a_pipeline_have_arguments() -> None:
+    content = {"system": "H100", "model": {"preset": "llama3-8b", "num_layers": 61}, "training": {}}
+    problem = search_problem(SearchQuestion(content, 64, global_batch_size=256, framework="megatron"))
+    staged = {plan.degrees.pipeline: plan for plan in plans(problem.space) if plan.degrees.pipeline > 1}
+    assert len(staged) > 3
+    for stages, plan in staged.items():
+        text = written(configuration_of(problem.space, plan, problem.content), "megatron", Path.cwd())
+        first, last = problem.space.run(plan).layers_per_stage[0], problem.space.run(plan).layers_per_stage[-1]
+        assert f"--pipeline-model-parallel-size {stages}\n" in text
+        assert f"--decoder-first-pipeline-num-layers {first}\n" in text
+        assert f"--decoder-last-pipeline-num-layers {last}\n" in text
+
+
 def configuration(**changes: dict[str, Any]) -> dict[str, Any]:
     """Return a configuration that Megatron-LM's arguments express, with changes."""
     content: dict[str, Any] = found("megatron", top=1).layouts[0].configuration

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import floor, log10
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +21,10 @@ NUM_TREES = 120
 DEPTH = 3
 LEARNING_RATE = 0.18
 MIN_ROWS_PER_LEAF = 6
-# A large table that one device measured has few outliers and many kernels: more and smaller steps, each of a share of
-# the features, lower the held-out error of GB200's to A100's matrix products by up to a fifth. docs/adr/0025.
-LARGE_TABLE = 2000
+# A large table that one device measured holds many kernels: more and smaller steps, each of a share of the features,
+# lower the held-out error of matrix products by up to a fifth, of experts by a tenth. docs/adr/0025.
+LARGE_TABLE = 800
+LARGE_COLLECTIVES_TABLE = 2000
 LARGE_TABLES_TREES = {
     "loss": "squared_error",
     "max_iter": 450,
@@ -30,6 +32,12 @@ LARGE_TABLES_TREES = {
     "max_features": 0.3,
     "min_samples_leaf": 8,
 }
+# Some of an operator's calls ran at a lower clock than their neighbours, so times of like shapes have two modes. Trees
+# for the median show which; a row farther from them than OUTLYING standard deviations counts less, in proportion.
+FIRST_TREES = {**LARGE_TABLES_TREES, "loss": "absolute_error", "max_iter": 150, "learning_rate": 0.15}
+OUTLYING = 1.5
+MAD_TO_SIGMA = 1.4826
+SMALLEST_SCALE = 1e-6
 # From 25 rows on trees lower the held-out error: docs/adr/0013-transfer.md.
 FEWEST_ROWS = 20
 DIGITS = 7
@@ -96,13 +104,33 @@ def median_residual(log_ratio: Vector) -> Residual:
     return Residual(round(float(np.median(log_ratio)), 6), [])
 
 
-def fit_residual(features: Vector, log_ratio: Vector, is_one_device: bool = False) -> Residual:
+def _boosted(settings: dict[str, Any]) -> HistGradientBoostingRegressor:
+    """Return a model, not yet fitted, whose trees have the published form."""
+    return HistGradientBoostingRegressor(
+        **settings, max_depth=DEPTH, max_leaf_nodes=TREE_LEAVES, early_stopping=False, random_state=0
+    )
+
+
+def _huber_weights(features: Vector, log_ratio: Vector) -> Vector:
+    """Return the weight of each row by its distance from trees for the median: 1 near them, Huber's beyond.
+
+    Source: Holland and Welsch 1977, doi:10.1080/03610927708827533 (iteratively reweighted least squares).
+    """
+    distance = np.abs(log_ratio - _boosted(FIRST_TREES).fit(features, log_ratio).predict(features))
+    scale = max(OUTLYING * MAD_TO_SIGMA * float(np.median(distance)), SMALLEST_SCALE)
+    return np.asarray(1.0 / np.maximum(distance / scale, 1.0))
+
+
+def fit_residual(
+    features: Vector, log_ratio: Vector, is_one_device: bool = False, is_collective: bool = False
+) -> Residual:
     """Fit log(time / physics); with fewer than FEWEST_ROWS rows, only its median.
 
     Args:
         features: (rows, features).
         log_ratio: (rows,).
         is_one_device: no shape repeats, as where several devices measured the same ones and differ.
+        is_collective: the rows are of a collective, whose time no GPU's clock decides.
     """
     if len(log_ratio) < FEWEST_ROWS:
         return median_residual(log_ratio)
@@ -112,14 +140,9 @@ def fit_residual(features: Vector, log_ratio: Vector, is_one_device: bool = Fals
         "learning_rate": LEARNING_RATE,
         "min_samples_leaf": MIN_ROWS_PER_LEAF,
     }
-    model = HistGradientBoostingRegressor(
-        **(LARGE_TABLES_TREES if is_one_device and len(log_ratio) >= LARGE_TABLE else small),
-        max_depth=DEPTH,
-        max_leaf_nodes=TREE_LEAVES,
-        early_stopping=False,
-        random_state=0,
-    )
+    is_large = is_one_device and len(log_ratio) >= (LARGE_COLLECTIVES_TABLE if is_collective else LARGE_TABLE)
     with threadpool_limits(1):  # sums in one order, so that the same rows give the same bytes
-        model.fit(features, log_ratio)
+        weights = _huber_weights(features, log_ratio) if is_large and not is_collective else None
+        model = _boosted(LARGE_TABLES_TREES if is_large else small).fit(features, log_ratio, weights)
     trees = [_flatten(stage[0].nodes) for stage in model._predictors]
     return Residual(round(float(model._baseline_prediction.item()), 6), trees)

@@ -193,6 +193,8 @@ def _xlstm(config: Config) -> dict[str, Any]:
     config.fields.used.add("chunk_size")
     step = config.whole("ffn_round_up_to_multiple_of")
     width = int(config.whole("hidden_size") * config.real("ffn_proj_factor"))
+    if not width:
+        raise config.error("ffn_proj_factor", "expected the width of the FFN over hidden_size")
     return {"ffn_hidden_size": step * -(-width // step)}
 
 

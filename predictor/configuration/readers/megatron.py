@@ -207,6 +207,7 @@ def _training(options: Options, notes: list[str]) -> dict[str, Any]:
         "precision": "fp16" if half else "bf16" if brain else "fp32",
         **low_precision(options),
         **recomputation(options, notes),
+        **_offloading(options),
         "fused_gradient_accumulation": _fuses_accumulation(options),
         **cuda_graphs(options, notes),
         "framework": FAMILY,
@@ -214,6 +215,15 @@ def _training(options: Options, notes: list[str]) -> dict[str, Any]:
     if options.switch("distribute-saved-activations"):
         training["partition_activations"] = True
     return training
+
+
+def _offloading(options: Options) -> dict[str, Any]:
+    """Return the keys of an optimizer on the host."""
+    fraction = options.real("optimizer-offload-fraction", 1.0)
+    is_beside = options.switch("overlap-cpu-optimizer-d2h-h2d")
+    if not options.switch("optimizer-cpu-offload"):
+        return {}
+    return {"offload_optimizer": fraction} | ({"overlap_optimizer_offload": True} if is_beside else {})
 
 
 def _fuses_accumulation(options: Options) -> bool:

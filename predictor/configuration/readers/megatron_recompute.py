@@ -38,7 +38,7 @@ def recomputation(options: Options, notes: list[str]) -> dict[str, Any]:
     if granularity == "full" and method == "block":
         return _block(1 if count is None else count)
     if granularity == "full" and (count or 1) > 1:
-        notes.append(f"--recompute-num-layers {count}: predicted as if every layer's input were kept")
+        return {"recompute": "full", "recompute_group_layers": count}
     return {"recompute": granularity or "none"}
 
 

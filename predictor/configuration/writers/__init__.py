@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -83,7 +83,9 @@ def _read_back(text: str, writer: Writer, content: dict[str, Any], num_gpus: int
 
 
 def _differences(run: TrainingRun, again: TrainingRun) -> list[str]:
-    """Return the names of what differs between two runs, those of the model first."""
+    """Return the names of what differs between two runs, those of the model first; equal chunks are the same split."""
+    if run.chunk_layers == again.chunk_layers:
+        again = replace(again, layers_per_chunk=run.layers_per_chunk)
     lost = [f"model.{name}" for name in _unequal(run.model, again.model)] if run.model != again.model else []
     return lost + [name for name in _unequal(run, again) if name != "model"]
 

@@ -80,6 +80,8 @@ def _check(row: Row) -> None:
 
 def _recompute(row: Row) -> dict[str, Any]:
     text = row.text("recompute").lower()
+    if text.startswith("not stated") and row.has("model", "DeepSeekV3"):  # Megatron-Bridge's recipes all recompute
+        raise UnexpressedError("what of DeepSeek-V3 is recomputed is not stated")
     if text.startswith("full"):
         layers = [word for word in text.replace(",", " ").split() if word.isdigit()]
         return {"recompute": "full", **({"recompute_num_layers": int(layers[0])} if "block" in text else {})}
@@ -100,6 +102,8 @@ def _lora(row: Row) -> dict[str, Any]:
     if not row.has("task", "lora"):
         return {}
     is_mlperf = row.text("group").startswith("mlperf")
+    if row.has("precision", "nvfp4"):
+        raise UnexpressedError("how frozen weights are stored in nvfp4 is not stated")
     return {"lora": {"rank": 16, "targets": ["qkv", "attention_output"] if is_mlperf else ["qkv"]}}
 
 
