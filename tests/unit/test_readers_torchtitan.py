@@ -227,8 +227,15 @@ def test_unknown_sections_are_noted(tmp_path: Path) -> None:
 
 
 REFUSED = [
-    ('[model]\nname = "deepseek_v3"\n', "it has no preset. Known: llama3, qwen3"),
+    ('[model]\nname = "flux"\n', "it has no preset. Known: llama3, qwen3, deepseek_v3, gpt_oss, kimi_k2_7"),
     ('[model]\nname = "llama33"\n', "it has no preset. Did you mean llama3? Known: llama3, qwen3"),
+    (
+        (
+            '[model]\nname = "gpt_oss"\nflavor = "20b"\n[parallelism]\nexpert_parallel_degree = 8\n'
+            'expert_tensor_parallel_degree = 1\nexpert_parallel_comm_backend = "minimal_async_ep"\n'
+        ),
+        "modelled: standard, deepep, hybridep",
+    ),
     ('[model]\nname = "llama3"\n', "flavor is None; it has no preset. Known of llama3: 1B, 3B, 8B, 70B, 405B"),
     (f'{MODEL}converters = ["lora"]\n', "write one of float8, quantize.linear.float8, mx, quantize.linear.mx"),
     (f'{MODEL}converters = ["float8", "mx"]\n', "one conversion of linear layers is modelled"),

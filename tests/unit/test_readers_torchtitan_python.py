@@ -124,3 +124,19 @@ def job():
     read = read_any(Path(f"{path}:job"))
     assert read.content["model"]["preset"] == "qwen3-14b"
     assert (read.content["training"]["recompute"], read.content["parallelism"]["data_parallel_size"]) == ("full", 16)
+
+
+def test_exchange_of_tokens_between_experts(tmp_path: Path) -> None:
+    changed = (
+        'config.model_spec = model_registry("16B", moe_comm_backend="hybridep", non_blocking_capacity_factor=1.0)\n'
+        "config.parallelism = ParallelismConfig(data_parallel_shard_degree=8, expert_parallel_degree=8)\n"
+        "config.training.disable_cuda_graphs = False"
+    )
+    path = tmp_path / "config_registry.py"
+    lines = "".join(f"    {line}\n" for line in changed.splitlines())
+    head = HEAD.replace("llama3", "deepseek_v3")
+    path.write_text(f"{head}{lines}    return config\n", encoding="utf-8")
+    content = read_any(path).content
+    assert content["model"]["preset"] == "deepseek-v2-lite"
+    assert content["parallelism"]["expert_dispatcher"] == "hybridep"
+    assert content["training"]["cuda_graphs"] is True

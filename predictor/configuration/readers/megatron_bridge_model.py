@@ -57,6 +57,8 @@ def preset_section(options: Options, name: str | None, notes: list[str]) -> dict
     if options.switch("untie-embeddings-and-output-weights"):
         found["tied_embeddings"] = False
     sizes = {ours: options.whole(key) for key, ours in SIZES.items() if options.has(key)}
+    if "latent_attention" in shape:
+        sizes.pop("head_dim", None)  # its heads have sizes of their own; Megatron-core then leaves kv_channels unused
     if name is not None and not options.has("num-layers"):
         options.values = {**options.values, "num-layers": shape["num_layers"]}
         options.used.add("num-layers")

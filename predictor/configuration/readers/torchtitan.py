@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from predictor.base.errors import ConfigError, nearest
-from predictor.configuration.presets import preset, preset_names
+from predictor.configuration.presets import preset
 from predictor.configuration.readers.fields import Fields
 from predictor.configuration.readers.known_keys import known_keys
 from predictor.configuration.readers.problems import Problems
@@ -32,14 +32,12 @@ PRESETS = {
         flavor: f"qwen3-{flavor.lower()}"
         for flavor in ("0.6B", "1.7B", "4B", "8B", "14B", "32B", "30B-A3B", "235B-A22B")
     },
-}
-# Further ones, read where their presets are there.
-OTHERS = {
     "deepseek_v3": {"671B": "deepseek-v3", "16B": "deepseek-v2-lite"},
     "gpt_oss": {"20b": "gpt-oss-20b", "120b": "gpt-oss-120b"},
     "kimi_k2_7": {"1T": "kimi-k2"},
 }
 SCHEDULES = {"1f1b": "1f1b", "gpipe": "all_forward_all_backward", "interleaved1f1b": "interleaved_1f1b"}
+DISPATCHERS = ("deepep", "hybridep")  # beside torch's own exchange, "standard"
 BACKENDS = ("_flex_attn", "_flex", "_varlen_attn", "_varlen", "_sdpa")
 
 
@@ -137,9 +135,6 @@ def _preset_of(section: Fields, name: str, flavor: str) -> str:
     Raises:
         ConfigError: there is none.
     """
-    other = OTHERS.get(name, {}).get(flavor)
-    if other in preset_names():
-        return str(other)
     if name not in PRESETS:
         known = ", ".join(PRESETS)
         raise section.error("name", f"it has no preset.{nearest(name, PRESETS)} Known: {known}")
@@ -164,6 +159,11 @@ def _degrees(layout: Fields, num_gpus: int | None, unsaid: dict[str, str]) -> di
     }
     keys |= {"expert_parallel_size": ep} if ep > 1 else {}
     keys |= {"expert_tensor_parallel_size": split} if ep > 1 and split != tp else {}
+    backend = layout.text("expert_parallel_comm_backend", "standard")
+    if ep > 1 and backend != "standard":
+        if backend not in DISPATCHERS:
+            layout.broken(layout.error("expert_parallel_comm_backend", f"modelled: standard, {', '.join(DISPATCHERS)}"))
+        keys["expert_dispatcher"] = backend
     dp = replicate * shard
     if num_gpus is not None:
         rest = num_gpus % (tp * pp * cp)

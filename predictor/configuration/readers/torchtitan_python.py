@@ -85,8 +85,12 @@ class _Job:
         experts = layout.get("expert_parallel_degree", 1)
         if experts != 1 and "expert_tensor_parallel_degree" not in layout:
             layout["expert_tensor_parallel_degree"] = 1  # expert parallelism takes the tensor-parallel ranks as well
+        made = {} if (spec := self.spec()) is None else spec.fields
+        if made.get("moe_comm_backend") is not None:
+            layout["expert_parallel_comm_backend"] = made["moe_comm_backend"]
+        dense = experts == 1 or made.get("non_blocking_capacity_factor") is not None  # no host waits for counts
         captures = training.pop("disable_cuda_graphs", None) is False
-        job["training"]["cuda_graphs"] = captures and experts == 1 and layout.get("pipeline_parallel_degree", 1) == 1
+        job["training"]["cuda_graphs"] = captures and dense and layout.get("pipeline_parallel_degree", 1) == 1
         loss = self.fields.get("loss")
         if isinstance(loss, Record) and "Chunked" in loss.kind:
             self.notes.append(f"{self.where}: the loss is predicted over all tokens at once, not in chunks")
