@@ -104,12 +104,15 @@ def _of_yaml(text: str) -> str | None:
         return None
     if not isinstance(content, dict):
         return None
+    if is_experiment(content):
+        return experiment.FORMAT
     model = content.get("model")
     named = isinstance(model, dict) and model.get("name") in llm_foundry.MODELS
     told = {
         llm_foundry.FORMAT: named and any(key in content for key in llm_foundry.BATCH),
         nemo.FORMAT: isinstance(model, dict) and "trainer" in content and nemo.TELLING in model,
         accelerate.FORMAT: "distributed_type" in content and len(accelerate.TELLING & content.keys()) > 1,
+        llm_trainer.FORMAT: is_llm_trainer(content),
         megatron_bridge.FORMAT: len(megatron_bridge.SECTIONS & content.keys()) > 1,
     }
     return next((name for name, is_told in told.items() if is_told), None)
