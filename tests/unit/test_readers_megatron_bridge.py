@@ -266,3 +266,21 @@ def test_list_of_arguments_that_are_read_is_that_of_the_code() -> None:
     quoted = {name.replace("-", "_") for name in re.findall(r"[\"{]([\w-]+)[\"}]", code)}
     parts = ("account_for_", "num_layers_at_", "fp8_", "fp4_")
     assert {name for name in known.read - quoted if not name.startswith(parts)} == set()
+
+
+def test_optimizer_on_the_host_is_read_whole(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.py"
+    path.write_text(
+        "from megatron.bridge import AutoBridge\n"
+        "from megatron.bridge.recipes.common import _pretrain_common\n\n\n"
+        "def llama_config():\n"
+        "    cfg = _pretrain_common()\n"
+        '    cfg.model = AutoBridge.from_hf_pretrained("meta-llama/Meta-Llama-3-8B").to_megatron_provider()\n'
+        "    cfg.optimizer.optimizer_cpu_offload = True\n"
+        "    cfg.optimizer.optimizer_offload_fraction = 0.5\n"
+        "    cfg.optimizer.overlap_cpu_optimizer_d2h_h2d = True\n"
+        "    return cfg\n",
+        encoding="utf-8",
+    )
+    training = read_any(path).content["training"]
+    assert (training["offload_optimizer"], training["overlap_optimizer_offload"]) == (0.5, True)

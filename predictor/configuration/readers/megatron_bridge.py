@@ -154,10 +154,8 @@ class _Recipe:
         return Read(read.content, notes, FORMAT, read.unsaid)
 
     def offloading(self, options: Options, model: dict[str, Any]) -> None:
-        """Take activations and optimizer states on the host into the keys of ``training``."""
+        """Take activations on the host into the keys of ``training``."""
         values = dict(options.values)
-        if values.pop("optimizer-cpu-offload", False) is True:
-            self.extra["offload_optimizer"] = float(self.section("optimizer").get("optimizer_offload_fraction", 1.0))
         if values.pop("cpu-offloading", False) is True:
             self.extra["offload_activation_layers"] = model.get("cpu_offloading_num_layers")
         options.values = values
