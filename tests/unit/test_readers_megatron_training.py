@@ -140,3 +140,16 @@ def test_modules_that_are_recomputed(
     assert read_one.content["training"].get("recompute_modules") == modules
     expected = () if note is None else (f"--recompute-modules {note}: not recomputed in this prediction",)
     assert read_one.notes == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fuses"),
+    [
+        ("--fp8-format e4m3 --fp8-recipe mxfp8 --num-experts 8 --moe-ffn-hidden-size 256", True),
+        ("--fp8-format e4m3 --fp8-recipe blockwise --num-experts 8 --moe-ffn-hidden-size 256", False),
+        ("--fp8-format e4m3 --fp8-recipe mxfp8", False),
+    ],
+)
+def test_fused_experts_are_those_in_mxfp8(arguments: str, fuses: bool, tmp_path: Path) -> None:
+    training = small(tmp_path, f"--bf16 --use-transformer-engine-op-fuser {arguments}")["training"]
+    assert training.get("fused_experts", False) is fuses

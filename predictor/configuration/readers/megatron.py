@@ -19,7 +19,7 @@ from predictor.configuration.readers.megatron_kernels import kernels, positions
 from predictor.configuration.readers.megatron_layers import layers
 from predictor.configuration.readers.megatron_layout import open_group, parallelism, ranks_of_a_model, replicas
 from predictor.configuration.readers.megatron_options import Options
-from predictor.configuration.readers.megatron_precision import low_precision
+from predictor.configuration.readers.megatron_precision import fused_experts, low_precision
 from predictor.configuration.readers.megatron_programs import check_program
 from predictor.configuration.readers.megatron_recompute import recomputation
 from predictor.configuration.readers.problems import Problems
@@ -206,6 +206,7 @@ def _training(options: Options, notes: list[str]) -> dict[str, Any]:
         **({"num_micro_batches": 1} if batch is None else {"global_batch_size": batch}),
         "precision": "fp16" if half else "bf16" if brain else "fp32",
         **low_precision(options),
+        **fused_experts(options),
         **recomputation(options, notes),
         **_offloading(options),
         "fused_gradient_accumulation": _fuses_accumulation(options),

@@ -61,6 +61,19 @@ def low_precision(options: Options) -> dict[str, Any]:
     return {"gemm_recipe": str(recipe), "layers_in_16_bits_at_start": start, "layers_in_16_bits_at_end": end}
 
 
+def fused_experts(options: Options) -> dict[str, bool]:
+    """Return the key of ``training`` on experts that run as Transformer Engine's fused grouped MLP, in MXFP8 only.
+
+    Source: NVIDIA/Megatron-LM, megatron/core/transformer/moe/experts.py (use_transformer_engine_op_fuser).
+    """
+    fuses = options.switch("use-transformer-engine-op-fuser")
+    return {"fused_experts": True} if fuses and options.has("num-experts") and _is_mxfp8(options) else {}
+
+
+def _is_mxfp8(options: Options) -> bool:
+    return options.has("fp8-format") and options.text("fp8-recipe", "delayed", RECIPES["fp8"]) == "mxfp8"
+
+
 def gathered_weights(options: Options) -> dict[str, str]:
     """Return the key of ``parallelism`` on the precision of gathered weights."""
     gathers = options.switch("fp8-param-gather")
