@@ -6,11 +6,13 @@ import argparse
 from pathlib import Path
 
 from predictor.base.errors import ConfigError
+from predictor.commands.asked import add_changes
 from predictor.commands.parser import Commands, add_command, as_json, width, write_file
 from predictor.commands.predict import is_hugectr_file
 
 # Options of layouts, which a HugeCTR configuration does not have.
 LAYOUT_OPTIONS = (
+    "changes",
     "framework",
     "global_batch_tokens",
     "sequence_length",
@@ -54,6 +56,7 @@ def add(commands: Commands) -> None:
     command.add_argument("--precision", choices=("fp16", "bf16", "fp32"), help="of activations; bf16 for a preset")
     command.add_argument("--memory-gib", type=float, metavar="X", help="memory of one GPU, instead of the system's")
     _add_limits(command)
+    add_changes(command)
     _add_training(command)
     command.add_argument("--top", type=int, default=10, metavar="N", help="layouts to show")
     command.add_argument("--pareto", action="store_true", help="also the Pareto front of time and memory")

@@ -14,7 +14,7 @@ from predictor.configuration.hugectr.telling import is_hugectr
 from predictor.configuration.readers import HUGECTR, detect
 from predictor.costs.cost import Cost
 from predictor.interface.gpu_counts import MOST_GPUS, Hunt, fewest
-from predictor.interface.inputs import Config, plain
+from predictor.interface.inputs import Config, Hardware, change_texts, plain
 from predictor.interface.prediction import USUAL_WIDTH
 from predictor.interface.system import LoadedSystem, system_name
 from predictor.report import gpu_counts, ranking
@@ -249,6 +249,7 @@ def search(
     deadline_days: float | None = None,
     budget: float | None = None,
     max_gpus: int | None = None,
+    changes: Hardware | None = None,
     top: int = 10,
     pareto: bool = False,
 ) -> SearchResult:
@@ -280,6 +281,7 @@ def search(
         deadline_days: search for the fewest GPUs that train in so many days: a node's, doubled until they do.
         budget: the same for the price of the training.
         max_gpus: the most GPUs that such a search tries; 65,536 if absent.
+        changes: of the hardware and of keys that no search decides, as ``predict`` takes them.
         top: layouts to return, up to 1,000; near-twins of a faster one count with it.
         pareto: also return the Pareto front of time and memory.
 
@@ -325,6 +327,7 @@ def search(
         zero_stages=_chosen("--zero-stage", zero_stage, ZERO_ALONE),
         train_tokens=train_tokens,
         price=price,
+        changes=tuple(change_texts(changes)),
         **limits,
     )
     kept = _limits_of(max_hours, max_days, max_price)

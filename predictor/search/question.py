@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import prod
+from pathlib import Path
 from typing import Any
 
 from predictor.base.errors import ConfigError
@@ -13,6 +14,8 @@ from predictor.configuration.loading import Loaded, prepare
 from predictor.configuration.merging import merged
 from predictor.configuration.of_model import content_of_model
 from predictor.configuration.sections import NO_BUDGET, BudgetSection
+from predictor.configuration.settings import GPUS, parse_setting, with_settings
+from predictor.costs.hardware_change import CHANGES, changed, parse_change
 from predictor.costs.published import PublishedSystem
 from predictor.costs.slowest import slowest_of
 from predictor.search.frameworks import rules_of
@@ -77,6 +80,7 @@ class SearchQuestion:
         global_batch_tokens: tokens per step, instead of samples.
         max_memory_gib: of one GPU that a layout may need.
         train_tokens, price: tokens of the whole training, and the price of a GPU-hour.
+        changes: KEY=VALUE, keys of the configuration that no search decides, and numbers of the hardware.
     """
 
     model: str | dict[str, Any]
@@ -97,6 +101,7 @@ class SearchQuestion:
     max_memory_gib: float | None = None
     train_tokens: float | None = None
     price: float | None = None
+    changes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,11 +222,11 @@ def search_problem(question: SearchQuestion) -> SearchProblem:
     num_gpus = whole("--gpus", question.num_gpus, largest=LARGEST_RUN_GPUS)
     rules = rules_of(question.framework)
     content, base, notes = content_of_model(question.model, None if rules is None else rules.trained_as)
-    content = merged(content, _overrides(question))
+    content = _with_keys(merged(content, _overrides(question)), question)
     batch = _batch(question, content)
     if not content.get("system"):
         raise ConfigError(f"--system is missing; published: {published()}")
-    loaded = prepare(_undecided(content), base)
+    loaded, changed_notes = _on_hardware(_undecided(content), base, question)
     memory = _memory(question, loaded.system)
     space = Space(
         base=loaded.run,
@@ -238,9 +243,41 @@ def search_problem(question: SearchQuestion) -> SearchProblem:
         rules=rules,
         tensor_inside=not question.tensor_parallel_across_nodes and question.max_tensor_parallel is None,
     )
-    said = (*notes, *_left_out(content))
+    said = (*notes, *_left_out(content), *changed_notes)
     system = slowest_of(loaded.system, num_gpus)
     return SearchProblem(space, system, memory, said, _undecided(content), loaded.budget)
+
+
+def _is_of_hardware(change: str) -> bool:
+    return change.partition("=")[0] in CHANGES
+
+
+def _with_keys(content: dict[str, Any], question: SearchQuestion) -> dict[str, Any]:
+    """Return a configuration with the keys that a question changes.
+
+    Raises:
+        ConfigError: no such key, or one that the search decides.
+    """
+    settings = [parse_setting(text, CHANGES) for text in question.changes if not _is_of_hardware(text)]
+    for path, _ in settings:
+        if path == (GPUS,) or path[-1] in DECIDED.get(path[0], ()):
+            raise ConfigError(f"--set {'.'.join(path)}: the search decides it, or an option of its own says it")
+    return with_settings(content, settings)
+
+
+def _on_hardware(content: dict[str, Any], base: Path, question: SearchQuestion) -> tuple[Loaded, tuple[str, ...]]:
+    """Return the base of the search on the hardware that a question changes, and a note where it does.
+
+    Raises:
+        ConfigError: a change is no number that the system could have.
+    """
+    loaded = prepare(content, base)
+    texts = [text for text in question.changes if _is_of_hardware(text)]
+    if not texts:
+        return loaded, ()
+    numbers = dict(parse_change(text, loaded.system.hardware) for text in texts)
+    note = f"On changed hardware ({', '.join(texts)}); a configuration that is written does not say so."
+    return prepare(content, base, lambda published: changed(published, numbers)), (note,)
 
 
 def _memory(question: SearchQuestion, system: PublishedSystem) -> float | None:

@@ -138,6 +138,22 @@ def test_python_takes_the_same_changes(tmp_path: Path) -> None:
     assert changed.on("Vista").run.num_micro_batches != 32
 
 
+def test_a_search_takes_changes_too(capsys: pytest.CaptureFixture[str]) -> None:
+    question = ("search", *LLAMA[1:], "--top", "1")
+    plain = answered(capsys, *question)
+    slower = answered(capsys, *question, "--set", "peak_tflop_per_s=x0.5", "--set", "model.sequence_length=4096")
+    assert slower["layouts"][0]["time_us"] != plain["layouts"][0]["time_us"]  # type: ignore[index]
+    assert any("On changed hardware (peak_tflop_per_s=x0.5)" in note for note in slower["notes"])  # type: ignore[attr-defined]
+    as_option = answered(capsys, *question, "--sequence-length", "4096")
+    by_set = answered(capsys, *question, "--set", "sequence_length=4096")
+    assert by_set["layouts"] == as_option["layouts"]
+
+
+@pytest.mark.parametrize("change", ["tensor_parallel_size=2", "gpus=8", "recompute=full", "micro_batch_size=1"])
+def test_a_search_decides_the_layout_itself(change: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "the search decides it" in refused(capsys, "search", *LLAMA[1:], "--set", change)
+
+
 def test_names_are_forgiving_of_case(capsys: pytest.CaptureFixture[str]) -> None:
     spelled = [word.replace("llama3-8b", "Llama3-8B").replace("H100", "h100") for word in LLAMA]
     assert answered(capsys, *spelled)["step"] == answered(capsys, *LLAMA)["step"]
