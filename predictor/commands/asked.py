@@ -93,7 +93,8 @@ def configuration(arguments: argparse.Namespace, changes: list[str]) -> Configur
         arguments: of the command; of a model, ``system`` is its own.
         changes: KEY=VALUE; those of the hardware are left to the prediction.
     """
-    from predictor.interface.inputs import is_of_hardware, read, with_changes  # only when needed, for a fast start
+    from predictor.costs.hardware_change import is_of_hardware  # only when needed, for a fast start
+    from predictor.interface.inputs import read, with_changes
 
     keys = [text for text in changes if not is_of_hardware(text)] if changes else []
     if arguments.model is None:
@@ -105,7 +106,7 @@ def configuration(arguments: argparse.Namespace, changes: list[str]) -> Configur
 
 def predicted(arguments: argparse.Namespace) -> StepPrediction:
     """Return the prediction of what a command was asked about, with all its changes."""
-    from predictor.interface.inputs import is_of_hardware
+    from predictor.costs.hardware_change import is_of_hardware
     from predictor.interface.prediction import predict
 
     changes = [*key_changes(arguments), *arguments.changes]

@@ -75,6 +75,11 @@ def current(system: System, key: str) -> float | None:
     return None if quantity is None else quantity.value
 
 
+def is_of_hardware(change: str) -> bool:
+    """Return whether ``KEY=VALUE`` changes a number of the system, not a key of a configuration."""
+    return change.partition("=")[0] in CHANGES
+
+
 def parse_change(text: str, system: System) -> tuple[str, float]:
     """Return key and new value of ``key=value``, or of ``key=×factor`` (also ``x``), which multiplies.
 

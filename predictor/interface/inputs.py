@@ -96,13 +96,6 @@ def with_changes(configuration: Configuration, texts: Sequence[str]) -> Configur
     return full._replace(content=with_settings(full.content, settings))
 
 
-def is_of_hardware(change: str) -> bool:
-    """Return whether ``KEY=VALUE`` changes a number of the system, not a key of the configuration."""
-    from predictor.costs.hardware_change import CHANGES
-
-    return change.partition("=")[0] in CHANGES
-
-
 def prepare_on(configuration: Configuration, system: str | None, changes: Sequence[str]) -> Loaded:
     """Return a run on its own or another system, with changed keys and hardware.
 
@@ -117,8 +110,12 @@ def prepare_on(configuration: Configuration, system: str | None, changes: Sequen
         ConfigError: a key is unknown, or a value is not allowed or not published; a ValueError.
         PublishedError: the published system is damaged or lacks an operator; a ValueError.
     """
-    hardware = [text for text in changes if is_of_hardware(text)] if changes else []
-    configuration = with_changes(configuration, [text for text in changes if text not in hardware])
+    hardware: list[str] = []
+    if changes:
+        from predictor.costs.hardware_change import is_of_hardware  # only when needed, for a fast start
+
+        hardware = [text for text in changes if is_of_hardware(text)]
+        configuration = with_changes(configuration, [text for text in changes if text not in hardware])
     content, base = configuration.content, configuration.base
     if system is not None:
         content = on_nodes_of(content, system, base)

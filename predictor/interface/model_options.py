@@ -14,8 +14,8 @@ from predictor.configuration.merging import merged
 from predictor.configuration.of_model import content_of_model
 from predictor.configuration.own_system import is_system_file
 from predictor.configuration.settings import EXCLUSIVE, GPUS, Setting, parse_setting, with_settings
-from predictor.costs.hardware_change import CHANGES
-from predictor.interface.inputs import Configuration, is_of_hardware
+from predictor.costs.hardware_change import CHANGES, is_of_hardware
+from predictor.interface.inputs import Configuration
 from predictor.search import answer
 from predictor.search.frameworks import RULES, FrameworkRules
 from predictor.search.question import DECIDED, SearchQuestion, search_problem

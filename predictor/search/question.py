@@ -15,7 +15,7 @@ from predictor.configuration.merging import merged
 from predictor.configuration.of_model import content_of_model
 from predictor.configuration.sections import NO_BUDGET, BudgetSection
 from predictor.configuration.settings import GPUS, parse_setting, with_settings
-from predictor.costs.hardware_change import CHANGES, changed, parse_change
+from predictor.costs.hardware_change import CHANGES, changed, is_of_hardware, parse_change
 from predictor.costs.published import PublishedSystem
 from predictor.costs.slowest import slowest_of
 from predictor.search.frameworks import rules_of
@@ -248,17 +248,13 @@ def search_problem(question: SearchQuestion) -> SearchProblem:
     return SearchProblem(space, system, memory, said, _undecided(content), loaded.budget)
 
 
-def _is_of_hardware(change: str) -> bool:
-    return change.partition("=")[0] in CHANGES
-
-
 def _with_keys(content: dict[str, Any], question: SearchQuestion) -> dict[str, Any]:
     """Return a configuration with the keys that a question changes.
 
     Raises:
         ConfigError: no such key, or one that the search decides.
     """
-    settings = [parse_setting(text, CHANGES) for text in question.changes if not _is_of_hardware(text)]
+    settings = [parse_setting(text, CHANGES) for text in question.changes if not is_of_hardware(text)]
     for path, _ in settings:
         if path == (GPUS,) or path[-1] in DECIDED.get(path[0], ()):
             raise ConfigError(f"--set {'.'.join(path)}: the search decides it, or an option of its own says it")
@@ -272,7 +268,7 @@ def _on_hardware(content: dict[str, Any], base: Path, question: SearchQuestion) 
         ConfigError: a change is no number that the system could have.
     """
     loaded = prepare(content, base)
-    texts = [text for text in question.changes if _is_of_hardware(text)]
+    texts = [text for text in question.changes if is_of_hardware(text)]
     if not texts:
         return loaded, ()
     numbers = dict(parse_change(text, loaded.system.hardware) for text in texts)

@@ -14,8 +14,8 @@ from predictor.configuration.finding import published
 from predictor.configuration.presets import find_preset, preset_names, spelled
 from predictor.configuration.short_config import is_short
 from predictor.configuration.telling import is_of_trainer
+from predictor.costs.hardware_change import is_of_hardware
 from predictor.interface.comparison import compare
-from predictor.interface.inputs import is_of_hardware
 from predictor.interface.model_options import of_model
 from predictor.interface.prediction import StepPrediction, predict
 from predictor.interface.search import search
