@@ -29,9 +29,14 @@ class RankParameters(NamedTuple):
         """Return all weights, trained or not."""
         return RankParameters(self.dense + self.frozen_dense, self.routed + self.frozen_routed)
 
-    def plus(self, other: RankParameters) -> RankParameters:
-        """Return both together."""
-        return RankParameters(*(one + more for one, more in zip(self, other, strict=True)))
+    def plus(self, other: RankParameters, times: int = 1) -> RankParameters:
+        """Return these and ``times`` as many as the others together."""
+        return RankParameters(
+            self.dense + times * other.dense,
+            self.routed + times * other.routed,
+            self.frozen_dense + times * other.frozen_dense,
+            self.frozen_routed + times * other.frozen_routed,
+        )
 
     def frozen(self, trained: int = 0) -> RankParameters:
         """Return the same parameters as frozen ones, beside so many others that train."""

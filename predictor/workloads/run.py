@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import accumulate
@@ -360,16 +361,19 @@ class TrainingRun:
 
     def rank_parameters(self, stage: int) -> RankParameters:
         """Return the parameters that one rank of a stage holds."""
+        return self.parameters_of(self.stage_kinds(stage).items(), stage == 0, stage == self.last_stage)
+
+    def parameters_of(self, layers: Iterable[tuple[LayerKind, int]], is_first: bool, is_last: bool) -> RankParameters:
+        """Return the parameters that one rank of a stage with these layers holds."""
         tp, model, ends = self.layout.tensor_parallel_size, self.model, 0
-        if stage == 0:
+        if is_first:
             ends += model.embedding_parameters(tp) + model.beginning_parameters()
-        if stage == self.last_stage:
-            ends += model.end_parameters(tp) + model.end_embeddings(stage == 0) * model.embedding_parameters(tp)
-        sums = list(self.end_parameters(ends))
-        for kind, count in self.stage_kinds(stage).items():
-            sums = [total + count * part for total, part in zip(sums, self.layer_parameters(kind), strict=True)]
-        held = RankParameters(*sums)
-        return held.plus(self.vision_parameters()) if stage == 0 else held
+        if is_last:
+            ends += model.end_parameters(tp) + model.end_embeddings(is_first) * model.embedding_parameters(tp)
+        held = self.end_parameters(ends)
+        for kind, count in layers:
+            held = held.plus(self.layer_parameters(kind), count)
+        return held.plus(self.vision_parameters()) if is_first else held
 
     def stage_parameters(self, stage: int) -> int:
         """Return the number of parameters that one rank of a stage holds."""
