@@ -125,10 +125,14 @@ def in_precision(operator: Operator, precision: str) -> Operator:
     return replace(operator, computed_in=precision)
 
 
-@lru_cache(maxsize=256)
 def in_kernel(operator: Operator, kernel: str) -> Operator:
     """Return fused attention in a named implementation, any other operator as it is; the same object every time."""
-    return replace(operator, kernel=kernel) if operator.fused_attention and kernel else operator
+    return _in_kernel(operator, kernel) if kernel and operator.fused_attention else operator
+
+
+@lru_cache(maxsize=256)
+def _in_kernel(operator: Operator, kernel: str) -> Operator:
+    return replace(operator, kernel=kernel)
 
 
 MATMUL_EXTRAS: tuple[TermKind, ...] = ("flops", "flops", "flops")  # one per GEMM_TILES

@@ -10,11 +10,13 @@ simulators that only replay.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
+from predictor.base.collector import paused_collector
 from predictor.costs.collectives import COLLECTIVES
 from predictor.costs.operator import Direction
 from predictor.step.prediction import Prediction
@@ -22,7 +24,8 @@ from predictor.step.spans import step_graph
 from predictor.timeline.graph import GraphTask
 from predictor.timeline.pipeline import PASS_NAMES, Stream
 from predictor.timeline.schedules import BACKWARD, FORWARD, SCHEDULES, WEIGHT
-from predictor.traces.chakra_step import Communication, Computation, TaskWork, write_chakra
+from predictor.traces.chakra_file import ChakraFile
+from predictor.traces.chakra_step import Communication, Computation, TaskWork, chakra_files, write_chakra
 from predictor.workloads.step_tasks import EndTasks, StageTasks
 from predictor.workloads.tasks import TRAFFIC, Task
 
@@ -31,12 +34,44 @@ TIED, GATHER = "tied-embedding reduction", "parameter gather"  # names of tasks 
 MEASURED_BYTES = 1_000_000  # any size, to compare groups by what they send
 
 
-class ChakraStep(NamedTuple):
-    """A predicted step on all ranks, as ``write_chakra`` takes it."""
+class ChakraReplica(NamedTuple):
+    """The tasks of the ranks of one replica, and their work by position, as ``chakra_files`` takes them."""
 
     tasks: list[GraphTask]
     work: dict[int, TaskWork]
+
+
+@dataclass(frozen=True, slots=True)
+class ChakraStep:
+    """A predicted step on all ranks.
+
+    Attributes:
+        graph: the tasks of one replica's stages, in which ranks are stages.
+        work: by their position, peers and groups left open.
+        stages, replicas: how many.
+        groups: ranks by the name of their group.
+    """
+
+    graph: list[GraphTask]
+    work: dict[int, TaskWork]
+    stages: int
+    replicas: int
     groups: dict[str, tuple[int, ...]]
+
+    def replica(self, number: int) -> ChakraReplica:
+        """Return one replica's share; replicas wait for each other in collectives only."""
+        work = {
+            position: _on_rank(does, self.graph[position], number, self.stages, self.replicas)
+            if isinstance(does, Communication)
+            else does
+            for position, does in self.work.items()
+        }
+        return ChakraReplica([task._replace(rank=task.rank * self.replicas + number) for task in self.graph], work)
+
+    def files(self) -> Iterator[dict[int, ChakraFile]]:
+        """Yield the files of every replica by rank; together those of a thousand ranks take gigabytes."""
+        for number in range(self.replicas):
+            yield chakra_files(*self.replica(number), self.groups)
 
 
 class _Traffic(NamedTuple):
@@ -46,13 +81,15 @@ class _Traffic(NamedTuple):
     size_bytes: float
 
 
+@paused_collector()
 def write_chakra_step(prediction: Prediction, folder: Path) -> list[Path]:
     """Write a predicted step as ``step.0.et`` … and ``step.groups.json``, and return the files of the ranks.
 
     Raises:
         OSError: a file cannot be written.
     """
-    return write_chakra(folder, *chakra_step(prediction))
+    step = chakra_step(prediction)
+    return write_chakra(folder, step.files(), step.groups)
 
 
 def chakra_step(prediction: Prediction) -> ChakraStep:
@@ -61,21 +98,7 @@ def chakra_step(prediction: Prediction) -> ChakraStep:
     stages = len(prediction.stages)
     graph = _without_hidden(step_graph(prediction))
     sharing = [stage for stage, tasks in enumerate(prediction.tasks.stages) if tasks.end.tied]
-    groups = _groups(stages, replicas, sharing)
-    tasks: list[GraphTask] = []
-    work: dict[int, TaskWork] = {}
-    of_graph = _works(prediction, graph)
-    for replica in range(replicas):
-        first = len(tasks)
-        for position, task in enumerate(graph):
-            does = of_graph.get(position)
-            if isinstance(does, Communication):
-                work[len(tasks)] = _on_rank(does, task, replica, stages, replicas)
-            elif does is not None:
-                work[len(tasks)] = does
-            after = tuple(first + before for before in task.after)
-            tasks.append(task._replace(rank=task.rank * replicas + replica, after=after))
-    return ChakraStep(tasks, work, groups)
+    return ChakraStep(graph, _works(prediction, graph), stages, replicas, _groups(stages, replicas, sharing))
 
 
 def _without_hidden(graph: Sequence[GraphTask]) -> list[GraphTask]:

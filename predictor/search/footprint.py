@@ -5,6 +5,8 @@ The numbers are those of ``step_memory``; a test holds them to each other.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from predictor.search.space import Plan, Space
 from predictor.search.stages import Key, Pipelines, shared_key
 from predictor.step.memory import allowance_bytes, end_bytes, stage_activations, together, working_bytes
@@ -12,9 +14,23 @@ from predictor.timeline.schedules import SCHEDULES
 from predictor.workloads.low_precision_memory import cast_weights
 from predictor.workloads.pipeline import Pipeline, Stage
 from predictor.workloads.software import ON_DEEPSPEED
-from predictor.workloads.step_tasks import BlockMemory
+from predictor.workloads.step_tasks import NO_MEMORY, BlockMemory
 from predictor.workloads.transformer import LayerKind
 from predictor.workloads.transformer_memory import edge_memory, layer_memory, stage_states
+
+
+class _Held(NamedTuple):
+    """What a stage's blocks hold together, and what each of its chunks keeps per micro-batch."""
+
+    memory: BlockMemory
+    chunks: list[float]
+
+
+class _Computing(NamedTuple):
+    """What a stage keeps of all micro-batches in flight, and what exists besides at its fullest moment."""
+
+    kept: float
+    working: float
 
 
 class Footprints:
@@ -22,13 +38,12 @@ class Footprints:
 
     def __init__(self, space: Space, pipelines: Pipelines) -> None:
         """Prepare for a space."""
-        self._space = space
         self._pipelines = pipelines
         # DeepSpeed's pipeline keeps a stage's outputs, of which every layer counts a share.
         self._keeps_outputs = space.base.framework in ON_DEEPSPEED
-        self._kept: dict[Key, list[float]] = {}
         self._states: dict[Key, list[float]] = {}
-        self._held: dict[Key, list[BlockMemory]] = {}
+        self._computing: dict[Key, list[_Computing]] = {}
+        self._held: dict[Key, list[_Held]] = {}
         self._layers: dict[Key, BlockMemory] = {}
         self._edges: dict[Key, BlockMemory] = {}
 
@@ -36,36 +51,27 @@ class Footprints:
         """Return what the fullest GPU of a candidate needs."""
         tensors = 0.0
         stages = self._pipelines.of(plan)
-        activations, states, helds = (
-            self._activations(plan, stages),
-            self._stage_states(plan, stages),
-            self._held_by(plan),
-        )
-        for state, kept, held in zip(states, activations, helds, strict=True):
-            end = 0.0
-            if held.kept_last:
-                end = end_bytes(SCHEDULES[plan.schedule], held, plan.degrees.pipeline, plan.num_micro_batches)
-            needed = state + kept + working_bytes(held, end)
+        for state, (kept, working) in zip(
+            self._stage_states(plan, stages), self._while_computing(plan, stages), strict=True
+        ):
+            needed = state + kept + working
             if needed > tensors:
                 tensors = needed
         return tensors + allowance_bytes(tensors)
 
-    def _activations(self, plan: Plan, stages: Pipeline) -> list[float]:
-        """Return what every distinct stage keeps of all micro-batches in flight."""
+    def _while_computing(self, plan: Plan, stages: Pipeline) -> list[_Computing]:
+        """Return what every distinct stage holds beside its states."""
         num_stages, count = plan.degrees.pipeline, plan.num_micro_batches
-        shared = shared_key(plan), plan.recompute
-        key = (shared, plan.schedule, num_stages, count, plan.num_chunks)
-        known = self._kept.get(key)
+        shared = shared_key(plan)
+        key = (shared, plan.recompute, plan.schedule, num_stages, count, plan.num_chunks)
+        known = self._computing.get(key)
         if known is None:
             schedule = SCHEDULES[plan.schedule]
-            layers = {kind: self._layer(plan, shared, kind).kept for kind in stages.kinds}
-            chunks = [sum([layers[kind] * n for kind, n in chunk.layers]) for chunk in stages.chunks]
-            known = self._kept[key] = [
-                stage_activations(
-                    schedule, stage.earliest, num_stages, count, held, [chunks[i] for i in stage.chunk_index]
-                )
-                for stage, held in zip(stages.distinct, self._held_by(plan), strict=True)
-            ]
+            known = self._computing[key] = []
+            for stage, (held, chunks) in zip(stages.distinct, self._held_by(plan, shared, stages), strict=True):
+                kept = stage_activations(schedule, stage.earliest, num_stages, count, held, chunks)
+                end = end_bytes(schedule, held, num_stages, count) if held.kept_last else 0.0
+                known.append(_Computing(kept, working_bytes(held, end)))
         return known
 
     def _stage_states(self, plan: Plan, stages: Pipeline) -> list[float]:
@@ -73,13 +79,13 @@ class Footprints:
         key = (plan.degrees, plan.zero_stage, plan.num_chunks)
         known = self._states.get(key)
         if known is None:
-            run = self._space.run(plan)
+            run = self._pipelines.run(plan)
             known = self._states[key] = [
                 sum(
                     stage_states(
                         run,
                         [kind for kind, _ in stage.layers],
-                        run.rank_parameters(stage.earliest),
+                        run.parameters_of(stage.layers, stage.is_first, stage.is_last),
                         cast_weights(run, stage.layers),
                     )
                 )
@@ -87,16 +93,18 @@ class Footprints:
             ]
         return known
 
-    def _held_by(self, plan: Plan) -> list[BlockMemory]:
-        """Return what every distinct stage's blocks hold together."""
-        shared = shared_key(plan), plan.recompute
-        key = (shared, plan.degrees.pipeline, plan.num_chunks)
+    def _held_by(self, plan: Plan, shared: Key, stages: Pipeline) -> list[_Held]:
+        """Return what every distinct stage's blocks hold."""
+        key = (shared, plan.recompute, plan.degrees.pipeline, plan.num_chunks)
         known = self._held.get(key)
         if known is None:
-            stages = self._pipelines.of(plan)
             layers = {kind: self._layer(plan, shared, kind) for kind in stages.kinds}
+            chunks = [sum([layers[kind].kept * n for kind, n in chunk.layers]) for chunk in stages.chunks]
             known = self._held[key] = [
-                together([(self._edge(plan, shared, stage), 1), *((layers[kind], n) for kind, n in stage.layers)])
+                _Held(
+                    together([(self._edge(plan, shared, stage), 1), *((layers[kind], n) for kind, n in stage.layers)]),
+                    [chunks[i] for i in stage.chunk_index],
+                )
                 for stage in stages.distinct
             ]
         return known
@@ -104,15 +112,18 @@ class Footprints:
     def _layer(self, plan: Plan, shared: Key, kind: LayerKind) -> BlockMemory:
         """Return what a layer holds; a candidate recomputes all its layers alike."""
         stages = plan.degrees.pipeline if self._keeps_outputs else 1
-        known = self._layers.get((shared, stages, kind))
+        key = (shared, plan.recompute, stages, kind)
+        known = self._layers.get(key)
         if known is None:
-            known = self._layers[shared, stages, kind] = layer_memory(self._space.run(plan), kind)
+            known = self._layers[key] = layer_memory(self._pipelines.run(plan), kind)
         return known
 
     def _edge(self, plan: Plan, shared: Key, stage: Stage) -> BlockMemory:
-        """Return what the model's beginning and end hold, of the stage that has them."""
+        """Return what the model's beginning and end hold, of the stage that has them; nothing of it is recomputed."""
+        if not (stage.is_first or stage.is_last):
+            return NO_MEMORY
         key = (shared, stage.is_first, stage.is_last)
         known = self._edges.get(key)
         if known is None:
-            known = self._edges[key] = edge_memory(self._space.run(plan), stage.is_first, stage.is_last)
+            known = self._edges[key] = edge_memory(self._pipelines.run(plan), stage.is_first, stage.is_last)
         return known

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from itertools import islice
 from typing import NamedTuple
 
+from predictor.base.collector import paused_collector
 from predictor.base.errors import ConfigError
 from predictor.costs.published import PublishedSystem
 from predictor.search.footprint import Footprints
@@ -139,18 +138,7 @@ def pareto_front(timer: Timer, fitting: list[_Fitting], slowest_us: float) -> li
     return front
 
 
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Keep the garbage collector from going over a search's many small values, none of which refers back."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
-
-
+@paused_collector()
 def rank(
     space: Space, system: PublishedSystem, memory_gib: float | None, top: int, pareto: bool = False, fold: bool = False
 ) -> Ranking:
@@ -167,13 +155,6 @@ def rank(
     Raises:
         ConfigError: there is no candidate, or none may fit; the message says by how much.
     """
-    with _uncollected():
-        return _rank(space, system, memory_gib, top, pareto, fold)
-
-
-def _rank(
-    space: Space, system: PublishedSystem, memory_gib: float | None, top: int, pareto: bool, fold: bool
-) -> Ranking:
     pipelines = Pipelines(space)
     timer, footprints = Timer(space, system, pipelines), Footprints(space, pipelines)
     limit = None if memory_gib is None else memory_gib * GIB

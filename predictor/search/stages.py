@@ -1,9 +1,10 @@
-"""The distinct stages of every pipeline in a search, cached."""
+"""The runs of a search's candidates and the distinct stages of their pipelines, cached."""
 
 from __future__ import annotations
 
 from predictor.search.space import Plan, Space
 from predictor.workloads.pipeline import Pipeline, pipeline
+from predictor.workloads.run import TrainingRun
 
 Key = tuple[object, ...]
 
@@ -15,13 +16,20 @@ class Pipelines:
         """Prepare for a space."""
         self._space = space
         self._pipelines: dict[tuple[int, int], Pipeline] = {}
+        self._latest: tuple[Plan, TrainingRun] | None = None
+
+    def run(self, plan: Plan) -> TrainingRun:
+        """Return a candidate as a run; the latest is kept, since its parts are asked for one after the other."""
+        if self._latest is None or self._latest[0] != plan:
+            self._latest = plan, self._space.run(plan)
+        return self._latest[1]
 
     def of(self, plan: Plan) -> Pipeline:
         """Return the distinct stages of a candidate."""
         key = plan.degrees.pipeline, plan.num_chunks
         known = self._pipelines.get(key)
         if known is None:
-            known = self._pipelines[key] = pipeline(self._space.run(plan))
+            known = self._pipelines[key] = pipeline(self.run(plan))
         return known
 
 

@@ -109,6 +109,7 @@ class Timer:
         # A framework decides per layout what overlaps.
         self._overlaps = base.overlap_gradient_reduction or base.overlap_parameter_gather or space.rules is not None
         self._hides_beside_recomputation = self._overlaps or base.fp32_parameters
+        _, self._restored = generator_launches(replace(base, recompute=Recompute.FULL))
         self._layers: dict[Key, LayerWork] = {}
         self._exact: dict[Key, Work] = {}
         self._edges: dict[Key, Work] = {}
@@ -257,8 +258,7 @@ class Timer:
         """Return whether the device would wait for the host in a second forward pass, which launches a little more."""
         if block.host is None:
             return False
-        _, restored = generator_launches(replace(self._space.base, recompute=Recompute.FULL))
-        launching_us = launch_us(self._system.hardware, block.host.forward + restored, backward=False)
+        launching_us = launch_us(self._system.hardware, block.host.forward + self._restored, backward=False)
         return waiting_us(launching_us, layer.forward.cost.us, block.host.takes_turns) > 0.0
 
     def _layer_exactly(self, plan: Plan, shared: Key, kind: LayerKind, is_first: bool = False) -> Work:
@@ -288,7 +288,8 @@ class Timer:
         return slowdown_beside(self._system, traffic) if overlaps else NO_SLOWDOWN
 
     def _run(self, plan: Plan, schedule: str) -> TrainingRun:
-        return replace(self._space.run(plan), schedule=schedule)
+        run = self._pipelines.run(plan)
+        return run if run.schedule == schedule else replace(run, schedule=schedule)
 
     def _edge(self, plan: Plan, shared: Key, is_first: bool, is_last: bool) -> Work:
         layered_as = self._layered_as(plan)
@@ -303,7 +304,7 @@ class Timer:
         key = plan.degrees, plan.sequence_parallel, plan.micro_batch_size
         known = self._messages.get(key)
         if known is None:
-            known = self._messages[key] = self._us(message_tasks(self._space.run(plan)))
+            known = self._messages[key] = self._us(message_tasks(self._pipelines.run(plan)))
         return known
 
     def _exposed(self, end: End, chunks: list[Work]) -> tuple[float, float]:
@@ -324,9 +325,11 @@ class Timer:
         key = (plan.degrees, plan.zero_stage, plan.num_chunks)
         known = self._ends.get(key)
         if known is None:
-            run = self._space.run(plan)
-            stages = [stage.earliest for stage in self._pipelines.of(plan).distinct]
-            ends = [stage_end(run, stage, run.rank_parameters(stage)) for stage in stages]
+            run = self._pipelines.run(plan)
+            ends = [
+                stage_end(run, stage.earliest, run.parameters_of(stage.layers, stage.is_first, stage.is_last))
+                for stage in self._pipelines.of(plan).distinct
+            ]
             known = self._ends[key] = [
                 End(
                     self._us(end.reduction),

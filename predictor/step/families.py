@@ -10,6 +10,7 @@ from __future__ import annotations
 from functools import lru_cache
 from math import exp, expm1, hypot, log, sqrt
 from pathlib import Path
+from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -38,21 +39,34 @@ IN_WORDS = {
 }
 
 
-class Kind(BaseModel):
-    """What tells runs of one framework apart."""
+class Kind(NamedTuple):
+    """What tells runs of one framework apart.
+
+    Attributes:
+        experts: a mixture of experts.
+        low_precision: linear layers compute in 8 or 4 bits.
+        blocking_launches: the host waits for every kernel.
+        sharded: ZeRO-2/3 or FSDP.
+        adapters: low-rank adapters train, base weights do not.
+    """
+
+    experts: bool
+    low_precision: bool
+    blocking_launches: bool
+    sharded: bool
+    adapters: bool
+
+
+class Family(BaseModel):
+    """Errors of published runs of one family; logs are of measured over predicted time."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    experts: bool = Field(description="a mixture of experts")
-    low_precision: bool = Field(description="linear layers compute in 8 or 4 bits")
-    blocking_launches: bool = Field(description="the host waits for every kernel")
-    sharded: bool = Field(description="ZeRO-2/3 or FSDP")
-    adapters: bool = Field(default=False, description="low-rank adapters train, base weights do not")
-
-
-class Family(Kind):
-    """Errors of published runs of one family; logs are of measured over predicted time."""
-
+    experts: bool = Field(description="of its kind, as the next four")
+    low_precision: bool
+    blocking_launches: bool
+    sharded: bool
+    adapters: bool = False
     framework: Framework | None = Field(description="null: of all frameworks together, at least two")
     gpus: tuple[str, ...] = Field(description="GPUs of one generation; empty: all")
     wide: bool = Field(default=False, description="only runs whose tensor parallelism fills a node of eight")
@@ -67,11 +81,16 @@ class Family(Kind):
     )
 
     @property
+    def kind(self) -> Kind:
+        """Return what tells its runs apart from others of the framework."""
+        return Kind(self.experts, self.low_precision, self.blocking_launches, self.sharded, self.adapters)
+
+    @property
     def summary(self) -> str:
         """Return rows and errors in words."""
         side = "longer" if self.mean_log > 0.0 else "shorter"
         own = "of any framework" if self.framework is None else f"of {self.framework}"
-        kinds = [words for name, words in IN_WORDS.items() if getattr(self, name)]
+        kinds = [IN_WORDS[name] for name, is_so in zip(Kind._fields, self.kind, strict=True) if is_so]
         kinds += ["with tensor parallelism over 8 GPUs or more"] if self.wide else []
         where = "on GPUs of this generation" if self.gpus else "on other GPUs too"
         return (
@@ -112,12 +131,14 @@ def closest_family(run: TrainingRun, gpu: str) -> Family | None:
     Its framework on GPUs of the same generation, with as wide tensor parallelism where such runs are told apart; then
     its framework on any GPU, then all frameworks.
     """
-    kind = kind_of(run)
-    alike = [each for each in families() if all(getattr(each, name) == value for name, value in kind)]
-    if run.layout.tensor_parallel_size < WIDE:
-        alike = [each for each in alike if not each.wide]
+    return _closest(kind_of(run), run.layout.tensor_parallel_size >= WIDE, run.framework, gpu)
+
+
+@lru_cache(maxsize=1024)
+def _closest(kind: Kind, is_wide: bool, of: Framework | None, gpu: str) -> Family | None:
+    alike = [each for each in families() if each.kind == kind and (is_wide or not each.wide)]
     alike.sort(key=lambda each: not each.wide)
-    for framework, same_gpu in ((run.framework, True), (run.framework, False), (None, True), (None, False)):
+    for framework, same_gpu in ((of, True), (of, False), (None, True), (None, False)):
         for each in alike:
             if each.framework == framework and (gpu in each.gpus if same_gpu else not each.gpus):
                 return each

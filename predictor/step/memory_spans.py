@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from predictor.base.collector import paused_collector
 from predictor.step.memory import GIB, StageMemory, step_memory
 from predictor.step.prediction import Prediction
 from predictor.timeline.pipeline import PASS_NAMES
@@ -68,6 +69,7 @@ def _counters(number: int, stage: StageTasks, memory: StageMemory, moments: Sequ
     return counters
 
 
+@paused_collector()
 def memory_counters(prediction: Prediction, trace: StepTrace) -> list[Counter]:
     """Return the memory of one GPU of every stage over the step, its total and its parts, in GiB.
 
@@ -77,8 +79,10 @@ def memory_counters(prediction: Prediction, trace: StepTrace) -> list[Counter]:
     """
     step = prediction.tasks
     last_pass = PASS_NAMES[WEIGHT if SCHEDULES[step.schedule].splits_backward else BACKWARD]
+    slots: list[list[Span]] = [[] for _ in step.stages]
+    for slot in trace.slots:
+        slots[slot.rank].append(slot)
     counters: list[Counter] = []
     for number, (stage, memory) in enumerate(zip(step.stages, step_memory(step), strict=True)):
-        slots = [slot for slot in trace.slots if slot.rank == number]
-        counters += _counters(number, stage, memory, _moments(slots, len(stage.chunks), last_pass))
+        counters += _counters(number, stage, memory, _moments(slots[number], len(stage.chunks), last_pass))
     return counters

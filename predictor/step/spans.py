@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from predictor.base.collector import paused_collector
 from predictor.step.composition import StepTime, durations
 from predictor.step.prediction import Prediction
 from predictor.step.sent import with_sent
@@ -114,6 +115,7 @@ def step_trace(prediction: Prediction) -> StepTrace:
     return timed_trace(prediction, f"{prediction.run.layout.num_gpus:,} GPUs of {prediction.system}")
 
 
+@paused_collector()
 def timed_trace(timed: StepTime, where: str) -> StepTrace:
     """Return everything that happens in a predicted step: the spans of its graph, and the parts of slots.
 

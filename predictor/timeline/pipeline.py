@@ -66,7 +66,7 @@ def pipeline_tasks(
         for position, (_, stage, slot) in enumerate(slots)
     ]
     for place, send in sends.items():
-        tasks += _message_tasks(place, message, (after[send], after[send + 1]), holders)
+        tasks += _message_tasks(place, message, (after[send], after[send + 1]), holders, num_chunks)
     return tasks
 
 
@@ -138,12 +138,12 @@ def _message_tasks(
     message: float,
     after: tuple[tuple[int, ...], tuple[int, ...]],
     holders: Sequence[tuple[int, int]],
+    num_chunks: int,
 ) -> list[GraphTask]:
     """Return the send and the receive of what a slot makes; ``holders`` are stage and chunk of every virtual stage."""
     kind, virtual_stage, micro_batch = place
     sender, chunk = holders[virtual_stage]
     receiver, _ = holders[virtual_stage + (1 if kind is FORWARD else -1)]
-    num_chunks = 1 + max(number for _, number in holders)
     details = {"micro_batch": micro_batch, "chunk": chunk, "from_stage": sender, "to_stage": receiver}
     label = _label(MESSAGE_NAMES[kind], micro_batch, chunk, num_chunks)
     return [

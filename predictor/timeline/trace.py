@@ -20,6 +20,7 @@ from math import isfinite
 from pathlib import Path
 from typing import NamedTuple
 
+from predictor.base.collector import paused_collector
 from predictor.timeline.pipeline import Stream
 from predictor.timeline.spans import Span
 
@@ -137,6 +138,7 @@ def _counted(counters: Iterable[Counter]) -> list[dict[str, object]]:
     ]
 
 
+@paused_collector()
 def trace_events(trace: StepTrace) -> dict[str, object]:
     """Return a step as a JSON object in the Trace Event Format.
 

@@ -27,8 +27,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from predictor.base.collector import paused_collector
 from predictor.traces.collectives_of import collectives_of, with_gradients
-from predictor.traces.collector import paused_collector
 from predictor.traces.drafts import ROOT, Drafts
 from predictor.traces.events import Category, RankTrace
 from predictor.traces.host_tasks import add_thread, merged

@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -226,11 +227,16 @@ def _decoded_io(message: bytes) -> tuple[str, str, str]:
     return texts.get(1, ""), texts.get(2, ""), texts.get(3, "")
 
 
+@lru_cache(maxsize=256)
+def _head(name: str, kind: str) -> tuple[bytes, int]:
+    """Return an attribute's name as a field, and the number of the field of its value."""
+    return encode_field(NAME, STRING, name), FIRST_VALUE + 2 * KINDS.index(kind)
+
+
 def _encoded(name: str, attribute: Attribute) -> bytes:
     """Return an attribute as a message."""
     scalar = SCALARS[attribute.kind]
-    number = FIRST_VALUE + 2 * KINDS.index(attribute.kind)
-    head = encode_field(NAME, STRING, name)
+    head, number = _head(name, attribute.kind)
     if not isinstance(attribute.value, tuple):
         return head + encode_field(number, scalar, attribute.value)
     if scalar.wire_type == LENGTH:

@@ -61,18 +61,13 @@ TaskWork = Communication | Computation
 
 
 def write_chakra(
-    folder: Path,
-    tasks: Sequence[GraphTask],
-    work: Mapping[int, TaskWork],
-    groups: Mapping[str, Sequence[int]] | None = None,
-    name: str = "step",
+    folder: Path, parts: Iterable[Mapping[int, ChakraFile]], groups: Mapping[str, Sequence[int]], name: str = "step"
 ) -> list[Path]:
-    """Write a step's tasks, one file a rank (``step.0.et`` …), and ``step.groups.json`` where groups are given.
+    """Write a step, one file a rank (``step.0.et`` …), and ``step.groups.json`` where there are groups.
 
     Args:
         folder: is made where it is missing.
-        tasks: of all ranks, as ``replay_graph`` takes them.
-        work: by the position of a task; one without computes for its duration.
+        parts: files by rank, of some ranks at a time.
         groups: ranks of the groups that collectives name; ASTRA-sim wants whole numbers above 0 as names.
         name: of the files.
 
@@ -80,19 +75,18 @@ def write_chakra(
         The files of the ranks, in their order.
 
     Raises:
-        GraphError: a task waits for one that does not exist, or a collective's kind or group is unknown.
         OSError: a file cannot be written.
     """
-    files = chakra_files(tasks, work, groups or {})
     folder.mkdir(parents=True, exist_ok=True)
-    paths = []
-    for rank, file in files.items():
-        paths.append(folder / f"{name}.{rank}.et")
-        write_chakra_file(paths[-1], file)
+    paths = {}
+    for files in parts:
+        for rank, file in files.items():
+            paths[rank] = folder / f"{name}.{rank}.et"
+            write_chakra_file(paths[rank], file)
     if groups:
         content = {group: list(ranks) for group, ranks in groups.items()}
         write_whole(folder / f"{name}.{GROUPS_FILE}.json", json.dumps(content) + "\n")
-    return paths
+    return [paths[rank] for rank in sorted(paths)]
 
 
 def chakra_files(
@@ -103,8 +97,13 @@ def chakra_files(
     Durations are whole microseconds; what is rounded off a task is added to the next one on its stream, so that a
     stream as a whole keeps its time.
 
+    Args:
+        tasks: as ``replay_graph`` takes them, of ranks that others share no dependency with.
+        work: by the position of a task; one without computes for its duration.
+        groups: ranks of the groups that collectives name.
+
     Raises:
-        GraphError: as ``write_chakra``.
+        GraphError: a task waits for one that does not exist, or a collective's kind or group is unknown.
     """
     waits = _dependencies(tasks)
     signals = _signals(tasks, work, waits)

@@ -16,8 +16,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
 
+from predictor.base.collector import paused_collector
 from predictor.traces.closed import RecordError
-from predictor.traces.collector import paused_collector
 from predictor.traces.events import REPLAY_OF, UNKNOWN, Category, RankTrace, Row, TraceEvent
 from predictor.traces.flows import LAUNCHES, Flow, arrows_of
 from predictor.traces.json_stream import TraceFile, stream_events

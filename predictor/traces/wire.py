@@ -17,6 +17,7 @@ from typing import NamedTuple
 VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
 MASK64 = (1 << 64) - 1
 LONGEST_VARINT = 10
+ONE_BYTE = [bytes([value]) for value in range(0x80)]  # varints below 128: most keys, lengths and kinds
 FieldValue = int | float | bool | str | bytes
 
 
@@ -42,7 +43,11 @@ class Scalar(NamedTuple):
 
 def varint(value: int) -> bytes:
     """Return an integer as a varint; a negative one as its 64 bits, which takes ten bytes."""
+    if 0 <= value < 0x80:
+        return ONE_BYTE[value]
     value &= MASK64
+    if value < 0x4000:
+        return bytes((value & 0x7F | 0x80, value >> 7))
     encoded = bytearray()
     while value > 0x7F:
         encoded.append(value & 0x7F | 0x80)

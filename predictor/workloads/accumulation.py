@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from predictor.workloads.layer_sizes import sized
 from predictor.workloads.run import TrainingRun
 from predictor.workloads.switches import LayerKind
 from predictor.workloads.tasks import Task, share_of, stream_task
@@ -10,7 +9,7 @@ from predictor.workloads.tasks import Task, share_of, stream_task
 
 def gradient_accumulation(run: TrainingRun, kind: LayerKind) -> Task:
     """Return the addition of a layer's weight gradients to those of earlier micro-batches: of all but the first."""
-    call = sized(run, kind)
+    call = run.layer_call(kind)
     gradient_bytes = 2 * run.gradient_bytes + call.element_bytes  # the sum is read and written, the new one read
     dense, routed, *_ = run.layer_parameters(kind)
     if run.zero_stage >= 2:  # only a rank's own share is kept, and so added up

@@ -244,12 +244,14 @@ class Architecture:
 
     def token_mixer(self, mixer: Mixer) -> TokenMixer | None:
         """Return what a layer mixes its tokens with; None: plain attention, or nothing."""
+        if mixer.is_attention:
+            return self.latent_of(mixer)
         others: dict[Mixer, TokenMixer | None] = {
             Mixer.MAMBA2: self.mamba2,
             Mixer.GATED_DELTA: self.gated_delta,
             Mixer.RECURRENCE: self.recurrence,
         }
-        return self.latent_of(mixer) if mixer.is_attention else others.get(mixer)
+        return others.get(mixer)
 
     def mixer_linears(self, mixer: Mixer) -> tuple[Linear, ...]:
         """Return the matrices of a layer's token mixer."""

@@ -13,7 +13,6 @@ from typing import NamedTuple
 from predictor.workloads.attention import MASK_BYTES, segmented
 from predictor.workloads.experts import routed_tokens
 from predictor.workloads.layer_call import LayerCall
-from predictor.workloads.layer_sizes import sized
 from predictor.workloads.lora import Lora, LoraTarget
 from predictor.workloads.low_precision_memory import kept_bytes_added
 from predictor.workloads.mixers.token_mixer import KeptByMixer
@@ -147,7 +146,7 @@ def _mixer(model: Transformer, kind: LayerKind, call: LayerCall) -> KeptByMixer:
 
 def kept_without_recomputation(run: TrainingRun, kind: LayerKind) -> Kept:
     """Return what one layer of a kind keeps where nothing is recomputed and no compiler decides."""
-    model, call = run.model, sized(run, kind)
+    model, call = run.model, run.layer_call(kind)
     hidden = float(call.unsplit_tokens * call.hidden_size)
     norms = (1 if model.parallel_residual else kind.branches) + (kind.branches if model.post_norms else 0)
     products = norms if model.normalization is Normalization.RMS_NORM else 0  # unfused, the product with 1/rms as well
@@ -230,7 +229,7 @@ def _every_second_product(run: TrainingRun, kind: LayerKind, kept: Kept) -> floa
 
     Source: torchtitan, torchtitan/models/llama3/infra/parallelize.py, _apply_ac_to_transformer_block (op).
     """
-    call = sized(run, kind)
+    call = run.layer_call(kind)
     queries = call.tokens * call.attention_width * call.element_bytes
     values = call.tokens * call.key_value_heads_per_rank * call.head_dim * call.element_bytes
     last = 0.0 if run.compiled else call.unsplit_tokens * call.hidden_size * call.element_bytes
@@ -248,7 +247,7 @@ def inputs_of_modules(run: TrainingRun, kind: LayerKind) -> float:
     if run.recompute is Recompute.SELECTIVE:
         kept = _selective(run, kept)
     mixes, has_ffn = kind.mixer is not Mixer.NONE, kind.ffn is not Ffn.NONE
-    call = sized(run, kind)
+    call = run.layer_call(kind)
     stream = float(call.unsplit_tokens * call.hidden_size * call.element_bytes)
     inputs = {
         OffloadModule.ATTENTION_NORM: stream * mixes,
@@ -272,7 +271,7 @@ def kept_and_recomputed(run: TrainingRun, kind: LayerKind) -> tuple[float, float
     kept = kept_without_recomputation(run, kind)
     if run.compiled:
         kept = _by_compiler(kept)
-    cast = kept_bytes_added(run, kind, sized(run, kind))
+    cast = kept_bytes_added(run, kind, run.layer_call(kind))
     whole = kept.total + cast
     if run.recompute is Recompute.NONE:
         return whole, 0.0

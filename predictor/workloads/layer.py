@@ -9,7 +9,6 @@ from predictor.workloads.attention import attention_core, core_names, split_core
 from predictor.workloads.experts import exchange, expert_tasks
 from predictor.workloads.fused import fused_additions
 from predictor.workloads.layer_call import LayerCall
-from predictor.workloads.layer_sizes import sized
 from predictor.workloads.layer_sums import backward_sums, with_forward_sums
 from predictor.workloads.linear_layers import HALF_OF_BACKWARD
 from predictor.workloads.low_precision import with_low_precision
@@ -80,7 +79,7 @@ def _operators(run: TrainingRun, kind: LayerKind, call: LayerCall, direction: Di
 
 def forward_pass(run: TrainingRun, kind: LayerKind) -> PassTasks:
     """Return one layer's forward pass; row-parallel outputs are summed over the tensor-parallel group."""
-    model, call = run.model, sized(run, kind)
+    model, call = run.model, run.layer_call(kind)
     operators = _operators(run, kind, call, FORWARD)
     tasks = operators.tasks + fused_gate(run, kind, call, FORWARD) + shared_side_kernels(model, kind, call, FORWARD)
     if run.compiled:
@@ -94,7 +93,7 @@ def backward_pass(run: TrainingRun, kind: LayerKind) -> PassTasks:
 
     The gradients of column-parallel inputs are summed over the tensor-parallel group.
     """
-    model, call = run.model, sized(run, kind)
+    model, call = run.model, run.layer_call(kind)
     operators = _operators(run, kind, call, BACKWARD)
     tasks = operators.tasks + fused_gate(run, kind, call, BACKWARD) + shared_side_kernels(model, kind, call, BACKWARD)
     if run.compiled:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from predictor.workloads.architecture import Architecture
 from predictor.workloads.layer_call import LayerCall
-from predictor.workloads.run import TrainingRun
 from predictor.workloads.switches import LayerKind, Mixer
 
 
-def sized(run: TrainingRun, kind: LayerKind) -> LayerCall:
-    """Return the sizes that the operators of one kind of layer see.
+def sized(model: Architecture, call: LayerCall, kind: LayerKind) -> LayerCall:
+    """Return a model's call as the operators of one kind of layer see it.
 
     Heads of latent attention are as wide as their queries, keys and values on average. Keys that an indexer chooses are
     as many as a window of that size has, wherever they stand.
     """
-    model, call = run.model, run.call()
     if not kind.mixer.is_attention:
         return call
     window = model.sliding_window if kind.mixer is Mixer.SLIDING else 0

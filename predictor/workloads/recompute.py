@@ -12,7 +12,6 @@ from predictor.workloads.attention import CORE_OPERATORS, attention_core
 from predictor.workloads.experts import shared_expert_tasks
 from predictor.workloads.layer import layer_operators
 from predictor.workloads.layer_call import LayerCall
-from predictor.workloads.layer_sizes import sized
 from predictor.workloads.run import Recompute, RecomputeModule, TrainingRun
 from predictor.workloads.switches import Attention, Ffn, LayerKind, Normalization
 from predictor.workloads.tasks import FORWARD, NO_TASKS, TRAFFIC, Part, PassTasks, Task, collective_task
@@ -191,7 +190,7 @@ def recomputation(run: TrainingRun, kind: LayerKind, forward: PassTasks) -> Pass
     """
     if run.recompute is Recompute.NONE:
         return NO_TASKS
-    call = sized(run, kind)
+    call = run.layer_call(kind)
     if run.recompute is Recompute.SELECTIVE:
         return _selected(run, kind, call, forward)
     if run.recompute is Recompute.PER_OP:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import accumulate
 from math import gcd
-from typing import NamedTuple
 
 from predictor.base.lazy import lazy
 from predictor.costs.work import element_bytes
 from predictor.timeline.schedules import SCHEDULES
 from predictor.workloads.expert_exchange import ExpertDispatcher
 from predictor.workloads.layer_call import LayerCall
+from predictor.workloads.layer_sizes import sized
 from predictor.workloads.layout import Layout
 from predictor.workloads.lora import Lora
 from predictor.workloads.partition import chunk_layers
+from predictor.workloads.rank_parameters import RankParameters
 from predictor.workloads.software import Framework
 from predictor.workloads.transformer import LayerKind, Loss, Transformer
 
@@ -91,39 +93,6 @@ class GraphModule(StrEnum):
     MOE = "moe"
     MOE_ROUTER = "moe_router"
     MOE_PREPROCESS = "moe_preprocess"
-
-
-class RankParameters(NamedTuple):
-    """Parameters on one rank, by the ranks that sum their gradients.
-
-    Attributes:
-        dense: summed over the data- and context-parallel ranks.
-        routed: of routed experts; summed over the ranks that hold the same experts.
-        frozen_dense, frozen_routed: as both, of weights that do not train.
-    """
-
-    dense: int
-    routed: int
-    frozen_dense: int = 0
-    frozen_routed: int = 0
-
-    @property
-    def total(self) -> int:
-        """Return the number of those that train."""
-        return self.dense + self.routed
-
-    @property
-    def held(self) -> RankParameters:
-        """Return all weights, trained or not."""
-        return RankParameters(self.dense + self.frozen_dense, self.routed + self.frozen_routed)
-
-    def plus(self, other: RankParameters) -> RankParameters:
-        """Return both together."""
-        return RankParameters(*(one + more for one, more in zip(self, other, strict=True)))
-
-    def frozen(self, trained: int = 0) -> RankParameters:
-        """Return the same parameters as frozen ones, beside so many others that train."""
-        return RankParameters(trained, 0, self.dense, self.routed)
 
 
 @dataclass(frozen=True)  # no slots: what follows from it is computed once
@@ -269,6 +238,18 @@ class TrainingRun:
             self.sequence_parallel,
         )
 
+    @lazy
+    def _layer_calls(self) -> dict[LayerKind, LayerCall]:
+        """Sizes that the kinds of layers that were asked for see."""
+        return {}
+
+    def layer_call(self, kind: LayerKind) -> LayerCall:
+        """Return the sizes that the operators of one kind of layer see."""
+        known = self._layer_calls.get(kind)
+        if known is None:
+            known = self._layer_calls[kind] = sized(self.model, self.call(), kind)
+        return known
+
     @property
     def model_flops_per_token(self) -> float:
         """Return the FLOPs that a token needs forward and backward, no recomputation counted."""
@@ -380,16 +361,19 @@ class TrainingRun:
 
     def rank_parameters(self, stage: int) -> RankParameters:
         """Return the parameters that one rank of a stage holds."""
+        return self.parameters_of(self.stage_kinds(stage).items(), stage == 0, stage == self.last_stage)
+
+    def parameters_of(self, layers: Iterable[tuple[LayerKind, int]], is_first: bool, is_last: bool) -> RankParameters:
+        """Return the parameters that one rank of a stage with these layers holds."""
         tp, model, ends = self.layout.tensor_parallel_size, self.model, 0
-        if stage == 0:
+        if is_first:
             ends += model.embedding_parameters(tp) + model.beginning_parameters()
-        if stage == self.last_stage:
-            ends += model.end_parameters(tp) + model.end_embeddings(stage == 0) * model.embedding_parameters(tp)
-        sums = list(self.end_parameters(ends))
-        for kind, count in self.stage_kinds(stage).items():
-            sums = [total + count * part for total, part in zip(sums, self.layer_parameters(kind), strict=True)]
-        held = RankParameters(*sums)
-        return held.plus(self.vision_parameters()) if stage == 0 else held
+        if is_last:
+            ends += model.end_parameters(tp) + model.end_embeddings(is_first) * model.embedding_parameters(tp)
+        held = self.end_parameters(ends)
+        for kind, count in layers:
+            held = held.plus(self.layer_parameters(kind), count)
+        return held.plus(self.vision_parameters()) if is_first else held
 
     def stage_parameters(self, stage: int) -> int:
         """Return the number of parameters that one rank of a stage holds."""

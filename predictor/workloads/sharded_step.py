@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from predictor.workloads.run import RankParameters, TrainingRun
+from predictor.workloads.rank_parameters import RankParameters
+from predictor.workloads.run import TrainingRun
 from predictor.workloads.sharding import gather_tasks, gradient_copies, scatter_tasks, weight_copies
 from predictor.workloads.tasks import Task, scaled
 

@@ -12,9 +12,9 @@ from predictor.costs.work import ELEMENT_BYTES
 from predictor.workloads.attention import MASK_BYTES
 from predictor.workloads.experts import routed_tokens
 from predictor.workloads.kept_activations import kept_and_recomputed
-from predictor.workloads.layer_sizes import sized
 from predictor.workloads.low_precision import gather_bytes
-from predictor.workloads.run import FP32_BYTES, RankParameters, TrainingRun
+from predictor.workloads.rank_parameters import RankParameters
+from predictor.workloads.run import FP32_BYTES, TrainingRun
 from predictor.workloads.sharding import shares_once
 from predictor.workloads.software import ON_DEEPSPEED
 from predictor.workloads.step_tasks import NO_MEMORY, BlockMemory, StageStates
@@ -40,7 +40,7 @@ def _ffn_gradients(run: TrainingRun, kind: LayerKind) -> float:
 
     Those of its output, of the non-linearity's output and of the inner products, whose values are still kept.
     """
-    call, model = sized(run, kind), run.model
+    call, model = run.layer_call(kind), run.model
     tokens, width = float(call.tokens), call.ffn_width
     if kind.has_experts and model.experts is not None:
         tokens = routed_tokens(model.experts, call, run.layout)

@@ -143,7 +143,7 @@ def transformer_step(run: TrainingRun) -> StepTasks:
         chunks.append(ChunkTasks(((edge, 1), *layers.of_chunk(kinds))))
     distinct = []
     for stage in parts.distinct:
-        parameters = run.rank_parameters(stage.earliest)
+        parameters = run.parameters_of(stage.layers, stage.is_first, stage.is_last)
         distinct.append(
             StageTasks(
                 num_layers=run.layers_per_stage[stage.earliest],

@@ -195,7 +195,7 @@ def family(key: Key, rows: Sequence[PublishedStep], spreads: Pooled) -> Family:
     means = _means(rows)
     errors = _of_any_framework(means, spreads) if framework is None else _of_one_framework(_all(means), spreads)
     return Family(
-        **kind.model_dump(),
+        **kind._asdict(),
         framework=framework,
         gpus=gpus,
         wide=wide,

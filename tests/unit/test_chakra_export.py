@@ -12,7 +12,7 @@ import pytest
 from predictor.replay.chakra_export import chakra_step, write_chakra_step
 from predictor.step.prediction import predict
 from predictor.traces.chakra_file import CollectiveType, NodeType, read_chakra_file
-from predictor.traces.chakra_step import Communication, Computation, chakra_files
+from predictor.traces.chakra_step import Communication, Computation
 from predictor.workloads.layout import Layout
 from predictor.workloads.run import TrainingRun
 from tests.unit.chakra_simulator import meetings, simulated_us, values
@@ -53,7 +53,7 @@ def test_a_predicted_step_is_written_whole(name: str, tmp_path: Path) -> None:
 
 def test_sizes_of_messages_and_collectives() -> None:
     prediction = predict(replace(RUN, zero_stage=0), unit_system())
-    files = chakra_files(*chakra_step(prediction))
+    files = next(chakra_step(prediction).files())
     communications = [node for node in files[0].nodes if node.type in (NodeType.COMM_SEND, NodeType.COMM_COLL)]
     sizes = Counter((node.type, values(node)["comm_size"]) for node in communications)
     call = RUN.call()
@@ -73,7 +73,9 @@ def test_sizes_of_messages_and_collectives() -> None:
 def test_a_reduce_scatter_takes_all_gradients_and_an_all_gather_a_shard() -> None:
     run = replace(RUN, zero_stage=1, scatters_gradients=True, layout=Layout(1, 2, 4, 4))
     prediction = predict(run, unit_system())
-    work = [does for does in chakra_step(prediction).work.values() if isinstance(does, Communication)]
+    step = chakra_step(prediction)
+    works = [step.replica(number).work for number in range(step.replicas)]
+    work = [does for each in works for does in each.values() if isinstance(does, Communication)]
     totals: Counter[str] = Counter()
     for does in work:
         totals[does.kind] += does.size_bytes
@@ -86,7 +88,7 @@ def test_sizes_do_not_depend_on_how_a_node_is_wired() -> None:
     def sizes(switched_as: int | None) -> list[Communication]:
         run = replace(RUN, zero_stage=0, layout=Layout(1, 2, 2, 8, switched_as=switched_as))
         step = chakra_step(predict(run, unit_system()))
-        return [does for does in step.work.values() if isinstance(does, Communication)]
+        return [does for does in step.replica(1).work.values() if isinstance(does, Communication)]
 
     for wired, switched in zip(sizes(None), sizes(8), strict=True):
         assert (wired.kind, wired.group, wired.peer) == (switched.kind, switched.group, switched.peer)
@@ -100,7 +102,7 @@ def test_slots_have_the_flops_of_their_pass() -> None:
         for position, does in step.work.items():
             if isinstance(does, Computation):
                 assert does.flops > 0
-                total[str(step.tasks[position].details["pass"])] += does.flops
+                total[str(step.graph[position].details["pass"])] += does.flops
         return total
 
     whole, split = flops("1f1b"), flops("zero_bubble_h1")

@@ -40,7 +40,7 @@ def by_name(file: ChakraFile, name: str) -> ChakraNode:
 
 
 def test_a_file_of_every_rank(tmp_path: Path) -> None:
-    paths = write_chakra(tmp_path / "new", TASKS, WORK, GROUPS)
+    paths = write_chakra(tmp_path / "new", [chakra_files(TASKS, WORK, GROUPS)], GROUPS)
     assert [path.name for path in paths] == ["step.0.et", "step.1.et"]
     assert json.loads((tmp_path / "new" / "step.groups.json").read_text()) == {"1": [0, 1]}
     files = [read_chakra_file(path) for path in paths]

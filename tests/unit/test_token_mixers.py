@@ -13,7 +13,6 @@ from predictor.workloads.edges import edge_block
 from predictor.workloads.encoder import Encoder
 from predictor.workloads.kept_activations import kept_without_recomputation
 from predictor.workloads.layer import backward_pass, forward_pass
-from predictor.workloads.layer_sizes import sized
 from predictor.workloads.layout import Layout
 from predictor.workloads.mixers.gated_delta import GatedDelta
 from predictor.workloads.mixers.latent_attention import LatentAttention
@@ -175,7 +174,7 @@ def test_chunked_attention_is_attention_over_chunks() -> None:
 
 def test_attention_stays_inside_documents() -> None:
     model = replace(MODEL, document_tokens=3000)
-    call, times = segmented(sized(run_of(model), LayerKind()))
+    call, times = segmented(run_of(model).layer_call(LayerKind()))
     assert (call.micro_batch_size, call.sequence_length) == (2, 3000)
     assert times * call.micro_batch_size * call.sequence_length == 2 * 4096
     assert model.model_flops_per_token() < MODEL.model_flops_per_token()
