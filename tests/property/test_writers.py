@@ -21,7 +21,7 @@ from predictor.search.rank import plans
 
 DENSE = ("llama3-8b", "gpt3-175b", "nemotron-4-15b", "nemotron-h-8b", "mistral-7b")
 EXPERTS = ("mixtral-8x7b", "qwen3-30b-a3b", "deepseek-v2-lite", "deepseek-v3", "kimi-k2", "llama4-maverick")
-GRAPHS = ([], True, ["attn"], ["attn", "moe_router"], ["attn", "moe_router", "moe_preprocess"])
+GRAPHS: tuple[Any, ...] = ([], True, ["attn"], ["attn", "moe_router"], ["attn", "moe_router", "moe_preprocess"])
 
 
 @st.composite
