@@ -19,6 +19,15 @@ class ManyProblemsError(ConfigError):
         super().__init__("\n  ".join([f"{len(lines)} problems:", *lines]))
 
 
+class NoLayoutError(ConfigError):
+    """A search without an answer: no layout divides model and batch over the GPUs, or none fits into memory."""
+
+    def __init__(self, message: str, *, divides: bool) -> None:
+        """Take the message, and whether a layout divides them, so that memory is what is missing."""
+        self.divides = divides
+        super().__init__(message)
+
+
 class MissingKeyError(KeyError):
     """A required configuration key that is not there."""
 

@@ -19,7 +19,8 @@ def add(commands: Commands) -> None:
     command.add_argument(
         "--search",
         action="store_true",
-        help="also other layouts on the same GPUs, and which place this one has among them",
+        help="also other layouts on the same GPUs that the framework runs (Megatron-LM where none is named), and which "
+        "place this one has among them",
     )
 
 
@@ -36,11 +37,14 @@ def answer(arguments: argparse.Namespace) -> str:
     searched = None
     if arguments.search:
         from predictor.search.answer import search
+        from predictor.search.frameworks import MEGATRON, rules_behind
         from predictor.search.question import problem_around
         from predictor.search.standing import standing
 
-        problem = problem_around(loaded)
+        rules = rules_behind(loaded.run.framework) or MEGATRON
+        problem = problem_around(loaded, rules)
         answered = search(problem, SHOWN, pareto=True)
-        searched = answered, standing(problem, loaded.run, prediction.step.us, answered.ranking.best[0].step_us)
+        fastest_us = (answered.ranking.unsure or answered.ranking.best)[0].step_us
+        searched = answered, standing(problem, loaded.run, prediction.step.us, fastest_us)
     text = page(prediction, loaded, picture(step_trace(prediction), CONTENT_WIDTH), searched)
     return write_file("--out", arguments.out, text, [path])

@@ -31,6 +31,8 @@ def _framework(value: object) -> object:
     """Refuse software that is not known; pydantic's message would not say which is meant."""
     if value is None or value in list(Framework):
         return value
+    if value == "megatron":  # as search's --framework spells it
+        return Framework.MEGATRON_LM
     raise ValueError(
         f"it is not known.{nearest(str(value).lower(), Framework)} Known: {', '.join(Framework)}; or leave it out"
     )

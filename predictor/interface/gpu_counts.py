@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from predictor.base.errors import ConfigError
+from predictor.base.errors import ConfigError, NoLayoutError
 from predictor.report.gpu_counts import Tried
 from predictor.report.search_bill import Limits, training_of
 from predictor.report.text import span
@@ -102,8 +102,8 @@ def _meeting(hunt: Hunt, num_gpus: int, tried: list[Tried]) -> SearchAnswer | No
         return None
     try:
         answer = search(problem, hunt.top, hunt.pareto)
-    except ConfigError as error:
-        verdict = "no layout fits" if "no layout fits" in str(error) else "no layout divides model and batch"
+    except NoLayoutError as error:
+        verdict = "no layout fits" if error.divides else "no layout divides model and batch"
         tried.append(Tried(num_gpus, None, None, verdict))
         return None
     training = training_of(answer, answer.winners[0])

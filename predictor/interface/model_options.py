@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from predictor.base.bundled import systems
-from predictor.base.errors import ConfigError
+from predictor.base.errors import ConfigError, NoLayoutError
 from predictor.configuration.finding import find_folder, published
 from predictor.configuration.merging import merged
 from predictor.configuration.of_model import content_of_model
@@ -17,7 +17,7 @@ from predictor.configuration.settings import EXCLUSIVE, GPUS, Setting, parse_set
 from predictor.costs.hardware_change import CHANGES, is_of_hardware
 from predictor.interface.inputs import Configuration
 from predictor.search import answer
-from predictor.search.frameworks import RULES, FrameworkRules
+from predictor.search.frameworks import RULES, FrameworkRules, rules_behind
 from predictor.search.question import DECIDED, SearchQuestion, search_problem
 
 # Keys of the batch of a step: the number of its samples, which a search takes as it is.
@@ -43,25 +43,46 @@ def of_model(model: str, changes: Sequence[str], system: str | None = None) -> C
     """
     settings = [parse_setting(text, CHANGES) for text in changes if not is_of_hardware(text)]
     rules = _rules(settings)
-    content, base, notes = content_of_model(model, None if rules is None else rules.trained_as)
-    if system is not None:
-        content = merged(content, {"system": system, "gpu": None})
-    if not content.get("system"):
-        raise ConfigError(f"--system is missing; published: {published()}")
-    content = _system_from_anywhere(content, base)
+    content, base, notes = _content(model, system, rules)
     layout = [setting for setting in settings if _decides_layout(setting)]
     gpus = next((setting.value for setting in settings if setting.path == (GPUS,)), None)
     if layout or gpus is None or "micro_batch_size" in (content.get("training") or {}):
         _require_batch(content, settings, layout, gpus)
         return Configuration(fspath(model), with_settings(content, settings), base, notes)
     fixed = [setting for setting in settings if setting.path != (GPUS,)]
-    return _fastest(model, with_settings(content, fixed), gpus, rules, notes)
+    named = (with_settings(content, fixed).get("training") or {}).get("framework")
+    candidates = [rules_behind(named)] if named else [rules] if rules else list(RULES.values())
+    missing: NoLayoutError | None = None
+    for rules in candidates:
+        content, _, notes = _content(model, system, rules)
+        try:
+            return _fastest(model, with_settings(content, fixed), gpus, rules, notes)
+        except NoLayoutError as error:
+            missing = missing or error
+    assert missing is not None
+    raise missing
+
+
+def _content(
+    model: str, system: str | None, rules: FrameworkRules | None
+) -> tuple[dict[str, Any], Path, tuple[str, ...]]:
+    """Return the configuration of a model on a system, as a framework trains it, its folder and notes.
+
+    Raises:
+        ConfigError: no system is said.
+    """
+    content, base, notes = content_of_model(model, None if rules is None else rules.trained_as)
+    if system is not None:
+        content = merged(content, {"system": system, "gpu": None})
+    if not content.get("system"):
+        raise ConfigError(f"--system is missing; published: {published()}")
+    return _system_from_anywhere(content, base), base, notes
 
 
 def _rules(settings: Sequence[Setting]) -> FrameworkRules | None:
     """Return the rules of the framework that a setting names; none where none is named or its rules are not known."""
     named = next((setting.value for setting in settings if setting.path == ("training", "framework")), None)
-    return next((rules for rules in RULES.values() if rules.software == named), None)
+    return rules_behind(named) if isinstance(named, str) else None
 
 
 def _system_from_anywhere(content: dict[str, Any], base: Path) -> dict[str, Any]:
@@ -90,10 +111,18 @@ def _require_batch(content: dict[str, Any], settings: Sequence[Setting], layout:
 def _fastest(
     model: str, content: dict[str, Any], gpus: Any, rules: FrameworkRules | None, notes: tuple[str, ...]
 ) -> Configuration:
-    """Return the fastest layout of a search, of those that a framework runs where one is named, and say so."""
+    """Return the fastest layout of a search that a framework runs, and say so.
+
+    Raises:
+        NoLayoutError: the framework has none, or none fits.
+    """
     framework = None if rules is None else rules.name
     problem = search_problem(SearchQuestion(model=content, num_gpus=gpus, framework=framework))
     details = answer.search(problem, 1, False)
-    found = answer.configuration(details, details.surest or details.winners[0])
-    said = "No layout was given: this is the fastest that fits, as search finds it; --tp, --pp and others choose one."
+    found = answer.configuration(details, details.winners[0])
+    runs = "" if rules is None else f" of those that {rules.label} runs"
+    said = (
+        f"No layout was given: this is the fastest that fits{runs}, as search finds it; --framework names another "
+        "framework, --tp, --pp and others choose a layout."
+    )
     return Configuration(fspath(model), found, Path.cwd(), tuple(dict.fromkeys((*notes, *problem.notes, said))))

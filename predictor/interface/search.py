@@ -68,14 +68,16 @@ class SearchResult:
     """The layouts of a search.
 
     Attributes:
-        layouts: the fastest ones, the fastest first.
+        layouts: the fastest ones that fit for certain, the fastest first; those that may fit where none is certain.
         pareto: layouts on the Pareto front of time and memory, the least memory first; empty without ``pareto=True``.
+        unsure: up to three that are faster than the first of ``layouts``, but may not fit.
         details: problem, ranking and predictions of the search.
         counts: numbers of GPUs that were tried for a deadline or a budget, in order.
     """
 
     layouts: tuple[RankedLayout, ...]
     pareto: tuple[RankedLayout, ...]
+    unsure: tuple[RankedLayout, ...]
     details: answer.SearchAnswer
     counts: tuple[Tried, ...] = ()
 
@@ -367,7 +369,8 @@ def _answered(question: SearchQuestion, asked: _Asked) -> SearchResult:
     else:
         details = answer.search(search_problem(question), asked.top, asked.pareto)
     details = within(details, asked.kept)
-    layouts, front = (
-        tuple(_ranked(details, winner) for winner in winners) for winners in (details.winners, details.pareto)
+    layouts, front, unsure = (
+        tuple(_ranked(details, winner) for winner in winners)
+        for winners in (details.winners, details.pareto, details.unsure)
     )
-    return SearchResult(layouts, front, details, counts)
+    return SearchResult(layouts, front, unsure, details, counts)

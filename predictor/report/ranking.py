@@ -15,7 +15,7 @@ from predictor.search.frameworks import RULES
 from predictor.search.rank import described
 from predictor.step.breakdown import StageParts, answers
 from predictor.step.composition import MACHINE_SPREAD
-from predictor.step.fit import Fit
+from predictor.step.fit import MEMORY_ERROR, Fit
 from predictor.step.memory import GIB
 
 FORMAT = "estimate-train-time/search/1"
@@ -74,6 +74,7 @@ def to_json(answer: SearchAnswer) -> dict[str, Any]:
             {**_summary(answer, winner), "parts": _json_parts(winner.parts), "twins": _twins(winner)}
             for winner in answer.winners
         ],
+        "unsure": [_summary(answer, winner) for winner in answer.unsure],
         "pareto": [_summary(answer, winner) for winner in answer.pareto],
         "why": why(answer),
         "bottleneck": bottleneck(answer.winners[0]),
@@ -206,6 +207,18 @@ def table(answer: SearchAnswer, winners: list[Winner]) -> list[str]:
     ]
 
 
+def _unsure(answer: SearchAnswer, width: int) -> list[str]:
+    """Return the faster layouts that may not fit as lines; none where there are none."""
+    if not answer.unsure:
+        return []
+    first, fastest = answer.winners[0].ranked.step_us, answer.unsure[0].ranked.step_us
+    said = (
+        f"Up to {1.0 - fastest / first:.1%} faster, but they may not fit, as measured peaks are met within "
+        f"{MEMORY_ERROR:.0%}:"
+    )
+    return ["", *wrapped([said], width, 2), *table(answer, answer.unsure)]
+
+
 def render(answer: SearchAnswer, width: int = 100) -> str:
     """Return the search as a page of text; its sentences no longer than ``width``, its table as wide as it is."""
     ranking, space = answer.ranking, answer.space
@@ -218,6 +231,7 @@ def render(answer: SearchAnswer, width: int = 100) -> str:
         counts,
         "",
         *table(answer, answer.winners),
+        *_unsure(answer, width),
         "",
         *wrapped([why(answer), bottleneck(answer.winners[0])], width, 2),
     ]

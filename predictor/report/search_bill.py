@@ -75,13 +75,16 @@ def within(answer: SearchAnswer, limits: Limits) -> SearchAnswer:
     """
     if limits == Limits():
         return answer
-    trainings = [(winner, training_of(answer, winner)) for winner in answer.winners]
-    kept = [winner for winner, training in trainings if training is not None and limits.missed(training) is None]
-    if not kept:
-        fastest = trainings[0][1]
+
+    def kept(winners: list[Winner]) -> list[Winner]:
+        trainings = [(winner, training_of(answer, winner)) for winner in winners]
+        return [winner for winner, training in trainings if training is not None and limits.missed(training) is None]
+
+    if not kept(answer.winners):
+        fastest = training_of(answer, answer.winners[0])
         assert fastest is not None
         raise ConfigError(
-            f"no layout on {answer.space.num_gpus:,} GPUs keeps the limit: training in the fastest "
+            f"no layout on {answer.space.num_gpus:,} GPUs keeps the limit: training in the fastest that fits "
             f"{limits.missed(fastest)}; --deadline-days and --budget look for the number of GPUs"
         )
-    return replace(answer, winners=kept)
+    return replace(answer, winners=kept(answer.winners), unsure=kept(answer.unsure), pareto=kept(answer.pareto))

@@ -9,12 +9,11 @@ from predictor.configuration.merging import merged
 from predictor.configuration.sections import NO_BUDGET, BudgetSection
 from predictor.costs.published import PublishedSystem
 from predictor.search.question import SearchProblem
-from predictor.search.rank import Ranking, described, rank
+from predictor.search.rank import Ranking, rank
 from predictor.search.space import Plan, Space
 from predictor.search.twins import Ranked
 from predictor.step.breakdown import StageParts, stage_parts
 from predictor.step.fit import MEMORY_ERROR, Fit, fit_of
-from predictor.step.memory import GIB
 from predictor.step.prediction import Prediction, predict
 from predictor.step.published_runs import published_runs_note
 from predictor.workloads.partition import uniform
@@ -39,9 +38,9 @@ class SearchAnswer:
     """A search with its answers.
 
     Attributes:
-        winners: the fastest layouts, the fastest first.
+        winners: the fastest layouts that fit for certain, the fastest first; those that may fit where none is certain.
         pareto: those that no other beats in both time and memory, the leanest first.
-        surest: the fastest that fits for certain; the first winner where that does, None where no layout does.
+        unsure: those that may not fit and are faster than the first winner, which fits for certain.
     """
 
     space: Space
@@ -52,7 +51,7 @@ class SearchAnswer:
     pareto: list[Winner]
     notes: tuple[str, ...]
     content: dict[str, Any]
-    surest: Winner | None
+    unsure: list[Winner]
     budget: BudgetSection = NO_BUDGET
 
     def fit(self, winner: Winner) -> Fit | None:
@@ -69,14 +68,17 @@ def search(problem: SearchProblem, top: int, pareto: bool = False) -> SearchAnsw
     """Answer a search problem; near-twins of a faster layout are counted with it.
 
     Raises:
-        ConfigError: no layout multiplies to the GPUs, or none fits.
+        NoLayoutError: no layout multiplies to the GPUs, or none fits.
     """
     ranking = rank(problem.space, problem.system, problem.memory_gib, top, pareto, fold=True)
     winners = [
         _winner(problem.space, problem.system, ranked, twins)
         for ranked, twins in zip(ranking.best, ranking.twins, strict=True)
     ]
-    front = [_winner(problem.space, problem.system, ranked) for ranked in ranking.pareto]
+    front, unsure = (
+        [_winner(problem.space, problem.system, ranked) for ranked in found]
+        for found in (ranking.pareto, ranking.unsure)
+    )
     notes = (*problem.notes, *_near_the_limit(ranking, problem), *_published_runs(winners, problem.system))
     return SearchAnswer(
         space=problem.space,
@@ -87,29 +89,16 @@ def search(problem: SearchProblem, top: int, pareto: bool = False) -> SearchAnsw
         pareto=front,
         notes=notes,
         content=problem.content,
-        surest=_surest(problem, ranking, winners[0]),
+        unsure=unsure,
         budget=problem.budget,
     )
 
 
-def _surest(problem: SearchProblem, ranking: Ranking, first: Winner) -> Winner | None:
-    """Return the fastest layout that fits for certain; None where there is none."""
-    if ranking.surest is not None:
-        return _winner(problem.space, problem.system, ranking.surest)
-    return None if fit_of(first.ranked.memory_bytes, problem.memory_gib) is Fit.MAY_NOT_FIT else first
-
-
 def _near_the_limit(ranking: Ranking, problem: SearchProblem) -> list[str]:
-    """Return a note where the fastest layout may not fit, with the fastest that does for certain."""
-    first = ranking.best[0].memory_bytes
-    if fit_of(first, problem.memory_gib) is not Fit.MAY_NOT_FIT:
+    """Return a note where no layout fits for certain."""
+    if fit_of(ranking.best[0].memory_bytes, problem.memory_gib) is not Fit.MAY_NOT_FIT:
         return []
-    said = f"Layout 1 may not fit: measured peaks are met within {MEMORY_ERROR:.0%}."
-    if ranking.surest is None:
-        return [f"{said} No layout fits for certain; more GPUs leave room."]
-    sure, slower = ranking.surest, ranking.surest.step_us / ranking.best[0].step_us - 1.0
-    needs = f"takes {slower:.1%} longer and {sure.memory_bytes / GIB:.1f} GiB: {described(sure.plan)}."
-    return [f"{said} The fastest that fits for certain {needs}"]
+    return [f"No layout fits for certain: measured peaks are met within {MEMORY_ERROR:.0%}; more GPUs leave room."]
 
 
 def _published_runs(winners: list[Winner], system: PublishedSystem) -> list[str]:

@@ -266,14 +266,35 @@ _FIELDS = {
 }
 
 
+# Software that lays runs out as one of them does; others (GPT-NeoX, FSDP trainers) have rules of their own.
+_BEHIND: dict[str, FrameworkRules] = {
+    **RULES,
+    Framework.MEGATRON_LM: MEGATRON,
+    Framework.MEGATRON_BRIDGE: MEGATRON,
+    Framework.NEMO: MEGATRON,
+    Framework.TORCHTITAN: TORCHTITAN,
+    Framework.DEEPSPEED: DEEPSPEED_ENGINE,
+}
+
+
+def rules_behind(software: Framework | str | None) -> FrameworkRules | None:
+    """Return the rules of the software that ``training.framework`` names; None where none is, or it has none here.
+
+    >>> rules_behind("nemo").label
+    'Megatron-LM'
+    """
+    return None if software is None else _BEHIND.get(software)
+
+
 def rules_of(name: str | None) -> FrameworkRules | None:
-    """Return the rules of a framework; none where none is named.
+    """Return the rules of a framework, by its name or as ``training.framework`` spells it; none where none is named.
 
     Raises:
         ConfigError: it is not known; the message lists those that are.
     """
     if name is None:
         return None
-    if name not in RULES:
+    rules = rules_behind(name)
+    if rules is None:
         raise ConfigError(f"--framework is {name}; expected {', '.join(RULES)}.{nearest(name, RULES)}")
-    return RULES[name]
+    return rules

@@ -18,7 +18,7 @@ from predictor.configuration.settings import GPUS, parse_setting, with_settings
 from predictor.costs.hardware_change import CHANGES, changed, is_of_hardware, parse_change
 from predictor.costs.published import PublishedSystem
 from predictor.costs.slowest import slowest_of
-from predictor.search.frameworks import rules_of
+from predictor.search.frameworks import FrameworkRules, rules_of
 from predictor.search.space import SEARCHED, ZERO_ALONE, Space
 
 LARGEST_MEMORY_GIB = 100_000
@@ -196,8 +196,13 @@ def _overrides(question: SearchQuestion) -> dict[str, Any]:
     return given | ({"budget": said} if said else {})
 
 
-def problem_around(loaded: Loaded) -> SearchProblem:
-    """Return the space of all layouts of a run's model and global batch on as many GPUs."""
+def problem_around(loaded: Loaded, rules: FrameworkRules | None = None) -> SearchProblem:
+    """Return the space of all layouts of a run's model and global batch on as many GPUs.
+
+    Args:
+        loaded: the run.
+        rules: of the framework that is to run them; None: of none.
+    """
     run, limit = loaded.run, loaded.system.hardware.gpu.memory_gib
     batch = run.global_batch_size
     space = Space(
@@ -205,9 +210,10 @@ def problem_around(loaded: Loaded) -> SearchProblem:
         num_gpus=run.layout.num_gpus,
         global_batch_size=batch,
         max_tensor_parallel=run.model.num_attention_heads,
-        scatters_gradients=run.scatters_gradients,
+        scatters_gradients=rules is not None or run.scatters_gradients,
         max_context_parallel=run.layout.num_gpus,
         max_micro_batch_size=batch,
+        rules=rules,
         tensor_inside=run.layout.tensor_group().nodes == 1,
     )
     return SearchProblem(space, loaded.system, None if limit is None else limit.value, ())

@@ -5,23 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
-from itertools import islice
+from itertools import islice, takewhile
 from typing import NamedTuple
 
 from predictor.base.collector import paused_collector
-from predictor.base.errors import ConfigError
+from predictor.base.errors import NoLayoutError
 from predictor.costs.published import PublishedSystem
 from predictor.search.footprint import Footprints
 from predictor.search.space import Plan, Space
 from predictor.search.stages import Pipelines
 from predictor.search.timer import ROUNDING, Timer
 from predictor.search.twins import Ranked, folded
-from predictor.step.fit import Fit, fit_of
+from predictor.step.fit import MEMORY_ERROR, Fit, fit_of
 from predictor.step.memory import GIB
 
 # The Pareto front ends at this many times the fastest layout's time.
 WORTHWHILE = 3.0
 FLOOR, BOUND, REPLAY = range(3)
+# Faster layouts to name beside the best, of those that may not fit.
+MOST_UNSURE = 3
 
 
 class _Fitting(NamedTuple):
@@ -53,7 +55,7 @@ class Ranking:
     """Result of a search.
 
     Attributes:
-        best: the fastest candidates, the fastest first.
+        best: the fastest candidates that fit for certain, the fastest first; those that may fit where none is certain.
         twins: the near-twins of each of them; none where they are candidates of their own.
         pareto: those that no other beats in both time and memory, up to WORTHWHILE times the fastest one's time, the
             leanest first; empty unless asked for.
@@ -61,7 +63,7 @@ class Ranking:
         fitting: those whose predicted peak is not above the memory; where there are none, those that may fit.
         bounded: those whose floor asked for a bound, on the way to the fastest.
         replayed: those whose bound asked for a replay.
-        surest: the fastest that fits for certain, where the fastest may not; None where it does, or none does.
+        unsure: those that may not fit and are faster than the best of those that fit for certain, the fastest first.
     """
 
     best: list[Ranked]
@@ -71,7 +73,7 @@ class Ranking:
     fitting: int
     bounded: int
     replayed: int
-    surest: Ranked | None = None
+    unsure: list[Ranked]
 
 
 def plans(space: Space) -> Iterator[Plan]:
@@ -153,13 +155,15 @@ def rank(
         fold: near-twins of a faster candidate are counted with it.
 
     Raises:
-        ConfigError: there is no candidate, or none may fit; the message says by how much.
+        NoLayoutError: there is no candidate, or none may fit; the message says by how much.
     """
     pipelines = Pipelines(space)
     timer, footprints = Timer(space, system, pipelines), Footprints(space, pipelines)
     limit = None if memory_gib is None else memory_gib * GIB
-    fitting: list[_Fitting] = []
+    sure: list[_Fitting] = []
+    tight: list[_Fitting] = []
     near: list[tuple[float, Plan]] = []
+    certain = None if limit is None else limit * (1.0 - MEMORY_ERROR)
     leanest: _Fitting | None = None
     considered = 0
     for plan in plans(space):
@@ -167,38 +171,40 @@ def rank(
         memory = footprints.memory_bytes(plan)
         if leanest is None or memory < leanest.memory_bytes:
             leanest = _Fitting(0.0, memory, plan)
-        if limit is None or memory <= limit:
-            fitting.append(_Fitting(timer.floor_us(plan), memory, plan))
+        if limit is None or certain is None or memory <= certain:
+            sure.append(_Fitting(timer.floor_us(plan), memory, plan))
+        elif memory <= limit:
+            tight.append(_Fitting(timer.floor_us(plan), memory, plan))
         elif fit_of(memory, memory_gib) is Fit.MAY_NOT_FIT:
             near.append((memory, plan))
     if leanest is None:
-        raise ConfigError(
+        raise NoLayoutError(
             f"no layout of this model multiplies to {space.num_gpus} GPUs and divides a global_batch_size of "
-            f"{space.global_batch_size}; try a multiple of a power of two for both"
+            f"{space.global_batch_size}; try a multiple of a power of two for both",
+            divides=False,
         )
-    if not fitting:
-        fitting = [_Fitting(timer.floor_us(plan), memory, plan) for memory, plan in near]
+    fitting = [*sure, *tight] or [_Fitting(timer.floor_us(plan), memory, plan) for memory, plan in near]
     if not fitting:
         assert memory_gib is not None
         needed = leanest.memory_bytes / GIB
-        raise ConfigError(
+        raise NoLayoutError(
             f"no layout fits: the leanest of {considered:,} needs {needed:.1f} GiB on a GPU that has {memory_gib:.1f}, "
-            f"{needed - memory_gib:.1f} GiB too much ({described(leanest.plan)}); use more GPUs"
+            f"{needed - memory_gib:.1f} GiB too much ({described(leanest.plan)}); use more GPUs",
+            divides=True,
         )
     effort = Effort()
-    ordered = in_order(timer, fitting, effort)
+    ordered = in_order(timer, sure or fitting, effort)
     best, twins = folded(ordered, top) if fold else (list(islice(ordered, top)), [])
     front = pareto_front(timer, fitting, WORTHWHILE * best[0].step_us) if pareto else []
-    surest = _surest(timer, fitting, best[0], memory_gib)
-    return Ranking(best, twins, front, considered, len(fitting), effort.bounded, effort.replayed, surest)
+    unsure = _faster(timer, tight, best[0].step_us, effort) if sure else []
+    return Ranking(best, twins, front, considered, len(fitting), effort.bounded, effort.replayed, unsure)
 
 
-def _surest(timer: Timer, fitting: list[_Fitting], first: Ranked, memory_gib: float | None) -> Ranked | None:
-    """Return the fastest candidate that fits for certain, where the first of the ranking may not."""
-    if fit_of(first.memory_bytes, memory_gib) is not Fit.MAY_NOT_FIT:
-        return None
-    sure = [candidate for candidate in fitting if fit_of(candidate.memory_bytes, memory_gib) is Fit.FITS]
-    return next(in_order(timer, sure, Effort()), None)
+def _faster(timer: Timer, candidates: list[_Fitting], slowest_us: float, effort: Effort) -> list[Ranked]:
+    """Return the candidates that are faster than a time and no near-twins of each other, the fastest first."""
+    faster = (candidate for candidate in candidates if candidate.floor_us < slowest_us)
+    ordered = takewhile(lambda found: found.step_us < slowest_us, in_order(timer, list(faster), effort))
+    return folded(ordered, MOST_UNSURE)[0]
 
 
 def described(plan: Plan) -> str:

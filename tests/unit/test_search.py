@@ -18,7 +18,7 @@ from predictor.report.ranking import bottleneck, render, to_csv, to_json, why
 from predictor.search.answer import SearchAnswer, search
 from predictor.search.footprint import Footprints
 from predictor.search.question import SearchQuestion, search_problem
-from predictor.search.rank import described, plans, rank
+from predictor.search.rank import plans, rank
 from predictor.search.space import Plan, Space
 from predictor.search.stages import Pipelines
 from predictor.search.timer import Timer
@@ -172,21 +172,22 @@ def test_nothing_that_does_not_fit_is_shown(tmp_path: Path) -> None:
         search(search_problem(SearchQuestion(path, num_gpus=8, global_batch_size=64, memory_gib=leanest * 0.9)), top=1)
 
 
-def test_what_is_near_the_limit_is_marked_and_a_sure_layout_named(tmp_path: Path) -> None:
+def test_what_fits_for_certain_comes_first_and_faster_ones_beside_it(tmp_path: Path) -> None:
     path = config(tmp_path / "c.yml", dict(SMALL), **SWITCHES)
     whole = search_problem(SearchQuestion(path, num_gpus=8, global_batch_size=64))
     fullest = rank(whole.space, whole.system, None, 1).best[0].memory_bytes / GIB
     near = search(replace(whole, memory_gib=fullest * 1.02), top=3)
-    assert near.fit(near.winners[0]) is Fit.MAY_NOT_FIT
-    surest = near.ranking.surest
-    assert surest is not None
-    sure = rank(whole.space, whole.system, fullest * 1.02 * (1 - MEMORY_ERROR), 1).best[0]
-    assert (surest.step_us, surest.plan) == (sure.step_us, sure.plan)
-    assert near.surest is not None
-    assert near.surest.ranked == surest
-    assert any(described(surest.plan) in note for note in near.notes)
-    assert "may not fit" in render(near)
-    assert to_json(near)["layouts"][0]["fit"] == "may not fit"
+    assert {near.fit(winner) for winner in near.winners} == {Fit.FITS}
+    assert {near.fit(winner) for winner in near.unsure} == {Fit.MAY_NOT_FIT}
+    everything = rank(whole.space, whole.system, None, 10_000).best
+    certain, limit = fullest * 1.02 * (1 - MEMORY_ERROR) * GIB, fullest * 1.02 * GIB
+    sure = next(found for found in everything if found.memory_bytes <= certain)
+    assert near.winners[0].ranked == sure
+    faster = [found for found in everything if certain < found.memory_bytes <= limit and found.step_us < sure.step_us]
+    assert near.unsure[0].ranked == faster[0]
+    assert 1 <= len(near.unsure) <= min(len(faster), 3)
+    assert "faster, but they may not fit" in render(near)
+    assert [layout["fit"] for layout in to_json(near)["unsure"]] == ["may not fit"] * len(near.unsure)
 
 
 def test_where_nothing_is_within_the_limit_what_may_fit_is_ranked(tmp_path: Path) -> None:
@@ -195,7 +196,7 @@ def test_where_nothing_is_within_the_limit_what_may_fit_is_ranked(tmp_path: Path
     leanest = min(each.memory_bytes for each in rank(whole.space, whole.system, None, 10_000).best) / GIB
     tight = search(replace(whole, memory_gib=leanest * 0.95), top=10)
     assert {tight.fit(winner) for winner in tight.winners} == {Fit.MAY_NOT_FIT}
-    assert tight.surest is None
+    assert tight.unsure == []
     assert any("No layout fits for certain" in note for note in tight.notes)
 
 
@@ -206,7 +207,7 @@ def answer(tmp_path: Path) -> SearchAnswer:
 
 
 def test_answers_agree_with_each_other(answer: SearchAnswer) -> None:
-    assert answer.surest is answer.winners[0]
+    assert answer.unsure == []
     content = to_json(answer)
     assert json.loads(json.dumps(content, allow_nan=False)) == content
     rows = list(csv.DictReader(StringIO(to_csv(answer))))

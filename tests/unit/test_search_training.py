@@ -81,7 +81,7 @@ def test_limits_leave_out_what_exceeds_them() -> None:
     kept = search("llama3-8b", 64, **TRAINED, max_hours=hours[3] * 1.0001, top=8)
     assert len(kept.layouts) == 4
     assert len(search("llama3-8b", 64, **TRAINED, max_days=hours[3] * 1.0001 / 24, top=8).layouts) == 4
-    with pytest.raises(ConfigError, match="no layout on 64 GPUs keeps the limit: training in the fastest costs"):
+    with pytest.raises(ConfigError, match="on 64 GPUs keeps the limit: training in the fastest that fits costs"):
         search("llama3-8b", 64, **TRAINED, price=2.0, max_price=hours[0])
     narrow = search("llama3-8b", 64, **TRAINED, max_memory_gib=40.0, top=3)
     assert all(layout.memory_gib <= 40.0 for layout in narrow.layouts)
@@ -130,7 +130,7 @@ def test_the_fewest_gpus_meet_a_budget() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--gpus", "8", "--framework", "nemo"], "--framework is nemo"),
+        (["--gpus", "8", "--framework", "nano"], "--framework is nano"),
         ([], "--gpus is missing"),
         (["--gpus", "8", "--deadline-days", "3"], "--gpus is given beside --deadline-days"),
         (["--deadline-days", "3"], "need --train-tokens"),

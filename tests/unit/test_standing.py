@@ -34,7 +34,7 @@ def placed(loaded: Loaded) -> tuple[Standing, SearchProblem]:
 def test_a_layout_of_the_search_has_its_place_in_the_ranking(zero_stage: int) -> None:
     own, problem = placed(loaded_run(zero_stage=zero_stage))
     everything = rank(problem.space, problem.system, problem.memory_gib, 100_000)
-    assert len(everything.best) == everything.fitting == own.others + 1
+    assert everything.fitting == own.others + 1
     faster = [ranked for ranked in everything.best if ranked.step_us < own.step_us * (1 - 1e-9)]
     assert own.rank == len(faster) + 1
     assert own.slower == pytest.approx(own.step_us / everything.best[0].step_us - 1.0)

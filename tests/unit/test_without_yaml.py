@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from predictor import predict, search
 from predictor.__main__ import main
-from predictor.base.errors import ConfigError
+from predictor.base.errors import ConfigError, NoLayoutError
 from predictor.configuration.settings import Setting, parse_setting, with_settings
+from predictor.search import answer as searching
+from predictor.search.answer import SearchAnswer
+from predictor.search.frameworks import MEGATRON
+from predictor.search.question import SearchProblem
 from tests.unit.examples import full_form, short_form, write
 
 LLAMA = ("predict", "--model", "llama3-8b", "--system", "H100", "--gpus", "64", "--global-batch-size", "256")
@@ -37,13 +42,30 @@ def time_us(content: dict[str, object]) -> float:
 
 
 def test_without_a_layout_it_is_the_fastest_of_a_search(capsys: pytest.CaptureFixture[str]) -> None:
-    found = search("llama3-8b", 64, global_batch_size=256, system="H100", top=1).layouts[0]
+    found = search("llama3-8b", 64, global_batch_size=256, system="H100", top=1, framework="megatron").layouts[0]
     content = answered(capsys, *LLAMA)
     assert time_us(content) == found.step.us
-    assert any("No layout was given" in str(note) for note in content["notes"])  # type: ignore[attr-defined]
+    said = " ".join(map(str, content["notes"]))  # type: ignore[call-overload]
+    assert "No layout was given: this is the fastest that fits of those that Megatron-LM runs" in said
 
 
-@pytest.mark.parametrize("framework", ["torchtitan", "deepspeed"])
+def test_where_megatron_has_no_layout_the_next_framework_runs_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    usual = searching.search
+
+    def without_megatron(problem: SearchProblem, *rest: Any) -> SearchAnswer:
+        if problem.space.rules is MEGATRON:
+            raise NoLayoutError("no layout fits: none of Megatron-LM's", divides=True)
+        return usual(problem, *rest)
+
+    monkeypatch.setattr(searching, "search", without_megatron)
+    assert "of those that torchtitan runs" in " ".join(map(str, answered(capsys, *LLAMA)["notes"]))  # type: ignore[call-overload]
+    assert main([*LLAMA, "--framework", "megatron"]) == 2
+    assert "none of Megatron-LM's" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("framework", ["megatron", "torchtitan", "deepspeed"])
 def test_a_named_framework_runs_the_layout(framework: str, capsys: pytest.CaptureFixture[str]) -> None:
     asked = {"global_batch_size": 256, "system": "H100", "framework": framework}
     found = search("llama3-8b", 64, top=1, **asked).layouts[0]  # type: ignore[arg-type]

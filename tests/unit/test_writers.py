@@ -19,6 +19,7 @@ from predictor.__main__ import main
 from predictor.base.errors import ConfigError
 from predictor.configuration import writers
 from predictor.configuration.loading import prepare
+from predictor.configuration.merging import merged
 from predictor.configuration.readers import read_any
 from predictor.configuration.sections import RunConfig
 from predictor.configuration.writers import WRITERS, written
@@ -28,7 +29,10 @@ from predictor.search.rank import plans
 from predictor.step.prediction import predict
 
 MODELS = {
-    "megatron": ("llama3-8b", "llama3.1-405b", "mixtral-8x7b", "gpt3-175b", "qwen3-30b-a3b", "mistral-7b"),
+    "megatron": (
+        *("llama3-8b", "llama3.1-405b", "mixtral-8x7b", "gpt3-175b", "qwen3-30b-a3b", "mistral-7b"),
+        *("deepseek-v2-lite", "deepseek-v3", "nemotron-4-15b"),
+    ),
     "torchtitan": ("llama3-8b", "llama3.1-405b", "qwen3-30b-a3b"),
     "deepspeed": ("llama3-8b", "mixtral-8x7b", "gpt3-175b"),
 }
@@ -130,6 +134,47 @@ def test_what_would_be_lost_is_refused(framework: str, changes: dict[str, Any], 
         written(content, framework, Path.cwd())
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("framework", "model", "changes", "words", "absent"),
+    [
+        (
+            "torchtitan",
+            "llama3.1-8b",
+            {"training": {"gemm_recipe": "fp8_tensorwise"}, "parallelism": {"gather_precision": "fp8"}},
+            ("enable_fsdp_float8_all_gather = true",),
+            ("recipe_name",),  # torchtitan refuses both together
+        ),
+        ("torchtitan", "llama3.1-8b", {"training": {"gemm_recipe": "fp8_rowwise"}}, ('recipe_name = "rowwise"',), ()),
+        (
+            "torchtitan",
+            "qwen3-30b-a3b",
+            {"training": {"recompute": "full", "recompute_stops_early": True}}
+            | {"parallelism": {"expert_parallel_size": 8, "expert_dispatcher": "deepep"}},
+            ("early_stop = true", 'expert_parallel_comm_backend = "deepep"'),
+            (),
+        ),
+        ("torchtitan", "llama3.1-8b", {"parallelism": {"zero_group_size": 8}}, ("data_parallel_shard_degree = 8",), ()),
+        ("deepspeed", "llama3-8b", {"parallelism": {"zero_group_size": 8}}, ('"mics_shard_size": 8',), ()),
+        (
+            "deepspeed",
+            "llama3-8b",
+            {"training": {"recompute": "full", "synchronize_each_layer": True}},
+            ('"synchronize_checkpoint_boundary": true',),
+            (),
+        ),
+    ],
+)
+def test_keys_that_no_search_sets_are_written_too(
+    framework: str, model: str, changes: dict[str, Any], words: tuple[str, ...], absent: tuple[str, ...]
+) -> None:
+    problem = search_problem(SearchQuestion(model, 64, system="H100", global_batch_size=64, framework=framework))
+    alone = (1, 1, 1, 64, 1)
+    plan = next(plan for plan in plans(problem.space) if plan.degrees == alone and plan.zero_stage == 3)
+    text = written(merged(configuration_of(problem.space, plan, problem.content), changes), framework, Path.cwd())
+    assert all(word in text for word in words)
+    assert not any(word in text for word in absent)
 
 
 def test_a_writer_that_forgets_an_argument_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

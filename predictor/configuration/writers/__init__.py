@@ -15,6 +15,8 @@ from predictor.configuration.readers import read_any
 from predictor.configuration.sections import RunConfig, validate
 from predictor.configuration.writers import deepspeed, megatron, torchtitan
 from predictor.workloads.run import TrainingRun
+from predictor.workloads.switches import LayerKind
+from predictor.workloads.transformer import Transformer
 
 __all__ = ["WRITERS", "Writer", "written"]
 
@@ -83,11 +85,27 @@ def _read_back(text: str, writer: Writer, content: dict[str, Any], num_gpus: int
 
 
 def _differences(run: TrainingRun, again: TrainingRun) -> list[str]:
-    """Return the names of what differs between two runs, those of the model first; equal chunks are the same split."""
+    """Return the names of what differs between two runs, those of the model first.
+
+    Equal chunks are the same split, equal layers the same pattern, whatever its period, modules the same in any order,
+    and experts that are split as all else is are so whether or not it is said.
+    """
+    if run.layout.expert_split == again.layout.expert_split:
+        split = run.layout.expert_tensor_parallel_size
+        again = replace(again, layout=replace(again.layout, expert_tensor_parallel_size=split))
+    if set(run.recompute_modules) == set(again.recompute_modules):
+        again = replace(again, recompute_modules=run.recompute_modules)
     if run.chunk_layers == again.chunk_layers:
         again = replace(again, layers_per_chunk=run.layers_per_chunk)
+    if _kinds(run.model) == _kinds(again.model):
+        model = replace(again.model, layer_types=run.model.layer_types, ffn_types=run.model.ffn_types)
+        again = replace(again, model=model)
     lost = [f"model.{name}" for name in _unequal(run.model, again.model)] if run.model != again.model else []
     return lost + [name for name in _unequal(run, again) if name != "model"]
+
+
+def _kinds(model: Transformer) -> list[LayerKind]:
+    return [model.kind(layer) for layer in range(model.num_layers)]
 
 
 def _unequal(first: object, second: object) -> list[str]:

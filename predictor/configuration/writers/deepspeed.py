@@ -46,10 +46,21 @@ def write(config: RunConfig, num_gpus: int, gpus_per_node: int) -> str:
     content["zero_optimization"] = _zero(config)
     if parallel.tensor_parallel_size > 1:
         content["tensor_parallel"] = {"autotp_size": parallel.tensor_parallel_size}
+    if checkpoints := _checkpoints(training):
+        content["activation_checkpointing"] = checkpoints
     if stages > 1:
         interval = int(training.recompute is Recompute.FULL)
         content["pipeline"] = {"stages": stages, "activation_checkpoint_interval": interval}
     return json.dumps(content, indent=2) + "\n"
+
+
+def _checkpoints(training: TrainingSection) -> dict[str, bool]:
+    """Return the section on checkpoints of activations."""
+    switches = {
+        "partition_activations": training.partition_activations,
+        "synchronize_checkpoint_boundary": training.synchronize_each_layer,
+    }
+    return {name: True for name, is_on in switches.items() if is_on}
 
 
 def _rounds(training: TrainingSection, replicas: int) -> int:
@@ -69,4 +80,6 @@ def _zero(config: RunConfig) -> dict[str, Any]:
             "reduce_scatter": parallel.gradient_reduction != "all_reduce",
             "reduce_bucket_size": parallel.gradient_bucket_elements,
         }
+    if parallel.zero_group_size is not None:  # MiCS
+        zero["mics_shard_size"] = parallel.zero_group_size
     return zero

@@ -9,6 +9,8 @@ from __future__ import annotations
 from predictor.base.errors import ConfigError
 from predictor.configuration.parallelism import ParallelismSection
 from predictor.configuration.sections import RunConfig, TrainingSection
+from predictor.configuration.writers.megatron_exchange import experts_arguments, graph_arguments
+from predictor.configuration.writers.megatron_layers import HYBRID_PROGRAM, is_hybrid
 from predictor.configuration.writers.megatron_model import model_arguments
 from predictor.workloads.layout import RANK_ORDER
 from predictor.workloads.partition import METHODS, split_layers, uniform
@@ -48,7 +50,7 @@ DATA_ARGS=(
 )
 # One hardware queue keeps launches of traffic and of products in order.
 export CUDA_DEVICE_MAX_CONNECTIONS=1
-exec "${{LAUNCHER[@]}}" pretrain_gpt.py "${{MODEL_ARGS[@]}}" "${{PARALLEL_ARGS[@]}}" "${{TRAINING_ARGS[@]}}" \\
+exec "${{LAUNCHER[@]}}" {program} "${{MODEL_ARGS[@]}}" "${{PARALLEL_ARGS[@]}}" "${{TRAINING_ARGS[@]}}" \\
     "${{DATA_ARGS[@]}}"
 """
 
@@ -71,9 +73,10 @@ def write(config: RunConfig, num_gpus: int, gpus_per_node: int) -> str:
         title=f"Megatron-LM on {num_gpus} GPUs of {config.system}, as searched.",
         per_node=per_node,
         nodes=num_gpus // per_node,
+        program=HYBRID_PROGRAM if is_hybrid(config.model) else "pretrain_gpt.py",
         model=_lines(model_arguments(config.model)),
         parallel=_lines(_parallel(parallel, config.model.num_layers, config.model.num_mtp_layers)),
-        training=_lines(_training(training, samples, parallel.fp32_gradients)),
+        training=_lines([*_training(training, samples, parallel), *experts_arguments(config)]),
     )
 
 
@@ -108,6 +111,7 @@ def _parallel(parallel: ParallelismSection, num_layers: int, num_mtp_layers: int
         "--tp-comm-overlap": parallel.overlap_tensor_parallel,
         "--fp8-param-gather": parallel.gather_precision == "fp8",
         "--use-tp-pp-dp-mapping": parallel.rank_order == TP_PP_DP != RANK_ORDER,
+        "--overlap-moe-expert-parallel-comm": parallel.overlap_expert_parallel,
     }
     words = [f"--{name} {size}" for name, size in sizes.items()]
     if parallel.expert_parallel_size > 1:
@@ -116,6 +120,9 @@ def _parallel(parallel: ParallelismSection, num_layers: int, num_mtp_layers: int
         words.append(f"--expert-tensor-parallel-size {parallel.expert_tensor_parallel_size}")
     words += _stages(parallel, num_layers, num_mtp_layers)
     words += [name for name, is_on in switches.items() if is_on]
+    if parallel.zero_group_size is not None:
+        ranks = parallel.data_parallel_size * parallel.context_parallel_size
+        words.append(f"--num-distributed-optimizer-instances {ranks // parallel.zero_group_size}")
     if parallel.overlap_gradient_reduction:
         words.append(f"--ddp-bucket-size {parallel.gradient_bucket_elements}")
     return words
@@ -158,8 +165,9 @@ def _stages(parallel: ParallelismSection, num_layers: int, num_mtp_layers: int) 
     )
 
 
-def _training(training: TrainingSection, samples: int, fp32_gradients: bool) -> list[str]:
-    """Return the arguments of batch, precision and recomputation."""
+def _training(training: TrainingSection, samples: int, parallel: ParallelismSection) -> list[str]:
+    """Return the arguments of batch, precision, recomputation, offloading and CUDA graphs."""
+    fp32_gradients = parallel.fp32_gradients
     words = [f"--micro-batch-size {training.micro_batch_size}", f"--global-batch-size {samples}"]
     words += [f"--{training.precision}"] if training.precision != "fp32" else []
     words += _low_precision(training)
@@ -171,10 +179,18 @@ def _training(training: TrainingSection, samples: int, fp32_gradients: bool) -> 
         "--accumulate-allreduce-grads-in-fp32": training.precision != "bf16" and fp32_gradients,
     }
     words += [name for name, is_on in switches.items() if is_on]
-    if training.cuda_graphs:
-        words += ["--cuda-graph-impl local", "--cuda-graph-scope full_iteration"]
-        words.append("--no-check-for-nan-in-loss-and-grad")  # which validate_args asks for
-    return words
+    if training.gemm_recipe is GemmRecipe.MXFP8 and parallel.gather_precision == "fp8":
+        words.append("--reuse-grad-buf-for-mxfp8-param-ag")  # without which weights are gathered in 16 bits
+    return [*words, *_offloading(training), *graph_arguments(training)]
+
+
+def _offloading(training: TrainingSection) -> list[str]:
+    """Return the arguments of an optimizer on the host, whose code is that of the precision-aware one."""
+    if not training.offload_optimizer:
+        return []
+    beside = ["--overlap-cpu-optimizer-d2h-h2d"] if training.overlap_optimizer_offload else []
+    share = f"--optimizer-offload-fraction {training.offload_optimizer:g}"
+    return ["--optimizer-cpu-offload", share, "--use-precision-aware-optimizer", *beside]
 
 
 def _low_precision(training: TrainingSection) -> list[str]:
@@ -198,7 +214,8 @@ def _recomputation(training: TrainingSection) -> list[str]:
     if training.recompute is Recompute.FULL:
         count = training.recompute_num_layers
         method = "uniform" if count is None else "block"
-        return [f"--recompute-granularity full --recompute-method {method} --recompute-num-layers {count or 1}"]
+        layers = training.recompute_group_layers if count is None else count
+        return [f"--recompute-granularity full --recompute-method {method} --recompute-num-layers {layers}"]
     if training.recompute is Recompute.SELECTIVE:
         modules = " ".join(training.recompute_modules)
         return ["--recompute-granularity selective", *([f"--recompute-modules {modules}"] if modules else [])]

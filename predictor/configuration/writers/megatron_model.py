@@ -8,8 +8,21 @@ from __future__ import annotations
 from predictor.base.errors import ConfigError
 from predictor.configuration.model import transformer
 from predictor.configuration.model_section import ExpertsSection, ModelSection
+from predictor.configuration.writers.megatron_layers import expert_layers, layer_arguments
 from predictor.workloads.plain import beyond_plain
-from predictor.workloads.switches import Activation, Attention, Biases, Loss, Normalization, QkNorm
+from predictor.workloads.switches import Activation, Attention, Biases, Loss, Normalization, Positions, QkNorm
+
+# Switches of non-linearities; that of GELU is none.
+ACTIVATIONS = {
+    Activation.GELU: "",
+    Activation.SWIGLU: "--swiglu",
+    Activation.GEGLU: "--quick-geglu",
+    Activation.SQUARED_RELU: "--squared-relu",
+}
+
+
+# Fields beyond those of a plain model that arguments on kinds of layers and on positions say.
+BY_LAYERS = ("layer_types", "ffn_types", "latent_attention", "mamba2", "attention_sinks", "num_mtp_layers", "positions")
 
 
 def model_arguments(model: ModelSection) -> list[str]:
@@ -18,7 +31,7 @@ def model_arguments(model: ModelSection) -> list[str]:
     Raises:
         ConfigError: Megatron-LM has none for a part of it.
     """
-    beyond = beyond_plain(transformer(model))
+    beyond = [name for name in beyond_plain(transformer(model)) if name not in BY_LAYERS]
     if beyond:
         raise ConfigError(
             f"Megatron-LM's arguments for {', '.join(f'model.{name}' for name in beyond)} are not written"
@@ -35,16 +48,19 @@ def model_arguments(model: ModelSection) -> list[str]:
     elif model.activation.gated:  # Megatron-LM's own default is two thirds of what ours is
         words.append(f"--ffn-hidden-size {4 * model.hidden_size}")
     words += _attention(model)
+    words += layer_arguments(model)
     words += _positions(model)
     words += _kernels(model)
     words += _switches(model)
     words += [f"--attention-dropout {model.attention_dropout:g}", f"--hidden-dropout {model.hidden_dropout:g}"]
-    return words + (_experts(model.moe, model.num_layers) if model.moe is not None else [])
+    return words + (_experts(model.moe) if model.moe is not None else []) + expert_layers(model)
 
 
 def _attention(model: ModelSection) -> list[str]:
     words = []
     groups = model.num_key_value_heads
+    if model.latent_attention is not None:  # it has sizes of its own
+        return []
     if groups is not None and groups != model.num_attention_heads:
         words += ["--group-query-attention", f"--num-query-groups {groups}"]
     if model.head_dim is not None:
@@ -55,6 +71,10 @@ def _attention(model: ModelSection) -> list[str]:
 
 
 def _positions(model: ModelSection) -> list[str]:
+    if model.positions is Positions.ALIBI:
+        raise ConfigError("model.positions is alibi; Megatron-LM has rope, learned_absolute and none")
+    if model.positions is Positions.NONE:
+        return ["--position-embedding-type none", f"--max-position-embeddings {model.sequence_length}"]
     if model.rotary_fraction:
         share = [] if model.rotary_fraction == 1.0 else [f"--rotary-percent {model.rotary_fraction:g}"]
         rows = [f"--max-position-embeddings {model.sequence_length}"]
@@ -86,41 +106,36 @@ def _kernels(model: ModelSection) -> list[str]:
 
 
 def _switches(model: ModelSection) -> list[str]:
-    if model.activation not in (Activation.GELU, Activation.SWIGLU, Activation.GEGLU):
+    if model.activation not in ACTIVATIONS:
         raise ConfigError(
-            f"model.activation is {model.activation}; Megatron-LM's arguments have gelu, swiglu and geglu"
+            f"model.activation is {model.activation}; Megatron-LM's arguments have {', '.join(ACTIVATIONS)}"
         )
     if model.qk_norm not in (QkNorm.NONE, QkNorm.PER_HEAD):
         raise ConfigError(f"model.qk_norm is {model.qk_norm}; Megatron-LM's --qk-layernorm is per_head")
     switches = {
-        "--swiglu": model.activation is Activation.SWIGLU,
-        "--quick-geglu": model.activation is Activation.GEGLU,
+        ACTIVATIONS[model.activation]: bool(ACTIVATIONS[model.activation]),
         "--disable-bias-linear": model.biases is not Biases.ALL,
         "--add-qkv-bias": model.biases is Biases.QKV,
         "--untie-embeddings-and-output-weights": not model.tied_embeddings,
-        "--qk-layernorm": model.qk_norm is not QkNorm.NONE,
+        "--qk-layernorm": model.qk_norm is not QkNorm.NONE and model.latent_attention is None,
     }
     return [name for name, is_on in switches.items() if is_on]
 
 
-def _experts(experts: ExpertsSection, num_layers: int) -> list[str]:
-    for name in ("router_bias", "activation_clamp"):
-        if getattr(experts, name):
-            raise ConfigError(f"Megatron-LM's arguments for model.moe.{name} are not written")
+def _experts(experts: ExpertsSection) -> list[str]:
+    if experts.activation_clamp:
+        raise ConfigError("Megatron-LM's arguments for model.moe.activation_clamp are not written")
     words = [
         f"--num-experts {experts.num_experts}",
         f"--moe-ffn-hidden-size {experts.expert_ffn_hidden_size}",
         f"--moe-router-topk {experts.experts_per_token}",
-        "--moe-token-dispatcher-type alltoall",
-        "--moe-grouped-gemm",
     ]
+    if experts.router_bias:  # a correction without a loss, which goes with sigmoid scores alone
+        words += ["--moe-router-enable-expert-bias", "--moe-router-score-function sigmoid"]
     if experts.shared_expert_ffn_hidden_size:
         words.append(f"--moe-shared-expert-intermediate-size {experts.shared_expert_ffn_hidden_size}")
     if experts.shared_expert_gate:
         words.append("--moe-shared-expert-gate")
-    if experts.num_dense_layers:
-        dense = experts.num_dense_layers
-        words.append(f"--moe-layer-freq '([0]*{dense}+[1]*{num_layers - dense})'")
     if experts.capacity_factor is not None:
         words.append(f"--moe-expert-capacity-factor {experts.capacity_factor:g}")
     return words

@@ -14,15 +14,17 @@ from predictor.configuration.merging import merged
 from predictor.configuration.model_section import ModelSection
 from predictor.configuration.parallelism import ParallelismSection
 from predictor.configuration.presets import preset
-from predictor.configuration.readers.torchtitan import PRESETS
+from predictor.configuration.readers.torchtitan import DISPATCHERS, PRESETS
 from predictor.configuration.sections import RunConfig, TrainingSection
 from predictor.workloads.run import GemmRecipe, Recompute
 
 SCHEDULES = {"1f1b": "1F1B", "all_forward_all_backward": "GPipe", "interleaved_1f1b": "Interleaved1F1B"}
 MODES = {Recompute.NONE: "none", Recompute.FULL: "full", Recompute.PER_OP: "selective"}
 PRECISIONS = {"bf16": "bfloat16", "fp32": "float32"}
+# A recipe named refuses weights gathered in fp8 beside it (torchtitan/components/quantization/float8.py); without one it
+# is tensorwise.
 CONVERTERS = {
-    GemmRecipe.FP8_TENSORWISE: ("float8", "tensorwise"),
+    GemmRecipe.FP8_TENSORWISE: ("float8", None),
     GemmRecipe.FP8_ROWWISE: ("float8", "rowwise"),
     GemmRecipe.MXFP8: ("mx", "mxfp8_cublas"),
 }
@@ -117,7 +119,10 @@ def _degrees(parallel: ParallelismSection) -> dict[str, Any]:
     }
     if parallel.expert_parallel_size > 1:
         keys |= {"expert_parallel_degree": parallel.expert_parallel_size}
-        keys |= {"expert_tensor_parallel_degree": parallel.tensor_parallel_size}
+        split = parallel.expert_tensor_parallel_size
+        keys |= {"expert_tensor_parallel_degree": parallel.tensor_parallel_size if split is None else split}
+        if parallel.expert_dispatcher in DISPATCHERS:
+            keys |= {"expert_parallel_comm_backend": str(parallel.expert_dispatcher)}
     if parallel.overlap_linear_traffic:
         keys["enable_async_tensor_parallel"] = True
     usual = parallel.pipeline_parallel_size == 1
@@ -150,7 +155,7 @@ def _recomputation(training: TrainingSection) -> dict[str, Any]:
         keys["selective_ac_option"] = "op"
     elif training.recompute_every > 1:
         keys |= {"mode": "selective", "selective_ac_option": str(training.recompute_every)}
-    return keys
+    return keys | ({"early_stop": True} if training.recompute_stops_early else {})
 
 
 def _low_precision(config: RunConfig) -> dict[str, Any]:
@@ -161,7 +166,7 @@ def _low_precision(config: RunConfig) -> dict[str, Any]:
     if recipe not in CONVERTERS:
         raise ConfigError(f"training.gemm_recipe is {recipe}; torchtitan has {', '.join(CONVERTERS)}")
     kind, name = CONVERTERS[recipe]
-    keys: dict[str, Any] = {"recipe_name": name, "filter_fqns": ["output"]}
+    keys: dict[str, Any] = {**({} if name is None else {"recipe_name": name}), "filter_fqns": ["output"]}
     if config.parallelism.gather_precision == "fp8":
         keys["enable_fsdp_float8_all_gather"] = True
     return {"model": {"converters": [f"quantize.linear.{kind}"]}, f"quantize.linear.{kind}": keys}

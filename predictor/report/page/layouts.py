@@ -57,7 +57,8 @@ def layouts(answer: SearchAnswer, own: Standing, memory_bytes: float) -> str:
         memory_bytes: that the predicted layout takes on its fullest GPU.
     """
     front = {winner.ranked.plan for winner in answer.pareto}
-    everything: list[Winner] = [*answer.winners, *(w for w in answer.pareto if w not in answer.winners)]
+    shown = sorted([*answer.unsure, *answer.winners], key=lambda winner: winner.ranked.step_us)
+    everything: list[Winner] = [*shown, *(w for w in answer.pareto if w not in shown)]
     points = [
         Point(
             winner.ranked.memory_bytes / GIB,
@@ -76,9 +77,11 @@ def layouts(answer: SearchAnswer, own: Standing, memory_bytes: float) -> str:
             f"{winner.prediction.mfu:.1%}",
             described(winner.ranked.plan),
         ]
-        for winner in answer.winners
+        for winner in shown
     ]
-    counted = f"{answer.ranking.considered:,} layouts considered, {answer.ranking.fitting:,} fit into memory."
+    rules, ranking = answer.space.rules, answer.ranking
+    run_by = "" if rules is None else f" of those that {rules.label} runs"
+    counted = f"{ranking.considered:,} layouts{run_by} considered, {ranking.fitting:,} fit into memory."
     words = standing_words(own, fit_of(memory_bytes, answer.memory_gib))
     present = {point.mark for point in points}
     return section(
