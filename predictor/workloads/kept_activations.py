@@ -103,7 +103,8 @@ def _experts(run: TrainingRun, call: LayerCall) -> dict[str, float]:
     shared = experts.shared_expert_ffn_hidden_size // tp
     shared_up, shared_act = _inner(model, call.tokens, shared, call.element_bytes)
     scores = call.tokens * experts.num_experts * FP32_BYTES
-    moved = tokens * call.hidden_size * call.element_bytes
+    moved = tokens * experts.token_width(call.hidden_size) * call.element_bytes
+    moved += call.unsplit_tokens * experts.latent_size * call.element_bytes  # the sums that are projected back
     return {
         "up": 0.0,
         "act": 0.0,

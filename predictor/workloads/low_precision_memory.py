@@ -65,10 +65,12 @@ def _ffn_added(run: TrainingRun, kind: LayerKind, call: LayerCall, recipe: Recip
         return {}
     experts, routed = model.experts, routed_tokens(model.experts, call, run.layout)
     shared = experts.shared_expert_ffn_hidden_size // call.tensor_parallel_size
+    latent = call.unsplit_tokens * experts.latent_size
+    copies = (shared > 0) + (latent > 0)  # what reads the norm's output beside the router
     return {
-        "routed": -routed * call.hidden_size * saved,
+        "routed": -(routed * experts.token_width(call.hidden_size) + latent) * saved,
         "routed_act": -routed * (experts.expert_ffn_hidden_size // run.layout.expert_split) * saved,
-        "normed": normed * recipe.kept if shared else 0.0,
+        "normed": copies * normed * recipe.kept,
         "shared_act": -call.tokens * shared * saved,
     }
 

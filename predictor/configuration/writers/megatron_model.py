@@ -116,6 +116,8 @@ def _experts(experts: ExpertsSection, num_layers: int) -> list[str]:
     ]
     if experts.shared_expert_ffn_hidden_size:
         words.append(f"--moe-shared-expert-intermediate-size {experts.shared_expert_ffn_hidden_size}")
+    if experts.latent_size:
+        words.append(f"--moe-latent-size {experts.latent_size}")
     if experts.shared_expert_gate:
         words.append("--moe-shared-expert-gate")
     if experts.num_dense_layers:
