@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from predictor.base.errors import ConfigError, MissingKeyError, PublishedError
 from predictor.base.read_yaml import read_mapping
 from predictor.configuration import short_config
+from predictor.configuration.attention_precision import check_fp8_attention_on
 from predictor.configuration.cluster import clustered, notes_on
 from predictor.configuration.finding import find_system, published, short_form_system
 from predictor.configuration.kernels import check_gpu_kernels
@@ -273,6 +274,7 @@ def prepare(
     if config.gpu is not None:
         check_gpu("gpu_name" if short_config.is_short(content) else "gpu", config.gpu, system)
     check_gpu_kernels(config.training, system)
+    check_fp8_attention_on(config.training, config.model, system)
     check_offloading(config.training, system)
     hardware = system.hardware
     notes += notes_on(hardware, config.cluster)

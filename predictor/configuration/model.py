@@ -132,6 +132,11 @@ def _check_experts(moe: ExpertsSection, model: ModelSection) -> None:
         )
     if model.layer_operators is not None:
         raise ConfigError("model.layer_operators cannot describe a layer with experts; leave it out, or leave out moe")
+    if moe.latent_size >= model.hidden_size:
+        raise ConfigError(
+            f"model.moe.latent_size is {moe.latent_size}; it is a width below hidden_size, {model.hidden_size}; leave "
+            "it out where tokens travel in that"
+        )
     if moe.shared_expert_gate and not moe.shared_expert_ffn_hidden_size:
         raise ConfigError("model.moe.shared_expert_gate needs shared_expert_ffn_hidden_size")
 

@@ -66,6 +66,9 @@ class ExpertsSection(Section):
     load_imbalance: float = Field(default=1.0, ge=1.0, le=1000.0, description="busiest rank's tokens over the mean")
     activation_clamp: float | None = Field(default=None, gt=0.0, le=1e6, description="largest input of the gate")
     router_bias: Switch = Field(default=False, description="the router has a bias, or a trained correction, per expert")
+    latent_size: Amount = Field(
+        default=0, description="width to which tokens are projected on their way to experts; hidden_size if 0"
+    )
 
 
 class IndexerSection(Section):

@@ -68,6 +68,10 @@ class TrainingSection(Section):
     gemm_recipe: GemmRecipe | None = Field(
         default=None, description="low precision of the linear layers' products (Transformer Engine's recipes)"
     )
+    fp8_attention: Switch = Field(
+        default=False,
+        description="exact attention runs in 8 bits too, in the layers of gemm_recipe (Transformer Engine's fp8_dpa)",
+    )
     layers_in_16_bits_at_start: Amount = Field(default=0, description="first layers that the recipe leaves out")
     layers_in_16_bits_at_end: Amount = Field(default=0, description="last layers that the recipe leaves out")
     tf32: Switch = Field(default=False, description="products of fp32 matrices run in TF32")

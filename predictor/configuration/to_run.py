@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from predictor.base.errors import ConfigError
 from predictor.base.sizes import LARGEST_RUN_GPUS, LARGEST_SLOTS, must_divide
+from predictor.configuration.attention_precision import check_fp8_attention
 from predictor.configuration.expert_layout import check_expert_parallel
 from predictor.configuration.kernels import check_kernels
 from predictor.configuration.lengths import check_lora, with_lengths
@@ -223,6 +224,7 @@ def _model(config: RunConfig) -> Transformer:
     """
     check_recomputation(config.training, config.model)
     check_kernels(config.training, config.parallelism, config.model)
+    check_fp8_attention(config.training, config.model)
     model = transformer(config.model)
     if config.training.compiled:
         model = compiled_model(model)
@@ -327,6 +329,7 @@ def _trained(run: TrainingRun, training: TrainingSection) -> TrainingRun:
         recompute_modules=training.recompute_modules,
         compiled=training.compiled,
         fused_gradient_accumulation=training.fused_gradient_accumulation,
+        fp8_attention=training.fp8_attention,
         attention_kernel=training.attention_kernel,
         blocking_launches=training.blocking_launches,
         cuda_graphs=training.cuda_graphs is True,

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from itertools import pairwise
 from math import exp, hypot, log
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, RootModel
 
 from predictor.base.errors import PublishedError
 from predictor.base.read_yaml import read_valid
+from predictor.costs.attention_precision import at_length, over_16_bits
 from predictor.costs.cost import Cost, Source
 from predictor.costs.hardware import System
 from predictor.costs.operator import Direction, Operator, Shape
@@ -51,18 +51,6 @@ def kernel_rates(instruction: str) -> dict[str, KernelRate]:
     return read_valid(FILE, _Rates, PublishedError).root.get(instruction, {})
 
 
-def at_length(points: dict[int, float], length: int) -> float:
-    """Return a ratio at a sequence length: linear in the logarithm of the length, constant beyond the ends."""
-    lengths = sorted(points)
-    if length <= lengths[0]:
-        return points[lengths[0]]
-    for low, high in pairwise(lengths):
-        if length <= high:
-            place = log(length / low) / log(high / low)
-            return points[low] + place * (points[high] - points[low])
-    return points[lengths[-1]]
-
-
 def _length_and_width(operator: Operator, shape: Shape) -> tuple[int, int]:
     """Return how many keys a query sees at most, and the width of a head."""
     sizes = dict(zip(operator.dimensions, shape, strict=True))
@@ -87,11 +75,19 @@ class AttentionRegressor:
     instruction: str
 
     def answer(self, operator: Operator, direction: Direction, shape: Shape) -> Cost:
-        """Return the cost of one call.
+        """Return the cost of one call, in few bits that in 16 times a ratio.
 
         Raises:
-            PublishedError: no rate of the implementation that the run names is known on such GPUs.
+            PublishedError: no rate of the implementation or the precision that the run names is known on such GPUs.
         """
+        cost = self._in_16_bits(operator, direction, shape)
+        if not operator.computed_in:
+            return cost
+        _, width = _length_and_width(operator, shape)
+        return _scaled(cost, *over_16_bits(operator, direction, shape, self.instruction, width))
+
+    def _in_16_bits(self, operator: Operator, direction: Direction, shape: Shape) -> Cost:
+        """Return the cost of one call in the step's precision."""
         rates = kernel_rates(self.instruction)
         own = rates[self.measured]
         asked_name = operator.kernel or own.trains_as or self.measured
@@ -161,3 +157,18 @@ def with_kernels(
     if forward is not None and Direction.BACKWARD not in result:
         result[Direction.BACKWARD] = AttentionRegressor(forward, True, kernel, instruction)
     return result
+
+
+def in_few_bits(regressors: dict[Direction, Regressor], name: str) -> dict[Direction, Regressor]:
+    """Return attention's regressors, which answer in few bits too.
+
+    Args:
+        regressors: of a system.
+        name: of the system.
+
+    Raises:
+        PublishedError: they are those of a system that does not say its implementation.
+    """
+    if all(isinstance(regressor, AttentionRegressor) for regressor in regressors.values()):
+        return regressors
+    raise PublishedError(f"training.fp8_attention: the rate of attention in fp8 on {name} is not known; leave it out")

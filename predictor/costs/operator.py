@@ -135,6 +135,14 @@ def _in_kernel(operator: Operator, kernel: str) -> Operator:
     return replace(operator, kernel=kernel)
 
 
+def as_attention_of(donor: Operator, operator: Operator) -> Operator:
+    """Return fused attention in the implementation and the precision of another operator; any other donor as it is."""
+    if not (donor.fused_attention and operator.fused_attention):
+        return donor
+    chosen = in_kernel(donor, operator.kernel)
+    return in_precision(chosen, operator.computed_in) if operator.computed_in else chosen
+
+
 MATMUL_EXTRAS: tuple[TermKind, ...] = ("flops", "flops", "flops")  # one per GEMM_TILES
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from predictor.base.errors import PublishedError
 from predictor.costs import bounds, host_copy, low_precision
 from predictor.costs.alignment import is_misaligned, without_tensor_cores
-from predictor.costs.attention_kernels import with_kernels
+from predictor.costs.attention_kernels import in_few_bits, with_kernels
 from predictor.costs.calibration import calibrated
 from predictor.costs.catalogue import catalogue
 from predictor.costs.collectives import COLLECTIVES, Topology
@@ -42,7 +42,7 @@ from predictor.costs.host_adam import HOST_ADAMS, HostAdamRegressor
 from predictor.costs.host_memory import host_memory_gb_per_s
 from predictor.costs.link_lookup import collective_regressors, half_of_all_reduce
 from predictor.costs.load import ALONE
-from predictor.costs.operator import Direction, Operator, Shape, in_kernel
+from predictor.costs.operator import Direction, Operator, Shape, as_attention_of
 from predictor.costs.regressors import Outside, Regressor
 from predictor.costs.stand_ins import LEAST_KERNEL_US, Call, bounded
 from predictor.costs.stream_stand_ins import DONOR, with_stream_stand_in
@@ -250,7 +250,7 @@ class PublishedSystem:
             sms = int(self.hardware.gpu.num_multiprocessors.value)
             name, shape, factor, unknown, by_rate = operator.stand_in(shape, direction, sms)
             is_analytic = is_analytic or by_rate
-            donor = in_kernel(catalogue()[name], operator.kernel)
+            donor = as_attention_of(catalogue()[name], operator)
             # Bytes as they are counted are equal; those of elements have the width of the precision.
             factor *= operator.byte_scale(self.precision) / donor.byte_scale(self.precision)
             operator, times, log_error = donor, times * factor, hypot(log_error, unknown)
@@ -319,7 +319,13 @@ class PublishedSystem:
         return regressors
 
     def _in_few_bits(self, operator: Operator) -> dict[Direction, Regressor]:
-        """Return the regressors of products in another precision than the step: as measured, else from the step's."""
+        """Return the regressors of products in another precision than the step: as measured, else from the step's.
+
+        Raises:
+            PublishedError: attention does not run in few bits here.
+        """
+        if operator.fused_attention:
+            return in_few_bits(self._operator(operator), self.name)
         wanted, product, measured = operator.computed_in, replace(operator, computed_in=""), None
         if wanted in measured_precisions(self.folder):
             measured = PublishedSystem(self.folder, wanted)

@@ -19,6 +19,8 @@ FP8_PRECISIONS = ("fp8", "fp8_block")
 # Blackwell: 8 bits with a scale per block of 32 (OCP Microscaling Formats 1.0), and 4 bits with one per block of 16
 # (NVIDIA, nvfp4).
 BLACKWELL_PRECISIONS = ("mxfp8", "nvfp4")
+# Those of them that exact attention exists in. Source: NVIDIA, cuDNN frontend documentation, attention.
+ATTENTION_PRECISIONS = ("fp8", "mxfp8")
 # Bytes of an input element, without the scales of blocks, which workloads/recipes.py adds to what a cast writes; a
 # lower bound for a product of fp8 matrices, whose result has 16 bits.
 PRECISION_BYTES = {"fp16": 2, "bf16": 2, "fp32": 4, "fp8": 1, "fp8_block": 1, "mxfp8": 1, "nvfp4": 0.5}

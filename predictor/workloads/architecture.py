@@ -41,10 +41,11 @@ class MixtureOfExperts:
         num_dense_layers: layers at the model's start that have an ordinary FFN.
         capacity_factor: tokens that an expert takes over its even share, the rest dropped; None: dropless.
         router_bias: the router has one number more per expert.
-        activation_clamp: largest input of the experts' gate, which is cut there; None: it is not.
         load_imbalance: tokens of the busiest rank over the even share, at least 1; all ranks wait for it. Where every
             rank has all experts there is none.
         activation_clamp: largest input of the experts' gate, which is cut there; None: it is not.
+        latent_size: width to which tokens are projected before they travel to their experts, and from which the sums
+            of what these made are projected back (Nemotron 3 Super); 0: they travel in the hidden width.
     """
 
     num_experts: int
@@ -57,6 +58,15 @@ class MixtureOfExperts:
     load_imbalance: float = 1.0
     router_bias: bool = False
     activation_clamp: float | None = None
+    latent_size: int = 0
+
+    def token_width(self, hidden_size: int) -> int:
+        """Return the width of a token on its way to its experts and back."""
+        return self.latent_size or hidden_size
+
+    def latent_parameters(self, hidden_size: int) -> int:
+        """Return the parameters of both projections, whole on every rank."""
+        return 2 * hidden_size * self.latent_size
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from functools import lru_cache
+from typing import NamedTuple
 
-from predictor.costs.operator import Direction
+from predictor.costs.operator import Direction, in_precision
 from predictor.costs.operators.mla_attention import KEY_WIDTH, VALUE_WIDTH
 from predictor.workloads.layer_call import LayerCall
 from predictor.workloads.layout import Layout
@@ -45,6 +46,28 @@ CORE_OPERATORS = frozenset({GROUPED, LATENT, *(name for names in CORE.values() f
 NEEDED_OF_A_PAIR = 0.5
 # Dropout reads and writes the activation and one byte of mask per element.
 MASK_BYTES = 1
+
+
+class CoreKernel(NamedTuple):
+    """Kernel of fused attention.
+
+    Attributes:
+        implementation: empty: the one that the system was measured with.
+        precision: empty: that of the step.
+        kept: bytes of a key or a value as it travels around a ring; 0: those of an activation.
+    """
+
+    implementation: str = ""
+    precision: str = ""
+    kept: float = 0.0
+
+    def task(self, name: str, call: LayerCall, direction: Direction, times: float = 1.0) -> Task:
+        """Return the task of one of attention's operators."""
+        task = operator_task(name, call, direction, times, self.implementation)
+        return task._replace(operator=in_precision(task.operator, self.precision)) if self.precision else task
+
+
+AS_MEASURED = CoreKernel()
 
 
 def dropout_bytes(call: LayerCall) -> int:
@@ -110,7 +133,9 @@ def softmax_is_fused(call: LayerCall) -> bool:
     return call.sequence_per_rank <= FUSED_SOFTMAX_KEYS and heads % FUSED_SOFTMAX_HEADS == 0
 
 
-def _ring(names: tuple[str, ...], call: LayerCall, direction: Direction, layout: Layout, kernel: str) -> PassTasks:
+def _ring(
+    names: tuple[str, ...], call: LayerCall, direction: Direction, layout: Layout, kernel: CoreKernel
+) -> PassTasks:
     """Return attention around a ring: every rank keeps its queries, and keys and values come past.
 
     Each message travels while the rank attends to the keys that it holds already. Backward, the gradients of keys and
@@ -119,24 +144,27 @@ def _ring(names: tuple[str, ...], call: LayerCall, direction: Direction, layout:
     Source: Liu et al. 2023, arXiv:2310.01889.
     """
     others = call.context_parallel_size - 1
-    own = [operator_task(name, call, direction, kernel=kernel) for name in names]
+    own = [kernel.task(name, call, direction) for name in names]
     open_call = replace(call, causal=False)
     needed = NEEDED_OF_A_PAIR if call.causal else 1.0
-    passing = [operator_task(name, open_call, direction, others * needed, kernel) for name in names]
+    passing = [kernel.task(name, open_call, direction, others * needed) for name in names]
     heads = 2 * call.key_value_heads_per_rank * call.head_dim
     message = call.tokens * heads * call.element_bytes
-    messages = others if direction is FORWARD else 2 * others + 1
+    narrow = (kernel.kept or call.element_bytes) / call.element_bytes
+    messages = others * narrow if direction is FORWARD else others * narrow + others + 1
     traffic = collective_task("point_to_point", message, layout.context_hop(), Part.CONTEXT_PARALLEL, messages)
     return PassTasks(own + passing, [Overlap(traffic, own + passing, slows=True)])
 
 
 def attention_core(
-    model: Transformer, names: tuple[str, ...], call: LayerCall, direction: Direction, layout: Layout, kernel: str = ""
+    model: Transformer,
+    names: tuple[str, ...],
+    call: LayerCall,
+    direction: Direction,
+    layout: Layout,
+    kernel: CoreKernel = AS_MEASURED,
 ) -> PassTasks:
-    """Return attention between its projections, out of a layer's operators; selective recomputation repeats it.
-
-    ``kernel`` is the implementation of fused attention; empty: the one that the system was measured with.
-    """
+    """Return attention between its projections, out of a layer's operators; selective recomputation repeats it."""
     core, _ = split_core(names)
     call, times = segmented(call)
     times *= 2.0 if model.differential_attention else 1.0
@@ -151,7 +179,7 @@ def attention_core(
 
 
 def _core(
-    model: Transformer, core: tuple[str, ...], call: LayerCall, direction: Direction, layout: Layout, kernel: str
+    model: Transformer, core: tuple[str, ...], call: LayerCall, direction: Direction, layout: Layout, kernel: CoreKernel
 ) -> PassTasks:
     """Return attention between its projections over whole samples."""
     if call.context_parallel_size > 1 and core:
@@ -161,4 +189,4 @@ def _core(
         core = CORE[Attention.UNFUSED]
         size_bytes = _scores(call) * WIDENED_SOFTMAX_BYTES
         tasks.append(stream_task("softmax_in_fp32", size_bytes, call, launches=WIDENED_SOFTMAX_LAUNCHES))
-    return PassTasks([operator_task(name, call, direction, kernel=kernel) for name in core] + tasks, [])
+    return PassTasks([kernel.task(name, call, direction) for name in core] + tasks, [])

@@ -83,7 +83,7 @@ def exchange_tasks(
 ) -> list[Task]:
     """Return the traffic of one pass: tokens to their experts, outputs back; backward the same in turn."""
     group = layout.expert_group()
-    own = call.unsplit_tokens * call.hidden_size * call.element_bytes
+    own = call.unsplit_tokens * experts.token_width(call.hidden_size) * call.element_bytes
     if dispatcher is ExpertDispatcher.ALL_GATHER:
         return [
             *collective_task("all_gather", own, group, Part.EXPERT_PARALLEL),

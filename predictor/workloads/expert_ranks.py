@@ -15,15 +15,21 @@ def expert_tokens(call: LayerCall, layout: Layout) -> int:
     return call.unsplit_tokens * layout.expert_split if layout.is_folded else call.tokens
 
 
-def expert_sums(call: LayerCall, layout: Layout, count: float) -> list[Task]:
+def expert_sums(call: LayerCall, layout: Layout, width: int, count: float) -> list[Task]:
     """Return the gathers of tokens before split experts and the scatters of what they made, for so many a token.
+
+    Args:
+        call: sizes of the layer.
+        layout: of the ranks.
+        width: of a token on its way.
+        count: of copies of a token.
 
     Source: Megatron-LM core/transformer/moe/token_dispatcher.py, all-gather and reduce-scatter over the expert-tensor
     ranks.
     """
     if not count:
         return []
-    shard, group = call.unsplit_tokens * call.hidden_size * call.element_bytes, layout.expert_tensor_group()
+    shard, group = call.unsplit_tokens * width * call.element_bytes, layout.expert_tensor_group()
     return [
         *collective_task("all_gather", shard, group, Part.TENSOR_PARALLEL, count),
         *collective_task("reduce_scatter", shard, group, Part.TENSOR_PARALLEL, count),

@@ -19,7 +19,7 @@ from predictor.workloads.expert_exchange import ExpertDispatcher, exchange_tasks
 from predictor.workloads.expert_ranks import expert_tokens
 from predictor.workloads.layer_call import LayerCall
 from predictor.workloads.layout import Layout
-from predictor.workloads.linear_layers import EXPERT_DOWN, EXPERT_UP
+from predictor.workloads.linear_layers import EXPERT_DOWN, EXPERT_UP, LATENT_DOWN, LATENT_UP
 from predictor.workloads.run import TrainingRun
 from predictor.workloads.tasks import BACKWARD, Overlap, PassTasks, Task, scaled, shaped_task, stream_task
 from predictor.workloads.transformer import LayerKind, MixtureOfExperts, Transformer
@@ -107,7 +107,8 @@ def _routed_ffn(run: TrainingRun, call: LayerCall, direction: Direction, rows: i
     experts = model.experts
     assert experts is not None
     width = experts.expert_ffn_hidden_size // run.layout.expert_split
-    up, down = _products(model, (EXPERT_UP, EXPERT_DOWN), (rows, call.hidden_size, width), direction, held)
+    token_width = experts.token_width(call.hidden_size)
+    up, down = _products(model, (EXPERT_UP, EXPERT_DOWN), (rows, token_width, width), direction, held)
     if run.fused_experts:
         launches = 1.0 + back + held * KEPT_PER_EXPERT[back]
         return [task._replace(launches=launches) for task in (up, down)]
@@ -121,7 +122,7 @@ def _routed_ffn(run: TrainingRun, call: LayerCall, direction: Direction, rows: i
         tasks.append(stream_task("activation_clamp", size_bytes, call, launches=CLAMP_LAUNCHES[back]))
     if model.biases.of_ffn:
         launches = held * BIAS_LAUNCHES_PER_EXPERT[back] + BIAS_LAUNCHES[back]
-        tasks.append(stream_task("expert_biases", rows * held * call.hidden_size * BIAS_BYTES[back], call, launches))
+        tasks.append(stream_task("expert_biases", rows * held * token_width * BIAS_BYTES[back], call, launches))
     return tasks
 
 
@@ -146,7 +147,22 @@ def _permutation(run: TrainingRun, call: LayerCall, direction: Direction, held: 
         rows = COPY * (expert_tokens(call, run.layout) * received_share(experts, run.layout, dispatcher) + routed)
     if run.gemm_recipe is not None and dispatcher is not ExpertDispatcher.HYBRIDEP and not run.fused_experts:
         rows, launches = rows + 2 * COPY * routed, launches + COPY_LAUNCHES
-    return stream_task("token_permutation", rows * call.hidden_size * call.element_bytes, call, launches=launches)
+    size_bytes = rows * experts.token_width(call.hidden_size) * call.element_bytes
+    return stream_task("token_permutation", size_bytes, call, launches=launches)
+
+
+def _latent_projections(experts: MixtureOfExperts, call: LayerCall, direction: Direction) -> list[Task]:
+    """Return the projections of a rank's own tokens before they travel to their experts, and of their sums back.
+
+    Source: Megatron-LM core/transformer/moe/moe_layer.py, fc1_latent_proj and fc2_latent_proj (whole on every rank).
+    """
+    if not experts.latent_size:
+        return []
+    wide, narrow = call.hidden_size, experts.latent_size
+    return [
+        shaped_task("ffn_up", (call.unsplit_tokens, wide, narrow), direction)._replace(name=LATENT_DOWN),
+        shaped_task("ffn_down", (call.unsplit_tokens, narrow, wide), direction)._replace(name=LATENT_UP),
+    ]
 
 
 def counted_tasks(run: TrainingRun, kind: LayerKind, tasks: list[Task]) -> list[Task]:
@@ -178,7 +194,7 @@ def expert_tasks(run: TrainingRun, call: LayerCall, direction: Direction) -> lis
     scores = call.unsplit_tokens * experts.num_experts * SCORE_BYTES
     tasks.append(stream_task("router", scores, call, launches=ROUTER_LAUNCHES))
     tasks.append(_permutation(run, call, direction, held))
-    return tasks
+    return tasks + _latent_projections(experts, call, direction)
 
 
 def exchange(run: TrainingRun, call: LayerCall, computing: list[Task]) -> PassTasks:

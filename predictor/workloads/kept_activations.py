@@ -14,7 +14,7 @@ from predictor.workloads.attention import MASK_BYTES, segmented
 from predictor.workloads.experts import routed_tokens
 from predictor.workloads.layer_call import LayerCall
 from predictor.workloads.lora import Lora, LoraTarget
-from predictor.workloads.low_precision_memory import kept_bytes_added
+from predictor.workloads.low_precision_memory import kept_added
 from predictor.workloads.mixers.token_mixer import KeptByMixer
 from predictor.workloads.recompute import modules
 from predictor.workloads.run import FP32_BYTES, OffloadModule, Recompute, RecomputeModule, TrainingRun
@@ -102,7 +102,8 @@ def _experts(run: TrainingRun, call: LayerCall) -> dict[str, float]:
     shared = experts.shared_expert_ffn_hidden_size // tp
     shared_up, shared_act = _inner(model, call.tokens, shared, call.element_bytes)
     scores = call.tokens * experts.num_experts * FP32_BYTES
-    moved = tokens * call.hidden_size * call.element_bytes
+    moved = tokens * experts.token_width(call.hidden_size) * call.element_bytes
+    moved += call.unsplit_tokens * experts.latent_size * call.element_bytes  # the sums that are projected back
     return {
         "up": 0.0,
         "act": 0.0,
@@ -217,6 +218,12 @@ DROPPED = {
 }
 
 
+def _in_recipe(run: TrainingRun, kind: LayerKind, kept: Kept) -> Kept:
+    """Return what a layer keeps where its products, or attention, run in few bits."""
+    added = kept_added(run, kind, run.layer_call(kind))
+    return kept._replace(**{name: getattr(kept, name) + size_bytes for name, size_bytes in added.items()})
+
+
 def _selective(run: TrainingRun, kept: Kept) -> Kept:
     return kept._replace(**{name: 0.0 for module in modules(run) for name in DROPPED[module]})
 
@@ -271,12 +278,12 @@ def kept_and_recomputed(run: TrainingRun, kind: LayerKind) -> tuple[float, float
     kept = kept_without_recomputation(run, kind)
     if run.compiled:
         kept = _by_compiler(kept)
-    cast = kept_bytes_added(run, kind, run.layer_call(kind))
-    whole = kept.total + cast
+    kept = _in_recipe(run, kind, kept)
+    whole = kept.total
     if run.recompute is Recompute.NONE:
         return whole, 0.0
     if run.recompute is Recompute.FULL:
         return checkpoint_bytes(run) / run.recompute_group_layers, whole * run.recompute_group_layers
     per_op = run.recompute is Recompute.PER_OP
-    left = _every_second_product(run, kind, kept) if per_op else max(0.0, _selective(run, kept).total + cast)
+    left = _every_second_product(run, kind, kept) if per_op else _selective(run, kept).total
     return left, max(0.0, whole - left)

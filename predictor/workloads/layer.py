@@ -5,7 +5,8 @@ from __future__ import annotations
 from predictor.costs.operator import Direction
 from predictor.timeline.schedules import SCHEDULES
 from predictor.workloads.adapters import adapter_tasks, frozen
-from predictor.workloads.attention import attention_core, core_names, split_core
+from predictor.workloads.attention import core_names, split_core
+from predictor.workloads.attention_precision import core_of_layer
 from predictor.workloads.experts import exchange, expert_tasks
 from predictor.workloads.fused import fused_additions
 from predictor.workloads.layer_call import LayerCall
@@ -72,7 +73,7 @@ def _operators(run: TrainingRun, kind: LayerKind, call: LayerCall, direction: Di
     tasks = with_low_precision(run, kind, call, direction, tasks)
     if run.lora is not None:
         tasks = frozen(tasks, direction) + adapter_tasks(run, kind, call, direction)
-    core = attention_core(run.model, names, call, direction, run.layout, run.attention_kernel or "")
+    core = core_of_layer(run, kind, names, call, direction)
     computing = core + PassTasks(tasks, [])
     return computing + exchange(run, call, computing.tasks) if kind.has_experts else computing
 

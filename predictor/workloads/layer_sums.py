@@ -80,7 +80,14 @@ def _sums(run: TrainingRun, call: LayerCall, count: float, side: Side) -> list[T
 
 def _routed_sums(run: TrainingRun, call: LayerCall, count: float) -> list[Task]:
     """Return the sums of routed tokens, over the ranks that split an expert."""
-    return expert_sums(call, run.layout, count) if run.layout.is_folded else _sums(run, call, count, Side(1.0))
+    experts = run.model.experts
+    if experts is None or not count:
+        return []
+    width = experts.token_width(call.hidden_size)
+    if run.layout.is_folded:
+        return expert_sums(call, run.layout, width, count)
+    share = width / call.hidden_size
+    return _sums(run, call, count, Side(share, share))
 
 
 def _input_share(run: TrainingRun, kind: LayerKind) -> float:

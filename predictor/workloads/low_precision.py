@@ -11,7 +11,7 @@ from __future__ import annotations
 from predictor.costs.operator import BOTH, Direction, in_precision
 from predictor.costs.work import PRECISION_BYTES
 from predictor.workloads.layer_call import LayerCall
-from predictor.workloads.linear_layers import COLUMN_PARALLEL, EXPERT_DOWN, EXPERT_UP
+from predictor.workloads.linear_layers import COLUMN_PARALLEL, EXPERT_DOWN, EXPERT_UP, WHOLE_ON_RANK
 from predictor.workloads.recipes import READ, RECIPES, Casts, Recipe
 from predictor.workloads.run import TrainingRun
 from predictor.workloads.tasks import BACKWARD, FORWARD, Part, Task, parameter_stream_task, stream_task
@@ -57,8 +57,8 @@ def _operand_casts(run: TrainingRun, recipe: Recipe, call: LayerCall, task: Task
     """
     m, k, n = task.shape
     cost = casts(run, recipe)
-    whole_on_rank = task.name in COLUMN_PARALLEL if task.direction is FORWARD else task.name not in COLUMN_PARALLEL
-    share = call.unsplit_tokens / call.tokens if whole_on_rank else 1.0
+    gathered = task.name in COLUMN_PARALLEL if task.direction is FORWARD else task.name not in COLUMN_PARALLEL
+    share = call.unsplit_tokens / call.tokens if gathered and task.name not in WHOLE_ON_RANK else 1.0
     if task.direction is BACKWARD:
         per_element, elements = cost.gradient, m * n
     else:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from predictor.workloads.attention import CORE_OPERATORS, attention_core
+from predictor.workloads.attention import CORE_OPERATORS
+from predictor.workloads.attention_precision import core_of_layer
 from predictor.workloads.experts import shared_expert_tasks
 from predictor.workloads.layer import layer_operators
 from predictor.workloads.layer_call import LayerCall
@@ -28,6 +29,7 @@ OUTSIDE_FFN = (
     | NORMS
     | frozenset(
         {
+            "attention_casts",
             "attention_dropout",
             "attention_output",
             "bias_additions",
@@ -169,7 +171,7 @@ def _selected(run: TrainingRun, kind: LayerKind, call: LayerCall, forward: PassT
     tasks, overlaps = [], []
     if RecomputeModule.CORE_ATTENTION in names:
         operators = layer_operators(run.model, kind)
-        core = attention_core(run.model, operators, call, FORWARD, run.layout, run.attention_kernel or "")
+        core = core_of_layer(run, kind, operators, call, FORWARD)
         tasks, overlaps = list(core.tasks), list(core.overlaps)
     if RecomputeModule.SHARED_EXPERTS in names and RecomputeModule.MOE not in names and kind.has_experts:
         tasks += shared_expert_tasks(run.model, call, FORWARD)

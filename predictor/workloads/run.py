@@ -133,6 +133,7 @@ class TrainingRun:
         recompute_modules: of a layer; empty: the core of attention.
         compiled: element-wise kernels are fused by a compiler.
         fused_gradient_accumulation: products of weight gradients add to those of earlier micro-batches themselves.
+        fp8_attention: exact attention runs in 8 bits, in the layers that ``gemm_recipe`` covers.
         attention_kernel: None: the one that the system was measured with.
         blocking_launches: the host waits for every kernel.
         cuda_graphs: kernels are launched without the host.
@@ -185,6 +186,7 @@ class TrainingRun:
     recompute_modules: tuple[RecomputeModule, ...] = ()
     compiled: bool = False
     fused_gradient_accumulation: bool = False
+    fp8_attention: bool = False
     attention_kernel: AttentionKernel | None = None
     blocking_launches: bool = False
     cuda_graphs: bool = False

@@ -97,13 +97,13 @@ class Transformer(Architecture):
         attention = self.attention_parameters(tp, mixer) + self._attention_biases(tp, mixer)
         return attention + self._qk_norm_parameters(tp, mixer) + sinks
 
-    def _ffn_parameters(self, ffn_hidden_size: int, tensor_parallel_size: int = 1) -> int:
-        """Return the parameters of an FFN on one rank; the bias of its output is on every rank."""
+    def _ffn_parameters(self, width: int, ffn_hidden_size: int, tensor_parallel_size: int = 1) -> int:
+        """Return the parameters of an FFN over so wide tokens on one rank; the bias of its output is on every rank."""
         if not ffn_hidden_size:
             return 0
         biases = (self.ffn_matrices - 1) * ffn_hidden_size if self.biases.of_ffn else 0
-        split = self.ffn_matrices * self.hidden_size * ffn_hidden_size + biases
-        return split // tensor_parallel_size + (self.hidden_size if self.biases.of_ffn else 0)
+        split = self.ffn_matrices * width * ffn_hidden_size + biases
+        return split // tensor_parallel_size + (width if self.biases.of_ffn else 0)
 
     def layer_parameters(self, tensor_parallel_size: int = 1, kind: LayerKind = DENSE) -> int:
         """Return the parameters of one layer on one rank, its routed experts not counted.
@@ -119,17 +119,21 @@ class Transformer(Architecture):
         if kind.ffn is Ffn.NONE:
             return mixer
         if kind.ffn is Ffn.DENSE or self.experts is None:
-            return mixer + self._ffn_parameters(self.ffn_hidden_size, tp)
+            return mixer + self._ffn_parameters(self.hidden_size, self.ffn_hidden_size, tp)
         experts = self.experts
         router = self.hidden_size * (experts.num_experts + experts.shared_expert_gate)
         router += experts.num_experts if experts.router_bias else 0
-        return mixer + self._ffn_parameters(experts.shared_expert_ffn_hidden_size, tp) + router
+        if experts.latent_size:
+            router += experts.latent_parameters(self.hidden_size)
+            router += (self.hidden_size + experts.latent_size) if self.biases.of_ffn else 0
+        return mixer + self._ffn_parameters(self.hidden_size, experts.shared_expert_ffn_hidden_size, tp) + router
 
     def expert_parameters(self, tensor_parallel_size: int = 1) -> int:
         """Return the parameters of one routed expert on one rank."""
         if self.experts is None:
             return 0
-        return self._ffn_parameters(self.experts.expert_ffn_hidden_size, tensor_parallel_size)
+        width = self.experts.token_width(self.hidden_size)
+        return self._ffn_parameters(width, self.experts.expert_ffn_hidden_size, tensor_parallel_size)
 
     @property
     def _per_norm(self) -> int:
@@ -215,12 +219,12 @@ class Transformer(Architecture):
         """Return the multiplications of a token in one layer's FFN."""
         if kind.ffn is Ffn.NONE:
             return 0.0
-        width, router = self.ffn_hidden_size, 0
-        if kind.has_experts and self.experts:
-            experts = self.experts
-            width = experts.experts_per_token * experts.expert_ffn_hidden_size + experts.shared_expert_ffn_hidden_size
-            router = self.hidden_size * experts.num_experts
-        return self.ffn_matrices * self.hidden_size * width + router
+        if not (kind.has_experts and self.experts):
+            return self.ffn_matrices * self.hidden_size * self.ffn_hidden_size
+        experts, hidden = self.experts, self.hidden_size
+        routed = experts.experts_per_token * experts.expert_ffn_hidden_size * experts.token_width(hidden)
+        shared = experts.shared_expert_ffn_hidden_size * hidden
+        return self.ffn_matrices * (routed + shared) + hidden * experts.num_experts + experts.latent_parameters(hidden)
 
     def _keys(self, mixer: Mixer) -> int:
         """Return the keys of a query, masked or not."""

@@ -41,12 +41,13 @@ def _ffn_gradients(run: TrainingRun, kind: LayerKind) -> float:
     Those of its output, of the non-linearity's output and of the inner products, whose values are still kept.
     """
     call, model = run.layer_call(kind), run.model
-    tokens, width = float(call.tokens), call.ffn_width
+    tokens, width, inner_width = float(call.tokens), call.hidden_size, call.ffn_width
     if kind.has_experts and model.experts is not None:
         tokens = routed_tokens(model.experts, call, run.layout)
-        width = model.experts.expert_ffn_hidden_size // run.layout.expert_split
+        width = model.experts.token_width(call.hidden_size)
+        inner_width = model.experts.expert_ffn_hidden_size // run.layout.expert_split
     inner = 3 if model.activation.gated else 2
-    return tokens * (call.hidden_size + inner * width) * call.element_bytes
+    return tokens * (width + inner * inner_width) * call.element_bytes
 
 
 def _pipe_outputs(run: TrainingRun) -> float:

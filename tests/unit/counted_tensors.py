@@ -109,8 +109,8 @@ def _gated_delta(model: dict[str, Any]) -> int:
     return int(total + _linear(values, hidden))
 
 
-def _ffn(model: dict[str, Any], width: int) -> int:
-    hidden, bias = model["hidden_size"], model["biases"] in (True, "ffn")
+def _ffn(model: dict[str, Any], width: int, tokens: int | None = None) -> int:
+    hidden, bias = tokens or model["hidden_size"], model["biases"] in (True, "ffn")
     up = _linear(hidden, width, bias)
     return int(up * (2 if model["activation"] in GATED else 1) + _linear(width, hidden, bias))
 
@@ -118,7 +118,10 @@ def _ffn(model: dict[str, Any], width: int) -> int:
 def _experts(model: dict[str, Any]) -> int:
     moe = model["moe"]
     total = _linear(model["hidden_size"], moe["num_experts"], moe.get("router_bias", False))
-    total += moe["num_experts"] * _ffn(model, moe["expert_ffn_hidden_size"])
+    latent = moe.get("latent_size")
+    total += moe["num_experts"] * _ffn(model, moe["expert_ffn_hidden_size"], latent)
+    if latent:
+        total += _linear(model["hidden_size"], latent) + _linear(latent, model["hidden_size"])
     if shared := moe.get("shared_expert_ffn_hidden_size"):
         total += _ffn(model, shared) + (model["hidden_size"] if moe.get("shared_expert_gate") else 0)
     return int(total)

@@ -17,10 +17,12 @@ from predictor.costs.low_precision import peak_tflop_per_s, speedup
 from predictor.costs.operator import Direction, in_precision
 from predictor.costs.published import open_system
 from predictor.step.prediction import predict
-from predictor.workloads.low_precision_memory import cast_weights, kept_bytes_added
+from predictor.workloads.kept_activations import kept_and_recomputed
+from predictor.workloads.low_precision_memory import cast_weights, kept_added
+from predictor.workloads.mixers.mamba2 import Mamba2
 from predictor.workloads.recipes import RECIPES
-from predictor.workloads.run import GemmRecipe, TrainingRun
-from predictor.workloads.switches import Ffn
+from predictor.workloads.run import GemmRecipe, Recompute, RecomputeModule, TrainingRun
+from predictor.workloads.switches import Ffn, Mixer
 from predictor.workloads.tasks import Task
 from predictor.workloads.transformer import LayerKind
 from predictor.workloads.transformer_step import layer_block, transformer_step
@@ -130,9 +132,9 @@ def test_inputs_are_kept_as_they_were_cast() -> None:
     call = run.call()
     # Two inputs behind norms and the FFN's inner one take a byte less; attention's output is kept twice.
     expected = -(2 * 4096 * 4096 + 4096 * call.ffn_width) + 4096 * 4096
-    assert kept_bytes_added(run, DENSE, call) == expected
-    assert kept_bytes_added(replace(run, compiled=True), DENSE, call) == 0.0
-    assert kept_bytes_added(run, IN_16_BITS, call) == 0.0
+    assert sum(kept_added(run, DENSE, call).values()) == expected
+    assert not kept_added(replace(run, compiled=True), DENSE, call)
+    assert not kept_added(run, IN_16_BITS, call)
     layers = run.layer_parameters(DENSE).total * 8
     assert cast_weights(run, [(DENSE, 8)]) == 2 * layers
     assert cast_weights(replace(run, gather_precision="fp8"), [(DENSE, 8)]) == 0
@@ -187,3 +189,28 @@ def test_mfu_is_of_the_products_peak() -> None:
     assert predict(run_of(gemm_recipe=GemmRecipe.FP8_DELAYED), system).peak_tflop_per_s == 1979.0
     assert predict(run_of(), system).peak_tflop_per_s == 989.5
     assert peak_tflop_per_s(gpu, "mxfp8") == peak_tflop_per_s(gpu, "fp8")
+
+
+def test_modules_that_run_again_save_no_bytes_of_their_casts() -> None:
+    run = run_of(
+        gemm_recipe=GemmRecipe.FP8_DELAYED,
+        recompute=Recompute.SELECTIVE,
+        recompute_modules=(RecomputeModule.NORMS, RecomputeModule.MLP),
+    )
+    kept, _ = kept_and_recomputed(run, DENSE)
+    tokens, hidden = 4096, 4096
+    # What both norms read, queries, keys and values, a fp32 sum a row, attention's output and its cast; nothing of the
+    # FFN and of the norms' outputs.
+    expected = 2 * 2 * tokens * hidden + 3 * 2 * tokens * hidden + 4 * 32 * tokens + (2 + 1) * tokens * hidden
+    assert kept == expected
+
+
+def test_layers_without_an_ffn_save_nothing_of_one() -> None:
+    sizes = {"num_heads": 64, "head_dim": 128, "state_size": 128, "num_groups": 8}
+    run = run_of(gemm_recipe=GemmRecipe.FP8_DELAYED)
+    model = replace(run.model, mamba2=Mamba2(**sizes), layer_types=(Mixer.MAMBA2,), ffn_types=(Ffn.NONE,))
+    run = replace(run, model=model)
+    kind = run.kind(0)
+    added = kept_added(run, kind, run.call())
+    # One byte less of the norm's output and of the output projection's input.
+    assert added == {"normed": -4096.0 * 4096, "latents": 0.0, "core": -4096.0 * 64 * 128}

@@ -29,6 +29,7 @@ COMPUTED = {
     "nemotron-h-47b": 47,
     "nemotron-h-56b": 56.3,
     "nemotron-3-nano-30b-a3b": 31.6,
+    "nemotron-3-super-120b-a12b": 120,
     "granite-4.0-h-micro": 3.2,
     "granite-4.0-h-tiny": 7,
     "granite-4.0-h-small": 32,

@@ -11,6 +11,7 @@ SAME_SHAPE = re.compile(r"-(?:base|instruct|chat|hf|it|pt|bf16|0324|v0\.1|instru
 # Beginnings that presets spell differently.
 SPELLINGS = (
     (re.compile(r"^meta-llama-"), "llama-"),
+    (re.compile(r"^nvidia-nemotron-"), "nemotron-"),
     (re.compile(r"^llama-(\d)"), r"llama\1"),
     (re.compile(r"^gemma-(\d)-"), r"gemma\1-"),
     (re.compile(r"^gpt-oss"), "gpt-oss"),

@@ -18,8 +18,9 @@ def experts(config: Config) -> dict[str, Any]:
         "experts_per_token": config.whole("num_experts_per_tok"),
         "expert_ffn_hidden_size": config.whole("moe_intermediate_size"),
     }
-    if config.value("moe_latent_size") is not None:
-        raise config.error("moe_latent_size", "experts in a latent width are not modelled")
+    latent = config.optional("moe_latent_size")
+    if latent is not None:
+        found["latent_size"] = latent
     shared = _shared_width(config)
     return found | config.family.moe | ({"shared_expert_ffn_hidden_size": shared} if shared else _no_gate(config))
 

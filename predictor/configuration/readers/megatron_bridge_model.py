@@ -74,8 +74,10 @@ def preset_section(options: Options, name: str | None, notes: list[str]) -> dict
 
 def _experts(options: Options) -> dict[str, Any]:
     """Return what a recipe changes of its model's experts."""
-    capacity = options.real("moe-expert-capacity-factor", 0.0)
-    return {"moe": {"capacity_factor": capacity}} if capacity > 0 else {}
+    capacity, latent = options.real("moe-expert-capacity-factor", 0.0), options.optional_whole("moe-latent-size")
+    found: dict[str, Any] = {"capacity_factor": capacity} if capacity > 0 else {}
+    found |= {} if latent is None else {"latent_size": latent}
+    return {"moe": found} if found else {}
 
 
 def _prediction_layers(options: Options) -> dict[str, int]:

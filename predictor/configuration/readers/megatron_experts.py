@@ -28,6 +28,7 @@ def experts(options: Options, model: dict[str, Any]) -> dict[str, Any]:
     gate = options.switch("moe-shared-expert-gate") or options.switch("moe-use-shared-expert-gate")
     capacity = options.real("moe-expert-capacity-factor", 0.0)
     frequency = options.get("moe-layer-freq")
+    latent = options.optional_whole("moe-latent-size")
     has_bias = options.switch("moe-router-enable-expert-bias")
     if count is None:
         return {}
@@ -44,6 +45,8 @@ def experts(options: Options, model: dict[str, Any]) -> dict[str, Any]:
             keys["num_dense_layers"] = dense
     if has_bias:
         keys["router_bias"] = True
+    if latent:
+        keys["latent_size"] = latent
     if capacity > 0:
         keys["capacity_factor"] = capacity
     return {"moe": keys, **kinds}

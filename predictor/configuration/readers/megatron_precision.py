@@ -50,15 +50,17 @@ def low_precision(options: Options) -> dict[str, Any]:
     recipe = _recipe(options)
     leaves_out = options.switch("first-last-layers-bf16")
     start, end = (options.whole(f"num-layers-at-{edge}-in-bf16", 1, least=0) for edge in ("start", "end"))
+    casts_attention = options.switch("fp8-dot-product-attention")
     if recipe is None:
         return {}
+    keys: dict[str, Any] = {"gemm_recipe": str(recipe)} | ({"fp8_attention": True} if casts_attention else {})
     if not leaves_out:
-        return {"gemm_recipe": str(recipe)}
+        return keys
     if recipe is GemmRecipe.FP8_DELAYED:
         raise options.error(
             "first-last-layers-bf16", "--fp8-recipe delayed is for all layers in Megatron-LM; name another recipe"
         )
-    return {"gemm_recipe": str(recipe), "layers_in_16_bits_at_start": start, "layers_in_16_bits_at_end": end}
+    return keys | {"layers_in_16_bits_at_start": start, "layers_in_16_bits_at_end": end}
 
 
 def fused_experts(options: Options) -> dict[str, bool]:

@@ -200,10 +200,11 @@ def _low_precision(training: TrainingSection) -> list[str]:
     if recipe not in RECIPES:
         raise ConfigError(f"training.gemm_recipe is {recipe}; Megatron-LM has {', '.join(RECIPES)}")
     start, end = training.layers_in_16_bits_at_start, training.layers_in_16_bits_at_end
+    words = [*RECIPES[recipe], *(["--fp8-dot-product-attention"] if training.fp8_attention else [])]
     if not start and not end:
-        return list(RECIPES[recipe])
+        return words
     return [
-        *RECIPES[recipe],
+        *words,
         "--first-last-layers-bf16",
         f"--num-layers-at-start-in-bf16 {start}",
         f"--num-layers-at-end-in-bf16 {end}",

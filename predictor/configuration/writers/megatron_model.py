@@ -134,6 +134,8 @@ def _experts(experts: ExpertsSection) -> list[str]:
         words += ["--moe-router-enable-expert-bias", "--moe-router-score-function sigmoid"]
     if experts.shared_expert_ffn_hidden_size:
         words.append(f"--moe-shared-expert-intermediate-size {experts.shared_expert_ffn_hidden_size}")
+    if experts.latent_size:
+        words.append(f"--moe-latent-size {experts.latent_size}")
     if experts.shared_expert_gate:
         words.append("--moe-shared-expert-gate")
     if experts.capacity_factor is not None:

@@ -21,8 +21,8 @@ from predictor.workloads.run import GemmRecipe, Recompute
 SCHEDULES = {"1f1b": "1F1B", "all_forward_all_backward": "GPipe", "interleaved_1f1b": "Interleaved1F1B"}
 MODES = {Recompute.NONE: "none", Recompute.FULL: "full", Recompute.PER_OP: "selective"}
 PRECISIONS = {"bf16": "bfloat16", "fp32": "float32"}
-# A recipe named refuses weights gathered in fp8 beside it (torchtitan/components/quantization/float8.py); without one it
-# is tensorwise.
+# A recipe named refuses weights gathered in fp8 beside it (torchtitan/components/quantization/float8.py); without one
+# it is tensorwise.
 CONVERTERS = {
     GemmRecipe.FP8_TENSORWISE: ("float8", None),
     GemmRecipe.FP8_ROWWISE: ("float8", "rowwise"),

@@ -3,7 +3,7 @@
 from math import ceil
 
 from predictor.costs.operator import Direction, Operator, Shape
-from predictor.costs.work import ELEMENT_BYTES, Work, whole_waves
+from predictor.costs.work import ATTENTION_PRECISIONS, ELEMENT_BYTES, Work, whole_waves
 
 # Rows of queries per thread block, and the head widths that kernels are compiled for; other widths are padded up.
 # Source: flash-attn 2, csrc/flash_attn (run_mha_fwd_hdim*), kBlockM of the forward kernels.
@@ -43,6 +43,7 @@ OPERATOR = Operator(
     dimensions=("batch", "sequence", "heads", "head_dim", "causal"),
     work=_work,
     extra_kinds=("flops", "flops"),
+    tabled_in=ATTENTION_PRECISIONS,
     fused_attention=True,
     source="Dao 2023, arXiv:2307.08691",
 )

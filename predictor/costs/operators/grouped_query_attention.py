@@ -4,7 +4,7 @@ from math import ceil
 
 from predictor.costs.operator import Direction, Operator, Shape, StandIn
 from predictor.costs.operators.flash_attention import BACKWARD_TO_FORWARD_FLOPS, BLOCK_ROWS, padded_head_dim
-from predictor.costs.work import ELEMENT_BYTES, Work, whole_waves
+from predictor.costs.work import ATTENTION_PRECISIONS, ELEMENT_BYTES, Work, whole_waves
 
 
 def pairs(length: int, causal: bool, window: int) -> int:
@@ -53,6 +53,7 @@ OPERATOR = Operator(
     dimensions=("batch", "sequence", "heads", "kv_heads", "head_dim", "causal", "window"),
     work=_work,
     extra_kinds=("flops", "flops"),
+    tabled_in=ATTENTION_PRECISIONS,
     fused_attention=True,
     stand_in=_stand_in,
     source="Ainslie et al. 2023, arXiv:2305.13245; window: Beltagy et al. 2020, arXiv:2004.05150; Dao 2023, 2307.08691",

@@ -8,7 +8,7 @@ from math import ceil
 
 from predictor.costs.operator import Direction, Operator, Shape, StandIn
 from predictor.costs.operators.flash_attention import BACKWARD_TO_FORWARD_FLOPS, BLOCK_ROWS
-from predictor.costs.work import ELEMENT_BYTES, Work, whole_waves
+from predictor.costs.work import ATTENTION_PRECISIONS, ELEMENT_BYTES, Work, whole_waves
 
 KEY_WIDTH, VALUE_WIDTH = 192, 128
 # The width of a plain head with the same FLOPs.
@@ -39,6 +39,7 @@ OPERATOR = Operator(
     dimensions=("batch", "sequence", "heads"),
     work=_work,
     extra_kinds=("flops", "flops"),
+    tabled_in=ATTENTION_PRECISIONS,
     fused_attention=True,
     stand_in=_stand_in,
     source="DeepSeek-AI 2024, arXiv:2405.04434, section 2.1.2",
