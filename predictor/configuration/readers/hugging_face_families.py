@@ -24,7 +24,7 @@ class Windows(StrEnum):
 
     NONE = "none"
     ALL = "all"  # where sliding_window is set
-    UPPER = "upper"  # from max_window_layers on, where use_sliding_window is set
+    UPPER = "upper"  # from max_window_layers on, where use_sliding_window is set if the class has it
     SWITCHED = "switched"  # all, where use_sliding_window is set
     UNCLEAR = "unclear"  # releases of transformers differ
 

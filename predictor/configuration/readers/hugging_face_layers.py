@@ -163,7 +163,7 @@ def _unlisted(config: Config, count: int) -> list[str]:
     if family.windows is Windows.NONE:
         return [FULL] * count
     if family.windows in (Windows.UPPER, Windows.SWITCHED, Windows.UNCLEAR):
-        if not config.switch("use_sliding_window"):
+        if config.family.knows("use_sliding_window") and not config.switch("use_sliding_window"):
             return [FULL] * count
         if family.windows is Windows.UNCLEAR:
             raise config.error(
