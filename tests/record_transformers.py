@@ -38,6 +38,7 @@ OF_NO_SIZE = (
     "topk_prob",
 )
 ENCODERS = ("bert", "roberta")  # read as encoders
+LANGUAGE_PARTS = ("qwen3_vl_text", "qwen3_vl_moe_text")  # inside a vision and language model only
 
 # Families of transformers' causal language models that are no decoder-only language models.
 ENCODER_DECODERS = [
@@ -140,6 +141,19 @@ def written(config: Any) -> dict[str, Any]:
     return {key: value for key, value in content.items() if key not in ("transformers_version", "dtype")}
 
 
+def takes_head_dim(model_type: str) -> bool:
+    """Return whether a model whose class does not declare head_dim has heads of that width where a file gives it."""
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    if model_type in (*ENCODERS, *LANGUAGE_PARTS):
+        return False
+    kind = CONFIG_MAPPING[model_type]
+    if isinstance(getattr(kind, "head_dim", None), property):
+        return False
+    given = [count(kind.from_dict(keys), model_class(model_type)) for keys in ({}, {"head_dim": 24})]
+    return given[1] not in (None, given[0])
+
+
 def class_defaults(model_type: str) -> dict[str, Any]:
     """Return the values of a configuration class where a file has no key, and the further names of its keys."""
     from transformers import PretrainedConfig
@@ -153,6 +167,8 @@ def class_defaults(model_type: str) -> dict[str, Any]:
             continue
         if field.default is not dataclasses.MISSING and isinstance(field.default, bool | int | float | str | None):
             values[field.name] = field.default
+    if "head_dim" not in {*values, *kind.attribute_map} and takes_head_dim(model_type):
+        values["head_dim"] = None
     return {"values": values, "aliases": dict(kind.attribute_map)}
 
 
@@ -200,7 +216,7 @@ def main() -> None:
 
     warnings.filterwarnings("ignore")
     names = families()
-    record(CLASS_DEFAULTS, {name: class_defaults(name) for name in (*names, *ENCODERS)})
+    record(CLASS_DEFAULTS, {name: class_defaults(name) for name in (*names, *ENCODERS, *LANGUAGE_PARTS)})
     defaults = {}
     for name in names:
         config = CONFIG_MAPPING[name]()

@@ -24,8 +24,9 @@ FORMAT = "Hugging Face config.json"
 KEYS = "hugging_face"
 # Keys without which a file describes no model; a class default for any of them is noted.
 SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
-# Formats that models are released in by who trained them; training keeps 16 bits, or a recipe of its own.
-RELEASE_FORMATS = ("fp8", "mxfp4")
+# Formats that models are released in; training keeps 16 bits, or a recipe of its own. What adapters are trained upon
+# (gptq, awq, bitsandbytes) is none of them.
+RELEASE_FORMATS = ("fp8", "mxfp4", "modelopt", "compressed-tensors")
 # Names of keys that say sizes or parts of a layer: one that the family does not have may be another architecture.
 SIZE = re.compile(
     r"(hidden_size|intermediate_size|ffn_size|_dim|_rank|_heads|_groups|_experts|_layers|_kernel\w*|_width|_types"
@@ -192,6 +193,9 @@ def _sizes(config: Config) -> dict[str, Any]:
     if key_value not in (None, heads):
         sizes["num_key_value_heads"] = key_value
     head_dim = config.optional("head_dim")
+    derived = config.fields.values.get(config.name("head_dim")) == hidden / heads
+    if head_dim is None and (derived or config.value("kv_lora_rank")):
+        config.fields.used.add(config.name("head_dim"))  # no key of the class, which derives it from others
     if head_dim is not None and head_dim * heads != hidden:
         sizes["head_dim"] = head_dim
     if head_dim is None and hidden % heads and not config.value("kv_lora_rank"):

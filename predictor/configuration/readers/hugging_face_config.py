@@ -29,14 +29,16 @@ class Config:
         return self.family.names.get(key, key)
 
     def value(self, key: str) -> Any:
-        """Return a value as the file has it, null included, else the default of the class."""
+        """Return a value as the file has it, null included, else the default of the class; None of another family's key."""
         name = self.name(key)
+        if not self.family.knows(name):
+            return None
         self.fields.used.add(name)
         return self.fields.values[name] if name in self.fields.values else self.family.defaults.get(name)
 
     def is_given(self, key: str) -> bool:
-        """Return whether the file has a value for a key."""
-        return self.fields.has(self.name(key))
+        """Return whether the file has a value for a key of the family."""
+        return self.family.knows(self.name(key)) and self.fields.has(self.name(key))
 
     def error(self, key: str, rule: str) -> ConfigError:
         """Return the error that a value breaks a rule."""

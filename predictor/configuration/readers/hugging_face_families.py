@@ -14,6 +14,8 @@ from predictor.base.read_yaml import read_mapping
 
 DATA = Path(__file__).with_suffix(".yaml")
 CLASS_DEFAULTS = DATA.with_name("hugging_face_defaults.json")
+# What says the layers with experts of families that have dense ones at the start, whether or not the class declares it.
+FIRST_LAYERS_KEYS = ("first_k_dense_replace", "moe_layer_freq")
 BiasPart = Literal["qkv", "output", "ffn"]
 
 
@@ -22,7 +24,7 @@ class Windows(StrEnum):
 
     NONE = "none"
     ALL = "all"  # where sliding_window is set
-    UPPER = "upper"  # from max_window_layers on, where use_sliding_window is set
+    UPPER = "upper"  # from max_window_layers on, where use_sliding_window is set if the class has it
     SWITCHED = "switched"  # all, where use_sliding_window is set
     UNCLEAR = "unclear"  # releases of transformers differ
 
@@ -36,6 +38,7 @@ class Period(BaseModel):
     every: int = Field(gt=0, description="layers of a period")
     key: str | None = Field(default=None, description="key that says another period")
     offset: int = Field(default=-1, description="layer of a period that has full attention; -1: the last")
+    first_is_full: bool = Field(default=False, description="the model's first layer has full attention anyway")
     last_is_full: bool = Field(default=False, description="the model's last layer has full attention anyway")
 
 
@@ -87,6 +90,12 @@ class Family(BaseModel):
     floors_head_dim: bool = Field(default=False, description="heads need not divide hidden_size")
     encoder: bool = Field(default=False, description="an encoder (BERT)")
     special: str | None = Field(default=None, description="function of hugging_face_special.py for its own keys")
+
+    def knows(self, name: str) -> bool:
+        """Return whether the family's class has a key, or files of its models have it that the reader understands."""
+        understood = {*self.defaults, *self.reads, *self.needs, *self.names.values()}
+        of_layers = FIRST_LAYERS_KEYS if self.experts == "first" else ()
+        return name in understood or name in of_layers or (self.period is not None and name == self.period.key)
 
     @property
     def has_experts(self) -> bool:

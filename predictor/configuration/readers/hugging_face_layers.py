@@ -163,7 +163,7 @@ def _unlisted(config: Config, count: int) -> list[str]:
     if family.windows is Windows.NONE:
         return [FULL] * count
     if family.windows in (Windows.UPPER, Windows.SWITCHED, Windows.UNCLEAR):
-        if not config.switch("use_sliding_window"):
+        if config.family.knows("use_sliding_window") and not config.switch("use_sliding_window"):
             return [FULL] * count
         if family.windows is Windows.UNCLEAR:
             raise config.error(
@@ -182,6 +182,8 @@ def _periodic(config: Config, count: int) -> list[str]:
     if period.other == SLIDING and config.value("sliding_window") is None:
         return [FULL] * count
     found = [FULL if i % every == period.offset % every else period.other for i in range(count)]
+    if period.first_is_full:
+        found[0] = FULL
     if period.last_is_full:
         found[-1] = FULL
     return found
@@ -247,12 +249,18 @@ def _sparse_layers(config: Config, count: int) -> set[int]:
 
 
 def _after_the_first(config: Config, count: int) -> set[int]:
-    key = "first_k_dense_replace"
-    first = config.family.first_dense if config.value(key) is None else config.whole(key, 0)
-    step = 1
-    if config.is_given("moe_layer_freq"):
-        listed = config.value("moe_layer_freq")
-        if isinstance(listed, list):
-            return {i for i, switch in enumerate(listed[:count]) if switch and i >= first}
+    key, family = "first_k_dense_replace", config.family
+    first = family.first_dense if config.value(key) is None else config.whole(key, 0)
+    if first != family.first_dense and config.name(key) not in {*family.defaults, *family.reads}:
+        raise config.error(key, f"{config.model_type} does not read it; add mlp_layer_types, which it reads")
+    if not config.is_given("moe_layer_freq"):
+        return set(range(first, count))
+    listed = config.value("moe_layer_freq")
+    if isinstance(listed, list):
+        sparse = {i for i, switch in enumerate(listed[:count]) if switch and i >= first}
+    else:
         step = config.whole("moe_layer_freq")
-    return {i for i in range(count) if i >= first and i % step == 0}
+        sparse = {i for i in range(first, count) if i % step == 0}
+    if "moe_layer_freq" not in {*family.defaults, *family.reads} and sparse != set(range(first, count)):
+        raise config.error("moe_layer_freq", "releases of transformers differ in whether it counts; add mlp_layer_types")
+    return sparse

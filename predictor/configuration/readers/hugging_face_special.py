@@ -65,7 +65,7 @@ def _gemma4(config: Config) -> dict[str, Any]:
             raise config.error("per_layer_config", "only heads of all layers that see all keys may differ")
         full |= first
     given = {key: value for key, value in full.items() if value is not None}
-    found: dict[str, Any] = {"full_attention": given} if given and SLIDING in kinds else {}
+    found: dict[str, Any] = {"full_attention": given} if given and SLIDING in kinds else given
     if width := config.optional("hidden_size_per_layer_input", 0):
         found["per_layer_inputs"] = {"width": width, "vocab_size": config.whole("vocab_size_per_layer_input")}
     return found
@@ -82,9 +82,20 @@ def _mimo(config: Config) -> dict[str, Any]:
     if keys != values:
         config.notes.append("v_head_dim: predicted with heads as wide as keys and values on average")
     kinds, heads = layers(config).get("layer_types", [FULL]), config.whole("num_attention_heads")
-    windowed = sum(kinds[i % len(kinds)] == SLIDING for i in range(num_layers(config)))
-    count = config.optional("num_key_value_heads") or heads
-    return {
+    every = [kinds[i % len(kinds)] for i in range(num_layers(config))]
+    windowed, count = every.count(SLIDING), config.optional("num_key_value_heads") or heads
+    published = {  # keys of the published file that its class does not read, and what the class makes of the others
+        "swa_num_attention_heads": heads,
+        "swa_num_key_value_heads": 2 * count,
+        "swa_head_dim": keys,
+        "swa_v_head_dim": values,
+        "hybrid_layer_pattern": [int(kind == SLIDING) for kind in every],
+    }
+    for key, expected in published.items():
+        if config.value(key) not in (None, expected):
+            raise config.error(key, "layers with a window differ from the others in another way than is modelled")
+    window = config.optional("sliding_window_size")  # keys before a query; sliding_window counts its own too
+    return ({} if window is None else {"sliding_window": window + 1}) | {
         "head_dim": (keys + values) // 2,
         "num_key_value_heads": 2 * count,
         "full_attention": {"num_key_value_heads": count},
@@ -134,10 +145,12 @@ def _doge(config: Config) -> dict[str, Any]:
 
 def _dots3(config: Config) -> dict[str, Any]:
     """Return dots3's latent attention of layers with a window, whose sizes stand layer by layer."""
-    kinds, count = layers(config)["layer_types"], num_layers(config)
+    kinds, count = layers(config).get("layer_types", [FULL]), num_layers(config)
     changed = config.value("per_layer_config") or {}
     windowed = {i for i in range(count) if kinds[i % len(kinds)] == SLIDING}
     sizes = next(iter(changed.values()), None)
+    if not changed and not windowed:
+        return {"other_parameters": count * config.whole("qk_rope_head_dim")}
     if {int(layer) for layer in changed} != windowed or any(given != sizes for given in changed.values()):
         raise config.error("per_layer_config", "expected the same sizes for all layers with a window")
     keys = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "num_attention_heads")
