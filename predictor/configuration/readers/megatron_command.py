@@ -130,7 +130,8 @@ def _words(script: Script) -> tuple[str, list[str]]:
     """
     if script.commands and script.commands[0] and script.commands[0][0].startswith("--"):
         return "", [word for words in script.commands for word in words]  # a value may stand on a line of its own
-    commands = [*script.commands, *(words for text in script.documents for words in parse(text).commands)]
+    inside = (words for text in script.documents for words in parse(text, script.values).commands)
+    commands = [*script.commands, *inside]
     training = [words for words in commands if TELLING.search(" ".join(words))]
     if training:
         words = training[-1]
