@@ -43,14 +43,16 @@ def of_model(model: str, changes: Sequence[str], system: str | None = None) -> C
     """
     settings = [parse_setting(text, CHANGES) for text in changes if not is_of_hardware(text)]
     rules = _rules(settings)
-    content, base, notes = content_of_model(model, None if rules is None else rules.trained_as)
+    layout = [setting for setting in settings if _decides_layout(setting)]
+    gpus = next((setting.value for setting in settings if setting.path == (GPUS,)), None)
+    said = with_settings({}, [setting for setting in settings if setting.path != (GPUS,)])
+    of_file = gpus if isinstance(gpus, int) and not layout else None
+    content, base, notes = content_of_model(model, None if rules is None else rules.trained_as, said, of_file)
     if system is not None:
         content = merged(content, {"system": system, "gpu": None})
     if not content.get("system"):
         raise ConfigError(f"--system is missing; published: {published()}")
     content = _system_from_anywhere(content, base)
-    layout = [setting for setting in settings if _decides_layout(setting)]
-    gpus = next((setting.value for setting in settings if setting.path == (GPUS,)), None)
     if layout or gpus is None or "micro_batch_size" in (content.get("training") or {}):
         _require_batch(content, settings, layout, gpus)
         return Configuration(fspath(model), with_settings(content, settings), base, notes)

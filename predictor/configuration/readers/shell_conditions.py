@@ -30,7 +30,9 @@ _UNSET = re.compile(r"\{?(?:[A-Za-z_]\w*|[0-9])(?:\[[@*]\])?\}?")  # a variable,
 
 def is_test(words: list[str]) -> bool:
     """Return whether words begin a test, also one that goes on behind « && » (« [[ a && b ]] »)."""
-    return bool(words) and (words[0] in _OPENING or words[0].startswith("((") or (words[0] == "!" and is_test(words[1:])))
+    return bool(words) and (
+        words[0] in _OPENING or words[0].startswith("((") or (words[0] == "!" and is_test(words[1:]))
+    )
 
 
 def is_open(words: list[str]) -> bool:

@@ -32,7 +32,7 @@ _FIRST_ARGUMENT = re.compile(r"\{?1(?![0-9])")
 _DOLLAR = "\x03"
 _LOOPS = frozenset({"for", "while", "until", "select"})
 _CLOSING = frozenset({"fi", "done", "esac"})
-_PREFIXES = frozenset({"do", "export", "local", "declare", "readonly", "{", "!", "time"})
+_PREFIXES = frozenset({"do", "export", "local", "declare", "readonly", "{", "time"})
 
 
 @dataclass(slots=True)
@@ -210,12 +210,12 @@ def _take(reading: _Reading, statement: Statement) -> None:
         if runs is False:
             script.skipped |= {found[1] for word in words if (found := ASSIGNMENT.match(word))}
         else:
-            script.commands.append(" ".join(expand(word, script) for word in words).split())
+            script.commands.append(" ".join(expand(word, script) for word in words if word != "!").split())
     reading.end(statement.end, own)
 
 
 def _filled(document: Document, script: Script) -> str:
-    """Return a text that the script holds with the script's variables filled in; « \\$ » is none of them."""
+    """Return a text that the script holds with the script's variables filled in; an escaped dollar is none of them."""
     if document.is_literal:
         return document.text
     return expand(document.text.replace("\\$", _DOLLAR), script).replace(_DOLLAR, "$")
