@@ -39,6 +39,8 @@ from predictor.workloads.run import TrainingRun
 
 # Files of other tools, which a configuration takes in by ``from``.
 OTHER_TOOLS = (".json", ".toml", ".sh", ".slurm", ".py")
+# Keys of a configuration of our own, in either form, that no other tool's YAML has.
+OWN_KEYS = frozenset({"system", "from", "gpu_name", "operator_data_folder", "nccl_data_folder", "training_config"})
 OVERLAPS = ("overlap_gradient_reduction", "overlap_parameter_gather", "overlap_tensor_parallel")
 # Precisions with the same element size and matrix peak, in which kernels run at the same rate.
 SAME_RATE = {"bf16": "fp16"}
@@ -200,11 +202,32 @@ def read_config(path: str | Path) -> tuple[dict[str, Any], Path]:
             raise ConfigError(
                 f"{path} is a {tool}, of a recommender; predict FILE --system NAME or predict_recommender takes it"
             )
-        raise ConfigError(
-            f"{path} is a {tool}; a configuration takes from it with from: {path.name}, beside its own "
-            "system and whatever the file does not say"
-        )
-    return read_mapping(path), path.resolve().parent if path.is_file() else Path.cwd()
+        raise _not_our_own(path, tool)
+    content = read_mapping(path)
+    if (other := other_format(path, content)) is not None:
+        raise _not_our_own(path, other)
+    return content, path.resolve().parent if path.is_file() else Path.cwd()
+
+
+def _not_our_own(path: Path, tool: str) -> ConfigError:
+    return ConfigError(
+        f"{path} is of another tool ({tool}): predict --model {path.name} --system NAME, or take from it in a "
+        f"configuration, with from: {path.name} beside its own system and whatever the file does not say"
+    )
+
+
+def other_format(path: Path, content: dict[str, Any]) -> str | None:
+    """Return the format of a YAML file of another tool; None of a configuration of our own, in any form.
+
+    Raises:
+        ConfigError: it is of a tool that is not read.
+    """
+    is_own = content.keys() <= {*RunConfig.model_fields, "from"} or bool(OWN_KEYS & content.keys())
+    if is_own or not path.is_file() or is_of_trainer(content):
+        return None
+    from predictor.configuration.readers import of_configuration  # only when needed, for a fast start
+
+    return of_configuration(path)
 
 
 def _gpus_per_node(name: str, base: Path) -> int:

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from predictor.base.errors import ConfigError, nearest
-from predictor.configuration.loading import on_nodes_of, read_config
+from predictor.base.read_yaml import read_mapping
+from predictor.configuration.loading import on_nodes_of, other_format, read_config
 from predictor.configuration.merging import merged
 from predictor.configuration.presets import preset_names, spelled
 from predictor.configuration.taking import completed, file_of
@@ -57,7 +58,10 @@ def _taken(model: str) -> str | None:
 
 
 def content_of_model(
-    model: str | dict[str, Any], trained_as: TrainedAs | None = None
+    model: str | dict[str, Any],
+    trained_as: TrainedAs | None = None,
+    beside: dict[str, Any] | None = None,
+    num_gpus: int | None = None,
 ) -> tuple[dict[str, Any], Path, tuple[str, ...]]:
     """Return the configuration that a model stands for, the folder its paths start from, and notes on its files.
 
@@ -66,6 +70,8 @@ def content_of_model(
             Hugging Face Hub, or the content of a configuration.
         trained_as: software that trains it, whose switches count where a configuration says none; None: a
             configuration's own, and Megatron-LM's for a model without any.
+        beside: keys that are said besides, and that a file of another tool may leave open.
+        num_gpus: GPUs of the run, where such a file keeps its layout.
 
     Raises:
         ConfigError: it is neither a preset nor a file, or the file says no model.
@@ -86,14 +92,14 @@ def content_of_model(
             f"--model is {model}; expected a file, or a preset such as {', '.join(preset_names()[-3:])}"
             f" (list-presets shows all).{nearest(model, preset_names())}"
         )
-    elif path.suffix in (".yml", ".yaml"):
+    elif path.suffix in (".yml", ".yaml") and other_format(path, read_mapping(path)) is None:
         content, base = read_config(path)
         own = content.get("model")
         content, notes = completed(on_nodes_of(content), base)
         return _trained(content, trained_as, own), base, notes
     else:
         content, base = {"from": str(Path(model).resolve())}, path.resolve().parent
-    content, notes = completed(content, base)
+    content, notes = completed(merged(content, beside or {}), base, num_gpus)
     if not isinstance(content.get("model"), dict):
         raise ConfigError(
             f"--model is {model}, which says no model; name a preset or a file that does (a Hugging Face "

@@ -40,16 +40,23 @@ def file_of(path: Path) -> Path:
     )
 
 
-def completed(content: dict[str, Any], base: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
+def completed(
+    content: dict[str, Any], base: Path, num_gpus: int | None = None
+) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return a full-form configuration with the keys of its ``from`` files and of its preset, and notes on them.
 
     ``from`` names files of other tools, or models of the Hugging Face Hub (``hf:…``); later files override earlier
     ones, the configuration's own keys override all.
 
+    Args:
+        content: of the configuration.
+        base: folder that paths in it are relative to.
+        num_gpus: GPUs of the run, where the files do not decide them.
+
     Raises:
         ConfigError: files cannot be taken from, leave open what no default can stand for, or there is no such preset.
     """
-    whole, notes, unsaid = with_files(content, base)
+    whole, notes, unsaid = with_files(content, base, num_gpus)
     refuse_guesses(unsaid, ("model.vocab_size",))
     return whole, (*notes, *unsaid.values())
 
@@ -67,7 +74,9 @@ def refuse_guesses(unsaid: dict[str, str], keys: tuple[str, ...]) -> None:
         Problems(open_keys).check()
 
 
-def with_files(content: dict[str, Any], base: Path) -> tuple[dict[str, Any], tuple[str, ...], dict[str, str]]:
+def with_files(
+    content: dict[str, Any], base: Path, num_gpus: int | None = None
+) -> tuple[dict[str, Any], tuple[str, ...], dict[str, str]]:
     """Return a configuration with its files and preset, notes, and a sentence for each key that they leave open."""
     named = content.get("from")
     if named is None:
@@ -77,7 +86,7 @@ def with_files(content: dict[str, Any], base: Path) -> tuple[dict[str, Any], tup
         raise ConfigError(f"from is {named!r}; expected a file of another tool, or a list of such files")
     from predictor.configuration.readers import read_all  # only when needed, for a fast start
 
-    read = read_all(files, base)
+    read = read_all(files, base, num_gpus)
     taken: dict[str, Any] = {}
     clashes: list[str] = []
     for name, file in zip(files, read, strict=True):

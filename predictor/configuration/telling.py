@@ -9,6 +9,7 @@ from typing import Any
 EXPERIMENT = "experiment_name"  # a key that every experiment of model_training_framework has, and no configuration
 LLM_TRAINER_SECTIONS = frozenset({"model", "training", "data", "prediction"})
 LLM_TRAINER_SIZES = frozenset({"d_model", "n_heads", "n_layers", "d_ff", "max_seq_len"})
+LLM_FOUNDRY = frozenset({"train_loader", "global_train_batch_size", "device_train_microbatch_size", "parameters"})
 
 
 HUB = "hf:"  # what the id of a model of the Hugging Face Hub begins with
@@ -32,7 +33,7 @@ def is_experiment(content: Mapping[str, Any]) -> bool:
 
 def is_llm_trainer(content: Mapping[str, Any]) -> bool:
     """Return whether a file is of llm_trainer: it has its sizes, or nothing but its sections and data."""
-    if EXPERIMENT in content:
+    if EXPERIMENT in content or LLM_FOUNDRY & content.keys():  # MPT's sizes have the same names
         return False
     model, data = content.get("model"), content.get("data")
     has_sizes = isinstance(model, Mapping) and bool(LLM_TRAINER_SIZES & model.keys())

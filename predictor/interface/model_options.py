@@ -43,9 +43,11 @@ def of_model(model: str, changes: Sequence[str], system: str | None = None) -> C
     """
     settings = [parse_setting(text, CHANGES) for text in changes if not is_of_hardware(text)]
     rules = _rules(settings)
-    content, base, notes = _content(model, system, rules)
     layout = [setting for setting in settings if _decides_layout(setting)]
     gpus = next((setting.value for setting in settings if setting.path == (GPUS,)), None)
+    said = with_settings({}, [setting for setting in settings if setting.path != (GPUS,)])
+    of_file = gpus if isinstance(gpus, int) and not layout else None
+    content, base, notes = _content(model, system, rules, said, of_file)
     if layout or gpus is None or "micro_batch_size" in (content.get("training") or {}):
         _require_batch(content, settings, layout, gpus)
         return Configuration(fspath(model), with_settings(content, settings), base, notes)
@@ -54,7 +56,7 @@ def of_model(model: str, changes: Sequence[str], system: str | None = None) -> C
     candidates = [rules_behind(named)] if named else [rules] if rules else list(RULES.values())
     missing: NoLayoutError | None = None
     for rules in candidates:
-        content, _, notes = _content(model, system, rules)
+        content, _, notes = _content(model, system, rules, said, of_file)
         try:
             return _fastest(model, with_settings(content, fixed), gpus, rules, notes)
         except NoLayoutError as error:
@@ -64,14 +66,14 @@ def of_model(model: str, changes: Sequence[str], system: str | None = None) -> C
 
 
 def _content(
-    model: str, system: str | None, rules: FrameworkRules | None
+    model: str, system: str | None, rules: FrameworkRules | None, said: dict[str, Any], num_gpus: int | None
 ) -> tuple[dict[str, Any], Path, tuple[str, ...]]:
     """Return the configuration of a model on a system, as a framework trains it, its folder and notes.
 
     Raises:
         ConfigError: no system is said.
     """
-    content, base, notes = content_of_model(model, None if rules is None else rules.trained_as)
+    content, base, notes = content_of_model(model, None if rules is None else rules.trained_as, said, num_gpus)
     if system is not None:
         content = merged(content, {"system": system, "gpu": None})
     if not content.get("system"):

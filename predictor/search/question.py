@@ -227,7 +227,8 @@ def search_problem(question: SearchQuestion) -> SearchProblem:
     """
     num_gpus = whole("--gpus", question.num_gpus, largest=LARGEST_RUN_GPUS)
     rules = rules_of(question.framework)
-    content, base, notes = content_of_model(question.model, None if rules is None else rules.trained_as)
+    own = _with_keys({}, question)  # what a file may leave open
+    content, base, notes = content_of_model(question.model, None if rules is None else rules.trained_as, own)
     content = _with_keys(merged(content, _overrides(question)), question)
     batch = _batch(question, content)
     if not content.get("system"):

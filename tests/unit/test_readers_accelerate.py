@@ -81,6 +81,12 @@ def test_plugin_of_deepspeed_with_a_model(tmp_path: Path) -> None:
     assert (run.zero_stage, run.gradient_bucket_elements, run.num_micro_batches) == (3, 4096 * 4096, 4)
 
 
+def test_optimizer_on_the_host(tmp_path: Path) -> None:
+    content = {"distributed_type": "DEEPSPEED", "mixed_precision": "bf16", "num_processes": 8}
+    read = found(tmp_path, {**content, "deepspeed_config": {"zero_stage": 2, "offload_optimizer_device": "cpu"}})
+    assert read.content["training"]["offload_optimizer"] == 1.0
+
+
 def test_file_of_deepspeed_beside_it(tmp_path: Path) -> None:
     sizes = {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 8, "bf16": {"enabled": True}}
     (tmp_path / "ds.json").write_text(json.dumps({**sizes, "zero_optimization": {"stage": 2}}), encoding="utf-8")
@@ -105,9 +111,9 @@ def test_file_of_deepspeed_beside_it(tmp_path: Path) -> None:
             {
                 "distributed_type": "DEEPSPEED",
                 "num_processes": 8,
-                "deepspeed_config": {"zero_stage": 3, "offload_optimizer_device": "cpu"},
+                "deepspeed_config": {"zero_stage": 3, "offload_param_device": "cpu"},
             },
-            "offloading is not modelled",
+            "weights in host memory are not modelled",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""A DeepSpeed configuration becomes batch, precision and ZeRO; offloading and compression are refused."""
+"""A DeepSpeed configuration becomes batch, precision, ZeRO and an optimizer on the host; compression is refused."""
 
 from __future__ import annotations
 
@@ -131,10 +131,37 @@ def test_disabled_sections_are_not_refused(tmp_path: Path) -> None:
     assert got.notes == ()
 
 
+@pytest.mark.parametrize(
+    ("zero", "share"),
+    [
+        ({"stage": 2, "offload_optimizer": {"device": "cpu", "pin_memory": True}}, 1.0),
+        ({"stage": 3, "offload_optimizer": {"device": "cpu", "ratio": 0.3}}, 0.3),
+        ({"stage": 2, "cpu_offload": True}, 1.0),
+        ({"stage": 2, "offload_optimizer": {"device": "none"}}, None),
+        ({"stage": 2}, None),
+    ],
+)
+def test_optimizer_on_the_host(zero: dict[str, Any], share: float | None, tmp_path: Path) -> None:
+    read_one = found(tmp_path, **MICRO, zero_optimization=zero)
+    training = read_one.content["training"]
+    assert training.get("offload_optimizer") == share
+    assert training.get("framework") == (None if share is None else "deepspeed")  # whose Adam runs on the CPU
+    assert any("the CPU updates" in note for note in read_one.notes) is (share is not None)
+
+
+def test_remarks_and_sections_that_change_nothing(tmp_path: Path) -> None:
+    values: dict[str, Any] = MICRO | {"_comment": "x", "comms_config": {"verbose": False}, "aio": {"queue_depth": 8}}
+    read_one = found(tmp_path, **values, fp16={"enabled": False}, bf16={"enabled": "auto"})
+    assert "training.precision" in read_one.unsaid
+    assert found(tmp_path, **values, fp16={"enabled": True}, bf16={"enabled": "auto"}).content["training"][
+        "precision"
+    ] == ("fp16")
+
+
 REFUSED = [
-    (MICRO | {"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}, "offloading is not modelled"),
-    (MICRO | {"zero_optimization": {"stage": 3, "offload_param": {"device": "nvme"}}}, "offloading is not modelled"),
-    (MICRO | {"zero_optimization": {"stage": 2, "cpu_offload": True}}, "offloading to the host is not modelled"),
+    (MICRO | {"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "nvme"}}}, "only cpu is modelled"),
+    (MICRO | {"zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}}}, "weights in host memory are not"),
+    (MICRO | {"zero_optimization": {"stage": 3, "offload_param": {}, "cpu_offload_param": True}}, "weights in host"),
     (MICRO | {"zero_optimization": {"stage": 3, "zero_quantized_weights": True}}, "quantised traffic (ZeRO++)"),
     (MICRO | {"zero_optimization": {"stage": 3, "zero_hpz_partition_size": 8}}, "a second copy of the weights"),
     (MICRO | {"zero_optimization": {"stage": 2, "mics_shard_size": 8}}, "it needs stage 3, not 2"),

@@ -232,12 +232,11 @@ def test_loss_of_single_kernels_is_the_default_and_megatrons_own_fusion_is_noted
 def test_instances_of_the_optimizer_are_groups_of_replicas(tmp_path: Path) -> None:
     arguments = f"{SMALL}--use-distributed-optimizer --num-distributed-optimizer-instances 4 --context-parallel-size 2"
     assert found(tmp_path, arguments, num_gpus=64).content["parallelism"]["zero_group_size"] == 16
-    unsaid = found(tmp_path, arguments).unsaid
-    assert "data × context parallel size / 4" in unsaid["parallelism.zero_group_size"]
-    whole = found(tmp_path, arguments.replace("--use-distributed-optimizer", ""), num_gpus=64).content["parallelism"]
-    assert "zero_group_size" not in whole
-    with pytest.raises(ConfigError, match="it must divide the ranks of data and context parallelism, 6"):
-        found(tmp_path, arguments, num_gpus=6)
+    later = found(tmp_path, arguments).derived["parallelism.zero_group_size"]
+    assert later({"parallelism": {"data_parallel_size": 32}}) == 16
+    assert later({"parallelism": {}}) is None
+    with pytest.raises(ConfigError, match="--num-distributed-optimizer-instances is 4; it must divide the ranks"):
+        later({"parallelism": {"data_parallel_size": 3}})
 
 
 def test_tensor_parallel_size_of_experts(tmp_path: Path) -> None:

@@ -284,3 +284,23 @@ def test_optimizer_on_the_host_is_read_whole(tmp_path: Path) -> None:
     )
     training = read_any(path).content["training"]
     assert (training["offload_optimizer"], training["overlap_optimizer_offload"]) == (0.5, True)
+
+
+def test_what_is_only_turned_off_is_off_whatever_it_was(tmp_path: Path) -> None:
+    key = "cfg.model.use_transformer_engine_op_fuser"
+    off = f'if hasattr(cfg.model, "use_transformer_engine_op_fuser") and {key}:\n    {key} = False'
+    assert "fused_experts" not in found(tmp_path, off).content["training"]
+    for changed in (off.replace(" and ", " or "), off.replace("= False", "= True"), f"{off}\nelse:\n    {key} = True"):
+        with pytest.raises(ConfigError, match="which only a run of the code tells"):
+            found(tmp_path, changed)
+
+
+def test_modules_whose_inputs_travel_to_the_host(tmp_path: Path) -> None:
+    on = "cfg.model.fine_grained_activation_offloading = True\n"
+    read = found(tmp_path, f'{on}cfg.model.offload_modules = ["core_attn", "attn_proj"]')
+    assert read.content["training"]["offload_modules"] == ["core_attn", "attn_proj"]
+    assert "offload_modules" not in found(tmp_path, 'cfg.model.offload_modules = ["core_attn"]').content["training"]
+    layers = "cfg.model.cpu_offloading_num_layers = 4"
+    assert (
+        "offload_activation_layers" not in found(tmp_path, layers).content["training"]
+    )  # Megatron-Bridge asks for both

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from predictor.base.errors import ConfigError
 from tests.unit.test_readers_megatron import SMALL, found, small
 
 
@@ -153,3 +154,67 @@ def test_modules_that_are_recomputed(
 def test_fused_experts_are_those_in_mxfp8(arguments: str, fuses: bool, tmp_path: Path) -> None:
     training = small(tmp_path, f"--bf16 --use-transformer-engine-op-fuser {arguments}")["training"]
     assert training.get("fused_experts", False) is fuses
+
+
+@pytest.mark.parametrize(
+    ("arguments", "key", "value"),
+    [
+        ("--cpu-offloading-num-layers 20", "offload_activation_layers", 20),
+        ("--cpu-offloading --cpu-offloading-num-layers 4", "offload_activation_layers", 4),
+        ("--cpu-offloading-num-layers 0", "offload_activation_layers", None),
+        ("--fine-grained-activation-offloading --offload-modules core_attn attn_proj", "offload_modules",
+         ["core_attn", "attn_proj"]),
+        ("--offload-modules core_attn", "offload_modules", None),
+        ("--use-precision-aware-optimizer --exp-avg-dtype bf16 --exp-avg-sq-dtype bf16", "optimizer_state_bytes", 8.0),
+        ("--use-precision-aware-optimizer --exp-avg-dtype fp8 --main-params-dtype fp16", "optimizer_state_bytes", 7.0),
+        ("--use-precision-aware-optimizer", "optimizer_state_bytes", None),
+        ("--exp-avg-dtype bf16", "optimizer_state_bytes", None),
+    ],
+)  # fmt: skip
+def test_what_the_host_and_16_bits_hold(arguments: str, key: str, value: object, tmp_path: Path) -> None:
+    assert small(tmp_path, f"--bf16 {arguments}")["training"].get(key) == value
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--cpu-offloading", "write how many layers"),
+        ("--fine-grained-activation-offloading --offload-modules dense_mlp", "expected of attn_norm, qkv_linear"),
+        ("--fine-grained-activation-offloading", "expected of attn_norm"),
+    ],
+)
+def test_offloading_that_is_not_modelled(arguments: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=message):
+        small(tmp_path, arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "in_fp32"),
+    [
+        ("--bf16", True),
+        ("--bf16 --grad-reduce-in-bf16", False),
+        ("--bf16 --main-grads-dtype bf16", False),
+        ("--bf16 --main-grads-dtype fp32", True),
+        ("--fp16", False),
+        ("--fp16 --accumulate-allreduce-grads-in-fp32", True),
+    ],
+)
+def test_precision_of_gradients(arguments: str, in_fp32: bool, tmp_path: Path) -> None:
+    assert small(tmp_path, arguments)["parallelism"]["fp32_gradients"] is in_fp32
+
+
+def test_buckets_grow_with_replicas_that_are_said_later(tmp_path: Path) -> None:
+    later = found(tmp_path, f"{SMALL}--use-distributed-optimizer --overlap-grad-reduce").derived
+    bucket = later["parallelism.gradient_bucket_elements"]
+    assert bucket({"parallelism": {"data_parallel_size": 8}}) == 40_000_000
+    assert bucket({"parallelism": {"data_parallel_size": 64}}) == 64_000_000
+    assert bucket({"parallelism": {}}) is None
+    assert found(tmp_path, f"{SMALL}--use-distributed-optimizer").derived == {}
+
+
+def test_arguments_of_2020_have_their_later_names(tmp_path: Path) -> None:
+    arguments = SMALL.replace("--micro-batch-size", "--batch-size") + "--model-parallel-size 2 "
+    assert "--micro-batch-size" in SMALL
+    content = found(tmp_path, arguments).content
+    assert content["parallelism"]["tensor_parallel_size"] == 2
+    assert content["training"]["micro_batch_size"] == found(tmp_path, SMALL).content["training"]["micro_batch_size"]

@@ -143,3 +143,51 @@ def test_documents_are_no_commands() -> None:
 
 def test_variable_of_a_branch_that_does_not_run_is_empty() -> None:
     assert command("X=1\nif [ $X = 2 ]; then A='--a'; fi\nrun $A --b $B") == ["run", "--b", "\x00B\x00"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("ON=true\nOFF=false\n$ON && A=1\n$OFF && A=2\nrun $A", ["run", "1"]),
+        ("A=1\ncd x || A=2\nsource env && B=3\nrun $A $B", ["run", "1", "3"]),
+        ("A=1\n[ 1 = 2 ] && [ 1 = 1 ] && A=2\nrun $A", ["run", "1"]),
+        ("A=1\n! [ 1 = 2 ] && A=2\nrun $A", ["run", "2"]),
+        ("A=1\n[ 1 = 2 ] && A=2 || A=3\nrun $A", ["run", "3"]),
+        ("A=1\n[[ 1 = 1 && 2 = 2 ]] && A=2\nrun $A", ["run", "2"]),
+        ("A=1\n[[ 1 = 1 && 2 = 3 ]] && A=2\nrun $A", ["run", "1"]),
+        ("N=2\nA=1\n(( N > 1 )) && A=2\n((N>2)) && A=3\nrun $A", ["run", "2"]),
+        ("N=2\nif (( N > 1 )); then A=1; else A=2; fi\nrun $A", ["run", "1"]),
+        ("OFF=false\nif $OFF; then A=1; else A=2; fi\nrun $A", ["run", "2"]),
+        ("N=8\nrun $[$N / 4]", ["run", "2"]),
+        ("X=1\nrun a ${X:+set} ${X+set} ${Y:+set} end", ["run", "a", "set", "set", "end"]),
+        ("X=1\nrun ${X:?say it}", ["run", "1"]),
+    ],
+)
+def test_commands_joined_by_operators_run_as_in_a_shell(text: str, words: list[str]) -> None:
+    assert command(text) == words
+
+
+@pytest.mark.parametrize("text", ["grep -q x f && TP=4", "$UNSET && TP=4", "! make && TP=4", "ls | grep x && TP=4"])
+def test_outcome_of_a_command_that_is_run_for_it_is_unknown(text: str) -> None:
+    assert is_unknown(command(f"TP=2\n{text}\nrun $TP")[1])
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        'while [[ $# -gt 0 ]]; do\n  case $1 in\n    --tp) TP="$2"; shift 2;;\n    *) exit 1;;\n  esac\ndone',
+        'for i in "$@"; do case $i in -t=*) TP="${i#*=}" ;; esac; done',
+        'while true; do case "$1" in --tp) TP=$2 ;; --) break ;; esac; done',
+        'while getopts "t:" opt; do TP=$OPTARG; done',
+    ],
+)
+def test_loop_over_own_arguments_keeps_the_defaults(loop: str) -> None:
+    script = parse(f"TP=2\n{loop}\nrun $TP $PP")
+    assert script.commands[-1][1] == "2"
+    assert is_unknown(script.commands[-1][2])
+    assert script.guesses["TP"] == "2"
+
+
+def test_literal_documents_have_variables_of_their_own() -> None:
+    script = parse("TP=1\ncat <<'EOF' > job\nTP=4\nrun $TP\nEOF\ncat <<EOF > job\nTP=4\nrun $TP \\$TP\nEOF\n")
+    assert script.documents == ["TP=4\nrun $TP\n", "TP=4\nrun 1 $TP\n"]

@@ -24,13 +24,14 @@ from predictor.configuration.readers import (
     torchtitan,
     torchtitan_python,
 )
-from predictor.configuration.readers.megatron_command import TELLING
+from predictor.configuration.readers.megatron_command import TELLING, with_sources
+from predictor.configuration.readers.other_tools import of_other_script, of_other_tool
 from predictor.configuration.readers.problems import Problems
 from predictor.configuration.readers.python_recipes import with_function
 from predictor.configuration.readers.result import Read
 from predictor.configuration.telling import is_experiment, is_llm_trainer, is_model_id, part_of_file
 
-__all__ = ["FORMATS", "HUGECTR", "TRAINERS", "Read", "detect", "read_all", "read_any", "read_named"]
+__all__ = ["FORMATS", "HUGECTR", "TRAINERS", "Read", "detect", "of_configuration", "read_all", "read_any", "read_named"]
 
 TRAINERS = (experiment.FORMAT, llm_trainer.FORMAT)  # whose files are predicted as they are
 HUGECTR = "HugeCTR configuration"  # of a recommender; predicted as it is, and by no ``from``
@@ -96,20 +97,26 @@ def _of_python(text: str) -> str | None:
     return torchtitan_python.FORMAT if torchtitan_python.TELLING.search(text) else None
 
 
-def _of_yaml(text: str) -> str | None:
-    """Return the format of a YAML mapping, told by its sections."""
+def _mapping_in(text: str) -> dict[str, Any] | None:
+    """Return a YAML mapping; None for any other text."""
     try:
         content = yaml.load(text, Loader=LOADER)
     except (yaml.YAMLError, ValueError, RecursionError):
         return None
-    if not isinstance(content, dict):
+    return content if isinstance(content, dict) else None
+
+
+def _of_yaml(content: dict[str, Any] | None) -> str | None:
+    """Return the format of a YAML mapping, told by its sections."""
+    if content is None:
         return None
     if is_experiment(content):
         return experiment.FORMAT
-    model = content.get("model")
+    inside = llm_foundry.inside(content)
+    model = inside.get("model")
     named = isinstance(model, dict) and model.get("name") in llm_foundry.MODELS
     told = {
-        llm_foundry.FORMAT: named and any(key in content for key in llm_foundry.BATCH),
+        llm_foundry.FORMAT: named and any(key in inside for key in llm_foundry.BATCH),
         nemo.FORMAT: isinstance(model, dict) and "trainer" in content and nemo.TELLING in model,
         accelerate.FORMAT: "distributed_type" in content and len(accelerate.TELLING & content.keys()) > 1,
         llm_trainer.FORMAT: is_llm_trainer(content),
@@ -123,7 +130,7 @@ def detect(path: Path) -> str:
 
     Raises:
         FileNotFoundError: there is no such file.
-        ConfigError: the format is not a known one; the message lists those.
+        ConfigError: the format is not a known one; the message names the tool that the file is of, or lists those.
     """
     path, _ = with_function(path)
     text = _text(path)
@@ -136,31 +143,60 @@ def detect(path: Path) -> str:
         content = json.loads(text)
     except (ValueError, RecursionError):
         content = None
-    told = _of_json(content) if isinstance(content, dict) else _of_yaml(text)
-    if told is not None:
-        return told
+    if isinstance(content, dict):
+        told = _of_json(content)
+    else:
+        content = _mapping_in(text)
+        told = _of_yaml(content)
+    told = told or _of_text(path, content, text)
+    if told is None:
+        raise of_other_script(path.name, text) or ConfigError(
+            f"{path}: unknown config format; known: {', '.join(FORMATS)}"
+        )
+    return told
+
+
+def _of_text(path: Path, content: dict[str, Any] | None, text: str) -> str | None:
+    """Return the format of a file that its sections do not tell.
+
+    Raises:
+        ConfigError: it is of a tool that is not read.
+    """
     if experiment.TELLING.search(text):
         return experiment.FORMAT
     if llm_trainer.TELLING.search(text):
         return llm_trainer.FORMAT
-    if TELLING.search(text):
+    refused = of_other_tool(path.name, content, text)
+    if refused is not None:
+        raise refused
+    if TELLING.search(with_sources(text, path.parent)):
         return megatron.FORMAT
     try:
         tables = {key for key, value in tomllib.loads(text).items() if isinstance(value, dict)}
     except tomllib.TOMLDecodeError:
         tables = set()
-    if TORCHTITAN_SECTIONS & tables:
-        return torchtitan.FORMAT
-    raise ConfigError(f"{path}: unknown config format; known: {', '.join(FORMATS)}")
+    return torchtitan.FORMAT if TORCHTITAN_SECTIONS & tables else None
 
 
-def read_named(name: str, base: Path) -> Read:
+def of_configuration(path: Path) -> str | None:
+    """Return the format of a YAML file that is no configuration of our own, None where it may be one.
+
+    Raises:
+        ConfigError: it is of a tool that is not read.
+    """
+    text = _text(path)
+    content = _mapping_in(text)
+    return None if content is None else _of_yaml(content) or _of_text(path, content, text)
+
+
+def read_named(name: str, base: Path, num_gpus: int | None = None) -> Read:
     """Read what a name of ``from`` stands for: a file, or with ``hf:`` a model of the Hugging Face Hub.
 
     Args:
         name: path of a file, or ``hf:`` with the id of a model; behind ``#`` the key of a configuration inside it, such
             as ``config.json#text_config``.
         base: folder that paths are relative to.
+        num_gpus: GPUs of the run, where the file does not decide them.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -171,7 +207,7 @@ def read_named(name: str, base: Path) -> Read:
 
         return hugging_face_hub.read_model(name)
     inside = part_of_file(str(base / name))
-    return read_any(base / name) if inside is None else hugging_face.read(*inside)
+    return read_any(base / name, num_gpus) if inside is None else hugging_face.read(*inside)
 
 
 def read_any(path: Path, num_gpus: int | None = None, data_parallel_size: int | None = None) -> Read:
@@ -208,7 +244,7 @@ def read_any(path: Path, num_gpus: int | None = None, data_parallel_size: int | 
     return megatron.read(path, num_gpus) if name == megatron.FORMAT else torchtitan.read(path, num_gpus)
 
 
-def read_all(names: list[str], base: Path) -> list[Read]:
+def read_all(names: list[str], base: Path, num_gpus: int | None = None) -> list[Read]:
     """Read what the names of ``from`` stand for, as ``read_named`` does.
 
     Raises:
@@ -216,6 +252,6 @@ def read_all(names: list[str], base: Path) -> list[Read]:
         ConfigError: some cannot be read; the message has a line for every problem of them all.
     """
     problems = Problems()
-    read = [problems.part(None, read_named, name, base) for name in names]
+    read = [problems.part(None, read_named, name, base, num_gpus) for name in names]
     problems.check()
     return [file for file in read if file is not None]

@@ -18,6 +18,7 @@ from predictor.configuration.readers.result import Read
 from predictor.workloads.frameworks import DEEPSPEED, DEEPSPEED_ZERO_3
 
 FORMAT = "DeepSpeed JSON"
+FAMILY = "deepspeed"  # as predictor/workloads/software.py spells it
 KEYS = "deepspeed"
 OPEN = ("pipeline.", "tensor_parallel.")  # sections whose further keys change no cost
 BATCH = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
@@ -69,11 +70,9 @@ def from_mapping(
     parallelism: dict[str, Any] = replicas | problems.part(nothing(), _zero, fields, sections["zero_optimization"])
     parallelism |= problems.part(nothing(), _model_ranks, sections)
     keys: dict[str, Any] = {**training}
-    if {"fp16.enabled", "bf16.enabled"} & auto:
-        unsaid["training.precision"] = f"{where} leaves the precision to the trainer (auto)"
-    else:
-        keys |= problems.part(nothing(), _precision, fields, sections, unsaid)
+    keys |= problems.part(nothing(), _precision, fields, sections, unsaid, auto)
     keys |= problems.part(nothing(), _activations, sections, unsaid)
+    keys |= problems.part(nothing(), _offloading, sections["zero_optimization"], notes)
     types = Fields(fields.values.get("data_types") or {}, fields.where, "data_types.")
     gradients = (fields.get("communication_data_type"), types.get("grad_accum_dtype"))
     if any(str(name).lower() in FP32 for name in gradients):
@@ -139,11 +138,6 @@ def _refuse(fields: Fields, sections: dict[str, Fields]) -> None:
         if _is_on(holder.values.get(key)):
             holder.broken(holder.error(key, reason))
     zero = sections["zero_optimization"]
-    for key in ("offload_optimizer", "offload_param"):
-        device = zero.section(key).values.get("device", "none" if not zero.has(key) else "cpu")
-        if device != "none":
-            rule = "offloading is not modelled; remove it, or set its device to none, to predict without"
-            zero.broken(zero.error(key, rule))
     if zero.get("zero_hpz_partition_size") not in (None, 0, 1):
         rule = (
             "a second copy of the weights for the backward pass (ZeRO++) is not modelled; remove it to predict without"
@@ -213,6 +207,32 @@ def _zero(fields: Fields, zero: Fields) -> dict[str, Any]:
     }
 
 
+def _offloading(zero: Fields, notes: list[str]) -> dict[str, Any]:
+    """Return the keys of ``training`` on an optimizer in host memory (ZeRO-Offload).
+
+    Source: docs/_pages/config-json.md, runtime/zero/offload_config.py; the states of a share « ratio » move.
+    """
+    held, weights = zero.section("offload_optimizer"), zero.section("offload_param")
+    zero.used |= {"offload_optimizer", "offload_param"}
+    if weights.text("device", "cpu" if weights.values else "none") != "none" or zero.switch("cpu_offload_param"):
+        rule = "weights in host memory are not modelled; set its device to none to predict without"
+        weights.broken(weights.error("device", rule))
+    moves = zero.switch("cpu_offload") or bool(held.values)
+    device = held.text("device", "cpu" if moves else "none")
+    if device not in ("none", "cpu"):
+        held.broken(held.error("device", "only cpu is modelled, or none to predict without"))
+    if held.switch("super_offload"):
+        held.broken(held.error("super_offload", "SuperOffload is not modelled; set it to false to predict without"))
+    share = held.real("ratio", 1.0)
+    if device == "none" or not share:
+        return {}
+    notes.append(
+        f"{zero.where}: the CPU updates {share:.0%} of the optimizer's states; gradients are predicted to travel once "
+        "a step, DeepSpeed adds those of every micro-batch in host memory"
+    )
+    return {"offload_optimizer": share, "overlap_optimizer_offload": True, "framework": FAMILY}
+
+
 def _model_ranks(sections: dict[str, Fields]) -> dict[str, Any]:
     """Return the degrees that split a replica: AutoTP's ranks, and stages where a number says them.
 
@@ -241,13 +261,16 @@ def _mics(zero: Fields, stage: int) -> dict[str, int]:
     return {"zero_group_size": size}
 
 
-def _precision(fields: Fields, sections: dict[str, Fields], unsaid: dict[str, str]) -> dict[str, Any]:
+def _precision(fields: Fields, sections: dict[str, Fields], unsaid: dict[str, str], auto: set[str]) -> dict[str, Any]:
     if _is_on(fields.get("torch_autocast")) or _is_on(fields.get("amp")):
         unsaid["training.precision"] = f"{fields.where} lets PyTorch cast"
         return {}
     half, brain = sections["fp16"].switch("enabled"), sections["bf16"].switch("enabled")
     if half and brain:
         raise ConfigError(f"{fields.where}: fp16 and bf16 are both enabled; enable one of them")
+    if not (half or brain) and {"fp16.enabled", "bf16.enabled"} & auto:
+        unsaid["training.precision"] = f"{fields.where} leaves the precision to the trainer (auto)"
+        return {}
     return {"precision": "fp16" if half else "bf16" if brain else "fp32"}
 
 

@@ -46,6 +46,12 @@ TARGETS = {
 }
 
 
+def inside(content: dict[str, Any]) -> dict[str, Any]:
+    """Return the training configuration of a file, which a job of MosaicML's platform has under ``parameters``."""
+    held = content.get("parameters")
+    return held if isinstance(held, dict) and "model" in held else content
+
+
 def read(path: Path) -> Read:
     """Read a training configuration of LLM Foundry.
 
@@ -54,12 +60,14 @@ def read(path: Path) -> Read:
             has a line for each problem.
     """
     problems = Problems()
-    fields = Named(filled(read_mapping(path)), path.name, problems=problems.lines)
+    content = read_mapping(path)
+    fields = Named(filled(inside(content)), path.name, problems=problems.lines)
     model, kind = fields.part("model"), str((fields.values.get("model") or {}).get("name"))
     if kind not in (*MPT, *HUB):
         raise ConfigError(f"{path.name}: model.name is {kind}; only decoders are read: {', '.join((*MPT, *HUB))}")
     notes: list[str] = []
-    unsaid = {"parallelism.data_parallel_size": f"{path.name} says no number of GPUs"}
+    gpus = (content.get("compute") or {}).get("gpus") if inside(content) is not content else None
+    unsaid = {} if gpus else {"parallelism.data_parallel_size": f"{path.name} says no number of GPUs"}
     nothing = dict[str, Any]
     length = fields.whole("max_seq_len", model.values.get("max_seq_len", 2048))
     found = (
@@ -71,13 +79,14 @@ def read(path: Path) -> Read:
     _optimizer(fields.part("optimizer"))
     _packing(fields, notes)
     _rest(fields, model, notes)
+    parallelism |= {"data_parallel_size": gpus} if gpus else {}
     problems.check()
-    content = {
+    sections = {
         "model": {"sequence_length": length, **found},
         "parallelism": parallelism,
         "training": training | {"framework": FAMILY},
     }
-    return Read(content, tuple(notes), FORMAT, unsaid)
+    return Read(sections, tuple(notes), FORMAT, unsaid)
 
 
 def _hub(model: Fields, unsaid: dict[str, str], notes: list[str]) -> dict[str, Any]:

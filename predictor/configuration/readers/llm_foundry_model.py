@@ -58,9 +58,9 @@ def mpt(model: Named) -> dict[str, Any]:
     Raises:
         ConfigError: its attention or its FFN is not modelled.
     """
-    attention, ffn = model.part("attn_config"), model.part("ffn_config")
+    attention, ffn = _attention_section(model), model.part("ffn_config")
     hidden, heads = model.whole("d_model", 2048), model.whole("n_heads", 16)
-    expansion = model.real("expansion_ratio", 4.0)
+    expansion = model.real("expansion_ratio", model.real("mlp_ratio", 4.0))  # mlp_ratio in the first releases
     keys: dict[str, Any] = {
         "num_layers": model.whole("n_layers", 24),
         "hidden_size": hidden,
@@ -77,6 +77,16 @@ def mpt(model: Named) -> dict[str, Any]:
     }
     model.get("max_seq_len")
     return keys | _ffn(ffn, keys["ffn_hidden_size"])
+
+
+def _attention_section(model: Named) -> Named:
+    """Return the keys of attention; the first releases have some of them beside the model's."""
+    section = model.part("attn_config")
+    older = {key: model.get(key) for key in ("attn_impl", "attn_pdrop", "alibi", "attn_qk_ln") if model.has(key)}
+    if "attn_qk_ln" in older:
+        older["qk_ln"] = older.pop("attn_qk_ln")
+    section.values = {**older, **section.values}
+    return section
 
 
 def _attention(section: Named, heads: int) -> dict[str, Any]:

@@ -6,6 +6,7 @@ Source of names and defaults: NVIDIA/Megatron-LM, megatron/training/arguments.py
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,9 @@ from predictor.configuration.readers.megatron_exchange import cuda_graphs
 from predictor.configuration.readers.megatron_experts import experts
 from predictor.configuration.readers.megatron_kernels import kernels, positions
 from predictor.configuration.readers.megatron_layers import layers
-from predictor.configuration.readers.megatron_layout import open_group, parallelism, ranks_of_a_model, replicas
-from predictor.configuration.readers.megatron_options import Options
+from predictor.configuration.readers.megatron_layout import derived, parallelism, ranks_of_a_model, replicas
+from predictor.configuration.readers.megatron_offloading import offloading, state_bytes
+from predictor.configuration.readers.megatron_options import OLDER, Options
 from predictor.configuration.readers.megatron_precision import fused_experts, low_precision
 from predictor.configuration.readers.megatron_programs import check_program
 from predictor.configuration.readers.megatron_recompute import recomputation
@@ -47,6 +49,7 @@ def read(path: Path, num_gpus: int | None = None) -> Read:
     problems = Problems()
     command = load(path, problems.lines)
     options = command.options
+    options.rename(OLDER)
     notes = list(command.notes)
     is_encoder = problems.part(False, check_program, command, notes)
     unsaid: dict[str, str] = {}
@@ -101,6 +104,7 @@ def from_options(
         else {"model.vocab_size": f"{where} says no vocabulary size"}
     )
     model_ranks = ranks_of_a_model(options)
+    later: dict[str, Callable[[dict[str, Any]], Any]] = {}
     if is_asked and gpus is not None and gpus % model_ranks:
         options.broken(
             ConfigError(
@@ -108,13 +112,13 @@ def from_options(
             )
         )
     elif gpus is None or gpus % model_ranks:
-        unsaid |= open_group(options, where)
+        later = derived(options)
         # Example scripts have one node, for the user to change.
         reason = "says no number of GPUs" if gpus is None else f"says {gpus} GPUs for a model that takes {model_ranks}"
         unsaid["parallelism.data_parallel_size"] = f"{where} {reason}"
     else:
         content["parallelism"] |= problems.part(dict[str, Any](), replicas, options, gpus // model_ranks)
-    return Read(content, (*notes, *options.rest()), FORMAT, unsaid)
+    return Read(content, (*notes, *options.rest()), FORMAT, unsaid, later)
 
 
 def model_section(options: Options, notes: list[str], problems: Problems) -> dict[str, Any]:
@@ -208,7 +212,8 @@ def _training(options: Options, notes: list[str]) -> dict[str, Any]:
         **low_precision(options),
         **fused_experts(options),
         **recomputation(options, notes),
-        **_offloading(options),
+        **offloading(options),
+        **state_bytes(options),
         "fused_gradient_accumulation": _fuses_accumulation(options),
         **cuda_graphs(options, notes),
         "framework": FAMILY,
@@ -216,15 +221,6 @@ def _training(options: Options, notes: list[str]) -> dict[str, Any]:
     if options.switch("distribute-saved-activations"):
         training["partition_activations"] = True
     return training
-
-
-def _offloading(options: Options) -> dict[str, Any]:
-    """Return the keys of an optimizer on the host."""
-    fraction = options.real("optimizer-offload-fraction", 1.0)
-    is_beside = options.switch("overlap-cpu-optimizer-d2h-h2d")
-    if not options.switch("optimizer-cpu-offload"):
-        return {}
-    return {"offload_optimizer": fraction} | ({"overlap_optimizer_offload": True} if is_beside else {})
 
 
 def _fuses_accumulation(options: Options) -> bool:

@@ -113,7 +113,6 @@ class _Recipe:
         if isinstance(adapters, Record) and isinstance(own, Record) and own.kind == "peft":  # the helper's, changed
             self.fields["peft"] = Record(adapters.kind, {**adapters.fields, **own.fields})
         self.container = container
-        self.extra: dict[str, Any] = {}
 
     def section(self, name: str) -> dict[str, Any]:
         """Return the keys of a section, with those of the helper that made it."""
@@ -137,13 +136,12 @@ class _Recipe:
         sections["ddp"]["use_distributed_optimizer"] = bool(shards)
         self.check_model()
         options = to_options(sections, self.where, self.problems.lines, self.notes)
-        self.problems.part(None, self.offloading, options, sections["model"])
         model = self.problems.part(dict[str, Any](), self.model, options)
         gpus = num_gpus or self.gpus()
         read = from_options(options, self.problems, self.notes, gpus, num_gpus is not None, model)
         read.content["training"] |= {"framework": FAMILY}
         tuning = self.problems.part(dict[str, Any](), fine_tuning, self.fields, self.where, self.notes)
-        read.content["training"] |= tuning | self.extra
+        read.content["training"] |= tuning
         if not {"preset", "num_layers"} & model.keys():
             read.unsaid.pop("model.vocab_size", None)
             read.unsaid["model.num_layers"] = (
@@ -151,14 +149,7 @@ class _Recipe:
                 "config.json in front of the recipe (from: [config.json, recipe.py]), or"
             )
         notes = tuple(dict.fromkeys((*self.notes, *(note for note in read.notes if note not in self.notes))))
-        return Read(read.content, notes, FORMAT, read.unsaid)
-
-    def offloading(self, options: Options, model: dict[str, Any]) -> None:
-        """Take activations on the host into the keys of ``training``."""
-        values = dict(options.values)
-        if values.pop("cpu-offloading", False) is True:
-            self.extra["offload_activation_layers"] = model.get("cpu_offloading_num_layers")
-        options.values = values
+        return Read(read.content, notes, FORMAT, read.unsaid, read.derived)
 
     def precision(self) -> dict[str, Any]:
         """Return the section of the precision, also where it is given by name."""

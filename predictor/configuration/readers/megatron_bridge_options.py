@@ -152,8 +152,11 @@ def _derive(options: Options, sections: dict[str, dict[str, Any]]) -> None:
     mixed, overlap = sections.get("mixed_precision", {}), sections.get("comm_overlap", {})
     reduces_in_fp32 = mixed.get("grad_reduce_in_fp32", sections.get("ddp", {}).get("grad_reduce_in_fp32", False))
     values.pop("grad-reduce-in-fp32", None)
-    if reduces_in_fp32 is not True:
-        values["grad-reduce-in-bf16"] = True
+    # The reduction's precision is said here, whatever the optimizer makes of the sums.
+    values["accumulate-allreduce-grads-in-fp32" if reduces_in_fp32 is True else "grad-reduce-in-bf16"] = True
+    values.pop("main-grads-dtype", None)
+    if not values.get("cpu-offloading"):
+        values.pop("cpu-offloading-num-layers", None)
     if mixed.get("fp8") and "fp8-recipe" not in values:
         values["fp8-recipe"] = "tensorwise"
     for edge in ("start", "end"):
@@ -167,7 +170,4 @@ def _derive(options: Options, sections: dict[str, dict[str, Any]]) -> None:
         values.setdefault("ddp-bucket-size", 128 * 1024 * 1024)
     values.setdefault("transformer-impl", "transformer_engine")
     values.setdefault("cross-entropy-loss-fusion", True)
-    for key in ("main-grads-dtype", "main-params-dtype"):
-        if values.get(key) == "fp32":
-            del values[key]
     options.values = values

@@ -15,7 +15,11 @@ from predictor.configuration.readers.megatron_options import AS_IT_RUNS, KEYS, O
 from predictor.configuration.readers.shell_script import Script, parse, shown
 
 # Recognises a command line of Megatron-LM.
-TELLING = re.compile(r"--(?:num-layers|tensor-model-parallel-size|micro-batch-size|num-attention-heads)\b")
+TELLING = re.compile(
+    r"--(?:num[-_]layers|tensor[-_]model[-_]parallel[-_]size|micro[-_]batch[-_]size|num[-_]attention[-_]heads)\b"
+)
+SOURCED = re.compile(r"^[ \t]*(?:source|\.)[ \t]+(.+?)[ \t]*(?:#.*)?$", re.MULTILINE)
+LARGEST_SOURCE = 1_000_000  # bytes; more is no script of settings
 LAUNCHER = {"nproc-per-node": "per_node", "num-gpus": "per_node", "nnodes": "nodes", "num-nodes": "nodes"}
 SLURM = re.compile(r"^#SBATCH\s+(--[\w-]+|-N)[ =]+(\S+)", re.MULTILINE)
 # Variables of paths, names and addresses, whose defaults say nothing about a step.
@@ -58,19 +62,36 @@ def load(path: Path, problems: list[str]) -> Command:
     """
     text = path.read_text(encoding="utf-8", errors="replace")
     listed = _from_yaml(text)
-    script = parse(_with_slurm(text)) if listed is None else Script()
+    script = parse(_with_slurm(with_sources(text, path.parent))) if listed is None else Script()
     program, words = _words(script) if listed is None else ("", listed)
     values = _values(words)
     if not any(TELLING.match(f"--{key}") for key in values):
         raise ConfigError(f"{path.name}: no arguments of Megatron-LM in it, such as --num-layers 32")
     _check_conditions(script, path.name, problems)
+    given = values.keys()
     sizes = {name: _number(values.pop(key, None)) for key, name in LAUNCHER.items() if key in values}
     per_node, nodes = sizes.get("per_node"), sizes.get("nodes")
     world = _number(values.pop("world-size", None)) or _number(script.values.get("WORLD_SIZE"))
-    if per_node and nodes:
-        world = per_node * nodes
+    if per_node and (nodes or (world is None and "nnodes" not in given)):  # torchrun starts one node unless told
+        world = per_node * (nodes or 1)
     options = Options(values, path.name, "--", problems=problems)
     return Command(options, program, world, per_node, script.documents, _guesses(script, path.name))
+
+
+def with_sources(text: str, base: Path, depth: int = 3) -> str:
+    """Return a script with the scripts that it sources (« source », « . ») in their place, where they are beside it."""
+
+    def inside(line: re.Match[str]) -> str:
+        # Of a path such as $(dirname $0)/models/x.sh or "${HERE}/x.sh" what follows the last expansion.
+        written = re.split(r"[`)}]|\$\w+", line[1].replace('"', "").replace("'", ""))[-1].split() or [""]
+        name = written[0].lstrip("/") if written[0] != line[1] else written[0]
+        for folder in (base, base.parent):
+            file = folder / name
+            if name and file.is_file() and file.stat().st_size < LARGEST_SOURCE:
+                return with_sources(file.read_text(encoding="utf-8", errors="replace"), file.parent, depth - 1)
+        return line[0]
+
+    return SOURCED.sub(inside, text) if depth else text
 
 
 def _with_slurm(text: str) -> str:
@@ -130,7 +151,8 @@ def _words(script: Script) -> tuple[str, list[str]]:
     """
     if script.commands and script.commands[0] and script.commands[0][0].startswith("--"):
         return "", [word for words in script.commands for word in words]  # a value may stand on a line of its own
-    commands = [*script.commands, *(words for text in script.documents for words in parse(text).commands)]
+    inside = (words for text in script.documents for words in parse(text, script.values).commands)
+    commands = [*script.commands, *inside]
     training = [words for words in commands if TELLING.search(" ".join(words))]
     if training:
         words = training[-1]

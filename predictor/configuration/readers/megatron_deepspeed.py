@@ -24,6 +24,7 @@ RENAMED = {
     "pad-vocab-size-to": "padded-vocab-size",
     "topk": "moe-router-topk",
 }
+OFFLOADED = ("offload_optimizer", "overlap_optimizer_offload")
 FLASH = ("use-flash-attn-v1", "use-flash-attn-v2", "use-flash-attn-triton")
 PARTITIONS = {"type:transformer": False, "type:transformer|embedding": True}
 
@@ -35,11 +36,12 @@ def is_deepspeed(options: Options) -> bool:
 
 def prepare(options: Options) -> None:
     """Bring arguments of Megatron-DeepSpeed into Megatron-LM's words; one expert is none."""
-    values = {RENAMED.get(key, key): value for key, value in options.values.items()}
-    for key, name in RENAMED.items():
-        options.names[name] = f"--{key}"
+    options.rename(RENAMED)
+    values = dict(options.values)
     flash = [key for key in FLASH if values.pop(key, False)]
     values |= {"use-flash-attn": True} if flash else {}
+    if values.pop("cpu-optimizer", False):
+        values["optimizer-cpu-offload"] = True
     values.setdefault("transformer-impl", "local")  # its layers are its own
     if values.get("num-experts") in ("1", 1):
         for key in ("num-experts", "expert-model-parallel-size", "moe-expert-capacity-factor"):
@@ -81,6 +83,9 @@ def overrides(
     training: dict[str, Any] = {"framework": FAMILY, "fused_gradient_accumulation": False}
     if options.switch("partition-activations"):
         training["partition_activations"] = True
+    training |= {key: read.content["training"][key] for key in OFFLOADED if key in read.content["training"]}
+    if held and not options.has("global-batch-size") and "num_micro_batches" in read.content["training"]:
+        training["num_micro_batches"] = read.content["training"]["num_micro_batches"]
     return {"parallelism": keys, "training": training}
 
 

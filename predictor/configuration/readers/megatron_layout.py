@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from math import prod
 from typing import Any
 
@@ -23,21 +24,33 @@ def ranks_of_a_model(options: Options) -> int:
 
 
 def replicas(options: Options, data_parallel_size: int) -> dict[str, Any]:
-    """Return the keys of ``parallelism`` that follow from the number of replicas.
+    """Return the keys of ``parallelism`` that follow from the number of replicas, with that number.
 
     Raises:
         ConfigError: the instances of the distributed optimizer do not divide the ranks that share it out.
     """
-    keys: dict[str, Any] = {"data_parallel_size": data_parallel_size}
-    instances = _instances(options)
-    if instances > 1:
-        ranks = data_parallel_size * options.whole("context-parallel-size", 1)
+    found = {key: find(data_parallel_size) for key, find in of_replicas(options).items()}
+    return {"data_parallel_size": data_parallel_size} | found
+
+
+def of_replicas(options: Options) -> dict[str, Callable[[int], int]]:
+    """Return the keys of ``parallelism`` that the number of replicas settles, each with the function that does.
+
+    The functions raise a ConfigError where the instances of the distributed optimizer do not divide the ranks that
+    share it out.
+    """
+    instances, context = _instances(options), options.whole("context-parallel-size", 1)
+
+    def group(data_parallel_size: int) -> int:
+        ranks = data_parallel_size * context
         if ranks % instances:
             raise options.error(INSTANCES, f"it must divide the ranks of data and context parallelism, {ranks}")
-        keys["zero_group_size"] = ranks // instances
+        return ranks // instances
+
+    found: dict[str, Callable[[int], int]] = {"zero_group_size": group} if instances > 1 else {}
     if options.switch("overlap-grad-reduce") and options.optional_whole("ddp-bucket-size") is None:
-        keys["gradient_bucket_elements"] = MEGATRON_LM.bucket_elements(data_parallel_size)
-    return keys
+        found["gradient_bucket_elements"] = MEGATRON_LM.bucket_elements
+    return found
 
 
 def _instances(options: Options) -> int:
@@ -46,13 +59,17 @@ def _instances(options: Options) -> int:
     return instances if _zero_stage(options) else 1
 
 
-def open_group(options: Options, where: str) -> dict[str, str]:
-    """Return the keys that the number of replicas would settle, with why, beside that number itself."""
-    instances = _instances(options)
-    if instances == 1:
-        return {}
-    reason = f"{where}: --{INSTANCES} {instances} shares out states over data × context parallel size / {instances}"
-    return {"parallelism.zero_group_size": reason}
+def derived(options: Options) -> dict[str, Callable[[dict[str, Any]], Any]]:
+    """Return the keys that follow from the whole configuration once it says the number of replicas."""
+
+    def of_layout(find: Callable[[int], int]) -> Callable[[dict[str, Any]], Any]:
+        def found(content: dict[str, Any]) -> int | None:
+            size = content.get("parallelism", {}).get("data_parallel_size")
+            return find(size) if isinstance(size, int) and size > 0 else None
+
+        return found
+
+    return {f"parallelism.{key}": of_layout(find) for key, find in of_replicas(options).items()}
 
 
 def parallelism(options: Options, notes: list[str]) -> dict[str, Any]:
@@ -186,6 +203,7 @@ def _gradients(options: Options, notes: list[str]) -> dict[str, Any]:
     gathered = gathered_weights(options)
     keys |= gathered if stage else {}
     in_half = options.switch("grad-reduce-in-bf16")
+    in_half |= options.text("main-grads-dtype", "fp32", ("fp32", "bf16", "fp16")) != "fp32"
     accumulates = options.switch("accumulate-allreduce-grads-in-fp32")
     keys["fp32_gradients"] = accumulates or (options.switch("bf16") and not in_half)
     bucket = options.optional_whole("ddp-bucket-size")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +12,8 @@ from predictor.configuration.readers.known_keys import known_keys
 from predictor.configuration.readers.shell_words import is_unknown, shown
 
 KEYS = "megatron"
+# Arguments of the releases of 2020, when a step had one micro-batch.
+OLDER = {"batch-size": "micro-batch-size", "model-parallel-size": "tensor-model-parallel-size"}
 AS_IT_RUNS = "print the command that runs (echo in front of it) and read that"
 OFF = (None, False, "0", "None", "none", "null", "")
 
@@ -35,6 +38,12 @@ class Options(Fields):
             self.broken(ConfigError(f"{self.where}: {self.named(key)} is {shown(value)}, {rule}"))
             return None
         return value
+
+    def rename(self, names: Mapping[str, str]) -> None:
+        """Give arguments the names that the reader knows; where both are given, the known one counts."""
+        for key in names.keys() & self.values.keys():
+            self.values = {names[key]: self.values[key], **{k: v for k, v in self.values.items() if k != key}}
+            self.names[names[key]] = f"{self.prefix}{key}"
 
     def named(self, key: str) -> str:
         """Return an argument as the file calls it."""

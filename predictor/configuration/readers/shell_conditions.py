@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from fnmatch import fnmatchcase
 
-from predictor.configuration.readers.shell_expansion import Script, calculate, expand
+from predictor.configuration.readers.shell_expansion import Script, bare_names, calculate, expand
 from predictor.configuration.readers.shell_words import Statement, is_unknown, shown
 
 _NUMBERS: dict[str, Callable[[int, int], bool]] = {
@@ -21,12 +21,34 @@ _NUMBERS: dict[str, Callable[[int, int], bool]] = {
 _OPENING = ("[", "[[", "test")
 _CLOSING = ("]", "]]")
 _JOINING = {"&&": "&&", "||": "||", "-a": "&&", "-o": "||"}
+_TRUE, _FALSE, _COMMAND = "\x01", "\x02", "\x00"  # stand for commands: those whose outcome is known, and any other
+_KNOWN = {"true": _TRUE, ":": _TRUE, "false": _FALSE}
+# Programs that are run for their outcome; any other is expected to succeed.
+_PROBES = frozenset({"grep", "egrep", "command", "which", "type", "pgrep", "cmp", "diff", "hash", "mountpoint", "ping"})
 _UNSET = re.compile(r"\{?(?:[A-Za-z_]\w*|[0-9])(?:\[[@*]\])?\}?")  # a variable, no output of a command
 
 
-def is_test(statement: Statement) -> bool:
-    """Return whether a statement is a test."""
-    return bool(statement.words) and statement.words[0] in (*_OPENING, "!")
+def is_test(words: list[str]) -> bool:
+    """Return whether words begin a test, also one that goes on behind « && » (« [[ a && b ]] »)."""
+    return bool(words) and (
+        words[0] in _OPENING or words[0].startswith("((") or (words[0] == "!" and is_test(words[1:]))
+    )
+
+
+def is_open(words: list[str]) -> bool:
+    """Return whether a test that words begin is not closed by them."""
+    return "[[" in words[:2] and words[-1] != "]]"
+
+
+def of_command(words: list[str], script: Script) -> bool | None:
+    """Return the outcome of a command in front of « && » or « || »: true and false as they are, others succeed.
+
+    None: it is run for its outcome, or which command it is only a run of the script knows.
+    """
+    first = expand(words[0], script)
+    if first in _KNOWN:
+        return first != "false"
+    return None if is_unknown(first) or first in _PROBES or "!" in words[:1] else True
 
 
 def outcome(statements: list[Statement], script: Script) -> bool | None:
@@ -47,13 +69,21 @@ def outcome(statements: list[Statement], script: Script) -> bool | None:
                 words = words[1:]
             tokens += ["!"] * (negations - len(words))
             if not words or words[0] not in _OPENING:
-                tokens.append("\x00")  # a command, whose outcome only a run knows
+                tokens.append(_of_word(words, script))
                 words = []
         inside = (inside or bool(words)) and not (words and words[-1] in _CLOSING)
         tokens += [word for word in words if word not in (*_OPENING, *_CLOSING)]
         if number + 1 < len(statements):
-            tokens.append(statement.end if statement.end in ("&&", "||") else "\x00")
+            tokens.append(statement.end if statement.end in ("&&", "||") else _COMMAND)
     return _joined(tokens, script)
+
+
+def _of_word(words: list[str], script: Script) -> str:
+    """Return the token of a condition that is no test: arithmetic, true, false, or a command with its own outcome."""
+    if len(words) == 1 and words[0].startswith("(("):
+        value = calculate(expand(bare_names(words[0][2:-2]), script))
+        return _COMMAND if value is None else _TRUE if value else _FALSE
+    return _KNOWN.get(expand(words[0], script), _COMMAND) if len(words) == 1 else _COMMAND
 
 
 def _joined(tokens: list[str], script: Script) -> bool | None:
@@ -87,7 +117,9 @@ def _atom(tokens: list[str], script: Script) -> bool | None:
     if tokens and tokens[0] == "!":
         value = _atom(tokens[1:], script)
         return None if value is None else not value
-    if not tokens or "\x00" in tokens:
+    if tokens in ([_TRUE], [_FALSE]):
+        return tokens == [_TRUE]
+    if not tokens or not {_TRUE, _FALSE, _COMMAND}.isdisjoint(tokens):
         return None
     words = [expand(token, script) for token in tokens]
     if words[0] in ("-z", "-n") and len(words) <= 2:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from predictor.configuration.readers.shell_words import unknown
 
 _VARIABLE = re.compile(r"\$(?:\{([^{}]*(?:\{[^{}]*\}[^{}]*)*)\}|([A-Za-z_]\w*)|([0-9@*#?$!]))")
-_NAME = re.compile(r"([A-Za-z_]\w*)(?:\[[@*0]\])?(?:(:?[-=])(.*))?", re.DOTALL)
+_NAME = re.compile(r"([A-Za-z_]\w*)(?:\[[@*0]\])?(?:(:?[-=+?])(.*))?", re.DOTALL)
 _ARITHMETIC: dict[type, Callable[[int, int], int]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -38,7 +38,7 @@ class Script:
         conditional: words of assignments that stand in a condition or a loop, by variable.
         used: variables that are expanded.
         commands: the words of every command, expanded.
-        documents: texts that the script holds (<<EOF), expanded.
+        documents: texts that the script holds (<<EOF), expanded unless they are literal (<<'EOF').
         skipped: variables that only branches set which do not run.
         guesses: what an unset variable is taken for, by its name: its default, or nothing.
     """
@@ -66,9 +66,14 @@ def expand(word: str, script: Script) -> str:
         if name in script.conditional and name not in script.values:
             return unknown(variable[0])
         value = script.values.get(name)
+        if default_kind and default_kind.endswith("+"):  # ${X+text}: text where X is set
+            if value is None and name not in script.skipped:
+                script.guesses[name] = ""
+            is_set = bool(value) if default_kind == ":+" else value is not None
+            return expand(default_text, script) if is_set else ""
         if value:
             return value
-        if default_kind:
+        if default_kind and not default_kind.endswith("?"):  # ${X:?message} has no default
             guess = _guessed(name, default_text, script)
             if default_kind.endswith("="):
                 script.values[name] = guess
@@ -95,11 +100,15 @@ def _replace_arithmetic(word: str, script: Script) -> str:
         if end < 0:
             return word
         inside = word[start + 3 : end]
-        bare = re.sub(r"(?<![\w${])([A-Za-z_]\w*)", r"$\1", inside)
-        value = calculate(expand(bare, script))
+        value = calculate(expand(bare_names(inside), script))
         result = unknown(f"({inside})") if value is None else str(value)
         word = f"{word[:start]}{result}{word[end + 2 :]}"
     return word
+
+
+def bare_names(text: str) -> str:
+    """Return arithmetic whose variables, which need no « $ » there, have one."""
+    return re.sub(r"(?<![\w${])([A-Za-z_]\w*)", r"$\1", text)
 
 
 def _with_if(text: str) -> str:

@@ -2,7 +2,8 @@
 
 Expansions whose value is known only when the script runs (positional arguments, command substitution, environment) are
 marked as unknown in their word, so that a reader can refuse them. Of a condition that the script itself settles the
-branch that runs is read, the others are not; assignments in one that only a run settles are kept apart.
+branch that runs is read, the others are not; assignments in one that only a run settles are kept apart. A loop over the
+script's own arguments assigns nothing: the script is read as if it were started without any.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ import re
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
-from predictor.configuration.readers.shell_conditions import is_test, outcome
+from predictor.configuration.readers.shell_conditions import is_open, is_test, of_command, outcome
 from predictor.configuration.readers.shell_expansion import Script, expand
 from predictor.configuration.readers.shell_words import (
     ASSIGNMENT,
+    Document,
     Statement,
     is_unknown,
     shown,
@@ -24,9 +26,13 @@ from predictor.configuration.readers.shell_words import (
 
 __all__ = ["Script", "is_unknown", "parse", "shown"]
 
+# What a loop that reads the script's own arguments has in its head, and the branch of a case inside it as its subject.
+_OWN_ARGUMENTS = re.compile(r"\$(?:[#@*1]|\{(?:[#@*1])\W?|\{1[^0-9])|\bgetopts\b")
+_FIRST_ARGUMENT = re.compile(r"\{?1(?![0-9])")
+_DOLLAR = "\x03"
 _LOOPS = frozenset({"for", "while", "until", "select"})
 _CLOSING = frozenset({"fi", "done", "esac"})
-_PREFIXES = frozenset({"do", "export", "local", "declare", "readonly", "{", "!", "time"})
+_PREFIXES = frozenset({"do", "export", "local", "declare", "readonly", "{", "time"})
 
 
 @dataclass(slots=True)
@@ -40,6 +46,7 @@ class _Block:
         subject: word that a case compares; None: no case.
         awaits_pattern: a pattern of the case comes next.
         matches: an alternative of that pattern does.
+        of_arguments: it reads the script's own arguments.
     """
 
     runs: bool | None = None
@@ -48,6 +55,7 @@ class _Block:
     subject: str | None = None
     awaits_pattern: bool = False
     matches: bool | None = False
+    of_arguments: bool = False
 
     def enter(self, matches: bool | None) -> None:
         """Begin a branch."""
@@ -64,28 +72,48 @@ class _Reading:
 
     script: Script = field(default_factory=Script)
     blocks: list[_Block] = field(default_factory=list)
-    joined: bool | None = True  # outcome of a test in front of && or ||
+    status: bool | None = True  # outcome of what « && » and « || » have joined so far
+    join: str = ""  # the operator in front of the present statement
+    test: list[Statement] = field(default_factory=list)  # of a « [[ … » that goes on behind an operator
+
+    def joined(self) -> bool | None:
+        """Return whether the present statement runs, as far as the operator in front of it says."""
+        if not self.join or self.status is None:
+            return None if self.join else True
+        return self.status if self.join == "&&" else not self.status
 
     def runs(self) -> bool | None:
         """Return whether the present statement runs."""
-        states = [*(block.runs for block in self.blocks), self.joined]
+        states = [*(block.runs for block in self.blocks), self.joined()]
         if False in states:
             return False
         return None if None in states else True
 
+    def end(self, end: str, own: bool | None) -> None:
+        """Go on behind a statement that ends with an operator and has an outcome of its own, if it runs."""
+        here = self.joined()
+        if here is not False:
+            self.status = own if here else None
+        self.join = end if end in ("&&", "||") else ""
 
-def parse(text: str) -> Script:
-    """Return the variables and the commands of a script, in the order in which they stand."""
-    reading = _Reading()
+
+def parse(text: str, values: dict[str, str] | None = None) -> Script:
+    """Return the variables and the commands of a script, in the order in which they stand.
+
+    Args:
+        text: of the script.
+        values: of variables that it starts with.
+    """
+    reading = _Reading(Script(values=dict(values or {})))
     for statement in statements(text):
         words = _without_keywords(reading, statement)
         if words:
             _take(reading, Statement(words, statement.end, statement.documents))
+        else:
+            reading.join = ""
         block = reading.blocks[-1] if reading.blocks else None
         if block is not None and block.subject is not None and statement.end == ";;":
             block.awaits_pattern = True
-        if statement.end not in ("&&", "||"):
-            reading.joined = True
     return reading.script
 
 
@@ -132,7 +160,8 @@ def _keyword(reading: _Reading, words: list[str]) -> list[str] | None:
         blocks.append(_Block(runs=False, subject=subject, awaits_pattern=True))
         return words[3:]
     elif first in _LOOPS:
-        blocks.append(_Block())
+        reads = bool(_OWN_ARGUMENTS.search(" ".join(words))) or (first == "for" and len(words) == 2)
+        blocks.append(_Block(of_arguments=reads))
         return []
     elif first in _CLOSING:
         del blocks[-1:]
@@ -150,6 +179,8 @@ def _settled(reading: _Reading, condition: list[Statement]) -> bool | None:
 def _pattern(reading: _Reading, block: _Block, word: str, end: str) -> None:
     """Take in a pattern of a case, or an alternative of it (« | »), and begin its branch."""
     subject, pattern = block.subject or "", expand(word, reading.script)
+    if len(reading.blocks) > 1 and is_unknown(subject) and _FIRST_ARGUMENT.match(shown(subject)):
+        block.of_arguments = True
     if is_unknown(subject) or is_unknown(pattern):
         block.matches = None if block.matches is not True else True
     elif fnmatchcase(subject, pattern):
@@ -161,21 +192,46 @@ def _pattern(reading: _Reading, block: _Block, word: str, end: str) -> None:
 
 
 def _take(reading: _Reading, statement: Statement) -> None:
-    """Take in an assignment or a command."""
+    """Take in an assignment, a test or a command."""
     script, words, runs = reading.script, statement.words, reading.runs()
     if runs is not False:
-        script.documents += [expand(document, script) for document in statement.documents]
-    if is_test(statement) and statement.end in ("&&", "||"):
-        value = outcome([Statement(words)], script)
-        negated = statement.end == "||" and value is not None
-        reading.joined = (not value) if negated else value
-    elif runs is False:
-        script.skipped |= {found[1] for word in words if (found := ASSIGNMENT.match(word))}
+        script.documents += [_filled(document, script) for document in statement.documents]
+    if reading.test or is_test(words):
+        reading.test.append(Statement(words, statement.end))
+        if is_open(reading.test[0].words) and words[-1] != "]]" and statement.end in ("&&", "||"):
+            return
+        own = outcome(reading.test, script)
+        reading.test = []
     elif ASSIGNMENT.match(words[0]):
+        _assign_all(reading, words, runs)
+        own = True
+    else:
+        own = None if runs is False else of_command(words, script)
+        if runs is False:
+            script.skipped |= {found[1] for word in words if (found := ASSIGNMENT.match(word))}
+        else:
+            script.commands.append(" ".join(expand(word, script) for word in words if word != "!").split())
+    reading.end(statement.end, own)
+
+
+def _filled(document: Document, script: Script) -> str:
+    """Return a text that the script holds with the script's variables filled in; an escaped dollar is none of them."""
+    if document.is_literal:
+        return document.text
+    return expand(document.text.replace("\\$", _DOLLAR), script).replace(_DOLLAR, "$")
+
+
+def _assign_all(reading: _Reading, words: list[str], runs: bool | None) -> None:
+    """Take in the assignments of a statement; those in a loop over the script's own arguments keep what was there."""
+    script = reading.script
+    names = [found[1] for word in words if (found := ASSIGNMENT.match(word))]
+    if any(block.of_arguments for block in reading.blocks):
+        script.guesses |= {name: script.values[name] for name in names if script.values.get(name)}
+    elif runs is False:
+        script.skipped |= set(names)
+    else:
         for word in words:
             _assign(script, word, is_conditional=runs is None)
-    else:
-        script.commands.append(" ".join(expand(word, script) for word in words).split())
 
 
 def _assign(script: Script, word: str, is_conditional: bool) -> None:

@@ -8,7 +8,21 @@ from dataclasses import dataclass, field
 UNKNOWN = "\x00"  # encloses the text of an expansion of unknown value
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=")
 _ENDS = (";;", "&&", "||", "\n", ";", "|", "&", "(", ")")
+_BEFORE_ARITHMETIC = frozenset({"if", "elif", "while", "until", "for", "!", "then", "else", "do"})
 _HERE = re.compile(r"<<-?\s*([\"']?)(\w+)\1")
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A text that a script holds on lines of its own (<<EOF).
+
+    Attributes:
+        text: of it.
+        is_literal: its variables are not the script's (<<'EOF').
+    """
+
+    text: str
+    is_literal: bool = False
 
 
 @dataclass(slots=True)
@@ -16,14 +30,14 @@ class Statement:
     """One simple command or assignment.
 
     Attributes:
-        words: without quotes, variables not expanded.
+        words: without quotes, variables not expanded; arithmetic ((…)) is one word.
         end: the operator or the line end behind it.
-        documents: texts that follow on lines of their own (<<EOF).
+        documents: texts that follow it.
     """
 
     words: list[str] = field(default_factory=list)
     end: str = ""
-    documents: list[str] = field(default_factory=list)
+    documents: list[Document] = field(default_factory=list)
 
 
 def is_unknown(word: str) -> bool:
@@ -45,12 +59,14 @@ def unknown(expansion: str) -> str:
 def statements(text: str) -> list[Statement]:
     """Return the statements of a script in the order in which they stand."""
     found = [Statement()]
-    pending: list[tuple[Statement, str]] = []
+    pending: list[tuple[Statement, re.Match[str]]] = []
     position = 0
     while position < len(text):
         character = text[position]
         end = next((end for end in _ENDS if text.startswith(end, position)), "")
-        end = "" if text.startswith("([", position) else end  # a list in a file of arguments, as in ([0]*3+[1]*5)
+        is_arithmetic = text.startswith("((", position) and set(found[-1].words) <= _BEFORE_ARITHMETIC
+        # A list in a file of arguments, as in ([0]*3+[1]*5), is no subshell either.
+        end = "" if is_arithmetic or text.startswith("([", position) else end
         here = _HERE.match(text, position) if character == "<" else None
         if end:
             position += len(end)
@@ -63,19 +79,24 @@ def statements(text: str) -> list[Statement]:
         elif character == "#":
             position = _line_end(text, position)
         elif here is not None:
-            pending.append((found[-1], here[2]))
+            pending.append((found[-1], here))
             position = here.end()
+        elif is_arithmetic:
+            close = _balanced(text, position, "()")
+            found[-1].words.append(text[position:close])
+            position = close
         else:
             word, position = _word(text, position)
             found[-1].words.append(word)
     return [statement for statement in found if statement.words or statement.end in (";;", ")")]
 
 
-def _documents(text: str, position: int, pending: list[tuple[Statement, str]]) -> int:
+def _documents(text: str, position: int, pending: list[tuple[Statement, re.Match[str]]]) -> int:
     """Store the documents that begin at a position with their statements; return where they end."""
-    for statement, delimiter in pending:
-        end = re.compile(rf"^\s*{delimiter}\s*$", re.MULTILINE).search(text, position)
-        statement.documents.append(text[position : end.start() if end else len(text)])
+    for statement, here in pending:
+        end = re.compile(rf"^\s*{here[2]}\s*$", re.MULTILINE).search(text, position)
+        inside = text[position : end.start() if end else len(text)]
+        statement.documents.append(Document(inside, is_literal=bool(here[1])))
         position = end.end() if end else len(text)
     return position
 
@@ -118,6 +139,9 @@ def _part(text: str, position: int) -> tuple[str, int]:
         end = text.find("`", position + 1) + 1 if character == "`" else _balanced(text, position + 1, "()")
         end = end or len(text)
         return unknown(text[position:end].strip("$`")), end
+    if text.startswith("$[", position):  # the older spelling of $((…))
+        end = _balanced(text, position + 1, "[]")
+        return f"$(({text[position + 2 : end - 1]}))", end
     if text.startswith(("${", "$(("), position):
         end = _balanced(text, position + 1, "{}" if text[position + 1] == "{" else "()")
         return text[position:end].replace("\n", " "), end

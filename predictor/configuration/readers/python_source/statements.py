@@ -101,12 +101,32 @@ def _if(statement: ast.If, scope: Scope) -> Returned | None:
     known = truth(evaluate(statement.test, scope))
     if known is not None:
         return run(statement.body if known else statement.orelse, scope)
+    if _only_turns_off(statement):
+        return run(statement.body, scope)
     outer = scope.condition
     scope.condition = f"it depends on « {ast.unparse(statement.test)[:80]} », which only a run of the code tells"
     returned = [run(branch, scope) for branch in (statement.body, statement.orelse)]
     scope.condition = outer
     both = [value for value in returned if value is not None]
     return both[0] if len(both) == len(returned) else None
+
+
+def _only_turns_off(statement: ast.If) -> bool:
+    """Return whether a condition asks for what is on and turns it off: it is off behind it, whatever it was."""
+    tests = statement.test.values if isinstance(statement.test, ast.BoolOp) else [statement.test]
+    asked = {ast.unparse(test) for test in tests}
+    joined = not isinstance(statement.test, ast.BoolOp) or isinstance(statement.test.op, ast.And)
+    return (
+        joined
+        and not statement.orelse
+        and all(
+            isinstance(line, ast.Assign)
+            and isinstance(line.value, ast.Constant)
+            and line.value.value is False
+            and {ast.unparse(target) for target in line.targets} <= asked
+            for line in statement.body
+        )
+    )
 
 
 def _for(statement: ast.For, scope: Scope) -> Returned | None:
