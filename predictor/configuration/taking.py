@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -40,16 +41,24 @@ def file_of(path: Path) -> Path:
     )
 
 
-def completed(content: dict[str, Any], base: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
+def completed(
+    content: dict[str, Any], base: Path, said: Collection[str] = ()
+) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return a full-form configuration with the keys of its ``from`` files and of its preset, and notes on them.
 
     ``from`` names files of other tools, or models of the Hugging Face Hub (``hf:…``); later files override earlier
     ones, the configuration's own keys override all.
 
+    Args:
+        content: of the configuration.
+        base: folder that its paths are relative to.
+        said: dotted keys that are set afterwards, so that the files may leave them open.
+
     Raises:
         ConfigError: files cannot be taken from, leave open what no default can stand for, or there is no such preset.
     """
-    whole, notes, unsaid = with_files(content, base)
+    whole, notes, left_open = with_files(content, base)
+    unsaid = {key: sentence for key, sentence in left_open.items() if key not in said}
     refuse_guesses(unsaid, ("model.vocab_size",))
     return whole, (*notes, *unsaid.values())
 

@@ -13,7 +13,7 @@ from predictor.configuration.finding import find_folder, published
 from predictor.configuration.merging import merged
 from predictor.configuration.of_model import content_of_model
 from predictor.configuration.own_system import is_system_file
-from predictor.configuration.settings import EXCLUSIVE, GPUS, Setting, parse_setting, with_settings
+from predictor.configuration.settings import EXCLUSIVE, GPUS, Setting, keys_of, parse_setting, with_settings
 from predictor.costs.hardware_change import CHANGES, is_of_hardware
 from predictor.interface.inputs import Configuration
 from predictor.search import answer
@@ -43,7 +43,7 @@ def of_model(model: str, changes: Sequence[str], system: str | None = None) -> C
     """
     settings = [parse_setting(text, CHANGES) for text in changes if not is_of_hardware(text)]
     rules = _rules(settings)
-    content, base, notes = content_of_model(model, None if rules is None else rules.trained_as)
+    content, base, notes = content_of_model(model, None if rules is None else rules.trained_as, keys_of(settings))
     if system is not None:
         content = merged(content, {"system": system, "gpu": None})
     if not content.get("system"):
