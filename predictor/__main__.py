@@ -12,13 +12,15 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import takewhile
+from pathlib import Path
 from types import TracebackType
 from typing import TextIO
 
 import yaml
 
 from predictor.base.encoding import fit_encoding
-from predictor.base.errors import ConfigError, ManyProblemsError, MissingKeyError, PublishedError
+from predictor.base.errors import ConfigError, ManyProblemsError, MissingKeyError, PublishedError, nearest
 from predictor.base.read_yaml import one_line
 from predictor.commands import (
     calibrate,
@@ -54,8 +56,10 @@ COMMANDS = (
     examples,
     completion,
 )
+OF_EVERY_COMMAND = ("--no-color", "--debug")  # options that may also stand before the command
 IN_COLOUR = ("predict", "search", "compare", "whatif", "check")
 PROGRAM = "estimate-train-time"
+FIRST = "predict --model llama3-8b --system H100 --gpus 64 --global-batch-size 256"
 SUCCESS, UNEXPECTED, BAD_INPUT, DOES_NOT_FIT = 0, 1, 2, 3
 
 
@@ -72,8 +76,29 @@ def parser_with_commands() -> tuple[Parser, list[str]]:
 def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     """Parse the command line; without a command it is ``predict``."""
     parser, commands = parser_with_commands()
-    known = (*commands, "--version", "--help", "-h")
-    return parser.parse_args(argv if not argv or argv[0] in known else ["predict", *argv])
+    first = list(takewhile(lambda text: text in OF_EVERY_COMMAND, argv))
+    command, *rest = argv[len(first) :] or [""]
+    if command == "help":
+        command, rest = "--help", []
+    if command in ("", *commands, "--version", "--help", "-h"):
+        return parser.parse_args([command, *first, *rest] if command else [])
+    _require_configuration(command, commands)
+    return parser.parse_args(["predict", *first, command, *rest])
+
+
+def _require_configuration(name: str, commands: Sequence[str]) -> None:
+    """Check that a first word that is no command may name a configuration, so that a mistyped command is told as one.
+
+    Raises:
+        ConfigError: it looks neither like a file nor like an option, and there is no such file.
+    """
+    if name.startswith("-") or any(mark in name for mark in "./:") or Path(name).exists():
+        return
+    from predictor.configuration.presets import spelled  # only when needed, for a fast start
+
+    preset = spelled(name)
+    meant = nearest(name, commands) if preset is None else f" It is a model: {PROGRAM} predict --model {preset}."
+    raise ConfigError(f"{name} is neither a command nor a file.{meant} {PROGRAM} --help lists the commands")
 
 
 def _answer(arguments: argparse.Namespace) -> str:
@@ -83,7 +108,7 @@ def _answer(arguments: argparse.Namespace) -> str:
 
         return f"{PROGRAM} {__version__}"
     if arguments.command is None:
-        raise ConfigError(f"nothing to do; {PROGRAM} --help lists the commands")
+        raise ConfigError(f"nothing to do; {PROGRAM} --help lists the commands. To begin: {PROGRAM} {FIRST}")
     text: str = arguments.answer(arguments)
     return text
 

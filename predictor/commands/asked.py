@@ -26,6 +26,7 @@ KEY_OPTIONS: dict[str, tuple[str, ...]] = {
     "micro_batch_size": (),
     "global_batch_size": (),
     "sequence_length": (),
+    "vocab_size": (),
     "precision": (),
     "recompute": (),
     "framework": (),
@@ -80,6 +81,18 @@ def config_path(arguments: argparse.Namespace) -> Path:
     return Path(arguments.path or arguments.config or arguments.model or "")
 
 
+def model_of(arguments: argparse.Namespace) -> str | None:
+    """Return the model that options complete: of ``--model``, or another tool's file given as CONFIG; else None."""
+    if arguments.model is not None:
+        return str(arguments.model)
+    given = arguments.path or arguments.config
+    if given is None:
+        return None
+    from predictor.configuration.of_model import is_of_other_tool  # only when needed, for a fast start
+
+    return str(given) if is_of_other_tool(given) else None
+
+
 def key_changes(arguments: argparse.Namespace) -> list[str]:
     """Return the keys that options say, each ``KEY=VALUE``."""
     given = [(key, getattr(arguments, key)) for key in KEY_OPTIONS]
@@ -97,11 +110,12 @@ def configuration(arguments: argparse.Namespace, changes: list[str]) -> Configur
     from predictor.interface.inputs import read, with_changes
 
     keys = [text for text in changes if not is_of_hardware(text)] if changes else []
-    if arguments.model is None:
+    model = model_of(arguments)
+    if model is None:
         return with_changes(read(config_path(arguments)), keys)
     from predictor.interface.model_options import of_model
 
-    return of_model(arguments.model, keys, arguments.system)
+    return of_model(model, keys, arguments.system)
 
 
 def predicted(arguments: argparse.Namespace) -> StepPrediction:
@@ -111,7 +125,7 @@ def predicted(arguments: argparse.Namespace) -> StepPrediction:
 
     changes = [*key_changes(arguments), *arguments.changes]
     asked = configuration(arguments, changes)
-    system = None if arguments.model is not None else arguments.system
+    system = None if model_of(arguments) is not None else arguments.system
     return predict(
         asked, system=system, hardware=[text for text in changes if is_of_hardware(text)] if changes else None
     )

@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, NoReturn
 
 from predictor.base import command_line
-from predictor.base.errors import ConfigError
+from predictor.base.errors import ConfigError, nearest
 from predictor.base.files import write_whole
 
 NARROWEST, USUAL_WIDTH = 40, 100
@@ -31,7 +32,22 @@ class Unfit(str):
 
 
 class Parser(command_line.Parser):
-    """A parser whose help goes to stdout like the output of a command."""
+    """A parser whose help goes to stdout like the output of a command, and that names an unknown option first."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse as argparse does, which would take the value of an unknown option for an argument.
+
+        Raises:
+            ConfigError: an option is unknown; the message has the nearest one.
+        """
+        known = self._option_string_actions
+        for text in () if self._subparsers or args is None else takewhile(lambda text: text != "--", args):
+            option = text.partition("=")[0]
+            if option.startswith("--") and option not in known:
+                raise ConfigError(
+                    f"{self.prog} has no option {option}.{nearest(option, known)} {self.prog} --help lists them"
+                )
+        return super().parse_known_args(args, namespace)
 
     def print_help(self, file: Any = None) -> NoReturn:
         """Return the help to the caller; argparse would ignore an output that cannot be written."""

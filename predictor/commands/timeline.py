@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from predictor.base.errors import ConfigError
+from predictor.base.words import counted
 from predictor.commands.asked import add_config, config_path, predicted
 from predictor.commands.parser import Commands, add_command, as_json, write_file
 
@@ -70,5 +71,5 @@ def answer(arguments: argparse.Namespace) -> str:
             files = write_chakra_step(prediction, Path(arguments.chakra))
         except OSError as error:
             raise ConfigError(f"--chakra {arguments.chakra}: {error.strerror}") from None
-        said.append(f"wrote {arguments.chakra}: Chakra traces of {len(files)} ranks")
+        said.append(f"wrote {arguments.chakra}: Chakra traces of {counted(len(files), 'rank')}")
     return "\n".join(said)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from predictor.base.errors import ConfigError
-from predictor.commands.asked import add_config, configuration, key_changes
+from predictor.commands.asked import add_config, configuration, key_changes, model_of
 from predictor.commands.parser import Commands, add_command, as_json, width
 
 
@@ -22,7 +22,7 @@ def answer(arguments: argparse.Namespace) -> str:
     from predictor.interface.comparison import compare
     from predictor.interface.prediction import predict
 
-    other = None if arguments.model is not None else arguments.system
+    other = None if model_of(arguments) is not None else arguments.system
     if not arguments.changes and other is None:
         raise ConfigError("whatif needs something to change: --set KEY=VALUE, or --system NAME")
     before = predict(configuration(arguments, key_changes(arguments)))

@@ -21,16 +21,26 @@ def _gpus_by_system() -> dict[str, str]:
 
 
 def published() -> str:
-    """Return every published system with its GPU, for a message."""
+    """Return the names of the published systems, for a message."""
+    return ", ".join(systems()) or "none"
+
+
+def published_with_gpus() -> str:
+    """Return every published system with its GPU's name, for a message."""
     return ", ".join(f"{name} ({gpu})" for name, gpu in _gpus_by_system().items()) or "none"
+
+
+def _names_gpu(name: str, gpu: str) -> bool:
+    """Return whether a word of a name is a GPU's model: H100 of DGX-H100, A100 of A100-80GB, but no A10 of an A100."""
+    words = re.findall("[a-z]+[0-9]+[a-z]*", name.lower())
+    return any(re.search(f"{word}([1-9][0-9]{{1,2}}gb|[^0-9]|$)", gpu.lower()) for word in words)
 
 
 def _meant(name: str) -> str:
     """Return the systems whose GPU a name may stand for, or the system that is spelled alike, as a sentence."""
-    wanted = re.sub("[^a-z0-9]", "", name.lower())
-    having = [other for other, gpu in _gpus_by_system().items() if len(wanted) > 2 and wanted in gpu.lower()]
+    having = [other for other, gpu in _gpus_by_system().items() if _names_gpu(name, gpu)]
     if len(having) > 1:
-        return f" It is the GPU of {', '.join(having[:-1])} and {having[-1]}: name one of them."
+        return f" That is the GPU of {', '.join(having[:-1])} and {having[-1]}: name one of them."
     return f" Did you mean {having[0]}?" if having else nearest(name, systems())
 
 
@@ -51,7 +61,10 @@ def find_folder(name: str, base: Path) -> Path:
     spelled = same_name(name, systems())
     if spelled is not None:
         return (REGRESSORS_FOLDER / spelled).resolve()
-    raise ConfigError(f"{name} is not a published system.{_meant(name)} Published: {published()}")
+    raise ConfigError(
+        f"{name} is not a published system.{_meant(name)} Published: {published()}; of another GPU "
+        f"or cluster, write a file with like: and what differs (docs/configuration.md)"
+    )
 
 
 def folder_of(key: str, value: object, kind: str, base: Path) -> Path:

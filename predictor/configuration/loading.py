@@ -13,7 +13,7 @@ from predictor.base.read_yaml import read_mapping
 from predictor.configuration import short_config
 from predictor.configuration.attention_precision import check_fp8_attention_on
 from predictor.configuration.cluster import clustered, notes_on
-from predictor.configuration.finding import find_system, published, short_form_system
+from predictor.configuration.finding import find_system, published, published_with_gpus, short_form_system
 from predictor.configuration.kernels import check_gpu_kernels
 from predictor.configuration.offloading import check_offloading
 from predictor.configuration.own_system import OwnSystem, own_system
@@ -117,7 +117,9 @@ def check_gpu(key: str, gpu: object, system: PublishedSystem) -> None:
         ConfigError: it has another; the message lists the published systems with their GPUs.
     """
     if gpu != system.gpu:
-        raise ConfigError(f"{key} is {gpu}; {system.name} was measured on {system.gpu}. Published: {published()}")
+        raise ConfigError(
+            f"{key} is {gpu}; {system.name} was measured on {system.gpu}. Published: {published_with_gpus()}"
+        )
 
 
 class Content(NamedTuple):

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from predictor.base.errors import ConfigError, nearest
 from predictor.base.read_yaml import read_mapping
-from predictor.configuration.loading import on_nodes_of, other_format, read_config
+from predictor.configuration.loading import OTHER_TOOLS, on_nodes_of, other_format, read_config
 from predictor.configuration.merging import merged
 from predictor.configuration.presets import preset_names, spelled
-from predictor.configuration.taking import completed, file_of
-from predictor.configuration.telling import is_model_id, part_of_file
+from predictor.configuration.taking import NOTHING, Beside, completed, file_of
+from predictor.configuration.telling import HUB, is_model_id, part_of_file
 from predictor.workloads.frameworks import MEGATRON_LM_BF16, SECTIONS, FrameworkDefaults
 from predictor.workloads.switches import Normalization, Positions
 
@@ -39,7 +40,9 @@ class TrainedAs(NamedTuple):
         return merged(sections, self.more)
 
 
+YAML = (".yml", ".yaml")
 ROTARY = Positions.ROTARY.value
+HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")  # owner and name
 AS_MEGATRON = TrainedAs("Megatron-LM trains in bf16 today", MEGATRON_LM_BF16)
 
 
@@ -57,11 +60,37 @@ def _taken(model: str) -> str | None:
     return f"{inside[0].resolve()}#{inside[1]}" if inside is not None and inside[0].is_file() else None
 
 
+def is_of_other_tool(model: str) -> bool:
+    """Return whether a name is that of another tool's file, or of a model of a hub, which no command takes as it is.
+
+    Raises:
+        ConfigError: a file is of no known format.
+    """
+    if _taken(model) is not None:
+        return True
+    path = file_of(Path(model))
+    if not path.is_file():
+        return False
+    if path.suffix in YAML:
+        return other_format(path, read_mapping(path)) is not None
+    if path.suffix not in OTHER_TOOLS:
+        return False
+    from predictor.configuration.readers import HUGECTR, TRAINERS, detect  # only when needed, for a fast start
+
+    return detect(path) not in (*TRAINERS, HUGECTR)
+
+
+def _unknown(model: str) -> str:
+    """Return the message on a name that is neither a file nor a preset; a name with an owner may be of a hub."""
+    own_name = model.rpartition("/")[2]
+    known = spelled(own_name)
+    meant = f" Did you mean {known}?" if known is not None else nearest(own_name.lower(), preset_names())
+    hub = f" A model of the Hugging Face Hub is {HUB}{model}." if HUB_ID.fullmatch(model) else ""
+    return f"--model is {model}; expected a file, or a preset (list-presets shows all).{meant}{hub}"
+
+
 def content_of_model(
-    model: str | dict[str, Any],
-    trained_as: TrainedAs | None = None,
-    beside: dict[str, Any] | None = None,
-    num_gpus: int | None = None,
+    model: str | dict[str, Any], trained_as: TrainedAs | None = None, beside: Beside = NOTHING
 ) -> tuple[dict[str, Any], Path, tuple[str, ...]]:
     """Return the configuration that a model stands for, the folder its paths start from, and notes on its files.
 
@@ -70,15 +99,14 @@ def content_of_model(
             Hugging Face Hub, or the content of a configuration.
         trained_as: software that trains it, whose switches count where a configuration says none; None: a
             configuration's own, and Megatron-LM's for a model without any.
-        beside: keys that are said besides, and that a file of another tool may leave open.
-        num_gpus: GPUs of the run, where such a file keeps its layout.
+        beside: what is said beside the files.
 
     Raises:
         ConfigError: it is neither a preset nor a file, or the file says no model.
     """
     if isinstance(model, dict):
         base = Path.cwd()
-        content, notes = completed(on_nodes_of(model), base)
+        content, notes = completed(on_nodes_of(model), base, beside)
         return _trained(content, trained_as, model.get("model")), base, notes
     path = file_of(Path(model))
     name = spelled(model)
@@ -88,18 +116,15 @@ def content_of_model(
     elif (taken := _taken(model)) is not None:
         content, base = {"from": taken}, Path.cwd()
     elif not path.exists():
-        raise ConfigError(
-            f"--model is {model}; expected a file, or a preset such as {', '.join(preset_names()[-3:])}"
-            f" (list-presets shows all).{nearest(model, preset_names())}"
-        )
-    elif path.suffix in (".yml", ".yaml") and other_format(path, read_mapping(path)) is None:
+        raise ConfigError(_unknown(model))
+    elif path.suffix in YAML and other_format(path, read_mapping(path)) is None:
         content, base = read_config(path)
         own = content.get("model")
-        content, notes = completed(on_nodes_of(content), base)
+        content, notes = completed(on_nodes_of(content), base, beside)
         return _trained(content, trained_as, own), base, notes
     else:
         content, base = {"from": str(Path(model).resolve())}, path.resolve().parent
-    content, notes = completed(merged(content, beside or {}), base, num_gpus)
+    content, notes = completed(content, base, beside)
     if not isinstance(content.get("model"), dict):
         raise ConfigError(
             f"--model is {model}, which says no model; name a preset or a file that does (a Hugging Face "

@@ -36,7 +36,10 @@ def _section(model: type[BaseModel], key: str) -> type[BaseModel] | None:
 
 
 def _paths() -> dict[str, tuple[str, ...]]:
-    """Return the path of every key of a section by its dotted name, and by its own name where only one has it."""
+    """Return the path of every key by its dotted name, and by its own name where that says which is meant.
+
+    A key of a section goes before one of a part of it: ``num_layers`` is the model's, not its vision tower's.
+    """
     dotted: dict[str, tuple[str, ...]] = {}
     for section in RunConfig.model_fields:
         inside = _section(RunConfig, section)
@@ -48,7 +51,11 @@ def _paths() -> dict[str, tuple[str, ...]]:
     own: dict[str, list[tuple[str, ...]]] = {}
     for path in dotted.values():
         own.setdefault(path[-1], []).append(path)
-    return dotted | {name: paths[0] for name, paths in own.items() if len(paths) == 1}
+    for name, paths in own.items():
+        outer = [path for path in paths if len(path) == min(map(len, paths))]
+        if len(outer) == 1:
+            dotted[name] = outer[0]
+    return dotted
 
 
 def parse_setting(text: str, others: Iterable[str] = ()) -> Setting:
@@ -75,6 +82,11 @@ def parse_setting(text: str, others: Iterable[str] = ()) -> Setting:
         return Setting(path, parse_value(value))
     except (yaml.YAMLError, ValueError):
         raise ConfigError(f"--set {text}: {value!r} is not a value of YAML") from None
+
+
+def keys_of(settings: Iterable[Setting]) -> frozenset[str]:
+    """Return the dotted keys that settings say; GPUs say the number of replicas."""
+    return frozenset("parallelism.data_parallel_size" if path == (GPUS,) else ".".join(path) for path, _ in settings)
 
 
 def with_settings(content: dict[str, Any], settings: Iterable[Setting]) -> dict[str, Any]:

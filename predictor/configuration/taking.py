@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from predictor.base.errors import ConfigError
 from predictor.configuration.merging import clashing, merged
@@ -32,6 +33,21 @@ def with_preset(content: dict[str, Any]) -> dict[str, Any]:
     return {**content, "model": merged(preset(name), own)}
 
 
+class Beside(NamedTuple):
+    """What is said beside the files that a configuration takes from.
+
+    Attributes:
+        said: dotted keys that are set afterwards, so that the files may leave them open.
+        num_gpus: GPUs of the run, where the files do not decide them.
+    """
+
+    said: Collection[str] = ()
+    num_gpus: int | None = None
+
+
+NOTHING = Beside()
+
+
 def file_of(path: Path) -> Path:
     """Return the file of a path that may name a function in it, such as recipe.py:llama3_8b."""
     file, colon, _ = path.name.rpartition(":")
@@ -40,9 +56,7 @@ def file_of(path: Path) -> Path:
     )
 
 
-def completed(
-    content: dict[str, Any], base: Path, num_gpus: int | None = None
-) -> tuple[dict[str, Any], tuple[str, ...]]:
+def completed(content: dict[str, Any], base: Path, beside: Beside = NOTHING) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return a full-form configuration with the keys of its ``from`` files and of its preset, and notes on them.
 
     ``from`` names files of other tools, or models of the Hugging Face Hub (``hf:…``); later files override earlier
@@ -50,13 +64,14 @@ def completed(
 
     Args:
         content: of the configuration.
-        base: folder that paths in it are relative to.
-        num_gpus: GPUs of the run, where the files do not decide them.
+        base: folder that its paths are relative to.
+        beside: what is said beside the files.
 
     Raises:
         ConfigError: files cannot be taken from, leave open what no default can stand for, or there is no such preset.
     """
-    whole, notes, unsaid = with_files(content, base, num_gpus)
+    whole, notes, left_open = with_files(content, base, beside.num_gpus)
+    unsaid = {key: sentence for key, sentence in left_open.items() if key not in beside.said}
     refuse_guesses(unsaid, ("model.vocab_size",))
     return whole, (*notes, *unsaid.values())
 

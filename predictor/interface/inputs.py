@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ from predictor.base.errors import ConfigError
 from predictor.configuration import short_config
 from predictor.configuration.finding import short_form_system
 from predictor.configuration.loading import Loaded, of_trainer, on_nodes_of, prepare, read_config
-from predictor.configuration.taking import completed
+from predictor.configuration.taking import Beside, completed
 
 
 class Configuration(NamedTuple):
@@ -70,13 +70,18 @@ def change_texts(hardware: Hardware | None) -> list[str]:
     return [hardware] if isinstance(hardware, str) else list(hardware)
 
 
-def completed_form(configuration: Configuration) -> Configuration:
-    """Return a configuration in its full form, with the keys of other tools' files and of its preset."""
+def completed_form(configuration: Configuration, said: Collection[str] = ()) -> Configuration:
+    """Return a configuration in its full form, with the keys of other tools' files and of its preset.
+
+    Args:
+        configuration: in either form.
+        said: dotted keys that are set afterwards, so that its files may leave them open.
+    """
     content, told = of_trainer(configuration.content, configuration.base)
     if short_config.is_short(content):
         system = str(short_form_system(content, configuration.base))
         content = {**short_config.expand(content), "system": system}
-    content, notes = completed(content, configuration.base)
+    content, notes = completed(content, configuration.base, Beside(said))
     return configuration._replace(content=content, notes=(*configuration.notes, *told, *notes))
 
 
@@ -88,11 +93,15 @@ def with_changes(configuration: Configuration, texts: Sequence[str]) -> Configur
     """
     if not texts:
         return configuration
-    from predictor.configuration.settings import parse_setting, with_settings  # only when needed, for a fast start
+    from predictor.configuration.settings import (
+        keys_of,
+        parse_setting,
+        with_settings,
+    )  # only when needed, for a fast start
     from predictor.costs.hardware_change import CHANGES
 
     settings = [parse_setting(text, CHANGES) for text in texts]
-    full = completed_form(configuration)
+    full = completed_form(configuration, keys_of(settings))
     return full._replace(content=with_settings(full.content, settings))
 
 

@@ -13,7 +13,8 @@ from predictor.configuration.finding import find_folder, published
 from predictor.configuration.merging import merged
 from predictor.configuration.of_model import content_of_model
 from predictor.configuration.own_system import is_system_file
-from predictor.configuration.settings import EXCLUSIVE, GPUS, Setting, parse_setting, with_settings
+from predictor.configuration.settings import EXCLUSIVE, GPUS, Setting, keys_of, parse_setting, with_settings
+from predictor.configuration.taking import Beside
 from predictor.costs.hardware_change import CHANGES, is_of_hardware
 from predictor.interface.inputs import Configuration
 from predictor.search import answer
@@ -45,9 +46,8 @@ def of_model(model: str, changes: Sequence[str], system: str | None = None) -> C
     rules = _rules(settings)
     layout = [setting for setting in settings if _decides_layout(setting)]
     gpus = next((setting.value for setting in settings if setting.path == (GPUS,)), None)
-    said = with_settings({}, [setting for setting in settings if setting.path != (GPUS,)])
-    of_file = gpus if isinstance(gpus, int) and not layout else None
-    content, base, notes = _content(model, system, rules, said, of_file)
+    beside = Beside(keys_of(settings), gpus if isinstance(gpus, int) and not layout else None)
+    content, base, notes = _content(model, system, rules, beside)
     if layout or gpus is None or "micro_batch_size" in (content.get("training") or {}):
         _require_batch(content, settings, layout, gpus)
         return Configuration(fspath(model), with_settings(content, settings), base, notes)
@@ -56,7 +56,7 @@ def of_model(model: str, changes: Sequence[str], system: str | None = None) -> C
     candidates = [rules_behind(named)] if named else [rules] if rules else list(RULES.values())
     missing: NoLayoutError | None = None
     for rules in candidates:
-        content, _, notes = _content(model, system, rules, said, of_file)
+        content, _, notes = _content(model, system, rules, beside)
         try:
             return _fastest(model, with_settings(content, fixed), gpus, rules, notes)
         except NoLayoutError as error:
@@ -66,14 +66,14 @@ def of_model(model: str, changes: Sequence[str], system: str | None = None) -> C
 
 
 def _content(
-    model: str, system: str | None, rules: FrameworkRules | None, said: dict[str, Any], num_gpus: int | None
+    model: str, system: str | None, rules: FrameworkRules | None, beside: Beside
 ) -> tuple[dict[str, Any], Path, tuple[str, ...]]:
     """Return the configuration of a model on a system, as a framework trains it, its folder and notes.
 
     Raises:
         ConfigError: no system is said.
     """
-    content, base, notes = content_of_model(model, None if rules is None else rules.trained_as, said, num_gpus)
+    content, base, notes = content_of_model(model, None if rules is None else rules.trained_as, beside)
     if system is not None:
         content = merged(content, {"system": system, "gpu": None})
     if not content.get("system"):

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from predictor.base.errors import ConfigError
+from predictor.base.words import counted
 from predictor.costs.cost import Cost, Source
 from predictor.costs.published import PublishedSystem
 from predictor.replay.bucket_launches import BucketLaunches, Readies, bucket_launches, readies_of
@@ -24,7 +25,7 @@ from predictor.replay.collective_times import (
     timed_collectives,
 )
 from predictor.replay.scaling import touched
-from predictor.replay.setting import Changed, Setting, Touched, counted
+from predictor.replay.setting import Changed, Setting, Touched
 from predictor.replay.traced_step import ADDED, Role, TracedStep, product, waiting_also
 from predictor.replay.traffic import links_of, ratios_told
 from predictor.timeline.graph import GraphTask

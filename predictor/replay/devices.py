@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from predictor.base.bundled import REGRESSORS_FOLDER, systems
 from predictor.base.errors import ConfigError, PublishedError, nearest
+from predictor.base.words import counted
 from predictor.configuration.finding import find_folder
 from predictor.configuration.loading import open_measured
 from predictor.costs.cost import Cost, Source
@@ -27,7 +28,7 @@ from predictor.costs.transfer_errors import transfer_errors
 from predictor.precision.device_sheets import DeviceSheet, device_sheet, sheet_of
 from predictor.precision.operator_graph import Precision
 from predictor.replay.known_operators import KnownCall, known_around, known_call, precision_of, traced_work
-from predictor.replay.setting import Changed, Setting, Touched, counted
+from predictor.replay.setting import Changed, Setting, Touched
 from predictor.replay.traced_step import ADDED, TracedStep, product
 from predictor.replay.traffic import with_costs
 from predictor.traces.local_graph import NO_OPERATOR, LocalGraph, TaskKind, TracedOperator

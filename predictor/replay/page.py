@@ -73,7 +73,7 @@ def _headline(answer: ReplayAnswer) -> str:
     replay = f"replayed unchanged {duration(answer.before.step_us)}, {answer.error_words}"
     said = f"measured {duration(answer.measured_us)}; {replay}"
     if answer.after is not None:
-        said = f"{changed_words(answer)}; {said}"
+        said = f"{', '.join(changed_words(answer).split('   '))}; {said}"
     rows = [
         [
             applied.text,

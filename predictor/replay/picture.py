@@ -43,7 +43,7 @@ from predictor.replay.breakdown import (
 from predictor.traces.local_graph import TaskKind
 
 WIDTH, LEFT, RIGHT, ROW, GAP, TOP, BELOW = 980, 150, 14, 15, 3, 30, 58
-CHARACTER = 6.2
+CHARACTER = 7.2  # pixels, of the widest common system font at 12 px
 MOST_ROWS = 64
 SMALLEST_SHARE = 0.002  # of the step, that a row must be busy to be drawn
 COLOURS: Mapping[str, str] = {

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 
 from predictor.base.errors import ConfigError, nearest
+from predictor.base.words import counted
 from predictor.costs.cost import ZERO, Cost
 from predictor.precision.cost_sources import TracedTimes
 from predictor.precision.forward_graph import operator_graph, traced_times
@@ -13,7 +14,7 @@ from predictor.precision.nesting import Inside
 from predictor.precision.operator_graph import OperatorGraph, OperatorNode, Precision
 from predictor.precision.plan_time import Cast, Costs, casts_of, propagate
 from predictor.replay.scaling import matches, nothing_matches
-from predictor.replay.setting import Changed, Setting, Touched, counted
+from predictor.replay.setting import Changed, Setting, Touched
 from predictor.replay.traced_step import TracedStep, product
 from predictor.replay.traffic import with_costs
 from predictor.traces.local_graph import NO_OPERATOR, LocalGraph

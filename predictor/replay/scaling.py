@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
 
 from predictor.base.errors import ConfigError, nearest
+from predictor.base.words import counted
 from predictor.replay.host_calls import Call, launched, launching_only, own_tasks, without_waits
-from predictor.replay.setting import Changed, Setting, Touched, counted
+from predictor.replay.setting import Changed, Setting, Touched
 from predictor.replay.traced_step import Role, TracedStep, operators
 from predictor.traces.local_graph import NO_OPERATOR, Edge, LocalGraph, TaskKind, TracedOperator
 

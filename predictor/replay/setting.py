@@ -129,13 +129,3 @@ def _is_number(text: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def counted(number: int, noun: str) -> str:
-    """Return a number of things.
-
-    >>> counted(1, "launch"), counted(1200, "launch")
-    ('1 launch', '1,200 launches')
-    """
-    plural = f"{noun}es" if noun.endswith(("ch", "s")) else f"{noun}s"
-    return f"{number:,} {noun if number == 1 else plural}"

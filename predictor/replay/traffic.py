@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from predictor.base.errors import ConfigError
+from predictor.base.words import counted
 from predictor.costs.cost import Cost, Source
 from predictor.costs.published import PublishedSystem
 from predictor.replay.collective_times import (
@@ -21,7 +22,7 @@ from predictor.replay.collective_times import (
     timed_collectives,
 )
 from predictor.replay.scaling import touched
-from predictor.replay.setting import Changed, Setting, counted
+from predictor.replay.setting import Changed, Setting
 from predictor.replay.traced_step import TracedStep
 
 FAR = 8  # times the traced ranks; ranks of so many more nodes meet over other links

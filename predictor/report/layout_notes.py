@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from predictor.base.words import counted
 from predictor.workloads.layout import Layout
 
 
@@ -18,7 +19,7 @@ def straddling_notes(layout: Layout) -> list[str]:
             fits = size <= layout.reach
             remedy = "; they would fit in another rank_order or size" if fits else ""
             said.append(
-                f"{name} groups of {size} ranks straddle {group.nodes} {kind} with {layout.reach} GPUs each, so their "
-                f"traffic crosses the network{remedy}."
+                f"{name} groups of {size} ranks straddle {group.nodes} {kind} with "
+                f"{counted(layout.reach, 'GPU')} each, so their traffic crosses the network{remedy}."
             )
     return said

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from io import StringIO
 from typing import Any
 
+from predictor.base.words import counted
 from predictor.report.json_document import slow_network_notes
 from predictor.report.search_bill import training_of
 from predictor.report.text import LABELS, duration, span, wrapped
@@ -223,11 +224,11 @@ def render(answer: SearchAnswer, width: int = 100) -> str:
     """Return the search as a page of text; its sentences no longer than ``width``, its table as wide as it is."""
     ranking, space = answer.ranking, answer.space
     of = "" if answer.memory_gib is None else f" of {answer.memory_gib:.1f} GiB"
-    asked_for = f"{space.global_batch_size:,} samples of {space.model.sequence_length:,} tokens a step"
+    asked_for = f"{counted(space.global_batch_size, 'sample')} of {space.model.sequence_length:,} tokens a step"
     counts = f"{ranking.considered:,} layouts considered, {ranking.fitting:,} fit, {ranking.replayed:,} replayed"
     runs_on = "" if space.rules is None else f", run by {space.rules.label}"
     lines = [
-        f"{space.num_gpus:,} GPUs of {answer.system.name}{of}, {asked_for}{runs_on}",
+        f"{counted(space.num_gpus, 'GPU')} of {answer.system.name}{of}, {asked_for}{runs_on}",
         counts,
         "",
         *table(answer, answer.winners),

@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
+from predictor.base.words import counted
 from predictor.configuration.hugectr.plan_file import plan_entries
 from predictor.configuration.hugectr.to_run import LoadedRecommender
 from predictor.costs.published import CARD
@@ -118,11 +119,11 @@ def rows(reported: Reported) -> dict[str, str]:
             f"{step.source.label}"
         ),
         "Model": (
-            f"{embedding:,} embedding weights in {len(run.plan.tables)} tables, {slots} slots of width {widths}; "
-            f"{model.dense_parameters:,} dense weights"
+            f"{embedding:,} embedding weights in {counted(len(run.plan.tables), 'table')}, {slots} slots of width "
+            f"{widths}; {model.dense_parameters:,} dense weights"
         ),
         "Training": (
-            f"{run.batch_size:,} samples = {run.batch_per_gpu:,} × {run.num_gpus:,} GPUs, {nodes}; "
+            f"{run.batch_size:,} samples = {run.batch_per_gpu:,} × {counted(run.num_gpus, 'GPU')}, {nodes}; "
             f"{run.precision}; {run.engine}{', CUDA graphs' if run.cuda_graphs else ''}"
         ),
         "Plan": _plan_row(reported),

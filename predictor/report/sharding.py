@@ -7,6 +7,7 @@ from collections import Counter
 from io import StringIO
 from typing import Any
 
+from predictor.base.words import counted
 from predictor.configuration.hugectr.plan_file import plan_entries
 from predictor.report.text import duration, wrapped
 from predictor.search.sharding.answer import HUGECTR, PlanSearch, PlanWinner
@@ -122,9 +123,9 @@ def render(answer: PlanSearch, width: int = 100) -> str:
     """Return the search as a page of text; its sentences no longer than ``width``, its tables as wide as they are."""
     run = answer.run
     of = "" if answer.memory_gib is None else f" of {answer.memory_gib:.1f} GiB"
-    asked_for = f"{run.batch_size:,} samples a step, {len(run.plan.tables):,} embedding tables"
+    asked_for = f"{counted(run.batch_size, 'sample')} a step, {counted(len(run.plan.tables), 'embedding table')}"
     lines = [
-        f"{run.num_gpus:,} GPUs of {answer.system.name}{of}, {asked_for}",
+        f"{counted(run.num_gpus, 'GPU')} of {answer.system.name}{of}, {asked_for}",
         "",
         *_table(answer.winners),
         "",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from textwrap import TextWrapper
 
+from predictor.base.words import counted
 from predictor.configuration.loading import Loaded
 from predictor.configuration.sections import NO_BUDGET
 from predictor.costs.cost import Source
@@ -187,12 +188,13 @@ def header_rows(prediction: Prediction, loaded: Loaded) -> dict[str, str]:
             f"{_heads(model)}, sequence {model.sequence_length}, vocabulary {model.vocab_size}{_experts(model)}"
         ),
         "Layout": (
-            f"{layout.num_gpus:,} GPUs = {_degrees(layout)} parallel, {_places(layout)}; layers "
+            f"{counted(layout.num_gpus, 'GPU')} = {_degrees(layout)} parallel, {_places(layout)}; layers "
             f"{_runs(run.layers_per_stage)}"
         ),
         "Training": (
-            f"{run.global_batch_size:,} samples = {run.micro_batch_size} × {run.num_micro_batches} micro-batches × "
-            f"{layout.data_parallel_size}; {_precision(run)}, recompute {run.recompute}, "
+            f"{counted(run.global_batch_size, 'sample')} = {run.micro_batch_size} × "
+            f"{counted(run.num_micro_batches, 'micro-batch')} × {layout.data_parallel_size}; {_precision(run)}, "
+            f"recompute {run.recompute}, "
             f"{SCHEDULES[run.schedule].label}, ZeRO-{run.zero_stage}"
         ),
         "System": f"{system.name}, {system.gpu}; card: {short_path(system.folder / CARD)}",

@@ -14,7 +14,8 @@ from predictor.configuration.loading import Loaded, prepare
 from predictor.configuration.merging import merged
 from predictor.configuration.of_model import content_of_model
 from predictor.configuration.sections import NO_BUDGET, BudgetSection
-from predictor.configuration.settings import GPUS, parse_setting, with_settings
+from predictor.configuration.settings import GPUS, Setting, keys_of, parse_setting, with_settings
+from predictor.configuration.taking import Beside
 from predictor.costs.hardware_change import CHANGES, changed, is_of_hardware, parse_change
 from predictor.costs.published import PublishedSystem
 from predictor.costs.slowest import slowest_of
@@ -53,6 +54,7 @@ DECIDED = {
         "offload_modules",
     ),
 }
+DECIDED_KEYS = frozenset(f"{section}.{key}" for section, keys in DECIDED.items() for key in keys)
 # Of them, what no candidate has: each recomputes all layers alike, and all its replicas share out states.
 ABSENT = {
     "parallelism": ("zero_group_size",),
@@ -227,9 +229,11 @@ def search_problem(question: SearchQuestion) -> SearchProblem:
     """
     num_gpus = whole("--gpus", question.num_gpus, largest=LARGEST_RUN_GPUS)
     rules = rules_of(question.framework)
-    own = _with_keys({}, question)  # what a file may leave open
-    content, base, notes = content_of_model(question.model, None if rules is None else rules.trained_as, own)
-    content = _with_keys(merged(content, _overrides(question)), question)
+    settings = _settings(question)
+    content, base, notes = content_of_model(
+        question.model, None if rules is None else rules.trained_as, Beside(keys_of(settings) | DECIDED_KEYS)
+    )
+    content = with_settings(merged(content, _overrides(question)), settings)
     batch = _batch(question, content)
     if not content.get("system"):
         raise ConfigError(f"--system is missing; published: {published()}")
@@ -255,8 +259,8 @@ def search_problem(question: SearchQuestion) -> SearchProblem:
     return SearchProblem(space, system, memory, said, _undecided(content), loaded.budget)
 
 
-def _with_keys(content: dict[str, Any], question: SearchQuestion) -> dict[str, Any]:
-    """Return a configuration with the keys that a question changes.
+def _settings(question: SearchQuestion) -> list[Setting]:
+    """Return the keys of a configuration that a question changes.
 
     Raises:
         ConfigError: no such key, or one that the search decides.
@@ -265,7 +269,7 @@ def _with_keys(content: dict[str, Any], question: SearchQuestion) -> dict[str, A
     for path, _ in settings:
         if path == (GPUS,) or path[-1] in DECIDED.get(path[0], ()):
             raise ConfigError(f"--set {'.'.join(path)}: the search decides it, or an option of its own says it")
-    return with_settings(content, settings)
+    return settings
 
 
 def _on_hardware(content: dict[str, Any], base: Path, question: SearchQuestion) -> tuple[Loaded, tuple[str, ...]]:

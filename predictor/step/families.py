@@ -15,6 +15,7 @@ from typing import NamedTuple
 from pydantic import BaseModel, ConfigDict, Field
 
 from predictor.base.read_yaml import read_mapping
+from predictor.base.words import counted
 from predictor.costs.cost import Cost, Source
 from predictor.workloads.run import TrainingRun
 from predictor.workloads.software import Framework
@@ -94,7 +95,7 @@ class Family(BaseModel):
         kinds += ["with tensor parallelism over 8 GPUs or more"] if self.wide else []
         where = "on GPUs of this generation" if self.gpus else "on other GPUs too"
         return (
-            f"Published runs {' '.join([own, *kinds])}, {where} ({self.rows} rows), took "
+            f"Published runs {' '.join([own, *kinds])}, {where} ({counted(self.rows, 'row')}), took "
             f"{abs(expm1(self.mean_log)):.0%} {side} than predicted on average, with a standard deviation of "
             f"{self.deviation:.0%}"
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from predictor.base.collector import paused_collector
+from predictor.base.words import counted
 from predictor.step.composition import StepTime, durations
 from predictor.step.prediction import Prediction
 from predictor.step.sent import with_sent
@@ -112,7 +113,7 @@ def step_graph(timed: StepTime) -> list[GraphTask]:
 
 def step_trace(prediction: Prediction) -> StepTrace:
     """Return everything that happens in a predicted step of a transformer."""
-    return timed_trace(prediction, f"{prediction.run.layout.num_gpus:,} GPUs of {prediction.system}")
+    return timed_trace(prediction, f"{counted(prediction.run.layout.num_gpus, 'GPU')} of {prediction.system}")
 
 
 @paused_collector()

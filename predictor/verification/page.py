@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
+from predictor.base.words import counted
 from predictor.report.page.parity import ParityPoint, parity
 from predictor.report.page.parts import table
 from predictor.report.page.style import CONTENT_WIDTH, STYLE
@@ -118,7 +119,7 @@ def measured_trace(launch: MeasuredRun) -> StepTrace | None:
 def _timelines(run: Verified) -> str:
     """Return the predicted and the measured step, one above the other on one time axis."""
     record = run.record
-    predicted = timed_trace(run.compared.prediction, f"{record.num_gpus:,} GPUs of {record.system}")
+    predicted = timed_trace(run.compared.prediction, f"{counted(record.num_gpus, 'GPU')} of {record.system}")
     if len(predicted.slots) > MOST_SLOTS:
         return f"<p>Timelines are left out: {len(predicted.slots):,} slots.</p>"
     measured = measured_trace(run.launches[-1]) if run.launches else None

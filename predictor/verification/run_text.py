@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median
 
+from predictor.base.words import counted
 from predictor.report.text import duration
 from predictor.traces.verified_run import OperatorOfStep, PartOfStep, PredictedTime, VerifiedRun
 from predictor.verification.answer import Verification, failure_lines, summary_lines
@@ -124,7 +125,7 @@ def circumstances(run: VerifiedRun) -> list[str]:
     threads = "" if run.threads is None else f" of {run.threads} thread{'s' * (run.threads > 1)}"
     where = f"{run.num_gpus} rank{'s' * (run.num_gpus > 1)}{threads} on {run.device}, {run.precision}"
     spread = max(launch.spread for launch in run.launches)
-    lines = [f"Measured: {steps} steps, {where}; interquartile range at most {spread:.1%} of the median."]
+    lines = [f"Measured: {counted(steps, 'step')}, {where}; interquartile range at most {spread:.1%} of the median."]
     if run.noise is None:
         lines.append("Launched once, so the noise between launches is not known.")
     else:

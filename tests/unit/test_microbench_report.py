@@ -94,3 +94,11 @@ def test_missing_parts_are_named(results: Path, tmp_path_factory: pytest.TempPat
     with pytest.raises(MeasureError, match=r"python -m microbench system writes it"):
         read_system(results)
     assert html_table(("a",), []) == "<p>None.</p>"
+
+
+def test_the_page_fits_a_phone(results: Path) -> None:
+    text = page(results, None)
+    assert '<meta name="viewport" content="width=device-width, initial-scale=1">' in text
+    assert text.count("<table>") == text.count('<div class="scroll"><table>')
+    assert re.search(r"\.scroll,figure\{overflow-x:auto;max-width:100%\}", text), "what is wider scrolls by itself"
+    assert "prefers-color-scheme:dark" in text

@@ -122,7 +122,7 @@ def test_keys_that_a_file_leaves_open_are_required_until_given() -> None:
     ((key, sentence),) = read.still_unsaid(content).items()
     assert key == "training.micro_batch_size"
     assert sentence.startswith("zero3.json: train_micro_batch_size_per_gpu is train_batch_size / ")
-    assert sentence.endswith(": set training.micro_batch_size")
+    assert sentence.endswith(": set training.micro_batch_size (in a configuration, or with --set)")
 
 
 def test_problems_of_all_files_come_together(tmp_path: Path) -> None:

@@ -106,6 +106,7 @@ def test_passes_of_a_pipeline_are_drawn_from_its_profile(tmp_path: Path) -> None
 
 def test_ticks_are_round_and_inside() -> None:
     assert log_ticks(0.9, 12.0) == [1.0, 2.0, 5.0, 10.0]
+    assert log_ticks(300.0, 800.0) == [300.0, 400.0, 500.0, 600.0, 700.0, 800.0], "one decade is no scale"
     assert log_ticks(0.5, 5e4) == [1.0, 10.0, 100.0, 1000.0, 10000.0]
 
 

@@ -29,7 +29,7 @@ class Config:
         return self.family.names.get(key, key)
 
     def value(self, key: str) -> Any:
-        """Return a value as the file has it, null included, else the default of the class; None of another family's key."""
+        """Return a value as the file has it, null included, else its class's default; None of another family's key."""
         name = self.name(key)
         if not self.family.knows(name):
             return None

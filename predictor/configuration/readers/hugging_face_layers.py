@@ -262,5 +262,7 @@ def _after_the_first(config: Config, count: int) -> set[int]:
         step = config.whole("moe_layer_freq")
         sparse = {i for i in range(first, count) if i % step == 0}
     if "moe_layer_freq" not in {*family.defaults, *family.reads} and sparse != set(range(first, count)):
-        raise config.error("moe_layer_freq", "releases of transformers differ in whether it counts; add mlp_layer_types")
+        raise config.error(
+            "moe_layer_freq", "releases of transformers differ in whether it counts; add mlp_layer_types"
+        )
     return sparse

@@ -35,7 +35,7 @@ class Read:
         for key, reason in self.unsaid.items():
             section, _, name = key.partition(".")
             if name not in content.get(section, {}):
-                sentences[key] = f"{reason}: set {key}"
+                sentences[key] = f"{reason}: set {key} (in a configuration, or with --set)"
         return sentences
 
     def with_derived(self, content: dict[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ says (data, tokenizer, learning rate, iterations) are variables of the environme
 from __future__ import annotations
 
 from predictor.base.errors import ConfigError
+from predictor.base.words import counted
 from predictor.configuration.parallelism import ParallelismSection
 from predictor.configuration.sections import RunConfig, TrainingSection
 from predictor.configuration.writers.megatron_exchange import experts_arguments, graph_arguments
@@ -70,7 +71,7 @@ def write(config: RunConfig, num_gpus: int, gpus_per_node: int) -> str:
     parallel, training = config.parallelism, config.training
     samples = training.micro_batch_size * _rounds(training, parallel) * parallel.data_parallel_size
     return SCRIPT.format(
-        title=f"Megatron-LM on {num_gpus} GPUs of {config.system}, as searched.",
+        title=f"Megatron-LM on {counted(num_gpus, 'GPU')} of {config.system}, as searched.",
         per_node=per_node,
         nodes=num_gpus // per_node,
         program=HYBRID_PROGRAM if is_hybrid(config.model) else "pretrain_gpt.py",

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from predictor.base.errors import ConfigError
+from predictor.base.words import counted
 from predictor.configuration.merging import merged
 from predictor.configuration.model_section import ModelSection
 from predictor.configuration.parallelism import ParallelismSection
@@ -59,7 +60,7 @@ def write(config: RunConfig, num_gpus: int, gpus_per_node: int) -> str:
     nodes = max(1, num_gpus // gpus_per_node)
     start = f"torchrun --nproc-per-node {min(num_gpus, gpus_per_node)} --nnodes {nodes} -m torchtitan.train"
     head = [
-        f"# torchtitan on {num_gpus} GPUs of {config.system}, as searched. Start it on every node with",
+        f"# torchtitan on {counted(num_gpus, 'GPU')} of {config.system}, as searched. Start it on every node with",
         f"# {start} --job.config_file FILE",
         f"# torchtitan 0.3 reads none: --module {name}, a --config of {flavor}, and these keys as flags, such as",
         f"# --parallelism.tensor_parallel_degree {parallel.tensor_parallel_size}.",

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from predictor.base.errors import ConfigError
+from predictor.base.words import counted
 from predictor.costs.cost import Cost, Source
 from predictor.precision.cost_sources import TracedTimes
 from predictor.precision.forward_graph import operator_graph
@@ -24,7 +25,7 @@ from predictor.replay.procedure.mapping import precision_of_step, times_of, trac
 from predictor.replay.procedure.memory_of_step import memory_model, memory_text
 from predictor.replay.procedure.opened import OpenedStep, open_ranks
 from predictor.replay.procedure.rank_costs import RankCosts, execution_trace_of, rank_costs
-from predictor.replay.setting import Touched, counted
+from predictor.replay.setting import Touched
 from predictor.replay.text import render
 from predictor.replay.traced_step import TracedStep, joined
 from predictor.replay.traffic import with_costs

@@ -48,6 +48,11 @@ def standing_words(own: Standing, fit: Fit | None) -> str:
     return f"Your layout is {ordinal(own.rank)} of {own.others + 1:,}{doubt}, {slower}."
 
 
+def against(why: str) -> str:
+    """Return why the fastest layout wins, as a sentence that names it: the page is about one's own layout."""
+    return f"The fastest, against{why.removeprefix('Against')}" if why.startswith("Against") else why
+
+
 def layouts(answer: SearchAnswer, own: Standing, memory_bytes: float) -> str:
     """Return the section.
 
@@ -72,10 +77,10 @@ def layouts(answer: SearchAnswer, own: Standing, memory_bytes: float) -> str:
     rows = [
         [
             duration(winner.prediction.step.us),
+            described(winner.ranked.plan),
             f"{duration(winner.prediction.step.low_us)} – {duration(winner.prediction.step.high_us)}",
             f"{winner.ranked.memory_bytes / GIB:.1f}{', may not fit' if answer.fit(winner) is Fit.MAY_NOT_FIT else ''}",
             f"{winner.prediction.mfu:.1%}",
-            described(winner.ranked.plan),
         ]
         for winner in shown
     ]
@@ -87,9 +92,9 @@ def layouts(answer: SearchAnswer, own: Standing, memory_bytes: float) -> str:
     return section(
         "Other layouts on the same GPUs",
         f"<p><strong>{escape(words)}</strong></p>",
-        f"<p>{escape(counted)} {escape(why(answer))} {escape(bottleneck(answer.winners[0]))}</p>",
+        f"<p>{escape(counted)} {escape(against(why(answer)))} {escape(bottleneck(answer.winners[0]))}</p>",
         scatter_legend({mark: meaning for mark, meaning in MEANINGS.items() if mark in present}),
         scatter(points, "memory of the fullest GPU, GiB", "step time, s"),
         "<p>Point at a mark to see which layout it is.</p>",
-        table(["step", "90 % interval", "GiB", "MFU", "layout"], rows),
+        table(["step", "layout", "90 % interval", "GiB", "MFU"], rows, wraps="layout"),
     )

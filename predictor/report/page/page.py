@@ -20,11 +20,11 @@ from predictor.step.memory import GIB, StageMemory, step_memory
 from predictor.step.prediction import Prediction
 
 LISTED = 40
-STRENGTHS = {
+MEANING = {
     Source.MEASURED: "measured",
-    Source.INTERPOLATED: "inside what was measured",
-    Source.EXTRAPOLATED: "beyond what was measured",
-    Source.ANALYTIC: "derived, not measured",
+    Source.INTERPOLATED: "inside the measured range",
+    Source.EXTRAPOLATED: "outside the measured range",
+    Source.ANALYTIC: "derived, because no measured row was usable",
 }
 
 
@@ -64,7 +64,7 @@ def _answer_table(listed: list[Answer], step_us: float) -> str:
             f"{answer.step_us / 1e3:,.1f}",
             f"{answer.step_us / step_us:.1%}",
             f"± {answer.width_us / 2 / 1e3:,.1f}",
-            STRENGTHS[answer.source],
+            answer.source.label,
             _outside(answer),
         ]
         for answer in listed[:LISTED]
@@ -75,10 +75,16 @@ def _answer_table(listed: list[Answer], step_us: float) -> str:
         "ms of the step",
         "share",
         "half its interval, ms",
-        "foundation",
-        "outside",
+        "source",
+        "outside the measured range by",
     ]
     return table(head, rows)
+
+
+def _meanings(listed: list[Answer]) -> str:
+    """Return what the sources of a table's rows mean."""
+    shown = {answer.source for answer in listed[:LISTED]}
+    return "; ".join(f"{source.label}: {words}" for source, words in MEANING.items() if source in shown) + "."
 
 
 def _headline(prediction: Prediction, loaded: Loaded) -> str:
@@ -92,11 +98,14 @@ def _headline(prediction: Prediction, loaded: Loaded) -> str:
     if loaded.budget.train_tokens is not None:
         tokens = f"{loaded.budget.train_tokens:.3g} tokens"
         whole = f"<p>{tokens} take {escape(span(bill.hours))}, {bill.gpu_hours:,.0f} GPU-hours.</p>"
-    weakest = f"<p>Its weakest part is {escape(STRENGTHS[step.source])}.</p>"
+    weakest = f"<p>Weakest source of a part: {step.source.label}, {escape(MEANING[step.source])}.</p>"
+    said = (
+        f"predicted time of a training step on {loaded.system.name}, 90 % interval {duration(step.low_us)} – "
+        f"{duration(step.high_us)}"
+    )
     return (
-        f"<h1>{escape(duration(step.us))} <small>a step, 90 % interval {escape(duration(step.low_us))} – "
-        f"{escape(duration(step.high_us))}</small></h1>{weakest}{interval(step.us, step.low_us, step.high_us)}"
-        f"{whole}<dl>{listed}</dl>"
+        f"<h1>{escape(duration(step.us))} <small>{escape(said)}</small></h1>{weakest}"
+        f"{interval(step.us, step.low_us, step.high_us)}{whole}<dl>{listed}</dl>"
     )
 
 
@@ -129,7 +138,11 @@ def page(
             else f"<p>The line is what a GPU has: {limit.value:.1f} GiB ({escape(limit.source)}).</p>",
         ),
         "" if searched is None else layouts(*searched, max(needed.total for needed in memory)),
-        section("How well founded: every operator and collective", _answer_table(listed, prediction.step.us)),
+        section(
+            "Sources: every operator and collective",
+            f"<p>{escape(_meanings(listed))}</p>",
+            _answer_table(listed, prediction.step.us),
+        ),
         section("To know before trusting it", f"<ul>{said}</ul>" if said else "<p>Nothing beyond the above.</p>"),
     ]
     title = f"{duration(prediction.step.us)} on {system.name}"

@@ -11,7 +11,10 @@ from predictor.report.page.charts import FEW_TICKS, percent
 
 SIZE, LEFT, TOP, RIGHT, BOTTOM = 460, 84, 14, 30, 56
 RADIUS = 5.0
-MANY_DECADES = 2.5
+MANY_DECADES, FEWEST_TICKS = 2.5, 3
+# Multiples of powers of ten, more of them where the ones before are too few.
+FEW_DECADES: tuple[Sequence[int], ...] = ((1, 2, 5), range(1, 10))
+ONE_A_DECADE: tuple[Sequence[int], ...] = ((1,),)
 ROOM = 1.15  # between the outermost value and the edge
 
 
@@ -31,15 +34,18 @@ class ParityPoint(NamedTuple):
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Return round numbers between two: powers of ten, and 2 and 5 times these where few decades are shown.
+    """Return round numbers between two: powers of ten, and as many of their multiples as it takes to see a scale.
 
-    >>> log_ticks(0.9, 12.0)
-    [1.0, 2.0, 5.0, 10.0]
+    >>> log_ticks(0.9, 12.0), log_ticks(300.0, 800.0)
+    ([1.0, 2.0, 5.0, 10.0], [300.0, 400.0, 500.0, 600.0, 700.0, 800.0])
     """
-    factors = (1, 2, 5) if log10(high / low) < MANY_DECADES else (1,)
     powers = range(floor(log10(low)), ceil(log10(high)) + 1)
-    marks = [float(f"{factor}e{power}") for power in powers for factor in factors]
-    return [mark for mark in marks if low <= mark <= high]
+    marks: list[float] = []
+    for factors in FEW_DECADES if log10(high / low) < MANY_DECADES else ONE_A_DECADE:
+        if len(marks) < FEWEST_TICKS:
+            marks = [float(f"{factor}e{power}") for power in powers for factor in factors]
+            marks = [mark for mark in marks if low <= mark <= high]
+    return marks
 
 
 def parity(points: Sequence[ParityPoint], what: str) -> str:

@@ -45,6 +45,8 @@ svg text { fill: var(--ink); }
 .legend i.own { width: 10px; height: 10px; background: #d55e00; transform: rotate(45deg); }
 table { border-collapse: collapse; width: 100%; font-size: 13px; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; padding: 4px 10px 4px 0; border-bottom: 1px solid var(--line); white-space: nowrap; }
+th.number, td.number { text-align: right; }
+td.wraps { white-space: normal; min-width: 260px; overflow-wrap: break-word; }
 th { color: var(--soft); font-weight: 500; }
 @media (max-width: 600px) {
   main { padding: 12px 16px 40px; }

@@ -19,12 +19,20 @@ from predictor.base.read_yaml import first_problem, read_keys
 from predictor.costs.hardware import System
 from predictor.costs.published import PublishedSystem, measured_precisions
 
-STYLE = """body{font:15px/1.45 system-ui,sans-serif;margin:2em auto;max-width:1150px;padding:0 1em;color:#111}
-table{border-collapse:collapse;margin:.5em 0}td,th{padding:2px 10px;border-bottom:1px solid #ddd;text-align:left}
-td.n{text-align:right;font-variant-numeric:tabular-nums}figure{display:inline-block;margin:4px}
+# Figures keep their light ground in the dark: their series have colours of their own, black among them.
+STYLE = """:root{--ink:#111;--line:#ddd;--paper:#fff}
+@media (prefers-color-scheme:dark){:root{--ink:#e6e8eb;--line:#3a3f47;--paper:#17191c}}
+body{font:15px/1.45 system-ui,sans-serif;margin:2em auto;max-width:1150px;padding:0 1em;color:var(--ink);
+background:var(--paper);-webkit-text-size-adjust:100%;text-size-adjust:100%}
+table{border-collapse:collapse;margin:.5em 0}td,th{padding:2px 10px;border-bottom:1px solid var(--line);text-align:left;
+white-space:nowrap}td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}
+.scroll,figure{overflow-x:auto;max-width:100%}figure{display:inline-block;margin:4px 0;background:#fff}
+svg{display:block}
 .grid{stroke:#e3e3e3;fill:none}.tick{font-size:10px}.axis{font-size:11px}.title{font-size:12px;font-weight:600}
-.middle{text-anchor:middle}.end{text-anchor:end}svg text{font-family:system-ui,sans-serif}"""
+.middle{text-anchor:middle}.end{text-anchor:end}svg text{font-family:system-ui,sans-serif;fill:#111}
+@media print{.scroll,figure{overflow:visible}}"""
 UNSTATED = "–"
+NUMBER = ' class="n"'
 HELD_OUT = {
     "column": "what",
     "rows_scored": "rows",
@@ -44,13 +52,18 @@ def _text(value: object) -> str:
 
 
 def html_table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return an HTML table with numbers aligned to the right."""
-    lines = ["<tr>" + "".join(f"<th>{escape(name)}</th>" for name in head) + "</tr>"]
+    """Return an HTML table with numbers aligned to the right, in a box that scrolls on a narrow screen."""
+    rows = list(rows)
+    numbers = [any(isinstance(row[at], int | float) for row in rows) for at in range(len(head))]
+    names = zip(head, numbers, strict=True)
+    lines = [
+        "<tr>" + "".join(f"<th{NUMBER if is_number else ''}>{escape(name)}</th>" for name, is_number in names) + "</tr>"
+    ]
     for row in rows:
-        classes = (' class="n"' if isinstance(value, int | float) else "" for value in row)
+        classes = (NUMBER if isinstance(value, int | float) else "" for value in row)
         cells = (f"<td{kind}>{_text(value)}</td>" for kind, value in zip(classes, row, strict=True))
         lines.append("<tr>" + "".join(cells) + "</tr>")
-    return "<table>" + "\n".join(lines) + "</table>" if len(lines) > 1 else "<p>None.</p>"
+    return '<div class="scroll"><table>' + "\n".join(lines) + "</table></div>" if len(lines) > 1 else "<p>None.</p>"
 
 
 def read_system(results: Path) -> System:
@@ -76,7 +89,9 @@ def _measured(tables: Sequence[Table]) -> str:
         failed = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
         noise = None if last.relative_spread is None else 100.0 * last.relative_spread
         rows.append((own.name, own.precision, own.worker, len(table.rows), failed, noise, last.host, last.commit[:12]))
-    return html_table(("what", "precision", "share", "rows", "not timed", "IQR, % of median", "host", "commit"), rows)
+    return html_table(
+        ("what", "precision", "share or nodes x ranks", "rows", "not timed", "IQR, % of median", "host", "commit"), rows
+    )
 
 
 def _by_name(points: Sequence[Point]) -> dict[str, list[Point]]:
@@ -141,7 +156,8 @@ def page(results: Path, published: Path | None) -> str:
     title = f"{system.name}: {system.gpu.name}"
     body = "\n".join(f"<h2>{escape(name)}</h2>\n{content}" for name, content in sections)
     return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" '
+        f'content="width=device-width, initial-scale=1"><title>{escape(title)}</title>'
         f"<style>{STYLE}</style></head><body><h1>{escape(title)}</h1>\n{body}\n</body></html>\n"
     )
 

@@ -10,6 +10,7 @@ from model_training_framework.config import ConfigurationError, ExperimentConfig
 from model_training_framework.prediction.question import Answer, answer, changes_with, question_of, steps_of
 from model_training_framework.utils import Error, Result, Success
 from model_training_framework.utils.tables import amount, interval
+from predictor.base.words import counted
 from predictor.configuration.readers.experiment import gpus_per_node
 from predictor.step.fit import Fit, fit_of, fits_of
 from predictor.step.memory import GIB
@@ -98,7 +99,7 @@ class ExperimentPrediction:
         parts.append(f"{self.steps:,} steps in {duration}" if duration else "number of steps unknown")
         parts += [] if self.gpu_hours is None else [f"{amount(self.gpu_hours)} GPU-hours"]
         parts += [] if self.cost is None else [f"cost {amount(self.cost)}"]
-        return f"{', '.join(parts)}; {self.num_gpus} GPUs of {self.system}, {self.source}"
+        return f"{', '.join(parts)}; {counted(self.num_gpus, 'GPU')} of {self.system}, {self.source}"
 
     def cells(self) -> dict[str, str]:
         """Return it as the cells of a row, by the titles of their columns."""
