@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from predictor.base.errors import ConfigError
+from predictor.base.yaml_depth import load_yaml
 from predictor.configuration.hugectr.telling import is_hugectr
 from predictor.configuration.readers import (
     accelerate,
@@ -99,7 +100,7 @@ def _of_python(text: str) -> str | None:
 def _of_yaml(text: str) -> str | None:
     """Return the format of a YAML mapping, told by its sections."""
     try:
-        content = yaml.load(text, Loader=LOADER)
+        content = load_yaml(text, LOADER)
     except (yaml.YAMLError, ValueError, RecursionError):
         return None
     if not isinstance(content, dict):
