@@ -20,7 +20,14 @@ from typing import TextIO
 import yaml
 
 from predictor.base.encoding import fit_encoding
-from predictor.base.errors import ConfigError, ManyProblemsError, MissingKeyError, PublishedError, nearest
+from predictor.base.errors import (
+    ConfigError,
+    ManyProblemsError,
+    MissingKeyError,
+    PublishedError,
+    nearest,
+    shortened,
+)
 from predictor.base.read_yaml import one_line
 from predictor.commands import (
     calibrate,
@@ -116,13 +123,12 @@ def _answer(arguments: argparse.Namespace) -> str:
 def _explain_bad_input(error: Exception) -> str:
     """Return one line about an error in the input, or one for each of its problems."""
     if isinstance(error, ManyProblemsError):
-        return str(ManyProblemsError([" ".join(line.split()) for line in error.lines]))
+        return str(ManyProblemsError([shortened(line) for line in error.lines]))
     if isinstance(error, yaml.YAMLError):
-        return one_line(error)
-    if isinstance(error, OSError):
-        name = error.filename
-        return f"{name}: {error.strerror}" if name and error.strerror else str(error)
-    return " ".join(str(error).split())
+        return shortened(one_line(error))
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        return shortened(f"{error.filename}: {error.strerror}")
+    return shortened(str(error))
 
 
 def _write(text: str, stream: TextIO) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from contextlib import suppress
 from typing import NoReturn
 
 from predictor.base.errors import ConfigError
@@ -18,9 +19,11 @@ class Parser(argparse.ArgumentParser):
 
 
 def progress(text: str) -> None:
-    """Print a line to stderr at once; stdout is for the result."""
-    sys.stderr.write(f"{text}\n")
-    sys.stderr.flush()
+    """Print a line to stderr at once, unless that is closed (None) or full; stdout is for the result."""
+    if sys.stderr is not None:
+        with suppress(OSError):
+            sys.stderr.write(f"{text}\n")
+            sys.stderr.flush()
 
 
 def on_terminal() -> bool:

@@ -41,9 +41,18 @@ class PublishedError(ValueError):
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return « Did you mean …? » for the closest known name, or an empty string."""
-    close = get_close_matches(name, list(known), n=1)
-    return f" Did you mean {close[0]}?" if close else ""
+    """Return « Did you mean …? » for the closest known name, case aside, or an empty string."""
+    names = list(known)
+    same = same_name(name, names)
+    if same is not None:
+        return f" Did you mean {same}?"
+    close = get_close_matches(name.lower(), [other.lower() for other in names], n=1)
+    return f" Did you mean {next(other for other in names if other.lower() == close[0])}?" if close else ""
+
+
+def shortened(line: str) -> str:
+    """Return a message whose words nobody types, such as a value of 5,000 characters, are cut."""
+    return " ".join(f"{word[:80]}… ({len(word):,} characters)" if len(word) > 300 else word for word in line.split())
 
 
 def same_name(name: str, known: Iterable[str]) -> str | None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field, ValidationInfo
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 
 from predictor.base.sizes import LARGEST
+from predictor.costs.hardware_range import check_range
 
 
 def whole_number(value: object, info: ValidationInfo) -> object:
@@ -26,8 +27,15 @@ def names(value: object) -> object:
     raise ValueError("expected a list of names")
 
 
+def hardware_number(value: float, info: ValidationInfo) -> float:
+    """Refuse a number of the hardware that no machine has."""
+    check_range(info.field_name or "", value)
+    return value
+
+
 Count = Annotated[int, BeforeValidator(whole_number), Field(gt=0)]
 Amount = Annotated[int, BeforeValidator(whole_number), Field(ge=0)]
 Syncs = Annotated[int, BeforeValidator(whole_number), Field(ge=0)]
 Switch = Annotated[bool, Field(strict=True)]
+HardwareNumber = Annotated[float, Field(strict=True), AfterValidator(hardware_number)]
 Probability = Annotated[float, Field(strict=True, ge=0.0, lt=1.0)]

@@ -52,6 +52,8 @@ def find_folder(name: str, base: Path) -> Path:
     Raises:
         ConfigError: there is none; the message lists the published systems.
     """
+    if not name.strip():
+        raise ConfigError(f"system is {name!r}; expected one of: {published()}")
     candidates = [base / name, DATA_FOLDER / name, REGRESSORS_FOLDER / name]
     if name in systems():
         candidates.reverse()

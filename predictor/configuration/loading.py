@@ -23,6 +23,7 @@ from predictor.configuration.taking import GUESSES, refuse_guesses, with_files
 from predictor.configuration.telling import EXPERIMENT, is_experiment, is_of_trainer
 from predictor.configuration.to_run import to_run
 from predictor.costs.catalogue import catalogue
+from predictor.costs.folder import read_hardware, read_manifest
 from predictor.costs.fp32 import Fp32System
 from predictor.costs.published import (
     MANIFEST,
@@ -54,6 +55,10 @@ def _measured_in(precisions: list[str]) -> str:
     return f"{said}, and single operators in {' and '.join(single)}" if single else said
 
 
+def _no_system(folder: Path) -> ConfigError:
+    return ConfigError(f"{folder} is not a published system: it has no {MANIFEST}. Published: {published()}")
+
+
 @lru_cache(maxsize=32)
 def open_measured(folder: Path, precision: str) -> PublishedSystem:
     """Open a published system in a measured precision, or in one that runs at the same rate.
@@ -63,7 +68,7 @@ def open_measured(folder: Path, precision: str) -> PublishedSystem:
         PublishedError: a file of it is damaged.
     """
     if not (folder / MANIFEST).is_file():
-        raise ConfigError(f"{folder} is not a published system: it has no {MANIFEST}. Published: {published()}")
+        raise _no_system(folder)
     measured = measured_precisions(folder)
     used = precision if precision in measured else SAME_RATE.get(precision, precision)
     if used in measured:
@@ -237,8 +242,10 @@ def _gpus_per_node(name: str, base: Path) -> int:
     own, folder = find_system(name, base)
     if own is not None and own.gpus_per_node is not None:
         return own.gpus_per_node
-    home = folder if (folder / MANIFEST).is_file() else folder.parent
-    return int(read_mapping(home / "system.yaml")["gpus_per_node"])
+    home = next((place for place in (folder, folder.parent) if (place / MANIFEST).is_file()), None)
+    if home is None:
+        raise _no_system(folder)
+    return read_hardware(home, read_manifest(home)).gpus_per_node
 
 
 def on_nodes_of(content: dict[str, Any], system: str | None = None, base: Path | None = None) -> dict[str, Any]:

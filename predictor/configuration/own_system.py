@@ -12,13 +12,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo
 
 from predictor.base.errors import ConfigError
 from predictor.base.read_yaml import read_valid
+from predictor.configuration.fields import Count
 from predictor.costs.hardware import Gpu, Quantity, System
+from predictor.costs.hardware_range import check_range
 from predictor.costs.host_memory import host_memory_gb_per_s
 from predictor.costs.published import PublishedSystem, with_hardware
+from predictor.costs.work import PRECISION_BYTES
 
 ENDINGS = (".yml", ".yaml")
 
@@ -30,7 +33,23 @@ def _quantity(value: object) -> object:
     return {"value": value, "source": "the system's own file"}
 
 
-Number = Annotated[Quantity, BeforeValidator(_quantity)]
+def _possible(quantity: Quantity, info: ValidationInfo) -> Quantity:
+    """Refuse a number that no machine has."""
+    check_range(info.field_name or "", quantity.value)
+    return quantity
+
+
+def _precisions(value: object) -> object:
+    """Refuse peaks of precisions that are not known."""
+    unknown = [name for name in value if name not in PRECISION_BYTES] if isinstance(value, dict) else []
+    if unknown and set(unknown) != set(Quantity.model_fields):
+        known = ", ".join(PRECISION_BYTES)
+        raise ValueError(f"{unknown[0]} is not a precision; known: {known}, or give one number, that of 16 bits")
+    return value
+
+
+Number = Annotated[Quantity, BeforeValidator(_quantity), AfterValidator(_possible)]
+Name = Annotated[str, Field(min_length=1, max_length=100)]
 
 
 class OwnPart(BaseModel):
@@ -42,8 +61,8 @@ class OwnPart(BaseModel):
 class OwnGpu(OwnPart):
     """What differs of the GPU."""
 
-    name: str | None = Field(default=None, min_length=1, description="of the GPU, for messages")
-    peak_tflop_per_s: Number | dict[str, Number] | None = Field(
+    name: Name | None = Field(default=None, description="of the GPU, for messages")
+    peak_tflop_per_s: Annotated[Number | dict[str, Number] | None, BeforeValidator(_precisions)] = Field(
         default=None, description="dense matrix peak by precision, or that of 16 bits, which scales all others"
     )
     num_multiprocessors: Number | None = None
@@ -59,10 +78,10 @@ class OwnSystem(OwnPart):
     """A system's file."""
 
     like: str = Field(min_length=1, description="published system whose kernels and collectives it runs")
-    name: str | None = Field(default=None, min_length=1, description="of the system; the file's if absent")
+    name: Name | None = Field(default=None, description="of the system; the file's if absent")
     gpu: OwnGpu = OwnGpu()
-    gpus_per_node: int | None = Field(default=None, gt=0, le=1024)
-    gpus_per_domain: int | None = Field(default=None, gt=0, description="GPUs of one NVLink domain")
+    gpus_per_node: Count | None = None
+    gpus_per_domain: Count | None = Field(default=None, description="GPUs of one NVLink domain")
     intra_node_gb_per_s: Number | None = None
     inter_node_gb_per_s: Number | None = None
     host_gb_per_s: Number | None = None

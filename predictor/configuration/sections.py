@@ -7,9 +7,10 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
 from predictor.base.errors import ConfigError, MissingKeyError, nearest
+from predictor.base.read_yaml import first_error, reason, shown
 from predictor.base.sizes import both_names
 from predictor.configuration.cuda_graphs import CudaGraphs
-from predictor.configuration.fields import Amount, Count, Switch, names
+from predictor.configuration.fields import Amount, Count, HardwareNumber, Switch, names
 from predictor.configuration.model_section import ModelSection
 from predictor.configuration.parallelism import ParallelismSection
 from predictor.configuration.section import Section
@@ -140,23 +141,19 @@ class TrainingSection(Section):
 class ClusterSection(Section):
     """The cluster, where it differs from the published system."""
 
-    power_limit_w: float | None = Field(default=None, strict=True, gt=0, le=1e5, description="power limit of one GPU")
-    memory_bandwidth_gb_per_s: float | None = Field(
-        default=None, strict=True, gt=0, le=1e6, description="of one GPU's memory"
+    power_limit_w: HardwareNumber | None = Field(default=None, description="power limit of one GPU")
+    memory_bandwidth_gb_per_s: HardwareNumber | None = Field(default=None, description="of one GPU's memory")
+    memory_gib: HardwareNumber | None = Field(default=None, description="memory of one GPU")
+    intra_node_gb_per_s: HardwareNumber | None = Field(
+        default=None, description="links of a GPU inside its node, per direction"
     )
-    memory_gib: float | None = Field(default=None, strict=True, gt=0, le=1e5, description="memory of one GPU")
-    intra_node_gb_per_s: float | None = Field(
-        default=None, strict=True, gt=0, le=1e6, description="links of a GPU inside its node, per direction"
+    inter_node_gb_per_s: HardwareNumber | None = Field(
+        default=None, description="a GPU's share of the network, per direction"
     )
-    inter_node_gb_per_s: float | None = Field(
-        default=None, strict=True, gt=0, le=1e6, description="a GPU's share of the network, per direction"
+    host_gb_per_s: HardwareNumber | None = Field(
+        default=None, description="between host memory and one GPU, per direction"
     )
-    host_gb_per_s: float | None = Field(
-        default=None, strict=True, gt=0, le=1e6, description="between host memory and one GPU, per direction"
-    )
-    host_memory_gb_per_s: float | None = Field(
-        default=None, strict=True, gt=0, le=1e6, description="memory of one node's CPUs together"
-    )
+    host_memory_gb_per_s: HardwareNumber | None = Field(default=None, description="memory of one node's CPUs together")
     network_oversubscription: float = Field(
         default=1.0,
         strict=True,
@@ -165,11 +162,8 @@ class ClusterSection(Section):
         description="bandwidth of the nodes over that of the network's core",
     )
     gpus_per_domain: Count | None = Field(default=None, description="GPUs of one NVLink domain; the system's if absent")
-    rank_spread: float | None = Field(
+    rank_spread: HardwareNumber | None = Field(
         default=None,
-        strict=True,
-        gt=0,
-        le=1,
         description="standard deviation of the time of computing over GPUs; 0.015 if absent",
     )
 
@@ -177,28 +171,34 @@ class ClusterSection(Section):
 class BudgetSection(Section):
     """Cost of a whole training; no effect on the time of a step."""
 
-    train_tokens: float | None = Field(default=None, gt=0, le=1e18, description="tokens to train on")
-    price_per_gpu_hour: float | None = Field(default=None, ge=0, le=1e6, description="in any currency")
+    train_tokens: float | None = Field(default=None, strict=True, gt=0, le=1e18, description="tokens to train on")
+    price_per_gpu_hour: float | None = Field(default=None, strict=True, ge=0, le=1e6, description="in any currency")
     power_per_gpu_w: float | None = Field(
         default=None,
+        strict=True,
         gt=0,
         le=1e5,
         description="mean draw of a GPU with its share of the node; the board's limit if absent",
     )
     mtbf_per_gpu_hours: float | None = Field(
-        default=None, gt=0, le=1e12, description="GPU-hours between failures; those of Llama 3's training if absent"
+        default=None,
+        strict=True,
+        gt=0,
+        le=1e12,
+        description="GPU-hours between failures; those of Llama 3's training if absent",
     )
     restart_minutes: float | None = Field(
-        default=None, gt=0, le=1e5, description="from a failure to the first new step; 10 if absent"
+        default=None, strict=True, gt=0, le=1e5, description="from a failure to the first new step; 10 if absent"
     )
     checkpoint_seconds: float | None = Field(
         default=None,
+        strict=True,
         ge=0,
         le=1e6,
         description="that training waits for a checkpoint; states over the host link if absent",
     )
     checkpoint_interval_minutes: float | None = Field(
-        default=None, gt=0, le=1e7, description="between checkpoints; Young's optimum if absent"
+        default=None, strict=True, gt=0, le=1e7, description="between checkpoints; Young's optimum if absent"
     )
 
 
@@ -231,23 +231,14 @@ def _known_keys(location: tuple[str | int, ...]) -> list[str]:
     return list(model.model_fields)
 
 
-def _shown(value: object) -> str:
-    """Return a value as its file has it; of mappings and lists only the kind."""
-    if value is None:
-        return "null"
-    if isinstance(value, dict):
-        return "a mapping"
-    return "a list" if isinstance(value, list) else f"{value!r}"
-
-
 def explain(error: ValidationError, is_short: bool = False) -> ConfigError | MissingKeyError:
-    """Return pydantic's first error as one line with the remedy.
+    """Return an error of pydantic's as one line with the remedy.
 
     Args:
         error: of the validation.
         is_short: the configuration has the short form, which has no sections.
     """
-    first = error.errors()[0]
+    first = first_error(error)
     parts = [str(part) for part in first["loc"] if not str(part).startswith(("tuple[", "literal["))]
     depth = max((i for i, part in enumerate(parts) if not part.isdigit()), default=0)
     section = "" if is_short else "".join(f"{part}." for part in parts[:depth])
@@ -257,11 +248,10 @@ def explain(error: ValidationError, is_short: bool = False) -> ConfigError | Mis
         return MissingKeyError(f"{where} is missing; it is required")
     if first["type"] == "extra_forbidden":
         return ConfigError(f"{where} is not a known key.{nearest(parts[depth], known)} Known here: {', '.join(known)}")
-    shown = _shown(first["input"])
+    value = shown(first["input"])
     if first["type"] == "model_type":
-        return ConfigError(f"{where} is {shown}; it needs keys: {', '.join(_known_keys(first['loc']))}")
-    message = first["msg"].removeprefix("Value error, ")
-    return ConfigError(f"{where} is {shown}: {message[0].lower()}{message[1:]}")
+        return ConfigError(f"{where} is {value}; it needs keys: {', '.join(_known_keys(first['loc']))}")
+    return ConfigError(f"{where} is {value}: {reason(first)}")
 
 
 def validate(content: dict[str, Any], is_short: bool = False) -> RunConfig:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, get_args
 
 import yaml
@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from predictor.base.errors import ConfigError, nearest
 from predictor.base.read_yaml import parse_value
-from predictor.base.sizes import LARGEST_RUN_GPUS, whole
+from predictor.base.sizes import BOTH_NAMES, LARGEST_RUN_GPUS, whole
 from predictor.configuration.merging import merged
 from predictor.configuration.sections import RunConfig
 
@@ -18,6 +18,13 @@ from predictor.configuration.sections import RunConfig
 GPUS = "gpus"
 # Two ways to say one thing: setting one unsets the other.
 EXCLUSIVE = {"num_micro_batches": "global_batch_size", "global_batch_size": "num_micro_batches"}
+# What people call sizes, beside their names in the short form (``sizes.BOTH_NAMES``).
+SHORT_NAMES = {
+    "tp": "tensor_parallel_size",
+    "vp": "virtual_pipeline_parallel_size",
+    "cp": "context_parallel_size",
+    "ep": "expert_parallel_size",
+} | {short: name for name, short in BOTH_NAMES.items()}
 REPLICATED = ("tensor_parallel_size", "pipeline_parallel_size", "context_parallel_size")
 
 
@@ -36,9 +43,10 @@ def _section(model: type[BaseModel], key: str) -> type[BaseModel] | None:
 
 
 def _paths() -> dict[str, tuple[str, ...]]:
-    """Return the path of every key by its dotted name, and by its own name where that says which is meant.
+    """Return the path of every key of a section by its dotted name, and by its own name.
 
-    A key of a section goes before one of a part of it: ``num_layers`` is the model's, not its vision tower's.
+    Of keys with one name the one that is nested least has it: ``num_layers`` is the model's, not its vision tower's.
+    Where two are nested alike, neither has it.
     """
     dotted: dict[str, tuple[str, ...]] = {}
     for section in RunConfig.model_fields:
@@ -51,11 +59,25 @@ def _paths() -> dict[str, tuple[str, ...]]:
     own: dict[str, list[tuple[str, ...]]] = {}
     for path in dotted.values():
         own.setdefault(path[-1], []).append(path)
-    for name, paths in own.items():
-        outer = [path for path in paths if len(path) == min(map(len, paths))]
-        if len(outer) == 1:
-            dotted[name] = outer[0]
-    return dotted
+    least = {name: [path for path in paths if len(path) == min(map(len, paths))] for name, paths in own.items()}
+    return dotted | {name: paths[0] for name, paths in least.items() if len(paths) == 1}
+
+
+def _hint(key: str, known: Sequence[str]) -> str:
+    """Return what a key that is none may stand for, as a sentence."""
+    if key in RunConfig.model_fields:
+        how = f"name one of its keys, such as {key}.{_first_key(key)}" if _first_key(key) else f"use --{key}"
+        return f" {key} is no key of a section: {how}."
+    if key in SHORT_NAMES:
+        return f" Did you mean {SHORT_NAMES[key]}?"
+    same = [name for name in known if name.rpartition(".")[2] == key]
+    return f" Did you mean {' or '.join(same)}?" if same else nearest(key, known)
+
+
+def _first_key(section: str) -> str:
+    """Return the first key of a section; nothing of a key with a value."""
+    inside = _section(RunConfig, section)
+    return "" if inside is None else next(iter(inside.model_fields))
 
 
 def parse_setting(text: str, others: Iterable[str] = ()) -> Setting:
@@ -69,13 +91,14 @@ def parse_setting(text: str, others: Iterable[str] = ()) -> Setting:
         ConfigError: no such key, or the value does not parse.
     """
     key, equals, value = text.partition("=")
+    key = key.strip()
     paths = _paths()
     path = (GPUS,) if key == GPUS else paths.get(key)
     if not equals or path is None:
         known = (*paths, *others, GPUS)
         sections = ", ".join(name for name in RunConfig.model_fields if _section(RunConfig, name))
         raise ConfigError(
-            f"--set {text}: expected KEY=VALUE.{nearest(key, known)} Keys: those of a configuration's sections "
+            f"--set {text}: expected KEY=VALUE.{_hint(key, known)} Keys: those of a configuration's sections "
             f"({sections}), {GPUS}; of the hardware: {', '.join(others)}"
         )
     try:
@@ -96,20 +119,28 @@ def with_settings(content: dict[str, Any], settings: Iterable[Setting]) -> dict[
         ConfigError: one key is given twice, or the GPUs do not divide over the other dimensions of parallelism.
     """
     seen: set[tuple[str, ...]] = set()
-    gpus: Any = None
+    gpus: int | None = None
     for path, value in settings:
-        if path in seen:
-            raise ConfigError(f"--set names {'.'.join(path)} twice; give each key once")
+        _refuse_second(path, seen)
         seen.add(path)
         if path == (GPUS,):
-            gpus = value
+            gpus = whole(GPUS, value, largest=LARGEST_RUN_GPUS)
             continue
         other = EXCLUSIVE.get(path[-1])
         change: dict[str, Any] = {path[-1]: value} | ({} if other is None else {other: None})
         for name in reversed(path[:-1]):
             change = {name: change}
         content = merged(content, change)
-    return content if gpus is None else _on_gpus(content, whole("gpus", gpus, largest=LARGEST_RUN_GPUS))
+    return content if gpus is None else _on_gpus(content, gpus)
+
+
+def _refuse_second(path: tuple[str, ...], seen: set[tuple[str, ...]]) -> None:
+    """Check that no setting before says the same thing."""
+    if path in seen:
+        raise ConfigError(f"--set names {'.'.join(path)} twice; give each key once")
+    other = EXCLUSIVE.get(path[-1])
+    if other is not None and any(before[-1] == other for before in seen):
+        raise ConfigError(f"--set names {path[-1]} and {other}, which say the same thing; give one of them")
 
 
 def _on_gpus(content: dict[str, Any], gpus: int) -> dict[str, Any]:

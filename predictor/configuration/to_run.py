@@ -229,7 +229,7 @@ def _model(config: RunConfig) -> Transformer:
     if config.training.compiled:
         model = compiled_model(model)
     model = with_lengths(model, config.training)
-    check_lora(model, config.training)
+    check_lora(model, config.training, config.parallelism.tensor_parallel_size)
     _check_tensor_parallel(config.model, config.parallelism, model.ffn_hidden_size)
     _check_sequence(config.model, config.parallelism)
     check_expert_parallel(config.model, config.parallelism)

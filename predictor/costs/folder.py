@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from predictor.base.bundled import REGRESSORS_FOLDER
 from predictor.base.errors import PublishedError
 from predictor.base.read_yaml import first_problem
+from predictor.base.yaml_depth import load_yaml
 from predictor.costs.collectives import COLLECTIVES
 from predictor.costs.hardware import System
 from predictor.costs.operator import Direction, Operator
@@ -92,7 +93,7 @@ def read_hardware(folder: Path, manifest: dict[str, str]) -> System:
     """
     content = read_verified(folder, HARDWARE, manifest)
     try:
-        return System.model_validate(yaml.load(content, Loader=_YAML_LOADER))
+        return System.model_validate(load_yaml(content, _YAML_LOADER))
     except ValidationError as error:
         raise PublishedError(f"{folder / HARDWARE}: {first_problem(error)}") from error
 

@@ -16,7 +16,7 @@ class HardwareModel(BaseModel):
 class Quantity(HardwareModel):
     """A number and where it was read."""
 
-    value: float = Field(gt=0)
+    value: float = Field(gt=0, allow_inf_nan=False)
     source: str = Field(min_length=1)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from predictor.base.errors import ConfigError, nearest
 from predictor.costs.hardware import Quantity, System
+from predictor.costs.hardware_range import check_range
 from predictor.costs.host_memory import host_memory_gb_per_s
 from predictor.costs.published import PublishedSystem, with_hardware
 
@@ -103,6 +104,10 @@ def parse_change(text: str, system: System) -> tuple[str, float]:
         if before is None:
             raise ConfigError(f"--set {text}: {system.name} does not say its {key}; give a number instead of a factor")
         number *= before
+    try:
+        check_range(key, number)
+    except ConfigError as error:
+        raise ConfigError(f"--set {text}: {key} is {number:g}; {error}") from None
     return key, number
 
 

@@ -135,7 +135,9 @@ def prepare_on(configuration: Configuration, system: str | None, changes: Sequen
         parsed = [parse_change(text, loaded.system.hardware) for text in hardware]
         numbers = dict(parsed)
         if len(numbers) < len(parsed):
-            raise ConfigError("--set names one key twice; give each once")
+            keys = [key for key, _ in parsed]
+            twice = next(key for key in keys if keys.count(key) > 1)
+            raise ConfigError(f"--set names {twice} twice; give each key once")
         if "gpus_per_node" in numbers:
             content = on_nodes_of(content)
         loaded = prepare(content, base, lambda published: changed(published, numbers))

@@ -137,6 +137,8 @@ def system_name(system: str | PathLike[str] | LoadedSystem) -> str:
     if not isinstance(system, str | PathLike):
         raise ConfigError(f"system is {system!r}; expected a name, a folder or what load_system returns")
     name = fspath(system)
+    if not name.strip():
+        raise ConfigError(f"system is {name!r}; expected a name, as list-systems shows them, or a folder")
     return str(Path(name).resolve()) if name not in systems() and Path(name).exists() else name
 
 

@@ -127,7 +127,7 @@ def test_a_whole_node_becomes_a_whole_node(tmp_path: Path, capsys: pytest.Captur
 def test_one_number_changes_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(full_form(), tmp_path / "c.yml")
     assert main(["whatif", str(path), "--set", "memory_gib=1", "--set", "memory_gib=2"]) == 2
-    assert "give each once" in capsys.readouterr().err
+    assert "--set names memory_gib twice; give each key once" in capsys.readouterr().err
 
 
 def test_a_comparison_says_what_does_not_fit_and_why_to_doubt_it(

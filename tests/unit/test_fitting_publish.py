@@ -169,7 +169,7 @@ def test_command_line_fits_evaluates_and_reports(
         (["evaluate", "{out}", "{tmp}/more"], "has no fp16 regressor for rope; it has gelu"),
         (["evaluate", "{out}", "{tmp}/strange"], "unknown operator 'conv2d'; known: RMSlayernorm"),
         (["held-out", "{tmp}/absent.yaml", "{measured}"], "no such system file"),
-        (["held-out", "{tmp}/broken.yaml", "{measured}"], "hardware: Field required"),
+        (["held-out", "{tmp}/broken.yaml", "{measured}"], "hardware is missing"),
         (["seal", "{tmp}"], "is not a published system"),
     ],
 )

@@ -156,7 +156,7 @@ def test_a_system_times_operators_and_collectives() -> None:
         (lambda: predict(full_form(), system=NOT_A_PATH), "system is 3; expected a name, a folder"),
         (lambda: predict(full_form(), hardware={"memory": 3}), "--set memory=3: expected KEY=VALUE. Did you mean"),
         (lambda: predict(full_form(), hardware={"memory_gib": True}), "is no positive number"),
-        (lambda: predict(full_form(), hardware=["memory_gib=1", "memory_gib=2"]), "names one key twice"),
+        (lambda: predict(full_form(), hardware=["memory_gib=1", "memory_gib=2"]), "names memory_gib twice"),
         (lambda: compare([full_form()]), "compare needs two configurations"),
         (lambda: compare([full_form()] * 2, names=["one"]), "names has 1 values; expected one for each of 2"),
         (lambda: search(NOT_A_PATH, 8), "--model is 3; expected a preset's name"),

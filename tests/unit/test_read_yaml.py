@@ -28,8 +28,9 @@ class SizesError(ValueError):
         ("[1]", "holds a list; expected keys and values"),
         ("a: [", "not YAML"),
         ("smallest: 1\nsmallest: 2", "smallest is given twice"),
-        ("smallest: 0", "sizes.yaml: smallest: Input should be greater than 0"),
-        ("largest: 1", "sizes.yaml: smallest: Field required"),
+        ("smallest: 0", "sizes.yaml: smallest is 0: input should be greater than 0"),
+        ("largest: 1", "sizes.yaml: largest is not a known key"),
+        ("{}", "sizes.yaml: smallest is missing; it is required"),
     ],
 )
 def test_what_is_wrong_is_one_line(tmp_path: Path, content: str | None, told: str) -> None:

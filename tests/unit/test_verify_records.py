@@ -67,10 +67,10 @@ def break_record(folder: Path, **changes: Any) -> None:
 
 
 DAMAGES: dict[str, tuple[dict[str, Any], str]] = {
-    "an unknown key": ({"made_up": 1}, "made_up: Extra inputs"),
-    "a sample that is no number": ({"samples_us": ["fast"]}, "samples_us.0: "),
+    "an unknown key": ({"made_up": 1}, "made_up is not a known key"),
+    "a sample that is no number": ({"samples_us": ["fast"]}, "samples_us.0 is 'fast': "),
     "parts of other steps": ({"parts_us": {"data": [1.0]}}, "parts_us.data has 1 of 3 samples"),
-    "an operator of no pass": ({"operators": [{"pass": "sideways"}]}, "operators.0.pass: "),
+    "an operator of no pass": ({"operators": [{"pass": "sideways"}]}, "operators.0.pass is 'sideways': "),
     "another world": ({"world_size": 3}, "has world_size 2 and rank-00000.json 3"),
     "another configuration": ({"config_hash": "abc"}, "has config_hash"),
     "other steps": ({"samples_us": [1.0], "parts_us": {}}, "has 3 steps and rank-00000.json 1"),

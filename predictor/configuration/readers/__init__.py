@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from predictor.base.errors import ConfigError
+from predictor.base.yaml_depth import load_yaml
 from predictor.configuration.hugectr.telling import is_hugectr
 from predictor.configuration.readers import (
     accelerate,
@@ -100,7 +101,7 @@ def _of_python(text: str) -> str | None:
 def _mapping_in(text: str) -> dict[str, Any] | None:
     """Return a YAML mapping; None for any other text."""
     try:
-        content = yaml.load(text, Loader=LOADER)
+        content = load_yaml(text, LOADER)
     except (yaml.YAMLError, ValueError, RecursionError):
         return None
     return content if isinstance(content, dict) else None

@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from predictor.base.errors import ConfigError
+from predictor.base.yaml_depth import load_yaml
 from predictor.configuration.readers.known_keys import known_keys
 from predictor.configuration.readers.megatron_options import AS_IT_RUNS, KEYS, Options
 from predictor.configuration.readers.shell_script import Script, parse, shown
@@ -120,7 +121,7 @@ def _guesses(script: Script, where: str) -> list[str]:
 def _from_yaml(text: str) -> list[str] | None:
     """Return the words of a YAML list or mapping of arguments, None where the text is something else."""
     try:
-        content = yaml.load(text, Loader=yaml.CSafeLoader if hasattr(yaml, "CSafeLoader") else yaml.SafeLoader)
+        content = load_yaml(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except (yaml.YAMLError, ValueError):
         return None
     if isinstance(content, dict):
