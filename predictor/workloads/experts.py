@@ -47,9 +47,9 @@ PERMUTATION_LAUNCHES, COPY_LAUNCHES = 4, 2
 # Source: Megatron-LM core/transformer/moe/token_dispatcher.py, MoEAlltoAllTokenDispatcher.preprocess.
 COUNTING_LAUNCHES = (6 + 3 + 5 + 3, 3)
 # Kernels of a gate's clamps that load one number at a time, as they read halves of rows, and the bytes of all of them
-# per element of the inner width. Forward: clamp either half. Backward: two comparisons and a masked gradient of the half
-# that is clamped from both sides, one and one of the other. Beside them, with vectors: joining the halves (8), backward
-# also a logical and of the comparisons (3). Source: Megatron-LM core/fusions/fused_bias_geglu.py,
+# per element of the inner width. Forward: clamp either half. Backward: two comparisons and a masked gradient of the
+# half that is clamped from both sides, one and one of the other. Beside them, with vectors: joining the halves (8),
+# backward also a logical and of the comparisons (3). Source: Megatron-LM core/fusions/fused_bias_geglu.py,
 # weighted_bias_quick_geglu_impl; PyTorch, torch/csrc/autograd/FunctionsManual.cpp, clamp_backward.
 CLAMP_KERNELS, CLAMP_KERNEL_BYTES = (2, 5), (8, 19)
 CLAMP_BYTES, CLAMP_LAUNCHES = (8, 11), (1, 2)

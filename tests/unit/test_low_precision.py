@@ -13,10 +13,11 @@ from predictor.base.errors import PublishedError
 from predictor.configuration.loading import prepare
 from predictor.costs.catalogue import catalogue
 from predictor.costs.cost import Source
-from predictor.costs.low_precision import peak_tflop_per_s, speedup
+from predictor.costs.low_precision import peak_tflop_per_s, speedup, transposes_fp8
 from predictor.costs.operator import Direction, in_precision
 from predictor.costs.published import open_system
 from predictor.step.prediction import predict
+from predictor.workloads.low_precision import recipe_of
 from predictor.workloads.low_precision_memory import cast_weights, kept_bytes_added
 from predictor.workloads.recipes import RECIPES
 from predictor.workloads.run import GemmRecipe, TrainingRun
@@ -187,3 +188,29 @@ def test_mfu_is_of_the_products_peak() -> None:
     assert predict(run_of(gemm_recipe=GemmRecipe.FP8_DELAYED), system).peak_tflop_per_s == 1979.0
     assert predict(run_of(), system).peak_tflop_per_s == 989.5
     assert peak_tflop_per_s(gpu, "mxfp8") == peak_tflop_per_s(gpu, "fp8")
+
+
+def test_where_products_take_any_layout_weights_have_one_and_none_is_transposed() -> None:
+    for recipe in (GemmRecipe.FP8_DELAYED, GemmRecipe.FP8_TENSORWISE):
+        hopper = run_of(gemm_recipe=recipe, gather_precision="fp8", zero_stage=1)
+        blackwell = replace(hopper, transposes_fp8=False)
+        weights = hopper.layer_parameters(DENSE).held.total
+        layers = [(DENSE, 1)]
+        assert cast_weights(hopper, layers) == 0.0  # two layouts in place of 16 bits
+        assert cast_weights(blackwell, layers) == -weights
+        (there,), (here,) = ({stage.end for stage in transformer_step(run).stages} for run in (hopper, blackwell))
+        assert sum_of(there.optimizer, "weight_casts")
+        assert not sum_of(here.optimizer, "weight_casts")
+    blocks = run_of(gemm_recipe=GemmRecipe.MXFP8)
+    assert recipe_of(blocks, DENSE) == recipe_of(replace(blocks, transposes_fp8=False), DENSE)
+
+
+def test_data_centre_blackwell_takes_any_layout() -> None:
+    gpus = {
+        name: open_system(REGRESSORS_FOLDER / name, "bf16").hardware.gpu for name in ("H100", "B200", "RTX_PRO_6000")
+    }
+    assert {name: transposes_fp8(gpu) for name, gpu in gpus.items()} == {
+        "H100": True,
+        "B200": False,
+        "RTX_PRO_6000": True,
+    }
