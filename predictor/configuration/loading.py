@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 from os import PathLike
 from pathlib import Path
@@ -25,6 +26,7 @@ from predictor.configuration.to_run import to_run
 from predictor.costs.catalogue import catalogue
 from predictor.costs.folder import read_hardware, read_manifest
 from predictor.costs.fp32 import Fp32System
+from predictor.costs.low_precision import transposes_fp8
 from predictor.costs.published import (
     MANIFEST,
     OPERATOR_FOLDER,
@@ -316,6 +318,7 @@ def prepare(
     has_switch = hardware.links.wiring == "switch"
     named = config.model_copy(update={"system": system.name})
     run = to_run(named, hardware.gpus_per_node, has_switch, hardware.gpus_per_domain)
+    run = replace(run, transposes_fp8=transposes_fp8(hardware.gpu))
     for name in (*listed, *(run.model.layer_operators or ())):
         require(system, name)
     return Loaded(run, slowest_of(system, run.layout.num_gpus), config.budget, notes)

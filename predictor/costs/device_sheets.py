@@ -33,6 +33,9 @@ class Sheet(BaseModel):
     burst_tflop_per_s: dict[str, float] = Field(
         default={}, description="fastest twentieth of the products of single calls in published tables"
     )
+    no_slower_than: str | None = Field(
+        default=None, description="published system whose GPU has the same chip and less power; see costs/sustained.py"
+    )
     source: str = Field(min_length=1)
 
 

@@ -57,7 +57,8 @@ class Fp32System(PublishedSystem):
         self.tf32 = tf32 and "tf32" in known_peaks(self.hardware.gpu)
         self._flops = peak_ratio(self.hardware.gpu, precision, tf32)
 
-    def _opened(self, folder: Path) -> PublishedSystem:
+    def opened_alike(self, folder: Path) -> PublishedSystem:
+        """Return another published folder in fp32."""
         return Fp32System(folder, self.precision, self._asked_for_tf32)
 
     @property

@@ -34,6 +34,14 @@ OPERANDS = 2.0  # of a product, in few bits; its result has 16
 MATRICES = 3.0
 
 
+def transposes_fp8(gpu: Gpu) -> bool:
+    """Return whether 8-bit products take operands in one layout only; not on data-centre Blackwell.
+
+    Source: Transformer Engine, common/transformer_engine.cpp, nvte_is_non_tn_fp8_gemm_supported.
+    """
+    return gpu.matrix_instruction != "tcgen05"
+
+
 def peak_tflop_per_s(gpu: Gpu, precision: str) -> float:
     """Return a GPU's dense peak in a precision, of its own file or of a data sheet.
 

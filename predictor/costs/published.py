@@ -14,7 +14,7 @@ from math import hypot, inf
 from pathlib import Path
 
 from predictor.base.errors import PublishedError
-from predictor.costs import bounds, host_copy, low_precision
+from predictor.costs import bounds, host_copy, low_precision, scalar_kernels
 from predictor.costs.alignment import is_misaligned, without_tensor_cores
 from predictor.costs.attention_kernels import in_few_bits, with_kernels
 from predictor.costs.calibration import calibrated
@@ -87,7 +87,7 @@ class PublishedSystem:
         manifest = read_manifest(folder)
         self.hardware = read_hardware(folder, manifest)
         calibration = self.hardware.calibration
-        self.uncalibrated = None if calibration is None else self._opened(donor_folder(folder, calibration.base))
+        self.uncalibrated = None if calibration is None else self.opened_alike(donor_folder(folder, calibration.base))
         own = RegressorFiles(folder, manifest, self.hardware, precision)
         self.files: RegressorFiles = own if self.uncalibrated is None else self.uncalibrated.files
         read_verified(folder, CARD, manifest)
@@ -109,7 +109,7 @@ class PublishedSystem:
             other._regressors = {}
         return other
 
-    def _opened(self, folder: Path) -> PublishedSystem:
+    def opened_alike(self, folder: Path) -> PublishedSystem:
         """Return another published folder, opened like this one."""
         return open_system(folder, self.precision)
 
@@ -151,7 +151,7 @@ class PublishedSystem:
     def _under_load(self, operator: Operator, direction: Direction, shape: Shape, cost: Cost) -> Cost:
         flops = operator.work(shape, direction, int(self.hardware.gpu.num_multiprocessors.value)).flops
         reached = flops / (cost.us * 1e6 * self.peak_of(operator)) if computes(operator) and cost.us else 0.0
-        return self.load.applied(cost, operator, shape, reached)
+        return self.load.applied(cost, operator, direction, shape, reached)
 
     @property
     def answered_precision(self) -> str:
@@ -316,6 +316,8 @@ class PublishedSystem:
         link = self.hardware.links.host_gb_per_s
         if not regressors and operator.name == host_copy.NAME and link is not None:
             regressors[Direction.FORWARD] = host_copy.HostCopyRegressor(link.value)
+        if operator is scalar_kernels.OPERATOR and (known := scalar_kernels.scalar_kernels_of(self.hardware.gpu)):
+            regressors[Direction.FORWARD] = known
         return regressors
 
     def _in_few_bits(self, operator: Operator) -> dict[Direction, Regressor]:

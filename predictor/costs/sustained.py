@@ -14,17 +14,26 @@ Evidence does not agree: a B200 under Transformer Engine reaches 0.63 to 0.74 of
 tenth of a second. So the ratio may count too much for products of a millisecond and more; intervals reach down to the
 table's time.
 
+GB200's table is slower than that. Its products of 10^12 FLOP and more in bf16 reach 0.74 or 0.42 of the peak, with
+nothing in the shape to tell which: 924 µs for (4096, 4096) x (4096, 51200), 1,713 µs for 4,353 rows. B200, the same
+chip at 1,000 instead of 1,200 W, takes 0.68 of its peak for all of them, and GB200's own products of these shapes in
+fp8, which draw less power, do not slow down. So the state was the table's, not the chip's, and in a step no product
+of a GB200 takes longer than B200's (``no_slower_than``).
+
 Costs of single calls (``fitting evaluate``, ``predict_operator``) stay those of the tables. Rates and sources:
 ``device_sheets.yaml``; a GPU that ``microbench system`` measured says its own ratio.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 
+from predictor.base.bundled import REGRESSORS_FOLDER
 from predictor.costs.device_sheets import sheet_named
 from predictor.costs.hardware import Gpu
+from predictor.costs.operator import Direction, Operator, Shape
 from predictor.costs.published import PublishedSystem
 from predictor.costs.variants import under
 
@@ -39,8 +48,31 @@ def sustained_ratio(gpu: Gpu, precision: str) -> float:
     return min(1.0, sheet.sustained_tflop_per_s[precision] / sheet.burst_tflop_per_s[precision])
 
 
+def _at_sustained_clock(system: PublishedSystem) -> PublishedSystem:
+    ratio = sustained_ratio(system.hardware.gpu, system.precision)
+    return system if ratio == 1.0 else under(system, replace(system.load, sustained_ratio=ratio))
+
+
+def _unthrottled(system: PublishedSystem) -> Callable[[Operator, Direction, Shape], float] | None:
+    """Return the time of a product on the GPU that this one is no slower than, over its own, at most 1.
+
+    Both are of the published tables, so that it holds for changed hardware, too. None where no such GPU is known, or
+    the system measured its own sustained rate.
+    """
+    sheet = sheet_named(system.gpu)
+    if sheet is None or sheet.no_slower_than is None or system.hardware.gpu.sustained_product_ratio is not None:
+        return None
+    own = _at_sustained_clock(system.opened_alike(system.folder))
+    other = _at_sustained_clock(system.opened_alike(REGRESSORS_FOLDER / sheet.no_slower_than))
+
+    def share(operator: Operator, direction: Direction, shape: Shape) -> float:
+        return min(1.0, other.cost(operator, direction, shape).us / own.cost(operator, direction, shape).us)
+
+    return share
+
+
 @lru_cache(maxsize=64)
 def in_training(system: PublishedSystem) -> PublishedSystem:
     """Return a system as it runs in a training step; unchanged where it sustains what its tables hold."""
-    ratio = sustained_ratio(system.hardware.gpu, system.precision)
-    return system if ratio == 1.0 else under(system, replace(system.load, sustained_ratio=ratio))
+    sustains, unthrottled = _at_sustained_clock(system), _unthrottled(system)
+    return sustains if unthrottled is None else under(sustains, replace(sustains.load, unthrottled=unthrottled))

@@ -21,7 +21,16 @@ from predictor.workloads.layer_call import LayerCall
 from predictor.workloads.layout import Layout
 from predictor.workloads.linear_layers import EXPERT_DOWN, EXPERT_UP, LATENT_DOWN, LATENT_UP
 from predictor.workloads.run import TrainingRun
-from predictor.workloads.tasks import BACKWARD, Overlap, PassTasks, Task, scaled, shaped_task, stream_task
+from predictor.workloads.tasks import (
+    BACKWARD,
+    Overlap,
+    PassTasks,
+    Task,
+    scalar_task,
+    scaled,
+    shaped_task,
+    stream_task,
+)
 from predictor.workloads.transformer import LayerKind, MixtureOfExperts, Transformer
 
 # Reads and writes per element of a fused SwiGLU: forward both halves and the product; backward those and the gradients.
@@ -37,16 +46,20 @@ PERMUTATION_LAUNCHES, COPY_LAUNCHES = 4, 2
 # ranks and copied to the host in 5 tensors; and either way an all-to-all of the router's probabilities.
 # Source: Megatron-LM core/transformer/moe/token_dispatcher.py, MoEAlltoAllTokenDispatcher.preprocess.
 COUNTING_LAUNCHES = (6 + 3 + 5 + 3, 3)
-# Reads and writes per element of the inner width where a gate's halves are clamped by kernels of their own. Forward:
-# clamp either half and join both; backward: two masked gradients and the joining of two halves.
-# Source: Megatron-LM core/fusions/fused_bias_geglu.py, weighted_bias_quick_geglu_impl.
-CLAMP_PASSES, CLAMP_LAUNCHES = (8, 10), (3, 5)
-# Bytes per output element of adding biases that are weighted by the router's fp32 probabilities, expert by expert.
-# Forward: bias × probability (written in fp32, 4), the sum (reads 2 and 4, writes 4), joining the experts (8) and the
-# cast back (6). Backward: the cast (6), the output's gradient (6), its product with the bias and the sum of that (12),
-# the same with the probabilities (12), joining the experts (4).
-# Source: Megatron-LM core/transformer/moe/experts.py, TEGroupedMLP._apply_bias.
-BIAS_BYTES = (28, 40)
+# Kernels of a gate's clamps that load one number at a time, as they read halves of rows, and the bytes of all of them
+# per element of the inner width. Forward: clamp either half. Backward: two comparisons and a masked gradient of the
+# half that is clamped from both sides, one and one of the other. Beside them, with vectors: joining the halves (8),
+# backward also a logical and of the comparisons (3). Source: Megatron-LM core/fusions/fused_bias_geglu.py,
+# weighted_bias_quick_geglu_impl; PyTorch, torch/csrc/autograd/FunctionsManual.cpp, clamp_backward.
+CLAMP_KERNELS, CLAMP_KERNEL_BYTES = (2, 5), (8, 19)
+CLAMP_BYTES, CLAMP_LAUNCHES = (8, 11), (1, 2)
+# The same of adding biases that are weighted by the router's fp32 probabilities, expert by expert, per output element:
+# their operands differ in type and shape. Forward: bias × probability (written in fp32), the sum with the output.
+# Backward: the gradient widened (6), its products with the probabilities (8) and the biases (8). Beside them, with
+# vectors: joining the experts (8) and the cast back (6); backward that of the output's gradient (6), the sums of both
+# products (8), joining the experts (4). Source: Megatron-LM core/transformer/moe/experts.py, TEGroupedMLP._apply_bias.
+BIAS_KERNELS, BIAS_KERNEL_BYTES = (2, 3), (14, 22)
+BIAS_BYTES = (14, 18)
 BIAS_LAUNCHES_PER_EXPERT, BIAS_LAUNCHES = (2, 5), (4, 4)
 # What has an expert's tokens as rows.
 COUNTED = frozenset({EXPERT_UP, EXPERT_DOWN, "expert_casts", "expert_biases"})
@@ -118,12 +131,28 @@ def _routed_ffn(run: TrainingRun, call: LayerCall, direction: Direction, rows: i
     activation = _activation(model, call, (rows * held, width), direction, 1.0)
     tasks = [up, activation, down]
     if experts.activation_clamp is not None:
-        size_bytes = rows * held * width * CLAMP_PASSES[back] * call.element_bytes
-        tasks.append(stream_task("activation_clamp", size_bytes, call, launches=CLAMP_LAUNCHES[back]))
+        tasks += _clamp(rows * held * width, call, back)
     if model.biases.of_ffn:
-        launches = held * BIAS_LAUNCHES_PER_EXPERT[back] + BIAS_LAUNCHES[back]
-        tasks.append(stream_task("expert_biases", rows * held * token_width * BIAS_BYTES[back], call, launches))
+        tasks += _biases(rows * held * token_width, call, back, held)
     return tasks
+
+
+def _clamp(elements: int, call: LayerCall, back: bool) -> list[Task]:
+    """Return the clamps of a gate's halves over the inner width, and joining them."""
+    kernels = CLAMP_KERNELS[back]
+    return [
+        scalar_task("activation_clamp", elements, elements * CLAMP_KERNEL_BYTES[back], kernels, launches=kernels),
+        stream_task("activation_clamp", elements * CLAMP_BYTES[back], call, launches=CLAMP_LAUNCHES[back]),
+    ]
+
+
+def _biases(elements: int, call: LayerCall, back: bool, held: int) -> list[Task]:
+    """Return the addition of weighted biases to the output of a rank's experts."""
+    launches = held * BIAS_LAUNCHES_PER_EXPERT[back] + BIAS_LAUNCHES[back]
+    return [
+        scalar_task("expert_biases", elements, elements * BIAS_KERNEL_BYTES[back], BIAS_KERNELS[back], launches=0),
+        stream_task("expert_biases", elements * BIAS_BYTES[back], call, launches),
+    ]
 
 
 def _permutation(run: TrainingRun, call: LayerCall, direction: Direction, held: int) -> Task:

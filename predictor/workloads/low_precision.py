@@ -12,7 +12,7 @@ from predictor.costs.operator import BOTH, Direction, in_precision
 from predictor.costs.work import PRECISION_BYTES
 from predictor.workloads.layer_call import LayerCall
 from predictor.workloads.linear_layers import COLUMN_PARALLEL, EXPERT_DOWN, EXPERT_UP, WHOLE_ON_RANK
-from predictor.workloads.recipes import READ, RECIPES, Casts, Recipe
+from predictor.workloads.recipes import ONE_LAYOUT, READ, RECIPES, Casts, Recipe
 from predictor.workloads.run import TrainingRun
 from predictor.workloads.tasks import BACKWARD, FORWARD, Part, Task, parameter_stream_task, stream_task
 from predictor.workloads.transformer import LayerKind
@@ -24,7 +24,10 @@ ROUTER = "router_projection"
 
 def recipe_of(run: TrainingRun, kind: LayerKind) -> Recipe | None:
     """Return the recipe of a kind of layer; None where its products run in the step's precision."""
-    return None if run.gemm_recipe is None or kind.in_16_bits else RECIPES[run.gemm_recipe]
+    if run.gemm_recipe is None or kind.in_16_bits:
+        return None
+    plain = RECIPES[run.gemm_recipe]
+    return plain if run.transposes_fp8 or run.compiled else ONE_LAYOUT.get(run.gemm_recipe, plain)
 
 
 def casts(run: TrainingRun, recipe: Recipe) -> Casts:

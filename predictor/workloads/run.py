@@ -125,6 +125,7 @@ class TrainingRun:
         gather_precision: of weights on their way; None: ``precision``.
         fp32_parameters: the sharded weights are the optimizer's fp32 ones, without a 16-bit copy.
         gemm_recipe: low precision of the linear layers' products; None: ``precision``.
+        transposes_fp8: tensor cores take 8-bit operands in one layout only, so that weights are kept in two.
         layers_in_16_bits: first and last layers that the recipe leaves out.
         tf32: products of fp32 matrices run in TF32.
         recompute_num_layers: layers of each chunk that are recomputed; None: all.
@@ -178,6 +179,7 @@ class TrainingRun:
     gather_precision: str | None = None
     fp32_parameters: bool = False
     gemm_recipe: GemmRecipe | None = None
+    transposes_fp8: bool = True
     layers_in_16_bits: tuple[int, int] = (0, 0)
     tf32: bool = False
     recompute_num_layers: int | None = None

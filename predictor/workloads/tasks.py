@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from math import inf
+from math import ceil, inf
 from typing import NamedTuple
 
+from predictor.costs import scalar_kernels
 from predictor.costs.catalogue import catalogue
 from predictor.costs.collectives import COLLECTIVES, Topology, collective_shape
 from predictor.costs.operator import Direction, Operator, Shape, in_kernel
@@ -150,6 +151,20 @@ def stream_task(
     levelled off; in parts of a small activation's size it would pay for a launch each.
     """
     return _streamed(name, size_bytes, call, call.tokens, launches, part)
+
+
+def scalar_task(name: str, elements: float, size_bytes: float, kernels: int, launches: float) -> Task:
+    """Return PyTorch's element-wise kernels that load one number at a time.
+
+    Args:
+        name: of the task.
+        elements: that each kernel computes.
+        size_bytes: that all of them read and write.
+        kernels: that run.
+        launches: of the host.
+    """
+    shape = (ceil(elements), ceil(size_bytes / kernels))
+    return Task(name, scalar_kernels.OPERATOR, FORWARD, shape, float(kernels), Part.SIDE_KERNELS, launches)
 
 
 def parameter_stream_task(name: str, size_bytes: float, call: LayerCall, part: Part) -> Task:

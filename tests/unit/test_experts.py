@@ -12,6 +12,7 @@ import pytest
 
 from predictor.base.errors import ConfigError
 from predictor.configuration.loading import prepare
+from predictor.costs import scalar_kernels
 from predictor.step.stages import time_block
 from predictor.verification.published.nemo import megatron_core
 from predictor.verification.published.row import Row, UnexpressedError
@@ -131,18 +132,26 @@ def test_overlapped_traffic_leaves_what_warms_the_pipeline_up() -> None:
     assert not alone.overlaps
 
 
-@pytest.mark.parametrize(("each", "size_bytes"), [(forward_pass, 28), (backward_pass, 40)])
+@pytest.mark.parametrize(
+    ("each", "biases", "clamps"), [(forward_pass, (14, 2, 14), (8, 2, 8)), (backward_pass, (18, 3, 22), (11, 5, 19))]
+)
 def test_biases_and_clamps_of_experts_are_kernels_of_their_own(
-    each: Callable[[TrainingRun, LayerKind], PassTasks], size_bytes: int
+    each: Callable[[TrainingRun, LayerKind], PassTasks], biases: tuple[int, int, int], clamps: tuple[int, int, int]
 ) -> None:
+    """Each has bytes of kernels that load vectors; kernels that load one number at a time, and their bytes."""
     experts = RUN.model.experts
     assert experts is not None
     model = replace(RUN.model, biases=Biases.ALL, experts=replace(experts, activation_clamp=7.0))
     layer_pass = each(replace(RUN, model=model), SPARSE)
     routed = TOKENS * TOP_K
-    assert streamed(layer_pass, "expert_biases") == pytest.approx(routed * HIDDEN * size_bytes)
-    passes = 8 if each is forward_pass else 10
-    assert streamed(layer_pass, "activation_clamp") == pytest.approx(routed * WIDTH * passes * 2)
+    for name, width, expected in (("expert_biases", HIDDEN, biases), ("activation_clamp", WIDTH, clamps)):
+        (scalar,) = (t for t in layer_pass.tasks if t.name == name and t.operator is scalar_kernels.OPERATOR)
+        rest = PassTasks([task for task in layer_pass.tasks if task is not scalar], [])
+        found = streamed(rest, name), scalar.times, scalar.shape[1] * scalar.times
+        size_bytes, kernels, scalar_bytes = expected
+        elements = routed * width
+        assert found == pytest.approx((elements * size_bytes, kernels, elements * scalar_bytes))
+        assert scalar.shape[0] == elements
     names = {task.name for task in each(RUN, SPARSE).tasks}
     assert not names & {"expert_biases", "activation_clamp"}
 
@@ -154,7 +163,7 @@ def test_a_recomputed_gate_is_clamped_again() -> None:
     )
     assert RecomputeModule.MOE_ACTIVATION in clamped.recompute_modules
     again = layer_block(clamped, SPARSE).recompute.tasks
-    assert [task.name for task in again] == ["fused_gate", "activation_clamp"]
+    assert [task.name for task in again] == ["fused_gate", "activation_clamp", "activation_clamp"]
 
 
 def test_fused_experts_are_two_kernels_without_gate_and_inner_casts() -> None:

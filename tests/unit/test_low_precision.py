@@ -13,11 +13,12 @@ from predictor.base.errors import PublishedError
 from predictor.configuration.loading import prepare
 from predictor.costs.catalogue import catalogue
 from predictor.costs.cost import Source
-from predictor.costs.low_precision import peak_tflop_per_s, speedup
+from predictor.costs.low_precision import peak_tflop_per_s, speedup, transposes_fp8
 from predictor.costs.operator import Direction, in_precision
 from predictor.costs.published import open_system
 from predictor.step.prediction import predict
 from predictor.workloads.kept_activations import kept_and_recomputed
+from predictor.workloads.low_precision import recipe_of
 from predictor.workloads.low_precision_memory import cast_weights, kept_added
 from predictor.workloads.mixers.mamba2 import Mamba2
 from predictor.workloads.recipes import RECIPES
@@ -214,3 +215,29 @@ def test_layers_without_an_ffn_save_nothing_of_one() -> None:
     added = kept_added(run, kind, run.call())
     # One byte less of the norm's output and of the output projection's input.
     assert added == {"normed": -4096.0 * 4096, "latents": 0.0, "core": -4096.0 * 64 * 128}
+
+
+def test_where_products_take_any_layout_weights_have_one_and_none_is_transposed() -> None:
+    for recipe in (GemmRecipe.FP8_DELAYED, GemmRecipe.FP8_TENSORWISE):
+        hopper = run_of(gemm_recipe=recipe, gather_precision="fp8", zero_stage=1)
+        blackwell = replace(hopper, transposes_fp8=False)
+        weights = hopper.layer_parameters(DENSE).held.total
+        layers = [(DENSE, 1)]
+        assert cast_weights(hopper, layers) == 0.0  # two layouts in place of 16 bits
+        assert cast_weights(blackwell, layers) == -weights
+        (there,), (here,) = ({stage.end for stage in transformer_step(run).stages} for run in (hopper, blackwell))
+        assert sum_of(there.optimizer, "weight_casts")
+        assert not sum_of(here.optimizer, "weight_casts")
+    blocks = run_of(gemm_recipe=GemmRecipe.MXFP8)
+    assert recipe_of(blocks, DENSE) == recipe_of(replace(blocks, transposes_fp8=False), DENSE)
+
+
+def test_data_centre_blackwell_takes_any_layout() -> None:
+    gpus = {
+        name: open_system(REGRESSORS_FOLDER / name, "bf16").hardware.gpu for name in ("H100", "B200", "RTX_PRO_6000")
+    }
+    assert {name: transposes_fp8(gpu) for name, gpu in gpus.items()} == {
+        "H100": True,
+        "B200": False,
+        "RTX_PRO_6000": True,
+    }

@@ -12,7 +12,7 @@ from predictor.costs.catalogue import catalogue
 from predictor.costs.cost import Cost, Source
 from predictor.costs.hardware import Quantity
 from predictor.costs.load import sustained
-from predictor.costs.operator import Direction
+from predictor.costs.operator import Direction, in_precision
 from predictor.costs.power import clock_ratio
 from predictor.costs.published import open_system, with_hardware
 from predictor.costs.slowest import slowest_of
@@ -72,3 +72,39 @@ def test_a_system_in_fp32_stays_one_under_load() -> None:
     alone = system.cost(product, FORWARD, LARGE)
     assert loaded.cost(product, FORWARD, LARGE).us > alone.us > 5 * H100.cost(product, FORWARD, LARGE).us
     assert system.cost(product, FORWARD, LARGE) == alone
+
+
+def test_a_gpu_is_no_slower_than_its_chip_with_less_power() -> None:
+    """GB200's table holds large products in bf16 that a power limit slowed down."""
+    single, other = (open_system(REGRESSORS_FOLDER / name, "bf16") for name in ("GB200", "B200"))
+    step, others = in_training(single), in_training(other)
+    product = catalogue()["ffn_up"]
+    for operator in (product, in_precision(product, "fp8")):
+        for direction in Direction:
+            assert single.cost(operator, direction, LARGE).us > 1.2 * other.cost(operator, direction, LARGE).us
+            assert step.cost(operator, direction, LARGE).us == pytest.approx(others.cost(operator, direction, LARGE).us)
+    small = (2048, 4096, 4096)
+    assert step.cost(product, FORWARD, small).us < others.cost(product, FORWARD, small).us
+    assert single.cost(product, FORWARD, LARGE) == open_system(REGRESSORS_FOLDER / "GB200", "bf16").cost(
+        product, FORWARD, LARGE
+    )
+
+
+def test_less_power_still_slows_such_a_gpu_down() -> None:
+    system = open_system(REGRESSORS_FOLDER / "GB200", "bf16")
+    gpu = system.hardware.gpu.model_copy(update={"power_limit_w": Quantity(value=900.0, source="a test")})
+    limited = with_hardware(system, system.hardware.model_copy(update={"gpu": gpu}))
+    product = catalogue()["ffn_up"]
+    assert (
+        in_training(limited).cost(product, FORWARD, LARGE).us
+        > 1.05 * in_training(system).cost(product, FORWARD, LARGE).us
+    )
+
+
+def test_a_system_that_measured_its_sustained_rate_keeps_its_own_products() -> None:
+    system = open_system(REGRESSORS_FOLDER / "GB200", "bf16")
+    measured = {"sustained_product_ratio": Quantity(value=1.0, source="a test")}
+    gpu = system.hardware.gpu.model_copy(update=measured)
+    own = with_hardware(system, system.hardware.model_copy(update={"gpu": gpu}))
+    product = catalogue()["ffn_up"]
+    assert in_training(own).cost(product, FORWARD, LARGE).us == system.cost(product, FORWARD, LARGE).us
