@@ -1,4 +1,4 @@
-"""The examples gallery: ``python -m tests.gallery`` runs the commands of docs/gallery.md again and writes their output.
+"""Shown output: ``python -m tests.gallery`` runs the commands of docs/gallery.md and README.md again and writes it.
 
 A block starts with three backticks and ``console``; its commands stand behind ``$``, with what they print below. Every
 block runs in a copy of docs/gallery, where files that earlier blocks wrote are there. ``| head -N`` cuts an output.
@@ -24,6 +24,7 @@ from predictor.report import recommender, text
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE, FILES = ROOT / "docs" / "gallery.md", ROOT / "docs" / "gallery"
+PAGES = (PAGE, ROOT / "README.md")
 BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"^\$ (.*)$", re.MULTILINE)
 PROGRAM = ["python", "-m", "predictor"]
@@ -141,5 +142,6 @@ def same_number(one: str, other: str) -> bool:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(rewritten(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
-    sys.stderr.write(f"wrote {PAGE.relative_to(ROOT)}\n")
+    for page in PAGES:
+        page.write_text(rewritten(page.read_text(encoding="utf-8")), encoding="utf-8")
+        sys.stderr.write(f"wrote {page.relative_to(ROOT)}\n")

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from itertools import takewhile
 from pathlib import Path
+from textwrap import fill
 from typing import Any, NoReturn
 
 from predictor.base import command_line
@@ -31,8 +32,19 @@ class Unfit(str):
     __slots__ = ()
 
 
+class Help(argparse.HelpFormatter):
+    """Help whose descriptions keep every option on one line; argparse breaks ``--zero-stage`` at a hyphen."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return fill(text, width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
+
+
 class Parser(command_line.Parser):
     """A parser whose help goes to stdout like the output of a command, and that names an unknown option first."""
+
+    def __init__(self, *arguments: Any, formatter_class: Any = Help, **options: Any) -> None:
+        """Take what argparse takes; help is written by ``Help``."""
+        super().__init__(*arguments, formatter_class=formatter_class, **options)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse as argparse does, which would take the value of an unknown option for an argument.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from tests.gallery import (
     FILES,
     PAGE,
+    PAGES,
     ROOT,
     GalleryError,
     blocks,
@@ -36,9 +38,10 @@ for cell in cells:
 """
 
 
-def test_every_command_prints_what_the_gallery_shows() -> None:
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_command_prints_what_the_page_shows(page: Path) -> None:
     with folder():
-        for command, shown in (pair for block in SHOWN for pair in block):
+        for command, shown in (pair for block in blocks(page.read_text(encoding="utf-8")) for pair in block):
             ran = run(command)
             expected = next((codes for words, codes in EXIT_CODES.items() if words in command), {0})
             assert ran.code in expected, command

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from predictor.base.bundled import examples, systems
 from predictor.configuration.presets import preset_names
+from predictor.costs.work import STEP_PRECISIONS
 from predictor.search.frameworks import RULES
 from predictor.timeline.schedules import SCHEDULES
 from predictor.workloads.run import Recompute
@@ -25,6 +26,7 @@ KNOWN: Mapping[str, Callable[[], Iterable[object]]] = {
     "name": examples,
     "schedule": lambda: SCHEDULES,
     "recompute": lambda: Recompute,
+    "precision": lambda: STEP_PRECISIONS,
     "framework": lambda: Framework,
     "search framework": lambda: RULES,
 }

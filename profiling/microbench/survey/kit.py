@@ -25,8 +25,8 @@ CODE = (
     "pyproject.toml", "predictor", "estimate_train_time", "profiling/microbench", "profiling/sweeps", "profiling/steps",
     "training/systems", "tests/__init__.py", "tests/conftest.py", "tests/gpu", "tests/unit",
 )  # fmt: skip
-LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.pyc")
-LARGEST_BYTES = 20_000_000
+LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.pyc", "*.json.gz")  # no traces: nothing is replayed there
+LARGEST_BYTES = 30_000_000  # what a shell copies to a login node in seconds
 
 
 def _requirement(name: str) -> str:
