@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from predictor.base.errors import ConfigError
-from predictor.commands.parser import Commands, Unfit, add_command, as_json
+from predictor.base.json_text import as_json
+from predictor.commands.parser import Commands, Unfit, add_command
 
 if TYPE_CHECKING:
     from predictor.interface.check import Check

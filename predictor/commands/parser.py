@@ -56,13 +56,6 @@ def width() -> int:
     return max(NARROWEST, get_terminal_size((USUAL_WIDTH, 24)).columns)
 
 
-def as_json(content: object, indent: int | None = 2) -> str:
-    """Return JSON; NaN and infinity are refused."""
-    import json
-
-    return json.dumps(content, indent=indent, allow_nan=False)
-
-
 def write_file(option: str, name: str, text: str, others: Sequence[str | Path | None] = ()) -> str:
     """Write a file and return a line about it.
 

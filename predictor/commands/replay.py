@@ -6,7 +6,8 @@ import argparse
 
 from predictor.base.command_line import progress
 from predictor.base.errors import ConfigError
-from predictor.commands.parser import Commands, add_command, as_json, width, write_file
+from predictor.base.json_text import as_json
+from predictor.commands.parser import Commands, add_command, width, write_file
 
 
 def add(commands: Commands) -> None:

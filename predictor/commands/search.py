@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from contextlib import suppress
 from pathlib import Path
 
 from predictor.base.errors import ConfigError
+from predictor.base.json_text import as_json
 from predictor.commands.asked import add_changes
-from predictor.commands.parser import Commands, add_command, as_json, width, write_file
+from predictor.commands.parser import Commands, add_command, width, write_file
 from predictor.commands.predict import is_hugectr_file
 
 # Options of layouts, which a HugeCTR configuration does not have.
@@ -103,10 +105,11 @@ def _add_training(command: argparse.ArgumentParser) -> None:
 
 def _tokens(text: str) -> int:
     """Return a whole number of tokens, such as 4194304 or 4e6."""
-    number = float(text)
-    if not number.is_integer():
-        raise ValueError
-    return int(number)
+    with suppress(ValueError):
+        number = float(text)
+        if number.is_integer():
+            return int(number)
+    raise argparse.ArgumentTypeError(f"{text!r} is no whole number, such as 4194304 or 4e6")
 
 
 def _plans(arguments: argparse.Namespace) -> str:

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from predictor.base.errors import ConfigError
+from predictor.base.json_text import as_json
 from predictor.commands.asked import add_config, config_path, predicted
-from predictor.commands.parser import Commands, add_command, as_json, write_file
+from predictor.commands.parser import Commands, add_command, write_file
 
 if TYPE_CHECKING:
     from predictor.interface.prediction import StepPrediction

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from predictor.base.command_line import progress
 from predictor.base.errors import ConfigError
-from predictor.commands.parser import Commands, Incomplete, add_command, as_json, write_file
+from predictor.base.json_text import as_json
+from predictor.commands.parser import Commands, Incomplete, add_command, write_file
 
 FEWEST_STEPS = 3
 
