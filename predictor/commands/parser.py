@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from predictor.base import command_line
-from predictor.base.errors import ConfigError
-from predictor.base.files import write_whole
 
 NARROWEST, USUAL_WIDTH = 40, 100
 
@@ -54,26 +51,3 @@ def width() -> int:
     from shutil import get_terminal_size
 
     return max(NARROWEST, get_terminal_size((USUAL_WIDTH, 24)).columns)
-
-
-def write_file(option: str, name: str, text: str, others: Sequence[str | Path | None] = ()) -> str:
-    """Write a file and return a line about it.
-
-    Args:
-        option: of the command line.
-        name: of the file.
-        text: its content.
-        others: files that the same command reads or writes, which must be different.
-
-    Raises:
-        ConfigError: it cannot be written, or would overwrite one of the others.
-    """
-    path = Path(name)
-    for other in others:
-        if other is not None and path.resolve() == Path(other).resolve():
-            raise ConfigError(f"{option} {name}: the same command reads or writes it; name another file")
-    try:
-        write_whole(path, text)
-    except OSError as error:
-        raise ConfigError(f"{option} {name}: {error.strerror}") from None
-    return f"wrote {path}, {path.stat().st_size:,} bytes"
