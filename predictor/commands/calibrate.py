@@ -6,7 +6,8 @@ import argparse
 from pathlib import Path
 
 from predictor.base.command_line import progress
-from predictor.commands.parser import Commands, Incomplete, add_command, as_json
+from predictor.base.json_text import as_json
+from predictor.commands.parser import Commands, Incomplete, add_command
 
 
 def add(commands: Commands) -> None:

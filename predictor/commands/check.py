@@ -6,8 +6,10 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from predictor.base.bundled import systems
 from predictor.base.errors import ConfigError
-from predictor.commands.parser import Commands, Unfit, add_command, as_json
+from predictor.base.json_text import as_json
+from predictor.commands.parser import Commands, Unfit, add_command
 
 if TYPE_CHECKING:
     from predictor.interface.check import Check
@@ -40,7 +42,7 @@ def _of_options(arguments: argparse.Namespace) -> list[Check]:
     """Check every configuration of the command line against the options."""
     from pydantic import ValidationError
 
-    from predictor.base.read_yaml import first_problem
+    from predictor.base.read_yaml import first_error, reason
     from predictor.interface.check import Limits, check
     from predictor.interface.prediction import predict
 
@@ -50,7 +52,9 @@ def _of_options(arguments: argparse.Namespace) -> list[Check]:
     try:
         limits = Limits(certain=arguments.certain, **given)
     except ValidationError as error:
-        raise ConfigError(f"--{first_problem(error).replace('_', '-', 2)}") from None
+        first = first_error(error)
+        option = f"--{str(first['loc'][0]).replace('_', '-')}"
+        raise ConfigError(f"{option} is {first['input']:g}: {reason(first)}") from None
     return [check(predict(path, system=arguments.system), limits) for path in arguments.paths]
 
 
@@ -62,8 +66,15 @@ def _of_budget(path: Path, arguments: argparse.Namespace) -> list[Check]:
     checks = []
     for entry in read_budget(path).checks:
         limits = entry.model_copy(update={"certain": True}) if arguments.certain else entry
-        checks.append(check(predict(path.parent / entry.config, system=entry.system or arguments.system), limits))
+        system = arguments.system if entry.system is None else _beside(path, entry.system)
+        checks.append(check(predict(path.parent / entry.config, system=system), limits))
     return checks
+
+
+def _beside(budget: Path, system: str) -> str:
+    """Return a system's name, or the path of one of one's own, which a budget file gives relative to itself."""
+    own = budget.parent / system
+    return system if system in systems() or not own.exists() else str(own)
 
 
 def answer(arguments: argparse.Namespace) -> str:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 
+from predictor.base.json_text import as_json
 from predictor.commands.asked import add_changes
-from predictor.commands.parser import Commands, add_command, as_json, width
+from predictor.commands.parser import Commands, add_command, width
 
 
 def add(commands: Commands) -> None:

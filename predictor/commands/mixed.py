@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from predictor.commands.parser import Commands, add_command, as_json, width
+from predictor.base.json_text import as_json
+from predictor.commands.parser import Commands, add_command, width
 
 
 def add(commands: Commands) -> None:

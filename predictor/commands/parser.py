@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import takewhile
-from pathlib import Path
 from textwrap import fill
 from typing import Any, NoReturn
 
 from predictor.base import command_line
 from predictor.base.errors import ConfigError, nearest
-from predictor.base.files import write_whole
 
 NARROWEST, USUAL_WIDTH = 40, 100
 
@@ -42,9 +40,9 @@ class Help(argparse.HelpFormatter):
 class Parser(command_line.Parser):
     """A parser whose help goes to stdout like the output of a command, and that names an unknown option first."""
 
-    def __init__(self, *arguments: Any, formatter_class: Any = Help, **options: Any) -> None:
-        """Take what argparse takes; help is written by ``Help``."""
-        super().__init__(*arguments, formatter_class=formatter_class, **options)
+    def __init__(self, **options: Any) -> None:
+        """Take the options of argparse's; help is written by ``Help``."""
+        super().__init__(**{"formatter_class": Help, **options})
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse as argparse does, which would take the value of an unknown option for an argument.
@@ -82,33 +80,3 @@ def width() -> int:
     from shutil import get_terminal_size
 
     return max(NARROWEST, get_terminal_size((USUAL_WIDTH, 24)).columns)
-
-
-def as_json(content: object, indent: int | None = 2) -> str:
-    """Return JSON; NaN and infinity are refused."""
-    import json
-
-    return json.dumps(content, indent=indent, allow_nan=False)
-
-
-def write_file(option: str, name: str, text: str, others: Sequence[str | Path | None] = ()) -> str:
-    """Write a file and return a line about it.
-
-    Args:
-        option: of the command line.
-        name: of the file.
-        text: its content.
-        others: files that the same command reads or writes, which must be different.
-
-    Raises:
-        ConfigError: it cannot be written, or would overwrite one of the others.
-    """
-    path = Path(name)
-    for other in others:
-        if other is not None and path.resolve() == Path(other).resolve():
-            raise ConfigError(f"{option} {name}: the same command reads or writes it; name another file")
-    try:
-        write_whole(path, text)
-    except OSError as error:
-        raise ConfigError(f"{option} {name}: {error.strerror}") from None
-    return f"wrote {path}, {path.stat().st_size:,} bytes"

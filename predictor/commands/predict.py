@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from predictor.base.errors import ConfigError
+from predictor.base.json_text import as_json
 from predictor.commands.asked import KEY_OPTIONS, add_config, config_path, predicted
-from predictor.commands.parser import Commands, Unfit, add_command, as_json, width
+from predictor.commands.parser import Commands, Unfit, add_command, width
 
 if TYPE_CHECKING:
     from predictor.interface.prediction import StepPrediction

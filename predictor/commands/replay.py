@@ -6,7 +6,9 @@ import argparse
 
 from predictor.base.command_line import progress
 from predictor.base.errors import ConfigError
-from predictor.commands.parser import Commands, add_command, as_json, width, write_file
+from predictor.base.json_text import as_json
+from predictor.commands.outputs import Output, check_outputs, write_outputs
+from predictor.commands.parser import Commands, add_command, width
 
 
 def add(commands: Commands) -> None:
@@ -59,21 +61,25 @@ def answer(arguments: argparse.Namespace) -> str:
 
     if arguments.top < 1:
         raise ConfigError(f"--top is {arguments.top}; it must be at least 1")
+    inputs = [*arguments.traces, *arguments.costs, *arguments.also]
+    check_outputs([("--report", arguments.report), ("--trace", arguments.trace)], inputs)
     changes = [*arguments.changes, *([f"gpu={arguments.to}"] if arguments.to is not None else [])]
     means = Means(arguments.system, tuple(arguments.costs), tuple(arguments.also))
     question = ReplayQuestion(tuple(arguments.traces), arguments.step, tuple(changes), means)
     answered = replay(question)
-    inputs = [*arguments.traces, *arguments.costs, *arguments.also]
-    if arguments.report is not None:
-        from predictor.replay.page import page
+    from predictor.replay.page import page
+    from predictor.replay.trace_file import replay_trace
 
-        progress(write_file("--report", arguments.report, page(answered), inputs))
-    if arguments.trace is not None:
-        from predictor.replay.trace_file import replay_trace
-
-        document = replay_trace(answered.shown, measured(answered.before.step))
-        others = [*inputs, arguments.report]
-        progress(write_file("--trace", arguments.trace, as_json(document, indent=None), others))
+    outputs = (
+        Output("--report", arguments.report, lambda: page(answered)),
+        Output(
+            "--trace",
+            arguments.trace,
+            lambda: as_json(replay_trace(answered.shown, measured(answered.before.step)), indent=None),
+        ),
+    )
+    for line in write_outputs(outputs):
+        progress(line)
     if arguments.record is not None:
         from predictor.replay.record import write_records
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 
 from predictor.commands.asked import add_config, config_path, predicted
-from predictor.commands.parser import Commands, add_command, write_file
+from predictor.commands.outputs import Output, check_outputs, write_outputs
+from predictor.commands.parser import Commands, add_command
 
 SHOWN = 20
 
@@ -31,7 +32,7 @@ def answer(arguments: argparse.Namespace) -> str:
     from predictor.step.spans import step_trace
     from predictor.timeline.picture import picture
 
-    path = config_path(arguments)
+    check_outputs([("--out", arguments.out)], [config_path(arguments)])
     step = predicted(arguments)
     loaded, prediction = step.loaded, step.prediction
     searched = None
@@ -47,4 +48,4 @@ def answer(arguments: argparse.Namespace) -> str:
         fastest_us = (answered.ranking.unsure or answered.ranking.best)[0].step_us
         searched = answered, standing(problem, loaded.run, prediction.step.us, fastest_us)
     text = page(prediction, loaded, picture(step_trace(prediction), CONTENT_WIDTH), searched)
-    return write_file("--out", arguments.out, text, [path])
+    return write_outputs([Output("--out", arguments.out, lambda: text)])[0]

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from contextlib import suppress
 from pathlib import Path
 
 from predictor.base.errors import ConfigError
+from predictor.base.json_text import as_json
 from predictor.commands.asked import add_changes
-from predictor.commands.parser import Commands, add_command, as_json, width, write_file
+from predictor.commands.outputs import Output, check_outputs, write_outputs
+from predictor.commands.parser import Commands, add_command, width
 from predictor.commands.predict import is_hugectr_file
 
 # Options of layouts, which a HugeCTR configuration does not have.
@@ -36,6 +39,7 @@ LAYOUT_OPTIONS = (
     "write_job",
 )
 # Options of sharding plans, which other configurations do not have.
+WRITTEN = ("csv", "write", "write_arguments", "write_job")
 PLAN_OPTIONS = ("plan", "key_exponent", "cached_share")
 
 
@@ -103,10 +107,11 @@ def _add_training(command: argparse.ArgumentParser) -> None:
 
 def _tokens(text: str) -> int:
     """Return a whole number of tokens, such as 4194304 or 4e6."""
-    number = float(text)
-    if not number.is_integer():
-        raise ValueError
-    return int(number)
+    with suppress(ValueError):
+        number = float(text)
+        if number.is_integer():
+            return int(number)
+    raise argparse.ArgumentTypeError(f"{text!r} is no whole number, such as 4194304 or 4e6")
 
 
 def _plans(arguments: argparse.Namespace) -> str:
@@ -130,15 +135,29 @@ def _plans(arguments: argparse.Namespace) -> str:
         top=arguments.top,
         **{name: getattr(arguments, name) for name in PLAN_OPTIONS},
     )
-    if arguments.csv is not None:
-        write_file("--csv", arguments.csv, result.to_csv(), [arguments.model])
-    if arguments.write is not None:
-        write_file("--write", arguments.write, plan_text(result.plans[0]), [arguments.model, arguments.csv])
+    write_outputs(
+        (
+            Output("--csv", arguments.csv, result.to_csv),
+            Output("--write", arguments.write, lambda: plan_text(result.plans[0])),
+        )
+    )
     return as_json(result.to_dict()) if arguments.json else result.text(width())
+
+
+def _check_outputs(arguments: argparse.Namespace) -> None:
+    """Check the files to write before the search, which takes a while."""
+    check_outputs([(f"--{name.replace('_', '-')}", getattr(arguments, name)) for name in WRITTEN], [arguments.model])
+    if arguments.write_job is not None and arguments.write_arguments is None:
+        raise ConfigError("--write-job needs --write-arguments FILE, which the job runs")
+    if arguments.write_arguments is not None and arguments.framework is None:
+        from predictor.search.frameworks import RULES  # only when needed, for a fast start
+
+        raise ConfigError(f"--write-arguments needs --framework: {', '.join(RULES)}")
 
 
 def answer(arguments: argparse.Namespace) -> str:
     """Return the fastest layouts, or sharding plans."""
+    _check_outputs(arguments)
     if is_hugectr_file(Path(arguments.model)):
         return _plans(arguments)
     given = next((name for name in PLAN_OPTIONS if getattr(arguments, name) is not None), None)
@@ -151,17 +170,16 @@ def answer(arguments: argparse.Namespace) -> str:
 
     options = {name: getattr(arguments, name) for name in search.__kwdefaults__ or {}}  # an option each
     result = search(arguments.model, arguments.gpus, **options)
-    if arguments.csv is not None:
-        write_file("--csv", arguments.csv, result.to_csv(), [arguments.model])
-    if arguments.write is not None:
-        fastest = yaml.safe_dump(result.layouts[0].configuration, sort_keys=False)
-        write_file("--write", arguments.write, fastest, [arguments.model, arguments.csv])
-    if arguments.write_job is not None and arguments.write_arguments is None:
-        raise ConfigError("--write-job needs --write-arguments FILE, which the job runs")
-    if arguments.write_arguments is not None:
-        others = [arguments.model, arguments.csv, arguments.write]
-        write_file("--write-arguments", arguments.write_arguments, result.arguments(), others)
-    if arguments.write_job is not None:
-        others = [arguments.model, arguments.csv, arguments.write, arguments.write_arguments]
-        write_file("--write-job", arguments.write_job, result.job(arguments.write_arguments), others)
+
+    def fastest() -> str:
+        return yaml.safe_dump(result.layouts[0].configuration, sort_keys=False)
+
+    write_outputs(
+        (
+            Output("--csv", arguments.csv, result.to_csv),
+            Output("--write", arguments.write, fastest),
+            Output("--write-arguments", arguments.write_arguments, result.arguments),
+            Output("--write-job", arguments.write_job, lambda: result.job(arguments.write_arguments)),
+        )
+    )
     return as_json(result.to_dict()) if arguments.json else result.text(width())

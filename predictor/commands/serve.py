@@ -32,6 +32,8 @@ def answer(arguments: argparse.Namespace) -> str:
 
     if not 0 <= arguments.port <= 65535:
         raise ConfigError(f"--port is {arguments.port}; expected 0 to 65535")
+    if not arguments.host.strip():
+        raise ConfigError("--host is empty; 127.0.0.1 is this machine alone, 0.0.0.0 every address that it has")
     if not 1 <= arguments.at_once <= MOST_AT_ONCE:
         raise ConfigError(f"--at-once is {arguments.at_once}; expected 1 to {MOST_AT_ONCE}")
     try:

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from predictor.base.errors import ConfigError
+from predictor.base.json_text import as_json
 from predictor.base.words import counted
 from predictor.commands.asked import add_config, config_path, predicted
-from predictor.commands.parser import Commands, add_command, as_json, write_file
+from predictor.commands.outputs import Output, check_outputs, write_outputs
+from predictor.commands.parser import Commands, add_command
 
 if TYPE_CHECKING:
     from predictor.interface.prediction import StepPrediction
@@ -53,17 +55,18 @@ def answer(arguments: argparse.Namespace) -> str:
     from predictor.timeline.picture import picture
     from predictor.timeline.trace import trace_events
 
-    path = config_path(arguments)
+    check_outputs([("--trace", arguments.trace), ("--svg", arguments.svg)], [config_path(arguments)])
     step = predicted(arguments)
     prediction = step.prediction
     trace = step_trace(prediction)
-    said = []
-    if arguments.trace is not None:
-        full, left_out = _in_full(step, trace, arguments.layers)
-        text = as_json(trace_events(full), indent=None)
-        said.append(write_file("--trace", arguments.trace, text, [path]) + left_out)
-    if arguments.svg is not None:
-        said.append(write_file("--svg", arguments.svg, picture(trace), [path, arguments.trace]))
+    full, left_out = (trace, "") if arguments.trace is None else _in_full(step, trace, arguments.layers)
+    outputs = (
+        Output("--trace", arguments.trace, lambda: as_json(trace_events(full), indent=None)),
+        Output("--svg", arguments.svg, lambda: picture(trace)),
+    )
+    said = write_outputs(outputs)
+    if left_out:
+        said[0] += left_out
     if arguments.chakra is not None:
         from predictor.replay.chakra_export import write_chakra_step
 

@@ -8,7 +8,9 @@ from pathlib import Path
 
 from predictor.base.command_line import progress
 from predictor.base.errors import ConfigError
-from predictor.commands.parser import Commands, Incomplete, add_command, as_json, write_file
+from predictor.base.json_text import as_json
+from predictor.commands.outputs import Output, check_outputs, write_outputs
+from predictor.commands.parser import Commands, Incomplete, add_command
 
 FEWEST_STEPS = 3
 
@@ -50,6 +52,7 @@ def answer(arguments: argparse.Namespace) -> str:
     from predictor.verification.run_text import render
 
     _checked(arguments)
+    check_outputs([("--report", arguments.report)], arguments.paths)
     question = Question(
         paths=tuple(arguments.paths),
         system=arguments.system,
@@ -67,6 +70,6 @@ def answer(arguments: argparse.Namespace) -> str:
     if arguments.report is not None:
         from predictor.verification.page import page
 
-        progress(write_file("--report", arguments.report, page(verification), arguments.paths))
+        progress(write_outputs([Output("--report", arguments.report, lambda: page(verification))])[0])
     text = as_json(to_json(verification)) if arguments.json else render(verification)
     return Incomplete(text) if verification.failed else text

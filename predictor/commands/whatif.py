@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 
 from predictor.base.errors import ConfigError
+from predictor.base.json_text import as_json
 from predictor.commands.asked import add_config, configuration, key_changes, model_of
-from predictor.commands.parser import Commands, add_command, as_json, width
+from predictor.commands.parser import Commands, add_command, width
 
 
 def add(commands: Commands) -> None:

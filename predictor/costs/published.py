@@ -65,6 +65,8 @@ __all__ = [
     "with_hardware",
 ]
 
+MOST_ANSWERS = 100_000  # that a system keeps, some 50 MB: a server is asked about ever other shapes
+
 
 class PublishedSystem:
     """Times operators and collectives on one published system in one precision; caches every answer.
@@ -97,7 +99,7 @@ class PublishedSystem:
                 f"precision is {precision}; {self.name} was measured in {', '.join(measured) or 'none'}"
             )
         self._regressors: dict[str, dict[Direction, Regressor]] = {}
-        self._answers: dict[tuple[str, str, Direction, Shape], Cost] = {}
+        self._answers: dict[tuple[str, str, Direction, Shape], Cost] = {}  # at most MOST_ANSWERS, then from anew
         self.in_graphs = False
         self.load = ALONE
 
@@ -131,6 +133,8 @@ class PublishedSystem:
         """
         key = (operator.name, operator.computed_in + operator.kernel, direction, shape)
         answer = self._answers.get(key)
+        if answer is None and len(self._answers) >= MOST_ANSWERS:
+            self._answers.clear()
         if answer is None and self.uncalibrated is not None:
             cost = self.uncalibrated.cost(operator, direction, shape)
             answer = self._answers[key] = calibrated(cost, operator, shape, self.hardware.calibration)

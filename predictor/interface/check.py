@@ -57,7 +57,7 @@ class BudgetFile(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    checks: tuple[Entry, ...] = Field(min_length=1, description="configurations and their limits")
+    checks: list[Entry] = Field(min_length=1, description="configurations and their limits")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +84,12 @@ class Check:
     Attributes:
         name: of the prediction.
         rules: those that were asked for, in the order of ``Limits``.
+        certain: whether times are the worse ends of their 90 % intervals.
     """
 
     name: str
     rules: tuple[Rule, ...]
+    certain: bool = False
 
     @property
     def kept(self) -> bool:
@@ -107,10 +109,11 @@ def read_budget(path: Path) -> BudgetFile:
 def _values(prediction: StepPrediction, certain: bool) -> dict[str, float | None]:
     """Return what limits are compared with, by their keys; None where the configuration does not say enough."""
     step, whole = prediction.step, prediction.budget
-    slower = step.high_us / step.us if certain else 1.0
+    us = step.high_us if certain else step.us
+    slower = us / step.us
     is_training = whole.goodput is not None
     return {
-        "max_step_s": step.us * slower / 1e6,
+        "max_step_s": us / 1e6,
         "min_tokens_per_second": prediction.tokens_per_second / slower,
         "min_mfu": prediction.mfu / slower,
         "max_memory_gib": prediction.memory_gib,
@@ -142,7 +145,7 @@ def check(prediction: StepPrediction, limits: Limits) -> Check:
         rules.append(Rule("must_fit", memory.value, prediction.memory_gib, kept))
     if not rules:
         raise ConfigError(f"{prediction.name}: nothing to check; give a limit such as max_step_s, or a budget file")
-    return Check(prediction.name, tuple(rules))
+    return Check(prediction.name, tuple(rules), limits.certain)
 
 
 def render(checks: Sequence[Check]) -> str:
@@ -152,7 +155,7 @@ def render(checks: Sequence[Check]) -> str:
         lines.append(f"{'ok  ' if checked.kept else 'FAIL'}  {checked.name}")
         lines += [
             f"      {'ok  ' if rule.kept else 'FAIL'}  {rule.name:22}limit {rule.limit:>12,.6g}   "
-            f"predicted {rule.value:>12,.6g}"
+            f"{'at worst ' if checked.certain else 'predicted'} {rule.value:>12,.6g}"
             for rule in checked.rules
         ]
     return "\n".join(lines)
@@ -167,6 +170,7 @@ def to_json(checks: Sequence[Check]) -> dict[str, Any]:
             {
                 "name": checked.name,
                 "kept": checked.kept,
+                "certain": checked.certain,
                 "rules": [
                     {"rule": rule.name, "limit": rule.limit, "predicted": rule.value, "kept": rule.kept}
                     for rule in checked.rules

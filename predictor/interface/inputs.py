@@ -62,12 +62,20 @@ def read(config: Config) -> Configuration:
 
 
 def change_texts(hardware: Hardware | None) -> list[str]:
-    """Return changes to the hardware as ``whatif --set`` takes them, KEY=VALUE."""
+    """Return changes to the hardware as ``whatif --set`` takes them, KEY=VALUE.
+
+    Raises:
+        ConfigError: one of them is no text.
+    """
     if hardware is None:
         return []
     if isinstance(hardware, Mapping):
         return [f"{key}={value}" for key, value in hardware.items()]
-    return [hardware] if isinstance(hardware, str) else list(hardware)
+    texts = [hardware] if isinstance(hardware, str) else list(hardware)
+    for text in texts:
+        if not isinstance(text, str):
+            raise ConfigError(f"changes have {text!r}; expected texts, each KEY=VALUE, or a mapping")
+    return texts
 
 
 def completed_form(configuration: Configuration, said: Collection[str] = ()) -> Configuration:

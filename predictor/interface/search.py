@@ -217,6 +217,15 @@ def _limits_of(hours: float | None, days: float | None, price: float | None) -> 
     return Limits(min(times, default=None), price)
 
 
+def _kinds(framework: object, **switches: object) -> None:
+    """Check that a framework is named by text, and that switches are true or false."""
+    if framework is not None and not isinstance(framework, str):
+        raise ConfigError(f"--framework is {framework!r}; expected {', '.join(RULES)}")
+    for name, value in switches.items():
+        if not isinstance(value, bool):
+            raise ConfigError(f"--{name.replace('_', '-')} is {value!r}; expected true or false")
+
+
 def _is_recommender(model: str | PathLike[str] | Mapping[str, Any]) -> bool:
     """Return whether a model is a HugeCTR configuration; reads no file that cannot be one."""
     if isinstance(model, Mapping):
@@ -314,6 +323,7 @@ def search(
     for option, value in (("--memory-gib", memory_gib), ("--max-memory-gib", max_memory_gib)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
             raise ConfigError(f"{option} is {value!r}; expected GiB of one GPU")
+    _kinds(framework, tensor_parallel_across_nodes=tensor_parallel_across_nodes, pareto=pareto)
     question = SearchQuestion(
         model=plain(model) if isinstance(model, Mapping) else fspath(model),
         num_gpus=1 if gpus is None else gpus,

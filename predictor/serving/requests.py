@@ -138,6 +138,9 @@ def answer_compare(body: dict[str, Any]) -> dict[str, Any]:
     question = _valid(CompareQuestion, body)
     configurations = [checked_configuration(content) for content in question.configurations]
     named = [name for name in question.systems if name is not None]
+    count = len(configurations) * (1 + len(named))
+    if count > MOST_COMPARED:
+        raise ConfigError(f"{count} predictions are asked for; one request compares up to {MOST_COMPARED}")
     return compare(configurations, systems=named, hardware=_texts(question.changes)).to_dict()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import io
 import sys
 import threading
 from collections.abc import Iterator
@@ -16,11 +16,15 @@ import yaml
 
 from predictor import __version__
 from predictor.base.command_line import progress
-from predictor.base.errors import ConfigError, MissingKeyError, PublishedError
+from predictor.base.errors import ConfigError, MissingKeyError, PublishedError, shortened
+from predictor.base.json_text import as_json
+from predictor.serving.limits import Deadline, strict_json
 from predictor.serving.requests import GETS, POSTS
 
 LARGEST_BODY = 1_000_000  # bytes
-READ_TIMEOUT_S = 10.0  # a client that sends slower is cut off
+READ_TIMEOUT_S = 10.0  # within which a request must have arrived
+SEND_TIMEOUT_S = 60.0  # within which a client must take each part of an answer
+MOST_CONNECTIONS = 256  # open ones, of clients that still send among them
 BAD_INPUT = (ConfigError, PublishedError, MissingKeyError, yaml.YAMLError)
 
 
@@ -42,6 +46,7 @@ class Server(ThreadingHTTPServer):
     def __init__(self, host: str, port: int, most_at_once: int) -> None:
         """Bind to an address; port 0 takes a free one."""
         self._free = threading.BoundedSemaphore(most_at_once)
+        self._connections = threading.BoundedSemaphore(MOST_CONNECTIONS)
         super().__init__((host, port), Handler)
 
     @contextmanager
@@ -58,6 +63,18 @@ class Server(ThreadingHTTPServer):
         finally:
             self._free.release()
 
+    def process_request(self, request: socket | tuple[bytes, socket], client_address: Any) -> None:
+        """Answer in a thread of its own; a client beyond the limit waits until another has left."""
+        self._connections.acquire()
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: socket | tuple[bytes, socket], client_address: Any) -> None:
+        """Answer, and free the place of the connection."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._connections.release()
+
     def handle_error(self, request: socket | tuple[bytes, socket], client_address: Any) -> None:
         """Say nothing of clients that left; anything else is a bug, in one line."""
         error = sys.exc_info()[1]
@@ -71,10 +88,19 @@ class Handler(BaseHTTPRequestHandler):
     server: Server
     server_version = f"estimate-train-time/{__version__}"
     sys_version = ""
-    timeout = READ_TIMEOUT_S
+    timeout = SEND_TIMEOUT_S
+
+    def setup(self) -> None:
+        """Give the request its time to arrive."""
+        super().setup()
+        self.rfile = io.BufferedReader(Deadline(self.connection, READ_TIMEOUT_S))
 
     def do_GET(self) -> None:
         """Answer a list, or what there is to ask."""
+        self._reply(self._get)
+
+    def do_HEAD(self) -> None:
+        """Answer as to GET, without the body."""
         self._reply(self._get)
 
     def do_POST(self) -> None:
@@ -108,19 +134,29 @@ class Handler(BaseHTTPRequestHandler):
         """
         if self.headers.get_content_type() != "application/json":
             raise RefusedError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "send Content-Type: application/json")
-        length = self.headers.get("Content-Length", "")
-        if not length.isascii() or not length.isdigit():
-            raise RefusedError(HTTPStatus.LENGTH_REQUIRED, "send Content-Length")
-        if len(length) > 9 or int(length) > LARGEST_BODY:
-            self.close_connection = True
-            raise RefusedError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body may have {LARGEST_BODY:,} bytes")
+        length = self._length()
         try:
-            content = json.loads(self.rfile.read(int(length)))
-        except (ValueError, RecursionError):
-            raise RefusedError(HTTPStatus.BAD_REQUEST, "the body is not JSON") from None
+            data = self.rfile.read(length)
+        except TimeoutError:
+            raise RefusedError(HTTPStatus.REQUEST_TIMEOUT, f"send the body within {READ_TIMEOUT_S:g} s") from None
+        if len(data) < length:
+            raise RefusedError(HTTPStatus.BAD_REQUEST, f"Content-Length is {length} and the body has {len(data)} bytes")
+        try:
+            content = strict_json(data)
+        except ValueError as error:
+            raise RefusedError(HTTPStatus.BAD_REQUEST, f"the body is not JSON: {error}") from None
         if not isinstance(content, dict):
             raise RefusedError(HTTPStatus.BAD_REQUEST, "the body must be a JSON object")
         return content
+
+    def _length(self) -> int:
+        """Return the body's length, said once and in no other way."""
+        said = self.headers.get_all("Content-Length", [])
+        if len(said) != 1 or not said[0].isascii() or not said[0].isdigit() or "Transfer-Encoding" in self.headers:
+            raise RefusedError(HTTPStatus.LENGTH_REQUIRED, "send one Content-Length, and no Transfer-Encoding")
+        if len(said[0]) > 9 or int(said[0]) > LARGEST_BODY:
+            raise RefusedError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body may have {LARGEST_BODY:,} bytes")
+        return int(said[0])
 
     def _reply(self, question: Any) -> None:
         """Send an answer, or its error in one line."""
@@ -131,12 +167,12 @@ class Handler(BaseHTTPRequestHandler):
         except RefusedError as refusal:
             status, content = refusal.status, {"error": str(refusal)}
         except BAD_INPUT as error:
-            status, content = HTTPStatus.BAD_REQUEST, {"error": " ".join(str(error).split())}
+            status, content = HTTPStatus.BAD_REQUEST, {"error": shortened(str(error))}
         finally:
             self._send(status, content)
 
     def _send(self, status: HTTPStatus, content: dict[str, Any]) -> None:
-        data = json.dumps(content, allow_nan=False).encode()
+        data = f"{as_json(content)}\n".encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(data)))
@@ -144,7 +180,14 @@ class Handler(BaseHTTPRequestHandler):
         if status is HTTPStatus.SERVICE_UNAVAILABLE:
             self.send_header("Retry-After", "1")
         self.end_headers()
-        self.wfile.write(data)
+        if self.command != "HEAD":
+            self.wfile.write(data)
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Answer a request that is none, or of another method, as all errors: in JSON."""
+        self.close_connection = True
+        status = HTTPStatus(code)
+        self._send(status, {"error": shortened(message or status.phrase)})
 
     def log_message(self, message: str, *args: object) -> None:
         """Write one line of log on stderr."""

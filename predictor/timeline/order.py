@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import lru_cache
 
+from predictor.timeline.cached import cached
 from predictor.timeline.schedules import BACKWARD, FORWARD, Pass, Schedule, Slot
 
 
@@ -131,7 +131,7 @@ def slot_orders(schedule: Schedule, num_stages: int, num_micro_batches: int, num
 
 
 # The order does not depend on durations, so point estimate, both ends of its interval and most of a search share it.
-@lru_cache(maxsize=64)
+@cached
 def meeting_order(schedule: Schedule, num_stages: int, num_micro_batches: int) -> Meetings:
     """Return all messages of all stages, which sender and receiver both wait for."""
     assert schedule.may_block, f"{schedule.name} has no messages that block"

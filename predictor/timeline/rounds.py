@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import groupby
 
+from predictor.timeline.cached import cached
 from predictor.timeline.order import slot_orders
 from predictor.timeline.schedules import BACKWARD, FORWARD, Schedule, Slot
 
@@ -156,7 +156,7 @@ def _steady(
 
 
 # The order does not depend on durations, so point estimate, both ends of its interval and most of a search share it.
-@lru_cache(maxsize=64)
+@cached
 def waiting_order(schedule: Schedule, num_stages: int, num_micro_batches: int, num_chunks: int) -> WaitingOrder:
     """Return all slots of all stages, each after the slots that it waits for; only receivers wait for messages."""
     rounds = None

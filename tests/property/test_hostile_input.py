@@ -34,7 +34,7 @@ SMALL = {
 }
 NUMBERS = [0, 1, -1, 3, 1.5, 1e-300, 1e300, float("inf"), float("-inf"), float("nan"), 10**30, 10**400, 2**63]
 WORDS = ["", "null", "x2", "x0", "x1e300", "1:30", "010", "0x10", "50GB", "1,000", "[", "*a", "!!python/none", "\t"]
-VALUES = st.one_of(
+VALUES: st.SearchStrategy[object] = st.one_of(
     st.sampled_from([*NUMBERS, *WORDS, None, True, [], {}]),
     st.floats(),
     st.integers(),

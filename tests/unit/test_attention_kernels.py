@@ -7,7 +7,8 @@ from math import log
 import pytest
 
 from predictor.base.errors import PublishedError
-from predictor.costs.attention_kernels import AttentionRegressor, at_length, kernel_rates
+from predictor.costs.attention_kernels import AttentionRegressor, kernel_rates
+from predictor.costs.attention_precision import at_length
 from predictor.costs.catalogue import catalogue
 from predictor.costs.cost import Cost, Source
 from predictor.costs.operator import Direction, Operator, Shape, in_kernel

@@ -121,3 +121,39 @@ def test_a_limit_of_a_training_needs_its_tokens(tmp_path: Path, capsys: pytest.C
     path = write(full_form(), tmp_path / "c.yml")
     assert main(["check", str(path), "--max-days", "3"]) == 2
     assert "max_days needs budget.train_tokens" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("certain", [False, True])
+def test_a_prediction_that_equals_its_limit_keeps_it(
+    certain: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(write(content(), tmp_path / "c.yml"))
+    step = predict(path).step
+    us = step.high_us if certain else step.us
+    more = ["--certain"] if certain else []
+    assert main(["check", path, "--max-step-s", repr(us / 1e6), *more]) == 0
+    assert ("at worst" in capsys.readouterr().out) is certain
+    assert main(["check", path, "--max-step-s", repr(us / 1e6 * (1 - 1e-12)), *more]) == 3
+
+
+def test_a_system_of_ones_own_is_relative_to_the_budget_file(tmp_path: Path) -> None:
+    write(content(), tmp_path / "c.yml")
+    (tmp_path / "own.yml").write_text("like: Perlmutter\ngpu: {memory_gib: 1}\n", encoding="utf-8")
+    budget = tmp_path / "budget.yml"
+    budget.write_text("checks:\n  - {config: c.yml, system: own.yml}\n", encoding="utf-8")
+    assert main(["check", "--budget", str(budget)]) == 3
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("--min-tokens-per-second", "-1", "--min-tokens-per-second is -1: input should be greater than 0"),
+        ("--max-step-s", "nan", "--max-step-s is nan"),
+        ("--min-mfu", "2", "--min-mfu is 2: input should be less than or equal to 1"),
+    ],
+)
+def test_a_limit_that_cannot_be_is_named(
+    option: str, value: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", str(write(content(), tmp_path / "c.yml")), option, value]) == 2
+    assert said in capsys.readouterr().err

@@ -20,7 +20,6 @@ from predictor.step.prediction import predict
 from predictor.workloads.attention_precision import attention_recipe, core_of_layer
 from predictor.workloads.kept_activations import kept_and_recomputed
 from predictor.workloads.layer import layer_operators
-from predictor.workloads.layer_sizes import sized
 from predictor.workloads.run import GemmRecipe, TrainingRun
 from predictor.workloads.tasks import Task, stream_task
 from predictor.workloads.transformer import LayerKind
@@ -54,7 +53,7 @@ def run_of(system: str, recipe: str, model: dict[str, Any] | None = None, **trai
 
 
 def core(run: TrainingRun, direction: Direction) -> list[Task]:
-    return core_of_layer(run, DENSE, layer_operators(run.model, DENSE), sized(run, DENSE), direction).tasks
+    return core_of_layer(run, DENSE, layer_operators(run.model, DENSE), run.layer_call(DENSE), direction).tasks
 
 
 @pytest.mark.parametrize(
@@ -148,7 +147,7 @@ def test_a_ring_sends_keys_and_values_in_8_bits() -> None:
     names = layer_operators(run.model, DENSE)
     sent = []
     for each in (run, replace(run, fp8_attention=False)):
-        passes = [core_of_layer(each, DENSE, names, sized(each, DENSE), direction) for direction in Direction]
+        passes = [core_of_layer(each, DENSE, names, each.layer_call(DENSE), direction) for direction in Direction]
         sent.append([step.overlaps[0].traffic[0].times for step in passes])
     # Of three other ranks' keys and values half the bytes; backward their gradients travel as ever, and once more.
     assert sent == [[1.5, 1.5 + 4], [3, 3 + 4]]

@@ -207,9 +207,13 @@ def test_modules_that_run_again_save_no_bytes_of_their_casts() -> None:
 
 
 def test_layers_without_an_ffn_save_nothing_of_one() -> None:
-    sizes = {"num_heads": 64, "head_dim": 128, "state_size": 128, "num_groups": 8}
     run = run_of(gemm_recipe=GemmRecipe.FP8_DELAYED)
-    model = replace(run.model, mamba2=Mamba2(**sizes), layer_types=(Mixer.MAMBA2,), ffn_types=(Ffn.NONE,))
+    model = replace(
+        run.model,
+        mamba2=Mamba2(num_heads=64, head_dim=128, state_size=128, num_groups=8),
+        layer_types=(Mixer.MAMBA2,),
+        ffn_types=(Ffn.NONE,),
+    )
     run = replace(run, model=model)
     kind = run.kind(0)
     added = kept_added(run, kind, run.call())

@@ -45,7 +45,7 @@ def refused(arguments: list[str], capsys: Capture) -> str:
         ([*RANKS, "--to", "H100"], "the trace is of a CPU"),
         ([*RANKS, "--set", "links=H200"], "name the one with its links with --system"),
         ([*RANKS, "--set", "precision:*=fp7"], "fp7 is no precision. Did you mean fp8? Precisions: fp32"),
-        ([*RANKS, "--report", "absent/page.html"], "--report absent/page.html: No such file"),
+        ([*RANKS, "--report", "absent/page.html"], "--report absent/page.html: there is no folder"),
         ([*RANKS, "--report", RANKS[0]], "the same command reads or writes it"),
         ([*RANKS, "--nonsense"], "--help"),
         ([], "TRACE"),

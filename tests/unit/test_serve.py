@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from http.client import HTTPConnection
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from predictor import compare, predict, search
+from predictor.__main__ import main
 from predictor.serving.server import LARGEST_BODY, Server
-from tests.unit.examples import full_form, short_form
+from tests.unit.examples import full_form, short_form, write
 
 
 @pytest.fixture(scope="module")
@@ -150,3 +155,102 @@ def test_questions_beyond_the_places_are_asked_to_come_again(server: Server) -> 
     assert status == 503
     assert "ask again" in content["error"]
     assert sent(server, "POST", "/predict", {"configuration": full_form()})[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b'{"configuration": {"a": NaN}}', "NaN is no number of JSON"),
+        (b'{"model": "gpt2", "model": "gpt2"}', "model is given twice"),
+        (b"[" * 100_000, "nested too deep"),
+        (
+            json.dumps({"configuration": full_form(), "changes": {"num_layers": "[" * 60_000}}).encode(),
+            "--set num_layers",
+        ),
+        (json.dumps({"configuration": full_form(), "system": "x" * 9000}).encode(), "(9,003 characters)"),
+    ],
+)
+def test_json_that_would_end_the_process_or_say_two_things(server: Server, body: bytes, said: str) -> None:
+    status, content = sent(server, "POST", "/predict", body)
+    assert status == 400
+    assert said in content["error"]
+    assert len(content["error"]) < 2000
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"framework": 3}, "--framework is 3"),
+        ({"changes": [3]}, "changes have 3"),
+        ({"pareto": "yes"}, "--pareto is 'yes'"),
+        ({"tensor_parallel_across_nodes": 1}, "--tensor-parallel-across-nodes is 1"),
+    ],
+)
+def test_options_of_another_kind_are_refused(server: Server, options: dict[str, Any], said: str) -> None:
+    question = {"model": "llama3-8b", "gpus": 8, "system": "H100", "options": {"global_batch_size": 8, **options}}
+    status, content = sent(server, "POST", "/search", question)
+    assert status == 400
+    assert said in content["error"]
+
+
+def test_one_request_compares_a_limited_number(server: Server) -> None:
+    body = {"configurations": [full_form()] * 6, "systems": ["Vista"] * 2}
+    status, content = sent(server, "POST", "/compare", body)
+    assert (status, content["error"]) == (400, "18 predictions are asked for; one request compares up to 16")
+
+
+def raw(server: Server, request: bytes) -> tuple[str, bytes]:
+    """Return the status line and the body of the answer to what is sent."""
+    with socket.create_connection(("127.0.0.1", server.server_address[1]), timeout=30) as connection:
+        connection.sendall(request)
+        answer = b"".join(iter(lambda: connection.recv(65536), b""))
+    head, _, body = answer.partition(b"\r\n\r\n")
+    return head.partition(b"\r\n")[0].decode(), body
+
+
+def test_the_answer_is_what_the_command_prints(
+    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(full_form(), tmp_path / "c.yml")
+    assert main(["predict", str(path), "--json"]) == 0
+    body = json.dumps({"configuration": full_form()}).encode()
+    head = f"POST /predict HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    status, content = raw(server, head.encode() + body)
+    assert status.endswith("200 OK")
+    assert content.decode() == capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("request_line", "status"),
+    [("HEAD /systems HTTP/1.1", "200"), ("DELETE /systems HTTP/1.1", "501"), ("GET / HTTP/9.9.9", "400")],
+)
+def test_other_methods_and_no_requests_are_answered_in_json(server: Server, request_line: str, status: str) -> None:
+    line, body = raw(server, f"{request_line}\r\n\r\n".encode())
+    if request_line.startswith("HEAD"):
+        assert (line.split()[1], body) == (status, b"")
+        return
+    assert status in line or not line.startswith("HTTP")
+    assert "error" in json.loads(body or line)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    ["Content-Length: 2\r\nContent-Length: 3", "Content-Length: 2\r\nTransfer-Encoding: chunked", "Content-Length: -1"],
+)
+def test_a_body_has_one_length(server: Server, headers: str) -> None:
+    request = f"POST /predict HTTP/1.1\r\nContent-Type: application/json\r\n{headers}\r\n\r\n{{}}"
+    assert "411" in raw(server, request.encode())[0]
+
+
+def test_a_client_that_sends_byte_by_byte_is_cut_off(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("predictor.serving.server.READ_TIMEOUT_S", 0.5)
+    head = b"POST /predict HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", server.server_address[1]), timeout=30) as connection:
+        connection.sendall(head)
+        connection.settimeout(0.1)
+        answer, began = b"", time.monotonic()
+        while not answer and time.monotonic() - began < 20:
+            with suppress(TimeoutError):
+                connection.sendall(b" ")
+                answer = connection.recv(65536)
+    assert b" 408 " in answer
