@@ -39,7 +39,8 @@ class StepEnd(NamedTuple):
 
     def waiting(self, stage: int, optimizer: float, gather: float) -> float:
         """Return how long a stage waits for others: until the last reduction, and for longer updates than its own."""
-        return self.step - (self.reduced[stage] + optimizer + gather)
+        # Rounding must not make the last stage to end wait a negative time.
+        return max(0.0, self.step - (self.reduced[stage] + optimizer + gather))
 
 
 def end_of_step(finished: Sequence[float], exposed: Sequence[float], closing: float) -> StepEnd:
