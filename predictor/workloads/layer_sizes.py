@@ -17,7 +17,7 @@ def sized(model: Architecture, call: LayerCall, kind: LayerKind) -> LayerCall:
     """
     if not kind.mixer.is_attention:
         return call
-    window = model.sliding_window if kind.mixer is Mixer.SLIDING else 0
+    window = model.window_of(kind.mixer)
     segments = [length for length in (model.document_tokens,) if length]
     if kind.mixer is Mixer.CHUNKED:
         segments.append(model.attention_chunk)
