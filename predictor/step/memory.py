@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from math import ceil
 from operator import mul
 
-from predictor.timeline.schedules import SCHEDULES, V_CHUNKS, Schedule, flights, peak_in_flight
+from predictor.timeline.in_flight import flights, peak_in_flight
+from predictor.timeline.schedules import SCHEDULES, V_CHUNKS, Schedule
 from predictor.workloads.step_tasks import BlockMemory, StageTasks, StepTasks
 
 GIB = 2**30

@@ -236,6 +236,14 @@ class Architecture:
             return self.sliding_latent_attention
         return self.latent_attention if mixer.is_attention else None
 
+    def window_of(self, mixer: Mixer) -> int:
+        """Return the tokens that a query of a layer sees, itself included; 0: all.
+
+        A window as long as the sample hides nothing: kernels then run without one.
+        Source: flash-attention, csrc/flash_attn/flash_api.cpp (window_size_left >= seqlen_k).
+        """
+        return self.sliding_window if mixer is Mixer.SLIDING and self.sliding_window < self.sequence_length else 0
+
     def query_heads(self, mixer: Mixer) -> int:
         """Return the query heads of a layer with attention."""
         return (self.sliding_query_heads if mixer is Mixer.SLIDING else 0) or self.num_attention_heads

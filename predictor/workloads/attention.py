@@ -11,7 +11,7 @@ from predictor.costs.operator import Direction, in_precision
 from predictor.costs.operators.mla_attention import KEY_WIDTH, VALUE_WIDTH
 from predictor.workloads.layer_call import LayerCall
 from predictor.workloads.layout import Layout
-from predictor.workloads.switches import Attention, LayerKind, Mixer
+from predictor.workloads.switches import Attention, LayerKind
 from predictor.workloads.tasks import (
     FORWARD,
     Overlap,
@@ -85,14 +85,13 @@ def core_names(model: Transformer, kind: LayerKind) -> tuple[str, ...]:
         return ()
     latent = model.latent_of(kind.mixer)
     chooses = latent is not None and latent.indexer is not None and latent.indexer.top_k < model.sequence_length
-    if chooses or (latent is not None and kind.mixer is Mixer.SLIDING):
+    is_windowed = model.window_of(kind.mixer) > 0
+    if chooses or (latent is not None and is_windowed):
         return (GROUPED,)
     if latent is not None:
         is_measured = model.causal and (latent.key_width, latent.v_head_dim) == (KEY_WIDTH, VALUE_WIDTH)
         return (LATENT,) if is_measured else CORE[Attention.FLASH]
-    if model.attention is Attention.FLASH and (
-        kind.mixer is Mixer.SLIDING or model.key_value_heads < model.num_attention_heads
-    ):
+    if model.attention is Attention.FLASH and (is_windowed or model.key_value_heads < model.num_attention_heads):
         return (GROUPED,)
     return CORE[model.attention]
 

@@ -16,17 +16,6 @@ from predictor.workloads.vision_tower import tower_passes
 EMBEDDING_GRADIENTS = ("embedding", "position_embedding", "token_types")
 
 
-def _embedding_parameters(run: TrainingRun, is_first: bool) -> int:
-    """Return the parameters of the model's beginning on one rank."""
-    return run.model.embedding_parameters(run.layout.tensor_parallel_size) + run.model.beginning_parameters()
-
-
-def _output_parameters(run: TrainingRun, is_first: bool) -> int:
-    """Return the parameters of the model's end on one rank; the first chunk has a tied embedding already."""
-    model, tp = run.model, run.layout.tensor_parallel_size
-    return model.end_parameters(tp) + model.end_embeddings(is_first) * model.embedding_parameters(tp)
-
-
 def edge_block(run: TrainingRun, is_first: bool, is_last: bool) -> BlockTasks:
     """Return what a model chunk runs beside its layers, by its place among all chunks of the pipeline.
 
@@ -38,16 +27,11 @@ def edge_block(run: TrainingRun, is_first: bool, is_last: bool) -> BlockTasks:
     2021, arXiv:2104.04473, section 4.1 (scatter/gather).
     """
     forward = backward = NO_TASKS
-    ends = (is_first, embedding_passes, _embedding_parameters), (is_last, output_passes, _output_parameters)
-    for is_here, passes, parameters in ends:
-        if is_here:
-            ahead, back = passes(run)
-            is_end = passes is output_passes
-            if run.zero_stage >= 2:
-                held = run.end_parameters(parameters(run, is_first))
-                held = held if is_end else held.plus(run.vision_parameters())
-                ahead, back = sharded_root(run, held, ahead, back, is_end)
-            forward, backward = forward + ahead, backward + back
+    if is_first:
+        forward, backward = sharded_root(run, run.beginning_parameters(), *embedding_passes(run), is_end=False)
+    if is_last:
+        ahead, back = sharded_root(run, run.ending_parameters(is_first), *output_passes(run), is_end=True)
+        forward, backward = forward + ahead, backward + back
     if not run.sequence_parallel:
         if not is_first:
             forward += PassTasks(tensor_traffic(run, "all_gather", part=Part.PIPELINE_PARALLEL), [])

@@ -17,7 +17,7 @@ def sized(model: Architecture, call: LayerCall, kind: LayerKind) -> LayerCall:
     """
     if not kind.mixer.is_attention:
         return call
-    window = model.sliding_window if kind.mixer is Mixer.SLIDING else 0
+    window = model.window_of(kind.mixer)
     segments = [length for length in (model.document_tokens,) if length]
     if kind.mixer is Mixer.CHUNKED:
         segments.append(model.attention_chunk)
@@ -25,10 +25,11 @@ def sized(model: Architecture, call: LayerCall, kind: LayerKind) -> LayerCall:
     latent = model.latent_of(kind.mixer)
     if latent is not None:
         heads, width = model.query_heads(kind.mixer), latent.mean_width
-        sizes = replace(call, num_attention_heads=heads, head_width=width, num_key_value_heads=0)
         if latent.indexer is not None and latent.indexer.top_k < (segment or model.sequence_length):
             window = min(window or latent.indexer.top_k, latent.indexer.top_k)
-        return replace(sizes, segment=segment, window=window)
+        return replace(
+            call, num_attention_heads=heads, head_width=width, num_key_value_heads=0, segment=segment, window=window
+        )
     key_value_heads, head_dim = model.heads_of(kind.mixer)
     if (key_value_heads, head_dim) != (model.key_value_heads, model.head_dim):
         call = replace(call, num_key_value_heads=key_value_heads, head_width=head_dim)

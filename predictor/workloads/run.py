@@ -350,12 +350,23 @@ class TrainingRun:
             self._layer_parameters[kind] = known
         return known
 
-    def end_parameters(self, parameters: int) -> RankParameters:
+    def _at_an_end(self, parameters: int) -> RankParameters:
         """Return parameters of the model's beginning or end; beside adapters they train only where that is asked."""
         known = RankParameters(parameters, 0)
         return known if self.lora is None or self.lora.train_embeddings else known.frozen()
 
-    def vision_parameters(self) -> RankParameters:
+    def beginning_parameters(self) -> RankParameters:
+        """Return the parameters of the model's beginning on one rank: embedding, positions, a vision tower."""
+        embedding = self.model.embedding_parameters(self.layout.tensor_parallel_size)
+        return self._at_an_end(embedding + self.model.beginning_parameters()).plus(self._vision_parameters())
+
+    def ending_parameters(self, has_embedding: bool) -> RankParameters:
+        """Return the parameters of the model's end on one rank, which may have a tied embedding already."""
+        model, tp = self.model, self.layout.tensor_parallel_size
+        embeddings = model.end_embeddings(has_embedding) * model.embedding_parameters(tp)
+        return self._at_an_end(model.end_parameters(tp) + embeddings)
+
+    def _vision_parameters(self) -> RankParameters:
         """Return the parameters of a vision tower on one rank of the first stage."""
         vision = self.model.vision
         if vision is None:
@@ -369,15 +380,12 @@ class TrainingRun:
 
     def parameters_of(self, layers: Iterable[tuple[LayerKind, int]], is_first: bool, is_last: bool) -> RankParameters:
         """Return the parameters that one rank of a stage with these layers holds."""
-        tp, model, ends = self.layout.tensor_parallel_size, self.model, 0
-        if is_first:
-            ends += model.embedding_parameters(tp) + model.beginning_parameters()
+        held = self.beginning_parameters() if is_first else RankParameters(0, 0)
         if is_last:
-            ends += model.end_parameters(tp) + model.end_embeddings(is_first) * model.embedding_parameters(tp)
-        held = self.end_parameters(ends)
+            held = held.plus(self.ending_parameters(has_embedding=is_first))
         for kind, count in layers:
             held = held.plus(self.layer_parameters(kind), count)
-        return held.plus(self.vision_parameters()) if is_first else held
+        return held
 
     def stage_parameters(self, stage: int) -> int:
         """Return the number of parameters that one rank of a stage holds."""

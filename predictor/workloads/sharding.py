@@ -177,14 +177,27 @@ def _products(step_pass: PassTasks) -> float:
     return sum(task.operator.work(task.shape, task.direction, 1).flops * task.times for task in step_pass.tasks)
 
 
-def _backward(run: TrainingRun, passes: Passes, traffic: list[Task], overlaps: bool) -> Passes:
-    """Return the passes with traffic beside the backward pass and what is recomputed before it."""
+def _recomputed_share(run: TrainingRun, passes: Passes) -> float:
+    """Return the share of a backward pass, by its FLOPs, that recomputes products."""
+    if run.recompute not in RECOMPUTES_PRODUCTS or not passes.recompute.tasks:
+        return 0.0
+    again = _products(passes.recompute)
+    return again / (again + _products(passes.backward))
+
+
+def _backward(passes: Passes, traffic: list[Task], overlaps: bool, recomputed: float) -> Passes:
+    """Return the passes with traffic beside the backward pass and what is recomputed before it.
+
+    Args:
+        passes: of a unit.
+        traffic: one of its collectives.
+        overlaps: it runs beside the pass; otherwise behind it.
+        recomputed: share of the pass that is recomputation, and of the traffic beside it.
+    """
     forward, recompute, backward = passes
-    if overlaps and run.recompute in RECOMPUTES_PRODUCTS and recompute.tasks:  # beside both, by their length
-        again = _products(recompute)
-        share = again / (again + _products(backward))
-        recompute = _with(recompute, [], scaled(traffic, share), overlaps)
-        traffic = scaled(traffic, 1.0 - share)
+    if overlaps and recomputed:
+        recompute = _with(recompute, [], scaled(traffic, recomputed), overlaps)
+        traffic = scaled(traffic, 1.0 - recomputed)
     return Passes(forward, recompute, _with(backward, [], traffic, overlaps))
 
 
@@ -251,9 +264,11 @@ def sharded(run: TrainingRun, parameters: RankParameters, passes: Passes, is_fir
         gathers = gather_tasks(run, parameters)
         forward = _with(forward, [], gathers, ahead and not is_first)
     passes = Passes(forward, recompute, backward)
+    reduces = run.overlap_gradient_reduction and not is_first
+    share = _recomputed_share(run, passes) if ahead or reduces else 0.0
     if run.reshard_after_forward:
-        passes = _backward(run, passes, gathers, ahead)
-    return _backward(run, passes, scatter_tasks(run, parameters), run.overlap_gradient_reduction and not is_first)
+        passes = _backward(passes, gathers, ahead, share)
+    return _backward(passes, scatter_tasks(run, parameters), reduces, share)
 
 
 def sharded_root(

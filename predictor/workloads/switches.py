@@ -152,11 +152,6 @@ class LayerKind(NamedTuple):
         return self.ffn is Ffn.EXPERTS
 
     @property
-    def is_windowed(self) -> bool:
-        """Return whether a query sees fewer keys than all earlier ones."""
-        return self.mixer in (Mixer.SLIDING, Mixer.CHUNKED)
-
-    @property
     def branches(self) -> int:
         """Return the residual branches: token mixer and FFN, where it has them."""
         return (self.mixer is not Mixer.NONE) + (self.ffn is not Ffn.NONE)

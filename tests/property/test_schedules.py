@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from predictor.timeline.graph import replay_graph
+from predictor.timeline.in_flight import flights, peak_in_flight
 from predictor.timeline.order import Kind, stage_program
 from predictor.timeline.pipeline import PASS_NAMES, Stream, pipeline_tasks
 from predictor.timeline.replay import Replay, replay
@@ -18,9 +19,7 @@ from predictor.timeline.schedules import (
     Pass,
     Slot,
     check,
-    flights,
     messages_sent,
-    peak_in_flight,
 )
 
 DURATION = st.floats(0.0, 100.0)

@@ -110,7 +110,7 @@ def test_key_value_heads_are_copied_where_ranks_outnumber_them() -> None:
 
 def test_a_window_is_cheaper_and_only_its_layers_have_it() -> None:
     model = replace(LLAMA, sliding_window=512, sliding_window_layers=2)
-    assert [model.kind(layer).is_windowed for layer in range(8)].count(True) == 2
+    assert [model.kind(layer).mixer is Mixer.SLIDING for layer in range(8)].count(True) == 2
     run = replace(RUN, model=model)
     whole, window = (
         shape(forward_pass(run, DENSE), "grouped_query_attention"),

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from predictor.step.memory import GIB, StageMemory, activation_bytes, end_bytes, step_memory, together, working_bytes
-from predictor.timeline.schedules import SCHEDULES, peak_in_flight
+from predictor.timeline.in_flight import peak_in_flight
+from predictor.timeline.schedules import SCHEDULES
 from predictor.workloads.layout import Layout
 from predictor.workloads.run import Recompute, TrainingRun
 from predictor.workloads.step_tasks import BlockMemory

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from predictor.timeline.in_flight import peak_in_flight
 from predictor.timeline.order import Kind, meeting_order, stage_program
 from predictor.timeline.replay import replay
 from predictor.timeline.rounds import waiting_order
@@ -18,7 +19,6 @@ from predictor.timeline.schedules import (
     check,
     interleaved_1f1b,
     one_forward_one_backward,
-    peak_in_flight,
     zero_bubble_h1,
 )
 

@@ -17,7 +17,8 @@ from predictor.step.memory import GIB, step_memory
 from predictor.step.memory_spans import PARTS, TOTAL, memory_counters
 from predictor.step.prediction import Prediction, predict
 from predictor.step.spans import step_trace
-from predictor.timeline.schedules import SCHEDULES, peak_in_flight
+from predictor.timeline.in_flight import peak_in_flight
+from predictor.timeline.schedules import SCHEDULES
 from predictor.timeline.spans import Span
 from predictor.timeline.trace import RECOMPUTE, StepTrace, read_spans
 from tests.unit.examples import full_form, write
