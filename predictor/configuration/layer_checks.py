@@ -105,7 +105,12 @@ def _check_vision(model: ModelSection) -> None:
     assert vision is not None
     must_divide("patch_size", vision.patch_size, "image_size", vision.image_size)
     must_divide("num_attention_heads", vision.num_attention_heads, "hidden_size", vision.hidden_size)
-    tokens = vision.tokens_per_image * vision.images_per_sample
+    if (vision.tokens_per_image is None) == (vision.patches_per_token is None):
+        raise ConfigError("model.vision needs either tokens_per_image or patches_per_token")
+    patches = (vision.image_size // vision.patch_size) ** 2
+    if vision.patches_per_token is not None:
+        must_divide("patches_per_token", vision.patches_per_token, "the patches of an image", patches)
+    tokens = (vision.tokens_per_image or patches // (vision.patches_per_token or 1)) * vision.images_per_sample
     if tokens > model.sequence_length:
         raise ConfigError(
             f"model.vision puts {tokens} tokens into a sample (tokens_per_image × images_per_sample); sequence_length "

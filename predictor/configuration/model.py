@@ -10,6 +10,7 @@ from predictor.configuration.model_section import (
     LatentAttentionSection,
     LatentSizesSection,
     ModelSection,
+    VisionSection,
 )
 from predictor.costs.catalogue import catalogue
 from predictor.costs.work import STEP_PRECISIONS
@@ -174,6 +175,12 @@ def _latent_attention(section: LatentSizesSection | None) -> LatentAttention | N
     return LatentAttention(q_lora_rank=section.q_lora_rank or 0, indexer=indexer, **given)
 
 
+def _vision(section: VisionSection) -> Vision:
+    patches = (section.image_size // section.patch_size) ** 2
+    tokens = section.tokens_per_image or patches // (section.patches_per_token or 1)
+    return Vision(tokens_per_image=tokens, **section.model_dump(exclude={"tokens_per_image", "patches_per_token"}))
+
+
 def transformer(model: ModelSection) -> Transformer:
     """Return the model that its section describes.
 
@@ -207,6 +214,6 @@ def transformer(model: ModelSection) -> Transformer:
         gated_delta=None if delta is None else GatedDelta(**delta.model_dump()),
         recurrence=None if model.recurrence is None else Recurrence(**model.recurrence.model_dump()),
         encoder=None if encoder is None else Encoder(**encoder.model_dump()),
-        vision=None if model.vision is None else Vision(**model.vision.model_dump()),
+        vision=None if model.vision is None else _vision(model.vision),
         **given,
     )
