@@ -198,6 +198,7 @@ def transformer(model: ModelSection) -> Transformer:
         sliding_query_heads=0 if sliding is None else sliding.num_attention_heads,
         full_key_value_heads=(full and full.num_key_value_heads) or 0,
         full_head_width=(full and full.head_dim) or 0,
+        full_shared_key_values=full is not None and full.shared_key_values,
         per_layer_inputs=None if per_layer is None else PerLayerInputs(**per_layer.model_dump()),
         ffn_hidden_size=model.ffn_hidden_size or 4 * model.hidden_size,
         num_key_value_heads=model.num_key_value_heads or 0,

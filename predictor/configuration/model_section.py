@@ -142,6 +142,7 @@ class FullAttentionSection(Section):
 
     num_key_value_heads: Count | None = Field(default=None, description="heads of keys and values; as others if absent")
     head_dim: Count | None = Field(default=None, description="width of a head; as others if absent")
+    shared_key_values: Switch = Field(default=False, description="one projection makes keys and values")
 
 
 class PerLayerInputsSection(Section):

@@ -61,6 +61,7 @@ BY_HAND = {
     "gpt2": 2 * 8 * HALF * 2 * (16 + 16),
     "llama": 4 * 8 * seen(LENGTH) * 2 * (16 + 16),
     "gemma3_text": (5 * seen(32) + seen(LENGTH)) * 8 * 2 * (32 + 32),
+    "gemma4_text": 8 * seen(LENGTH) * (5 * 2 * (16 + 16) + 2 * (32 + 32)),
     "diffllama": 4 * 8 * seen(LENGTH) * 2 * (16 + 16) * 2,
     "mimo_v2_flash": 4 * 8 * seen(LENGTH) * 2 * (24 + 16),
     "minicpm3": 3 * 8 * HALF * 2 * ((24 + 8) + 16),

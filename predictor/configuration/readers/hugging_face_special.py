@@ -64,8 +64,16 @@ def _gemma4(config: Config) -> dict[str, Any]:
         if not (same and listed) or first.keys() - full.keys():
             raise config.error("per_layer_config", "only heads of all layers that see all keys may differ")
         full |= first
-    given = {key: value for key, value in full.items() if value is not None}
-    found: dict[str, Any] = {"full_attention": given} if given and SLIDING in kinds else given
+    given: dict[str, Any] = {key: value for key, value in full.items() if value is not None}
+    if config.switch("attention_k_eq_v"):
+        if SLIDING not in kinds:
+            raise config.error("attention_k_eq_v", "it is modelled beside layers with a window only")
+        given["shared_key_values"] = True
+    found = {"full_attention": given} if given and SLIDING in kinds else given
+    if config.switch("enable_moe_block") != bool(config.optional("num_experts", 0)):
+        raise config.error("enable_moe_block", "expected it exactly where num_experts says how many experts there are")
+    if config.switch("enable_moe_block"):  # three norms more, and a scale of the router's input
+        found["other_parameters"] = 4 * config.whole("hidden_size") * count
     if width := config.optional("hidden_size_per_layer_input", 0):
         found["per_layer_inputs"] = {"width": width, "vocab_size": config.whole("vocab_size_per_layer_input")}
     return found
