@@ -40,15 +40,10 @@ CASES: dict[str, dict[str, Any]] = {
     "glm4": GROUPED | {"head_dim": 16},
     "gemma3_text": GROUPED | {"head_dim": 32, "sliding_window": 32, "num_hidden_layers": 6},
     "gemma4_text": GROUPED
-    | {
-        "num_hidden_layers": 6,
-        "head_dim": 16,
-        "global_head_dim": 32,
-        "num_global_key_value_heads": 1,
-        "top_k_experts": 2,
-    }
-    | {"attention_k_eq_v": True, "enable_moe_block": True, "num_experts": 8, "moe_intermediate_size": 64}
-    | {"hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0, "vocab_size_per_layer_input": 512},
+    | {"num_hidden_layers": 6, "head_dim": 16, "global_head_dim": 32, "num_global_key_value_heads": 1}
+    | {"attention_k_eq_v": True, "enable_moe_block": True, "top_k_experts": 2}
+    | {"num_experts": 8, "moe_intermediate_size": 64, "hidden_size_per_layer_input": 0}
+    | {"num_kv_shared_layers": 0, "vocab_size_per_layer_input": 512},
     "diffllama": GROUPED,
     "mimo_v2_flash": GROUPED | {"head_dim": 24, "v_head_dim": 16, "mlp_layer_types": ["dense"] * 4},
     "qwen3_moe": GROUPED | EXPERTS | {"head_dim": 16, "mlp_only_layers": [1]},

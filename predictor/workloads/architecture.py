@@ -210,10 +210,9 @@ class Architecture:
     def splits_layers(self) -> bool:
         """Return whether tensor-parallel ranks may split a layer; of some variants only whole layers are modelled."""
         own = (self.recurrence, self.per_layer_inputs, self.sliding_latent_attention)
-        own_sizes = (self.full_key_value_heads, self.full_head_width, self.full_shared_key_values)
-        return all(part is None for part in own) and not any(
-            (*own_sizes, self.attention_experts, self.lm_head_transform)
-        )
+        of_full = (self.full_key_value_heads, self.full_head_width, self.full_shared_key_values)
+        own_sizes = (*of_full, self.attention_experts, self.lm_head_transform)
+        return all(part is None for part in own) and not any(own_sizes)
 
     @property
     def splits_samples(self) -> bool:

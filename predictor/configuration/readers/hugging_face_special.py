@@ -69,7 +69,7 @@ def _gemma4(config: Config) -> dict[str, Any]:
         if SLIDING not in kinds:
             raise config.error("attention_k_eq_v", "it is modelled beside layers with a window only")
         given["shared_key_values"] = True
-    found = {"full_attention": given} if given and SLIDING in kinds else given
+    found: dict[str, Any] = {"full_attention": given} if given and SLIDING in kinds else given
     if config.switch("enable_moe_block") != bool(config.optional("num_experts", 0)):
         raise config.error("enable_moe_block", "expected it exactly where num_experts says how many experts there are")
     if config.switch("enable_moe_block"):  # three norms more, and a scale of the router's input
