@@ -53,6 +53,7 @@ CASES: dict[str, dict[str, Any]] = {
     "deepseek_v2": LATENT | {"q_lora_rank": None, "num_experts_per_tok": 2, "first_k_dense_replace": 3},
     "deepseek_v3": LATENT | ROUTED | {"first_k_dense_replace": 1, "n_shared_experts": 2},
     "deepseek_v32": LATENT | INDEXER | {"first_k_dense_replace": 3},
+    "glm_moe_dsa": LATENT | INDEXER | {"mlp_layer_types": ["dense"] * 3, "indexer_types": ["full", "shared", "shared"]},
     "minicpm3": LATENT,
     "bamba": GROUPED | MAMBA2 | {"attn_layer_indices": [1]},
     "falcon_h1": GROUPED | MAMBA2 | {"mamba_d_ssm": 256},

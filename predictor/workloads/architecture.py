@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from predictor.costs.work import ELEMENT_BYTES
 from predictor.workloads.encoder import Encoder
@@ -241,7 +241,10 @@ class Architecture:
         """Return the sizes of a layer's latent attention, where it has such."""
         if mixer is Mixer.SLIDING and self.sliding_latent_attention is not None:
             return self.sliding_latent_attention
-        return self.latent_attention if mixer.is_attention else None
+        latent = self.latent_attention
+        if mixer is Mixer.SHARED_INDEX and latent is not None and latent.indexer is not None:
+            return replace(latent, indexer=replace(latent.indexer, is_own=False))
+        return latent if mixer.is_attention else None
 
     def query_heads(self, mixer: Mixer) -> int:
         """Return the query heads of a layer with attention."""

@@ -38,6 +38,11 @@ CHANGES: dict[str, dict[str, Any]] = {
 }
 LATENT = {"kv_lora_rank": 256, "qk_nope_head_dim": 64, "qk_rope_head_dim": 32, "v_head_dim": 64}
 
+CHOOSING = {
+    "num_key_value_heads": None,
+    "latent_attention": LATENT | {"indexer": {"num_heads": 4, "head_dim": 64, "top_k": 1024}},
+}
+
 
 def parameters(**changes: Any) -> int:
     """The parameters of the small model with keys changed."""
@@ -155,6 +160,8 @@ def test_wide_heads_take_longer_in_their_layers_alone() -> None:
         ({"mamba2_beside_attention": True}, "needs model.mamba2"),
         ({"full_attention": {"head_dim": 64}}, "it needs such layers"),
         ({"sliding_latent_attention": LATENT | {"num_attention_heads": 8}}, "needs model.latent_attention"),
+        ({"layer_types": ["full_attention", "shared_index_attention"]}, "it needs model.latent_attention.indexer"),
+        ({**CHOOSING, "layer_types": ["shared_index_attention"]}, "no layer before it has an indexer"),
     ],
 )
 def test_keys_without_their_layers_are_refused(changes: dict[str, Any], message: str) -> None:

@@ -67,6 +67,7 @@ BY_HAND = {
     "minicpm3": 3 * 8 * HALF * 2 * ((24 + 8) + 16),
     # Attention over the 64 best keys, and the indexer's four heads over all.
     "deepseek_v32": 3 * (8 * seen(64) * 2 * ((24 + 8) + 16) + 4 * HALF * 2 * 16),
+    "glm_moe_dsa": 3 * 8 * seen(64) * 2 * ((24 + 8) + 16) + 1 * 4 * HALF * 2 * 16,  # one layer chooses
     # Per layer: scores of two groups and their products with values inside chunks of 32; a state of 16 × 32 per head is
     # written and read for every chunk but the last, and the first.
     "bamba": 3 * LENGTH * (2 * 32 * 16 * 2 + 2 * 32 * 32 * 8 + 2 * 2 * 16 * 32 * 8 * 3 / 4)

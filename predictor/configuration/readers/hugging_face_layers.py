@@ -13,6 +13,7 @@ ATTENTION = {
     "full_attention": FULL,
     "attention": FULL,
     "indexed_attention": FULL,  # the indexer's sizes are those of latent_attention
+    "deepseek_sparse_attention": FULL,
     "sliding_attention": SLIDING,
     "chunked_attention": "chunked_attention",
 }

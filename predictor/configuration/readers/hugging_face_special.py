@@ -111,6 +111,24 @@ def _mimo(config: Config) -> dict[str, Any]:
     }
 
 
+def _glm_indexers(config: Config) -> dict[str, Any]:
+    """Return GLM-5's layers: with an indexer of their own, or with the choice of the last one that has."""
+    count, kinds = num_layers(config), {"full": FULL, "shared": "shared_index_attention", "F": FULL}
+    kinds["S"] = kinds["shared"]
+    listed = config.listed("indexer_types")
+    pattern = config.value("index_topk_pattern")
+    if listed is None and pattern is not None:
+        listed = list(pattern)
+    if listed is None:
+        every = max(1, config.optional("index_topk_freq", 0) or 1)
+        start = config.optional("index_skip_topk_offset", 0)
+        start = 2 if start is None else start
+        listed = ["full" if max(i - start + 1, 0) % every == 0 else "shared" for i in range(count)]
+    if len(listed) != count or set(listed) - kinds.keys():
+        raise config.error("indexer_types", f"expected {count} layers, full or shared")
+    return {"layer_types": shortest([kinds[name] for name in listed])} if len(set(listed)) > 1 else {}
+
+
 def _granite_hybrid(config: Config) -> dict[str, Any]:
     """Return Granite 4's positions, none or rotary ones, and its FFN, where it has only the shared expert."""
     kind = config.value("position_embedding_type")
@@ -253,6 +271,7 @@ SPECIAL: dict[str, Callable[[Config], dict[str, Any]]] = {
     "falcon_h1": _falcon_h1,
     "gemma4": _gemma4,
     "gpt_neo": _gpt_neo,
+    "glm_indexers": _glm_indexers,
     "granite_hybrid": _granite_hybrid,
     "helium": _helium,
     "jetmoe": _jetmoe,
