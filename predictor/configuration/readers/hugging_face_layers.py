@@ -6,7 +6,7 @@ from typing import Any
 
 from predictor.base.errors import ConfigError
 from predictor.configuration.readers.hugging_face_config import Config
-from predictor.configuration.readers.hugging_face_families import Windows
+from predictor.configuration.readers.hugging_face_families import FIRST_LAYERS_KEYS, Windows
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 ATTENTION = {
@@ -219,6 +219,7 @@ def _ffns(config: Config, count: int) -> list[str]:
     if named is not None:
         if unknown := sorted(set(named) - SPARSE.keys()):
             raise config.error("mlp_layer_types", f"{unknown[0]} is not modelled, only {', '.join(SPARSE)}")
+        config.fields.used |= {*FIRST_LAYERS_KEYS}  # which it overrules
         return [SPARSE[name] for name in named]
     sparse = _sparse_layers(config, count)
     return ["experts" if i in sparse else "dense" for i in range(count)]
