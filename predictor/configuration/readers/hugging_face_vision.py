@@ -225,6 +225,8 @@ def vision(content: Section, where: str, hidden_size: int) -> tuple[Section, tup
     try:
         section = _tower(composite, Files(around.section("vision_config"), around, hidden_size))
     except ConfigError as error:
+        if "text_config" not in content:
+            raise
         raise ConfigError(f"{error}; {where}#text_config is the language model alone") from None
     unsaid = {"model.vision.images_per_sample": f"{where} says no number of images in a sample; one, unless it is said"}
     if "image_size" not in section:
