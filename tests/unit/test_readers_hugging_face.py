@@ -190,6 +190,12 @@ REFUSED = [
     ({"model_type": "gemma2", "layer_types": ["full_attention"]}, "layer_types names 1 layers; the model has 26"),
     ({"model_type": "gemma2", "layer_types": ["linear_attention"] * 26}, "only sliding_attention and full_attention"),
     ({"model_type": "gemma2", "layer_types": "all"}, "layer_types is 'all'; expected a list of 26 names of layers"),
+    ({"model_type": ["llama"]}, "model_type is missing"),
+    ({"model_type": "llama", "num_hidden_layers": 1e9}, "expected at most 100,000"),
+    (
+        {"model_type": "kimi_linear", "linear_attn_config": {"full_attn_layers": "4"}},
+        "full_attn_layers is '4'; expected a list of layers",
+    ),
     ({"model_type": "flint"}, "layer_types is missing; it says what every layer is"),
     ({"model_type": "qwen2_moe", "use_sliding_window": True}, "releases of transformers differ"),
     ({"model_type": "qwen2_moe", "mlp_only_layers": 3}, "mlp_only_layers is 3; expected a list of layers"),
@@ -316,6 +322,7 @@ REFUSED_TOWERS = [
     ({"vision_feature_select_strategy": "full"}, "only default is modelled"),
     ({"vision_feature_layer": [-2, -1]}, "features of one layer are modelled"),
     ({"audio_config": {"layers": 2}}, "audio towers are not modelled"),
+    ({"tie_word_embeddings": []}, "tie_word_embeddings is []"),
     ({"architectures": ["LlavaForTokenClassification"]}, "only language models (…ForConditionalGeneration)"),
 ]
 

@@ -83,7 +83,7 @@ def translate(content: dict[str, Any], where: str) -> Read:
     Raises:
         ConfigError: the family is unknown, or something that changes the cost is not modelled.
     """
-    if content.get("model_type") not in hugging_face_vision.COMPOSITES:
+    if str(content.get("model_type")) not in hugging_face_vision.COMPOSITES:
         return _language_model(content, where)
     hugging_face_vision.check_head(content, where)
     read = _language_model(hugging_face_vision.language_model(content, where), where)

@@ -204,7 +204,7 @@ def language_model(content: Section, where: str) -> Section:
     if not isinstance(inner, dict):
         return {key: value for key, value in content.items() if key not in ("vision_config", "architectures")} | kind
     said = [part[key] for part in (content, inner) if part.get(key) is not None]
-    if len(set(said)) > 1:
+    if len(said) > 1 and said[0] != said[1]:
         raise Fields(content, where).error(key, "and text_config has another; leave one of them out")
     return kind | inner | {key: said[0] if said else composite.tied}
 
