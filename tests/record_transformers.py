@@ -38,7 +38,8 @@ OF_NO_SIZE = (
     "topk_prob",
 )
 ENCODERS = ("bert", "roberta")  # read as encoders
-LANGUAGE_PARTS = ("qwen3_vl_text", "qwen3_vl_moe_text")  # inside a vision and language model only
+# Inside vision and language models only.
+LANGUAGE_PARTS = ("qwen2_vl_text", "qwen2_5_vl_text", "qwen3_vl_text", "qwen3_vl_moe_text")
 
 # Families of transformers' causal language models that are no decoder-only language models.
 ENCODER_DECODERS = [

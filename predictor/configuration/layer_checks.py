@@ -27,6 +27,13 @@ def _check_pattern(model: ModelSection, key: str) -> None:
         )
 
 
+def _check_shared_index(model: ModelSection) -> None:
+    if model.latent_attention is None or model.latent_attention.indexer is None:
+        raise ConfigError(f"model.layer_types has {Mixer.SHARED_INDEX}; it needs model.latent_attention.indexer")
+    if model.layer_types is not None and model.layer_types[0] is not Mixer.FULL:
+        raise ConfigError(f"model.layer_types begins with {model.layer_types[0]}; no layer before it has an indexer")
+
+
 def _check_mixers(model: ModelSection) -> None:
     _check_pattern(model, "layer_types")
     types = set(model.layer_types or ())
@@ -40,6 +47,8 @@ def _check_mixers(model: ModelSection) -> None:
         is_default = is_default or (mixer is Mixer.MAMBA2 and model.mamba2_beside_attention)
         if given and mixer not in types and not is_default:
             raise ConfigError(f"model.{key} is given and no layer of model.layer_types is {mixer}; leave it out")
+    if Mixer.SHARED_INDEX in types:
+        _check_shared_index(model)
     if model.mamba2_beside_attention and (model.mamba2 is None or model.latent_attention is not None):
         raise ConfigError("model.mamba2_beside_attention needs model.mamba2, and attention that is not latent")
     if model.sliding_latent_attention is not None and (model.latent_attention is None or Mixer.SLIDING not in types):
@@ -105,7 +114,12 @@ def _check_vision(model: ModelSection) -> None:
     assert vision is not None
     must_divide("patch_size", vision.patch_size, "image_size", vision.image_size)
     must_divide("num_attention_heads", vision.num_attention_heads, "hidden_size", vision.hidden_size)
-    tokens = vision.tokens_per_image * vision.images_per_sample
+    if (vision.tokens_per_image is None) == (vision.patches_per_token is None):
+        raise ConfigError("model.vision needs either tokens_per_image or patches_per_token")
+    patches = (vision.image_size // vision.patch_size) ** 2
+    if vision.patches_per_token is not None:
+        must_divide("patches_per_token", vision.patches_per_token, "the patches of an image", patches)
+    tokens = (vision.tokens_per_image or patches // (vision.patches_per_token or 1)) * vision.images_per_sample
     if tokens > model.sequence_length:
         raise ConfigError(
             f"model.vision puts {tokens} tokens into a sample (tokens_per_image × images_per_sample); sequence_length "

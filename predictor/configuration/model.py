@@ -10,6 +10,7 @@ from predictor.configuration.model_section import (
     LatentAttentionSection,
     LatentSizesSection,
     ModelSection,
+    VisionSection,
 )
 from predictor.costs.catalogue import catalogue
 from predictor.costs.work import STEP_PRECISIONS
@@ -174,6 +175,12 @@ def _latent_attention(section: LatentSizesSection | None) -> LatentAttention | N
     return LatentAttention(q_lora_rank=section.q_lora_rank or 0, indexer=indexer, **given)
 
 
+def _vision(section: VisionSection) -> Vision:
+    patches = (section.image_size // section.patch_size) ** 2
+    tokens = section.tokens_per_image or patches // (section.patches_per_token or 1)
+    return Vision(tokens_per_image=tokens, **section.model_dump(exclude={"tokens_per_image", "patches_per_token"}))
+
+
 def transformer(model: ModelSection) -> Transformer:
     """Return the model that its section describes.
 
@@ -191,6 +198,7 @@ def transformer(model: ModelSection) -> Transformer:
         sliding_query_heads=0 if sliding is None else sliding.num_attention_heads,
         full_key_value_heads=(full and full.num_key_value_heads) or 0,
         full_head_width=(full and full.head_dim) or 0,
+        full_shared_key_values=full is not None and full.shared_key_values,
         per_layer_inputs=None if per_layer is None else PerLayerInputs(**per_layer.model_dump()),
         ffn_hidden_size=model.ffn_hidden_size or 4 * model.hidden_size,
         num_key_value_heads=model.num_key_value_heads or 0,
@@ -207,6 +215,6 @@ def transformer(model: ModelSection) -> Transformer:
         gated_delta=None if delta is None else GatedDelta(**delta.model_dump()),
         recurrence=None if model.recurrence is None else Recurrence(**model.recurrence.model_dump()),
         encoder=None if encoder is None else Encoder(**encoder.model_dump()),
-        vision=None if model.vision is None else Vision(**model.vision.model_dump()),
+        vision=None if model.vision is None else _vision(model.vision),
         **given,
     )

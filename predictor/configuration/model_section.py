@@ -142,6 +142,7 @@ class FullAttentionSection(Section):
 
     num_key_value_heads: Count | None = Field(default=None, description="heads of keys and values; as others if absent")
     head_dim: Count | None = Field(default=None, description="width of a head; as others if absent")
+    shared_key_values: Switch = Field(default=False, description="one projection makes keys and values")
 
 
 class PerLayerInputsSection(Section):
@@ -171,9 +172,18 @@ class VisionSection(Section):
     num_attention_heads: Count = Field(description="its heads")
     patch_size: Count = Field(description="edge of a patch, pixels")
     image_size: Count = Field(description="edge of an image, pixels")
-    tokens_per_image: Count = Field(description="tokens of the sample that an image becomes")
+    tokens_per_image: Count | None = Field(default=None, description="tokens of the sample that an image becomes")
+    patches_per_token: Count | None = Field(default=None, description="the same as the patches that make a token")
     images_per_sample: Count = Field(default=1, description="images of a sample")
     gated: Switch = Field(default=False, description="its FFN has a gate")
+    biases: Switch = Field(default=True, description="its linear layers have biases")
+    normalization: Normalization = Field(default=Normalization.LAYER_NORM, description="what its norms are")
+    num_position_embeddings: Amount | None = Field(default=None, description="rows of learned positions; one a patch")
+    temporal_patch_size: Count = Field(default=1, description="frames of a patch, which an image is repeated to fill")
+    pooled: Switch = Field(default=False, description="patches of a token are averaged, not joined")
+    projection_widths: tuple[Count, ...] = Field(default=(), description="inner widths of the projection to the text")
+    projections: Count = Field(default=1, description="projections to layers of the text model (DeepStack)")
+    other_parameters: Amount = Field(default=0, description="parameters that no other key describes")
     trained: Switch = Field(default=True, description="its weights are updated")
 
 

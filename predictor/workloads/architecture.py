@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from predictor.costs.work import ELEMENT_BYTES
 from predictor.workloads.encoder import Encoder
@@ -104,6 +104,7 @@ class Architecture:
         differential_attention: attention is the difference of two (Ye et al. 2024, arXiv:2410.05258).
         full_key_value_heads, full_head_width: of layers that see all keys, where layers with a window have others; 0:
             they have the same.
+        full_shared_key_values: in those layers one projection makes keys and values (Gemma 4).
         sliding_latent_attention, sliding_query_heads: of layers with a window, where they have latent attention of
             other sizes.
         attention_experts: experts of the projections of queries and of the output, of which a token meets as many as
@@ -169,6 +170,7 @@ class Architecture:
     differential_attention: bool = False
     full_key_value_heads: int = 0
     full_head_width: int = 0
+    full_shared_key_values: bool = False
     sliding_latent_attention: LatentAttention | None = None
     sliding_query_heads: int = 0
     attention_experts: int = 0
@@ -208,7 +210,8 @@ class Architecture:
     def splits_layers(self) -> bool:
         """Return whether tensor-parallel ranks may split a layer; of some variants only whole layers are modelled."""
         own = (self.recurrence, self.per_layer_inputs, self.sliding_latent_attention)
-        own_sizes = (self.full_key_value_heads, self.full_head_width, self.attention_experts, self.lm_head_transform)
+        of_full = (self.full_key_value_heads, self.full_head_width, self.full_shared_key_values)
+        own_sizes = (*of_full, self.attention_experts, self.lm_head_transform)
         return all(part is None for part in own) and not any(own_sizes)
 
     @property
@@ -230,11 +233,18 @@ class Architecture:
         key_value_heads = (self.full_key_value_heads if is_other else 0) or self.key_value_heads
         return key_value_heads, (self.full_head_width if is_other else 0) or self.head_dim
 
+    def key_value_projections(self, mixer: Mixer) -> int:
+        """Return how many projections make keys and values of a layer with attention."""
+        return 1 if self.full_shared_key_values and mixer is Mixer.FULL else 2
+
     def latent_of(self, mixer: Mixer) -> LatentAttention | None:
         """Return the sizes of a layer's latent attention, where it has such."""
         if mixer is Mixer.SLIDING and self.sliding_latent_attention is not None:
             return self.sliding_latent_attention
-        return self.latent_attention if mixer.is_attention else None
+        latent = self.latent_attention
+        if mixer is Mixer.SHARED_INDEX and latent is not None and latent.indexer is not None:
+            return replace(latent, indexer=replace(latent.indexer, is_own=False))
+        return latent if mixer.is_attention else None
 
     def window_of(self, mixer: Mixer) -> int:
         """Return the tokens that a query of a layer sees, itself included; 0: all.
@@ -279,7 +289,8 @@ class Architecture:
         if not mixer.is_attention:
             return ()
         key_value_heads, head_dim = self.heads_of(mixer)
-        heads = self.num_attention_heads * (2 if self.attention_output_gate else 1) + 2 * key_value_heads
+        heads = self.num_attention_heads * (2 if self.attention_output_gate else 1)
+        heads += self.key_value_projections(mixer) * key_value_heads
         values = self.num_attention_heads * head_dim
         return (
             Linear("qkv_projection", "qkv_projection", self.hidden_size, heads * head_dim, Split.COLUMN),

@@ -135,6 +135,8 @@ def _mixer(model: Transformer, kind: LayerKind, call: LayerCall) -> KeptByMixer:
     if not kind.mixer.is_attention:
         return KeptByMixer(0.0, 0.0, 0.0)
     heads = call.qkv_width * (1 if model.qk_norm is QkNorm.NONE else 2)
+    if call.shared_key_values:  # values are kept beside the keys that they were made with
+        heads += call.key_value_heads_per_rank * call.head_dim
     outputs = call.attention_width * (2 if call.output_gate else 1)
     if (beside := model.beside(kind.mixer)) is not None:
         own = beside.kept(call)

@@ -22,6 +22,7 @@ class LayerCall:
         gated: the FFN's first matrix makes a gate as well (SwiGLU, GeGLU).
         window: tokens that a query sees, itself included; 0: all.
         segment: tokens of a document or a chunk that attention stays inside; 0: the whole sample.
+        shared_key_values: one projection makes keys and values.
         output_gate: the projection of queries makes a gate of attention's output as well.
         sequence_parallel: norms and residual additions see 1 / tensor_parallel_size of the tokens.
         element_bytes: of an activation; decides what collectives send. No operator's shape depends on it.
@@ -47,6 +48,7 @@ class LayerCall:
     sequence_parallel: bool = False
     segment: int = 0
     output_gate: bool = False
+    shared_key_values: bool = False
 
     @lazy
     def sequence_per_rank(self) -> int:
@@ -85,9 +87,10 @@ class LayerCall:
 
     @lazy
     def qkv_width(self) -> int:
-        """Return the width of queries, keys and values together on one rank, and of the queries' gate."""
+        """Return the width of what makes queries, keys and values on one rank, and the queries' gate."""
         query_heads = self.heads_per_rank * (2 if self.output_gate else 1)
-        return (query_heads + 2 * self.key_value_heads_per_rank) * self.head_dim
+        projections = 1 if self.shared_key_values else 2
+        return (query_heads + projections * self.key_value_heads_per_rank) * self.head_dim
 
     @lazy
     def ffn_width(self) -> int:

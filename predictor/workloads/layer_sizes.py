@@ -33,4 +33,6 @@ def sized(model: Architecture, call: LayerCall, kind: LayerKind) -> LayerCall:
     key_value_heads, head_dim = model.heads_of(kind.mixer)
     if (key_value_heads, head_dim) != (model.key_value_heads, model.head_dim):
         call = replace(call, num_key_value_heads=key_value_heads, head_width=head_dim)
+    if model.key_value_projections(kind.mixer) == 1:
+        call = replace(call, shared_key_values=True)
     return replace(call, window=window, segment=segment) if window or segment else call

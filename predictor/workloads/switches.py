@@ -109,7 +109,8 @@ class Mixer(StrEnum):
     """What mixes the tokens of a layer.
 
     ``sliding_attention``: a query sees the last ``sliding_window`` tokens; ``chunked_attention``: those of its own
-    chunk of ``attention_chunk`` (Llama 4); ``mamba2``: a state-space layer (Dao & Gu 2024, arXiv:2405.21060);
+    chunk of ``attention_chunk`` (Llama 4); ``shared_index_attention``: the keys that the indexer of an earlier layer
+    chose (GLM-5.2); ``mamba2``: a state-space layer (Dao & Gu 2024, arXiv:2405.21060);
     ``gated_delta``: a gated delta layer (Yang et al. 2024, arXiv:2412.06464); ``recurrence``: any other linear
     recurrence (Mamba, RWKV, short convolutions); ``none``: the layer is its FFN alone.
     """
@@ -117,6 +118,7 @@ class Mixer(StrEnum):
     FULL = "full_attention"
     SLIDING = "sliding_attention"
     CHUNKED = "chunked_attention"
+    SHARED_INDEX = "shared_index_attention"
     MAMBA2 = "mamba2"
     GATED_DELTA = "gated_delta"
     RECURRENCE = "recurrence"
@@ -125,7 +127,7 @@ class Mixer(StrEnum):
     @property
     def is_attention(self) -> bool:
         """Return whether it is softmax attention."""
-        return self in (Mixer.FULL, Mixer.SLIDING, Mixer.CHUNKED)
+        return self in (Mixer.FULL, Mixer.SLIDING, Mixer.CHUNKED, Mixer.SHARED_INDEX)
 
 
 class Ffn(StrEnum):

@@ -54,7 +54,7 @@ class Transformer(Architecture):
         query_heads = self.num_attention_heads * (3 if self.attention_output_gate else 2)
         if self.attention_experts:
             query_heads = 2 * self.attention_experts * key_value_heads
-        width = (query_heads + 2 * max(key_value_heads, tp)) * head_dim
+        width = (query_heads + self.key_value_projections(mixer) * max(key_value_heads, tp)) * head_dim
         return width * self.hidden_size // tp + self.hidden_size * self.attention_experts
 
     def _unmet_parameters(self) -> int:
@@ -68,7 +68,7 @@ class Transformer(Architecture):
             return self.latent_attention.biases(self.hidden_size) if self.biases.of_attention_output else 0
         key_value_heads, head_dim = self.heads_of(mixer)
         heads = self.num_attention_heads * (2 if self.attention_output_gate else 1)
-        heads += 2 * max(key_value_heads, tensor_parallel_size)
+        heads += self.key_value_projections(mixer) * max(key_value_heads, tensor_parallel_size)
         biases = heads * head_dim // tensor_parallel_size if self.biases.of_qkv else 0
         return biases + (self.hidden_size if self.biases.of_attention_output else 0)
 

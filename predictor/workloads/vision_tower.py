@@ -11,10 +11,10 @@ from dataclasses import replace
 from predictor.workloads.kept_activations import kept_and_recomputed
 from predictor.workloads.layer import backward_pass, forward_pass
 from predictor.workloads.run import Recompute, TrainingRun
-from predictor.workloads.switches import Activation, Biases, LayerKind, Normalization, Positions
+from predictor.workloads.switches import Activation, Biases, LayerKind, Positions
 from predictor.workloads.tasks import NO_TASKS, Overlap, PassTasks, scaled, shaped_task
 from predictor.workloads.transformer import Transformer
-from predictor.workloads.vision import COLOURS, Vision
+from predictor.workloads.vision import Vision
 
 LAYER = LayerKind()
 
@@ -34,11 +34,11 @@ def tower_run(run: TrainingRun, vision: Vision) -> TrainingRun:
         sequence_length=vision.patches,
         vocab_size=1,
         activation=Activation.SWIGLU if vision.gated else Activation.GELU,
-        normalization=Normalization.LAYER_NORM,
+        normalization=vision.normalization,
         causal=False,
         rotary_fraction=0.0,
         positions=Positions.NONE,
-        biases=Biases.ALL,
+        biases=Biases.ALL if vision.biases else Biases.NONE,
         fused_side_kernels=run.model.fused_side_kernels,
     )
     images = run.micro_batch_size * vision.images_per_sample
@@ -61,17 +61,14 @@ def tower_passes(run: TrainingRun) -> tuple[PassTasks, PassTasks]:
         return NO_TASKS, NO_TASKS
     tower = tower_run(run, vision)
     images = tower.micro_batch_size
-    ends = {
-        "patch_embedding": (images * vision.patches, COLOURS * vision.patch_size**2, vision.hidden_size),
-        "vision_projection": (images * vision.tokens_per_image, vision.projection_inputs, run.model.hidden_size),
-    }
+    tokens = images * vision.tokens_per_image
+    ends = [("patch_embedding", (images * vision.patches, vision.patch_inputs, vision.hidden_size))]
+    ends += [("vision_projection", (tokens, *sizes)) for sizes in vision.projection_matrices(run.model.hidden_size)]
     passes = []
     for one_pass in (forward_pass, backward_pass):
         layers = _times(one_pass(tower, LAYER), float(vision.num_layers))
         direction = layers.tasks[0].direction
-        products = [
-            shaped_task("attention_output", shape, direction)._replace(name=name) for name, shape in ends.items()
-        ]
+        products = [shaped_task("attention_output", shape, direction)._replace(name=name) for name, shape in ends]
         passes.append(PassTasks(products, []) + layers)
     return passes[0], passes[1] if trains(run, vision) else NO_TASKS
 

@@ -31,11 +31,17 @@ CHANGES: dict[str, dict[str, Any]] = {
     "head gate": {"attention_head_gate": True},
     "beside": {"mamba2": MAMBA2, "mamba2_beside_attention": True},
     "differential": {"differential_attention": True},
+    "shared key values": {**WINDOWED, "full_attention": {"shared_key_values": True}},
     "wide heads": {**WINDOWED, "full_attention": {"head_dim": 256, "num_key_value_heads": 2}},
     "per-layer inputs": {"per_layer_inputs": {"width": 256, "vocab_size": 32000}},
     "attention experts": {"num_attention_heads": 8, "num_key_value_heads": 4, "attention_experts": 8},
 }
 LATENT = {"kv_lora_rank": 256, "qk_nope_head_dim": 64, "qk_rope_head_dim": 32, "v_head_dim": 64}
+
+CHOOSING = {
+    "num_key_value_heads": None,
+    "latent_attention": LATENT | {"indexer": {"num_heads": 4, "head_dim": 64, "top_k": 1024}},
+}
 
 
 def parameters(**changes: Any) -> int:
@@ -73,6 +79,14 @@ def test_mamba_beside_attention_adds_itself_without_another_norm() -> None:
 def test_heads_differ_in_layers_that_see_all_keys() -> None:
     narrow, wide = (2 * 8 + 2 * 4) * 128 * 1024, (2 * 8 + 2 * 2) * 256 * 1024
     assert parameters(**CHANGES["wide heads"]) == parameters() + 2 * (wide - narrow)
+
+
+@pytest.mark.parametrize("direction", list(Direction))
+def test_keys_that_are_values_save_a_projection_in_layers_that_see_all(direction: Direction) -> None:
+    shared = CHANGES["shared key values"]
+    apart = shared | {"full_attention": {"head_dim": 128}}
+    assert parameters(**apart) - parameters(**shared) == 2 * 4 * 128 * 1024
+    assert step_us(direction, 1, **shared) < step_us(direction, 1, **apart)
 
 
 def test_per_layer_inputs_have_a_table_for_every_layer() -> None:
@@ -146,6 +160,8 @@ def test_wide_heads_take_longer_in_their_layers_alone() -> None:
         ({"mamba2_beside_attention": True}, "needs model.mamba2"),
         ({"full_attention": {"head_dim": 64}}, "it needs such layers"),
         ({"sliding_latent_attention": LATENT | {"num_attention_heads": 8}}, "needs model.latent_attention"),
+        ({"layer_types": ["full_attention", "shared_index_attention"]}, "it needs model.latent_attention.indexer"),
+        ({**CHOOSING, "layer_types": ["shared_index_attention"]}, "no layer before it has an indexer"),
     ],
 )
 def test_keys_without_their_layers_are_refused(changes: dict[str, Any], message: str) -> None:
@@ -153,7 +169,9 @@ def test_keys_without_their_layers_are_refused(changes: dict[str, Any], message:
         model_of(SIZES | changes)
 
 
-@pytest.mark.parametrize("name", ["recurrence", "wide heads", "per-layer inputs", "attention experts"])
+@pytest.mark.parametrize(
+    "name", ["recurrence", "wide heads", "shared key values", "per-layer inputs", "attention experts"]
+)
 def test_tensor_parallelism_of_them_is_refused(name: str) -> None:
     content = full_form(model=SIZES | CHANGES[name], parallelism={"tensor_parallel_size": 2})
     with pytest.raises(ConfigError, match=r"tensor_parallel_size is 2 with .*, which is not modelled; use 1"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -165,7 +166,11 @@ REFUSED = [
     ({"model_type": "nemotron_h"}, "hybrid_override_pattern is missing; it says what every layer is"),
     ({"model_type": "nemotron_h", "hybrid_override_pattern": "M-X"}, "its letters are M * - E"),
     ({"model_type": "t5"}, "only decoders and encoders are predicted"),
-    ({"model_type": "gemma3"}, "config.json#text_config is the language model alone"),
+    ({"model_type": "gemma4"}, "config.json#text_config is the language model alone"),
+    ({"model_type": "marian", "is_encoder_decoder": True}, "only decoders and encoders are predicted"),
+    ({"model_type": "step3p7", "text_config": {}}, "it is not known; a vision tower is not read"),
+    ({"model_type": "smollm3", "use_sliding_window": True}, "releases of transformers differ"),
+    ({"model_type": "mimo_v2_flash", "swa_head_dim": 64}, "differ from the others in another way than is modelled"),
     ({"model_type": "lama"}, "it is not known. Did you mean llama? Known: gpt2, gpt_neox, llama"),
     ({"architectures": ["LlamaForCausalLM"]}, "model_type is missing; known: gpt2"),
     ({"model_type": "llama", "quantization_config": {"bits": 4}}, "quantised weights are not modelled; remove it"),
@@ -185,6 +190,12 @@ REFUSED = [
     ({"model_type": "gemma2", "layer_types": ["full_attention"]}, "layer_types names 1 layers; the model has 26"),
     ({"model_type": "gemma2", "layer_types": ["linear_attention"] * 26}, "only sliding_attention and full_attention"),
     ({"model_type": "gemma2", "layer_types": "all"}, "layer_types is 'all'; expected a list of 26 names of layers"),
+    ({"model_type": ["llama"]}, "model_type is missing"),
+    ({"model_type": "llama", "num_hidden_layers": 1e9}, "expected at most 100,000"),
+    (
+        {"model_type": "kimi_linear", "linear_attn_config": {"full_attn_layers": "4"}},
+        "full_attn_layers is '4'; expected a list of layers",
+    ),
     ({"model_type": "flint"}, "layer_types is missing; it says what every layer is"),
     ({"model_type": "qwen2_moe", "use_sliding_window": True}, "releases of transformers differ"),
     ({"model_type": "qwen2_moe", "mlp_only_layers": 3}, "mlp_only_layers is 3; expected a list of layers"),
@@ -275,6 +286,54 @@ def test_a_missing_part_is_refused_with_those_that_are_there(tmp_path: Path) -> 
         read_named("config.json#decoder", tmp_path)
 
 
-def test_the_whole_of_a_vision_model_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"config\.json#text_config is the language model alone"):
+LLAVA = {
+    "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "num_attention_heads": 16,
+    "patch_size": 14, "image_size": 336,
+}  # fmt: skip
+
+
+def test_a_vision_tower_without_its_sizes_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"num_hidden_layers is missing.*#text_config is the language model alone"):
         read(composite(tmp_path))
+
+
+def test_a_vision_tower_is_read_with_its_language_model(tmp_path: Path) -> None:
+    found = read(composite(tmp_path, vision_config=LLAVA))
+    assert found.content["model"]["vision"] == {
+        "num_layers": 24, "hidden_size": 1024, "ffn_hidden_size": 4096, "num_attention_heads": 16, "patch_size": 14,
+        "image_size": 336, "num_position_embeddings": 577, "patches_per_token": 1,
+        "projection_widths": [SMALL["hidden_size"]], "other_parameters": 2 * 1024 + 2 * SMALL["hidden_size"],
+    }  # fmt: skip
+    assert set(found.unsaid) == {"model.sequence_length", "model.vision.images_per_sample"}
+    said = {"model": {"sequence_length": 4096, "vision": {"images_per_sample": 2}}}
+    assert found.still_unsaid(said) == {}
+
+
+def test_images_of_any_size_leave_it_to_the_training(tmp_path: Path) -> None:
+    tower = {"depth": 2, "embed_dim": 64, "num_heads": 4, "hidden_size": SMALL["hidden_size"], "patch_size": 14}
+    inner = {"model_type": "qwen2_vl_text", **SMALL}
+    found = read(composite(tmp_path, model_type="qwen2_vl", text_config=inner, vision_config=tower))
+    assert "model.vision.image_size" in found.unsaid
+    assert "image_size" not in found.content["model"]["vision"]
+
+
+REFUSED_TOWERS = [
+    ({"vision_config": {**LLAVA, "attention_types": 3}}, "attention_types is 3; it is unknown and may be a size"),
+    ({"vision_feature_select_strategy": "full"}, "only default is modelled"),
+    ({"vision_feature_layer": [-2, -1]}, "features of one layer are modelled"),
+    ({"audio_config": {"layers": 2}}, "audio towers are not modelled"),
+    ({"tie_word_embeddings": []}, "tie_word_embeddings is []"),
+    ({"architectures": ["LlavaForTokenClassification"]}, "only language models (…ForConditionalGeneration)"),
+]
+
+
+@pytest.mark.parametrize(("values", "message"), REFUSED_TOWERS)
+def test_towers_of_other_kinds_are_refused(values: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        read(composite(tmp_path, **{"vision_config": LLAVA, **values}))
+
+
+def test_parts_that_disagree_on_tied_embeddings_are_refused(tmp_path: Path) -> None:
+    inner = {"model_type": "llama", **SMALL, "tie_word_embeddings": True}
+    with pytest.raises(ConfigError, match="tie_word_embeddings is False; and text_config has another"):
+        read(composite(tmp_path, vision_config=LLAVA, text_config=inner, tie_word_embeddings=False))

@@ -238,6 +238,17 @@ def test_names_of_the_hub() -> None:
         "mistralai/Mixtral-8x7B-v0.1": "mixtral-8x7b",
         "google/gemma-2-9b-it": "gemma2-9b",
         "mistralai/Mistral-7B-v0.3": None,  # another vocabulary
+        "mistralai/Mixtral-8x22B-Instruct-v0.1": None,  # another vocabulary
+        "ai21labs/Jamba-v0.1": "jamba-v0.1",
+        "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-Base-BF16": "nemotron-3-nano-30b-a3b",
+        "nvidia/Nemotron-H-56B-Base-8K": "nemotron-h-56b",
+        "meta-llama/Llama-3.3-70B-Instruct": "llama3.1-70b",
+        "allenai/OLMo-2-1124-13B-Instruct": "olmo2-13b",
+        "allenai/Olmo-3-1125-32B": "olmo3-32b",
+        "google-bert/bert-large-uncased": "bert-large",
+        "microsoft/Phi-3-mini-4k-instruct": "phi-3-mini",
+        "microsoft/Phi-3-mini-128k-instruct": None,
+        "moonshotai/Kimi-K2-Instruct-0905": None,
         None: None,
     }
     assert {name: preset_of(name) for name in names} == names

@@ -24,6 +24,7 @@ DEFAULTS: dict[str, Any] = json.loads((DATA / "transformers_defaults.json").read
 VARIANTS: dict[str, Any] = json.loads((DATA / "transformers_variants.json").read_text(encoding="utf-8"))
 PRESETS: dict[str, Any] = json.loads((DATA / "preset_configs.json").read_text(encoding="utf-8"))
 PUBLISHED: dict[str, Any] = json.loads((DATA / "published_configs.json").read_text(encoding="utf-8"))
+VISION: dict[str, Any] = json.loads((DATA / "published_vision_configs.json").read_text(encoding="utf-8"))
 READ = sorted(DEFAULTS.keys() & set(families()))
 
 
@@ -102,3 +103,35 @@ def test_a_file_as_its_publisher_spells_it_has_the_published_parameters(name: st
     assert parameters(PUBLISHED[name]["config"]) == PUBLISHED[name]["parameters"]
     notes = translate(PUBLISHED[name]["config"], "config.json").notes
     assert not [note for note in notes if note.startswith("not used")]
+
+
+@pytest.mark.parametrize("name", VISION)
+def test_a_published_vision_model_has_the_parameters_that_transformers_builds(name: str) -> None:
+    """Of any size of an image, where the file leaves it open."""
+    model = dict(translate(VISION[name]["config"], "config.json").content["model"])
+    model["vision"] = {"image_size": 4 * model["vision"]["patch_size"]} | model["vision"]
+    assert model_of(model | {"sequence_length": 8192}).num_parameters() == VISION[name]["parameters"]
+
+
+# Keys that the classes of other families have; counted as those have them, the model would be another.
+FOREIGN = [
+    ("bloom", {"head_dim": 32}),
+    ("bloom", {"intermediate_size": 160}),
+    ("gpt2", {"num_key_value_heads": 1}),
+    ("gpt_neox", {"head_dim": 32}),
+    ("qwen3_moe", {"shared_expert_intermediate_size": 64}),
+    ("qwen3_moe", {"n_shared_experts": 1}),
+    ("solar_open", {"first_k_dense_replace": 2}),
+    ("deepseek_v3", {"moe_layer_freq": 2}),
+]
+
+
+@pytest.mark.parametrize(("name", "keys"), FOREIGN)
+def test_a_key_of_another_family_is_refused_not_read(name: str, keys: dict[str, Any]) -> None:
+    assert parameters({"model_type": name, **DEFAULTS[name]["config"], **keys}) is None
+
+
+def test_a_width_of_heads_that_follows_from_others_may_stand_in_any_file() -> None:
+    config = DEFAULTS["gpt_neox"]["config"]
+    width = config["hidden_size"] // config["num_attention_heads"]
+    assert parameters({**config, "head_dim": width}) == DEFAULTS["gpt_neox"]["parameters"]

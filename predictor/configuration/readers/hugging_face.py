@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
 from predictor.base.errors import ConfigError, nearest
-from predictor.configuration.readers import hugging_face_encoder
+from predictor.configuration.readers import hugging_face_encoder, hugging_face_vision
 from predictor.configuration.readers.fields import Fields
-from predictor.configuration.readers.hugging_face_config import Config
+from predictor.configuration.readers.hugging_face_config import Config, may_be_a_size
 from predictor.configuration.readers.hugging_face_experts import experts
 from predictor.configuration.readers.hugging_face_families import families, family
 from predictor.configuration.readers.hugging_face_layers import layers, num_layers
@@ -27,11 +26,6 @@ SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size"
 # Formats that models are released in; training keeps 16 bits, or a recipe of its own. What adapters are trained upon
 # (gptq, awq, bitsandbytes) is none of them.
 RELEASE_FORMATS = ("fp8", "mxfp4", "modelopt", "compressed-tensors")
-# Names of keys that say sizes or parts of a layer: one that the family does not have may be another architecture.
-SIZE = re.compile(
-    r"(hidden_size|intermediate_size|ffn_size|_dim|_rank|_heads|_groups|_experts|_layers|_kernel\w*|_width|_types"
-    r"|_lora\w*|use_\w*(gate|norm|conv|bias)\w*|\w*_bias|ssm_\w*|mamba_\w*|conv_\w*|linear_\w*|res_block_size)$"
-)
 LANGUAGE_MODELS = ("ForCausalLM", "LMHeadModel")
 
 
@@ -80,7 +74,7 @@ def part_of(content: dict[str, Any], part: str, where: str) -> dict[str, Any]:
 
 
 def translate(content: dict[str, Any], where: str) -> Read:
-    """Translate the content of a config.json.
+    """Translate the content of a config.json: a language model, or one with a vision tower before it.
 
     Args:
         content: keys and values.
@@ -89,6 +83,16 @@ def translate(content: dict[str, Any], where: str) -> Read:
     Raises:
         ConfigError: the family is unknown, or something that changes the cost is not modelled.
     """
+    if str(content.get("model_type")) not in hugging_face_vision.COMPOSITES:
+        return _language_model(content, where)
+    hugging_face_vision.check_head(content, where)
+    read = _language_model(hugging_face_vision.language_model(content, where), where)
+    model = read.content["model"]
+    vision, notes, unsaid = hugging_face_vision.vision(content, where, model["hidden_size"])
+    return Read({"model": model | {"vision": vision}}, (*read.notes, *notes), FORMAT, read.unsaid | unsaid)
+
+
+def _language_model(content: dict[str, Any], where: str) -> Read:
     fields = Fields(content, where)
     model_type = _model_type(fields)
     described = family(model_type)
@@ -113,6 +117,10 @@ def _model_type(fields: Fields) -> str:
     if reason := known_keys(KEYS).unsupported.get(model_type):
         raise fields.error("model_type", reason)
     known = families()
+    if model_type not in known and fields.values.get("is_encoder_decoder"):
+        raise fields.error("model_type", "only decoders and encoders are predicted")
+    if model_type not in known and isinstance(fields.values.get("text_config"), dict):
+        raise fields.error("model_type", f"it is not known; {known_keys(KEYS).refused['text_config']}")
     if model_type not in known:
         raise fields.error("model_type", f"it is not known.{nearest(model_type, known)} Known: {', '.join(known)}")
     return model_type
@@ -234,7 +242,7 @@ def _note_the_rest(config: Config) -> None:
     config.notes += [known.noted[key] for key in rest if key in known.noted]
     unknown = [key for key in rest if key not in known.noted]
     for key in unknown:
-        if SIZE.search(key) and fields.values[key] not in ("", "auto"):
+        if may_be_a_size(key, fields.values[key]):
             raise fields.error(
                 key, f"it is unknown for {config.model_type} and may be a size; remove it to predict the model without"
             )

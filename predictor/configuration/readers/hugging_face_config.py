@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
 from predictor.base.errors import ConfigError
 from predictor.configuration.readers.fields import Fields
 from predictor.configuration.readers.hugging_face_families import Family
+
+# Names of keys that say sizes or parts of a layer: one that the family does not have may be another architecture.
+SIZE = re.compile(
+    r"(hidden_size|intermediate_size|ffn_size|_dim|_rank|_heads|_groups|_experts|_layers|_kernel\w*|_width|_types"
+    r"|_lora\w*|use_\w*(gate|norm|conv|bias)\w*|\w*_bias|ssm_\w*|mamba_\w*|conv_\w*|linear_\w*|res_block_size)$"
+)
+
+
+def may_be_a_size(key: str, value: object) -> bool:
+    """Return whether a key that nothing reads may say a size or a part of a layer."""
+    return bool(SIZE.search(key)) and value not in ("", "auto", None, False, 0)
 
 
 @dataclass(slots=True)
@@ -29,7 +41,10 @@ class Config:
         return self.family.names.get(key, key)
 
     def value(self, key: str) -> Any:
-        """Return a value as the file has it, null included, else its class's default; None of another family's key."""
+        """Return a value as the file has it, null included, else the default of the class.
+
+        A key that only other families have is None, and stays unused.
+        """
         name = self.name(key)
         if not self.family.knows(name):
             return None

@@ -93,7 +93,7 @@ class Family(BaseModel):
 
     def knows(self, name: str) -> bool:
         """Return whether the family's class has a key, or files of its models have it that the reader understands."""
-        understood = {*self.defaults, *self.reads, *self.needs, *self.names.values()}
+        understood = {"tie_word_embeddings", *self.defaults, *self.reads, *self.needs, *self.names.values()}
         of_layers = FIRST_LAYERS_KEYS if self.experts == "first" else ()
         return name in understood or name in of_layers or (self.period is not None and name == self.period.key)
 

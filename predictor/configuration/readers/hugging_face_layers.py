@@ -6,13 +6,14 @@ from typing import Any
 
 from predictor.base.errors import ConfigError
 from predictor.configuration.readers.hugging_face_config import Config
-from predictor.configuration.readers.hugging_face_families import Windows
+from predictor.configuration.readers.hugging_face_families import FIRST_LAYERS_KEYS, Windows
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 ATTENTION = {
     "full_attention": FULL,
     "attention": FULL,
     "indexed_attention": FULL,  # the indexer's sizes are those of latent_attention
+    "deepseek_sparse_attention": FULL,
     "sliding_attention": SLIDING,
     "chunked_attention": "chunked_attention",
 }
@@ -43,6 +44,7 @@ PLACES = frozenset(
         "conv_bias",
     ]
 )
+MOST_LAYERS = 100_000
 SPARSE = {"dense": "dense", "sparse": "experts", "moe": "experts"}
 
 
@@ -85,7 +87,11 @@ def _all(ffns: list[str]) -> dict[str, Any]:
 
 
 def num_layers(config: Config) -> int:
-    """Return the number of layers; a list of blocks says it where there is one."""
+    """Return the number of layers; a list of blocks says it where there is one.
+
+    Raises:
+        ConfigError: it is missing, or so large that a list of them would fill the memory.
+    """
     pattern = config.value("hybrid_override_pattern")
     if isinstance(pattern, str):
         return len(pattern)
@@ -93,7 +99,10 @@ def num_layers(config: Config) -> int:
         if (types := config.listed("layer_types")) is None:
             raise ConfigError(f"{config.fields.where}: hybrid_override_pattern is missing; it says what every layer is")
         return len(types)
-    return config.whole("num_hidden_layers")
+    count = config.whole("num_hidden_layers")
+    if count > MOST_LAYERS:
+        raise config.error("num_hidden_layers", f"expected at most {MOST_LAYERS:,}")
+    return count
 
 
 def shortest(pattern: list[str]) -> list[str]:
@@ -194,7 +203,10 @@ def _linear(config: Config, count: int) -> list[str]:
     if (blocks := config.listed("block_types")) is not None:
         window = {"attention": SLIDING} if config.name("sliding_window") in config.family.defaults else {}
         return [str(window.get(blocks[i % len(blocks)], blocks[i % len(blocks)])) for i in range(count)]
-    if full := config.fields.section("linear_attn_config").get("full_attn_layers"):  # counted from 1
+    given = config.fields.section("linear_attn_config")
+    if full := given.get("full_attn_layers"):  # counted from 1
+        if not isinstance(full, list):
+            raise given.error("full_attn_layers", "expected a list of layers")
         return [FULL if i + 1 in full else "linear_attention" for i in range(count)]
     for key in ("attn_layer_indices", "full_attn_idxs"):
         if config.name(key) in config.family.defaults or config.is_given(key):
@@ -218,6 +230,7 @@ def _ffns(config: Config, count: int) -> list[str]:
     if named is not None:
         if unknown := sorted(set(named) - SPARSE.keys()):
             raise config.error("mlp_layer_types", f"{unknown[0]} is not modelled, only {', '.join(SPARSE)}")
+        config.fields.used |= {*FIRST_LAYERS_KEYS}  # which it overrules
         return [SPARSE[name] for name in named]
     sparse = _sparse_layers(config, count)
     return ["experts" if i in sparse else "dense" for i in range(count)]

@@ -38,9 +38,6 @@ def _latent_attention(config: Config) -> dict[str, Any]:
     values = config.optional("v_head_dim") or config.whole("hidden_size") // config.whole("num_attention_heads")
     found: dict[str, Any] = {"q_lora_rank": config.optional("q_lora_rank"), **sizes, "v_head_dim": values}
     if config.value("index_n_heads"):
-        indexers = config.listed("indexer_types")
-        if indexers is not None and set(indexers) != {"full"}:
-            raise config.error("indexer_types", "indexers that layers share are not modelled")
         found["indexer"] = {
             "num_heads": config.whole("index_n_heads"),
             "head_dim": config.whole("index_head_dim"),

@@ -64,8 +64,16 @@ def _gemma4(config: Config) -> dict[str, Any]:
         if not (same and listed) or first.keys() - full.keys():
             raise config.error("per_layer_config", "only heads of all layers that see all keys may differ")
         full |= first
-    given = {key: value for key, value in full.items() if value is not None}
+    given: dict[str, Any] = {key: value for key, value in full.items() if value is not None}
+    if config.switch("attention_k_eq_v"):
+        if SLIDING not in kinds:
+            raise config.error("attention_k_eq_v", "it is modelled beside layers with a window only")
+        given["shared_key_values"] = True
     found: dict[str, Any] = {"full_attention": given} if given and SLIDING in kinds else given
+    if config.switch("enable_moe_block") != bool(config.optional("num_experts", 0)):
+        raise config.error("enable_moe_block", "expected it exactly where num_experts says how many experts there are")
+    if config.switch("enable_moe_block"):  # three norms more, and a scale of the router's input
+        found["other_parameters"] = 4 * config.whole("hidden_size") * count
     if width := config.optional("hidden_size_per_layer_input", 0):
         found["per_layer_inputs"] = {"width": width, "vocab_size": config.whole("vocab_size_per_layer_input")}
     return found
@@ -101,6 +109,24 @@ def _mimo(config: Config) -> dict[str, Any]:
         "full_attention": {"num_key_value_heads": count},
         "other_parameters": windowed * heads,
     }
+
+
+def _glm_indexers(config: Config) -> dict[str, Any]:
+    """Return GLM-5's layers: with an indexer of their own, or with the choice of the last one that has."""
+    count, kinds = num_layers(config), {"full": FULL, "shared": "shared_index_attention", "F": FULL}
+    kinds["S"] = kinds["shared"]
+    listed = config.listed("indexer_types")
+    pattern = config.value("index_topk_pattern")
+    if listed is None and pattern is not None:
+        listed = list(pattern)
+    if listed is None:
+        every = max(1, config.optional("index_topk_freq", 0) or 1)
+        start = config.optional("index_skip_topk_offset", 0)
+        start = 2 if start is None else start
+        listed = ["full" if max(i - start + 1, 0) % every == 0 else "shared" for i in range(count)]
+    if len(listed) != count or set(listed) - kinds.keys():
+        raise config.error("indexer_types", f"expected {count} layers, full or shared")
+    return {"layer_types": shortest([kinds[name] for name in listed])} if len(set(listed)) > 1 else {}
 
 
 def _granite_hybrid(config: Config) -> dict[str, Any]:
@@ -245,6 +271,7 @@ SPECIAL: dict[str, Callable[[Config], dict[str, Any]]] = {
     "falcon_h1": _falcon_h1,
     "gemma4": _gemma4,
     "gpt_neo": _gpt_neo,
+    "glm_indexers": _glm_indexers,
     "granite_hybrid": _granite_hybrid,
     "helium": _helium,
     "jetmoe": _jetmoe,

@@ -33,8 +33,11 @@ class Read:
         """
         sentences = {}
         for key, reason in self.unsaid.items():
-            section, _, name = key.partition(".")
-            if name not in content.get(section, {}):
+            *sections, name = key.split(".")
+            inner: Any = content
+            for section in sections:
+                inner = inner.get(section) or {}
+            if name not in inner:
                 sentences[key] = f"{reason}: set {key} (in a configuration, or with --set)"
         return sentences
 

@@ -20,14 +20,21 @@ SCORE_PASSES = 2  # written by the scoring kernel, read by the selection
 
 @dataclass(frozen=True, slots=True)
 class Indexer:
-    """Scores all earlier keys of a query with small heads; attention then sees the best ``top_k`` of them."""
+    """Scores all earlier keys of a query with small heads; attention then sees the best ``top_k`` of them.
+
+    Attributes:
+        is_own: the layer runs it; otherwise it takes the choice of an earlier layer's.
+    """
 
     num_heads: int
     head_dim: int
     top_k: int
+    is_own: bool = True
 
     def linears(self, hidden_size: int, latent_width: int) -> tuple[Linear, ...]:
         """Return its matrices, whole on every rank: of its queries, its one key, and its heads' weights."""
+        if not self.is_own:
+            return ()
         return (
             Linear("index_queries", "qkv_projection", latent_width, self.num_heads * self.head_dim, Split.WHOLE),
             Linear("index_key", "qkv_projection", hidden_size, self.head_dim, Split.WHOLE),
@@ -36,7 +43,7 @@ class Indexer:
 
     def parameters(self, hidden_size: int, latent_width: int) -> int:
         """Return its parameters: matrices, and the LayerNorm of its key."""
-        return total(self.linears(hidden_size, latent_width)) + 2 * self.head_dim
+        return total(self.linears(hidden_size, latent_width)) + (2 * self.head_dim if self.is_own else 0)
 
     def keys(self, sequence_length: int) -> int:
         """Return the keys that attention sees of a query."""
@@ -44,10 +51,14 @@ class Indexer:
 
     def multiplications(self, hidden_size: int, latent_width: int, sequence_length: int) -> float:
         """Return the multiplications of a token: matrices, and its scores with all keys."""
+        if not self.is_own:
+            return 0.0
         return float(total(self.linears(hidden_size, latent_width)) + sequence_length * self.num_heads * self.head_dim)
 
     def tasks(self, call: LayerCall, latent_width: int, direction: Direction) -> list[Task]:
         """Return what one pass runs: the products, the key's norm, the scores, and the choice of the best."""
+        if not self.is_own:
+            return []
         samples, length = call.micro_batch_size, call.sequence_length
         tasks = linear_tasks(self.linears(call.hidden_size, latent_width), call, direction)
         norm = shaped_task("layer_norm", (call.unsplit_tokens, self.head_dim), direction)
