@@ -97,3 +97,30 @@ def test_id_of_a_hub_names_the_preset_and_the_hub(name: str, capsys: Capture) ->
     line = capsys.readouterr().err
     assert f"Did you mean {name.split('/')[1].lower().replace('llama-', 'llama')}?" in line
     assert f"hf:{name}" in line
+
+
+NEMO = """
+trainer: {devices: 8, num_nodes: 2, precision: bf16}
+model: {mcore_gpt: true, micro_batch_size: 1, global_batch_size: 128, tensor_model_parallel_size: 2, num_layers: 8,
+        hidden_size: 1024, ffn_hidden_size: 4096, num_attention_heads: 16, encoder_seq_length: 1024,
+        max_position_embeddings: 1024, megatron_amp_O2: true, optim: {name: distributed_fused_adam}}
+"""
+NO_SYSTEM = """
+model: {num_layers: 4, hidden_size: 512, num_attention_heads: 8, sequence_length: 512}
+training: {micro_batch_size: 1, num_micro_batches: 2}
+"""
+
+
+@pytest.mark.parametrize("before", [[], ["predict", "--model"]])
+def test_yaml_of_another_tool_is_predicted_as_it_is(before: list[str], tmp_path: Path, capsys: Capture) -> None:
+    path = tmp_path / "nemo.yaml"
+    path.write_text(NEMO, encoding="utf-8")
+    assert "16 GPUs = 1 pipeline × 2 tensor × 8 data" in told([*before, str(path), *ON_H100], capsys)
+
+
+def test_system_option_completes_a_configuration_without_one(tmp_path: Path, capsys: Capture) -> None:
+    path = tmp_path / "config.yml"
+    path.write_text(NO_SYSTEM, encoding="utf-8")
+    assert "System     H100" in told([str(path), "--system", "H100"], capsys)
+    assert main([str(path)]) == 2
+    assert "system (operator_data_folder) is missing" in capsys.readouterr().err
