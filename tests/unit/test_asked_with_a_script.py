@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from predictor import predict
 from predictor.__main__ import main
 from predictor.base.errors import ConfigError
 from predictor.configuration.finding import find_folder
@@ -124,3 +125,29 @@ def test_system_option_completes_a_configuration_without_one(tmp_path: Path, cap
     assert "System     H100" in told([str(path), "--system", "H100"], capsys)
     assert main([str(path)]) == 2
     assert "system (operator_data_folder) is missing" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["predct", "x"], "predct is neither a command nor a file. Did you mean predict?"),
+        (["llama3-8b"], "llama3-8b is neither a command nor a file. It is a model"),
+        (["--model", "gpt2", "--gpu", "8"], "predict has no option --gpu. Did you mean --gpus?"),
+        (["--no-color"], "nothing to do"),
+    ],
+)
+def test_what_was_mistyped_is_named(arguments: list[str], expected: str, capsys: Capture) -> None:
+    assert main(arguments) == 2
+    assert expected in capsys.readouterr().err
+
+
+def test_check_says_of_a_run_that_may_not_fit_that_it_may_not(script: str, tmp_path: Path, capsys: Capture) -> None:
+    text = "system: {like}\nfrom: launch.sh\nmodel: {{vocab_size: 50257}}\n"
+    own = tmp_path / "small.yml"
+    (tmp_path / "run.yml").write_text(text.format(like="H100"), encoding="utf-8")
+    needs = predict(str(tmp_path / "run.yml")).memory_gib
+    own.write_text(f"like: H100\ngpu: {{memory_gib: {needs * 0.98:.3f}}}\n", encoding="utf-8")
+    (tmp_path / "run.yml").write_text(text.format(like="small.yml"), encoding="utf-8")
+    assert "may not fit, within 8 % of the limit" in told(
+        ["check", str(tmp_path / "run.yml"), "--max-step-s", "99"], capsys
+    )
