@@ -151,3 +151,13 @@ def test_check_says_of_a_run_that_may_not_fit_that_it_may_not(script: str, tmp_p
     assert "may not fit, within 8 % of the limit" in told(
         ["check", str(tmp_path / "run.yml"), "--max-step-s", "99"], capsys
     )
+
+
+def test_a_calibrated_system_is_listed_as_what_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    runs = Path(__file__).resolve().parents[2] / "docs" / "gallery" / "runs.csv"
+    told(["calibrate", str(runs), "--system", "H100", "--out", str(tmp_path / "ours")], capsys)
+    monkeypatch.setattr("predictor.base.bundled.REGRESSORS_FOLDER", tmp_path)
+    monkeypatch.setattr("predictor.base.bundled.systems", lambda: ("ours",))
+    assert told(["list-systems"], capsys).rstrip().endswith("H100, calibrated with measured steps")
