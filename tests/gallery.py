@@ -51,6 +51,7 @@ def folder() -> Iterator[Path]:
         copy = Path(name) / "docs" / "gallery"
         shutil.copytree(FILES, copy)
         (Path(name) / "profiling").symlink_to(ROOT / "profiling")
+        (Path(name) / "docs" / "traces").symlink_to(ROOT / "docs" / "traces")
         before = Path.cwd()
         os.chdir(copy)
         try:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
 from predictor.base.bundled import examples
 from predictor.commands.asked import example
 from predictor.commands.parser import Commands, add_command
+
+if TYPE_CHECKING:
+    from predictor.costs.hardware import System
 
 
 def add(commands: Commands) -> None:
@@ -46,9 +50,7 @@ def answer_systems(_: argparse.Namespace) -> str:
         manifest = read_manifest(folder)
         hardware = read_hardware(folder, manifest)
         memory = hardware.gpu.memory_gib
-        known = "from data sheets" if not own_precisions(manifest) else "measured"
-        if known == "measured" and hardware.transfer is not None:
-            known = "16-bit products, attention and links in a node measured"
+        known = _known(hardware, bool(own_precisions(manifest)))
         links = hardware.links
         lines.append(
             f"{name:14}{hardware.gpu.name:40}{hardware.gpus_per_node:3} per node  "
@@ -56,3 +58,12 @@ def answer_systems(_: argparse.Namespace) -> str:
             f"{links.inter_node_gb_per_s.value:g} GB/s inside and between nodes  {known}"
         )
     return "\n".join(lines)
+
+
+def _known(hardware: System, has_tables: bool) -> str:
+    """Return where a system's times come from."""
+    if hardware.calibration is not None:
+        return f"{hardware.calibration.base}, calibrated with measured steps"
+    if not has_tables:
+        return "from data sheets"
+    return "measured" if hardware.transfer is None else "16-bit products, attention and links in a node measured"

@@ -265,6 +265,8 @@ def on_nodes_of(content: dict[str, Any], system: str | None = None, base: Path |
     used = layout.pop("gpus_per_node", None)
     if system is None:
         return {**full, "parallelism": layout}
+    if full.get("system") is None:
+        return {**full, "system": system}  # it says where it runs for the first time
     here, there = (_gpus_per_node(str(name), base or Path.cwd()) for name in (full.get("system"), system))
     if isinstance(used, int) and used != here and used <= there:
         layout["gpus_per_node"] = used

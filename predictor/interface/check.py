@@ -69,12 +69,14 @@ class Rule:
         limit: its value.
         value: predicted; of ``certain`` limits the worse end of the 90 % interval.
         kept: whether the prediction keeps the limit.
+        remark: beside a limit that is kept all the same.
     """
 
     name: str
     limit: float
     value: float
     kept: bool
+    remark: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +144,8 @@ def check(prediction: StepPrediction, limits: Limits) -> Check:
         memory = prediction.loaded.system.hardware.gpu.memory_gib
         assert memory is not None
         kept = prediction.fits is True if limits.certain else prediction.fits is not False
-        rules.append(Rule("must_fit", memory.value, prediction.memory_gib, kept))
+        remark = "may not fit, within 8 % of the limit" if prediction.fits is None else ""
+        rules.append(Rule("must_fit", memory.value, prediction.memory_gib, kept, remark))
     if not rules:
         raise ConfigError(f"{prediction.name}: nothing to check; give a limit such as max_step_s, or a budget file")
     return Check(prediction.name, tuple(rules), limits.certain)
@@ -156,6 +159,7 @@ def render(checks: Sequence[Check]) -> str:
         lines += [
             f"      {'ok  ' if rule.kept else 'FAIL'}  {rule.name:22}limit {rule.limit:>12,.6g}   "
             f"{'at worst ' if checked.certain else 'predicted'} {rule.value:>12,.6g}"
+            f"{'   ' if rule.remark else ''}{rule.remark}"
             for rule in checked.rules
         ]
     return "\n".join(lines)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from predictor import predict
 from predictor.__main__ import main
 from predictor.base.errors import ConfigError
 from predictor.configuration.finding import find_folder
@@ -97,3 +98,66 @@ def test_id_of_a_hub_names_the_preset_and_the_hub(name: str, capsys: Capture) ->
     line = capsys.readouterr().err
     assert f"Did you mean {name.split('/')[1].lower().replace('llama-', 'llama')}?" in line
     assert f"hf:{name}" in line
+
+
+NEMO = """
+trainer: {devices: 8, num_nodes: 2, precision: bf16}
+model: {mcore_gpt: true, micro_batch_size: 1, global_batch_size: 128, tensor_model_parallel_size: 2, num_layers: 8,
+        hidden_size: 1024, ffn_hidden_size: 4096, num_attention_heads: 16, encoder_seq_length: 1024,
+        max_position_embeddings: 1024, megatron_amp_O2: true, optim: {name: distributed_fused_adam}}
+"""
+NO_SYSTEM = """
+model: {num_layers: 4, hidden_size: 512, num_attention_heads: 8, sequence_length: 512}
+training: {micro_batch_size: 1, num_micro_batches: 2}
+"""
+
+
+@pytest.mark.parametrize("before", [[], ["predict", "--model"]])
+def test_yaml_of_another_tool_is_predicted_as_it_is(before: list[str], tmp_path: Path, capsys: Capture) -> None:
+    path = tmp_path / "nemo.yaml"
+    path.write_text(NEMO, encoding="utf-8")
+    assert "16 GPUs = 1 pipeline × 2 tensor × 8 data" in told([*before, str(path), *ON_H100], capsys)
+
+
+def test_system_option_completes_a_configuration_without_one(tmp_path: Path, capsys: Capture) -> None:
+    path = tmp_path / "config.yml"
+    path.write_text(NO_SYSTEM, encoding="utf-8")
+    assert "System     H100" in told([str(path), "--system", "H100"], capsys)
+    assert main([str(path)]) == 2
+    assert "system (operator_data_folder) is missing" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["predct", "x"], "predct is neither a command nor a file. Did you mean predict?"),
+        (["llama3-8b"], "llama3-8b is neither a command nor a file. It is a model"),
+        (["--model", "gpt2", "--gpu", "8"], "predict has no option --gpu. Did you mean --gpus?"),
+        (["--no-color"], "nothing to do"),
+    ],
+)
+def test_what_was_mistyped_is_named(arguments: list[str], expected: str, capsys: Capture) -> None:
+    assert main(arguments) == 2
+    assert expected in capsys.readouterr().err
+
+
+def test_check_says_of_a_run_that_may_not_fit_that_it_may_not(script: str, tmp_path: Path, capsys: Capture) -> None:
+    text = "system: {like}\nfrom: launch.sh\nmodel: {{vocab_size: 50257}}\n"
+    own = tmp_path / "small.yml"
+    (tmp_path / "run.yml").write_text(text.format(like="H100"), encoding="utf-8")
+    needs = predict(str(tmp_path / "run.yml")).memory_gib
+    own.write_text(f"like: H100\ngpu: {{memory_gib: {needs * 0.98:.3f}}}\n", encoding="utf-8")
+    (tmp_path / "run.yml").write_text(text.format(like="small.yml"), encoding="utf-8")
+    assert "may not fit, within 8 % of the limit" in told(
+        ["check", str(tmp_path / "run.yml"), "--max-step-s", "99"], capsys
+    )
+
+
+def test_a_calibrated_system_is_listed_as_what_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    runs = Path(__file__).resolve().parents[2] / "docs" / "gallery" / "runs.csv"
+    told(["calibrate", str(runs), "--system", "H100", "--out", str(tmp_path / "ours")], capsys)
+    monkeypatch.setattr("predictor.base.bundled.REGRESSORS_FOLDER", tmp_path)
+    monkeypatch.setattr("predictor.base.bundled.systems", lambda: ("ours",))
+    assert told(["list-systems"], capsys).rstrip().endswith("H100, calibrated with measured steps")

@@ -223,10 +223,6 @@ def test_folder_instead_of_a_file(tmp_path: Path, capsys: Capture) -> None:
         (["--nonsense"], "--help"),
         (["predict", "-c", "a", "-e", "b"], "not allowed with"),
         (["absent.yml"], "absent.yml does not exist"),
-        (["predct", "x"], "predct is neither a command nor a file. Did you mean predict?"),
-        (["llama3-8b"], "llama3-8b is neither a command nor a file. It is a model"),
-        (["--model", "gpt2", "--gpu", "8"], "predict has no option --gpu. Did you mean --gpus?"),
-        (["--no-color"], "nothing to do"),
     ],
 )
 def test_command_line_that_means_nothing(arguments: list[str], expected: str, capsys: Capture) -> None:

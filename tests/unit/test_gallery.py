@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -50,6 +52,17 @@ def test_every_command_prints_what_the_page_shows(page: Path) -> None:
             remedy = f"{command}: run python -m tests.gallery where the change is intended"
             assert words == shown_words, remedy
             assert [pair for pair in zip(numbers, shown_numbers, strict=True) if not same_number(*pair)] == [], remedy
+
+
+def test_the_commands_of_the_readme_run_as_written() -> None:
+    section = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Your own run")[2].partition("\n## ")[0]
+    commands = [command.strip() for command in re.findall(r"python -m predictor ([^`\n#]+)", section)]
+    assert len(commands) >= 12
+    with folder():
+        os.chdir("../..")  # from the gallery's folder to that of the README
+        for command in commands:
+            if not command.startswith(("serve", "hf:")):  # answers until it is stopped; needs the network
+                assert run(f"python -m predictor {command}").code == (3 if command.startswith("check") else 0), command
 
 
 def test_the_gallery_answers_a_dozen_questions_and_names_no_machine() -> None:

@@ -10,15 +10,19 @@ from predictor.commands.shells.described import Command
 TEMPLATE = r"""# bash completion for %(program)s: source it,
 # or put it into ~/.local/share/bash-completion/completions/%(program)s
 %(function)s() {
-  local current="${COMP_WORDS[COMP_CWORD]}" before="${COMP_WORDS[COMP_CWORD-1]}" command="${COMP_WORDS[1]}"
-  local words="" files=yes
+  local current="${COMP_WORDS[COMP_CWORD]}" before="${COMP_WORDS[COMP_CWORD-1]}"
+  local words="" files=yes at=1
+  while (( at < COMP_CWORD )) && [[ ${COMP_WORDS[at]} == --no-color || ${COMP_WORDS[at]} == --debug ]]; do
+    at=$(( at + 1 ))
+  done
+  local command="${COMP_WORDS[at]}"
   if [[ $current == "=" ]]; then current=""; fi
   if [[ $before == "=" ]]; then before="${COMP_WORDS[COMP_CWORD-2]}"; fi
   case "$command" in
     %(names)s) ;;
     *) command=predict ;;
   esac
-  if (( COMP_CWORD == 1 )); then
+  if (( COMP_CWORD == at )); then
     words=%(first)s
   else
     case "$command $before" in

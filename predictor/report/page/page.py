@@ -98,7 +98,7 @@ def _headline(prediction: Prediction, loaded: Loaded) -> str:
     if loaded.budget.train_tokens is not None:
         tokens = f"{loaded.budget.train_tokens:.3g} tokens"
         whole = f"<p>{tokens} take {escape(span(bill.hours))}, {bill.gpu_hours:,.0f} GPU-hours.</p>"
-    weakest = f"<p>Weakest source of a part: {step.source.label}, {escape(MEANING[step.source])}.</p>"
+    weakest = f"<p>Weakest source of any part: {step.source.label} ({escape(MEANING[step.source])}).</p>"
     said = (
         f"predicted time of a training step on {loaded.system.name}, 90 % interval {duration(step.low_us)} – "
         f"{duration(step.high_us)}"

@@ -57,6 +57,7 @@ th { color: var(--soft); font-weight: 500; }
   td:first-child, th:first-child { position: sticky; left: 0; background: var(--paper); }
   table { width: max-content; min-width: 100%; }
   td:first-child { max-width: 45vw; white-space: normal; overflow-wrap: break-word; }
+  td.wraps { min-width: 0; max-width: 65vw; }
 }
 @media print { .scroll { overflow: visible; } .scroll > svg { width: 100%; height: auto; } }
 """
