@@ -12,7 +12,7 @@ from typing import NamedTuple
 from predictor.costs.interference import NO_SLOWDOWN, Slowdown
 from predictor.costs.published import PublishedSystem
 from predictor.search.space import Plan, Space
-from predictor.search.stages import Key, Pipelines, shared_key
+from predictor.search.stages import ROUNDING, Key, Pipelines, shared_key
 from predictor.step.beside import slowdown_beside
 from predictor.step.host import launch_us, waiting_us
 from predictor.step.overlap import added_us
@@ -34,8 +34,6 @@ from predictor.workloads.transformer_step import generator_launches, layer_block
 
 # A schedule that splits backward passes gives both parts, and so the whole.
 SPLITTING = next(name for name, schedule in SCHEDULES.items() if schedule.splits_backward)
-# Sums of the same numbers in another order.
-ROUNDING = 1e-9
 WHOLE = next(name for name, schedule in SCHEDULES.items() if not schedule.splits_backward)
 
 
@@ -141,10 +139,14 @@ class Timer:
         )
 
     def floor_us(self, plan: Plan) -> float:
-        """Return the time of the fullest stage's layers: fast to compute, and no step is shorter."""
-        shared = shared_key(plan)
-        count = plan.num_micro_batches
-        key = (shared, count, plan.recompute, plan.degrees.pipeline, self._layered_as(plan))
+        """Return the time of the fullest stage's layers: fast to compute, and no step is shorter.
+
+        What selective recomputation adds is left out: it differs for every number of micro-batches.
+        """
+        if plan.recompute in (Recompute.SELECTIVE, Recompute.PER_OP):
+            plan = plan._replace(recompute=Recompute.NONE, modules=())
+        shared, count, degrees = shared_key(plan), plan.num_micro_batches, plan.degrees
+        key = (shared, count, plan.recompute, degrees.pipeline, plan.num_chunks, self._layered_as(plan))
         known = self._floors.get(key)
         if known is None:
             pipeline = self._pipelines.of(plan)
@@ -187,6 +189,7 @@ class Timer:
             shared,
             plan.num_micro_batches,
             plan.recompute,
+            plan.modules,
             plan.degrees.pipeline,
             plan.num_chunks,
             self._layered_as(plan),
@@ -264,7 +267,7 @@ class Timer:
     def _layer_exactly(self, plan: Plan, shared: Key, kind: LayerKind, is_first: bool = False) -> Work:
         """Return a layer's work with the candidate's own micro-batches, recomputation and sharding."""
         layered_as = self._layered_as(plan)
-        key = (shared, plan.num_micro_batches, plan.recompute, kind, layered_as, is_first)
+        key = (shared, plan.num_micro_batches, plan.recompute, plan.modules, kind, layered_as, is_first)
         known = self._exact.get(key)
         if known is None:
             block = layer_block(self._run(plan, layered_as), kind, is_first)
