@@ -113,6 +113,15 @@ class Space:
         """Return whether the base splits no expert, so that expert-parallel ranks are any of a stage."""
         return self.base.layout.expert_tensor_parallel_size == 1
 
+    @property
+    def _overlaps_experts(self) -> bool:
+        """Return whether a framework moves tokens to their experts beside another micro-batch's pass.
+
+        Megatron-LM (megatron/core/transformer/transformer_config.py) then asks for expert parallelism, for several
+        chunks where there are stages, and for no full recomputation.
+        """
+        return self.rules is not None and self.base.overlap_expert_parallel
+
     def _holding_experts(self, degrees: Degrees) -> tuple[int, int]:
         """Return the ranks of a stage that may hold different experts, and those of them that lie side by side."""
         order = self.base.layout.rank_order
@@ -174,7 +183,7 @@ class Space:
             found += [
                 degrees._replace(expert=ep, expert_split=split)
                 for ep in divisors(experts.num_experts, ranks)
-                if ranks % ep == 0 and nests(ep, inner) and (ep == 1 or ep % step == 0)
+                if ranks % ep == 0 and nests(ep, inner) and (not self._overlaps_experts if ep == 1 else ep % step == 0)
             ]
         return found
 
@@ -228,6 +237,8 @@ class Space:
         usual = (Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL)
         found: list[tuple[Recompute, tuple[RecomputeModule, ...]]] = []
         for mode in usual if self.rules is None else self.rules.recomputes:
+            if mode is Recompute.FULL and self._overlaps_experts:
+                continue
             if mode is not Recompute.SELECTIVE or self.model.attention is not Attention.FLASH:
                 found.append((mode, ()))
             elif self.rules is not None:
@@ -242,6 +253,8 @@ class Space:
         orders = []
         for name in self.schedules:
             if self.rules is not None and name not in self.rules.schedules:
+                continue
+            if self._overlaps_experts and not SCHEDULES[name].chunks:
                 continue
             counts = self._chunks(stages) if SCHEDULES[name].chunks else [1]
             orders += [

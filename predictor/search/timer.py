@@ -150,11 +150,24 @@ class Timer:
         known = self._floors.get(key)
         if known is None:
             pipeline = self._pipelines.of(plan)
-            works = {kind: self._layer(plan, shared, kind) for kind in pipeline.kinds}
-            per_layer = {kind: work.forward + work.backward for kind, work in works.items()}
+            per_layer = {kind: self._least_us(plan, shared, kind) for kind in pipeline.kinds}
             stages = [sum([per_layer[kind] * layers for kind, layers in stage.layers]) for stage in pipeline.distinct]
             known = self._floors[key] = count * max(stages) * (1.0 - ROUNDING)
         return known
+
+    def _least_us(self, plan: Plan, shared: Key, kind: LayerKind) -> float:
+        """Return a time that no pass forward and backward of a layer is shorter than: that of a single micro-batch.
+
+        It is no bound where work hides traffic (that of weights, or of experts beside another micro-batch), nor where
+        checkpoints are gathered.
+        """
+        base = self._space.base
+        if plan.zero_stage >= 2 or base.overlap_expert_parallel or base.partition_activations:
+            work = self._layer(plan, shared, kind)
+            return work.forward + work.backward
+        single = self._layer_in_single(plan, shared, kind)
+        recomputed = single.work.forward if plan.recompute is Recompute.FULL and single.adds_up else 0.0
+        return single.work.forward + recomputed + single.work.backward
 
     def bound_us(self, plan: Plan) -> float:
         """Return a time that the candidate's step cannot be shorter than."""
