@@ -12,6 +12,7 @@ from predictor.base.errors import ConfigError
 from predictor.base.sizes import whole
 from predictor.configuration.hugectr.telling import is_hugectr
 from predictor.configuration.readers import HUGECTR, detect
+from predictor.configuration.sections import BudgetSection
 from predictor.costs.cost import Cost
 from predictor.interface.gpu_counts import MOST_GPUS, Hunt, fewest
 from predictor.interface.inputs import Config, Hardware, change_texts, plain
@@ -32,6 +33,7 @@ from predictor.step.memory import GIB
 MOST_SHOWN = 1000
 LARGEST_LIMIT = 10**9
 LARGEST_AMOUNT = 1e18
+DEAREST = 1e6  # as budget.price_per_gpu_hour of a configuration
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,8 +208,9 @@ def _positive(**given: float | None) -> None:
     """
     for key, value in given.items():
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if value is not None and not (is_number and 0 < value < LARGEST_AMOUNT):
-            raise ConfigError(f"--{key.replace('_', '-')} is {value!r}; expected a number above 0")
+        if value is not None and not (is_number and 0 < value <= LARGEST_AMOUNT):
+            option = f"--{key.replace('_', '-')}"
+            raise ConfigError(f"{option} is {value!r}; expected a number above 0, up to {LARGEST_AMOUNT:g}")
 
 
 def _limits_of(hours: float | None, days: float | None, price: float | None) -> Limits:
@@ -320,6 +323,9 @@ def search(
         deadline_days=deadline_days,
         budget=budget,
     )
+    is_price = price is None or (isinstance(price, int | float) and not isinstance(price, bool))
+    if not is_price or (price is not None and not 0 <= price <= DEAREST):
+        raise ConfigError(f"--price is {price!r}; expected a number from 0 to {DEAREST:g}, of a GPU-hour")
     for option, value in (("--memory-gib", memory_gib), ("--max-memory-gib", max_memory_gib)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
             raise ConfigError(f"{option} is {value!r}; expected GiB of one GPU")
@@ -359,6 +365,23 @@ class _Asked:
     pareto: bool
 
 
+def _check_limits(budget: BudgetSection, kept: Limits, question: SearchQuestion) -> None:
+    """Check that what a limit or a price is about is said, by an option or by the model's configuration.
+
+    Raises:
+        ConfigError: the tokens of the training are not, or the price of a GPU-hour.
+    """
+    if budget.train_tokens is None:
+        if kept.hours is not None:
+            raise ConfigError("--max-hours and --max-days need --train-tokens: how many tokens does the training take?")
+        if kept.price is not None:
+            raise ConfigError("--max-price needs --train-tokens, and --price of a GPU-hour")
+        if question.price is not None:
+            raise ConfigError("--price needs --train-tokens: how many tokens does the training take?")
+    if kept.price is not None and budget.price_per_gpu_hour is None:
+        raise ConfigError("--max-price needs --train-tokens, and --price of a GPU-hour")
+
+
 def _answered(question: SearchQuestion, asked: _Asked) -> SearchResult:
     """Return the layouts on given GPUs, or on the fewest that meet a deadline or a budget."""
     looks_for_gpus = asked.goals != Limits()
@@ -368,16 +391,14 @@ def _answered(question: SearchQuestion, asked: _Asked) -> SearchResult:
         raise ConfigError("--gpus is missing: how many? --deadline-days or --budget look for the fewest")
     if not looks_for_gpus and asked.max_gpus is not None:
         raise ConfigError("--max-gpus is for --deadline-days and --budget; --gpus are all used")
-    if asked.kept.hours is not None and question.train_tokens is None:
-        raise ConfigError("--max-hours and --max-days need --train-tokens: how many tokens does the training take?")
-    if asked.kept.price is not None and (question.train_tokens is None or question.price is None):
-        raise ConfigError("--max-price needs --train-tokens, and --price of a GPU-hour")
     counts: tuple[Tried, ...] = ()
     if looks_for_gpus:
         most = MOST_GPUS if asked.max_gpus is None else whole("--max-gpus", asked.max_gpus, largest=LARGEST_LIMIT)
         details, counts = fewest(Hunt(question, asked.goals, most, asked.top, asked.pareto))
     else:
-        details = answer.search(search_problem(question), asked.top, asked.pareto)
+        problem = search_problem(question)
+        _check_limits(problem.budget, asked.kept, question)
+        details = answer.search(problem, asked.top, asked.pareto)
     details = within(details, asked.kept)
     layouts, front, unsure = (
         tuple(_ranked(details, winner) for winner in winners)
