@@ -323,8 +323,8 @@ def search(
         deadline_days=deadline_days,
         budget=budget,
     )
-    is_price = price is None or (isinstance(price, int | float) and not isinstance(price, bool))
-    if not is_price or (price is not None and not 0 <= price <= DEAREST):
+    is_number = isinstance(price, int | float) and not isinstance(price, bool)
+    if price is not None and not (is_number and 0 <= price <= DEAREST):
         raise ConfigError(f"--price is {price!r}; expected a number from 0 to {DEAREST:g}, of a GPU-hour")
     for option, value in (("--memory-gib", memory_gib), ("--max-memory-gib", max_memory_gib)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
