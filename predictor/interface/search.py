@@ -12,11 +12,18 @@ from predictor.base.errors import ConfigError
 from predictor.base.sizes import whole
 from predictor.configuration.hugectr.telling import is_hugectr
 from predictor.configuration.readers import HUGECTR, detect
-from predictor.configuration.sections import BudgetSection
 from predictor.costs.cost import Cost
 from predictor.interface.gpu_counts import MOST_GPUS, Hunt, fewest
 from predictor.interface.inputs import Config, Hardware, change_texts, plain
 from predictor.interface.prediction import USUAL_WIDTH
+from predictor.interface.search_checks import (
+    LARGEST_LIMIT,
+    check_limits,
+    checked_price,
+    chosen,
+    limits,
+    positive,
+)
 from predictor.interface.system import LoadedSystem, system_name
 from predictor.report import gpu_counts, ranking
 from predictor.report.budget import HOURS_PER_DAY
@@ -31,9 +38,6 @@ from predictor.step.fit import Fit
 from predictor.step.memory import GIB
 
 MOST_SHOWN = 1000
-LARGEST_LIMIT = 10**9
-LARGEST_AMOUNT = 1e18
-DEAREST = 1e6  # as budget.price_per_gpu_hour of a configuration
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,39 +184,6 @@ def _ranked(details: answer.SearchAnswer, winner: answer.Winner) -> RankedLayout
     )
 
 
-def _limits(**given: int | None) -> dict[str, int]:
-    """Return the limits that were given, checked."""
-    return {
-        key: whole(f"--{key.replace('_', '-')}", value, largest=LARGEST_LIMIT)
-        for key, value in given.items()
-        if value is not None
-    }
-
-
-def _chosen(option: str, given: Any, legal: Sequence[Any]) -> tuple[Any, ...]:
-    """Return the values of an option, one or several; all legal values where it is not given."""
-    if given is None:
-        return tuple(legal)
-    values = tuple(given) if isinstance(given, list | tuple) else (given,)
-    for value in values:
-        if value not in legal:
-            raise ConfigError(f"{option} is {value}; expected {', '.join(map(str, legal))}")
-    return values or tuple(legal)
-
-
-def _positive(**given: float | None) -> None:
-    """Check numbers that must be more than nothing.
-
-    Raises:
-        ConfigError: one is no number, or not above zero.
-    """
-    for key, value in given.items():
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if value is not None and not (is_number and 0 < value <= LARGEST_AMOUNT):
-            option = f"--{key.replace('_', '-')}"
-            raise ConfigError(f"{option} is {value!r}; expected a number above 0, up to {LARGEST_AMOUNT:g}")
-
-
 def _limits_of(hours: float | None, days: float | None, price: float | None) -> Limits:
     """Return what a training may take; the shorter of hours and days counts."""
     times = [] if hours is None else [hours]
@@ -309,13 +280,13 @@ def search(
         raise ConfigError(f"--model is {model!r}; expected a preset's name, a path, or a mapping of a configuration")
     if _is_recommender(model):
         raise ConfigError("--model is a HugeCTR configuration, which has sharding plans; use predictor.search_plans")
-    limits = _limits(
+    given = limits(
         max_tensor_parallel=max_tensor_parallel,
         max_context_parallel=max_context_parallel,
         max_micro_batch_size=max_micro_batch_size,
         sequence_length=sequence_length,
     )
-    _positive(
+    positive(
         train_tokens=train_tokens,
         max_hours=max_hours,
         max_days=max_days,
@@ -323,9 +294,7 @@ def search(
         deadline_days=deadline_days,
         budget=budget,
     )
-    is_number = isinstance(price, int | float) and not isinstance(price, bool)
-    if price is not None and not (is_number and 0 <= price <= DEAREST):
-        raise ConfigError(f"--price is {price!r}; expected a number from 0 to {DEAREST:g}, of a GPU-hour")
+    checked_price(price)
     for option, value in (("--memory-gib", memory_gib), ("--max-memory-gib", max_memory_gib)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
             raise ConfigError(f"{option} is {value!r}; expected GiB of one GPU")
@@ -341,12 +310,12 @@ def search(
         memory_gib=memory_gib,
         max_memory_gib=max_memory_gib,
         tensor_parallel_across_nodes=tensor_parallel_across_nodes,
-        schedules=_chosen("--schedule", schedule, SEARCHED),
-        zero_stages=_chosen("--zero-stage", zero_stage, ZERO_ALONE),
+        schedules=chosen("--schedule", schedule, SEARCHED),
+        zero_stages=chosen("--zero-stage", zero_stage, ZERO_ALONE),
         train_tokens=train_tokens,
         price=price,
         changes=tuple(change_texts(changes)),
-        **limits,
+        **given,
     )
     kept = _limits_of(max_hours, max_days, max_price)
     goals = _limits_of(None, deadline_days, budget)
@@ -365,23 +334,6 @@ class _Asked:
     pareto: bool
 
 
-def _check_limits(budget: BudgetSection, kept: Limits, question: SearchQuestion) -> None:
-    """Check that what a limit or a price is about is said, by an option or by the model's configuration.
-
-    Raises:
-        ConfigError: the tokens of the training are not, or the price of a GPU-hour.
-    """
-    if budget.train_tokens is None:
-        if kept.hours is not None:
-            raise ConfigError("--max-hours and --max-days need --train-tokens: how many tokens does the training take?")
-        if kept.price is not None:
-            raise ConfigError("--max-price needs --train-tokens, and --price of a GPU-hour")
-        if question.price is not None:
-            raise ConfigError("--price needs --train-tokens: how many tokens does the training take?")
-    if kept.price is not None and budget.price_per_gpu_hour is None:
-        raise ConfigError("--max-price needs --train-tokens, and --price of a GPU-hour")
-
-
 def _answered(question: SearchQuestion, asked: _Asked) -> SearchResult:
     """Return the layouts on given GPUs, or on the fewest that meet a deadline or a budget."""
     looks_for_gpus = asked.goals != Limits()
@@ -397,7 +349,7 @@ def _answered(question: SearchQuestion, asked: _Asked) -> SearchResult:
         details, counts = fewest(Hunt(question, asked.goals, most, asked.top, asked.pareto))
     else:
         problem = search_problem(question)
-        _check_limits(problem.budget, asked.kept, question)
+        check_limits(problem.budget, asked.kept, question)
         details = answer.search(problem, asked.top, asked.pareto)
     details = within(details, asked.kept)
     layouts, front, unsure = (
