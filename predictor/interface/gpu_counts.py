@@ -72,11 +72,12 @@ def fewest(hunt: Hunt) -> tuple[SearchAnswer, tuple[Tried, ...]]:
         ConfigError: the question is not possible, or no number of GPUs meets the goals.
     """
     goals, question = hunt.goals, hunt.question
-    if question.train_tokens is None:
+    alone = search_problem(replace(question, num_gpus=1))
+    if alone.budget.train_tokens is None:
         raise ConfigError("--deadline-days and --budget need --train-tokens: how many tokens does the training take?")
-    if goals.price is not None and question.price is None:
+    if goals.price is not None and alone.budget.price_per_gpu_hour is None:
         raise ConfigError("--budget needs --price, of a GPU-hour")
-    node = search_problem(replace(question, num_gpus=1)).system.hardware.gpus_per_node
+    node = alone.system.hardware.gpus_per_node
     tried: list[Tried] = []
     for num_gpus in doublings(node, hunt.most):
         answer = _meeting(hunt, num_gpus, tried)

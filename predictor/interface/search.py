@@ -16,6 +16,14 @@ from predictor.costs.cost import Cost
 from predictor.interface.gpu_counts import MOST_GPUS, Hunt, fewest
 from predictor.interface.inputs import Config, Hardware, change_texts, plain
 from predictor.interface.prediction import USUAL_WIDTH
+from predictor.interface.search_checks import (
+    LARGEST_LIMIT,
+    check_limits,
+    checked_price,
+    chosen,
+    limits,
+    positive,
+)
 from predictor.interface.system import LoadedSystem, system_name
 from predictor.report import gpu_counts, ranking
 from predictor.report.budget import HOURS_PER_DAY
@@ -30,8 +38,6 @@ from predictor.step.fit import Fit
 from predictor.step.memory import GIB
 
 MOST_SHOWN = 1000
-LARGEST_LIMIT = 10**9
-LARGEST_AMOUNT = 1e18
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,38 +184,6 @@ def _ranked(details: answer.SearchAnswer, winner: answer.Winner) -> RankedLayout
     )
 
 
-def _limits(**given: int | None) -> dict[str, int]:
-    """Return the limits that were given, checked."""
-    return {
-        key: whole(f"--{key.replace('_', '-')}", value, largest=LARGEST_LIMIT)
-        for key, value in given.items()
-        if value is not None
-    }
-
-
-def _chosen(option: str, given: Any, legal: Sequence[Any]) -> tuple[Any, ...]:
-    """Return the values of an option, one or several; all legal values where it is not given."""
-    if given is None:
-        return tuple(legal)
-    values = tuple(given) if isinstance(given, list | tuple) else (given,)
-    for value in values:
-        if value not in legal:
-            raise ConfigError(f"{option} is {value}; expected {', '.join(map(str, legal))}")
-    return values or tuple(legal)
-
-
-def _positive(**given: float | None) -> None:
-    """Check numbers that must be more than nothing.
-
-    Raises:
-        ConfigError: one is no number, or not above zero.
-    """
-    for key, value in given.items():
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if value is not None and not (is_number and 0 < value < LARGEST_AMOUNT):
-            raise ConfigError(f"--{key.replace('_', '-')} is {value!r}; expected a number above 0")
-
-
 def _limits_of(hours: float | None, days: float | None, price: float | None) -> Limits:
     """Return what a training may take; the shorter of hours and days counts."""
     times = [] if hours is None else [hours]
@@ -306,13 +280,13 @@ def search(
         raise ConfigError(f"--model is {model!r}; expected a preset's name, a path, or a mapping of a configuration")
     if _is_recommender(model):
         raise ConfigError("--model is a HugeCTR configuration, which has sharding plans; use predictor.search_plans")
-    limits = _limits(
+    given = limits(
         max_tensor_parallel=max_tensor_parallel,
         max_context_parallel=max_context_parallel,
         max_micro_batch_size=max_micro_batch_size,
         sequence_length=sequence_length,
     )
-    _positive(
+    positive(
         train_tokens=train_tokens,
         max_hours=max_hours,
         max_days=max_days,
@@ -320,6 +294,7 @@ def search(
         deadline_days=deadline_days,
         budget=budget,
     )
+    checked_price(price)
     for option, value in (("--memory-gib", memory_gib), ("--max-memory-gib", max_memory_gib)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
             raise ConfigError(f"{option} is {value!r}; expected GiB of one GPU")
@@ -335,12 +310,12 @@ def search(
         memory_gib=memory_gib,
         max_memory_gib=max_memory_gib,
         tensor_parallel_across_nodes=tensor_parallel_across_nodes,
-        schedules=_chosen("--schedule", schedule, SEARCHED),
-        zero_stages=_chosen("--zero-stage", zero_stage, ZERO_ALONE),
+        schedules=chosen("--schedule", schedule, SEARCHED),
+        zero_stages=chosen("--zero-stage", zero_stage, ZERO_ALONE),
         train_tokens=train_tokens,
         price=price,
         changes=tuple(change_texts(changes)),
-        **limits,
+        **given,
     )
     kept = _limits_of(max_hours, max_days, max_price)
     goals = _limits_of(None, deadline_days, budget)
@@ -368,16 +343,14 @@ def _answered(question: SearchQuestion, asked: _Asked) -> SearchResult:
         raise ConfigError("--gpus is missing: how many? --deadline-days or --budget look for the fewest")
     if not looks_for_gpus and asked.max_gpus is not None:
         raise ConfigError("--max-gpus is for --deadline-days and --budget; --gpus are all used")
-    if asked.kept.hours is not None and question.train_tokens is None:
-        raise ConfigError("--max-hours and --max-days need --train-tokens: how many tokens does the training take?")
-    if asked.kept.price is not None and (question.train_tokens is None or question.price is None):
-        raise ConfigError("--max-price needs --train-tokens, and --price of a GPU-hour")
     counts: tuple[Tried, ...] = ()
     if looks_for_gpus:
         most = MOST_GPUS if asked.max_gpus is None else whole("--max-gpus", asked.max_gpus, largest=LARGEST_LIMIT)
         details, counts = fewest(Hunt(question, asked.goals, most, asked.top, asked.pareto))
     else:
-        details = answer.search(search_problem(question), asked.top, asked.pareto)
+        problem = search_problem(question)
+        check_limits(problem.budget, asked.kept, question)
+        details = answer.search(problem, asked.top, asked.pareto)
     details = within(details, asked.kept)
     layouts, front, unsure = (
         tuple(_ranked(details, winner) for winner in winners)

@@ -13,7 +13,7 @@ from predictor.report.search_bill import training_of
 from predictor.report.text import LABELS, duration, span, wrapped
 from predictor.search.answer import SearchAnswer, Winner, layout_fields
 from predictor.search.frameworks import RULES
-from predictor.search.rank import described
+from predictor.search.rank import described, recomputed
 from predictor.step.breakdown import StageParts, answers
 from predictor.step.composition import MACHINE_SPREAD
 from predictor.step.fit import MEMORY_ERROR, Fit
@@ -107,11 +107,12 @@ def notes(answer: SearchAnswer) -> tuple[str, ...]:
 def to_csv(answer: SearchAnswer) -> str:
     """Return the fastest layouts as a table, a line each."""
     text = StringIO()
-    rows = [_summary(answer, winner) for winner in answer.winners]
     rows = [
-        {**row, **row.pop("training", {}), **row.pop("layout"), "frameworks": " ".join(row["frameworks"])}
-        for row in rows
+        {**row, **row.pop("training", {}), **row.pop("layout")}
+        for row in (_summary(answer, winner) for winner in answer.winners)
     ]
+    lists = ("frameworks", "recompute_modules")
+    rows = [{**row, **{key: " ".join(row[key]) for key in lists}} for row in rows]
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
@@ -187,8 +188,9 @@ def _rest(answer: SearchAnswer, winner: Winner) -> str:
         words.append(plan.schedule + (f" × {plan.num_chunks}" if plan.num_chunks > 1 else ""))
     words.append(f"ZeRO-{plan.zero_stage}")
     if plan.recompute != "none":
-        words.append(f"recompute {plan.recompute}")
+        words.append(f"recompute {recomputed(plan)}")
     words += ["sequence parallel"] if plan.sequence_parallel else []
+    words += ["experts whole"] if plan.degrees.expert_split == 1 < plan.degrees.tensor else []
     if answer.space.rules is None and not any(answer.space.runs(plan, rules) for rules in RULES.values()):
         words.append("outside every framework's rules")
     words += ["may not fit"] if answer.fit(winner) is Fit.MAY_NOT_FIT else []

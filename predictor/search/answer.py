@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from predictor.base.errors import NoLayoutError
 from predictor.configuration.merging import merged
 from predictor.configuration.sections import NO_BUDGET, BudgetSection
+from predictor.costs.host_memory import host_memory_gb_per_s
 from predictor.costs.published import PublishedSystem
 from predictor.search.question import SearchProblem
 from predictor.search.rank import Ranking, rank
@@ -67,10 +69,19 @@ def _winner(space: Space, system: PublishedSystem, ranked: Ranked, twins: list[R
 def search(problem: SearchProblem, top: int, pareto: bool = False) -> SearchAnswer:
     """Answer a search problem; near-twins of a faster layout are counted with it.
 
+    Where nothing fits, a framework that can keep the optimizer's states in host memory does so, and a note says it.
+
     Raises:
         NoLayoutError: no layout multiplies to the GPUs, or none fits.
     """
-    ranking = rank(problem.space, problem.system, problem.memory_gib, top, pareto, fold=True)
+    try:
+        ranking = rank(problem.space, problem.system, problem.memory_gib, top, pareto, fold=True)
+    except NoLayoutError as error:
+        offloaded = _offloaded(problem) if error.divides else None
+        if offloaded is None:
+            raise
+        problem = offloaded
+        ranking = rank(problem.space, problem.system, problem.memory_gib, top, pareto, fold=True)
     winners = [
         _winner(problem.space, problem.system, ranked, twins)
         for ranked, twins in zip(ranking.best, ranking.twins, strict=True)
@@ -91,6 +102,24 @@ def search(problem: SearchProblem, top: int, pareto: bool = False) -> SearchAnsw
         content=problem.content,
         unsure=unsure,
         budget=problem.budget,
+    )
+
+
+def _offloaded(problem: SearchProblem) -> SearchProblem | None:
+    """Return the same problem with the optimizer's states in host memory; None where the framework keeps them."""
+    space, hardware = problem.space, problem.system.hardware
+    is_known = None not in (hardware.links.host_gb_per_s, host_memory_gb_per_s(hardware))
+    if space.rules is None or not space.rules.offloads_optimizer or not is_known or space.base.offload_optimizer:
+        return None
+    said = (
+        "Nothing fits with the optimizer's states on the GPUs: they are kept and updated in host memory "
+        "(training.offload_optimizer: 1.0)."
+    )
+    return replace(
+        problem,
+        space=replace(space, base=replace(space.base, offload_optimizer=1.0)),
+        content=merged(problem.content, {"training": {"offload_optimizer": 1.0}}),
+        notes=(*problem.notes, said),
     )
 
 
@@ -125,11 +154,13 @@ def layout_fields(plan: Plan) -> dict[str, Any]:
         "virtual_pipeline_parallel_size": plan.num_chunks,
         "data_parallel_size": degrees.data,
         "expert_parallel_size": degrees.expert,
+        "expert_tensor_parallel_size": degrees.tensor if degrees.expert_split is None else degrees.expert_split,
         "schedule": plan.schedule,
         "zero_stage": plan.zero_stage,
         "micro_batch_size": plan.micro_batch_size,
         "num_micro_batches": plan.num_micro_batches,
         "recompute": str(plan.recompute),
+        "recompute_modules": [str(module) for module in plan.modules],
     }
 
 
@@ -142,14 +173,18 @@ def configuration_of(space: Space, plan: Plan, content: dict[str, Any]) -> dict[
     """Return a candidate as a configuration, given what all candidates share."""
     run, row = space.run(plan), layout_fields(plan)
     training = {key: row.pop(key) for key in ("micro_batch_size", "num_micro_batches", "recompute")}
+    if modules := row.pop("recompute_modules"):
+        training["recompute_modules"] = modules
+    if plan.degrees.expert_split is None:
+        del row["expert_tensor_parallel_size"]
     if not run.scatters_gradients:
         row["gradient_reduction"] = "all_reduce"
     elif row["zero_stage"] == 1:
         row["gradient_reduction"] = "reduce_scatter"
-    if list(run.layers_per_stage) != uniform(run.model.num_layers, plan.degrees.pipeline):
+    if run.layers_per_chunk is not None:
+        row["layers_per_stage"] = [list(chunks) for chunks in run.layers_per_chunk]
+    elif list(run.layers_per_stage) != uniform(run.model.num_layers, plan.degrees.pipeline):
         row["layers_per_stage"] = list(run.layers_per_stage)
-    if run.recompute_modules:
-        training["recompute_modules"] = [str(module) for module in run.recompute_modules]
     chosen: dict[str, Any] = {"parallelism": row | space.fields(plan), "training": training}
     if run.model.loss is not space.model.loss:
         chosen["model"] = {"loss": str(run.model.loss)}

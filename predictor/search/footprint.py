@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from predictor.search.space import Plan, Space
-from predictor.search.stages import Key, Pipelines, shared_key
+from predictor.search.stages import ROUNDING, Key, Pipelines, shared_key
 from predictor.step.memory import allowance_bytes, end_bytes, stage_activations, together, working_bytes
 from predictor.timeline.schedules import SCHEDULES
 from predictor.workloads.low_precision_memory import cast_weights
@@ -42,10 +42,20 @@ class Footprints:
         # DeepSpeed's pipeline keeps a stage's outputs, of which every layer counts a share.
         self._keeps_outputs = space.base.framework in ON_DEEPSPEED
         self._states: dict[Key, list[float]] = {}
+        self._least: dict[Key, float] = {}
         self._computing: dict[Key, list[_Computing]] = {}
         self._held: dict[Key, list[_Held]] = {}
         self._layers: dict[Key, BlockMemory] = {}
         self._edges: dict[Key, BlockMemory] = {}
+
+    def least_bytes(self, plan: Plan) -> float:
+        """Return what the fullest GPU of a candidate needs at least: states alone, the same for many candidates."""
+        key = (plan.degrees, plan.zero_stage, plan.num_chunks)
+        known = self._least.get(key)
+        if known is None:
+            states = max(self._stage_states(plan, self._pipelines.of(plan)))
+            known = self._least[key] = (states + allowance_bytes(states)) * (1.0 - ROUNDING)
+        return known
 
     def memory_bytes(self, plan: Plan) -> float:
         """Return what the fullest GPU of a candidate needs."""
@@ -63,7 +73,7 @@ class Footprints:
         """Return what every distinct stage holds beside its states."""
         num_stages, count = plan.degrees.pipeline, plan.num_micro_batches
         shared = shared_key(plan)
-        key = (shared, plan.recompute, plan.schedule, num_stages, count, plan.num_chunks)
+        key = (shared, plan.recompute, plan.modules, plan.schedule, num_stages, count, plan.num_chunks)
         known = self._computing.get(key)
         if known is None:
             schedule = SCHEDULES[plan.schedule]
@@ -95,7 +105,7 @@ class Footprints:
 
     def _held_by(self, plan: Plan, shared: Key, stages: Pipeline) -> list[_Held]:
         """Return what every distinct stage's blocks hold."""
-        key = (shared, plan.recompute, plan.degrees.pipeline, plan.num_chunks)
+        key = (shared, plan.recompute, plan.modules, plan.degrees.pipeline, plan.num_chunks)
         known = self._held.get(key)
         if known is None:
             layers = {kind: self._layer(plan, shared, kind) for kind in stages.kinds}
@@ -112,7 +122,7 @@ class Footprints:
     def _layer(self, plan: Plan, shared: Key, kind: LayerKind) -> BlockMemory:
         """Return what a layer holds; a candidate recomputes all its layers alike."""
         stages = plan.degrees.pipeline if self._keeps_outputs else 1
-        key = (shared, plan.recompute, stages, kind)
+        key = (shared, plan.recompute, plan.modules, stages, kind)
         known = self._layers.get(key)
         if known is None:
             known = self._layers[key] = layer_memory(self._pipelines.run(plan), kind)

@@ -56,6 +56,8 @@ class FrameworkRules:
         expert_with_tensor: experts and tensor parallelism together.
         experts_hold_context: expert-parallel ranks include the context-parallel ones.
         recomputes: modes of recomputation that its arguments name.
+        folds_experts: experts may stay whole where tensor parallelism splits all else, over any ranks of a stage.
+        offloads_optimizer: its states may stay in host memory, where nothing else fits.
         source: of each rule.
     """
 
@@ -76,6 +78,8 @@ class FrameworkRules:
     context_parallel: bool = True
     expert_with_tensor: bool = True
     experts_hold_context: bool = False
+    folds_experts: bool = False
+    offloads_optimizer: bool = False
 
     def zeros(self, tensor: int, pipeline: int, is_plain: bool) -> tuple[int, ...]:
         """Return the ZeRO stages of a layout whose replicas could share out states.
@@ -90,8 +94,27 @@ class FrameworkRules:
             allowed = tuple(stage for stage in allowed if stage in self.zero_with_tensors)
         return allowed[-1:] if self.shards_always and not is_plain else allowed
 
+    def chunks(self, num_layers: int, stages: int, chunks: int) -> list[list[int]] | None:
+        """Return layers per stage and chunk where no number of chunks splits the layers of these stages evenly.
+
+        All chunks but the model's first and last are full, and the last one, which ends in the loss, is the shortest:
+        NVIDIA's layouts of DeepSeek-V3. None where the ends would hold too many layers, or none.
+
+        >>> MEGATRON.chunks(61, 4, 4)
+        [[4, 4, 4, 4], [4, 4, 4, 4], [4, 4, 4, 4], [4, 4, 4, 1]]
+        """
+        if self.split is not Split.ENDS or chunks == 1 or 0 in (num_layers % stages, (num_layers + 2) % stages):
+            return None
+        each = -(-num_layers // (stages * chunks))
+        ends = num_layers - each * (stages * chunks - 2)
+        if not 1 <= ends < 2 * each:
+            return None
+        first = min(each, ends)
+        in_order = [first, *[each] * (stages * chunks - 2), ends - first]
+        return [in_order[stage::stages] for stage in range(stages)]
+
     def layers(self, num_layers: int, stages: int, chunks: int) -> list[int] | None:
-        """Return layers per stage; None where the framework cannot split so.
+        """Return layers per stage; None where the framework cannot split so evenly.
 
         >>> MEGATRON.layers(126, 8, 8)
         [15, 16, 16, 16, 16, 16, 16, 15]
@@ -120,17 +143,18 @@ class FrameworkRules:
         """
         return _FIELDS[self.name](base, zero_stage, pipeline, sequence_parallel)
 
-    def modules(self, model: Transformer) -> tuple[RecomputeModule, ...]:
-        """Return the modules that selective recomputation covers beside fused attention; empty where it gains nothing.
+    def modules(self, model: Transformer) -> tuple[tuple[RecomputeModule, ...], ...]:
+        """Return the choices of modules that selective recomputation covers beside fused attention.
 
-        Their outputs are dropped and computed again by element-wise kernels and one small product: NVIDIA's recipes of
-        models with experts and latent attention name them first.
+        Their outputs are dropped and computed again by element-wise kernels and small products. Source of the choices:
+        Megatron-Bridge scripts/performance/configs/deepseek/deepseek_workload_base_configs.py.
         """
         if self.name != MEGATRON.name:
             return ()
-        chosen = [RecomputeModule.MLA_UP_PROJECTION] if model.latent_attention is not None else []
-        chosen += [RecomputeModule.MOE_ACTIVATION] if model.experts is not None else []
-        return tuple(chosen)
+        up, act, mlp = RecomputeModule.MLA_UP_PROJECTION, RecomputeModule.MOE_ACTIVATION, RecomputeModule.MLP
+        if model.latent_attention is None:
+            return () if model.experts is None else ((act,),)
+        return ((up,),) if model.experts is None else ((up,), (act,), (act, up), (up, mlp))
 
     def loss(self, tensor: int) -> Loss | None:
         """Return the kernel of the loss where it depends on the layout; None where it does not."""
@@ -197,6 +221,8 @@ MEGATRON = FrameworkRules(
         "distributed optimizer (ZeRO-1); experts with tensor parallelism need --sequence-parallel; FSDP "
         "(--use-megatron-fsdp) is not searched. megatron/core/pipeline_parallel/schedules.py: 1F1B and interleaved "
         "1F1B, whose micro-batches come in groups of the pipeline's size. "
+        "megatron/core/transformer/pipeline_parallel_layer_layout.py: layers of every chunk (--pipeline-model-parallel-"
+        "layout). megatron/core/parallel_state.py: expert-tensor-parallel groups of their own. "
         "megatron/core/transformer/transformer_config.py: recompute_granularity selective or full"
     ),
     schedules=("1f1b", "interleaved_1f1b"),
@@ -204,6 +230,8 @@ MEGATRON = FrameworkRules(
     zero_with_stages=(0, 1),
     recomputes=(Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL),
     split=Split.ENDS,
+    folds_experts=True,
+    offloads_optimizer=True,
 )
 TORCHTITAN = FrameworkRules(
     name="torchtitan",

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from itertools import islice, takewhile
+from math import inf
 from typing import NamedTuple
 
 from predictor.base.collector import paused_collector
@@ -13,10 +14,10 @@ from predictor.base.errors import NoLayoutError
 from predictor.costs.published import PublishedSystem
 from predictor.search.footprint import Footprints
 from predictor.search.space import Plan, Space
-from predictor.search.stages import Pipelines
-from predictor.search.timer import ROUNDING, Timer
+from predictor.search.stages import ROUNDING, Pipelines
+from predictor.search.timer import Timer
 from predictor.search.twins import Ranked, folded
-from predictor.step.fit import MEMORY_ERROR, Fit, fit_of
+from predictor.step.fit import MEMORY_ERROR
 from predictor.step.memory import GIB
 
 # The Pareto front ends at this many times the fastest layout's time.
@@ -88,10 +89,10 @@ def plans(space: Space) -> Iterator[Plan]:
             if key not in orders:
                 orders[key] = space.orders(degrees, count)
             for parallel in parallels:
-                for recompute in recomputes:
+                for recompute, modules in recomputes:
                     for schedule, num_chunks in orders[key]:
                         for zero in zeros:
-                            yield Plan(degrees, zero, parallel, size, count, recompute, schedule, num_chunks)
+                            yield Plan(degrees, zero, parallel, size, count, recompute, schedule, num_chunks, modules)
 
 
 @dataclass(slots=True)
@@ -140,6 +141,51 @@ def pareto_front(timer: Timer, fitting: list[_Fitting], slowest_us: float) -> li
     return front
 
 
+class _Candidates(NamedTuple):
+    """The candidates of a space by how surely they fit.
+
+    Attributes:
+        considered: all of them.
+        sure: that fit for certain.
+        tight: that are not above the memory.
+        near: that are above it, and may fit all the same.
+    """
+
+    considered: int
+    sure: list[_Fitting]
+    tight: list[_Fitting]
+    near: list[_Fitting]
+
+
+def _candidates(space: Space, timer: Timer, footprints: Footprints, memory_gib: float | None) -> _Candidates:
+    """Return a space's candidates by how surely they fit.
+
+    Not looked at further is what does not fit by its states alone, or with smaller micro-batches already: candidates
+    that differ in them come in their order, and hold as many samples in flight, or more.
+    """
+    limit = inf if memory_gib is None else memory_gib * GIB
+    certain, beyond = limit * (1.0 - MEMORY_ERROR), limit * (1.0 + MEMORY_ERROR)
+    sure: list[_Fitting] = []
+    tight: list[_Fitting] = []
+    near: list[_Fitting] = []
+    too_large: set[tuple[object, ...]] = set()
+    considered = 0
+    for plan in plans(space):
+        considered += 1
+        if footprints.least_bytes(plan) > beyond:
+            continue
+        but_batch = plan[:3] + plan[5:]
+        if but_batch in too_large:
+            continue
+        memory = footprints.memory_bytes(plan)
+        if memory > beyond:
+            too_large.add(but_batch)
+        else:
+            where = sure if memory <= certain else tight if memory <= limit else near
+            where.append(_Fitting(timer.floor_us(plan), memory, plan))
+    return _Candidates(considered, sure, tight, near)
+
+
 @paused_collector()
 def rank(
     space: Space, system: PublishedSystem, memory_gib: float | None, top: int, pareto: bool = False, fold: bool = False
@@ -159,45 +205,34 @@ def rank(
     """
     pipelines = Pipelines(space)
     timer, footprints = Timer(space, system, pipelines), Footprints(space, pipelines)
-    limit = None if memory_gib is None else memory_gib * GIB
-    sure: list[_Fitting] = []
-    tight: list[_Fitting] = []
-    near: list[tuple[float, Plan]] = []
-    certain = None if limit is None else limit * (1.0 - MEMORY_ERROR)
-    leanest: _Fitting | None = None
-    considered = 0
-    for plan in plans(space):
-        considered += 1
-        memory = footprints.memory_bytes(plan)
-        if leanest is None or memory < leanest.memory_bytes:
-            leanest = _Fitting(0.0, memory, plan)
-        if limit is None or certain is None or memory <= certain:
-            sure.append(_Fitting(timer.floor_us(plan), memory, plan))
-        elif memory <= limit:
-            tight.append(_Fitting(timer.floor_us(plan), memory, plan))
-        elif fit_of(memory, memory_gib) is Fit.MAY_NOT_FIT:
-            near.append((memory, plan))
-    if leanest is None:
-        raise NoLayoutError(
-            f"no layout of this model multiplies to {space.num_gpus} GPUs and divides a global_batch_size of "
-            f"{space.global_batch_size}; try a multiple of a power of two for both",
-            divides=False,
-        )
-    fitting = [*sure, *tight] or [_Fitting(timer.floor_us(plan), memory, plan) for memory, plan in near]
+    considered, sure, tight, near = _candidates(space, timer, footprints, memory_gib)
+    fitting = [*sure, *tight] or near
     if not fitting:
-        assert memory_gib is not None
-        needed = leanest.memory_bytes / GIB
-        raise NoLayoutError(
-            f"no layout fits: the leanest of {considered:,} needs {needed:.1f} GiB on a GPU that has {memory_gib:.1f}, "
-            f"{needed - memory_gib:.1f} GiB too much ({described(leanest.plan)}); use more GPUs",
-            divides=True,
-        )
+        raise _without_layouts(space, footprints, memory_gib)
     effort = Effort()
     ordered = in_order(timer, sure or fitting, effort)
     best, twins = folded(ordered, top) if fold else (list(islice(ordered, top)), [])
     front = pareto_front(timer, fitting, WORTHWHILE * best[0].step_us) if pareto else []
     unsure = _faster(timer, tight, best[0].step_us, effort) if sure else []
     return Ranking(best, twins, front, considered, len(fitting), effort.bounded, effort.replayed, unsure)
+
+
+def _without_layouts(space: Space, footprints: Footprints, memory_gib: float | None) -> NoLayoutError:
+    """Return why a search has no answer: nothing divides, or what the leanest candidate needs."""
+    needs = [(footprints.memory_bytes(plan), plan) for plan in plans(space)]
+    if not needs:
+        return NoLayoutError(
+            f"no layout of this model multiplies to {space.num_gpus} GPUs and divides a global_batch_size of "
+            f"{space.global_batch_size}; try a multiple of a power of two for both",
+            divides=False,
+        )
+    assert memory_gib is not None
+    needed, plan = min(needs, key=lambda need: need[0])
+    return NoLayoutError(
+        f"no layout fits: the leanest of {len(needs):,} needs {needed / GIB:.1f} GiB on a GPU that has "
+        f"{memory_gib:.1f}, {needed / GIB - memory_gib:.1f} GiB too much ({described(plan)}); use more GPUs",
+        divides=True,
+    )
 
 
 def _faster(timer: Timer, candidates: list[_Fitting], slowest_us: float, effort: Effort) -> list[Ranked]:
@@ -207,14 +242,20 @@ def _faster(timer: Timer, candidates: list[_Fitting], slowest_us: float, effort:
     return folded(ordered, MOST_UNSURE)[0]
 
 
+def recomputed(plan: Plan) -> str:
+    """Return what a candidate recomputes: the mode, with its modules."""
+    return f"{plan.recompute} ({', '.join(plan.modules)})" if plan.modules else str(plan.recompute)
+
+
 def described(plan: Plan) -> str:
     """Return a candidate in the short form that messages and tables use."""
     degrees = plan.degrees
     parts = [f"tp {degrees.tensor}", f"pp {degrees.pipeline}", f"dp {degrees.data}"]
     parts += [f"cp {degrees.context}"] if degrees.context > 1 else []
     parts += [f"ep {degrees.expert}"] if degrees.expert > 1 else []
+    parts += ["experts whole"] if degrees.expert_split == 1 < degrees.tensor else []
     parts.append(f"micro-batch {plan.micro_batch_size}")
     parts += ["sequence parallel"] if plan.sequence_parallel else []
-    parts += [f"recompute {plan.recompute}", f"ZeRO-{plan.zero_stage}"]
+    parts += [f"recompute {recomputed(plan)}", f"ZeRO-{plan.zero_stage}"]
     interleaving = f" × {plan.num_chunks}" if plan.num_chunks > 1 else ""
     return ", ".join([*parts, plan.schedule + interleaving] if degrees.pipeline > 1 else parts)

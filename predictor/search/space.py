@@ -34,6 +34,8 @@ class Degrees(NamedTuple):
     pipeline: int
     data: int
     expert: int
+    expert_split: int | None = None
+    """Ranks that split every expert; as all else where None."""
 
 
 class Plan(NamedTuple):
@@ -47,6 +49,15 @@ class Plan(NamedTuple):
     recompute: Recompute
     schedule: str
     num_chunks: int
+    modules: tuple[RecomputeModule, ...] = ()
+    """What selective recomputation covers; the core of attention if empty."""
+
+
+class Split(NamedTuple):
+    """Layers per stage, and per chunk where chunks differ."""
+
+    stages: tuple[int, ...]
+    chunks: tuple[tuple[int, ...], ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,19 +106,27 @@ class Space:
                 for pp in divisors(rest, self._most_stages(tp)):
                     dp = rest // pp
                     if self.global_batch_size % dp == 0 and self._stays_inside(Degrees(tp, cp, pp, dp, 1)):
-                        for ep in self._expert_degrees(Degrees(tp, cp, pp, dp, 1)):
-                            yield Degrees(tp, cp, pp, dp, ep)
+                        yield from self._with_experts(Degrees(tp, cp, pp, dp, 1))
 
     @property
     def keeps_experts_whole(self) -> bool:
         """Return whether the base splits no expert, so that expert-parallel ranks are any of a stage."""
         return self.base.layout.expert_tensor_parallel_size == 1
 
+    @property
+    def _overlaps_experts(self) -> bool:
+        """Return whether a framework moves tokens to their experts beside another micro-batch's pass.
+
+        Megatron-LM (megatron/core/transformer/transformer_config.py) then asks for expert parallelism, for several
+        chunks where there are stages, and for no full recomputation.
+        """
+        return self.rules is not None and self.base.overlap_expert_parallel
+
     def _holding_experts(self, degrees: Degrees) -> tuple[int, int]:
         """Return the ranks of a stage that may hold different experts, and those of them that lie side by side."""
         order = self.base.layout.rank_order
         sizes = {"tp": degrees.tensor, "cp": degrees.context, "dp": degrees.data}
-        if self.keeps_experts_whole:
+        if degrees.expert_split == 1:
             before = order if degrees.pipeline == 1 else order[: order.index("pp")]
             return prod(sizes.values()), prod(sizes[name] for name in before if name != "pp")
         inner = "cp" if order.index("cp") < order.index("dp") else "dp"
@@ -133,7 +152,6 @@ class Space:
         widths = [model.ffn_hidden_size, heads, *model.shared_out]
         if model.experts is not None:
             widths.append(model.experts.shared_expert_ffn_hidden_size)
-            widths += [] if self.keeps_experts_whole else [model.experts.expert_ffn_hidden_size]
         return nests(shared, tp) and all(width % tp == 0 for width in widths)
 
     def _rings(self, cp: int) -> bool:
@@ -146,31 +164,40 @@ class Space:
             return False
         return model.sequence_length // (2 * cp) >= SHORTEST_SEQUENCE_PART
 
-    def _expert_degrees(self, degrees: Degrees) -> list[int]:
-        experts, rules = self.model.experts, self.rules
-        tp, cp, (ranks, inner) = degrees.tensor, degrees.context, self._holding_experts(degrees)
+    def _with_experts(self, degrees: Degrees) -> list[Degrees]:
+        """Return degrees with every way to share out experts, split as all else is or whole."""
+        experts, rules, tp = self.model.experts, self.rules, degrees.tensor
         if experts is None:
-            return [1]
+            return [degrees]
         if rules is not None and tp > 1 and not rules.expert_with_tensor:
             return []
-        step = cp if rules is not None and rules.experts_hold_context else 1
-        return [
-            ep
-            for ep in divisors(experts.num_experts, ranks)
-            if ranks % ep == 0 and nests(ep, inner) and (ep == 1 or ep % step == 0)
-        ]
+        splits: list[int | None] = []
+        if not self.keeps_experts_whole and experts.expert_ffn_hidden_size % tp == 0:
+            splits.append(None)
+        if self.keeps_experts_whole or (rules is not None and rules.folds_experts and tp > 1):
+            splits.append(1)
+        step = degrees.context if rules is not None and rules.experts_hold_context else 1
+        found = []
+        for split in splits:
+            ranks, inner = self._holding_experts(degrees._replace(expert_split=split))
+            found += [
+                degrees._replace(expert=ep, expert_split=split)
+                for ep in divisors(experts.num_experts, ranks)
+                if ranks % ep == 0 and nests(ep, inner) and (not self._overlaps_experts if ep == 1 else ep % step == 0)
+            ]
+        return found
 
     def runs(self, plan: Plan, rules: FrameworkRules) -> bool:
         """Return whether a framework runs a candidate, whatever the space itself is restricted to."""
         own, degrees = replace(self, rules=rules), plan.degrees
-        experts = own._expert_degrees(degrees)
+        experts = own._with_experts(degrees._replace(expert=1, expert_split=None))
         return (
             own._rings(degrees.context)
             and degrees.pipeline <= own._most_stages(degrees.tensor)
-            and degrees.expert in experts
+            and degrees in experts
             and plan.zero_stage in own.zeros(degrees)
             and plan.sequence_parallel in own.sequence_parallels(degrees)
-            and plan.recompute in own.recomputes()
+            and (plan.recompute, plan.modules) in own.recomputes()
             and (plan.schedule, plan.num_chunks) in own.orders(degrees, plan.num_micro_batches)
         )
 
@@ -182,13 +209,15 @@ class Space:
     def zeros(self, degrees: Degrees) -> list[int]:
         """Return the ZeRO stages that make a difference."""
         if degrees.data * degrees.context == 1:
-            return [0]
+            # Megatron-LM offloads by way of its distributed optimizer, of one rank too.
+            return [1] if self.base.offload_optimizer and self.rules is not None else [0]
         if self.rules is not None:
             is_plain = degrees.tensor * degrees.pipeline * degrees.context * degrees.expert == 1
             allowed = self.rules.zeros(degrees.tensor, degrees.pipeline, is_plain)
         else:
             allowed = ZERO_ALONE if degrees.pipeline == 1 else ZERO_WITH_STAGES
-        return [stage for stage in allowed if stage in self.zero_stages]
+        least = 1 if self.base.offload_optimizer and self.rules is not None else 0
+        return [stage for stage in allowed if stage in self.zero_stages and stage >= least]
 
     def sequence_parallels(self, degrees: Degrees) -> list[bool]:
         """Return whether sequence parallelism is a choice; with experts over tensor-parallel ranks it is a must."""
@@ -203,18 +232,18 @@ class Space:
             return [True] if divides else []
         return [False, True] if divides else [False]
 
-    def recomputes(self) -> list[Recompute]:
-        """Return the modes of recomputation; selective recomputation of fused attention gains nothing."""
+    def recomputes(self) -> list[tuple[Recompute, tuple[RecomputeModule, ...]]]:
+        """Return the modes of recomputation, with modules; selective recomputation of fused attention gains nothing."""
         usual = (Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL)
-        modes = usual if self.rules is None else self.rules.recomputes
-        gains = self.model.attention is not Attention.FLASH or bool(self._modules(Recompute.SELECTIVE))
-        return [mode for mode in modes if mode is not Recompute.SELECTIVE or gains]
-
-    def _modules(self, recompute: Recompute) -> tuple[RecomputeModule, ...]:
-        """Return the modules of a layer that a candidate recomputes; empty: the core of attention, where selective."""
-        if self.rules is None or recompute is not Recompute.SELECTIVE or self.model.attention is not Attention.FLASH:
-            return ()
-        return self.rules.modules(self.model)
+        found: list[tuple[Recompute, tuple[RecomputeModule, ...]]] = []
+        for mode in usual if self.rules is None else self.rules.recomputes:
+            if mode is Recompute.FULL and self._overlaps_experts:
+                continue
+            if mode is not Recompute.SELECTIVE or self.model.attention is not Attention.FLASH:
+                found.append((mode, ()))
+            elif self.rules is not None:
+                found += [(mode, modules) for modules in self.rules.modules(self.model)]
+        return found
 
     def orders(self, degrees: Degrees, num_micro_batches: int) -> list[tuple[str, int]]:
         """Return every (schedule, chunks per stage) that the stages and micro-batches allow."""
@@ -224,6 +253,8 @@ class Space:
         orders = []
         for name in self.schedules:
             if self.rules is not None and name not in self.rules.schedules:
+                continue
+            if self._overlaps_experts and not SCHEDULES[name].chunks:
                 continue
             counts = self._chunks(stages) if SCHEDULES[name].chunks else [1]
             orders += [
@@ -239,8 +270,8 @@ class Space:
             return list(range(2, MAX_CHUNKS_OF_FRAMEWORKS + 1))
         return divisors(self.model.num_layers // stages, MAX_CHUNKS)[1:]
 
-    def split(self, stages: int, chunks: int) -> tuple[int, ...] | None:
-        """Return layers per stage; None where the framework, or the chunks, cannot split so."""
+    def split(self, stages: int, chunks: int) -> Split | None:
+        """Return how layers are split; None where the framework, or the chunks, cannot split so."""
         return _split(self.rules, self.model.num_layers, stages, chunks)
 
     def layout(self, degrees: Degrees) -> Layout:
@@ -255,8 +286,8 @@ class Space:
             self.base,
             model=self.model_of(plan),
             layout=self.layout(plan.degrees),
-            layers_per_stage=layers,
-            layers_per_chunk=None,
+            layers_per_stage=layers.stages,
+            layers_per_chunk=layers.chunks,
             offload_activation_layers=0,
             offload_modules=(),
             micro_batch_size=plan.micro_batch_size,
@@ -265,7 +296,7 @@ class Space:
             recompute_num_layers=None,
             recompute_every=1,
             recompute_group_layers=1,
-            recompute_modules=self._modules(plan.recompute),
+            recompute_modules=plan.modules,
             schedule=plan.schedule,
             zero_stage=plan.zero_stage,
             scatters_gradients=plan.zero_stage >= 2 or (self.scatters_gradients and plan.zero_stage == 1),
@@ -296,17 +327,19 @@ def _laid_out(base: Layout, degrees: Degrees) -> Layout:
         data_parallel_size=degrees.data,
         context_parallel_size=degrees.context,
         expert_parallel_size=degrees.expert,
-        expert_tensor_parallel_size=1 if base.expert_tensor_parallel_size == 1 else None,
+        expert_tensor_parallel_size=degrees.expert_split,
     )
 
 
 @lru_cache(maxsize=4096)
-def _split(rules: FrameworkRules | None, num_layers: int, stages: int, chunks: int) -> tuple[int, ...] | None:
+def _split(rules: FrameworkRules | None, num_layers: int, stages: int, chunks: int) -> Split | None:
     if rules is not None:
-        layers = rules.layers(num_layers, stages, chunks)
-        return None if layers is None else tuple(layers)
+        if (layers := rules.layers(num_layers, stages, chunks)) is not None:
+            return Split(tuple(layers))
+        each = rules.chunks(num_layers, stages, chunks)
+        return None if each is None else Split(tuple(map(sum, each)), tuple(map(tuple, each)))
     shares = uniform(num_layers, stages)
-    return tuple(shares) if all(share % chunks == 0 for share in shares) else None
+    return Split(tuple(shares)) if all(share % chunks == 0 for share in shares) else None
 
 
 @lru_cache(maxsize=64)

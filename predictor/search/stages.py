@@ -7,6 +7,8 @@ from predictor.workloads.pipeline import Pipeline, pipeline
 from predictor.workloads.run import TrainingRun
 
 Key = tuple[object, ...]
+# Sums of the same numbers in another order.
+ROUNDING = 1e-9
 
 
 class Pipelines:
@@ -36,5 +38,5 @@ class Pipelines:
 def shared_key(plan: Plan) -> Key:
     """Return the choices that a model chunk depends on; sharded gradients and weights depend on replicas too."""
     degrees = plan.degrees
-    shares = (plan.zero_stage, degrees) if plan.zero_stage >= 2 else degrees.expert
+    shares = (plan.zero_stage, degrees) if plan.zero_stage >= 2 else (degrees.expert, degrees.expert_split)
     return degrees.tensor, degrees.context, plan.sequence_parallel, plan.micro_batch_size, shares

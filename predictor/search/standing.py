@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from predictor.search.footprint import Footprints
 from predictor.search.question import SearchProblem
 from predictor.search.rank import plans
-from predictor.search.stages import Pipelines
-from predictor.search.timer import ROUNDING, Timer
+from predictor.search.stages import ROUNDING, Pipelines
+from predictor.search.timer import Timer
 from predictor.step.memory import GIB
 from predictor.workloads.run import TrainingRun
 

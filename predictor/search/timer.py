@@ -12,7 +12,7 @@ from typing import NamedTuple
 from predictor.costs.interference import NO_SLOWDOWN, Slowdown
 from predictor.costs.published import PublishedSystem
 from predictor.search.space import Plan, Space
-from predictor.search.stages import Key, Pipelines, shared_key
+from predictor.search.stages import ROUNDING, Key, Pipelines, shared_key
 from predictor.step.beside import slowdown_beside
 from predictor.step.host import launch_us, waiting_us
 from predictor.step.overlap import added_us
@@ -34,8 +34,6 @@ from predictor.workloads.transformer_step import generator_launches, layer_block
 
 # A schedule that splits backward passes gives both parts, and so the whole.
 SPLITTING = next(name for name, schedule in SCHEDULES.items() if schedule.splits_backward)
-# Sums of the same numbers in another order.
-ROUNDING = 1e-9
 WHOLE = next(name for name, schedule in SCHEDULES.items() if not schedule.splits_backward)
 
 
@@ -141,18 +139,35 @@ class Timer:
         )
 
     def floor_us(self, plan: Plan) -> float:
-        """Return the time of the fullest stage's layers: fast to compute, and no step is shorter."""
-        shared = shared_key(plan)
-        count = plan.num_micro_batches
-        key = (shared, count, plan.recompute, plan.degrees.pipeline, self._layered_as(plan))
+        """Return the time of the fullest stage's layers: fast to compute, and no step is shorter.
+
+        What selective recomputation adds is left out: it differs for every number of micro-batches.
+        """
+        if plan.recompute in (Recompute.SELECTIVE, Recompute.PER_OP):
+            plan = plan._replace(recompute=Recompute.NONE, modules=())
+        shared, count, degrees = shared_key(plan), plan.num_micro_batches, plan.degrees
+        key = (shared, count, plan.recompute, degrees.pipeline, plan.num_chunks, self._layered_as(plan))
         known = self._floors.get(key)
         if known is None:
             pipeline = self._pipelines.of(plan)
-            works = {kind: self._layer(plan, shared, kind) for kind in pipeline.kinds}
-            per_layer = {kind: work.forward + work.backward for kind, work in works.items()}
+            per_layer = {kind: self._least_us(plan, shared, kind) for kind in pipeline.kinds}
             stages = [sum([per_layer[kind] * layers for kind, layers in stage.layers]) for stage in pipeline.distinct]
             known = self._floors[key] = count * max(stages) * (1.0 - ROUNDING)
         return known
+
+    def _least_us(self, plan: Plan, shared: Key, kind: LayerKind) -> float:
+        """Return a time that no pass forward and backward of a layer is shorter than: that of a single micro-batch.
+
+        It is no bound where work hides traffic (that of weights, or of experts beside another micro-batch), nor where
+        checkpoints are gathered.
+        """
+        base = self._space.base
+        if plan.zero_stage >= 2 or base.overlap_expert_parallel or base.partition_activations:
+            work = self._layer(plan, shared, kind)
+            return work.forward + work.backward
+        single = self._layer_in_single(plan, shared, kind)
+        recomputed = single.work.forward if plan.recompute is Recompute.FULL and single.adds_up else 0.0
+        return single.work.forward + recomputed + single.work.backward
 
     def bound_us(self, plan: Plan) -> float:
         """Return a time that the candidate's step cannot be shorter than."""
@@ -187,6 +202,7 @@ class Timer:
             shared,
             plan.num_micro_batches,
             plan.recompute,
+            plan.modules,
             plan.degrees.pipeline,
             plan.num_chunks,
             self._layered_as(plan),
@@ -264,7 +280,7 @@ class Timer:
     def _layer_exactly(self, plan: Plan, shared: Key, kind: LayerKind, is_first: bool = False) -> Work:
         """Return a layer's work with the candidate's own micro-batches, recomputation and sharding."""
         layered_as = self._layered_as(plan)
-        key = (shared, plan.num_micro_batches, plan.recompute, kind, layered_as, is_first)
+        key = (shared, plan.num_micro_batches, plan.recompute, plan.modules, kind, layered_as, is_first)
         known = self._exact.get(key)
         if known is None:
             block = layer_block(self._run(plan, layered_as), kind, is_first)

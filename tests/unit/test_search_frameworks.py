@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
-from predictor.base.errors import ConfigError
+from predictor.base.errors import ConfigError, NoLayoutError
 from predictor.configuration.loading import prepare
 from predictor.report.ranking import render, to_json
 from predictor.search.answer import configuration, search
 from predictor.search.footprint import Footprints
 from predictor.search.frameworks import RULES, rules_of
 from predictor.search.question import SearchProblem, SearchQuestion, search_problem
-from predictor.search.rank import plans
+from predictor.search.rank import plans, rank
 from predictor.search.space import Plan
 from predictor.search.stages import Pipelines
 from predictor.search.timer import Timer
-from predictor.step.memory import step_memory
+from predictor.step.memory import GIB, step_memory
 from predictor.step.prediction import predict
 from predictor.workloads.run import Recompute, TrainingRun
 from tests.unit.test_search import SMALL, SPARSE, config
@@ -87,7 +87,48 @@ def test_megatron_gives_a_prime_number_of_layers_lighter_ends(tmp_path: Path) ->
     splits = {plan.degrees.pipeline: space.run(plan).layers_per_stage for plan in plans(space)}
     assert splits[16] == (3, *[4] * 14, 2)
     assert splits[2] == (31, 30)
-    assert all(plan.num_chunks == 1 for plan in plans(space))
+    chunks = {(plan.degrees.pipeline, plan.num_chunks): space.run(plan).chunk_layers for plan in plans(space)}
+    assert chunks[4, 4] == ((4,) * 4, (4,) * 4, (4,) * 4, (4, 4, 4, 1))  # as NVIDIA lays out DeepSeek-V3
+    assert chunks[8, 4] == ((1, 2, 2, 2), *[(2,) * 4] * 6, (2, 2, 2, 0))
+    assert all(sum(map(sum, split)) == 61 for split in chunks.values())
+
+
+def test_megatron_may_keep_experts_whole_beside_tensor_parallelism() -> None:
+    found = {plan.degrees for plan, _ in runs("megatron", "mixtral-8x7b")}
+    splits = {(degrees.tensor, degrees.expert_split) for degrees in found}
+    assert {(1, None), (2, None), (2, 1), (8, 1)} <= splits
+    assert (1, 1) not in splits
+    folded = [degrees for degrees in found if degrees.expert > degrees.data * degrees.context]
+    assert folded
+    assert all(degrees.expert_split == 1 for degrees in folded)
+    assert {plan.degrees.expert_split for plan, _ in runs("torchtitan", "mixtral-8x7b")} == {None}
+
+
+def test_what_is_not_looked_at_does_not_fit() -> None:
+    for framework, model in (("megatron", "deepseek-v2-lite"), ("torchtitan", "llama3-8b"), (None, "gpt3-175b")):
+        problem = search_problem(
+            SearchQuestion(model, num_gpus=32, system="H100", global_batch_size=64, framework=framework)
+        )
+        footprints = Footprints(problem.space, Pipelines(problem.space))
+        limit = 40.0 if model != "gpt3-175b" else 120.0
+        needs = [footprints.memory_bytes(plan) / GIB for plan in plans(problem.space)]
+        found = rank(problem.space, problem.system, limit, 1)
+        assert found.considered == len(needs)
+        assert 0 < found.fitting == sum(need <= limit for need in needs) < len(needs)
+
+
+def test_optimizer_states_go_to_the_host_where_nothing_else_fits() -> None:
+    problem = preset_problem("megatron", "llama3-70b", 8)
+    with pytest.raises(NoLayoutError, match="no layout fits"):
+        rank(problem.space, problem.system, problem.memory_gib, 1)
+    answer = search(problem, 1)
+    assert any("kept and updated in host memory" in note for note in answer.notes)
+    written = configuration(answer, answer.winners[0])
+    assert written["training"]["offload_optimizer"] == 1.0
+    loaded = prepare(written, Path.cwd())
+    assert predict(loaded.run, loaded.system).step.us == pytest.approx(answer.winners[0].ranked.step_us, rel=1e-9)
+    with pytest.raises(NoLayoutError, match="no layout fits"):
+        search(preset_problem("torchtitan", "llama3-70b", 8), 1)
 
 
 def test_torchtitan_shards_weights_unless_it_only_replicates() -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from predictor import predict, search
 from predictor.__main__ import main
@@ -75,6 +77,28 @@ def test_a_training_has_the_hours_and_the_price_of_its_prediction() -> None:
     assert "price" in str(result)
 
 
+def test_hours_and_price_are_those_of_a_calculation_by_hand() -> None:
+    layout = search("llama3-8b", 64, **TRAINED, price=2.0, top=1).layouts[0]
+    assert layout.training is not None
+    steps = math.ceil(TRAINED["train_tokens"] / (TRAINED["global_batch_size"] * 8192))
+    hours = steps * layout.step.us / 3.6e9
+    assert layout.training.steps == steps
+    assert hours < layout.training.hours == pytest.approx(hours, rel=5e-3)  # failures and checkpoints
+    assert layout.training.goodput == pytest.approx(hours / layout.training.hours)
+    assert layout.training.price == pytest.approx(layout.training.hours * 64 * 2.0)
+
+
+def test_a_configuration_may_say_tokens_and_price(tmp_path: Path) -> None:
+    path = tmp_path / "c.yml"
+    path.write_text(
+        yaml.safe_dump({"model": "llama3-8b", "budget": {"train_tokens": 1e12, "price_per_gpu_hour": 2.0}}), "utf-8"
+    )
+    asked: dict[str, Any] = {"system": "H100", "global_batch_size": 512, "framework": "megatron", "top": 1}
+    said = search(str(path), 64, **asked, max_days=30, max_price=1e6).layouts[0].training
+    assert said == search("llama3-8b", 64, **asked, train_tokens=1e12, price=2.0).layouts[0].training
+    assert search(str(path), **asked, deadline_days=30).num_gpus == 48
+
+
 def test_limits_leave_out_what_exceeds_them() -> None:
     every = search("llama3-8b", 64, **TRAINED, price=2.0, top=8)
     hours = [layout.training.hours for layout in every.layouts if layout.training is not None]
@@ -139,6 +163,11 @@ def test_the_fewest_gpus_meet_a_budget() -> None:
         (["--gpus", "8", "--max-price", "3", "--train-tokens", "1e12"], "--max-price needs"),
         (["--gpus", "8", "--max-gpus", "16"], "--max-gpus is for"),
         (["--gpus", "8", "--train-tokens", "-1"], "--train-tokens is -1.0; expected a number above 0"),
+        (["--gpus", "8", "--train-tokens", "1e30"], "--train-tokens is 1e+30; expected a number above 0, up to 1e+18"),
+        (["--gpus", "8", "--train-tokens", "nan"], "--train-tokens is nan"),
+        (["--gpus", "8", "--price", "2"], "--price needs --train-tokens"),
+        (["--gpus", "8", "--train-tokens", "1e12", "--price", "-1"], "--price is -1.0; expected a number from 0"),
+        (["--train-tokens", "1e12", "--deadline-days", "0"], "--deadline-days is 0.0; expected a number above 0"),
         (["--gpus", "8", "--max-memory-gib", "0"], "--max-memory-gib is 0"),
         (["--gpus", "8", "--global-batch-tokens", "0.5"], "--global-batch-tokens"),
         (

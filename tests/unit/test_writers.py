@@ -26,6 +26,7 @@ from predictor.configuration.writers import WRITERS, written
 from predictor.search.answer import configuration_of
 from predictor.search.question import SearchQuestion, search_problem
 from predictor.search.rank import plans
+from predictor.search.space import Degrees
 from predictor.step.prediction import predict
 
 MODELS = {
@@ -170,7 +171,7 @@ def test_keys_that_no_search_sets_are_written_too(
     framework: str, model: str, changes: dict[str, Any], words: tuple[str, ...], absent: tuple[str, ...]
 ) -> None:
     problem = search_problem(SearchQuestion(model, 64, system="H100", global_batch_size=64, framework=framework))
-    alone = (1, 1, 1, 64, 1)
+    alone = Degrees(1, 1, 1, 64, 1)
     plan = next(plan for plan in plans(problem.space) if plan.degrees == alone and plan.zero_stage == 3)
     text = written(merged(configuration_of(problem.space, plan, problem.content), changes), framework, Path.cwd())
     assert all(word in text for word in words)

@@ -182,13 +182,18 @@ def _training(training: TrainingSection, samples: int, parallel: ParallelismSect
     words += [name for name, is_on in switches.items() if is_on]
     if training.gemm_recipe is GemmRecipe.MXFP8 and parallel.gather_precision == "fp8":
         words.append("--reuse-grad-buf-for-mxfp8-param-ag")  # without which weights are gathered in 16 bits
-    return [*words, *_offloading(training), *graph_arguments(training)]
+    return [*words, *_offloading(training, parallel.zero_stage > 0), *graph_arguments(training)]
 
 
-def _offloading(training: TrainingSection) -> list[str]:
+def _offloading(training: TrainingSection, is_shared: bool) -> list[str]:
     """Return the arguments of an optimizer on the host, whose code is that of the precision-aware one."""
     if not training.offload_optimizer:
         return []
+    if not is_shared:
+        raise ConfigError(
+            "training.offload_optimizer is given and parallelism.zero_stage is 0; Megatron-LM offloads by way of its "
+            "distributed optimizer, so set zero_stage: 1"
+        )
     beside = ["--overlap-cpu-optimizer-d2h-h2d"] if training.overlap_optimizer_offload else []
     share = f"--optimizer-offload-fraction {training.offload_optimizer:g}"
     return ["--optimizer-cpu-offload", share, "--use-precision-aware-optimizer", *beside]
