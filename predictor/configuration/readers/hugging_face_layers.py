@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from predictor.base.errors import ConfigError
+from predictor.base.sizes import whole
 from predictor.configuration.readers.hugging_face_config import Config
 from predictor.configuration.readers.hugging_face_families import Windows
 
@@ -93,7 +94,7 @@ def num_layers(config: Config) -> int:
         if (types := config.listed("layer_types")) is None:
             raise ConfigError(f"{config.fields.where}: hybrid_override_pattern is missing; it says what every layer is")
         return len(types)
-    return config.whole("num_hidden_layers")
+    return whole("num_layers", config.whole("num_hidden_layers"))
 
 
 def shortest(pattern: list[str]) -> list[str]:
