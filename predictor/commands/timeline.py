@@ -73,6 +73,6 @@ def answer(arguments: argparse.Namespace) -> str:
         try:
             files = write_chakra_step(prediction, Path(arguments.chakra))
         except OSError as error:
-            raise ConfigError(f"--chakra {arguments.chakra}: {error.strerror}") from None
+            raise ConfigError(f"--chakra {arguments.chakra}: {error.strerror or error}") from None
         said.append(f"wrote {arguments.chakra}: Chakra traces of {counted(len(files), 'rank')}")
     return "\n".join(said)

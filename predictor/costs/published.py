@@ -199,9 +199,14 @@ class PublishedSystem:
             return cost
         return bounds.possible(cost, self._least_us(operator, direction, shape))
 
+    @property
+    def has_own_operators(self) -> bool:
+        """Return whether operators were measured on this system, so that it is known from more than a data sheet."""
+        return self.hardware.transfer is None or bool(self.files.names(OPERATOR_FOLDER))
+
     def operator_donor(self) -> System | None:
         """Return the hardware of the donor of the operators of a GPU that was not measured; None if it was."""
-        if self.hardware.transfer is None or self.files.names(OPERATOR_FOLDER):
+        if self.has_own_operators or self.hardware.transfer is None:
             return None
         folder = donor_folder(self.files.folder, self.hardware.transfer.operators)
         donor = read_hardware(folder, read_manifest(folder))

@@ -356,4 +356,6 @@ def _answered(question: SearchQuestion, asked: _Asked) -> SearchResult:
         tuple(_ranked(details, winner) for winner in winners)
         for winners in (details.winners, details.pareto, details.unsure)
     )
+    if question.price is not None and all(layout.training is None for layout in (*layouts, *unsure)):
+        raise ConfigError("--price needs --train-tokens: how many tokens does the training take?")
     return SearchResult(layouts, front, unsure, details, counts)

@@ -10,6 +10,7 @@ from predictor.base.errors import PublishedError
 from predictor.configuration.loading import Loaded
 from predictor.costs.collectives import COLLECTIVES, Topology
 from predictor.costs.cost import Cost, Source
+from predictor.costs.fp32 import Fp32System
 from predictor.costs.published import CARD, PublishedSystem
 from predictor.report.budget import prediction_bill
 from predictor.report.layout_notes import straddling_notes
@@ -53,10 +54,7 @@ def notes(prediction: Prediction, loaded: Loaded, answered: list[Answer]) -> lis
     if published is not None:
         said.append(published)
     if run.precision != system.precision:
-        said.append(
-            f"{run.precision} was not measured on {system.name}: answered from {system.precision}, which has the same "
-            "element size and the same peak; the interval does not cover the difference."
-        )
+        said.append(_precision_note(run.precision, system))
     stage = prediction.stages[prediction.critical_stage]
     if any(step_pass.host.us for step_pass in stage.whole.passes):
         said.append("Waiting for the host is modelled from measured launch times, not measured in this run.")
@@ -65,6 +63,25 @@ def notes(prediction: Prediction, loaded: Loaded, answered: list[Answer]) -> lis
         share = sum(by_bytes) / prediction.step.us
         said.append(f"Kernels without measurements are timed by the bytes they move: {share:.1%} of the step at most.")
     return said
+
+
+def system_entry(system: PublishedSystem) -> dict[str, str]:
+    """Return what a document says of the system that answered."""
+    return {
+        "name": system.name,
+        "gpu": system.gpu,
+        "measured_precision": system.precision,
+        "folder": str(system.folder),
+        "card": str(system.folder / CARD),
+    }
+
+
+def _precision_note(precision: str, system: PublishedSystem) -> str:
+    """Return what answers for a precision that was not measured."""
+    said = f"{precision} was not measured on {system.name}: answered from {system.precision}, "
+    if isinstance(system, Fp32System):
+        return f"{said}by the bytes of an element and the peaks of the data sheet, which the interval is wider for."
+    return f"{said}which has the same element size and the same peak; the interval does not cover the difference."
 
 
 def reached_gb_per_s(system: PublishedSystem) -> float | None:
@@ -266,12 +283,6 @@ def to_json(prediction: Prediction, loaded: Loaded) -> dict[str, Any]:
         "answers": [answer_entry(answer, step.us) for answer in answered],
         "run": _run(prediction),
         "budget": asdict(prediction_bill(prediction, loaded)),
-        "system": {
-            "name": system.name,
-            "gpu": system.gpu,
-            "measured_precision": system.precision,
-            "folder": str(system.folder),
-            "card": str(system.folder / CARD),
-        },
+        "system": system_entry(system),
         "notes": notes(prediction, loaded, answered),
     }

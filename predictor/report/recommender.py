@@ -18,6 +18,7 @@ from predictor.report.json_document import (
     named,
     slow_network_notes,
     step_entry,
+    system_entry,
 )
 from predictor.report.text import duration, foundations, memory_text, short_path, wrapped
 from predictor.step.breakdown import Answer, answers
@@ -204,13 +205,7 @@ def to_json(reported: Reported) -> dict[str, Any]:
             for rank in all_traffic(run)
         ],
         "plan": plan_entries(run.plan),
-        "system": {
-            "name": system.name,
-            "gpu": system.gpu,
-            "measured_precision": system.precision,
-            "folder": str(system.folder),
-            "card": str(system.folder / CARD),
-        },
+        "system": system_entry(system),
         "assumptions": list(loaded.assumptions),
         "notes": notes(reported, answered),
     }

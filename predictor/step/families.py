@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from predictor.base.read_yaml import read_mapping
 from predictor.base.words import counted
 from predictor.costs.cost import Cost, Source
+from predictor.costs.published import PublishedSystem
 from predictor.workloads.run import TrainingRun
 from predictor.workloads.software import Framework
 
@@ -196,22 +197,26 @@ def interval_of(family: Family, step: Cost) -> Cost:
     return Cost(step.us, step.us * exp(low), step.us * exp(high), step.source)
 
 
-def bounded_step(run: TrainingRun, gpu: str, step: Cost, closing: Cost) -> tuple[Cost, Family | None]:
+def bounded_step(run: TrainingRun, system: PublishedSystem, step: Cost, closing: Cost) -> tuple[Cost, Family | None]:
     """Return a step with its interval, and the family that makes it; None where operators and machines do.
 
-    A plain run none of whose operators is analytic keeps their interval where that is narrower.
+    A plain run none of whose operators is analytic keeps their interval where that is narrower. Runs on other GPUs make
+    no prediction surer, on a GPU that nobody measured, than its operators do: each end is then the farther one.
 
     Args:
         run: that was predicted.
-        gpu: name of the GPU.
+        system: that it was predicted on.
         step: with the interval that operators and machines make.
         closing: the longest update behind the last reduction, part of the step.
     """
-    family = family_of(run, gpu)
+    family = family_of(run, system.gpu)
     if family is None:
         return step, None
     bounded = interval_of(family, with_sure_update(step, closing))
     is_narrower = step.high_us / step.low_us <= bounded.high_us / bounded.low_us
     if is_plain(run) and step.source < Source.ANALYTIC and is_narrower:
         return step, None
+    if not family.gpus and not system.has_own_operators:
+        low, high = min(bounded.low_us, step.low_us), max(bounded.high_us, step.high_us)
+        bounded = Cost(step.us, low, high, step.source)
     return bounded, family

@@ -56,7 +56,7 @@ def predict(run: TrainingRun, system: PublishedSystem) -> Prediction:
     timed = step_in(run.precision, transformer_step(run), system)
     family = None
     if system.hardware.calibration is None:
-        timed["step"], family = bounded_step(run, system.gpu, timed["step"], timed["closing"])
+        timed["step"], family = bounded_step(run, system, timed["step"], timed["closing"])
     return Prediction(
         **timed,
         run=run,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from predictor.costs.folder import OPERATOR_FOLDER
 from predictor.costs.published import PublishedSystem
 from predictor.step.families import closest_family
 from predictor.step.prediction import Prediction
@@ -17,7 +16,8 @@ def published_runs_note(prediction: Prediction, system: PublishedSystem) -> str 
     if system.hardware.calibration is not None:
         return None
     if prediction.family is not None:
-        return f"{prediction.family.summary}; the interval is theirs."
-    measured = system.hardware.transfer is None or system.files.names(OPERATOR_FOLDER)
-    family = None if measured else closest_family(prediction.run, system.gpu)
+        is_bounded = not prediction.family.gpus and not system.has_own_operators
+        limit = ", where that of its own operators is not wider" if is_bounded else ""
+        return f"{prediction.family.summary}; the interval is theirs{limit}."
+    family = None if system.has_own_operators else closest_family(prediction.run, system.gpu)
     return None if family is None else f"{family.summary}."

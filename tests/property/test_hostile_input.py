@@ -111,6 +111,46 @@ def test_nesting_that_would_overflow_the_parser(
     assert main(["predict", "--model", str(file), "--system", "H100", "--gpus", "8"]) == 2
 
 
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 512,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 8,
+    "intermediate_size": 1024,
+    "vocab_size": 32000,
+    "max_position_embeddings": 2048,
+}
+
+
+@settings(max_examples=60)
+@given(key=st.sampled_from(list(LLAMA)), value=VALUES)
+def test_any_value_in_another_tools_file(tmp_path_factory: pytest.TempPathFactory, key: str, value: object) -> None:
+    file = tmp_path_factory.mktemp("hostile") / "config.json"
+    with contextlib.suppress(ValueError):  # a whole number of more digits than Python prints
+        file.write_text(json.dumps({**LLAMA, key: value}), encoding="utf-8")
+        options = ["--gpus", "1", "--micro-batch-size", "1", "--global-batch-size", "1"]
+        answered("predict", "--model", str(file), "--system", "H100", *options)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("deep.json", "[" * 100_000),
+        ("deep.toml", "a = " + "[" * 5000),
+        ("deep.py", "import megatron.bridge\nx = " + "(" * 5000 + ")" * 5000),
+        ("grows.sh", "A=aaaaaaaaaa\n" + "A=$A$A$A$A$A$A$A$A$A$A\n" * 12 + "torchrun pretrain_gpt.py --num-layers $A"),
+        ("circle.sh", "A=$B\nB=$A\ntorchrun pretrain_gpt.py --num-layers $A"),
+    ],
+)
+def test_files_that_would_fill_stack_or_memory(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, text: str
+) -> None:
+    file = tmp_path / name
+    file.write_text(text, encoding="utf-8")
+    assert main(["predict", "--model", str(file), "--system", "H100", "--gpus", "8", "--global-batch-size", "8"]) == 2
+    assert capsys.readouterr().err.startswith("estimate-train-time: ")
+
+
 @pytest.mark.parametrize(("written", "value"), [("1:30", "1:30"), ("010", "010"), ("1e3", 1000.0), ("0x10", 16)])
 def test_numbers_are_those_that_people_mean(tmp_path: Path, written: str, value: object) -> None:
     file = tmp_path / "a.yml"

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from predictor import predict
 from predictor.base.bundled import REGRESSORS_FOLDER
 from predictor.base.errors import PublishedError
 from predictor.costs.catalogue import catalogue
@@ -16,6 +17,7 @@ from predictor.costs.fp32 import Fp32System, peak_ratio
 from predictor.costs.operator import Direction, Shape
 from predictor.costs.published import PublishedSystem, open_system
 from predictor.costs.regressors import DirectionRegressor
+from tests.unit.examples import full_form
 from tests.unit.recommender_examples import dcn, loaded
 
 PERLMUTTER = REGRESSORS_FOLDER / "Perlmutter"
@@ -105,3 +107,11 @@ def test_a_gpu_without_tf32_computes_in_fp32_and_the_report_says_so() -> None:
     assert asked.run == plain.run
     assert any("has no TF32" in assumption for assumption in asked.assumptions)
     assert not any("TF32" in assumption for assumption in plain.assumptions)
+
+
+def test_the_note_does_not_say_that_fp32_has_the_peak_of_16_bits() -> None:
+    content = full_form()
+    said = predict({**content, "training": {**content["training"], "precision": "fp32"}}).notes
+    note = next(note for note in said if note.startswith("fp32 was not measured"))
+    assert "same peak" not in note
+    assert "peaks of the data sheet" in note

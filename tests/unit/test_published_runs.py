@@ -22,6 +22,7 @@ from predictor.step.families import (
     ENOUGH_ROWS,
     RUN_NOISE,
     Family,
+    bounded_step,
     closest_family,
     families,
     family_of,
@@ -30,7 +31,7 @@ from predictor.step.families import (
 )
 from predictor.step.prediction import predict
 from predictor.step.published_runs import published_runs_note
-from predictor.workloads.run import TrainingRun
+from predictor.workloads.run import GemmRecipe, TrainingRun
 from predictor.workloads.software import Framework
 from tests.unit.examples import full_form, write
 
@@ -223,3 +224,16 @@ def test_a_search_says_it_once_of_the_winners_that_it_is_about(
     else:
         plural = "s" if len(numbers) > 1 else ""
         assert [text.startswith(f"Layout{plural} {', '.join(map(str, numbers))}: ") for text in said] == [True]
+
+
+@pytest.mark.parametrize("framework", [None, Framework.MEGATRON_LM])
+def test_runs_on_other_gpus_make_no_prediction_surer_than_its_operators(framework: Framework | None) -> None:
+    run = replace(prepare(full_form(), Path.cwd()).run, framework=framework, gemm_recipe=GemmRecipe.FP8_DELAYED)
+    own = Cost(1e6, 0.6e6, 1.7e6, Source.ANALYTIC)
+    bounded, family = bounded_step(
+        run, PublishedSystem(REGRESSORS_FOLDER / "MI300X", "fp16"), own, Cost(0.0, 0.0, 0.0, Source.ANALYTIC)
+    )
+    assert family is not None
+    assert not family.gpus
+    assert bounded.low_us <= own.low_us
+    assert bounded.high_us >= own.high_us

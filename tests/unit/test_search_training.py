@@ -161,6 +161,7 @@ def test_the_fewest_gpus_meet_a_budget() -> None:
         (["--budget", "3", "--train-tokens", "1e12"], "--budget needs --price"),
         (["--gpus", "8", "--max-hours", "3"], "need --train-tokens"),
         (["--gpus", "8", "--max-price", "3", "--train-tokens", "1e12"], "--max-price needs"),
+        (["--gpus", "8", "--price", "2"], "--price needs --train-tokens"),
         (["--gpus", "8", "--max-gpus", "16"], "--max-gpus is for"),
         (["--gpus", "8", "--train-tokens", "-1"], "--train-tokens is -1.0; expected a number above 0"),
         (["--gpus", "8", "--train-tokens", "1e30"], "--train-tokens is 1e+30; expected a number above 0, up to 1e+18"),

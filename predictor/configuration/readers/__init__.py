@@ -174,7 +174,7 @@ def _of_text(path: Path, content: dict[str, Any] | None, text: str) -> str | Non
         return megatron.FORMAT
     try:
         tables = {key for key, value in tomllib.loads(text).items() if isinstance(value, dict)}
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError):
         tables = set()
     return torchtitan.FORMAT if TORCHTITAN_SECTIONS & tables else None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from predictor.base.errors import ConfigError
+from predictor.base.sizes import whole
 from predictor.configuration.readers.hugging_face_config import Config
 from predictor.configuration.readers.hugging_face_families import FIRST_LAYERS_KEYS, Windows
 
@@ -44,7 +45,6 @@ PLACES = frozenset(
         "conv_bias",
     ]
 )
-MOST_LAYERS = 100_000
 SPARSE = {"dense": "dense", "sparse": "experts", "moe": "experts"}
 
 
@@ -99,10 +99,7 @@ def num_layers(config: Config) -> int:
         if (types := config.listed("layer_types")) is None:
             raise ConfigError(f"{config.fields.where}: hybrid_override_pattern is missing; it says what every layer is")
         return len(types)
-    count = config.whole("num_hidden_layers")
-    if count > MOST_LAYERS:
-        raise config.error("num_hidden_layers", f"expected at most {MOST_LAYERS:,}")
-    return count
+    return whole("num_layers", config.whole("num_hidden_layers"))
 
 
 def shortest(pattern: list[str]) -> list[str]:

@@ -8,8 +8,10 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from predictor.base.errors import ConfigError
 from predictor.configuration.readers.shell_words import unknown
 
+LONGEST_WORD = 1_000_000  # characters; a variable that doubles itself soon fills the memory
 _VARIABLE = re.compile(r"\$(?:\{([^{}]*(?:\{[^{}]*\}[^{}]*)*)\}|([A-Za-z_]\w*)|([0-9@*#?$!]))")
 _NAME = re.compile(r"([A-Za-z_]\w*)(?:\[[@*0]\])?(?:(:?[-=+?])(.*))?", re.DOTALL)
 _ARITHMETIC: dict[type, Callable[[int, int], int]] = {
@@ -53,7 +55,11 @@ class Script:
 
 
 def expand(word: str, script: Script) -> str:
-    """Return a word with its variables replaced; quotes have been removed by now."""
+    """Return a word with its variables replaced; quotes have been removed by now.
+
+    Raises:
+        ConfigError: it is longer than any command line.
+    """
 
     def replace(variable: re.Match[str]) -> str:
         inner = variable[1] if variable[1] is not None else variable[2]
@@ -82,8 +88,12 @@ def expand(word: str, script: Script) -> str:
             return ""
         return value if value is not None else unknown(variable[0])
 
-    word = _replace_arithmetic(word, script)
-    return _VARIABLE.sub(replace, word)
+    expanded = _VARIABLE.sub(replace, _replace_arithmetic(word, script))
+    if len(expanded) > LONGEST_WORD:
+        raise ConfigError(
+            f"{word[:80]} expands to {len(expanded):,} characters; expected arguments of at most {LONGEST_WORD:,}"
+        )
+    return expanded
 
 
 def _guessed(name: str, default: str, script: Script) -> str:

@@ -104,7 +104,7 @@ def _graphs(training: Fields) -> dict[str, bool]:
 def _load(path: Path) -> Fields:
     try:
         return Fields(tomllib.loads(path.read_text(encoding="utf-8")), path.name)
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"{path} is not TOML: {error}") from None
 
 
