@@ -167,3 +167,25 @@ def test_nodes_of_slurm_are_those_of_the_run(tmp_path: Path) -> None:
     script = "#SBATCH --nodes=16\nN=$SLURM_NNODES\n"
     read = found(tmp_path, f'{script}srun bash -c "torchrun --nproc_per_node 8 --nnodes $N pretrain_gpt.py {SMALL}"')
     assert read.content["parallelism"]["data_parallel_size"] == 128
+
+
+def test_experts_of_megatron_deepspeed_stand_in_every_nth_layer(tmp_path: Path) -> None:
+    run = f"deepspeed pretrain_gpt.py {SMALL} --fp16 --deepspeed --zero-stage 1 --num-experts 16"
+    with pytest.raises(ConfigError, match="--expert-interval is missing; releases differ in its default"):
+        found(tmp_path, run)
+    read = found(tmp_path, f"{run} --expert-interval 2 --moe-expert-parallel-size 4")
+    layers = read.content["model"]["num_layers"]
+    assert read.content["model"]["ffn_types"] == ["dense", "experts"] * (layers // 2)
+    moe = read.content["model"]["moe"]
+    assert (moe["experts_per_token"], moe["capacity_factor"]) == (1, 1.0)
+    assert "expert_dispatcher" not in read.content["parallelism"]  # DeepSpeed exchanges all to all, our default
+    dropless = found(tmp_path, f"{run} --expert-interval 1 --topk 2 --disable-moe-token-dropping")
+    assert "capacity_factor" not in dropless.content["model"]["moe"]
+    assert dropless.content["model"]["moe"]["experts_per_token"] == 2
+
+
+def test_launches_that_block_the_host(tmp_path: Path) -> None:
+    run = f"python pretrain_gpt.py {SMALL}"
+    assert found(tmp_path, f"export CUDA_LAUNCH_BLOCKING=1\n{run}").content["training"]["blocking_launches"] is True
+    for line in ("export CUDA_LAUNCH_BLOCKING=0", "# export CUDA_LAUNCH_BLOCKING=1", ""):
+        assert "blocking_launches" not in found(tmp_path, f"{line}\n{run}").content["training"]

@@ -65,6 +65,8 @@ def read(path: Path, num_gpus: int | None = None) -> Read:
     read.unsaid.update(unsaid)
     if is_encoder:
         read.content["model"] |= encoder(options)
+    if command.blocking_launches:
+        read.content["training"]["blocking_launches"] = True
     if command.gpus_per_node:
         read.content["parallelism"]["gpus_per_node"] = command.gpus_per_node
     problems.check()

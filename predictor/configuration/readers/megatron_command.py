@@ -40,6 +40,7 @@ class Command:
         world_size: GPUs, None where the file does not say.
         gpus_per_node: the same.
         documents: texts that the script writes to files.
+        blocking_launches: the host waits for every kernel (CUDA_LAUNCH_BLOCKING).
         notes: what was guessed.
     """
 
@@ -48,6 +49,7 @@ class Command:
     world_size: int | None = None
     gpus_per_node: int | None = None
     documents: list[str] = field(default_factory=list)
+    blocking_launches: bool = False
     notes: list[str] = field(default_factory=list)
 
 
@@ -76,7 +78,8 @@ def load(path: Path, problems: list[str]) -> Command:
     if per_node and (nodes or (world is None and "nnodes" not in given)):  # torchrun starts one node unless told
         world = per_node * (nodes or 1)
     options = Options(values, path.name, "--", problems=problems)
-    return Command(options, program, world, per_node, script.documents, _guesses(script, path.name))
+    blocks = script.values.get("CUDA_LAUNCH_BLOCKING") == "1"
+    return Command(options, program, world, per_node, script.documents, blocks, _guesses(script, path.name))
 
 
 def with_sources(text: str, base: Path, depth: int = 3) -> str:
