@@ -189,3 +189,15 @@ def test_launches_that_block_the_host(tmp_path: Path) -> None:
     assert found(tmp_path, f"export CUDA_LAUNCH_BLOCKING=1\n{run}").content["training"]["blocking_launches"] is True
     for line in ("export CUDA_LAUNCH_BLOCKING=0", "# export CUDA_LAUNCH_BLOCKING=1", ""):
         assert "blocking_launches" not in found(tmp_path, f"{line}\n{run}").content["training"]
+
+
+def test_arguments_that_come_from_outside_are_none(tmp_path: Path) -> None:
+    read = found(
+        tmp_path, f'LEVEL=1 torchrun pretrain_gpt.py {SMALL} --bf16 $EXTRA_ARGS ${{MORE_OPTIONS[@]}} "$@" |& tee log'
+    )
+    assert read.content["training"]["precision"] == "bf16"
+    assert any("EXTRA_ARGS empty" in note for note in read.notes)
+    with pytest.raises(ConfigError, match="--tensor-model-parallel-size is TP, which only a run"):
+        found(tmp_path, f"torchrun pretrain_gpt.py {SMALL} --tensor-model-parallel-size $TP $EXTRA_ARGS")
+    with pytest.raises(ConfigError, match="which only a run"):
+        found(tmp_path, f"EXTRA_ARGS=$(cat file)\ntorchrun pretrain_gpt.py {SMALL} --bf16 $EXTRA_ARGS")

@@ -14,12 +14,16 @@ from predictor.base.yaml_depth import load_yaml
 from predictor.configuration.readers.known_keys import known_keys
 from predictor.configuration.readers.megatron_options import AS_IT_RUNS, KEYS, Options
 from predictor.configuration.readers.shell_script import Script, parse, shown
+from predictor.configuration.readers.shell_words import UNKNOWN
 
 # Recognises a command line of Megatron-LM.
 TELLING = re.compile(
     r"--(?:num[-_]layers|tensor[-_]model[-_]parallel[-_]size|micro[-_]batch[-_]size|num[-_]attention[-_]heads)\b"
 )
 SOURCED = re.compile(r"^[ \t]*(?:source|\.)[ \t]+(.+?)[ \t]*(?:#.*)?$", re.MULTILINE)
+REDIRECTIONS = ("|", "|&", "2>&1", "&>", ">&", ">", ">>", "2>", "&>>", "1>", "&")
+# Variables of whole arguments, which are none where a script does not set them.
+OF_ARGUMENTS = re.compile(r"\{?\w*(?:ARGS|ARGUMENTS|OPTS|OPTIONS|FLAGS|PARAMS|EXTRA)\w*(?:\[[@*]\])?\}?", re.IGNORECASE)
 LARGEST_SOURCE = 1_000_000  # bytes; more is no script of settings
 LAUNCHER = {"nproc-per-node": "per_node", "num-gpus": "per_node", "nnodes": "nodes", "num-nodes": "nodes"}
 SLURM = re.compile(r"^#SBATCH\s+(--[\w-]+|-N)[ =]+(\S+)", re.MULTILINE)
@@ -160,12 +164,23 @@ def _words(script: Script) -> tuple[str, list[str]]:
     training = [words for words in commands if TELLING.search(" ".join(words))]
     if training:
         words = training[-1]
-        words = words[: next((i for i, word in enumerate(words) if word in ("|", "2>&1", "&>", ">")), len(words))]
+        words = words[: next((i for i, word in enumerate(words) if word in REDIRECTIONS), len(words))]
+        words = [word for word in words if not _is_left_out(word, script)]
         program = next((i for i, word in enumerate(words) if word.strip("\"'").endswith(".py")), 0)
         launcher = _values(words[:program])
         sizes = [word for key in LAUNCHER if key in launcher for word in (f"--{key}", str(launcher[key]))]
         return Path(words[program].strip("\"'")).name if program else "", sizes + words[program + 1 :]
     return "", [word for value in script.values.values() if "--" in value for word in value.split()]
+
+
+def _is_left_out(word: str, script: Script) -> bool:
+    """Return whether a word is a variable of whole arguments that the script does not set, after recording it."""
+    name = shown(word).strip("{}")
+    is_one = word.startswith(UNKNOWN) and word.endswith(UNKNOWN) and word.count(UNKNOWN) == 2
+    if not is_one or not OF_ARGUMENTS.fullmatch(name) or name.partition("[")[0] in script.conditional:
+        return False
+    script.guesses[name] = ""
+    return True
 
 
 def _values(words: list[str]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from predictor.configuration.readers.shell_words import unknown
 
 _VARIABLE = re.compile(r"\$(?:\{([^{}]*(?:\{[^{}]*\}[^{}]*)*)\}|([A-Za-z_]\w*)|([0-9@*#?$!]))")
+_ALL_ARGUMENTS = re.compile(r"\$[@*]|\$\{[@*](?::[^}]*)?\}")
 _NAME = re.compile(r"([A-Za-z_]\w*)(?:\[[@*0]\])?(?:(:?[-=+?])(.*))?", re.DOTALL)
 _ARITHMETIC: dict[type, Callable[[int, int], int]] = {
     ast.Add: operator.add,
@@ -56,6 +57,9 @@ def expand(word: str, script: Script) -> str:
     """Return a word with its variables replaced; quotes have been removed by now."""
 
     def replace(variable: re.Match[str]) -> str:
+        if _ALL_ARGUMENTS.fullmatch(variable[0]):  # the script is read as if it were started without any
+            script.guesses["$@"] = ""
+            return ""
         inner = variable[1] if variable[1] is not None else variable[2]
         parts = _NAME.fullmatch(inner) if inner is not None else None
         if parts is None:  # ${1:-x} has a default even so

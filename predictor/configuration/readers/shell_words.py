@@ -116,7 +116,7 @@ def _word(text: str, position: int) -> tuple[str, int]:
         character = text[position]
         if character == "(" and ASSIGNMENT.fullmatch(word):
             inside, position = _array(text, position + 1)
-            return f"{word}{inside}", position
+            return f"{word} {inside}" if word.endswith("+=") else f"{word}{inside}", position  # elements, no text
         if character in " \t\r\n;|&()":
             break
         part, position = _part(text, position)
