@@ -201,3 +201,10 @@ def test_arguments_that_come_from_outside_are_none(tmp_path: Path) -> None:
         found(tmp_path, f"torchrun pretrain_gpt.py {SMALL} --tensor-model-parallel-size $TP $EXTRA_ARGS")
     with pytest.raises(ConfigError, match="which only a run"):
         found(tmp_path, f"EXTRA_ARGS=$(cat file)\ntorchrun pretrain_gpt.py {SMALL} --bf16 $EXTRA_ARGS")
+
+
+def test_arguments_of_a_fork_are_one_problem(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        found(tmp_path, f"torchrun pretrain_gpt.py {SMALL} --use-fused-rmsnorm --swap-optimizer --noop-layers 3 --x 1")
+    assert "--swap-optimizer, --use-fused-rmsnorm are of MindSpeed-LLM" in str(caught.value)
+    assert "\n" not in str(caught.value)

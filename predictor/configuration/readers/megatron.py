@@ -22,7 +22,7 @@ from predictor.configuration.readers.megatron_layout import derived, parallelism
 from predictor.configuration.readers.megatron_offloading import offloading, state_bytes
 from predictor.configuration.readers.megatron_options import OLDER, Options
 from predictor.configuration.readers.megatron_precision import fused_experts, low_precision
-from predictor.configuration.readers.megatron_programs import check_program
+from predictor.configuration.readers.megatron_programs import check_program, refuse_forks
 from predictor.configuration.readers.megatron_recompute import recomputation
 from predictor.configuration.readers.problems import Problems
 from predictor.configuration.readers.result import Read
@@ -49,6 +49,7 @@ def read(path: Path, num_gpus: int | None = None) -> Read:
     problems = Problems()
     command = load(path, problems.lines)
     options = command.options
+    refuse_forks(options)
     options.rename(OLDER)
     notes = list(command.notes)
     is_encoder = problems.part(False, check_program, command, notes)
@@ -172,6 +173,10 @@ def _attention(options: Options, notes: list[str]) -> dict[str, Any]:
         attention["head_dim"] = channels
     if options.switch("qk-layernorm"):
         attention["qk_norm"] = True
+    elif options.switch("qk-l2-norm"):  # of Llama 4
+        attention["qk_norm"] = "weightless"
+    if options.switch("attention-output-gate"):
+        attention["attention_output_gate"] = True
     window = options.get("window-size")
     if window is not None:
         left = re.match(r"\(?\s*(\d+)", str(window))
