@@ -17,7 +17,7 @@ from predictor.configuration.readers.megatron_encoder import encoder, word_piece
 from predictor.configuration.readers.megatron_exchange import cuda_graphs
 from predictor.configuration.readers.megatron_experts import experts
 from predictor.configuration.readers.megatron_kernels import kernels, positions
-from predictor.configuration.readers.megatron_layers import layers
+from predictor.configuration.readers.megatron_layers import layers, pattern_length
 from predictor.configuration.readers.megatron_layout import derived, parallelism, ranks_of_a_model, replicas
 from predictor.configuration.readers.megatron_offloading import offloading, state_bytes
 from predictor.configuration.readers.megatron_options import OLDER, Options
@@ -129,7 +129,9 @@ def model_section(options: Options, notes: list[str], problems: Problems) -> dic
     hidden = options.whole("hidden-size")
     gated = options.switch("swiglu")
     model: dict[str, Any] = {
-        "num_layers": options.whole("num-layers", options.optional_whole("encoder-num-layers")),
+        "num_layers": options.whole(
+            "num-layers", options.optional_whole("encoder-num-layers") or pattern_length(options)
+        ),
         "hidden_size": hidden,
         "num_attention_heads": options.whole("num-attention-heads"),
         "sequence_length": options.whole("seq-length", options.optional_whole("encoder-seq-length")),
@@ -169,6 +171,8 @@ def _attention(options: Options, notes: list[str]) -> dict[str, Any]:
     groups = options.whole("num-query-groups", 1)
     if options.switch("group-query-attention"):
         attention["num_key_value_heads"] = groups
+    elif groups > 1:
+        notes.append("--num-query-groups without --group-query-attention: every head has keys and values of its own")
     if (channels := options.optional_whole("kv-channels")) is not None:
         attention["head_dim"] = channels
     if options.switch("qk-layernorm"):
