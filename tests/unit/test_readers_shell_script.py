@@ -32,6 +32,8 @@ def command(text: str) -> list[str]:
         ("ARGS=(1)\nARGS+=(2 3)\nrun ${ARGS[*]}", ["run", "1", "2", "3"]),
         ("ARGS=(1)\nMORE=(${ARGS[@]} 2)\nrun ${MORE[@]}", ["run", "1", "2"]),
         ("run a \\\n  b \\\n  c", ["run", "a", "b", "c"]),
+        ("S=(7B 13B)\nrun ${S[0]} ${S[1]} ${S[2]} ${S[@]}", ["run", "7B", "13B", "7B", "13B"]),
+        ("run --a 1 \\\n `# a remark` --b 2", ["run", "--a", "1", "--b", "2"]),
         ("A=1 B=2 run --a 1", ["run", "--a", "1"]),
         ("X=ab\nX+=cd\nY=(a)\nY+=(b c)\nrun $X ${Y[@]}", ["run", "abcd", "a", "b", "c"]),
         ('run --a 1 "$@" ${@:2} $*', ["run", "--a", "1"]),
