@@ -208,3 +208,21 @@ def test_arguments_of_a_fork_are_one_problem(tmp_path: Path) -> None:
         found(tmp_path, f"torchrun pretrain_gpt.py {SMALL} --use-fused-rmsnorm --swap-optimizer --noop-layers 3 --x 1")
     assert "--swap-optimizer, --use-fused-rmsnorm are of MindSpeed-LLM" in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_trainings_that_differ_are_not_chosen_from(tmp_path: Path) -> None:
+    first, second = (
+        f"torchrun pretrain_gpt.py {SMALL} --tensor-model-parallel-size {size} --lr {size}" for size in (1, 2)
+    )
+    with pytest.raises(
+        ConfigError, match="it starts 2 trainings that differ in --tensor-model-parallel-size; leave one"
+    ):
+        found(tmp_path, f"if [ $1 = small ]; then\n{first}\nelse\n{second}\nfi")
+    again = f"CMD='{first}'\necho $CMD\n$CMD\npython evaluate.py --tensor-model-parallel-size 8 > log\n{first}"
+    assert found(tmp_path, again).content["parallelism"]["tensor_parallel_size"] == 1
+
+
+def test_nodes_that_only_a_run_knows_are_not_one(tmp_path: Path) -> None:
+    run = f"torchrun --nproc_per_node 8 --nnodes $COUNT pretrain_gpt.py {SMALL}"
+    assert "parallelism.data_parallel_size" in found(tmp_path, run).unsaid
+    assert found(tmp_path, run.replace("--nnodes $COUNT ", "")).content["parallelism"]["data_parallel_size"] == 8

@@ -70,12 +70,12 @@ def load(path: Path, problems: list[str]) -> Command:
     text = path.read_text(encoding="utf-8", errors="replace")
     listed = _from_yaml(text)
     script = parse(_with_slurm(with_sources(text, path.parent))) if listed is None else Script()
-    program, words = _words(script) if listed is None else ("", listed)
+    program, words = _words(script, path.name, problems) if listed is None else ("", listed)
     values = _values(words)
     if not any(TELLING.match(f"--{key}") for key in values):
         raise ConfigError(f"{path.name}: no arguments of Megatron-LM in it, such as --num-layers 32")
     _check_conditions(script, path.name, problems)
-    given = values.keys()
+    given = set(values)
     sizes = {name: _number(values.pop(key, None)) for key, name in LAUNCHER.items() if key in values}
     per_node, nodes = sizes.get("per_node"), sizes.get("nodes")
     world = _number(values.pop("world-size", None)) or _number(script.values.get("WORLD_SIZE"))
@@ -152,10 +152,10 @@ def _from_mapping(content: dict[Any, Any]) -> list[str]:
     return words
 
 
-def _words(script: Script) -> tuple[str, list[str]]:
+def _words(script: Script, where: str, problems: list[str]) -> tuple[str, list[str]]:
     """Return the program and the words of the training command with the launcher's sizes.
 
-    Of a plain list of arguments these are all words, without a program.
+    Of a plain list of arguments these are all words, without a program. Several trainings that differ are a problem.
     """
     if script.commands and script.commands[0] and script.commands[0][0].startswith("--"):
         return "", [word for words in script.commands for word in words]  # a value may stand on a line of its own
@@ -163,14 +163,29 @@ def _words(script: Script) -> tuple[str, list[str]]:
     commands = [*script.commands, *inside]
     training = [words for words in commands if TELLING.search(" ".join(words))]
     if training:
-        words = training[-1]
-        words = words[: next((i for i, word in enumerate(words) if word in REDIRECTIONS), len(words))]
-        words = [word for word in words if not _is_left_out(word, script)]
-        program = next((i for i, word in enumerate(words) if word.strip("\"'").endswith(".py")), 0)
-        launcher = _values(words[:program])
-        sizes = [word for key in LAUNCHER if key in launcher for word in (f"--{key}", str(launcher[key]))]
-        return Path(words[program].strip("\"'")).name if program else "", sizes + words[program + 1 :]
+        commands = [_split(words, script) for words in training]
+        launcher, program, words = commands[-1]
+        same = [_values(others) for _, name, others in commands if name == program and program]
+        known = known_keys(KEYS)
+        keys = sorted({key for values in same for key in values if not known.is_irrelevant(key.replace("-", "_"))})
+        differing = [f"--{key}" for key in keys if len({str(values.get(key)) for values in same}) > 1]
+        if differing:
+            problems.append(
+                f"{where}: it starts {len(same)} trainings that differ in {', '.join(differing[:3])}; leave one of "
+                "them in the file"
+            )
+        given = _values(launcher)
+        sizes = [word for key in LAUNCHER if key in given for word in (f"--{key}", str(given[key]))]
+        return program, sizes + words
     return "", [word for value in script.values.values() if "--" in value for word in value.split()]
+
+
+def _split(words: list[str], script: Script) -> tuple[list[str], str, list[str]]:
+    """Return the launcher's words, the program (empty where there is none) and its arguments of a command."""
+    words = words[: next((i for i, word in enumerate(words) if word in REDIRECTIONS), len(words))]
+    words = [word for word in words if not _is_left_out(word, script)]
+    program = next((i for i, word in enumerate(words) if word.strip("\"'").endswith(".py")), 0)
+    return words[:program], Path(words[program].strip("\"'")).name if program else "", words[program + 1 :]
 
 
 def _is_left_out(word: str, script: Script) -> bool:
