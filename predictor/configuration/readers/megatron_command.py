@@ -163,9 +163,9 @@ def _words(script: Script, where: str, problems: list[str]) -> tuple[str, list[s
     commands = [*script.commands, *inside]
     training = [words for words in commands if TELLING.search(" ".join(words))]
     if training:
-        commands = [_split(words, script) for words in training]
-        launcher, program, words = commands[-1]
-        same = [_values(others) for _, name, others in commands if name == program and program]
+        split = [_split(words, script) for words in training]
+        launcher, program, arguments = split[-1]
+        same = [_values(others) for _, name, others in split if name == program and program]
         known = known_keys(KEYS)
         keys = sorted({key for values in same for key in values if not known.is_irrelevant(key.replace("-", "_"))})
         differing = [f"--{key}" for key in keys if len({str(values.get(key)) for values in same}) > 1]
@@ -176,7 +176,7 @@ def _words(script: Script, where: str, problems: list[str]) -> tuple[str, list[s
             )
         given = _values(launcher)
         sizes = [word for key in LAUNCHER if key in given for word in (f"--{key}", str(given[key]))]
-        return program, sizes + words
+        return program, sizes + arguments
     return "", [word for value in script.values.values() if "--" in value for word in value.split()]
 
 
