@@ -9,6 +9,7 @@ import pytest
 
 from predictor.__main__ import main
 from predictor.configuration.loading import load
+from predictor.interface.model_options import of_model
 
 READERS = Path(__file__).resolve().parents[1] / "data" / "readers"
 FILES = [
@@ -99,3 +100,22 @@ def other_config() -> "ConfigContainer":
     limits = ["--global-batch-size", "16", "--max-micro-batch-size", "1", "--max-context-parallel", "1", "--top", "1"]
     assert main([*words, *limits]) == 0
     assert "16 samples of 4,096 tokens a step" in capsys.readouterr().out
+
+
+def test_script_as_it_is_with_what_it_leaves_open(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = tmp_path / "launch.sh"
+    script.write_text(
+        "torchrun pretrain_gpt.py --num-layers 4 --hidden-size 1024 --num-attention-heads 16 --seq-length 1024 "
+        "--max-position-embeddings 1024 --micro-batch-size 1 --global-batch-size 128 --bf16 --overlap-grad-reduce "
+        "--use-distributed-optimizer --tensor-model-parallel-size 2\n",
+        encoding="utf-8",
+    )
+    command = ["predict", "--model", str(script), "--system", "H100"]
+    assert main(command) == 2
+    assert "set model.vocab_size" in capsys.readouterr().err
+    assert main([*command, "--set", "model.vocab_size=32000"]) == 2
+    assert "--gpus is missing" in capsys.readouterr().err
+    assert main([*command, "--set", "model.vocab_size=32000", "--gpus", "256"]) == 0
+    assert "256 GPUs = 1 pipeline × 2 tensor × 128 data parallel" in capsys.readouterr().out
+    configuration = of_model(str(script), ["model.vocab_size=32000", "gpus=256"], "H100")
+    assert configuration.content["parallelism"]["gradient_bucket_elements"] == 128_000_000  # a million per replica

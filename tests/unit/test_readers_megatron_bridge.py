@@ -315,3 +315,15 @@ def test_modules_whose_inputs_travel_to_the_host(tmp_path: Path) -> None:
     assert (
         "offload_activation_layers" not in found(tmp_path, layers).content["training"]
     )  # Megatron-Bridge asks for both
+
+
+def test_precision_of_the_optimizer_where_none_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "overrides.yaml"
+    layout = (
+        "model: {tensor_model_parallel_size: 2, seq_length: 4096}\ntrain: {micro_batch_size: 1, global_batch_size: 8}\n"
+    )
+    path.write_text(f"{layout}optimizer: {{bf16: true}}\n", encoding="utf-8")
+    assert read_any(path).content["training"]["precision"] == "bf16"
+    path.write_text(layout, encoding="utf-8")
+    with pytest.raises(ConfigError, match="mixed_precision is None"):
+        read_any(path)

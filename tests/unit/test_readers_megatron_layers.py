@@ -116,3 +116,9 @@ def test_models_become_runs(arguments: str, tmp_path: Path) -> None:
     )
     run = to_run(validate({"system": "H100", **content}), gpus_per_node=8)
     assert run.model.num_parameters() > 0
+
+
+def test_norms_and_gates_of_attention(tmp_path: Path) -> None:
+    assert small(tmp_path, "--qk-l2-norm")["model"]["qk_norm"] == "weightless"
+    assert small(tmp_path, "--qk-layernorm")["model"]["qk_norm"] is True
+    assert small(tmp_path, "--attention-output-gate")["model"]["attention_output_gate"] is True

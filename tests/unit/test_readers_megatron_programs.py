@@ -167,3 +167,62 @@ def test_nodes_of_slurm_are_those_of_the_run(tmp_path: Path) -> None:
     script = "#SBATCH --nodes=16\nN=$SLURM_NNODES\n"
     read = found(tmp_path, f'{script}srun bash -c "torchrun --nproc_per_node 8 --nnodes $N pretrain_gpt.py {SMALL}"')
     assert read.content["parallelism"]["data_parallel_size"] == 128
+
+
+def test_experts_of_megatron_deepspeed_stand_in_every_nth_layer(tmp_path: Path) -> None:
+    run = f"deepspeed pretrain_gpt.py {SMALL} --fp16 --deepspeed --zero-stage 1 --num-experts 16"
+    with pytest.raises(ConfigError, match="--expert-interval is missing; releases differ in its default"):
+        found(tmp_path, run)
+    read = found(tmp_path, f"{run} --expert-interval 2 --moe-expert-parallel-size 4")
+    layers = read.content["model"]["num_layers"]
+    assert read.content["model"]["ffn_types"] == ["dense", "experts"] * (layers // 2)
+    moe = read.content["model"]["moe"]
+    assert (moe["experts_per_token"], moe["capacity_factor"]) == (1, 1.0)
+    assert "expert_dispatcher" not in read.content["parallelism"]  # DeepSpeed exchanges all to all, our default
+    dropless = found(tmp_path, f"{run} --expert-interval 1 --topk 2 --disable-moe-token-dropping")
+    assert "capacity_factor" not in dropless.content["model"]["moe"]
+    assert dropless.content["model"]["moe"]["experts_per_token"] == 2
+
+
+def test_launches_that_block_the_host(tmp_path: Path) -> None:
+    run = f"python pretrain_gpt.py {SMALL}"
+    assert found(tmp_path, f"export CUDA_LAUNCH_BLOCKING=1\n{run}").content["training"]["blocking_launches"] is True
+    for line in ("export CUDA_LAUNCH_BLOCKING=0", "# export CUDA_LAUNCH_BLOCKING=1", ""):
+        assert "blocking_launches" not in found(tmp_path, f"{line}\n{run}").content["training"]
+
+
+def test_arguments_that_come_from_outside_are_none(tmp_path: Path) -> None:
+    read = found(
+        tmp_path, f'LEVEL=1 torchrun pretrain_gpt.py {SMALL} --bf16 $EXTRA_ARGS ${{MORE_OPTIONS[@]}} "$@" |& tee log'
+    )
+    assert read.content["training"]["precision"] == "bf16"
+    assert any("EXTRA_ARGS empty" in note for note in read.notes)
+    with pytest.raises(ConfigError, match="--tensor-model-parallel-size is TP, which only a run"):
+        found(tmp_path, f"torchrun pretrain_gpt.py {SMALL} --tensor-model-parallel-size $TP $EXTRA_ARGS")
+    with pytest.raises(ConfigError, match="which only a run"):
+        found(tmp_path, f"EXTRA_ARGS=$(cat file)\ntorchrun pretrain_gpt.py {SMALL} --bf16 $EXTRA_ARGS")
+
+
+def test_arguments_of_a_fork_are_one_problem(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        found(tmp_path, f"torchrun pretrain_gpt.py {SMALL} --use-fused-rmsnorm --swap-optimizer --noop-layers 3 --x 1")
+    assert "--swap-optimizer, --use-fused-rmsnorm are of MindSpeed-LLM" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_trainings_that_differ_are_not_chosen_from(tmp_path: Path) -> None:
+    first, second = (
+        f"torchrun pretrain_gpt.py {SMALL} --tensor-model-parallel-size {size} --lr {size}" for size in (1, 2)
+    )
+    with pytest.raises(
+        ConfigError, match="it starts 2 trainings that differ in --tensor-model-parallel-size; leave one"
+    ):
+        found(tmp_path, f"if [ $1 = small ]; then\n{first}\nelse\n{second}\nfi")
+    again = f"CMD='{first}'\necho $CMD\n$CMD\npython evaluate.py --tensor-model-parallel-size 8 > log\n{first}"
+    assert found(tmp_path, again).content["parallelism"]["tensor_parallel_size"] == 1
+
+
+def test_nodes_that_only_a_run_knows_are_not_one(tmp_path: Path) -> None:
+    run = f"torchrun --nproc_per_node 8 --nnodes $COUNT pretrain_gpt.py {SMALL}"
+    assert "parallelism.data_parallel_size" in found(tmp_path, run).unsaid
+    assert found(tmp_path, run.replace("--nnodes $COUNT ", "")).content["parallelism"]["data_parallel_size"] == 8

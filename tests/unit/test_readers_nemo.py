@@ -118,3 +118,17 @@ def test_references_are_filled_in() -> None:
     got = filled(content)
     assert (got["a"]["c"], got["a"]["d"], got["a"]["e"], got["g"][0]) == (2, 6, "x2y", 2)
     assert all(map(is_unknown, (got["a"]["f"], got["g"][1], got["loop"])))
+
+
+def test_activations_on_the_host_are_those_of_the_switch(tmp_path: Path) -> None:
+    layers = {"cpu_offloading_num_layers": 4}
+    assert "offload_activation_layers" not in found(tmp_path, layers).content["training"]
+    asked = found(tmp_path, {**layers, "cpu_offloading": True}).content["training"]
+    assert asked["offload_activation_layers"] == 4
+
+
+def test_section_that_is_not_read_is_no_silence(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"model\.mcore_customization_config is .*take a preset, such as falcon-7b"):
+        found(tmp_path, {"mcore_customization_config": {"parallel_attention": True}})
+    with pytest.raises(ConfigError, match=r"model\.unheard_of is a section that is not read"):
+        found(tmp_path, {"unheard_of": {"on": True}})

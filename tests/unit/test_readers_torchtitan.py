@@ -323,3 +323,9 @@ def test_all_problems_of_a_job_come_at_once(tmp_path: Path) -> None:
     assert lines[0] == "4 problems:"
     for words in ("model.name is 'nobody'", "seq_len is 'x'", "unheard_of", "only Adam"):
         assert sum(words in line for line in lines) == 1
+
+
+def test_gradients_reduced_in_16_bits(tmp_path: Path) -> None:
+    reduced = found(tmp_path, f"{MODEL}[training]\nmixed_precision_reduce = 'bfloat16'").content["parallelism"]
+    assert reduced["fp32_gradients"] is False
+    assert found(tmp_path, MODEL).content["parallelism"]["fp32_gradients"] is True

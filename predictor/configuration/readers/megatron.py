@@ -17,12 +17,12 @@ from predictor.configuration.readers.megatron_encoder import encoder, word_piece
 from predictor.configuration.readers.megatron_exchange import cuda_graphs
 from predictor.configuration.readers.megatron_experts import experts
 from predictor.configuration.readers.megatron_kernels import kernels, positions
-from predictor.configuration.readers.megatron_layers import layers
+from predictor.configuration.readers.megatron_layers import layers, pattern_length
 from predictor.configuration.readers.megatron_layout import derived, parallelism, ranks_of_a_model, replicas
 from predictor.configuration.readers.megatron_offloading import offloading, state_bytes
 from predictor.configuration.readers.megatron_options import OLDER, Options
 from predictor.configuration.readers.megatron_precision import fused_experts, low_precision
-from predictor.configuration.readers.megatron_programs import check_program
+from predictor.configuration.readers.megatron_programs import check_program, refuse_forks
 from predictor.configuration.readers.megatron_recompute import recomputation
 from predictor.configuration.readers.problems import Problems
 from predictor.configuration.readers.result import Read
@@ -49,6 +49,7 @@ def read(path: Path, num_gpus: int | None = None) -> Read:
     problems = Problems()
     command = load(path, problems.lines)
     options = command.options
+    refuse_forks(options)
     options.rename(OLDER)
     notes = list(command.notes)
     is_encoder = problems.part(False, check_program, command, notes)
@@ -65,6 +66,8 @@ def read(path: Path, num_gpus: int | None = None) -> Read:
     read.unsaid.update(unsaid)
     if is_encoder:
         read.content["model"] |= encoder(options)
+    if command.blocking_launches:
+        read.content["training"]["blocking_launches"] = True
     if command.gpus_per_node:
         read.content["parallelism"]["gpus_per_node"] = command.gpus_per_node
     problems.check()
@@ -126,7 +129,9 @@ def model_section(options: Options, notes: list[str], problems: Problems) -> dic
     hidden = options.whole("hidden-size")
     gated = options.switch("swiglu")
     model: dict[str, Any] = {
-        "num_layers": options.whole("num-layers", options.optional_whole("encoder-num-layers")),
+        "num_layers": options.whole(
+            "num-layers", options.optional_whole("encoder-num-layers") or pattern_length(options)
+        ),
         "hidden_size": hidden,
         "num_attention_heads": options.whole("num-attention-heads"),
         "sequence_length": options.whole("seq-length", options.optional_whole("encoder-seq-length")),
@@ -166,10 +171,16 @@ def _attention(options: Options, notes: list[str]) -> dict[str, Any]:
     groups = options.whole("num-query-groups", 1)
     if options.switch("group-query-attention"):
         attention["num_key_value_heads"] = groups
+    elif groups > 1:
+        notes.append("--num-query-groups without --group-query-attention: every head has keys and values of its own")
     if (channels := options.optional_whole("kv-channels")) is not None:
         attention["head_dim"] = channels
     if options.switch("qk-layernorm"):
         attention["qk_norm"] = True
+    elif options.switch("qk-l2-norm"):  # of Llama 4
+        attention["qk_norm"] = "weightless"
+    if options.switch("attention-output-gate"):
+        attention["attention_output_gate"] = True
     window = options.get("window-size")
     if window is not None:
         left = re.match(r"\(?\s*(\d+)", str(window))

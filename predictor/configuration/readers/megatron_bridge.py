@@ -163,6 +163,11 @@ class _Recipe:
                     f"{self.where}: mixed_precision comes from {value.kind} ({value.line}), whose code is not there"
                 )
             return {**(base or {}), **self.section("mixed_precision")}
+        if value is None:  # then the model's and the optimizer's own switches say it
+            told = {**self.section("model"), **self.section("optimizer")}
+            half = next((name for name in ("bf16", "fp16") if told.get(name) is True), None)
+            if half is not None:
+                return {half: True}
         named = precision(value)
         if named is None:
             shown = value.why if isinstance(value, Unknown) else value

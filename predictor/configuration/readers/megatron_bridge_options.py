@@ -10,6 +10,7 @@ import re
 from typing import Any
 
 from predictor.configuration.readers.known_keys import known_keys
+from predictor.configuration.readers.megatron_offloading import as_sections_say
 from predictor.configuration.readers.megatron_options import OFF, Options
 from predictor.configuration.readers.python_source.values import Unknown
 
@@ -148,15 +149,13 @@ def layout_text(stages: list[Any] | tuple[Any, ...]) -> str:
 
 def _derive(options: Options, sections: dict[str, dict[str, Any]]) -> None:
     """Add what Megatron-Bridge derives from several sections when a run starts."""
-    values = dict(options.values)
+    values = as_sections_say(options.values)
     mixed, overlap = sections.get("mixed_precision", {}), sections.get("comm_overlap", {})
     reduces_in_fp32 = mixed.get("grad_reduce_in_fp32", sections.get("ddp", {}).get("grad_reduce_in_fp32", False))
     values.pop("grad-reduce-in-fp32", None)
     # The reduction's precision is said here, whatever the optimizer makes of the sums.
     values["accumulate-allreduce-grads-in-fp32" if reduces_in_fp32 is True else "grad-reduce-in-bf16"] = True
     values.pop("main-grads-dtype", None)
-    if not values.get("cpu-offloading"):
-        values.pop("cpu-offloading-num-layers", None)
     if mixed.get("fp8") and "fp8-recipe" not in values:
         values["fp8-recipe"] = "tensorwise"
     for edge in ("start", "end"):

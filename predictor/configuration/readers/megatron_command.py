@@ -14,12 +14,16 @@ from predictor.base.yaml_depth import load_yaml
 from predictor.configuration.readers.known_keys import known_keys
 from predictor.configuration.readers.megatron_options import AS_IT_RUNS, KEYS, Options
 from predictor.configuration.readers.shell_script import Script, parse, shown
+from predictor.configuration.readers.shell_words import UNKNOWN
 
 # Recognises a command line of Megatron-LM.
 TELLING = re.compile(
     r"--(?:num[-_]layers|tensor[-_]model[-_]parallel[-_]size|micro[-_]batch[-_]size|num[-_]attention[-_]heads)\b"
 )
 SOURCED = re.compile(r"^[ \t]*(?:source|\.)[ \t]+(.+?)[ \t]*(?:#.*)?$", re.MULTILINE)
+REDIRECTIONS = ("|", "|&", "2>&1", "&>", ">&", ">", ">>", "2>", "&>>", "1>", "&")
+# Variables of whole arguments, which are none where a script does not set them.
+OF_ARGUMENTS = re.compile(r"\{?\w*(?:ARGS|ARGUMENTS|OPTS|OPTIONS|FLAGS|PARAMS|EXTRA)\w*(?:\[[@*]\])?\}?", re.IGNORECASE)
 LARGEST_SOURCE = 1_000_000  # bytes; more is no script of settings
 LAUNCHER = {"nproc-per-node": "per_node", "num-gpus": "per_node", "nnodes": "nodes", "num-nodes": "nodes"}
 SLURM = re.compile(r"^#SBATCH\s+(--[\w-]+|-N)[ =]+(\S+)", re.MULTILINE)
@@ -40,6 +44,7 @@ class Command:
         world_size: GPUs, None where the file does not say.
         gpus_per_node: the same.
         documents: texts that the script writes to files.
+        blocking_launches: the host waits for every kernel (CUDA_LAUNCH_BLOCKING).
         notes: what was guessed.
     """
 
@@ -48,6 +53,7 @@ class Command:
     world_size: int | None = None
     gpus_per_node: int | None = None
     documents: list[str] = field(default_factory=list)
+    blocking_launches: bool = False
     notes: list[str] = field(default_factory=list)
 
 
@@ -64,19 +70,20 @@ def load(path: Path, problems: list[str]) -> Command:
     text = path.read_text(encoding="utf-8", errors="replace")
     listed = _from_yaml(text)
     script = parse(_with_slurm(with_sources(text, path.parent))) if listed is None else Script()
-    program, words = _words(script) if listed is None else ("", listed)
+    program, words = _words(script, path.name, problems) if listed is None else ("", listed)
     values = _values(words)
     if not any(TELLING.match(f"--{key}") for key in values):
         raise ConfigError(f"{path.name}: no arguments of Megatron-LM in it, such as --num-layers 32")
     _check_conditions(script, path.name, problems)
-    given = values.keys()
+    given = set(values)
     sizes = {name: _number(values.pop(key, None)) for key, name in LAUNCHER.items() if key in values}
     per_node, nodes = sizes.get("per_node"), sizes.get("nodes")
     world = _number(values.pop("world-size", None)) or _number(script.values.get("WORLD_SIZE"))
     if per_node and (nodes or (world is None and "nnodes" not in given)):  # torchrun starts one node unless told
         world = per_node * (nodes or 1)
     options = Options(values, path.name, "--", problems=problems)
-    return Command(options, program, world, per_node, script.documents, _guesses(script, path.name))
+    blocks = script.values.get("CUDA_LAUNCH_BLOCKING") == "1"
+    return Command(options, program, world, per_node, script.documents, blocks, _guesses(script, path.name))
 
 
 def with_sources(text: str, base: Path, depth: int = 3) -> str:
@@ -145,10 +152,10 @@ def _from_mapping(content: dict[Any, Any]) -> list[str]:
     return words
 
 
-def _words(script: Script) -> tuple[str, list[str]]:
+def _words(script: Script, where: str, problems: list[str]) -> tuple[str, list[str]]:
     """Return the program and the words of the training command with the launcher's sizes.
 
-    Of a plain list of arguments these are all words, without a program.
+    Of a plain list of arguments these are all words, without a program. Several trainings that differ are a problem.
     """
     if script.commands and script.commands[0] and script.commands[0][0].startswith("--"):
         return "", [word for words in script.commands for word in words]  # a value may stand on a line of its own
@@ -156,13 +163,39 @@ def _words(script: Script) -> tuple[str, list[str]]:
     commands = [*script.commands, *inside]
     training = [words for words in commands if TELLING.search(" ".join(words))]
     if training:
-        words = training[-1]
-        words = words[: next((i for i, word in enumerate(words) if word in ("|", "2>&1", "&>", ">")), len(words))]
-        program = next((i for i, word in enumerate(words) if word.strip("\"'").endswith(".py")), 0)
-        launcher = _values(words[:program])
-        sizes = [word for key in LAUNCHER if key in launcher for word in (f"--{key}", str(launcher[key]))]
-        return Path(words[program].strip("\"'")).name if program else "", sizes + words[program + 1 :]
+        split = [_split(words, script) for words in training]
+        launcher, program, arguments = split[-1]
+        same = [_values(others) for _, name, others in split if name == program and program]
+        known = known_keys(KEYS)
+        keys = sorted({key for values in same for key in values if not known.is_irrelevant(key.replace("-", "_"))})
+        differing = [f"--{key}" for key in keys if len({str(values.get(key)) for values in same}) > 1]
+        if differing:
+            problems.append(
+                f"{where}: it starts {len(same)} trainings that differ in {', '.join(differing[:3])}; leave one of "
+                "them in the file"
+            )
+        given = _values(launcher)
+        sizes = [word for key in LAUNCHER if key in given for word in (f"--{key}", str(given[key]))]
+        return program, sizes + arguments
     return "", [word for value in script.values.values() if "--" in value for word in value.split()]
+
+
+def _split(words: list[str], script: Script) -> tuple[list[str], str, list[str]]:
+    """Return the launcher's words, the program (empty where there is none) and its arguments of a command."""
+    words = words[: next((i for i, word in enumerate(words) if word in REDIRECTIONS), len(words))]
+    words = [word for word in words if not _is_left_out(word, script)]
+    program = next((i for i, word in enumerate(words) if word.strip("\"'").endswith(".py")), 0)
+    return words[:program], Path(words[program].strip("\"'")).name if program else "", words[program + 1 :]
+
+
+def _is_left_out(word: str, script: Script) -> bool:
+    """Return whether a word is a variable of whole arguments that the script does not set, after recording it."""
+    name = shown(word).strip("{}")
+    is_one = word.startswith(UNKNOWN) and word.endswith(UNKNOWN) and word.count(UNKNOWN) == 2
+    if not is_one or not OF_ARGUMENTS.fullmatch(name) or name.partition("[")[0] in script.conditional:
+        return False
+    script.guesses[name] = ""
+    return True
 
 
 def _values(words: list[str]) -> dict[str, Any]:

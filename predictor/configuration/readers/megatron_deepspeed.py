@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from predictor.base.errors import ConfigError
 from predictor.configuration.readers import deepspeed
 from predictor.configuration.readers.megatron_command import Command
 from predictor.configuration.readers.megatron_options import Options
@@ -43,12 +44,35 @@ def prepare(options: Options) -> None:
     if values.pop("cpu-optimizer", False):
         values["optimizer-cpu-offload"] = True
     values.setdefault("transformer-impl", "local")  # its layers are its own
-    if values.get("num-experts") in ("1", 1):
+    if values.get("num-experts") in ("1", 1, None):
         for key in ("num-experts", "expert-model-parallel-size", "moe-expert-capacity-factor"):
             values.pop(key, None)
-    if values.pop("disable-moe-token-dropping", False):
+    drops = not values.pop("disable-moe-token-dropping", False)
+    if "num-experts" in values:
+        values = {"moe-router-topk": 1, "moe-token-dispatcher-type": "alltoall", **values}
+        values.setdefault("moe-expert-capacity-factor", 1.0)
+    if not drops:
         values.pop("moe-expert-capacity-factor", None)
     options.values = values
+    _every_nth_layer(options)
+
+
+def _every_nth_layer(options: Options) -> None:
+    """Take the layers that have experts: every n-th, counted from 1.
+
+    Source: megatron/model/transformer.py, ParallelTransformer.
+    """
+    interval, layers = options.optional_whole("expert-interval"), options.optional_whole("num-layers")
+    if "num-experts" not in options.values or "moe-layer-freq" in options.values or layers is None:
+        return
+    if interval is None:
+        options.broken(
+            ConfigError(
+                f"{options.where}: --expert-interval is missing; releases differ in its default, 1 or 2: write it"
+            )
+        )
+    pattern = [int((layer + 1) % (interval or 1) == 0) for layer in range(layers)]
+    options.values = {**options.values, "moe-layer-freq": str(pattern)}
 
 
 def overrides(

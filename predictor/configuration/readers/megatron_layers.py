@@ -34,6 +34,12 @@ def layers(options: Options, model: dict[str, Any]) -> dict[str, Any]:
     return found | ({"num_mtp_layers": count} if count else {}) | _sinks(options)
 
 
+def pattern_length(options: Options) -> int | None:
+    """Return the layers that --hybrid-layer-pattern names, which then says their number; None without it."""
+    written = options.get("hybrid-layer-pattern")
+    return None if written is None else len(str(written).strip("'\"").replace("|", "")) or None
+
+
 def _latent_attention(options: Options) -> dict[str, Any]:
     sizes = {
         "kv_lora_rank": options.whole("kv-lora-rank", 32),

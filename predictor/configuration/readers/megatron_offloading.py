@@ -8,6 +8,7 @@ megatron/core/optimizer/optimizer_config.py.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from predictor.configuration.readers.megatron_options import Options
@@ -15,6 +16,13 @@ from predictor.workloads.run import OffloadModule
 
 BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1}
 STATES = {"main-params-dtype": "fp32", "exp-avg-dtype": "fp32", "exp-avg-sq-dtype": "fp32"}
+
+
+def as_sections_say(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arguments from a file whose switch ``cpu_offloading`` decides, whatever number of layers stands beside."""
+    if values.get("cpu-offloading") in (True, "True", "true"):
+        return dict(values)
+    return {key: value for key, value in values.items() if key != "cpu-offloading-num-layers"}
 
 
 def offloading(options: Options) -> dict[str, Any]:

@@ -32,8 +32,37 @@ ENCODER = "pretrain_bert"
 USUAL = ("pretrain_gpt.py", "pretrain_mamba.py", "pretrain_hybrid.py")
 # Words of tasks/main.py that name what a run does.
 TASKS = ("MNLI", "QQP", "RACE", "LAMBADA", "WIKITEXT103", "ICT-ZEROSHOT-NQ", "RETRIEVER-EVAL", "RET-FINETUNE-NQ")
+# Arguments that only a fork has, whose others would each be an unknown one.
+FORKS = {
+    "MindSpeed-LLM, for Ascend NPUs": (
+        "mla-fa-without-pad",
+        "multi-head-latent-attention",
+        "swap-optimizer",
+        "swap-attention",
+        "use-ascend-coc",
+        "use-ascend-mc2",
+        "use-fused-rmsnorm",
+        "use-fused-rotary-pos-emb",
+        "use-fused-swiglu",
+    ),
+}
 WORD_PIECES = "BertWordPiece"
 BERT_VOCABULARY = re.compile(r"(?:bert|vocab)[\w.-]*\.txt$")
+
+
+def refuse_forks(options: Options) -> None:
+    """Refuse arguments of a fork at once, instead of one by one as unknown.
+
+    Raises:
+        ConfigError: there are such arguments.
+    """
+    for name, own in FORKS.items():
+        found = [f"--{key}" for key in own if key in options.values]
+        if found:
+            raise ConfigError(
+                f"{options.where}: {', '.join(found[:3])} {'are' if len(found) > 1 else 'is'} of {name}, a fork of "
+                "Megatron-LM that is not read; write Megatron-LM's own arguments, or a configuration"
+            )
 
 
 def check_program(command: Command, notes: list[str]) -> bool:

@@ -14,6 +14,7 @@ from predictor.base.read_yaml import read_mapping
 from predictor.configuration.readers.interpolation import filled
 from predictor.configuration.readers.known_keys import known_keys
 from predictor.configuration.readers.megatron import from_options
+from predictor.configuration.readers.megatron_offloading import as_sections_say
 from predictor.configuration.readers.megatron_options import OFF, Options
 from predictor.configuration.readers.problems import Problems
 from predictor.configuration.readers.result import Read
@@ -34,6 +35,7 @@ RENAMED = {
     "use_flash_attention": "use-flash-attn",
     "virtual_pipeline_model_parallel_size": "num-virtual-stages-per-pipeline-rank",
 }
+SECTIONS = ("optim", "tokenizer", "data")  # of the section model, whose keys are read apart
 # Switches that are on unless a file turns them off, with the arguments that do so.
 ON = {
     "bias": ("disable-bias-linear",),
@@ -102,7 +104,7 @@ def read(path: Path, num_gpus: int | None = None) -> Read:
         read.content["parallelism"]["gpus_per_node"] = devices
     read.content["training"] |= {"framework": FAMILY}
     problems.check()
-    return Read(read.content, read.notes, FORMAT, read.unsaid)
+    return Read(read.content, read.notes, FORMAT, read.unsaid, read.derived)
 
 
 def _set(options: Options, key: str, value: Any, name: str) -> None:
@@ -114,7 +116,14 @@ def _take(options: Options, model: dict[str, Any], notes: list[str]) -> None:
     """Take the keys of the model as arguments, after recording those that are refused."""
     known = known_keys(KEYS)
     for name, value in model.items():
-        if known.is_irrelevant(name) or name in ("optim", "tokenizer", "data") or isinstance(value, dict):
+        if known.is_irrelevant(name) or name in SECTIONS:
+            continue
+        if isinstance(value, dict) and name not in known.refused:
+            options.broken(
+                ConfigError(
+                    f"{options.where}: model.{name} is a section that is not read; remove it if it changes no cost"
+                )
+            )
             continue
         if name == "transformer_block_type" and value == "pre_ln":
             continue
@@ -128,6 +137,7 @@ def _take(options: Options, model: dict[str, Any], notes: list[str]) -> None:
                 _set(options, key, True, name)
         elif value is not None and value is not False:
             _set(options, RENAMED.get(name, name.replace("_", "-")), value, name)
+    options.values = as_sections_say(options.values)
     _shape(options, model)
 
 

@@ -13,7 +13,8 @@ from predictor.configuration.readers.shell_words import unknown
 
 LONGEST_WORD = 1_000_000  # characters; a variable that doubles itself soon fills the memory
 _VARIABLE = re.compile(r"\$(?:\{([^{}]*(?:\{[^{}]*\}[^{}]*)*)\}|([A-Za-z_]\w*)|([0-9@*#?$!]))")
-_NAME = re.compile(r"([A-Za-z_]\w*)(?:\[[@*0]\])?(?:(:?[-=+?])(.*))?", re.DOTALL)
+_ALL_ARGUMENTS = re.compile(r"\$[@*]|\$\{[@*](?::[^}]*)?\}")
+_NAME = re.compile(r"([A-Za-z_]\w*)(?:\[([@*]|[0-9]+)\])?(?:(:?[-=+?])(.*))?", re.DOTALL)
 _ARITHMETIC: dict[type, Callable[[int, int], int]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -62,16 +63,21 @@ def expand(word: str, script: Script) -> str:
     """
 
     def replace(variable: re.Match[str]) -> str:
+        if _ALL_ARGUMENTS.fullmatch(variable[0]):  # the script is read as if it were started without any
+            script.guesses["$@"] = ""
+            return ""
         inner = variable[1] if variable[1] is not None else variable[2]
         parts = _NAME.fullmatch(inner) if inner is not None else None
         if parts is None:  # ${1:-x} has a default even so
             default = re.fullmatch(r"([0-9]+):?-(.*)", inner or "", re.DOTALL)
             return _guessed(f"${default[1]}", default[2], script) if default else unknown(variable[0])
-        name, default_kind, default_text = parts.groups()
+        name, index, default_kind, default_text = parts.groups()
         script.used.add(name)
         if name in script.conditional and name not in script.values:
             return unknown(variable[0])
         value = script.values.get(name)
+        if value is not None and index is not None and index.isdigit():
+            value = next(iter(value.split()[int(index) :]), "")
         if default_kind and default_kind.endswith("+"):  # ${X+text}: text where X is set
             if value is None and name not in script.skipped:
                 script.guesses[name] = ""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from itertools import dropwhile
 
 from predictor.configuration.readers.shell_conditions import is_open, is_test, of_command, outcome
 from predictor.configuration.readers.shell_expansion import Script, expand
@@ -202,14 +203,13 @@ def _take(reading: _Reading, statement: Statement) -> None:
             return
         own = outcome(reading.test, script)
         reading.test = []
-    elif ASSIGNMENT.match(words[0]):
+    elif all(map(ASSIGNMENT.match, words)):
         _assign_all(reading, words, runs)
         own = True
     else:
+        words = list(dropwhile(ASSIGNMENT.match, words))  # variables of this command alone
         own = None if runs is False else of_command(words, script)
-        if runs is False:
-            script.skipped |= {found[1] for word in words if (found := ASSIGNMENT.match(word))}
-        else:
+        if runs is not False:
             script.commands.append(" ".join(expand(word, script) for word in words if word != "!").split())
     reading.end(statement.end, own)
 
@@ -243,7 +243,7 @@ def _assign(script: Script, word: str, is_conditional: bool) -> None:
     if not is_conditional:
         if not appends and not re.search(rf"\$\{{?{name}\b", word):
             script.conditional.pop(name, None)  # what a condition made of it is gone
-        script.values[name] = f"{old or ''} {value}".strip() if appends else value
+        script.values[name] = f"{old or ''}{value}".strip() if appends else value
         return
     if not appends and old and value.startswith(old):
         value = value[len(old) :]

@@ -116,7 +116,7 @@ def _word(text: str, position: int) -> tuple[str, int]:
         character = text[position]
         if character == "(" and ASSIGNMENT.fullmatch(word):
             inside, position = _array(text, position + 1)
-            return f"{word}{inside}", position
+            return f"{word} {inside}" if word.endswith("+=") else f"{word}{inside}", position  # elements, no text
         if character in " \t\r\n;|&()":
             break
         part, position = _part(text, position)
@@ -138,7 +138,8 @@ def _part(text: str, position: int) -> tuple[str, int]:
     if character == "`" or (text.startswith("$(", position) and not text.startswith("$((", position)):
         end = text.find("`", position + 1) + 1 if character == "`" else _balanced(text, position + 1, "()")
         end = end or len(text)
-        return unknown(text[position:end].strip("$`")), end
+        inside = text[position:end].strip("$`")
+        return "" if inside.lstrip("( ").startswith("#") else unknown(inside), end  # `# a remark between arguments`
     if text.startswith("$[", position):  # the older spelling of $((…))
         end = _balanced(text, position + 1, "[]")
         return f"$(({text[position + 2 : end - 1]}))", end

@@ -36,6 +36,7 @@ PRESETS = {
     "gpt_oss": {"20b": "gpt-oss-20b", "120b": "gpt-oss-120b"},
     "kimi_k2_7": {"1T": "kimi-k2"},
 }
+REDUCED = ("float32", "bfloat16")  # precisions in which FSDP reduces gradients
 SCHEDULES = {"1f1b": "1f1b", "gpipe": "all_forward_all_backward", "interleaved1f1b": "interleaved_1f1b"}
 DISPATCHERS = ("deepep", "hybridep")  # beside torch's own exchange, "standard"
 BACKENDS = ("_flex_attn", "_flex", "_varlen_attn", "_varlen", "_sdpa")
@@ -89,6 +90,10 @@ def from_job(job: Fields, problems: Problems, num_gpus: int | None, name: str, n
     training |= low | problems.part(nothing(), _recompute, sections["activation_checkpoint"])
     training |= _compiled(sections, notes) | _graphs(sections["training"]) | {"framework": FAMILY}
     parallelism |= gathers if parallelism.get("zero_stage") else {}
+    if sections["training"].text("mixed_precision_reduce", "float32", REDUCED) == "bfloat16" and parallelism.get(
+        "zero_stage"
+    ):
+        parallelism["fp32_gradients"] = False
     # Ranks that split the layers split the loss over the vocabulary, which has a kernel of its own.
     model["loss"] = "torch" if parallelism.get("tensor_parallel_size", 1) == 1 else "vocabulary_parallel"
     _rest(job, sections, notes)
@@ -263,7 +268,6 @@ def _batch(sections: dict[str, Fields], parallelism: dict[str, Any], notes: list
 
 def _precision(training: Fields) -> dict[str, str]:
     name = training.text("mixed_precision_param", "bfloat16", ("bfloat16", "float32"))
-    training.text("mixed_precision_reduce", "float32", ("float32",))
     training.text("dtype", "float32", ("float32",))  # of weights and states; 16 bits are not modelled
     return {"precision": "bf16" if name == "bfloat16" else "fp32"}
 
