@@ -6,10 +6,11 @@ from dataclasses import replace
 
 from predictor.base.errors import ConfigError
 from predictor.base.sizes import LARGEST_RUN_GPUS, LARGEST_SLOTS, must_divide
+from predictor.configuration.adapters import check_lora
 from predictor.configuration.attention_precision import check_fp8_attention
 from predictor.configuration.expert_layout import check_expert_parallel
 from predictor.configuration.kernels import check_kernels
-from predictor.configuration.lengths import check_lora, with_lengths
+from predictor.configuration.lengths import with_lengths
 from predictor.configuration.model import transformer
 from predictor.configuration.model_section import ModelSection
 from predictor.configuration.offloading import check_chunk_layers
@@ -229,7 +230,7 @@ def _model(config: RunConfig) -> Transformer:
     if config.training.compiled:
         model = compiled_model(model)
     model = with_lengths(model, config.training)
-    check_lora(model, config.training, config.parallelism.tensor_parallel_size)
+    check_lora(model, config.training, config.parallelism)
     _check_tensor_parallel(config.model, config.parallelism, model.ffn_hidden_size)
     _check_sequence(config.model, config.parallelism)
     check_expert_parallel(config.model, config.parallelism)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from predictor.costs.operator import Direction
 from predictor.timeline.schedules import SCHEDULES
-from predictor.workloads.adapters import adapter_tasks, frozen
+from predictor.workloads.adapters import PRODUCTS, adapter_tasks, frozen
 from predictor.workloads.attention import core_names, split_core
 from predictor.workloads.attention_precision import core_of_layer
 from predictor.workloads.experts import exchange, expert_tasks
@@ -114,5 +114,7 @@ def weight_gradients(run: TrainingRun, backward: PassTasks) -> list[Task]:
     if not SCHEDULES[run.schedule].splits_backward:
         return []
     linear = [task for task in backward.tasks if task.operator.family == "linear"]
+    if run.lora is not None:  # frozen weights have none
+        linear = [task for task in linear if task.name in PRODUCTS]
     beside = [task for task in backward.tasks if task.name in ("gradient_accumulation", "bias_gradients")]
     return scaled(linear, HALF_OF_BACKWARD) + beside
