@@ -18,8 +18,8 @@ from predictor.workloads.low_precision_memory import kept_added
 from predictor.workloads.mixers.linear import Split
 from predictor.workloads.mixers.token_mixer import KeptByMixer
 from predictor.workloads.recompute import modules
-from predictor.workloads.run import FP32_BYTES, OffloadModule, Recompute, RecomputeModule, TrainingRun
-from predictor.workloads.switches import Attention, Ffn, LayerKind, Mixer, Normalization, QkNorm
+from predictor.workloads.run import FP32_BYTES, Recompute, RecomputeModule, TrainingRun
+from predictor.workloads.switches import Attention, Ffn, LayerKind, Normalization, QkNorm
 from predictor.workloads.transformer import Transformer
 
 OF_LATENTS = ("q_up_projection", "kv_up_projection")
@@ -268,27 +268,10 @@ def _every_second_product(run: TrainingRun, kind: LayerKind, kept: Kept) -> floa
     return kept.inputs / 2 + queries + values + kept.latents + kept.core + kept.scores + inner + kept.routed + last
 
 
-def inputs_of_modules(run: TrainingRun, kind: LayerKind) -> float:
-    """Return the bytes of the inputs of a run's offloaded modules that a layer keeps, in no recipe's precision.
-
-    Source: Megatron-LM megatron/core/transformer/transformer_config.py, offload_modules.
-    """
-    kept = kept_without_recomputation(run, kind)
-    if run.recompute is Recompute.SELECTIVE:
-        kept = _selective(run, kept)
-    mixes, has_ffn = kind.mixer is not Mixer.NONE, kind.ffn is not Ffn.NONE
-    call = run.layer_call(kind)
-    stream = float(call.unsplit_tokens * call.hidden_size * call.element_bytes)
-    inputs = {
-        OffloadModule.ATTENTION_NORM: stream * mixes,
-        OffloadModule.QKV_PROJECTION: kept.normed / kind.branches * mixes,
-        OffloadModule.CORE_ATTENTION: kept.qkv,
-        OffloadModule.ATTENTION_OUTPUT: kept.core,
-        OffloadModule.MLP_NORM: stream * (has_ffn and not run.model.parallel_residual),
-        OffloadModule.EXPERT_UP: kept.routed,
-        OffloadModule.MOE_ACTIVATION: kept.routed_up,
-    }
-    return sum(inputs[module] for module in run.offload_modules)
+def kept_of_layer(run: TrainingRun, kind: LayerKind) -> Kept:
+    """Return what one layer of a kind keeps of what selective recomputation leaves, in its recipe's precision."""
+    kept = _in_recipe(run, kind, kept_without_recomputation(run, kind))
+    return _selective(run, kept) if run.recompute is Recompute.SELECTIVE else kept
 
 
 def kept_and_recomputed(run: TrainingRun, kind: LayerKind) -> tuple[float, float]:

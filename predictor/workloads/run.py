@@ -57,6 +57,7 @@ class OffloadModule(StrEnum):
     MLP_NORM = "mlp_norm"
     EXPERT_UP = "expert_fc1"
     MOE_ACTIVATION = "moe_act"
+    FUSED_EXPERTS = "fused_group_mlp"
 
 
 class GemmRecipe(StrEnum):

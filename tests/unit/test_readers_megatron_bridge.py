@@ -180,6 +180,14 @@ def tuned_config() -> ConfigContainer:
     )
 
 
+def test_offloading_of_single_modules_is_read(tmp_path: Path) -> None:
+    body = "cfg.model.fine_grained_activation_offloading = {}\ncfg.model.offload_modules = ['core_attn', 'attn_proj']"
+    assert found(tmp_path, body.format(True)).content["training"]["offload_modules"] == ["core_attn", "attn_proj"]
+    assert "offload_modules" not in found(tmp_path, body.format(False)).content["training"]
+    with pytest.raises(ConfigError, match=r"model\.offload_modules is gdp_qkv; expected of attn_norm"):
+        found(tmp_path, body.format(True).replace("core_attn", "gdp_qkv").replace(", 'attn_proj'", ""))
+
+
 def test_attention_in_fp8_is_read(tmp_path: Path) -> None:
     body = 'cfg.mixed_precision = "bf16_with_mxfp8_mixed"\n'
     assert "fp8_attention" not in found(tmp_path, body).content["training"]
