@@ -33,7 +33,7 @@ def _mixer_operators(model: Transformer, kind: LayerKind, norms: tuple[str, ...]
         return ()
     if model.token_mixer(kind.mixer) is not None:
         return (*norms, *core_names(model, kind), "residual_add")
-    rope = ("rope",) if model.rotary_fraction and not model.fused_rope else ()
+    rope = ("rope",) if model.rotary_fraction and kind.rotates and not model.fused_rope else ()
     return (*norms, "qkv_projection", *rope, *core_names(model, kind), "attention_output", "residual_add")
 
 

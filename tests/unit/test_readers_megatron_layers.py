@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from predictor.base.errors import ConfigError
 from predictor.configuration.readers.megatron import read
 from predictor.configuration.readers.megatron_layers import allocated
 from predictor.configuration.sections import validate
@@ -56,6 +57,25 @@ def test_windows_in_some_layers(tmp_path: Path) -> None:
     model = small(tmp_path, "--window-size 127,0 --window-attn-skip-freq 4 --softmax-type learnable")["model"]
     assert model["layer_types"] == [*["sliding_attention"] * 3, "full_attention"] * 2
     assert (model["sliding_window"], model["attention_sinks"]) == (128, True)
+
+
+@pytest.mark.parametrize(
+    ("written", "layers"),
+    [
+        ("4", [True, True, True, False]),
+        ("'[0,1]*4'", [True, False] * 4),
+        ("[0]*7+[1]", [True] * 7 + [False]),
+        ("[0]*8", None),
+    ],
+)
+def test_layers_without_rotary_positions(written: str, layers: list[bool] | None, tmp_path: Path) -> None:
+    model = small(tmp_path, f"--position-embedding-type rope --no-rope-freq {written}")["model"]
+    assert model.get("rotary_layers") == layers
+
+
+def test_layers_without_rotary_positions_are_a_period_or_one_of_each(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="a list of 8 zeros and ones"):
+        small(tmp_path, "--position-embedding-type rope --no-rope-freq [0,1]*2")
 
 
 def test_embedding_and_loss_can_count_as_layers(tmp_path: Path) -> None:

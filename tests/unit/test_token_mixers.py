@@ -310,3 +310,18 @@ def test_recurrent_layers_project_convolve_and_scan(layer: Mixer, core: tuple[st
     ranks = [run_of(model, tp).layer_parameters(LayerKind(mixer=layer, ffn=Ffn.NONE)).total for tp in (1, 2)]
     whole = 1024 + (64 if layer is Mixer.GATED_DELTA else 0)  # norms, which every rank has
     assert ranks[0] - whole == 2 * (ranks[1] - whole)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_layers_without_rotary_positions_run_no_rotation(fused: bool) -> None:
+    """Of eight layers every fourth sees no positions; all else in them is equal."""
+    model = replace(MODEL, fused_rope=fused, fused_side_kernels=fused, rotary_layers=(True, True, True, False))
+    assert [model.kind(layer).rotates for layer in range(8)] == [True, True, True, False] * 2
+    assert model.only_kind is None
+    for layer_pass in (forward_pass, backward_pass):
+        rotated, plain = (
+            [task.name for task in layer_pass(run_of(model), LayerKind(rotates=rotates)).tasks]
+            for rotates in (True, False)
+        )
+        assert "rope" in rotated
+        assert [name for name in rotated if name != "rope"] == plain
