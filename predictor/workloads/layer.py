@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from predictor.costs.operator import Direction
 from predictor.timeline.schedules import SCHEDULES
 from predictor.workloads.adapters import PRODUCTS, adapter_tasks, frozen
@@ -23,7 +25,7 @@ from predictor.workloads.side_kernels import (
     shared_side_kernels,
 )
 from predictor.workloads.switches import Ffn, LayerKind, Mixer
-from predictor.workloads.tasks import BACKWARD, FORWARD, PassTasks, Task, operator_task, scaled
+from predictor.workloads.tasks import BACKWARD, FORWARD, Part, PassTasks, Task, collective_task, operator_task, scaled
 from predictor.workloads.transformer import Transformer
 
 
@@ -74,8 +76,22 @@ def _operators(run: TrainingRun, kind: LayerKind, call: LayerCall, direction: Di
     if run.lora is not None:
         tasks = frozen(tasks, direction) + adapter_tasks(run, kind, call, direction)
     core = core_of_layer(run, kind, names, call, direction)
-    computing = core + PassTasks(tasks, [])
+    computing = core + PassTasks(tasks + _context_exchange(run, kind, call), [])
     return computing + exchange(run, call, computing.tasks) if kind.has_experts else computing
+
+
+def _context_exchange(run: TrainingRun, kind: LayerKind, call: LayerCall) -> list[Task]:
+    """Return what context-parallel ranks exchange of a Mamba-2 layer, in either direction."""
+    mamba = run.model.mamba2
+    if kind.mixer is not Mixer.MAMBA2 or mamba is None or call.context_parallel_size == 1:
+        return []
+    group, per_width = run.layout.context_group(), call.tokens * call.element_bytes
+    counts = Counter(mamba.exchanged(call))
+    return [
+        task
+        for width, times in counts.items()
+        for task in collective_task("all_to_all", per_width * width, group, Part.CONTEXT_PARALLEL, times)
+    ]
 
 
 def forward_pass(run: TrainingRun, kind: LayerKind) -> PassTasks:

@@ -136,3 +136,17 @@ def test_models_become_runs(arguments: str, tmp_path: Path) -> None:
     )
     run = to_run(validate({"system": "H100", **content}), gpus_per_node=8)
     assert run.model.num_parameters() > 0
+
+
+@pytest.mark.parametrize(("heads", "groups", "fits"), [(32, 2, True), (32, 8, True), (36, 6, False), (38, 2, False)])
+def test_mamba_layers_split_by_context(heads: int, groups: int, fits: bool, tmp_path: Path) -> None:
+    """Four ranks split the heads, and the groups or copies of them."""
+    pattern = f"--is-hybrid-model --hybrid-override-pattern M-M*M-M- --mamba-num-heads {heads}"
+    sizes = f"--mamba-num-groups {groups} --micro-batch-size 1 --global-batch-size 8 --bf16 --vocab-size 32000"
+    content = small(tmp_path, f"{pattern} {sizes} --context-parallel-size 4 --position-embedding-type none")
+    config = validate({"system": "H100", **content, "parallelism": {"context_parallel_size": 4}})
+    if fits:
+        assert to_run(config, gpus_per_node=8).layout.context_parallel_size == 4
+        return
+    with pytest.raises(ConfigError, match=f"the {heads} Mamba-2 heads of a tensor-parallel rank"):
+        to_run(config, gpus_per_node=8)
