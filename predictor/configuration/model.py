@@ -76,11 +76,29 @@ def _check_positions(model: ModelSection) -> None:
             f"model.rotary_fraction is {model.rotary_fraction:g}; of a head's {head_dim} elements at least 2 rotate, "
             "or none (0: learned positions)"
         )
+    _check_rotary_layers(model)
     rows, learned = model.num_position_embeddings, model.positions is Positions.LEARNED
     is_learned = learned or (model.positions is None and not model.rotary_fraction)
     if is_learned and rows is not None and rows < model.sequence_length:
         raise ConfigError(
             f"model.num_position_embeddings is {rows}; a sequence_length of {model.sequence_length} needs as many"
+        )
+
+
+def _check_rotary_layers(model: ModelSection) -> None:
+    """Check the layers whose attention is rotated."""
+    pattern = model.rotary_layers
+    if pattern is None:
+        return
+    if not any(pattern) or not rotated_share(model) or model.latent_attention is not None:
+        raise ConfigError(
+            f"model.rotary_layers is {[*pattern]}; it needs layers that rotate plain attention, so say positions: none "
+            "where none does, or leave it out"
+        )
+    if len(pattern) > model.num_layers or model.layer_operators is not None:
+        raise ConfigError(
+            f"model.rotary_layers has {len(pattern)} layers; give one period of them, at most num_layers, "
+            f"{model.num_layers}, and no layer_operators"
         )
 
 
@@ -160,6 +178,7 @@ CONVERTED = {
     "recurrence",
     "num_position_embeddings",
     "rotary_fraction",
+    "rotary_layers",
     "sliding_latent_attention",
     "sliding_window",
     "vision",
@@ -207,6 +226,7 @@ def transformer(model: ModelSection) -> Transformer:
         num_position_embeddings=model.num_position_embeddings or 0,
         experts=None if moe is None else MixtureOfExperts(**moe.model_dump()),
         rotary_fraction=rotated_share(model),
+        rotary_layers=model.rotary_layers or (),
         layer_types=model.layer_types or (),
         ffn_types=model.ffn_types or (),
         attention_chunk=model.attention_chunk or 0,

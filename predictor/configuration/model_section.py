@@ -209,6 +209,9 @@ class ModelSection(Section):
     rotary_fraction: float = Field(
         default=1.0, strict=True, ge=0.0, le=1.0, description="rotated share of a head; 0: learned positions"
     )
+    rotary_layers: tuple[Switch, ...] | None = Field(
+        default=None, description="layers whose attention is rotated, a pattern that repeats; all if absent"
+    )
     num_position_embeddings: Count | None = Field(
         default=None, description="rows of learned positions; sequence_length if absent"
     )

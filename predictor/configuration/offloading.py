@@ -9,7 +9,7 @@ from predictor.costs.host_memory import host_memory_gb_per_s
 from predictor.costs.published import PublishedSystem
 from predictor.workloads.run import OffloadModule, Recompute
 
-OF_EXPERTS = (OffloadModule.EXPERT_UP, OffloadModule.MOE_ACTIVATION)
+OF_EXPERTS = (OffloadModule.EXPERT_UP, OffloadModule.MOE_ACTIVATION, OffloadModule.FUSED_EXPERTS)
 
 
 def check_offloading(training: TrainingSection, system: PublishedSystem) -> None:
@@ -55,6 +55,25 @@ def check_chunk_layers(config: RunConfig, split: Split) -> None:
     if (layers or training.offload_modules) and training.recompute is Recompute.FULL:
         key = "offload_activation_layers" if layers else "offload_modules"
         raise ConfigError(f"{key} is given with recompute: full, which keeps no activations to offload; use selective")
-    experts = [module for module in OF_EXPERTS if module in training.offload_modules]
-    if experts and config.model.moe is None:
+    _check_modules(training, config.model.moe is not None)
+
+
+def _check_modules(training: TrainingSection, has_experts: bool) -> None:
+    """Refuse modules that are not there, or whose inputs others still need on the GPU.
+
+    Source: Megatron-LM, megatron/core/transformer/transformer_config.py, __post_init__.
+    """
+    named = training.offload_modules
+    experts = [module for module in OF_EXPERTS if module in named]
+    if experts and not has_experts:
         raise ConfigError(f"offload_modules names {experts[0]}; the model has no experts (model.moe)")
+    if OffloadModule.ATTENTION_OUTPUT in named and OffloadModule.CORE_ATTENTION not in named:
+        raise ConfigError(
+            "offload_modules names attn_proj without core_attn, whose backward pass needs what attn_proj reads; add "
+            "core_attn"
+        )
+    if OffloadModule.FUSED_EXPERTS in named and (len(experts) > 1 or not training.fused_experts):
+        raise ConfigError(
+            "offload_modules names fused_group_mlp; it is all of fused experts (training.fused_experts), so name it "
+            "without expert_fc1 and moe_act"
+        )

@@ -15,7 +15,7 @@ from predictor.configuration.model_section import ModelSection
 from predictor.configuration.parallelism import ParallelismSection
 from predictor.configuration.section import Section
 from predictor.costs.work import FP8_PRECISIONS, STEP_PRECISIONS
-from predictor.workloads.lora import LoraTarget
+from predictor.workloads.lora import EVERY_LINEAR, LoraTarget
 from predictor.workloads.run import AttentionKernel, GemmRecipe, OffloadModule, Recompute, RecomputeModule
 from predictor.workloads.software import Framework
 
@@ -44,10 +44,19 @@ class LoraSection(Section):
 
     rank: Count = Field(description="width of an adapter")
     targets: Annotated[tuple[LoraTarget, ...], BeforeValidator(names)] = Field(
-        default=tuple(LoraTarget),
-        description="linear layers that have an adapter: qkv, attention_output, ffn_up, ffn_down",
+        default=EVERY_LINEAR, description="linear layers that have an adapter; all if absent"
     )
     train_embeddings: Switch = Field(default=False, description="embedding and output projection train too")
+    share_expert_adapters: Switch = Field(
+        default=True, description="the experts of a rank share one adapter; false: each has its own"
+    )
+    normalize_moe_lora: Switch = Field(
+        default=False, description="rank over experts_per_token is the width of routed experts' adapters"
+    )
+    all_to_all: Switch = Field(
+        default=False,
+        description="outputs of row-parallel adapters are exchanged, not gathered (Megatron-Bridge's a2a_experimental)",
+    )
 
 
 class TrainingSection(Section):

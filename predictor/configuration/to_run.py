@@ -6,10 +6,11 @@ from dataclasses import replace
 
 from predictor.base.errors import ConfigError
 from predictor.base.sizes import LARGEST_RUN_GPUS, LARGEST_SLOTS, must_divide
+from predictor.configuration.adapters import check_lora
 from predictor.configuration.attention_precision import check_fp8_attention
 from predictor.configuration.expert_layout import check_expert_parallel
 from predictor.configuration.kernels import check_kernels
-from predictor.configuration.lengths import check_lora, with_lengths
+from predictor.configuration.lengths import with_lengths
 from predictor.configuration.model import transformer
 from predictor.configuration.model_section import ModelSection
 from predictor.configuration.offloading import check_chunk_layers
@@ -96,9 +97,10 @@ def _check_sequence(model: ModelSection, layout: ParallelismSection) -> None:
         raise ConfigError(f"context_parallel_size is {cp} with Mamba-2 beside attention, which is not modelled; use 1")
     if cp > 1 and model.vision is not None:
         raise ConfigError(f"context_parallel_size is {cp} with a vision tower, which is not modelled; use 1")
-    for mixer in (Mixer.CHUNKED, Mixer.MAMBA2, Mixer.GATED_DELTA, Mixer.RECURRENCE):
+    for mixer in (Mixer.CHUNKED, Mixer.GATED_DELTA, Mixer.RECURRENCE):
         if cp > 1 and mixer in (model.layer_types or ()):
             raise ConfigError(f"context_parallel_size is {cp} with {mixer} layers, which is not modelled; use 1")
+    _check_mamba2_heads(model, layout)
     if cp > 1:
         parts = 2 * cp if model.causal else cp  # a rank holds a part from the front and a part from the back
         if model.sequence_length % parts:
@@ -108,6 +110,19 @@ def _check_sequence(model: ModelSection, layout: ParallelismSection) -> None:
     if layout.sequence_parallel:
         tp, tokens = layout.tensor_parallel_size, model.sequence_length // cp
         must_divide("tensor_parallel_size", tp, "sequence_length", tokens)
+
+
+def _check_mamba2_heads(model: ModelSection, layout: ParallelismSection) -> None:
+    """Check that context-parallel ranks can share out the heads of Mamba-2 layers."""
+    cp, tp, mamba2 = layout.context_parallel_size, layout.tensor_parallel_size, model.mamba2
+    if cp == 1 or mamba2 is None:
+        return
+    heads, groups = mamba2.num_heads // tp, mamba2.num_groups // tp
+    if heads % cp or (groups % cp and cp % groups):
+        raise ConfigError(
+            f"context_parallel_size is {cp}; it must divide the {heads} Mamba-2 heads of a tensor-parallel rank, and "
+            f"divide its {groups} groups or be a multiple of them"
+        )
 
 
 def _check_scale(gpus: int, stages: int, num_micro_batches: int) -> None:
@@ -229,7 +244,7 @@ def _model(config: RunConfig) -> Transformer:
     if config.training.compiled:
         model = compiled_model(model)
     model = with_lengths(model, config.training)
-    check_lora(model, config.training, config.parallelism.tensor_parallel_size)
+    check_lora(model, config.training, config.parallelism)
     _check_tensor_parallel(config.model, config.parallelism, model.ffn_hidden_size)
     _check_sequence(config.model, config.parallelism)
     check_expert_parallel(config.model, config.parallelism)

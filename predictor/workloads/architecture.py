@@ -80,6 +80,7 @@ class Architecture:
         sliding_window: tokens that a query of a windowed layer sees; 0: all.
         sliding_window_layers: how many layers are windowed, spread evenly; None: all, where there is a window.
         rotary_fraction: share of every head's width that is rotated; 0 for learned positions.
+        rotary_layers: layers whose attention rotates queries and keys, a pattern that repeats; empty: all.
         num_position_embeddings: rows of learned positions; 0: sequence_length.
         parallel_residual: attention and FFN read the same input and are added together (GPT-J), one all-reduce
             a layer forward.
@@ -143,6 +144,7 @@ class Architecture:
     attention: Attention = Attention.FLASH
     causal: bool = True
     rotary_fraction: float = 1.0
+    rotary_layers: tuple[bool, ...] = ()
     num_position_embeddings: int = 0
     parallel_residual: bool = False
     biases: Biases = Biases.NONE
@@ -306,7 +308,8 @@ class Architecture:
     @property
     def only_kind(self) -> LayerKind | None:
         """Return the kind of all layers, None where they may differ."""
-        alike = len(set(self.layer_types)) < 2 and len(set(self.ffn_types)) < 2 and not self.num_mtp_layers
+        patterns: tuple[tuple[object, ...], ...] = (self.layer_types, self.ffn_types, self.rotary_layers)
+        alike = all(len(set(pattern)) < 2 for pattern in patterns) and not self.num_mtp_layers
         if not alike or (self.experts is not None and self.experts.num_dense_layers):
             return None
         return None if self.sliding_window_layers is not None else self.kind(0)
@@ -325,7 +328,9 @@ class Architecture:
 
     def kind(self, layer: int) -> LayerKind:
         """Return what kind of layer stands at a position, counted from 0."""
-        return LayerKind(self._mixer(layer), self._ffn(layer))
+        mixer, pattern = self._mixer(layer), self.rotary_layers
+        rotates = not (pattern and mixer.is_attention) or pattern[layer % len(pattern)]
+        return LayerKind(mixer, self._ffn(layer), rotates=rotates)
 
     @property
     def mtp_kind(self) -> LayerKind:

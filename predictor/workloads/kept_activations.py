@@ -13,13 +13,16 @@ from typing import NamedTuple
 from predictor.workloads.attention import MASK_BYTES, segmented
 from predictor.workloads.experts import routed_tokens
 from predictor.workloads.layer_call import LayerCall
-from predictor.workloads.lora import Lora, LoraTarget
+from predictor.workloads.lora import Lora
 from predictor.workloads.low_precision_memory import kept_added
+from predictor.workloads.mixers.linear import Split
 from predictor.workloads.mixers.token_mixer import KeptByMixer
 from predictor.workloads.recompute import modules
-from predictor.workloads.run import FP32_BYTES, OffloadModule, Recompute, RecomputeModule, TrainingRun
-from predictor.workloads.switches import Attention, Ffn, LayerKind, Mixer, Normalization, QkNorm
+from predictor.workloads.run import FP32_BYTES, Recompute, RecomputeModule, TrainingRun
+from predictor.workloads.switches import Attention, Ffn, LayerKind, Normalization, QkNorm
 from predictor.workloads.transformer import Transformer
+
+OF_LATENTS = ("q_up_projection", "kv_up_projection")
 
 
 class Kept(NamedTuple):
@@ -171,21 +174,41 @@ def kept_without_recomputation(run: TrainingRun, kind: LayerKind) -> Kept:
 def _with_adapters(run: TrainingRun, lora: Lora, kind: LayerKind, call: LayerCall, kept: Kept) -> Kept:
     """Return what a layer keeps whose weights are frozen: inputs of products only where an adapter reads them.
 
-    The FFN's non-linearity needs its own input all the same, and unfused, a gate's product that of the gate.
+    The FFN's non-linearity needs its own input all the same, and unfused, a gate's product that of the gate. What an
+    adapter reads of a column-parallel layer's input is kept gathered. Source: Megatron-Bridge, src/megatron/bridge/
+    peft/utils.py (sequence_parallel_input_regather: False).
     """
-    hidden = float(call.unsplit_tokens * call.hidden_size * call.element_bytes)
-    normed, share = kept.normed, 1.0
-    if kind.ffn is not Ffn.NONE and (LoraTarget.FFN_UP not in lora.targets or kind.has_experts):
-        normed -= hidden
-    if LoraTarget.FFN_DOWN not in lora.targets or kind.has_experts:
-        share = 0.5 if run.model.activation.gated and not run.model.fused_side_kernels else 0.0
-    narrow = len(lora.linears(run.model, kind)) * call.tokens * lora.rank * call.element_bytes
+    model, element = run.model, call.element_bytes
+    linears, of_experts = lora.linears(model, kind), lora.expert_linears(model, kind)
+    mixers = [linear for linear in linears if not linear.name.startswith("ffn_")]
+    names = {linear.name for linear in linears}
+    expert_names = {linear.name for linear in of_experts}
+    readers = [linear for linear in linears if linear.inputs == call.hidden_size and linear.split is not Split.ROW]
+    places = {linear.name.startswith("ffn_"): linear.split is Split.WHOLE for linear in readers}
+    normed = sum(call.unsplit_tokens if is_whole else call.tokens for is_whole in places.values())
+    unfused = 0.5 if model.activation.gated and not model.fused_side_kernels else 0.0
+    down, expert_down = (1.0 if "ffn_down" in each else unfused for each in (names, expert_names))
+    rows = 0.0
+    if kind.has_experts and model.experts is not None:
+        rows = routed_tokens(model.experts, call, run.layout)
+    moved = rows * (0 if model.experts is None else model.experts.token_width(call.hidden_size)) * element
+    outputs = [linear for linear in model.mixer_linears(kind.mixer) if linear.split is Split.ROW]
+    unread = sum(linear.on_rank(call.tensor_parallel_size)[0] for linear in outputs if linear not in mixers)
+    latents = sum(
+        linear.inputs
+        for linear in model.mixer_linears(kind.mixer)
+        if linear.name in OF_LATENTS and linear.inputs != call.hidden_size and linear not in mixers
+    )
+    narrow = len(linears) * call.tokens * lora.rank + len(of_experts) * rows * lora.expert_rank(model)
     return kept._replace(
-        normed=max(0.0, normed),
-        act=kept.act * share,
-        routed_act=kept.routed_act * share,
-        shared_act=kept.shared_act * share,
-        adapters=float(narrow),
+        normed=float(normed * call.hidden_size * element),
+        latents=kept.latents - call.unsplit_tokens * latents * element,
+        core=kept.core - (0 if kind.mixer.is_attention else call.tokens * unread * element),
+        act=kept.act * down,
+        shared_act=kept.shared_act * down,
+        routed_act=kept.routed_act * expert_down,
+        routed=kept.routed - (0.0 if "ffn_up" in expert_names else moved),
+        adapters=float(narrow * element),
     )
 
 
@@ -247,27 +270,10 @@ def _every_second_product(run: TrainingRun, kind: LayerKind, kept: Kept) -> floa
     return kept.inputs / 2 + queries + values + kept.latents + kept.core + kept.scores + inner + kept.routed + last
 
 
-def inputs_of_modules(run: TrainingRun, kind: LayerKind) -> float:
-    """Return the bytes of the inputs of a run's offloaded modules that a layer keeps, in no recipe's precision.
-
-    Source: Megatron-LM megatron/core/transformer/transformer_config.py, offload_modules.
-    """
-    kept = kept_without_recomputation(run, kind)
-    if run.recompute is Recompute.SELECTIVE:
-        kept = _selective(run, kept)
-    mixes, has_ffn = kind.mixer is not Mixer.NONE, kind.ffn is not Ffn.NONE
-    call = run.layer_call(kind)
-    stream = float(call.unsplit_tokens * call.hidden_size * call.element_bytes)
-    inputs = {
-        OffloadModule.ATTENTION_NORM: stream * mixes,
-        OffloadModule.QKV_PROJECTION: kept.normed / kind.branches * mixes,
-        OffloadModule.CORE_ATTENTION: kept.qkv,
-        OffloadModule.ATTENTION_OUTPUT: kept.core,
-        OffloadModule.MLP_NORM: stream * (has_ffn and not run.model.parallel_residual),
-        OffloadModule.EXPERT_UP: kept.routed,
-        OffloadModule.MOE_ACTIVATION: kept.routed_up,
-    }
-    return sum(inputs[module] for module in run.offload_modules)
+def kept_of_layer(run: TrainingRun, kind: LayerKind) -> Kept:
+    """Return what one layer of a kind keeps of what selective recomputation leaves, in its recipe's precision."""
+    kept = _in_recipe(run, kind, kept_without_recomputation(run, kind))
+    return _selective(run, kept) if run.recompute is Recompute.SELECTIVE else kept
 
 
 def kept_and_recomputed(run: TrainingRun, kind: LayerKind) -> tuple[float, float]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from predictor.costs.operator import Direction
 from predictor.timeline.schedules import SCHEDULES
-from predictor.workloads.adapters import adapter_tasks, frozen
+from predictor.workloads.adapters import PRODUCTS, adapter_tasks, frozen
 from predictor.workloads.attention import core_names, split_core
 from predictor.workloads.attention_precision import core_of_layer
 from predictor.workloads.experts import exchange, expert_tasks
@@ -23,7 +25,7 @@ from predictor.workloads.side_kernels import (
     shared_side_kernels,
 )
 from predictor.workloads.switches import Ffn, LayerKind, Mixer
-from predictor.workloads.tasks import BACKWARD, FORWARD, PassTasks, Task, operator_task, scaled
+from predictor.workloads.tasks import BACKWARD, FORWARD, Part, PassTasks, Task, collective_task, operator_task, scaled
 from predictor.workloads.transformer import Transformer
 
 
@@ -33,7 +35,7 @@ def _mixer_operators(model: Transformer, kind: LayerKind, norms: tuple[str, ...]
         return ()
     if model.token_mixer(kind.mixer) is not None:
         return (*norms, *core_names(model, kind), "residual_add")
-    rope = ("rope",) if model.rotary_fraction and not model.fused_rope else ()
+    rope = ("rope",) if model.rotary_fraction and kind.rotates and not model.fused_rope else ()
     return (*norms, "qkv_projection", *rope, *core_names(model, kind), "attention_output", "residual_add")
 
 
@@ -74,8 +76,22 @@ def _operators(run: TrainingRun, kind: LayerKind, call: LayerCall, direction: Di
     if run.lora is not None:
         tasks = frozen(tasks, direction) + adapter_tasks(run, kind, call, direction)
     core = core_of_layer(run, kind, names, call, direction)
-    computing = core + PassTasks(tasks, [])
+    computing = core + PassTasks(tasks + _context_exchange(run, kind, call), [])
     return computing + exchange(run, call, computing.tasks) if kind.has_experts else computing
+
+
+def _context_exchange(run: TrainingRun, kind: LayerKind, call: LayerCall) -> list[Task]:
+    """Return what context-parallel ranks exchange of a Mamba-2 layer, in either direction."""
+    mamba = run.model.mamba2
+    if kind.mixer is not Mixer.MAMBA2 or mamba is None or call.context_parallel_size == 1:
+        return []
+    group, per_width = run.layout.context_group(), call.tokens * call.element_bytes
+    counts = Counter(mamba.exchanged(call))
+    return [
+        task
+        for width, times in counts.items()
+        for task in collective_task("all_to_all", per_width * width, group, Part.CONTEXT_PARALLEL, times)
+    ]
 
 
 def forward_pass(run: TrainingRun, kind: LayerKind) -> PassTasks:
@@ -114,5 +130,7 @@ def weight_gradients(run: TrainingRun, backward: PassTasks) -> list[Task]:
     if not SCHEDULES[run.schedule].splits_backward:
         return []
     linear = [task for task in backward.tasks if task.operator.family == "linear"]
+    if run.lora is not None:  # frozen weights have none
+        linear = [task for task in linear if task.name in PRODUCTS]
     beside = [task for task in backward.tasks if task.name in ("gradient_accumulation", "bias_gradients")]
     return scaled(linear, HALF_OF_BACKWARD) + beside

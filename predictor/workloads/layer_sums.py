@@ -110,8 +110,11 @@ def _linear_sums(run: TrainingRun, kind: LayerKind, call: LayerCall, direction: 
 
 
 def _gathered_again(run: TrainingRun, kind: LayerKind, call: LayerCall, count: float, sums: list[Task]) -> list[Task]:
-    """Return the gathers, backward, of the inputs of column-parallel products: their weights' gradients need them."""
-    if not run.sequence_parallel:
+    """Return the gathers, backward, of the inputs of column-parallel products: their weights' gradients need them.
+
+    Frozen weights have no gradients; what adapters read of a gathered input is kept.
+    """
+    if not run.sequence_parallel or run.lora is not None:
         return []
     if _input_share(run, kind) != 1.0:
         sums = _linear_sums(run, kind, call, FORWARD, count)

@@ -131,6 +131,10 @@ class Layout:
         """Return what a message around the context-parallel ring crosses; all ranks of a node send at once."""
         return self._hop(self.context_parallel_size, self._stride("cp"))
 
+    def context_group(self) -> Topology:
+        """Return what a context-parallel group spans."""
+        return self._group(self.context_parallel_size, self._stride("cp"))
+
     def gradient_group(self) -> Topology:
         """Return what the ranks span that sum their gradients of dense weights."""
         return self._gradient_group

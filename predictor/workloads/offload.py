@@ -6,7 +6,7 @@ from math import ceil
 from typing import NamedTuple
 
 from predictor.costs.host_adam import DEEPSPEED_ADAM, TORCH_ADAM
-from predictor.workloads.kept_activations import inputs_of_modules
+from predictor.workloads.offload_modules import inputs_of_modules
 from predictor.workloads.run import FP32_BYTES, TrainingRun
 from predictor.workloads.software import ON_DEEPSPEED
 from predictor.workloads.step_tasks import BlockMemory, HostUpdate

@@ -38,6 +38,6 @@ class RankParameters(NamedTuple):
             self.frozen_routed + times * other.frozen_routed,
         )
 
-    def frozen(self, trained: int = 0) -> RankParameters:
+    def frozen(self, trained: int = 0, trained_routed: int = 0) -> RankParameters:
         """Return the same parameters as frozen ones, beside so many others that train."""
-        return RankParameters(trained, 0, self.dense, self.routed)
+        return RankParameters(trained, trained_routed, self.dense, self.routed)

@@ -57,6 +57,7 @@ class OffloadModule(StrEnum):
     MLP_NORM = "mlp_norm"
     EXPERT_UP = "expert_fc1"
     MOE_ACTIVATION = "moe_act"
+    FUSED_EXPERTS = "fused_group_mlp"
 
 
 class GemmRecipe(StrEnum):
@@ -340,13 +341,13 @@ class TrainingRun:
         """Return the parameters that one rank holds of one layer."""
         known = self._layer_parameters.get(kind)
         if known is None:
-            tp, model, routed = self.layout.tensor_parallel_size, self.model, 0
+            tp, model, held = self.layout.tensor_parallel_size, self.model, 0
             if kind.has_experts and model.experts is not None:
                 held = model.experts.num_experts // self.layout.expert_parallel_size
-                routed = held * model.expert_parameters(self.layout.expert_split)
+            routed = held * model.expert_parameters(self.layout.expert_split)
             known = RankParameters(model.layer_parameters(tp, kind), routed)
             if self.lora is not None:
-                known = known.frozen(self.lora.parameters(model, kind, tp))
+                known = known.frozen(*self.lora.rank_parameters(model, kind, (tp, self.layout.expert_split), held))
             self._layer_parameters[kind] = known
         return known
 

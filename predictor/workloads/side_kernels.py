@@ -19,16 +19,17 @@ from predictor.workloads.transformer import Transformer
 COPY_PASSES = 2
 
 
-def _of_attention(model: Transformer, call: LayerCall, direction: Direction) -> list[Task]:
+def _of_attention(model: Transformer, kind: LayerKind, call: LayerCall, direction: Direction) -> list[Task]:
     """Return the side kernels of plain attention in both directions."""
     heads = call.tokens * call.attention_width
     keys = call.tokens * call.key_value_heads_per_rank * call.head_dim
     copy_bytes = COPY_PASSES * call.element_bytes
     tasks = [stream_task("context_copy", heads * copy_bytes, call)]
-    if 0.0 < model.rotary_fraction < 1.0 and not model.fused_rope:
+    rotated = model.rotary_fraction if kind.rotates else 0.0
+    if 0.0 < rotated < 1.0 and not model.fused_rope:
         tasks.append(stream_task("rope_concatenation", (heads + keys) * copy_bytes, call, launches=2))
-    if model.rotary_fraction and model.fused_rope:
-        tasks.append(stream_task("rope", (heads + keys) * model.rotary_fraction * copy_bytes, call, launches=2))
+    if rotated and model.fused_rope:
+        tasks.append(stream_task("rope", (heads + keys) * rotated * copy_bytes, call, launches=2))
     if model.qk_norm is not QkNorm.NONE:
         passes = COPY_PASSES if direction is FORWARD else ADD_PASSES
         tasks.append(stream_task("qk_norm", (heads + keys) * passes * call.element_bytes, call, launches=2))
@@ -74,7 +75,7 @@ def _of_mixer(model: Transformer, kind: LayerKind, call: LayerCall, direction: D
     """Return the side kernels of a layer's token mixer; those of others than plain attention are their own."""
     if not kind.mixer.is_attention:
         return []
-    own = [] if model.latent_attention is not None else _of_attention(model, call, direction)
+    own = [] if model.latent_attention is not None else _of_attention(model, kind, call, direction)
     own += _sinks(model, call, direction) + _head_gate(model, call, direction)
     return own + _attention_experts(model, call, direction)
 

@@ -141,12 +141,14 @@ class Ffn(StrEnum):
 class LayerKind(NamedTuple):
     """What sets a layer apart from others of the same model.
 
-    ``in_16_bits``: a recipe of low precision leaves it out.
+    ``in_16_bits``: a recipe of low precision leaves it out; ``rotates``: its attention has rotary positions, where the
+    model has such.
     """
 
     mixer: Mixer = Mixer.FULL
     ffn: Ffn = Ffn.DENSE
     in_16_bits: bool = False
+    rotates: bool = True
 
     @property
     def has_experts(self) -> bool:

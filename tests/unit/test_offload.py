@@ -21,6 +21,7 @@ from predictor.step.prediction import Prediction, predict
 from predictor.step.spans import step_graph, step_trace
 from predictor.timeline.graph import replay_graph
 from predictor.timeline.pipeline import Stream
+from predictor.workloads.offload_modules import inputs_of_modules
 from predictor.workloads.tasks import Part
 
 
@@ -166,6 +167,70 @@ def test_inputs_of_modules_leave_the_gpu() -> None:
     assert stage_parts(slow)[0].host_link_us > 0.0
 
 
+MOE = {"num_experts": 16, "experts_per_token": 2, "expert_ffn_hidden_size": 1024}
+STREAM, ROWS = 4096 * 2048, 2 * 4096
+
+
+def moved(modules: list[str], model: dict[str, Any] | None = None, **training: Any) -> list[float]:
+    """Return the bytes that each kind of layer of a run moves to the host, with no others kept there."""
+    content: dict[str, Any] = {
+        "system": "B200",
+        "model": {
+            "num_layers": 4,
+            "hidden_size": 2048,
+            "num_attention_heads": 16,
+            "sequence_length": 4096,
+            "activation": "swiglu",
+            "fused_side_kernels": True,
+            **(model or {}),
+        },
+        "training": {"micro_batch_size": 1, "num_micro_batches": 4, "precision": "bf16", **training},
+    }
+    run = prepare(content | {"training": content["training"] | {"offload_modules": modules}}, Path.cwd()).run
+    kinds = dict.fromkeys(run.kind(layer) for layer in range(4))
+    return [inputs_of_modules(run, kind) for kind in kinds]
+
+
+def test_only_attention_has_attention_s_modules() -> None:
+    mamba = {"num_heads": 64, "head_dim": 64, "state_size": 128, "num_groups": 8}
+    model = {"layer_types": ["mamba2", "full_attention"], "mamba2": mamba}
+    assert moved(["qkv_linear", "core_attn"], model) == [0.0, (1 + 3) * STREAM * 2]
+
+
+def test_inputs_travel_as_their_products_cast_them() -> None:
+    mxfp8 = {"gemm_recipe": "mxfp8"}
+    per_input = 1 + 1 / 32
+    assert moved(["qkv_linear"], **mxfp8) == [STREAM * per_input]
+    assert moved(["core_attn", "attn_proj"], **mxfp8) == [STREAM * (3 * 2 + per_input)]
+    assert moved(["core_attn"], **mxfp8, fp8_attention=True) == [3 * STREAM * 2 * per_input]  # both layouts
+    assert moved(["attn_norm", "mlp_norm"], **mxfp8) == [2 * STREAM * 2]
+
+
+def test_experts_move_their_rows_and_what_their_first_product_makes() -> None:
+    assert moved(["expert_fc1"], {"moe": MOE}) == [ROWS * 2048 * 2]  # no scores of the router
+    assert moved(["moe_act"], {"moe": MOE}) == [ROWS * 2 * 1024 * 2]
+    fused = {"gemm_recipe": "mxfp8", "fused_experts": True}
+    cast = 1 + 1 / 32
+    expected = ROWS * (2048 * cast + 2 * 1024 * 2 + 1024 * cast)
+    assert moved(["fused_group_mlp"], {"moe": MOE}, **fused) == [expected]
+    with pytest.raises(ConfigError, match="name it without expert_fc1 and moe_act"):
+        moved(["fused_group_mlp", "moe_act"], {"moe": MOE}, **fused)
+
+
+def test_what_runs_again_does_not_travel() -> None:
+    latent = {
+        "kv_lora_rank": 256,
+        "q_lora_rank": 512,
+        "qk_nope_head_dim": 128,
+        "qk_rope_head_dim": 64,
+        "v_head_dim": 128,
+    }
+    selective = {"recompute": "selective", "recompute_modules": ["mla_up_proj"]}
+    assert moved(["core_attn"], {"latent_attention": latent}, **selective) == [0.0]
+    latents = 4096 * (2 * (256 + 512) + 64) * 2
+    assert moved(["qkv_linear"], {"latent_attention": latent}) == [STREAM * 2 + latents]
+
+
 def test_chunks_offload_as_many_layers_each() -> None:
     pipe = {"pipeline_parallel_size": 2, "data_parallel_size": 2, "virtual_pipeline_parallel_size": 2}
     none, some = (step_memory(predicted(pipe, offload_activation_layers=layers).tasks) for layers in (0, 2))
@@ -182,6 +247,7 @@ def test_chunks_offload_as_many_layers_each() -> None:
         ({"offload_activation_layers": 2, "offload_modules": ["core_attn"]}, "leave one out"),
         ({"offload_modules": ["core_attn"], "recompute": "full"}, "offload_modules is given with recompute: full"),
         ({"offload_modules": ["moe_act"]}, "the model has no experts"),
+        ({"offload_modules": ["attn_proj"]}, "attn_proj without core_attn"),
         ({"offload_optimizer": 0.5, "parallelism": {"fp32_parameters": True, "zero_stage": 3}}, "FSDP's offloading"),
         ({"offload_optimizer": 0.5, "system": "L40S"}, "set cluster.host_memory_gb_per_s"),
     ],

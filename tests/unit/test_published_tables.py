@@ -285,5 +285,5 @@ def test_letters_of_a_hybrid_pattern_are_layers() -> None:
 def test_adapters_are_where_recipes_have_them() -> None:
     rows = [{**ROW, **OF_FAMILY["dgxc"], "task": "lora", "group": group} for group in ("mlperf51", "dgxc")]
     mlperf, bridge = (converted(row).config["training"]["lora"] for row in rows)
-    assert mlperf == {"rank": 16, "targets": ["qkv", "attention_output"]}
+    assert mlperf == {"rank": 16, "targets": ["qkv", "attention_output"], "all_to_all": True}
     assert bridge == {"rank": 16, "targets": ["qkv"]}

@@ -104,6 +104,21 @@ def test_listed_layers_overrule_the_pattern(tmp_path: Path) -> None:
     assert "sliding_window" not in full
 
 
+@pytest.mark.parametrize("model_type", ["smollm3", "llama4_text", "exaone4", "cohere2"])
+def test_every_fourth_layer_is_not_rotated(model_type: str, tmp_path: Path) -> None:
+    """SmolLM3 says which layers, of the other families those are rotated that do not see all tokens."""
+    keys = {**SMALL, "layer_types": None} | ({"sliding_window": 128} if model_type in ("exaone4", "cohere2") else {})
+    assert model(tmp_path, model_type=model_type, **keys)["rotary_layers"] == [True, True, True, False]
+
+
+def test_layers_of_smollm3_without_rotary_are_listed_one_by_one(tmp_path: Path) -> None:
+    listed = {"model_type": "smollm3", **SMALL}
+    assert model(tmp_path, no_rope_layers=[1, 0] * 6, **listed)["rotary_layers"] == [True, False]
+    assert "rotary_layers" not in model(tmp_path, no_rope_layers=[1] * 12, **listed)
+    with pytest.raises(ConfigError, match="a number for each of 12 layers"):
+        model(tmp_path, no_rope_layers=[1, 0], **listed)
+
+
 def test_feed_forward_of_gpt2_is_four_times_its_width_unless_said(tmp_path: Path) -> None:
     small = {"n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 100}
     assert model(tmp_path, model_type="gpt2", **small)["ffn_hidden_size"] == 256

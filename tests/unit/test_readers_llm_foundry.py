@@ -89,7 +89,7 @@ def test_model_of_the_hub(tmp_path: Path) -> None:
     model = {"name": "hf_causal_lm", "pretrained_model_name_or_path": "${variables.hub}", "peft_config": peft}
     read = found(tmp_path, {"model": dict.fromkeys(BASE["model"]) | model})
     assert read.content["model"]["preset"] == "llama3.1-8b"
-    assert read.content["training"]["lora"] == {"rank": 16, "targets": ["qkv", "attention_output"]}
+    assert read.content["training"]["lora"] == {"rank": 16, "targets": ["q", "k", "v", "attention_output"]}
     other = model | {"pretrained_model_name_or_path": "someone/else"}
     read = found(tmp_path, {"model": dict.fromkeys(BASE["model"]) | other})
     assert "someone/else" in read.unsaid["model.num_layers"]

@@ -137,6 +137,68 @@ def tuned_config() -> ConfigContainer:
     assert list(read.unsaid) == ["parallelism.data_parallel_size"]
 
 
+@pytest.mark.parametrize(
+    ("model", "body", "lora", "note"),
+    [
+        (
+            "nvidia/Nemotron-H-8B-Base",
+            'cfg.peft.target_modules = ["linear_qkv", "in_proj", "out_proj"]',
+            {"rank": 32, "targets": ["qkv", "in_projection", "out_projection"]},
+            None,
+        ),
+        (
+            "deepseek-ai/DeepSeek-V3",
+            "cfg.peft.normalize_moe_lora = True\ncfg.peft.share_expert_adapters = False",
+            {
+                "rank": 32,
+                "targets": ["attention_output", "ffn_up", "ffn_down"],
+                "share_expert_adapters": False,
+                "normalize_moe_lora": True,
+            },
+            "the model has no linear_qkv, so no adapters there",
+        ),
+        (
+            "deepseek-ai/DeepSeek-V3",
+            'cfg.peft.target_modules = ["linear_q_down_proj", "linear_kv_up_proj"]\ncfg.peft.a2a_experimental = True',
+            {"rank": 32, "targets": ["q_down", "kv_up"], "all_to_all": True},
+            None,
+        ),
+    ],
+)
+def test_adapters_of_the_layers_that_a_model_has(
+    model: str, body: str, lora: dict[str, object], note: str | None, tmp_path: Path
+) -> None:
+    head = f"""{HEAD}
+def tuned_config() -> ConfigContainer:
+    cfg = _peft_common()
+    cfg.model = AutoBridge.from_hf_pretrained("{model}").to_megatron_provider()
+"""
+    read = found(tmp_path, body, head)
+    assert read.content["training"]["lora"] == lora
+    assert [line for line in read.notes if "target_modules" in line] == (
+        [] if note is None else [f"recipe.py:tuned_config: peft.target_modules: {note}"]
+    )
+
+
+def test_offloading_of_single_modules_is_read(tmp_path: Path) -> None:
+    body = "cfg.model.fine_grained_activation_offloading = {}\ncfg.model.offload_modules = ['core_attn', 'attn_proj']"
+    assert found(tmp_path, body.format(True)).content["training"]["offload_modules"] == ["core_attn", "attn_proj"]
+    assert "offload_modules" not in found(tmp_path, body.format(False)).content["training"]
+    with pytest.raises(ConfigError, match=r"model\.offload_modules is gdp_qkv; expected of attn_norm"):
+        found(tmp_path, body.format(True).replace("core_attn", "gdp_qkv").replace(", 'attn_proj'", ""))
+
+
+def test_attention_in_fp8_is_read(tmp_path: Path) -> None:
+    body = 'cfg.mixed_precision = "bf16_with_mxfp8_mixed"\n'
+    assert "fp8_attention" not in found(tmp_path, body).content["training"]
+    head = SMALL.replace(
+        "import torch\n", "import torch\nfrom megatron.bridge.training.mixed_precision import bf16_mixed\n"
+    )
+    changed = "cfg.mixed_precision = bf16_mixed()\ncfg.mixed_precision.fp8 = 'e4m3'\n"
+    changed += "cfg.mixed_precision.fp8_recipe = 'mxfp8'\ncfg.mixed_precision.fp8_dot_product_attention = True"
+    assert found(tmp_path, changed, head).content["training"]["fp8_attention"] is True
+
+
 def test_model_without_a_preset_comes_from_its_config(tmp_path: Path) -> None:
     read = found(tmp_path, "", SMALL.replace("meta-llama/Meta-Llama-3-8B", "someone/new-model"))
     assert "someone/new-model" in read.unsaid["model.num_layers"]

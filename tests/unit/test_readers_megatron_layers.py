@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from predictor.base.errors import ConfigError
 from predictor.configuration.readers.megatron import read
 from predictor.configuration.readers.megatron_layers import allocated
 from predictor.configuration.sections import validate
@@ -56,6 +57,25 @@ def test_windows_in_some_layers(tmp_path: Path) -> None:
     model = small(tmp_path, "--window-size 127,0 --window-attn-skip-freq 4 --softmax-type learnable")["model"]
     assert model["layer_types"] == [*["sliding_attention"] * 3, "full_attention"] * 2
     assert (model["sliding_window"], model["attention_sinks"]) == (128, True)
+
+
+@pytest.mark.parametrize(
+    ("written", "layers"),
+    [
+        ("4", [True, True, True, False]),
+        ("'[0,1]*4'", [True, False] * 4),
+        ("[0]*7+[1]", [True] * 7 + [False]),
+        ("[0]*8", None),
+    ],
+)
+def test_layers_without_rotary_positions(written: str, layers: list[bool] | None, tmp_path: Path) -> None:
+    model = small(tmp_path, f"--position-embedding-type rope --no-rope-freq {written}")["model"]
+    assert model.get("rotary_layers") == layers
+
+
+def test_layers_without_rotary_positions_are_a_period_or_one_of_each(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="a list of 8 zeros and ones"):
+        small(tmp_path, "--position-embedding-type rope --no-rope-freq [0,1]*2")
 
 
 def test_embedding_and_loss_can_count_as_layers(tmp_path: Path) -> None:
@@ -122,3 +142,17 @@ def test_norms_and_gates_of_attention(tmp_path: Path) -> None:
     assert small(tmp_path, "--qk-l2-norm")["model"]["qk_norm"] == "weightless"
     assert small(tmp_path, "--qk-layernorm")["model"]["qk_norm"] is True
     assert small(tmp_path, "--attention-output-gate")["model"]["attention_output_gate"] is True
+
+
+@pytest.mark.parametrize(("heads", "groups", "fits"), [(32, 2, True), (32, 8, True), (36, 6, False), (38, 2, False)])
+def test_mamba_layers_split_by_context(heads: int, groups: int, fits: bool, tmp_path: Path) -> None:
+    """Four ranks split the heads, and the groups or copies of them."""
+    pattern = f"--is-hybrid-model --hybrid-override-pattern M-M*M-M- --mamba-num-heads {heads}"
+    sizes = f"--mamba-num-groups {groups} --micro-batch-size 1 --global-batch-size 8 --bf16 --vocab-size 32000"
+    content = small(tmp_path, f"{pattern} {sizes} --context-parallel-size 4 --position-embedding-type none")
+    config = validate({"system": "H100", **content, "parallelism": {"context_parallel_size": 4}})
+    if fits:
+        assert to_run(config, gpus_per_node=8).layout.context_parallel_size == 4
+        return
+    with pytest.raises(ConfigError, match=f"the {heads} Mamba-2 heads of a tensor-parallel rank"):
+        to_run(config, gpus_per_node=8)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import pytest
@@ -310,3 +311,42 @@ def test_recurrent_layers_project_convolve_and_scan(layer: Mixer, core: tuple[st
     ranks = [run_of(model, tp).layer_parameters(LayerKind(mixer=layer, ffn=Ffn.NONE)).total for tp in (1, 2)]
     whole = 1024 + (64 if layer is Mixer.GATED_DELTA else 0)  # norms, which every rank has
     assert ranks[0] - whole == 2 * (ranks[1] - whole)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_layers_without_rotary_positions_run_no_rotation(fused: bool) -> None:
+    """Of eight layers every fourth sees no positions; all else in them is equal."""
+    model = replace(MODEL, fused_rope=fused, fused_side_kernels=fused, rotary_layers=(True, True, True, False))
+    assert [model.kind(layer).rotates for layer in range(8)] == [True, True, True, False] * 2
+    assert model.only_kind is None
+    for layer_pass in (forward_pass, backward_pass):
+        rotated, plain = (
+            [task.name for task in layer_pass(run_of(model), LayerKind(rotates=rotates)).tasks]
+            for rotates in (True, False)
+        )
+        assert "rope" in rotated
+        assert [name for name in rotated if name != "rope"] == plain
+
+
+@pytest.mark.parametrize(("groups", "on_rank", "copies"), [(8, 2, 1), (2, 1, 2)])
+def test_context_parallel_ranks_exchange_tokens_for_heads(groups: int, on_rank: int, copies: int) -> None:
+    """Four ranks of 32 heads: each scans the whole sample of 8 heads, with a copy of B and C for each of its groups."""
+    sizes = Mamba2(num_heads=32, head_dim=64, state_size=128, num_groups=groups)
+    model, kind = replace(MODEL, layer_types=(Mixer.MAMBA2,), mamba2=sizes), LayerKind(Mixer.MAMBA2)
+    layout = replace(run_of(model).layout, context_parallel_size=4, data_parallel_size=2)
+    run, tokens = run_of(model, layout=layout), 2 * 4096 // 4
+    for one_pass in (forward_pass, backward_pass):
+        tasks = one_pass(run, kind).tasks
+        named = by_name(tasks)
+        assert named["ssd_scan"].shape == (2, 4096, 8, 64, 128, on_rank, 256)
+        assert named["in_projection"].shape[0] == tokens
+        sent = [(task.shape[0], task.times) for task in tasks if task.part is Part.CONTEXT_PARALLEL]
+        widths = [(32 * 64, 3), (groups * copies * 128, 2), (32, 1)]
+        assert sent == [(2 * tokens * width, times) for width, times in widths]
+        whole = by_name(one_pass(run_of(model), kind).tasks)
+        parts = 32 * 64 + 2 * groups * 128, 32 * 64 + 2 * groups * copies * 128
+        streamed = [of["convolution"].times * prod(of["convolution"].shape) for of in (named, whole)]
+        ratio = streamed[0] / streamed[1]
+        assert ratio == pytest.approx(parts[1] / parts[0] / 4, rel=0.01)
+    kept, single = (kept_without_recomputation(of, kind) for of in (run, run_of(model)))
+    assert kept.qkv == single.qkv / 4 + 2 * tokens * 2 * groups * (copies - 1) * 128

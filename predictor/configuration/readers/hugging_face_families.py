@@ -68,6 +68,10 @@ class Family(BaseModel):
     first_dense: int = Field(default=0, description="dense layers at the start where no key says how many")
     windows: Windows = Field(default=Windows.NONE, description="layers with a sliding window")
     period: Period | None = Field(default=None, description="layers of two kinds that alternate")
+    unrotated: Literal["full", "listed"] | None = Field(
+        default=None,
+        description="layers without rotary positions: those that see all keys, or those of no_rope_layers",
+    )
     listed: bool = Field(default=False, description="layers follow no rule, so layer_types must list them")
     recurrence: str | None = Field(default=None, description="function of hugging_face_recurrences.py for its layers")
     channel_decay: bool = Field(default=False, description="its gated delta layers have a decay per channel")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 from predictor.base.errors import ConfigError
 from predictor.base.sizes import whole
 from predictor.configuration.readers.hugging_face_config import Config
 from predictor.configuration.readers.hugging_face_families import FIRST_LAYERS_KEYS, Windows
 
+Kind = TypeVar("Kind")
 FULL, SLIDING = "full_attention", "sliding_attention"
 ATTENTION = {
     "full_attention": FULL,
@@ -76,10 +77,34 @@ def layers(config: Config) -> dict[str, Any]:
         found["attention_chunk"] = config.whole("attention_chunk_size")
     if set(mixers) - {FULL} and set(mixers) != {SLIDING}:
         found["layer_types"] = shortest(mixers)
+    found |= _rotary(config, mixers)
     experts_from = next((i for i, ffn in enumerate(ffns) if ffn == "experts"), count)
     if set(ffns[experts_from:]) <= {"experts"} and set(ffns[:experts_from]) <= {"dense"}:
         return found | ({"num_dense_layers": experts_from} if 0 < experts_from < count else {}) | _all(ffns)
     return found | {"ffn_types": shortest(ffns)}
+
+
+def _rotary(config: Config, mixers: list[str]) -> dict[str, Any]:
+    """Return the layers whose attention is rotated, where not all are.
+
+    Raises:
+        ConfigError: no_rope_layers is no list of a number per layer.
+    """
+    rule = config.family.unrotated
+    if rule is None:
+        return {}
+    config.fields.used |= {"no_rope_layers", "no_rope_layer_interval"}
+    rotates = [mixer != FULL for mixer in mixers]
+    if rule == "listed":
+        listed, period = config.value("no_rope_layers"), config.whole("no_rope_layer_interval")
+        if listed and not (isinstance(listed, list) and len(listed) == len(mixers)):
+            raise config.error(
+                "no_rope_layers", f"expected a number for each of {len(mixers)} layers, 0 without rotary"
+            )
+        rotates = [bool(flag) for flag in listed or [(layer + 1) % period for layer in range(len(mixers))]]
+    if all(rotates) or not any(rotates):
+        return {}
+    return {"rotary_layers": shortest(rotates)}
 
 
 def _all(ffns: list[str]) -> dict[str, Any]:
@@ -102,7 +127,7 @@ def num_layers(config: Config) -> int:
     return whole("num_layers", config.whole("num_hidden_layers"))
 
 
-def shortest(pattern: list[str]) -> list[str]:
+def shortest(pattern: list[Kind]) -> list[Kind]:
     """Return the shortest beginning that repeats to the whole list.
 
     >>> shortest(["a", "b", "a", "b", "a"])

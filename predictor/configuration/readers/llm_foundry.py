@@ -39,10 +39,15 @@ STRATEGIES = {
 }
 # Adapters by the linear layers that they stand beside; those of queries, keys and values come together.
 TARGETS = {
-    "qkv": ({"Wqkv"}, {"q_proj", "k_proj", "v_proj"}),
-    "attention_output": ({"out_proj"}, {"o_proj"}),
-    "ffn_up": ({"up_proj", "gate_proj"}, {"up_proj"}),
-    "ffn_down": ({"down_proj"},),
+    "Wqkv": "qkv",
+    "q_proj": "q",
+    "k_proj": "k",
+    "v_proj": "v",
+    "out_proj": "attention_output",
+    "o_proj": "attention_output",
+    "gate_proj": "gate",
+    "up_proj": "up",
+    "down_proj": "ffn_down",
 }
 
 
@@ -147,15 +152,9 @@ def _adapters(model: Fields) -> dict[str, Any]:
     if peft.text("peft_type", "LORA").upper() != "LORA":
         raise peft.error("peft_type", "only LoRA is modelled")
     named = peft.get("target_modules")
-    left = set(named) if isinstance(named, list) else set()
-    targets = []
-    for target, spellings in TARGETS.items():
-        used = next((spelling for spelling in spellings if spelling <= left), None)
-        if used is not None:
-            targets.append(target)
-            left -= used
-    if left or not targets:
-        raise peft.error("target_modules", "expected all of q_proj, k_proj, v_proj, of o_proj, up_proj, down_proj …")
+    if not isinstance(named, list) or not named or not set(named) <= TARGETS.keys():
+        raise peft.error("target_modules", f"expected a list of {', '.join(TARGETS)}")
+    targets = [target for name, target in TARGETS.items() if name in named]
     return {"lora": {"rank": peft.whole("r", 8), "targets": targets}}
 
 

@@ -140,7 +140,7 @@ class _Recipe:
         gpus = num_gpus or self.gpus()
         read = from_options(options, self.problems, self.notes, gpus, num_gpus is not None, model)
         read.content["training"] |= {"framework": FAMILY}
-        tuning = self.problems.part(dict[str, Any](), fine_tuning, self.fields, self.where, self.notes)
+        tuning = self.problems.part(dict[str, Any](), fine_tuning, self.fields, model, self.where, self.notes)
         read.content["training"] |= tuning
         if not {"preset", "num_layers"} & model.keys():
             read.unsaid.pop("model.vocab_size", None)

@@ -7,6 +7,7 @@ from typing import Any
 from predictor.base.errors import ConfigError
 from predictor.configuration.presets import preset
 from predictor.configuration.readers.megatron_kernels import kernels
+from predictor.configuration.readers.megatron_layers import rotary_layers
 from predictor.configuration.readers.megatron_options import Options
 
 # Sizes that a recipe may change of its model, by their arguments.
@@ -67,6 +68,7 @@ def preset_section(options: Options, name: str | None, notes: list[str]) -> dict
         **({} if length is None else {"sequence_length": length}),
         **found,
         **sizes,
+        **({} if name is None else rotary_layers(options, options.whole("num-layers"))),
         **_experts(options),
         **_prediction_layers(options),
     }

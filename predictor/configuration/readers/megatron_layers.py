@@ -30,6 +30,7 @@ def layers(options: Options, model: dict[str, Any]) -> dict[str, Any]:
         model: what has been read so far; latent attention takes its place in head sizes and norms.
     """
     found = _latent_attention(options) | _hybrid(options, model) | _windows(options, model)
+    found |= rotary_layers(options, model["num_layers"])
     count = options.optional_whole("mtp-num-layers", least=0)
     return found | ({"num_mtp_layers": count} if count else {}) | _sinks(options)
 
@@ -134,6 +135,25 @@ def _windows(options: Options, model: dict[str, Any]) -> dict[str, Any]:
     if pattern is None or len(pattern) != count:
         raise options.error("window-attn-skip-freq", f"expected a period, or a list of {count} zeros and ones")
     return {"layer_types": ["sliding_attention" if windowed else "full_attention" for windowed in pattern]}
+
+
+def rotary_layers(options: Options, count: int) -> dict[str, Any]:
+    """Return the layers whose attention is rotated: a period, of which the last is not, or a list of ones and zeros.
+
+    Raises:
+        ConfigError: the list does not name every layer.
+    """
+    written = options.get("no-rope-freq")
+    if written is None:
+        return {}
+    text = str(written).strip("'\" ")
+    if text.isdigit():
+        period = int(text)
+        return {"rotary_layers": [True] * (period - 1) + [False]} if 1 < period <= count else {}
+    pattern = layer_pattern(text, count)
+    if pattern is None or len(pattern) != count:
+        raise options.error("no-rope-freq", f"expected a period, or a list of {count} zeros and ones")
+    return {"rotary_layers": [not skips for skips in pattern]} if any(pattern) else {}
 
 
 def _sinks(options: Options) -> dict[str, bool]:

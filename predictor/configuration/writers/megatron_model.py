@@ -78,9 +78,18 @@ def _positions(model: ModelSection) -> list[str]:
     if model.rotary_fraction:
         share = [] if model.rotary_fraction == 1.0 else [f"--rotary-percent {model.rotary_fraction:g}"]
         rows = [f"--max-position-embeddings {model.sequence_length}"]
-        return ["--position-embedding-type rope", *share, *rows]
+        return ["--position-embedding-type rope", *share, *rows, *_without_rotary(model)]
     rows = [f"--max-position-embeddings {model.num_position_embeddings or model.sequence_length}"]
     return ["--position-embedding-type learned_absolute", *rows]
+
+
+def _without_rotary(model: ModelSection) -> list[str]:
+    """Return the list of layers, of which Megatron-LM skips those with a 1."""
+    pattern = model.rotary_layers
+    if pattern is None or all(pattern):
+        return []
+    skips = [int(not pattern[layer % len(pattern)]) for layer in range(model.num_layers)]
+    return [f"--no-rope-freq {','.join(map(str, skips))}"]
 
 
 def _kernels(model: ModelSection) -> list[str]:

@@ -95,16 +95,18 @@ def _recompute(row: Row) -> dict[str, Any]:
 def _lora(row: Row) -> dict[str, Any]:
     """Return the adapters of a row; empty where all weights train.
 
-    MLPerf's target_modules are "attention", of rank 16; Megatron-Bridge's and NeMo's performance recipes have adapters
-    on linear_qkv alone, of rank 16. Source: mlcommons/training, llama2_70b_lora; Megatron-Bridge,
-    scripts/performance/configs/llama/llama3_llm_finetune.py.
+    MLPerf's target_modules are "attention", of rank 16, with LORA_A2A=1; Megatron-Bridge's and NeMo's performance
+    recipes have adapters on linear_qkv alone, of rank 16. Source: mlcommons/training, llama2_70b_lora, and
+    config_common.sh of NVIDIA's submissions; Megatron-Bridge, scripts/performance/configs/llama/llama3_llm_finetune.py.
     """
     if not row.has("task", "lora"):
         return {}
     is_mlperf = row.text("group").startswith("mlperf")
     if row.has("precision", "nvfp4"):
         raise UnexpressedError("how frozen weights are stored in nvfp4 is not stated")
-    return {"lora": {"rank": 16, "targets": ["qkv", "attention_output"] if is_mlperf else ["qkv"]}}
+    if is_mlperf:
+        return {"lora": {"rank": 16, "targets": ["qkv", "attention_output"], "all_to_all": True}}
+    return {"lora": {"rank": 16, "targets": ["qkv"]}}
 
 
 def _sequence_parallel(row: Row) -> bool:

@@ -18,6 +18,11 @@ from predictor.workloads.tasks import BACKWARD, Task, shaped_task, stream_task
 # both and a gradient and writes two.
 CONVOLUTION_PASSES = (2, 3)
 GATED_NORM_PASSES = (3, 5)
+# Copies of what context-parallel ranks exchange: of the projections' parts to the order of ranks, to one tensor and to
+# the order of tokens; of the scan's output to attention's order of tokens and back to whole heads.
+COPIES_BEFORE, COPIES_BEHIND = 3, 2
+COPY_PASSES = 2
+COPIES = 9  # kernels: five to the order of ranks, one each of the others
 # Of a multiply-accumulate: FLOPs of a token per element of the state. Source: Megatron-LM, training/training.py,
 # mamba_layer_flops (scan).
 SCAN_FLOPS = 7
@@ -90,13 +95,43 @@ class Mamba2:
         """Return the width of what the input projection reads."""
         return hidden_size
 
+    def _groups(self, call: LayerCall) -> int:
+        """Return the groups of a rank; where it has less than one, ranks hold copies of a group's B and C."""
+        return max(1, self.num_groups // (call.tensor_parallel_size * call.context_parallel_size))
+
+    def _shared_width(self, call: LayerCall) -> int:
+        """Return the width of B, which is C's, of all groups of a tensor-parallel rank and their copies."""
+        return self._groups(call) * call.context_parallel_size * self.state_size
+
+    def exchanged(self, call: LayerCall) -> list[int]:
+        """Return the widths per token that context-parallel ranks exchange one after the other.
+
+        A rank has its tokens of all heads outside the convolution and the scan, and all tokens of its heads inside:
+        gate, values, B, C and step sizes go there, and values come back. Backward their gradients return.
+        Source: Megatron-LM, core/ssm/mamba_context_parallel.py.
+        """
+        inner, shared = self.inner // call.tensor_parallel_size, self._shared_width(call)
+        return [inner, inner, shared, shared, self.num_heads // call.tensor_parallel_size, inner]
+
+    def _convolved_on_rank(self, call: LayerCall) -> int:
+        """Return the width per token of a context-parallel rank that the convolution sees."""
+        return self.inner // call.tensor_parallel_size + 2 * self._shared_width(call)
+
+    def _reordered(self, call: LayerCall) -> list[Task]:
+        """Return the copies around the exchange."""
+        if call.context_parallel_size < 2:
+            return []
+        *before, behind = self.exchanged(call)
+        elements = call.tokens * (COPIES_BEFORE * sum(before) + COPIES_BEHIND * behind)
+        return [stream_task("exchange_copy", elements * COPY_PASSES * call.element_bytes, call, launches=COPIES)]
+
     def tasks(self, call: LayerCall, direction: Direction, kernels: Kernels) -> list[Task]:
         """Return the products, the convolution, the scan and the gated norm, heads and groups split over ranks.
 
         Source: state-spaces/mamba, mamba_ssm/ops/triton/ssd_combined.py; Megatron-LM, core/ssm/mamba_mixer.py.
         """
         tp, back = call.tensor_parallel_size, direction is BACKWARD
-        heads, groups = self.num_heads // tp, max(1, self.num_groups // tp)
+        heads, groups = self.num_heads // (tp * call.context_parallel_size), self._groups(call)
         scan = (
             call.micro_batch_size,
             call.sequence_length,
@@ -106,13 +141,15 @@ class Mamba2:
             groups,
             self.chunk_size,
         )
-        convolved = call.tokens * self.convolved // tp * CONVOLUTION_PASSES[back]
+        width = self.convolved // tp if call.context_parallel_size == 1 else self._convolved_on_rank(call)
+        convolved = call.tokens * width * CONVOLUTION_PASSES[back]
         gated = call.tokens * self.inner // tp * GATED_NORM_PASSES[back]
         return [
             *linear_tasks(self.linears(call.hidden_size, call.num_attention_heads), call, direction),
             shaped_task("ssd_scan", scan, direction),
             stream_task("convolution", convolved * call.element_bytes, call),
             stream_task("gated_norm", gated * call.element_bytes, call),
+            *self._reordered(call),
         ]
 
     def kept(self, call: LayerCall) -> KeptByMixer:
@@ -122,5 +159,7 @@ class Mamba2:
         mamba_ssm/ops/triton/ssd_combined.py, MambaSplitConv1dScanCombinedFn.
         """
         per_element = call.tokens * call.element_bytes / call.tensor_parallel_size
-        projected = self.inner + self.convolved + self.num_heads
+        projected = float(self.inner + self.convolved + self.num_heads)
+        if call.context_parallel_size > 1:  # with copies of B and C
+            projected += call.tensor_parallel_size * self._convolved_on_rank(call) - self.convolved
         return KeptByMixer(0.0, per_element * projected, per_element * 2 * self.inner)
