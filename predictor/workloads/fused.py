@@ -24,8 +24,8 @@ ADDITIONS_LEFT = {Direction.FORWARD: (2.0 / 3.0 + 1.0) / 2.0, Direction.BACKWARD
 # Passes over 16-bit logits. Forward one for the maximum and one for the sum of exponentials, backward a read and a
 # write of the gradient; fp32 logits exist in registers alone.
 LOSS_PASSES = 2
-# Transformer Engine's kernel gives each row of logits to one block of threads, so that it follows the clock as kernels do
-# that load one number at a time: of so many per logit and direction. On B200 it takes 3.3 ps per logit for both
+# Transformer Engine's kernel gives each row of logits to one block of threads, so that it follows the clock as kernels
+# do that load one number at a time: of so many per logit and direction. On B200 it takes 3.3 ps per logit for both
 # directions, 2.4 TB/s of its passes, which are 1.3 numbers at 2.6 ps (costs/scalar_kernels.py).
 # Source: MooreThreads/SimuMax@e691807, configs/system/b200_bf16_ceperm.json, "ce_fusion": 0.2795 of 8,000 GiB/s;
 # simu_tools/efficency_test/test_ce_permute_efficiency.py. Its small cases may wait for the host.

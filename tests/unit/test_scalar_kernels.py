@@ -1,4 +1,4 @@
-"""Element-wise kernels that load one number at a time: by the clock, never faster than their bytes; the loss like them."""
+"""Element-wise kernels that load one number at a time, and the loss: by the clock, never faster than their bytes."""
 
 from __future__ import annotations
 
