@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from predictor.costs.operator import Direction
 from predictor.workloads.layer_call import LayerCall
-from predictor.workloads.tasks import FORWARD, Task, stream_task
+from predictor.workloads.tasks import FORWARD, Task, scalar_task, stream_task
 from predictor.workloads.transformer import Normalization, Transformer
 
 # Of an addition's three passes over an activation, those that are left where a norm of the same layer is fused with it.
@@ -24,6 +24,12 @@ ADDITIONS_LEFT = {Direction.FORWARD: (2.0 / 3.0 + 1.0) / 2.0, Direction.BACKWARD
 # Passes over 16-bit logits. Forward one for the maximum and one for the sum of exponentials, backward a read and a
 # write of the gradient; fp32 logits exist in registers alone.
 LOSS_PASSES = 2
+# Transformer Engine's kernel gives each row of logits to one block of threads, so that it follows the clock as kernels
+# do that load one number at a time: of so many per logit and direction. On B200 it takes 3.3 ps per logit for both
+# directions, 2.4 TB/s of its passes, which are 1.3 numbers at 2.6 ps (costs/scalar_kernels.py).
+# Source: MooreThreads/SimuMax@e691807, configs/system/b200_bf16_ceperm.json, "ce_fusion": 0.2795 of 8,000 GiB/s;
+# simu_tools/efficency_test/test_ce_permute_efficiency.py. Its small cases may wait for the host.
+LOSS_SCALARS = 0.645
 
 
 def compiled_model(model: Transformer) -> Transformer:
@@ -47,11 +53,14 @@ def fused_additions(tasks: list[Task], direction: Direction) -> list[Task]:
     ]
 
 
-def fused_loss(call: LayerCall) -> Task:
+def fused_loss(call: LayerCall, compiled: bool) -> Task:
     """Return one direction of a cross entropy in one kernel, compiled or Transformer Engine's own.
 
     Transformer Engine writes the gradient over the logits forward, with as many passes in all. Source: Transformer
     Engine, transformer_engine/common/triton/cross_entropy.py; PyTorch torch/_inductor.
     """
     logits = call.tokens * call.vocab_per_rank
-    return stream_task("fused_cross_entropy", logits * LOSS_PASSES * call.element_bytes, call, launches=2)
+    size_bytes = logits * LOSS_PASSES * call.element_bytes
+    if compiled:
+        return stream_task("fused_cross_entropy", size_bytes, call, launches=2)
+    return scalar_task("fused_cross_entropy", logits * LOSS_SCALARS, size_bytes, kernels=1, launches=2)

@@ -36,7 +36,7 @@ def loss_tasks(call: LayerCall, direction: Direction, operator: str = "cross_ent
 def _loss(run: TrainingRun, direction: Direction) -> list[Task]:
     """Return the loss as a run computes it; a compiler fuses torch's own."""
     if run.has_fused_loss:
-        return [fused_loss(run.call())]
+        return [fused_loss(run.call(), run.compiled)]
     return loss_tasks(run.call(), direction, run.model.loss.operator)
 
 

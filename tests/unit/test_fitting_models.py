@@ -85,8 +85,16 @@ def test_rows_of_a_lower_clock_do_not_move_those_of_the_usual_clock() -> None:
     ]
     assert errors[0] < 0.5 * errors[1]
     assert len(operator.trees) == residual.LARGE_TABLES_TREES["max_iter"]
+    alike = fit_residual(features, target, is_one_device=True, some_slowed=False)
+    assert alike.predict(features) == pytest.approx(weighed_alike.predict(features), abs=1e-5 * len(alike.trees))
     collective = fit_residual(features, target, is_one_device=True, is_collective=True)
     assert len(collective.trees) == residual.NUM_TREES, "no clock decides a collective's time"
+
+
+@pytest.mark.parametrize(("name", "shape"), [("flash_attention", (1, 512, 8, 64, 1)), ("gelu", (4096, 1024))])
+def test_only_attention_has_a_softmax(name: str, shape: tuple[int, ...]) -> None:
+    measured = Row(catalogue()[name], name, Direction.FORWARD, shape, 1.0)
+    assert to_samples([measured], SMS, [name]).has_softmax is (name == "flash_attention")
 
 
 def test_too_few_rows_get_their_median_only() -> None:

@@ -1,4 +1,4 @@
-"""Element-wise kernels that load one number at a time: by the clock, never faster than their bytes."""
+"""Element-wise kernels that load one number at a time, and the loss: by the clock, never faster than their bytes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from predictor.costs.cost import Source
 from predictor.costs.operator import Direction
 from predictor.costs.published import PublishedSystem, open_system
 from predictor.costs.scalar_kernels import LOG_ERROR, OPERATOR, ScalarKernelRegressor, scalar_kernels_of
+from predictor.workloads.fused import fused_loss
+from tests.unit.test_low_precision import run_of
 
 FORWARD = Direction.FORWARD
 
@@ -54,3 +56,18 @@ def test_a_gpu_of_another_kind_streams_the_bytes() -> None:
     size_bytes = 6 * 10**9
     at_peak_us = size_bytes / (other.hardware.gpu.memory_bandwidth_gb_per_s.value * 1e3)
     assert other.cost(OPERATOR, FORWARD, (10**9, size_bytes)).us == pytest.approx(at_peak_us / 0.85, rel=0.15)
+
+
+def test_transformer_engines_loss_follows_the_clock_and_a_compiled_one_the_memory() -> None:
+    """B200 reads and writes 16-bit logits twice in either direction, at 2.4 TB/s."""
+    run = run_of()
+    call = run.call()
+    passes = 2 * 2 * call.tokens * call.vocab_per_rank
+    system = published("B200")
+
+    def tb_per_s(compiled: bool) -> float:
+        task = fused_loss(call, compiled)
+        return passes / 1e6 / (system.cost(task.operator, task.direction, task.shape).us * task.times)
+
+    assert tb_per_s(compiled=False) == pytest.approx(0.2795 * 8000 * 1024**3 / 1e12, rel=0.01)
+    assert tb_per_s(compiled=True) > 6.0

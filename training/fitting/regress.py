@@ -114,7 +114,9 @@ def fit(samples: Samples, use_residual: bool = True) -> Fitted:
     log_ratio = np.log(samples.us / physics.predict(samples.terms))
     residual, curves = median_residual(log_ratio), dict[int, Curve]()
     if use_residual:
-        residual = fit_residual(features, log_ratio, samples.is_one_device, samples.own_ranges)
+        residual = fit_residual(
+            features, log_ratio, samples.is_one_device, samples.own_ranges, some_slowed=not samples.has_softmax
+        )
     if use_residual and samples.own_ranges and samples.is_one_device:
         residual, curves = split_residual(residual, samples.hull[:, 0], log_ratio, samples.part)
     return Fitted(

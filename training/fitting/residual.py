@@ -122,7 +122,11 @@ def _huber_weights(features: Vector, log_ratio: Vector) -> Vector:
 
 
 def fit_residual(
-    features: Vector, log_ratio: Vector, is_one_device: bool = False, is_collective: bool = False
+    features: Vector,
+    log_ratio: Vector,
+    is_one_device: bool = False,
+    is_collective: bool = False,
+    some_slowed: bool = True,
 ) -> Residual:
     """Fit log(time / physics); with fewer than FEWEST_ROWS rows, only its median.
 
@@ -131,6 +135,8 @@ def fit_residual(
         log_ratio: (rows,).
         is_one_device: no shape repeats, as where several devices measured the same ones and differ.
         is_collective: the rows are of a collective, whose time no GPU's clock decides.
+        some_slowed: a power limit may have slowed some rows down, which count less. Not those of attention, whose
+            softmax leaves tensor cores idle: of it all that trees for the median miss is to be learnt.
     """
     if len(log_ratio) < FEWEST_ROWS:
         return median_residual(log_ratio)
@@ -142,7 +148,7 @@ def fit_residual(
     }
     is_large = is_one_device and len(log_ratio) >= (LARGE_COLLECTIVES_TABLE if is_collective else LARGE_TABLE)
     with threadpool_limits(1):  # sums in one order, so that the same rows give the same bytes
-        weights = _huber_weights(features, log_ratio) if is_large and not is_collective else None
+        weights = _huber_weights(features, log_ratio) if is_large and some_slowed and not is_collective else None
         model = _boosted(LARGE_TABLES_TREES if is_large else small).fit(features, log_ratio, weights)
     trees = [_flatten(stage[0].nodes) for stage in model._predictors]
     return Residual(round(float(model._baseline_prediction.item()), 6), trees)

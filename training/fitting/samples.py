@@ -30,6 +30,7 @@ class Samples:
         part: number of the row's operator in a pool, or of its topology, see ``parts``.
         most_launch_us: upper bound of the launch term.
         own_ranges: every part has its own range of sizes, as the topologies of a collective do.
+        has_softmax: the rows are of fused attention, which draws less power than products alone.
     """
 
     us: Vector
@@ -42,6 +43,7 @@ class Samples:
     part: NDArray[np.int64]
     most_launch_us: float = np.inf
     own_ranges: bool = False
+    has_softmax: bool = False
 
     def take(self, chosen: NDArray[np.bool_]) -> Samples:
         """Return the chosen rows."""
@@ -111,4 +113,5 @@ def to_samples(
         part=_numbers([part_of(row) for row in rows]),
         most_launch_us=most_launch_us,
         own_ranges=any(row.is_collective for row in rows),
+        has_softmax=any(row.operator.fused_attention for row in rows),
     )
