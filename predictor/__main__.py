@@ -13,7 +13,6 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from itertools import takewhile
-from pathlib import Path
 from types import TracebackType
 from typing import TextIO
 
@@ -25,7 +24,6 @@ from predictor.base.errors import (
     ManyProblemsError,
     MissingKeyError,
     PublishedError,
-    nearest,
     shortened,
 )
 from predictor.base.read_yaml import one_line
@@ -45,6 +43,7 @@ from predictor.commands import (
     verify,
     whatif,
 )
+from predictor.commands.mistyped import require_configuration
 from predictor.commands.parser import Incomplete, Parser, Unfit
 
 COMMANDS = (
@@ -89,23 +88,8 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
         command, rest = "--help", []
     if command in ("", *commands, "--version", "--help", "-h"):
         return parser.parse_args([command, *first, *rest] if command else [])
-    _require_configuration(command, commands)
+    require_configuration(PROGRAM, command, commands)
     return parser.parse_args(["predict", *first, command, *rest])
-
-
-def _require_configuration(name: str, commands: Sequence[str]) -> None:
-    """Check that a first word that is no command may name a configuration, so that a mistyped command is told as one.
-
-    Raises:
-        ConfigError: it looks neither like a file nor like an option, and there is no such file.
-    """
-    if name.startswith("-") or any(mark in name for mark in "./:") or Path(name).exists():
-        return
-    from predictor.configuration.presets import spelled  # only when needed, for a fast start
-
-    preset = spelled(name)
-    meant = nearest(name, commands) if preset is None else f" It is a model: {PROGRAM} predict --model {preset}."
-    raise ConfigError(f"{name} is neither a command nor a file.{meant} {PROGRAM} --help lists the commands")
 
 
 def _answer(arguments: argparse.Namespace) -> str:
