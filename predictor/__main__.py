@@ -43,7 +43,7 @@ from predictor.commands import (
     verify,
     whatif,
 )
-from predictor.commands.asked import require_configuration
+from predictor.commands.mistyped import require_configuration
 from predictor.commands.parser import Incomplete, Parser, Unfit
 
 COMMANDS = (
@@ -88,7 +88,7 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
         command, rest = "--help", []
     if command in ("", *commands, "--version", "--help", "-h"):
         return parser.parse_args([command, *first, *rest] if command else [])
-    require_configuration(command, commands, PROGRAM)
+    require_configuration(PROGRAM, command, commands)
     return parser.parse_args(["predict", *first, command, *rest])
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,21 +43,6 @@ def example(name: str) -> Path:
     if stem not in examples():
         raise ConfigError(f"{name} is not an example.{nearest(stem, examples())} There are: {', '.join(examples())}")
     return EXAMPLES_FOLDER / f"{stem}.yml"
-
-
-def require_configuration(name: str, commands: Sequence[str], program: str) -> None:
-    """Check that a first word that is no command may name a configuration, so that a mistyped command is told as one.
-
-    Raises:
-        ConfigError: it looks neither like a file nor like an option, and there is no such file.
-    """
-    if name.startswith("-") or any(mark in name for mark in "./:") or Path(name).exists():
-        return
-    from predictor.configuration.presets import spelled  # only when needed, for a fast start
-
-    preset = spelled(name)
-    meant = nearest(name, commands) if preset is None else f" It is a model: {program} predict --model {preset}."
-    raise ConfigError(f"{name} is neither a command nor a file.{meant} {program} --help lists the commands")
 
 
 def add_changes(command: argparse.ArgumentParser) -> None:

@@ -198,7 +198,7 @@ def test_only_attention_has_attention_s_modules() -> None:
 
 
 def test_inputs_travel_as_their_products_cast_them() -> None:
-    mxfp8 = {"gemm_recipe": "mxfp8"}
+    mxfp8: dict[str, Any] = {"gemm_recipe": "mxfp8"}
     per_input = 1 + 1 / 32
     assert moved(["qkv_linear"], **mxfp8) == [STREAM * per_input]
     assert moved(["core_attn", "attn_proj"], **mxfp8) == [STREAM * (3 * 2 + per_input)]

@@ -78,11 +78,8 @@ def expand(word: str, script: Script) -> str:
         value = script.values.get(name)
         if value is not None and index is not None and index.isdigit():
             value = next(iter(value.split()[int(index) :]), "")
-        if default_kind and default_kind.endswith("+"):  # ${X+text}: text where X is set
-            if value is None and name not in script.skipped:
-                script.guesses[name] = ""
-            is_set = bool(value) if default_kind == ":+" else value is not None
-            return expand(default_text, script) if is_set else ""
+        if default_kind and default_kind.endswith("+"):
+            return _where_set(name, value, default_kind, default_text, script)
         if value:
             return value
         if default_kind and not default_kind.endswith("?"):  # ${X:?message} has no default
@@ -100,6 +97,14 @@ def expand(word: str, script: Script) -> str:
             f"{word[:80]} expands to {len(expanded):,} characters; expected arguments of at most {LONGEST_WORD:,}"
         )
     return expanded
+
+
+def _where_set(name: str, value: str | None, kind: str, text: str, script: Script) -> str:
+    """Return what ``${X+text}`` and ``${X:+text}`` stand for: the text where a variable is set, or holds something."""
+    if value is None and name not in script.skipped:
+        script.guesses[name] = ""
+    is_set = bool(value) if kind == ":+" else value is not None
+    return expand(text, script) if is_set else ""
 
 
 def _guessed(name: str, default: str, script: Script) -> str:
