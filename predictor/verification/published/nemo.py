@@ -147,6 +147,12 @@ def _exchange(row: Row) -> dict[str, Any]:
     return given
 
 
+def _has_fp8_attention(row: Row, low: str | None) -> bool:
+    """Return whether attention ran in 8 bits: MLPerf's submissions set it by FP8_DPA, beside products in fp8."""
+    stated = row.has("notes", "FP8_DPA=1", "FP8_DPA=True") and not row.has("notes", "NVTE_DPA_FP8_RECIPE=F16")
+    return stated and (low or "").startswith("fp8")
+
+
 def _training(row: Row, framework: str) -> dict[str, Any]:
     low = recipe(row)
     switches = _recompute(row) | _lora(row)
@@ -157,6 +163,8 @@ def _training(row: Row, framework: str) -> dict[str, Any]:
         training["offload_activation_layers"] = row.whole("cpu_offload_layers")
     if _fuses_experts(row, low):
         training["fused_experts"] = True
+    if _has_fp8_attention(row, low):
+        training["fp8_attention"] = True
     return {**training, **_optimizer(row, low), **_graphs(row)}
 
 
