@@ -29,6 +29,11 @@ WIDE_FACTOR = 2.0
 # A network with less than SLOW of its nominal bandwidth is noted where traffic is more than WORTH_A_NOTE of the step.
 SLOW, WORTH_A_NOTE = 0.5, 0.02
 LARGE_MESSAGE = 1e9
+# Source: Megatron-LM, megatron/core/transformer/experimental_attention_variant/dsa.py, unfused_dsa_fn.
+SPARSE_NOTE = (
+    "Sparse attention is predicted with kernels that read the chosen keys alone, which nobody measured: where PyTorch "
+    "masks the scores of all pairs, as in Megatron-LM without fused kernels, a step takes far longer."
+)
 
 
 def named(answer: Answer) -> str:
@@ -58,6 +63,9 @@ def notes(prediction: Prediction, loaded: Loaded, answered: list[Answer]) -> lis
     stage = prediction.stages[prediction.critical_stage]
     if any(step_pass.host.us for step_pass in stage.whole.passes):
         said.append("Waiting for the host is modelled from measured launch times, not measured in this run.")
+    latent = run.model.latent_attention
+    if latent is not None and latent.indexer is not None and latent.indexer.top_k < run.model.sequence_length:
+        said.append(SPARSE_NOTE)
     by_bytes = [answer.step_us for answer in answered if answer.operator.endswith(BY_BYTES)]
     if by_bytes:
         share = sum(by_bytes) / prediction.step.us

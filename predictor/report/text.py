@@ -67,14 +67,16 @@ def _count(value: float) -> str:
 
 
 def _runs(values: tuple[int, ...]) -> str:
-    """Return a list with its repetitions counted: 11, 62 × 12, 9."""
+    """Return what every stage has, like neighbours together: 11, 12 on 62 stages, 9."""
     groups: list[list[int]] = []
     for value in values:
         if groups and groups[-1][0] == value:
             groups[-1][1] += 1
         else:
             groups.append([value, 1])
-    return ", ".join(f"{count} × {value}" if count > 2 else ", ".join([str(value)] * count) for value, count in groups)
+    return ", ".join(
+        f"{value} on {count} stages" if count > 2 else ", ".join([str(value)] * count) for value, count in groups
+    )
 
 
 def short_path(path: Path) -> str:

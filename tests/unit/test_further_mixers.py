@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from predictor import predict
 from predictor.base.errors import ConfigError
 from predictor.configuration.loading import prepare
 from predictor.costs.operator import Direction
@@ -190,3 +191,12 @@ def test_a_search_lays_out_what_a_configuration_may_ask_for(name: str) -> None:
         except ConfigError:
             refused = True
         assert refused is not splits
+
+
+@pytest.mark.parametrize("keys", [1024, 2048])
+def test_a_prediction_says_that_sparse_attention_is_of_fused_kernels(keys: int) -> None:
+    chosen = LATENT | {"indexer": {"num_heads": 4, "head_dim": 64, "top_k": keys}}
+    model = SIZES | {"num_key_value_heads": None, "latent_attention": chosen}
+    content = full_form(model=model, training={"precision": "bf16"}, parallelism={}) | {"system": "H100"}
+    said = any("Sparse attention is predicted" in note for note in predict(content).to_dict()["notes"])
+    assert said is (keys < 2048)

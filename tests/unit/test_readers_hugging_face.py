@@ -206,7 +206,7 @@ REFUSED = [
     ({"model_type": "gemma2", "layer_types": ["linear_attention"] * 26}, "only sliding_attention and full_attention"),
     ({"model_type": "gemma2", "layer_types": "all"}, "layer_types is 'all'; expected a list of 26 names of layers"),
     ({"model_type": ["llama"]}, "model_type is missing"),
-    ({"model_type": "llama", "num_hidden_layers": 1e9}, "expected at most 100,000"),
+    ({"model_type": "llama", "num_hidden_layers": 1e9}, "expected at most 10,000"),
     (
         {"model_type": "kimi_linear", "linear_attn_config": {"full_attn_layers": "4"}},
         "full_attn_layers is '4'; expected a list of layers",

@@ -32,7 +32,14 @@ def unit_system(**host: float) -> PublishedSystem:
     hardware: Any = SimpleNamespace(gpu=gpu, host=quantities, links=links, calibration=None)
     return cast(
         "PublishedSystem",
-        SimpleNamespace(hardware=hardware, name="unit", gpu="unit", precision="fp16", cost=lambda *_: UNIT),
+        SimpleNamespace(
+            hardware=hardware,
+            name="unit",
+            gpu="unit",
+            precision="fp16",
+            has_own_operators=True,
+            cost=lambda *_: UNIT,
+        ),
     )
 
 

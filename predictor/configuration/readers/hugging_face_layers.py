@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from predictor.base.errors import ConfigError
-from predictor.base.sizes import whole
+from predictor.base.sizes import LARGEST
 from predictor.configuration.readers.hugging_face_config import Config
 from predictor.configuration.readers.hugging_face_families import FIRST_LAYERS_KEYS, Windows
 
@@ -124,7 +124,10 @@ def num_layers(config: Config) -> int:
         if (types := config.listed("layer_types")) is None:
             raise ConfigError(f"{config.fields.where}: hybrid_override_pattern is missing; it says what every layer is")
         return len(types)
-    return whole("num_layers", config.whole("num_hidden_layers"))
+    count, most = config.whole("num_hidden_layers"), LARGEST["num_layers"]
+    if count > most:
+        raise config.error("num_hidden_layers", f"expected at most {most:,}")
+    return count
 
 
 def shortest(pattern: list[Kind]) -> list[Kind]:
