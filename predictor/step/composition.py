@@ -50,6 +50,12 @@ class StepTime:
         return self.end.critical_stage
 
     @property
+    def host_share(self) -> float:
+        """Return the share of the step in which the critical stage waits for the host's launches."""
+        passes = self.stages[self.critical_stage].whole.passes
+        return self.tasks.num_micro_batches * sum(step_pass.host.us for step_pass in passes) / self.step.us
+
+    @property
     def bubble_us(self) -> float:
         """Return the time that the critical stage waits for others."""
         stage = self.critical_stage

@@ -74,6 +74,11 @@ class Family(BaseModel):
     wide: bool = Field(default=False, description="only runs whose tensor parallelism fills a node of eight")
     rows: int = Field(gt=0)
     configurations: int = Field(gt=0, description="different ones among the rows")
+    fewest_gpus: int = Field(gt=0, description="of a row")
+    most_gpus: int = Field(gt=0, description="of a row")
+    most_host_share: float = Field(
+        ge=0, description="of a step that a row is predicted to wait for the host's launches"
+    )
     mean_log: float
     deviation: float = Field(ge=0, description="standard deviation of the logs")
     low_log: float = Field(description="5 % of the runs to come measure less than this beyond the prediction")
@@ -95,8 +100,10 @@ class Family(BaseModel):
         kinds = [IN_WORDS[name] for name, is_so in zip(Kind._fields, self.kind, strict=True) if is_so]
         kinds += ["with tensor parallelism over 8 GPUs or more"] if self.wide else []
         where = "on GPUs of this generation" if self.gpus else "on other GPUs too"
+        few, most = (f"{count:,}" for count in (self.fewest_gpus, self.most_gpus))
+        sizes = counted(self.most_gpus, "GPU") if few == most else f"{few} to {most} GPUs"
         return (
-            f"Published runs {' '.join([own, *kinds])}, {where} ({counted(self.rows, 'row')}), took "
+            f"Published runs {' '.join([own, *kinds])}, {where} ({counted(self.rows, 'row')}, {sizes}), took "
             f"{abs(expm1(self.mean_log)):.0%} {side} than predicted on average, with a standard deviation of "
             f"{self.deviation:.0%}"
         )
@@ -197,17 +204,31 @@ def interval_of(family: Family, step: Cost) -> Cost:
     return Cost(step.us, step.us * exp(low), step.us * exp(high), step.source)
 
 
-def bounded_step(run: TrainingRun, system: PublishedSystem, step: Cost, closing: Cost) -> tuple[Cost, Family | None]:
+def share_beyond(family: Family, system: PublishedSystem, host_share: float) -> float:
+    """Return the share of a step of which a family says nothing.
+
+    It is the whole on a GPU that nobody measured, and what is spent in waiting for the host beyond any of its rows.
+    """
+    if not family.gpus and not system.has_own_operators:
+        return 1.0
+    return max(0.0, host_share - family.most_host_share)
+
+
+def bounded_step(
+    run: TrainingRun, system: PublishedSystem, step: Cost, closing: Cost, host_share: float
+) -> tuple[Cost, Family | None]:
     """Return a step with its interval, and the family that makes it; None where operators and machines do.
 
     A plain run none of whose operators is analytic keeps their interval where that is narrower. Runs on other GPUs make
-    no prediction surer, on a GPU that nobody measured, than its operators do: each end is then the farther one.
+    no prediction surer, on a GPU that nobody measured, than its operators do, nor runs of long kernels the time that
+    one waits for the host beyond them: for that share each end is the farther one.
 
     Args:
         run: that was predicted.
         system: that it was predicted on.
         step: with the interval that operators and machines make.
         closing: the longest update behind the last reduction, part of the step.
+        host_share: share of the step in which it waits for the host.
     """
     family = family_of(run, system.gpu)
     if family is None:
@@ -216,7 +237,7 @@ def bounded_step(run: TrainingRun, system: PublishedSystem, step: Cost, closing:
     is_narrower = step.high_us / step.low_us <= bounded.high_us / bounded.low_us
     if is_plain(run) and step.source < Source.ANALYTIC and is_narrower:
         return step, None
-    if not family.gpus and not system.has_own_operators:
-        low, high = min(bounded.low_us, step.low_us), max(bounded.high_us, step.high_us)
-        bounded = Cost(step.us, low, high, step.source)
-    return bounded, family
+    beyond = share_beyond(family, system, host_share)
+    low = bounded.low_us - beyond * max(0.0, bounded.low_us - step.low_us)
+    high = bounded.high_us + beyond * max(0.0, step.high_us - bounded.high_us)
+    return Cost(step.us, low, high, step.source), family

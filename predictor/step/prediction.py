@@ -56,7 +56,8 @@ def predict(run: TrainingRun, system: PublishedSystem) -> Prediction:
     timed = step_in(run.precision, transformer_step(run), system)
     family = None
     if system.hardware.calibration is None:
-        timed["step"], family = bounded_step(run, system, timed["step"], timed["closing"])
+        host_share = StepTime(**timed).host_share
+        timed["step"], family = bounded_step(run, system, timed["step"], timed["closing"], host_share)
     return Prediction(
         **timed,
         run=run,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from math import exp, log, sqrt
+from math import ceil, exp, log, sqrt
 from pathlib import Path
 from statistics import fmean, median, stdev
 from typing import NamedTuple
@@ -22,7 +22,7 @@ from predictor.configuration.loading import prepare
 from predictor.costs.cost import Cost
 from predictor.costs.folder import read_hardware, read_manifest
 from predictor.step.calibrated import TWO_SIDED_90
-from predictor.step.composition import step_in
+from predictor.step.composition import StepTime, step_in
 from predictor.step.families import DATA, WIDE, Family, Kind, interval_of, kind_of, with_sure_update
 from predictor.verification.published.tables import published_tables
 from predictor.workloads.software import Framework
@@ -60,6 +60,8 @@ class PublishedStep(NamedTuple):
         same_as: equal for rows of one configuration.
         miss: log of measured over predicted time.
         step: predicted, its interval as operators and machines make it around a sure update.
+        num_gpus: that it ran on.
+        host_share: of the step, predicted to be spent in waiting for the host.
     """
 
     groups: tuple[str, ...]
@@ -70,6 +72,8 @@ class PublishedStep(NamedTuple):
     same_as: str
     miss: float
     step: Cost
+    num_gpus: int
+    host_share: float
 
 
 Key = tuple[Framework | None, Kind, tuple[str, ...], bool]  # framework, kind, GPUs, wide tensor parallelism
@@ -89,7 +93,18 @@ def judged_rows(folder: Path) -> Iterator[PublishedStep]:
         miss = log(step.seconds * 1e6 / cost.us)
         wide = loaded.run.layout.tensor_parallel_size >= WIDE
         kind = kind_of(loaded.run)
-        yield PublishedStep(step.groups, framework, kind, wide, loaded.system.gpu, repr(step.config), miss, cost)
+        yield PublishedStep(
+            groups=step.groups,
+            framework=framework,
+            kind=kind,
+            wide=wide,
+            gpu=loaded.system.gpu,
+            same_as=repr(step.config),
+            miss=miss,
+            step=cost,
+            num_gpus=loaded.run.layout.num_gpus,
+            host_share=StepTime(**timed).host_share,
+        )
 
 
 def generation(gpu: str, gpus: Iterable[str]) -> tuple[str, ...]:
@@ -201,6 +216,9 @@ def family(key: Key, rows: Sequence[PublishedStep], spreads: Pooled) -> Family:
         wide=wide,
         rows=len(rows),
         configurations=len(_all(means)),
+        fewest_gpus=min(row.num_gpus for row in rows),
+        most_gpus=max(row.num_gpus for row in rows),
+        most_host_share=ceil(1000 * max(row.host_share for row in rows)) / 1000,
         mean_log=round(errors.mean, 3),
         deviation=round(errors.deviation, 3),
         low_log=round(errors.middle - errors.half, 3),

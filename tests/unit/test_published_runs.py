@@ -46,6 +46,9 @@ FAMILY = Family(
     sharded=False,
     rows=20,
     configurations=20,
+    fewest_gpus=8,
+    most_gpus=64,
+    most_host_share=0.1,
     mean_log=0.1,
     deviation=0.05,
     low_log=0.02,
@@ -231,9 +234,34 @@ def test_runs_on_other_gpus_make_no_prediction_surer_than_its_operators(framewor
     run = replace(prepare(full_form(), Path.cwd()).run, framework=framework, gemm_recipe=GemmRecipe.FP8_DELAYED)
     own = Cost(1e6, 0.6e6, 1.7e6, Source.ANALYTIC)
     bounded, family = bounded_step(
-        run, PublishedSystem(REGRESSORS_FOLDER / "MI300X", "fp16"), own, Cost(0.0, 0.0, 0.0, Source.ANALYTIC)
+        run, PublishedSystem(REGRESSORS_FOLDER / "MI300X", "fp16"), own, Cost(0.0, 0.0, 0.0, Source.ANALYTIC), 0.0
     )
     assert family is not None
     assert not family.gpus
     assert bounded.low_us <= own.low_us
     assert bounded.high_us >= own.high_us
+
+
+def test_a_run_that_waits_for_the_host_more_than_those_published_is_no_surer_than_its_operators() -> None:
+    run = run_of("H100", {"precision": "bf16", "framework": "megatron-lm"})
+    own, closing = Cost(1e6, 0.5e6, 2e6, Source.ANALYTIC), Cost(0.0, 0.0, 0.0, Source.ANALYTIC)
+    system = PublishedSystem(REGRESSORS_FOLDER / "H100", "fp16")
+    family = family_of(run, system.gpu)
+    assert family is not None
+    within, _ = bounded_step(run, system, own, closing, family.most_host_share)
+    beyond, _ = bounded_step(run, system, own, closing, family.most_host_share + 0.4)
+    assert own.low_us < within.low_us < 1e6 < within.high_us < own.high_us
+    assert beyond.low_us == pytest.approx(0.6 * within.low_us + 0.4 * own.low_us)
+    assert beyond.high_us == pytest.approx(0.6 * within.high_us + 0.4 * own.high_us)
+
+
+def test_a_note_says_that_a_run_waits_for_the_host_more_than_those_published() -> None:
+    training = {"precision": "bf16", "framework": "megatron-lm"}
+    said = note("H100", training, tensor_parallel_size=1, pipeline_parallel_size=1, data_parallel_size=8)
+    assert said is not None
+    assert "waits for the host" not in said
+    content = full_form(system="H100", model={"sequence_length": 128}, training=training)
+    loaded = prepare(content, Path.cwd())
+    said = published_runs_note(predict(loaded.run, loaded.system), loaded.system)
+    assert said is not None
+    assert "but for the time in which it waits for the host" in said
