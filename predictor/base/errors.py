@@ -19,6 +19,18 @@ class ManyProblemsError(ConfigError):
         super().__init__("\n  ".join([f"{len(lines)} problems:", *lines]))
 
 
+def raise_together(lines: list[str]) -> None:
+    """Raise problems as one error, in which each has its line; nothing where there is none.
+
+    Raises:
+        ConfigError: there is a problem.
+    """
+    if len(lines) == 1:
+        raise ConfigError(lines[0])
+    if lines:
+        raise ManyProblemsError(lines)
+
+
 class NoLayoutError(ConfigError):
     """A search without an answer: no layout divides model and batch over the GPUs, or none fits into memory."""
 

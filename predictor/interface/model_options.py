@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from predictor.base.bundled import systems
-from predictor.base.errors import ConfigError, NoLayoutError
+from predictor.base.errors import NoLayoutError, raise_together
 from predictor.configuration.finding import find_folder, published
 from predictor.configuration.merging import merged
 from predictor.configuration.of_model import content_of_model
@@ -48,8 +48,8 @@ def of_model(model: str, changes: Sequence[str], system: str | None = None) -> C
     gpus = next((setting.value for setting in settings if setting.path == (GPUS,)), None)
     beside = Beside(keys_of(settings), gpus if isinstance(gpus, int) and not layout else None)
     content, base, notes = _content(model, system, rules, beside)
+    _require_said(content, settings, layout, gpus)
     if layout or gpus is None or "micro_batch_size" in (content.get("training") or {}):
-        _require_batch(content, settings, layout, gpus)
         return Configuration(fspath(model), with_settings(content, settings), base, notes)
     fixed = [setting for setting in settings if setting.path != (GPUS,)]
     named = (with_settings(content, fixed).get("training") or {}).get("framework")
@@ -68,16 +68,10 @@ def of_model(model: str, changes: Sequence[str], system: str | None = None) -> C
 def _content(
     model: str, system: str | None, rules: FrameworkRules | None, beside: Beside
 ) -> tuple[dict[str, Any], Path, tuple[str, ...]]:
-    """Return the configuration of a model on a system, as a framework trains it, its folder and notes.
-
-    Raises:
-        ConfigError: no system is said.
-    """
+    """Return the configuration of a model on a system, as a framework trains it, its folder and notes."""
     content, base, notes = content_of_model(model, None if rules is None else rules.trained_as, beside)
     if system is not None:
         content = merged(content, {"system": system, "gpu": None})
-    if not content.get("system"):
-        raise ConfigError(f"--system is missing; published: {published()}")
     return _system_from_anywhere(content, base), base, notes
 
 
@@ -89,25 +83,27 @@ def _rules(settings: Sequence[Setting]) -> FrameworkRules | None:
 
 def _system_from_anywhere(content: dict[str, Any], base: Path) -> dict[str, Any]:
     """Return a configuration whose system is found from any folder."""
-    name = content["system"]
-    if name in systems():
+    name = content.get("system")
+    if not name or name in systems():
         return content
     found = base / name if is_system_file(name, base) else find_folder(name, base)
     return {**content, "system": str(found.resolve())}
 
 
-def _require_batch(content: dict[str, Any], settings: Sequence[Setting], layout: Sequence[Setting], gpus: Any) -> None:
-    """Check that the GPUs and the batch of a step are said, which nobody can guess."""
+def _require_said(content: dict[str, Any], settings: Sequence[Setting], layout: Sequence[Setting], gpus: Any) -> None:
+    """Check that system, GPUs and the batch of a step are said, which nobody can guess; all that is missing at once."""
     said = {setting.path[-1] for setting in settings} | (content.get("training") or {}).keys()
-    if gpus is None and not {"data_parallel_size"} & (said | (content.get("parallelism") or {}).keys()):
-        raise ConfigError("--gpus is missing: how many GPUs does the run take?")
-    if "micro_batch_size" not in said:
-        beside = f" beside {layout[0].path[-1]}" if layout else ""
-        raise ConfigError(
-            f"--micro-batch-size is missing{beside}; without any key of the layout, the fastest that fits is taken"
-        )
-    if not said & EXCLUSIVE.keys():
-        raise ConfigError("--global-batch-size is missing: how many samples does one step take?")
+    has_gpus = gpus is not None or "data_parallel_size" in said | (content.get("parallelism") or {}).keys()
+    beside = f" beside {layout[0].path[-1]}" if layout else ""
+    is_said = {
+        f"--system is missing; published: {published()}": bool(content.get("system")),
+        "--gpus is missing: how many GPUs does the run take?": has_gpus,
+        f"--micro-batch-size is missing{beside}; without any key of the layout, the fastest that fits is taken": (
+            "micro_batch_size" in said or (gpus is not None and not layout) or not has_gpus
+        ),
+        "--global-batch-size is missing: how many samples does one step take?": bool(said & EXCLUSIVE.keys()),
+    }
+    raise_together([line for line, has_it in is_said.items() if not has_it])
 
 
 def _fastest(

@@ -93,6 +93,7 @@ def test_a_layout_by_options_is_that_of_a_configuration(tmp_path: Path, capsys: 
         ((*LLAMA[:7], "--tp", "2", "--micro-batch-size", "1"), "--global-batch-size is missing"),
         ((*LLAMA, "--tp", "7", "--micro-batch-size", "1"), "gpus is 64; a replica takes 7 GPUs"),
         ((*LLAMA[:3], *LLAMA[5:]), "--system is missing"),
+        (LLAMA[:3], "--gpus is missing: how many GPUs does the run take?\n  --global-batch-size is missing"),
         ((*LLAMA, "--gpus", "many"), "expected a whole number"),
     ],
 )

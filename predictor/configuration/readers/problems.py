@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from predictor.base.errors import ConfigError, ManyProblemsError
+from predictor.base.errors import ConfigError, ManyProblemsError, raise_together
 
 T = TypeVar("T")
 
@@ -45,8 +45,4 @@ class Problems:
         Raises:
             ConfigError: there is a problem; with several, each has its line.
         """
-        lines = list(dict.fromkeys(self.lines))
-        if len(lines) == 1:
-            raise ConfigError(lines[0])
-        if lines:
-            raise ManyProblemsError(lines)
+        raise_together(list(dict.fromkeys(self.lines)))
