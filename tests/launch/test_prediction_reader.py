@@ -148,9 +148,8 @@ def test_the_configuration_of_the_prediction_is_on_top_and_says_so() -> None:
         "precision": "bf16",
         "recompute": "full",
     }
-    assert "prediction.config says training.micro_batch_size: 2, the experiment 4; prediction.config counts" in notes(
-        content
-    )
+    said = "prediction.config counts where the experiment says something else: training.micro_batch_size 2 (not 4)"
+    assert said in notes(content)
 
 
 def test_a_batch_of_the_prediction_s_own_takes_the_place_of_the_accumulation() -> None:

@@ -33,6 +33,7 @@ TELLING = re.compile(r"^\s*[\"']?experiment_name[\"']?\s*:", re.MULTILINE)
 SECTIONS = ("data", "model", "optimizer", "prediction", "slurm", "training")
 SIZES = {"hidden_size": "hidden_size", "num_layers": "num_layers", "num_heads": "num_attention_heads"}
 MORE_SIZES = ("ffn_hidden_size", "num_key_value_heads", "vocab_size")
+WHOLE_MODEL = {*SIZES.values(), "vocab_size", "normalization", "activation"}  # nothing of it is taken to be usual
 ADAMS = ("adam", "adamw", "fused_adam", "fusedadam", "adamw_torch", "adamw_fused")
 USUAL_DECODER = (
     "Of the model only sizes are known: predicted is a decoder with RMSNorm, rotary positions, flash attention, GELU, "
@@ -73,7 +74,7 @@ def translate(content: Mapping[str, Any], where: str, base: Path) -> Read:
         return Read(over, (f"{where}: prediction.config is predicted as it is, its other sections are not",), FORMAT)
     notes: list[str] = []
     model = _model(sections, over or {}, notes)
-    parallelism = _layout(sections, notes)
+    parallelism = _layout(sections, [] if "gpus_per_node" in (over or {}).get("parallelism", {}) else notes)
     samples = sections["training"].whole("batch_size") * sections["training"].whole("gradient_accumulation_steps", 1)
     samples *= parallelism["data_parallel_size"]
     training = {
@@ -146,7 +147,7 @@ def _model(sections: dict[str, Fields], over: dict[str, Any], notes: list[str]) 
     is_told = "from" in over or isinstance(told, str) or "preset" in keys
     if is_preset:
         found["preset"] = name
-    elif not is_told:
+    elif not is_told and not keys.keys() >= WHOLE_MODEL:
         _check_sizes(section, sizes, keys)
         vocabulary = "" if sizes["vocab_size"] else ", a vocabulary of 50,257"
         notes.append(f"{USUAL_DECODER}{vocabulary}; keys of prediction.config.model say otherwise")
@@ -210,17 +211,16 @@ def gpus_per_node(gres: object) -> int | None:
 
 
 def _laid_over(own: dict[str, Any], over: dict[str, Any], notes: list[str]) -> dict[str, Any]:
-    """Return the translated sections under the keys of ``prediction.config``, with a note on each that differs."""
+    """Return the translated sections under the keys of ``prediction.config``, with a note on those that differ."""
     if not over:
         return own
     told = over if not isinstance(over.get("model"), str) else {**over, "model": {"preset": over["model"]}}
     counts = told.get("training", {})
     if isinstance(counts, dict) and "global_batch_size" in counts and "num_micro_batches" not in counts:
         own = {**own, "training": {k: v for k, v in own["training"].items() if k != "num_micro_batches"}}
-    notes += [
-        f"prediction.config says {key}: {new}, the experiment {old}; prediction.config counts"
-        for key, old, new in clashing(own, told)
-    ]
+    differing = ", ".join(f"{key} {new} (not {old})" for key, old, new in clashing(own, told))
+    if differing:
+        notes.append(f"prediction.config counts where the experiment says something else: {differing}")
     return merged(own, told)
 
 
