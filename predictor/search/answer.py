@@ -26,6 +26,7 @@ class Winner:
     """One of the fastest layouts with its whole prediction.
 
     Attributes:
+        parts: of the step, on the stage that waits least for the others.
         twins: its near-twins, which differ in switches and are as fast.
     """
 
@@ -63,7 +64,9 @@ class SearchAnswer:
 
 def _winner(space: Space, system: PublishedSystem, ranked: Ranked, twins: list[Ranked] | None = None) -> Winner:
     prediction = predict(space.run(ranked.plan), system)
-    return Winner(ranked, prediction, stage_parts(prediction)[prediction.critical_stage], tuple(twins or ()))
+    # The stage whose end ends the step may have the fewest layers, and then waits for the others most of the step.
+    busiest = min(stage_parts(prediction), key=lambda parts: parts.bubble_us + parts.waiting_us)
+    return Winner(ranked, prediction, busiest, tuple(twins or ()))
 
 
 def search(problem: SearchProblem, top: int, pareto: bool = False) -> SearchAnswer:
