@@ -127,3 +127,12 @@ def test_reductions_beside_slots_are_thin() -> None:
     heights = sorted({float(shape["height"]) for shape in shapes(svg, COLOURS["data-parallel traffic"])})
     assert len(heights) == 2
     assert heights[0] == pytest.approx(heights[1] / 4, rel=0.01)
+
+
+@pytest.mark.parametrize("micro_batches", [2_000, 4_000])
+def test_slots_too_narrow_to_tell_apart_are_drawn_once_in_each_column(micro_batches: int) -> None:
+    stages, width = 2, 900
+    svg = picture(step("1f1b", stages, micro_batches), width)
+    drawn = [shape for colour in set(COLOURS.values()) for shape in shapes(svg, colour)]
+    assert stages * width < len(drawn) <= stages * 2 * width
+    assert max(float(shape["x"]) + float(shape["width"]) for shape in drawn) > 0.9 * width
