@@ -27,8 +27,12 @@ from predictor.workloads.switches import Attention, Mixer
 from predictor.workloads.transformer import Transformer
 
 
-def _micro_batches(config: RunConfig) -> int:
-    """Return micro-batches per step and replica."""
+def micro_batches(config: RunConfig) -> int:
+    """Return micro-batches per step and replica.
+
+    Raises:
+        ConfigError: the batch is said twice or not at all, or is no multiple of what the replicas take at once.
+    """
     training, dp = config.training, config.parallelism.data_parallel_size
     if (training.num_micro_batches is None) == (training.global_batch_size is None):
         raise ConfigError("training needs exactly one of num_micro_batches and global_batch_size")
@@ -283,7 +287,7 @@ def to_run(
     model = _model(config)
     switch_of = gpus_per_node if parallelism.intra_node == "switch" and not has_switch else None
     layout = _layout(parallelism, used, switch_of, _used_of_domain(used, gpus_per_node, gpus_per_domain))
-    num_micro_batches = _micro_batches(config)
+    num_micro_batches = micro_batches(config)
     virtual_stages = parallelism.pipeline_parallel_size * parallelism.virtual_pipeline_parallel_size
     _check_scale(layout.num_gpus, virtual_stages, num_micro_batches)
     schedule, blocking, split = _schedule(parallelism, num_micro_batches, config.model)

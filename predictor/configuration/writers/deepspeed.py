@@ -12,6 +12,7 @@ from typing import Any
 
 from predictor.base.errors import ConfigError
 from predictor.configuration.sections import RunConfig, TrainingSection
+from predictor.configuration.to_run import micro_batches
 from predictor.workloads.run import Recompute
 
 # Keys that the file has no place for.
@@ -33,7 +34,7 @@ def write(config: RunConfig, num_gpus: int, gpus_per_node: int) -> str:
     stages, replicas = parallel.pipeline_parallel_size, parallel.data_parallel_size
     if training.recompute not in (Recompute.NONE, Recompute.FULL):
         raise ConfigError(f"training.recompute is {training.recompute}; DeepSpeed has none and full")
-    rounds = _rounds(training, replicas)
+    rounds = micro_batches(config)
     content: dict[str, Any] = {
         "train_batch_size": training.micro_batch_size * rounds * replicas,
         "train_micro_batch_size_per_gpu": training.micro_batch_size,
@@ -61,13 +62,6 @@ def _checkpoints(training: TrainingSection) -> dict[str, bool]:
         "synchronize_checkpoint_boundary": training.synchronize_each_layer,
     }
     return {name: True for name, is_on in switches.items() if is_on}
-
-
-def _rounds(training: TrainingSection, replicas: int) -> int:
-    if training.num_micro_batches is not None:
-        return training.num_micro_batches
-    assert training.global_batch_size is not None
-    return training.global_batch_size // (training.micro_batch_size * replicas)
 
 
 def _zero(config: RunConfig) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from predictor.base.errors import ConfigError
 from predictor.base.words import counted
 from predictor.configuration.parallelism import ParallelismSection
 from predictor.configuration.sections import RunConfig, TrainingSection
+from predictor.configuration.to_run import micro_batches
 from predictor.configuration.writers.megatron_exchange import experts_arguments, graph_arguments
 from predictor.configuration.writers.megatron_layers import HYBRID_PROGRAM, is_hybrid
 from predictor.configuration.writers.megatron_model import model_arguments
@@ -69,7 +70,7 @@ def write(config: RunConfig, num_gpus: int, gpus_per_node: int) -> str:
     """
     per_node = min(num_gpus, gpus_per_node)
     parallel, training = config.parallelism, config.training
-    samples = training.micro_batch_size * _rounds(training, parallel) * parallel.data_parallel_size
+    samples = training.micro_batch_size * micro_batches(config) * parallel.data_parallel_size
     return SCRIPT.format(
         title=f"Megatron-LM on {counted(num_gpus, 'GPU')} of {config.system}, as searched.",
         per_node=per_node,
@@ -83,13 +84,6 @@ def write(config: RunConfig, num_gpus: int, gpus_per_node: int) -> str:
 
 def _lines(arguments: list[str]) -> str:
     return "\n".join(f"    {argument}" for argument in arguments)
-
-
-def _rounds(training: TrainingSection, parallel: ParallelismSection) -> int:
-    if training.num_micro_batches is not None:
-        return training.num_micro_batches
-    assert training.global_batch_size is not None
-    return training.global_batch_size // (training.micro_batch_size * parallel.data_parallel_size)
 
 
 def _parallel(parallel: ParallelismSection, num_layers: int, num_mtp_layers: int) -> list[str]:
