@@ -8,6 +8,8 @@ import time
 from socket import socket
 from typing import Any
 
+from predictor.base.json_text import unique_keys
+
 
 class Deadline(io.RawIOBase):
     """The bytes that a client sends until a moment; one that sends a byte now and then is cut off as well."""
@@ -35,14 +37,6 @@ class Deadline(io.RawIOBase):
         return self._connection.recv_into(buffer)
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    content = dict(pairs)
-    if len(content) < len(pairs):
-        keys = [key for key, _ in pairs]
-        raise ValueError(f"{next(key for key in keys if keys.count(key) > 1)} is given twice")
-    return content
-
-
 def _no_number(name: str) -> Any:
     raise ValueError(f"{name} is no number of JSON")
 
@@ -54,7 +48,7 @@ def strict_json(data: bytes) -> Any:
         ValueError: it is something else; the message says what.
     """
     try:
-        return json.loads(data, object_pairs_hook=_once, parse_constant=_no_number)
+        return json.loads(data, object_pairs_hook=unique_keys, parse_constant=_no_number)
     except json.JSONDecodeError as error:
         raise ValueError(f"{error.msg} at character {error.pos}") from None
     except UnicodeDecodeError:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from predictor.base.errors import ConfigError, MissingKeyError, nearest
+from predictor.base.json_text import unique_keys
 from predictor.base.read_yaml import first_problem
 from predictor.configuration.hugectr.dense_layers import dense_layer
 from predictor.configuration.hugectr.sections import (
@@ -234,7 +235,7 @@ def read_hugectr(path: Path) -> HugeCtrConfig:
         ConfigError: it is no JSON, or as ``parse_hugectr``.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_unique)
+        content = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=unique_keys)
     except FileNotFoundError:
         raise FileNotFoundError(f"{path} does not exist") from None
     except IsADirectoryError:
@@ -246,11 +247,3 @@ def read_hugectr(path: Path) -> HugeCtrConfig:
     if not isinstance(content, dict):
         raise ConfigError(f"{path} is no JSON object; expected the clauses {', '.join(CLAUSES)}")
     return parse_hugectr(content, str(path))
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    content = dict(pairs)
-    if len(content) < len(pairs):
-        keys = [key for key, _ in pairs]
-        raise ConfigError(f"{next(key for key in keys if keys.count(key) > 1)} is given twice")
-    return content
