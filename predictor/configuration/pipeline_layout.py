@@ -165,12 +165,12 @@ def split_of(layout: ParallelismSection, model: ModelSection, schedule: Schedule
     return Split(tuple(split_layers(flat, num_layers, stages)), None, num_chunks)
 
 
-def check_chunks(split: Split) -> None:
-    """Check that stages can split their layers into chunks.
+def check_chunks(split: Split, layout: ParallelismSection) -> None:
+    """Check that stages can split their layers into chunks, none of them empty unless a list says so.
 
     Raises:
         ConfigError: they cannot.
     """
     if split.chunks is None:
         for stage in range(len(split.stages)):
-            chunk_layers(split.stages, stage, split.num_chunks)
+            chunk_layers(split.stages, stage, split.num_chunks, least=int(isinstance(layout.layers_per_stage, str)))

@@ -161,7 +161,7 @@ def _schedule(layout: ParallelismSection, num_micro_batches: int, model: ModelSe
     broken = check(name, pp, num_micro_batches, split.num_chunks)
     if broken is not None:
         raise ConfigError(f"schedule is {name}: {broken}")
-    check_chunks(split)
+    check_chunks(split, layout)
     if layout.blocking_transfers and not schedule.may_block:
         raise ConfigError(f"blocking_transfers is true; {name} needs false: its messages must not wait for each other")
     blocking = schedule.may_block if layout.blocking_transfers is None else layout.blocking_transfers

@@ -32,17 +32,19 @@ def gpt_neox(num_layers: int, stages: int) -> list[int]:
     return filled if min(filled) >= 1 else uniform(num_layers, stages)
 
 
-def chunk_layers(layers_per_stage: Sequence[int], stage: int, num_chunks: int) -> tuple[int, ...]:
+def chunk_layers(layers_per_stage: Sequence[int], stage: int, num_chunks: int, least: int = 0) -> tuple[int, ...]:
     """Return the layers of each chunk of a stage.
 
-    The first stage's first chunk and the last stage's last one may hold fewer than the others: Megatron-LM counts the
-    embedding and the loss as layers there (--account-for-embedding-in-pipeline-split, --account-for-loss-…).
+    The first stage's first chunk and the last stage's last one may hold fewer than the others, or none: Megatron-LM
+    counts the embedding and the loss as layers there (--account-for-embedding-in-pipeline-split, --account-for-loss-…).
 
     Raises:
-        ConfigError: another stage's layers do not divide, or one chunk would hold none.
+        ConfigError: another stage's layers do not divide, or one of these two chunks would hold fewer than ``least``.
 
     >>> chunk_layers([15, 16, 16, 15], 0, 8)
     (1, 2, 2, 2, 2, 2, 2, 2)
+    >>> chunk_layers([7, 8, 8, 7], 3, 8)
+    (1, 1, 1, 1, 1, 1, 1, 0)
     """
     layers = layers_per_stage[stage]
     share, rest = divmod(layers, num_chunks)
@@ -50,13 +52,15 @@ def chunk_layers(layers_per_stage: Sequence[int], stage: int, num_chunks: int) -
         return (share,) * num_chunks
     whole = (share + 1,) * (num_chunks - 1)
     short = layers - sum(whole)
-    if short >= 1 and stage == 0:
+    if short >= least and stage == 0:
         return (short, *whole)
-    if short >= 1 and stage == len(layers_per_stage) - 1:
+    if short >= least and stage == len(layers_per_stage) - 1:
         return (*whole, short)
     raise ConfigError(
         f"virtual_pipeline_parallel_size is {num_chunks}; it must divide the layers of every stage, "
-        f"{list(layers_per_stage)}, where only the first and the last chunk of all may hold fewer than the others"
+        f"{list(layers_per_stage)}, where only the first and the last chunk of all may hold fewer than the others. "
+        "Give layers_per_stage a list per stage and chunk, or set embedding_counts_as_layer and loss_counts_as_layer "
+        "where the model's ends count as layers (Llama 3: 126 layers on 16 stages of 8 chunks)"
     )
 
 

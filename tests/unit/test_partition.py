@@ -42,5 +42,13 @@ def test_only_the_first_and_the_last_chunk_of_all_may_hold_fewer_layers() -> Non
     chunks = [chunk_layers(split, stage, 4) for stage in range(4)]
     assert chunks == [(3, 4, 4, 4), (4, 4, 4, 4), (4, 4, 4, 4), (4, 4, 4, 3)]
     for wrong in ([16, 15, 16, 15], [2, 16, 16, 16]):
-        with pytest.raises(ConfigError, match="only the first and the last chunk"):
+        with pytest.raises(ConfigError, match=r"only the first and the last chunk.*embedding_counts_as_layer"):
             [chunk_layers(wrong, stage, 4) for stage in range(4)]
+
+
+def test_the_outermost_chunks_may_hold_no_layer() -> None:
+    split = [7, 8, 8, 7]
+    assert chunk_layers(split, 0, 8) == (0, *[1] * 7)
+    assert chunk_layers(split, 3, 8) == (*[1] * 7, 0)
+    with pytest.raises(ConfigError, match="must divide the layers of every stage"):
+        chunk_layers([6, 8, 8, 8], 0, 8)

@@ -44,6 +44,9 @@ def test_metas_layout_of_llama_3_405b() -> None:
     assert found.chunk_layers[0] == (0, *[1] * 7)
     assert found.chunk_layers[-1] == (*[1] * 7, 0)
     assert found.schedule == "interleaved_1f1b"
+    assert run(126, 16, virtual_pipeline_parallel_size=8, layers_per_stage=[7, *[8] * 14, 7]).chunk_layers == (
+        found.chunk_layers
+    )
 
 
 def test_nvidias_layout_of_llama_3_405b() -> None:
