@@ -147,6 +147,44 @@ def test_mlperfs_submissions_on_nemo_25_01_have_fp8_weights() -> None:
     assert "gather_precision" not in later
 
 
+@pytest.mark.parametrize(
+    ("cell", "stage"), [("FSDP=0", 1), ("FSDP=8", 3), ("Megatron-FSDP=False", 1), ("Megatron-FSDP (optim_grads)", 3)]
+)
+def test_no_ranks_that_share_weights_are_no_fsdp(cell: str, stage: int) -> None:
+    assert section("mbridge_pretrain", "parallelism", zero_fsdp=cell)["zero_stage"] == stage
+
+
+@pytest.mark.parametrize("group", sorted(OF_FAMILY.keys() - {"vocabpar_a100"}))  # whose one script names its precision
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "float32 (default)"])
+def test_rows_in_32_bits_do_not_run_in_16(group: str, precision: str) -> None:
+    training = section(group, "training", precision=precision, fp8_recipe="")
+    assert training["precision"] == "fp32"
+    assert "gemm_recipe" not in training
+    by_engine = group in ("dgxc", "mbridge_pretrain", "mlperf51_llama31_8b", "simumax_b200")  # Transformer Engine's
+    assert training.get("tf32", False) == (by_engine or precision == "tf32")
+
+
+def test_rows_in_32_bits_are_configurations_that_can_be_read() -> None:
+    for precision in ("fp32", "fp16"):
+        loaded = prepare(step_of("dgxc", precision=precision).config, Path.cwd())
+        assert loaded.run.precision == precision
+
+
+def test_megatrons_overlap_of_tensor_parallel_traffic_needs_sequence_parallelism() -> None:
+    stated = {"tp_comm_overlap": "yes", "tp": "2"}
+    assert section("dgxc", "parallelism", **stated)["overlap_linear_traffic"]
+    assert not section("dgxc", "parallelism", **stated, seq_parallel="no")["overlap_linear_traffic"]
+    assert not section("dgxc", "parallelism", seq_parallel="no")["overlap_linear_traffic"]
+
+
+def test_micro_batches_that_no_column_says_follow_from_the_global_batch() -> None:
+    cells = {"grad_accum": "", "micro_batch": "2", "dp": "8", "global_batch": "64"}
+    assert section("dgxc", "training", **cells)["num_micro_batches"] == 4
+    for wrong, reason in ({"global_batch": ""}, "global_batch is not stated"), ({"global_batch": "72"}, "evenly"):
+        with pytest.raises(UnexpressedError, match=reason):
+            step_of("dgxc", **{**cells, **wrong})
+
+
 def test_layers_that_leave_the_last_stage_do_not_go_to_the_first() -> None:
     assert section("vocabpar_a100", "parallelism")["layers_per_stage"] == [5, 5, 5, 1]
     cells = {"layers": "32", "pp": "8", "dp": "2", "pp_layout": "last stage layers column = 2"}

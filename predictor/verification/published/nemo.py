@@ -9,6 +9,7 @@ gradients are reduce-scattered. Columns say the rest. SimuMax's launcher sets no
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from predictor.costs.work import ELEMENT_BYTES
@@ -32,7 +33,7 @@ RECIPES = (
 
 
 def recipe(row: Row) -> str | None:
-    """Return the low precision of a row's linear layers; None where all is in 16 bits.
+    """Return the low precision of a row's linear layers; None where all is in 16 bits or more.
 
     Raises:
         UnexpressedError: the row does not say its precision.
@@ -40,7 +41,7 @@ def recipe(row: Row) -> str | None:
     precision = row.text("precision").lower()
     if not precision:
         raise UnexpressedError("precision is not stated")
-    if precision.split()[0] in ("bf16", "fp16", "float16", "bfloat16"):
+    if precision.split()[0] in ("bf16", "fp16", "float16", "bfloat16", "fp32", "float32", "tf32"):
         return None
     text = f"{row.text('fp8_recipe')} {precision}".lower()
     return next((name for word, name in RECIPES if word in text), None)
@@ -154,9 +155,16 @@ def _has_fp8_attention(row: Row, low: str | None) -> bool:
 
 
 def _training(row: Row, framework: str) -> dict[str, Any]:
+    """Return the training section; products of fp32 matrices run in TF32.
+
+    Source: Transformer Engine, common/gemm/cublaslt_gemm.cu, "Use TF32 only for pure FP32 GEMM".
+    """
     low = recipe(row)
     switches = _recompute(row) | _lora(row)
-    training = batch(row, precision="bf16", framework=framework, fused_gradient_accumulation=True, **switches)
+    precision = "fp16" if row.text("precision").lower().startswith(("fp16", "float16")) else "bf16"
+    training = batch(row, precision=precision, framework=framework, fused_gradient_accumulation=True, **switches)
+    if training["precision"] == "fp32":
+        training["tf32"] = True
     if low is not None:
         training["gemm_recipe"] = low
     if row.text("cpu_offload_layers"):
@@ -169,9 +177,13 @@ def _training(row: Row, framework: str) -> dict[str, Any]:
 
 
 def _overlaps_linear_traffic(row: Row, default: bool) -> bool:
+    """Return whether tensor-parallel traffic is overlapped, which needs sequence parallelism.
+
+    Source: Megatron-LM, training/arguments.py, asserts it; NeMo's MegatronCommOverlapCallback turns the overlap off.
+    """
     stated = row.text("tp_comm_overlap").lower()
     wanted = default if not stated else stated in ("1", "true", "yes", "on")
-    return wanted and row.whole("tp", 1) > 1
+    return wanted and _sequence_parallel(row)
 
 
 def _gather_precision(row: Row, low: str | None) -> dict[str, Any]:
@@ -218,10 +230,17 @@ def _layers_per_stage(row: Row) -> dict[str, Any]:
     return {"layers_per_stage": [share - 1, *[share] * (stages - 2), share - 1]}
 
 
+def _is_fully_sharded(row: Row) -> bool:
+    """Return whether weights are sharded: the cell names Megatron-FSDP, or the ranks that share, "FSDP=8"; 0: none."""
+    ranks = re.search(r"fsdp ?= ?(\w+)", row.text("zero_fsdp").lower())
+    if ranks is not None:
+        return ranks[1] not in ("0", "no", "false", "off", "none")
+    return row.has("zero_fsdp", "Megatron-FSDP")
+
+
 def _parallelism(row: Row, overlaps: bool, **switches: Any) -> dict[str, Any]:
-    sharded = row.has("zero_fsdp", "Megatron-FSDP", "FSDP=")
     given: dict[str, Any] = {
-        "zero_stage": 3 if sharded else 1,
+        "zero_stage": 3 if _is_fully_sharded(row) else 1,
         "gradient_reduction": "reduce_scatter",
         "overlap_gradient_reduction": overlaps,
         "overlap_parameter_gather": overlaps,

@@ -94,6 +94,33 @@ def layout(row: Row, **switches: Any) -> dict[str, Any]:
     return {**sizes, **switches}
 
 
+def _num_micro_batches(row: Row) -> int:
+    """Return the micro-batches of a step: of their column, else what the global batch leaves to each replica.
+
+    Raises:
+        UnexpressedError: neither is stated, or replicas do not share the global batch evenly.
+    """
+    if row.stated("grad_accum"):
+        return row.whole("grad_accum")
+    count, rest = divmod(row.whole("global_batch"), row.whole("micro_batch") * row.whole("dp"))
+    if rest or not count:
+        raise UnexpressedError("grad_accum is not stated, and replicas do not share global_batch evenly")
+    return count
+
+
+def _in_32_bits(row: Row) -> dict[str, Any]:
+    """Return the precision of a row that ran in 32 bits; empty where it did in 16, in those of its software."""
+    word = row.text("precision").lower().partition(" ")[0]
+    if word == "tf32":
+        return {"precision": "fp32", "tf32": True}
+    return {"precision": "fp32"} if word in ("fp32", "float32") else {}
+
+
 def batch(row: Row, **switches: Any) -> dict[str, Any]:
-    """Return the training section: batches from their columns, and the switches given."""
-    return {"micro_batch_size": row.whole("micro_batch"), "num_micro_batches": row.whole("grad_accum", 1), **switches}
+    """Return the training section: batches from their columns, and the switches given; 32 bits where the row has them.
+
+    Raises:
+        UnexpressedError: the row does not say its batches.
+    """
+    batches = {"micro_batch_size": row.whole("micro_batch"), "num_micro_batches": _num_micro_batches(row)}
+    return {**batches, **switches, **_in_32_bits(row)}
