@@ -19,6 +19,7 @@ from predictor.workloads.tasks import (
     Part,
     Task,
     collective_task,
+    in_ffn,
     scaled,
     shaped_task,
     stream_task,
@@ -59,7 +60,8 @@ class _Adapters:
         moved = SCALE_PASSES * outputs + ADD_PASSES * (outputs if self.is_forward else inputs)
         size_bytes = tokens * moved * self.call.element_bytes * times
         side = stream_task(place + "lora_addition", size_bytes, self.call, launches=2 * times)
-        return [*named, side, *self._traffic(linear, rank, tokens, group)]
+        computing = in_ffn([*named, side]) if place else [*named, side]
+        return computing + self._traffic(linear, rank, tokens, group)
 
     def _traffic(self, linear: Linear, rank: int, tokens: int, group: Topology) -> list[Task]:
         """Return the sums and gathers of an adapter over the ranks that split it.

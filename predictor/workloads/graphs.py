@@ -6,12 +6,10 @@ the norm before it; the router, with shared experts where they are; the preparat
 
 from __future__ import annotations
 
-from predictor.workloads.recompute import OUTSIDE_FFN
 from predictor.workloads.run import GraphModule, TrainingRun
-from predictor.workloads.tasks import Task
+from predictor.workloads.tasks import TRAFFIC, Task
 from predictor.workloads.transformer import LayerKind
 
-ATTENTION_BACKWARD = frozenset({"qkv_concatenation"})
 ROUTER = frozenset({"router_projection", "router"})
 PREPARATION = frozenset({"token_permutation"})
 # Module calls and views of a layer that a graph of its attention replaces.
@@ -20,11 +18,8 @@ ATTENTION_OVERHEAD = 0.5
 
 def _captured(modules: tuple[GraphModule, ...], kind: LayerKind, task: Task) -> bool:
     """Return whether a graph of one of the modules holds a task."""
-    if task.name in OUTSIDE_FFN or task.name in ATTENTION_BACKWARD:
+    if not (task.of_ffn or task.part in TRAFFIC):
         return GraphModule.ATTENTION in modules
-    if task.name == "operand_casts":  # of attention's products, and of the FFN's; experts' have a name of their own
-        needed = (GraphModule.ATTENTION,) if kind.has_experts else (GraphModule.ATTENTION, GraphModule.MLP)
-        return all(module in modules for module in needed)
     if not kind.has_experts:
         return GraphModule.MLP in modules
     if GraphModule.MOE in modules:

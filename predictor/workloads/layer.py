@@ -25,8 +25,20 @@ from predictor.workloads.side_kernels import (
     shared_side_kernels,
 )
 from predictor.workloads.switches import Ffn, LayerKind, Mixer
-from predictor.workloads.tasks import BACKWARD, FORWARD, Part, PassTasks, Task, collective_task, operator_task, scaled
+from predictor.workloads.tasks import (
+    BACKWARD,
+    FORWARD,
+    Part,
+    PassTasks,
+    Task,
+    collective_task,
+    in_ffn,
+    operator_task,
+    scaled,
+)
 from predictor.workloads.transformer import Transformer
+
+FFN_OPERATORS = frozenset({"ffn_up", "gelu", "swiglu", "ffn_down"})
 
 
 def _mixer_operators(model: Transformer, kind: LayerKind, norms: tuple[str, ...]) -> tuple[str, ...]:
@@ -61,7 +73,9 @@ def _operators(run: TrainingRun, kind: LayerKind, call: LayerCall, direction: Di
     """Return everything between a layer's sums: attention's core, then the other operators by count, then experts."""
     names = layer_operators(run.model, kind)
     _, others = split_core(names)
-    tasks = [operator_task(name, call, direction, times) for name, times in others]
+    tasks = [
+        operator_task(name, call, direction, times)._replace(of_ffn=name in FFN_OPERATORS) for name, times in others
+    ]
     mixer = run.model.token_mixer(kind.mixer)
     if mixer is not None:
         kernels = Kernels(run.model.normalization.operator, run.model.fused_rope)
@@ -71,7 +85,7 @@ def _operators(run: TrainingRun, kind: LayerKind, call: LayerCall, direction: Di
     if run.model.per_layer_inputs is not None:
         tasks += run.model.per_layer_inputs.tasks(call, direction, run.model.normalization.operator)
     if kind.has_experts:
-        tasks += expert_tasks(run, call, direction)
+        tasks += in_ffn(expert_tasks(run, call, direction))
     tasks = with_low_precision(run, kind, call, direction, tasks)
     if run.lora is not None:
         tasks = frozen(tasks, direction) + adapter_tasks(run, kind, call, direction)

@@ -14,7 +14,7 @@ from predictor.workloads.layer_call import LayerCall
 from predictor.workloads.linear_layers import COLUMN_PARALLEL, EXPERT_DOWN, EXPERT_UP, WHOLE_ON_RANK
 from predictor.workloads.recipes import ONE_LAYOUT, READ, RECIPES, Casts, Recipe
 from predictor.workloads.run import TrainingRun
-from predictor.workloads.tasks import BACKWARD, FORWARD, Part, Task, parameter_stream_task, stream_task
+from predictor.workloads.tasks import BACKWARD, FORWARD, Part, Task, in_ffn, parameter_stream_task, stream_task
 from predictor.workloads.transformer import LayerKind
 
 LINEAR = "linear"
@@ -130,11 +130,11 @@ def with_low_precision(
     if recipe is None:
         return tasks
     products = [task for task in tasks if _is_covered(task)]
-    added = []
+    added: list[Task] = []
     for task in products:
-        if not _casts_itself(run, task):
-            added.append(_operand_casts(run, recipe, call, task))
-        added += _weight_casts(run, recipe, call, task)
+        casting = [] if _casts_itself(run, task) else [_operand_casts(run, recipe, call, task)]
+        casting += _weight_casts(run, recipe, call, task)
+        added += in_ffn(casting) if task.of_ffn else casting
     lowered = [
         task._replace(operator=in_precision(task.operator, recipe.product)) if _is_covered(task) else task
         for task in tasks

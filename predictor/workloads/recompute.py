@@ -23,50 +23,6 @@ NORMS = frozenset(kind.operator for kind in Normalization)
 # What Megatron-LM's module mla_up_proj runs again. Source: Megatron-LM, core/transformer/multi_latent_attention.py,
 # qkv_up_proj_and_rope_apply.
 UP_PROJECTIONS = frozenset({"q_up_projection", "kv_up_projection", "head_copies"})
-# What a layer runs outside its FFN or its experts, traffic aside.
-OUTSIDE_FFN = (
-    CORE_OPERATORS
-    | NORMS
-    | frozenset(
-        {
-            "attention_casts",
-            "attention_dropout",
-            "attention_output",
-            "bias_additions",
-            "context_copy",
-            "hidden_dropout",
-            "qk_norm",
-            "qkv_projection",
-            "residual_add",
-            "rope",
-            "rope_concatenation",
-            "attention_head_gate",
-            "index_choice",
-            "index_key",
-            "index_queries",
-            "index_scores",
-            "index_weights",
-            "attention_routing",
-            "attention_output_gate",
-            "lora_down",
-            "lora_up",
-            "lora_addition",
-            "q_down_projection",
-            "kv_down_projection",
-            "latent_norm",
-            "head_copies",
-            "in_projection",
-            "gate_projection",
-            "out_projection",
-            "ssd_scan",
-            "gated_delta_rule",
-            "recurrence",
-            "convolution",
-            "gated_norm",
-        }
-        | UP_PROJECTIONS
-    )
-)
 
 
 def of_layer(run: TrainingRun, is_recomputed: bool) -> TrainingRun:
@@ -153,7 +109,7 @@ def _in_module(module: RecomputeModule, task: Task, kind: LayerKind) -> float:
         return 1.0 / kind.branches  # of two sums one belongs to the FFN
     if task.part in TRAFFIC:
         return float(task.part is Part.EXPERT_PARALLEL)
-    return float(task.name not in OUTSIDE_FFN)
+    return float(task.of_ffn)
 
 
 def modules(run: TrainingRun) -> tuple[RecomputeModule, ...]:

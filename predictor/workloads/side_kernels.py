@@ -13,7 +13,7 @@ from predictor.workloads.experts import FUSED_GATE_PASSES
 from predictor.workloads.layer_call import LayerCall
 from predictor.workloads.run import FP32_BYTES, TrainingRun
 from predictor.workloads.switches import Activation, Ffn, LayerKind, QkNorm
-from predictor.workloads.tasks import ADD_PASSES, BACKWARD, FORWARD, Task, stream_task
+from predictor.workloads.tasks import ADD_PASSES, BACKWARD, FORWARD, Task, in_ffn, stream_task
 from predictor.workloads.transformer import Transformer
 
 COPY_PASSES = 2
@@ -90,7 +90,8 @@ def shared_side_kernels(model: Transformer, kind: LayerKind, call: LayerCall, di
         tasks.append(stream_task("hidden_dropout", elements * size_bytes, call, launches=0 if fused else kind.branches))
     if model.activation is Activation.SQUARED_RELU and kind.ffn is Ffn.DENSE and not model.fused_side_kernels:
         passes = COPY_PASSES if direction is FORWARD else ADD_PASSES  # the square, a kernel behind the ReLU
-        tasks.append(stream_task("square", call.tokens * call.ffn_width * passes * call.element_bytes, call))
+        square = stream_task("square", call.tokens * call.ffn_width * passes * call.element_bytes, call)
+        tasks += in_ffn([square])
     return tasks
 
 
@@ -130,4 +131,4 @@ def fused_gate(run: TrainingRun, kind: LayerKind, call: LayerCall, direction: Di
     if named or not (model.activation.gated and model.fused_side_kernels):
         return []
     passes = FUSED_GATE_PASSES[direction is BACKWARD]
-    return [stream_task("fused_gate", call.tokens * call.ffn_width * passes * call.element_bytes, call)]
+    return in_ffn([stream_task("fused_gate", call.tokens * call.ffn_width * passes * call.element_bytes, call)])

@@ -58,6 +58,7 @@ class Task(NamedTuple):
         name: its purpose; differs from the operator's name where a kernel is timed by its bytes.
         times: need not be whole, where a kernel is timed as a multiple of another's bytes.
         launches: kernels that the host launches for all of them.
+        of_ffn: in a layer, of its FFN or its experts; traffic is not told apart.
     """
 
     name: str
@@ -67,6 +68,7 @@ class Task(NamedTuple):
     times: float
     part: Part
     launches: float
+    of_ffn: bool = False
 
 
 class Overlap(NamedTuple):
@@ -104,6 +106,11 @@ class PassTasks(NamedTuple):
 
 
 NO_TASKS = PassTasks([], [])
+
+
+def in_ffn(tasks: list[Task]) -> list[Task]:
+    """Return the tasks of a layer's FFN or its experts, marked as such."""
+    return [task._replace(of_ffn=True) for task in tasks]
 
 
 def share_of(tasks: list[Task], share: float) -> list[Task]:

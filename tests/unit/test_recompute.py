@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from predictor.base.errors import ConfigError
+from predictor.configuration.presets import preset, preset_names
 from predictor.configuration.recomputation import check_recomputation
 from predictor.configuration.sections import validate
+from predictor.configuration.to_run import to_run
 from predictor.workloads.experts import routed_tokens
+from predictor.workloads.layer import backward_pass, forward_pass
 from predictor.workloads.layout import Layout
-from predictor.workloads.recompute import recomputed_layers
-from predictor.workloads.run import Recompute, RecomputeModule, TrainingRun
+from predictor.workloads.lora import EVERY_LINEAR, Lora
+from predictor.workloads.recompute import NORMS, recomputed_layers
+from predictor.workloads.run import GemmRecipe, Recompute, RecomputeModule, TrainingRun
 from predictor.workloads.switches import Ffn
-from predictor.workloads.tasks import PassTasks
+from predictor.workloads.tasks import TRAFFIC, PassTasks, Task
 from predictor.workloads.transformer import (
     Attention,
     LayerKind,
@@ -171,3 +178,57 @@ def test_a_checkpoint_saves_and_restores_random_states() -> None:
     assert none == (0.0, 0.0)
     dropped = replace(RUN, model=replace(LLAMA, attention=Attention.UNFUSED, attention_dropout=0.1))
     assert generator_launches(dropped) == (3.0, 5.0)
+
+
+# Parts of a layer without an FFN that one with it runs more often, outside Megatron-LM's module mlp.
+BESIDE_FFN = NORMS | {"residual_add", "hidden_dropout", "bias_additions", "bias_gradients"}
+VARIANTS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "mxfp8": {"gemm_recipe": GemmRecipe.MXFP8, "gather_precision": "fp8"},
+    "mxfp8, attention too": {"gemm_recipe": GemmRecipe.MXFP8, "fp8_attention": True},
+    "fp8, weights cast again": {"gemm_recipe": GemmRecipe.FP8_DELAYED, "zero_stage": 3},
+    "adapters": {"lora": Lora(16, EVERY_LINEAR), "zero_stage": 0},
+    "adapters in mxfp8": {"lora": Lora(16, EVERY_LINEAR), "zero_stage": 0, "gemm_recipe": GemmRecipe.MXFP8},
+}
+
+
+def preset_runs(variant: dict[str, Any]) -> Iterator[tuple[TrainingRun, LayerKind]]:
+    """Yield a run of every preset with each kind of its layers."""
+    for name in preset_names():
+        given = {"system": "H100", "model": preset(name)}
+        config = validate({**given, "training": {"micro_batch_size": 1, "num_micro_batches": 2, "precision": "bf16"}})
+        run = replace(to_run(config, gpus_per_node=8), **variant)
+        for kind in run.stage_kinds(0):
+            yield run, kind
+
+
+def amounts(tasks: list[Task]) -> Counter[tuple[str, object]]:
+    counted: Counter[tuple[str, object]] = Counter()
+    for task in tasks:
+        if task.part not in TRAFFIC and task.name not in BESIDE_FFN:
+            counted[task.name, task.shape] += round(task.times * 1e9)  # type: ignore[assignment]
+    return +counted
+
+
+@pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
+def test_an_ffn_is_what_a_layer_runs_more_than_one_without_it(variant: dict[str, Any]) -> None:
+    found = 0
+    for run, kind in preset_runs(variant):
+        for layer_pass in (forward_pass, backward_pass):
+            whole = layer_pass(run, kind).tasks
+            without = layer_pass(run, kind._replace(ffn=Ffn.NONE)).tasks
+            marked = amounts([task for task in whole if task.of_ffn])
+            assert marked == amounts(whole) - amounts(without), (run.model, kind)
+            assert not any(task.of_ffn for task in without)
+            found += bool(marked)
+    assert found > 100
+
+
+def test_an_mlp_recomputed_in_mxfp8_casts_its_own_operands_alone() -> None:
+    run = replace(
+        RUN, recompute=Recompute.SELECTIVE, recompute_modules=(RecomputeModule.MLP,), gemm_recipe=GemmRecipe.MXFP8
+    )
+    forward = [task for task in forward_pass(run, DENSE).tasks if task.name == "operand_casts"]
+    again = [task for task in layer_block(run, DENSE).recompute.tasks if task.name == "operand_casts"]
+    assert (len(forward), len(again)) == (4, 2)  # inputs of queries, keys and values, attention's output, up, down
+    assert again == [task for task in forward if task.of_ffn]
