@@ -187,7 +187,7 @@ class BudgetSection(Section):
         strict=True,
         gt=0,
         le=1e5,
-        description="mean draw of a GPU with its share of the node; the board's limit if absent",
+        description="mean draw of a GPU with its share of the node; board's limit and a node's share if absent",
     )
     mtbf_per_gpu_hours: float | None = Field(
         default=None,

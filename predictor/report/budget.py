@@ -8,7 +8,8 @@ from math import ceil
 from predictor.configuration.loading import Loaded
 from predictor.configuration.sections import BudgetSection
 from predictor.costs.cost import Cost
-from predictor.costs.hardware import Gpu
+from predictor.costs.hardware import Gpu, Quantity
+from predictor.costs.node_power import node_power_per_gpu_w
 from predictor.report.goodput import SECONDS_PER_HOUR, Goodput, goodput
 from predictor.step.memory import step_memory
 from predictor.step.prediction import Prediction
@@ -24,7 +25,8 @@ class Bill:
         steps: number of steps; 1 without a number of training tokens.
         hours, low_hours, high_hours: wall time.
         gpu_hours: wall time of all GPUs.
-        energy_kwh: of the GPUs; None where their power is not known.
+        energy_kwh: of the GPUs with their share of the nodes; None where their power is not known.
+        power_per_gpu_w: behind that energy.
         power_source: source of the power; None where it is not known.
         price: in the currency of the price per GPU-hour; None without one.
         goodput: of a whole training; None of a single step.
@@ -36,6 +38,7 @@ class Bill:
     high_hours: float
     gpu_hours: float
     energy_kwh: float | None
+    power_per_gpu_w: float | None
     power_source: str | None
     price: float | None
     goodput: Goodput | None = None
@@ -56,15 +59,23 @@ def prediction_bill(prediction: Prediction, loaded: Loaded) -> Bill:
     return replace(whole, goodput=goodput(whole.hours, run.layout.num_gpus, saved, hardware, budget))
 
 
+def _power_per_gpu(gpu: Gpu, budget: BudgetSection) -> Quantity | None:
+    """Return the power of a GPU with its share of the node, in W: its limit and what a node takes beside it."""
+    if budget.power_per_gpu_w is not None:
+        return Quantity(value=budget.power_per_gpu_w, source="the configuration")
+    limit, name = (gpu.power_limit_w, "power limit") if gpu.power_limit_w is not None else (gpu.board_power_w, "board")
+    if limit is None:
+        return None
+    share = node_power_per_gpu_w(gpu)
+    source = f"{name} {limit.value:,.0f} ({limit.source}) + node {share.value:,.0f} ({share.source})"
+    return Quantity(value=limit.value + share.value, source=source)
+
+
 def bill(step: Cost, num_gpus: int, tokens_per_step: int, gpu: Gpu, budget: BudgetSection) -> Bill:
     """Return the bill of a training."""
     steps = ceil(budget.train_tokens / tokens_per_step) if budget.train_tokens is not None else 1
     hours, low, high = (steps * us / 1e6 / SECONDS_PER_HOUR for us in (step.us, step.low_us, step.high_us))
-    power_w, source = budget.power_per_gpu_w, "the configuration"
-    if power_w is None and gpu.board_power_w is not None:
-        power_w, source = gpu.board_power_w.value, f"the board's limit ({gpu.board_power_w.source}), an upper bound"
-        if gpu.power_limit_w is not None:
-            power_w, source = gpu.power_limit_w.value, f"the power limit ({gpu.power_limit_w.source}), an upper bound"
+    power = _power_per_gpu(gpu, budget)
     gpu_hours = hours * num_gpus
     return Bill(
         steps=steps,
@@ -72,7 +83,8 @@ def bill(step: Cost, num_gpus: int, tokens_per_step: int, gpu: Gpu, budget: Budg
         low_hours=low,
         high_hours=high,
         gpu_hours=gpu_hours,
-        energy_kwh=None if power_w is None else gpu_hours * power_w / 1000.0,
-        power_source=None if power_w is None else source,
+        energy_kwh=None if power is None else gpu_hours * power.value / 1000.0,
+        power_per_gpu_w=None if power is None else power.value,
+        power_source=None if power is None else power.source,
         price=None if budget.price_per_gpu_hour is None else gpu_hours * budget.price_per_gpu_hour,
     )

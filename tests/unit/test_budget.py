@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 from pathlib import Path
+from statistics import mean
 
 import pytest
 
 from predictor.__main__ import main
+from predictor.base.bundled import REGRESSORS_FOLDER
 from predictor.configuration.loading import prepare, read_config
 from predictor.configuration.sections import BudgetSection
 from predictor.costs.cost import Cost, Source
+from predictor.costs.hardware import Quantity
+from predictor.costs.published import open_system
 from predictor.interface.prediction import predict
 from predictor.report.budget import bill
 from predictor.report.goodput import expected_share
 from predictor.report.text import span
+from tests.conftest import SHARED
 from tests.unit.examples import full_form, write
 
 STEP = Cost(2e6, 1e6, 4e6, Source.INTERPOLATED)
@@ -34,15 +40,35 @@ def test_a_bill_is_steps_times_their_time(tmp_path: Path) -> None:
     assert found.power_source == "the configuration"
 
 
-def test_without_a_power_the_board_s_limit_is_an_upper_bound(tmp_path: Path) -> None:
+def test_without_a_power_it_is_the_board_s_limit_and_a_share_of_the_node(tmp_path: Path) -> None:
     gpu = prepare(*read_config(write(full_form(), tmp_path / "c.yml"))).system.hardware.gpu
     found = bill(STEP, 1, 1, gpu, BudgetSection())
-    assert found.energy_kwh == pytest.approx(found.gpu_hours * 0.4)  # an A100's 400 W
+    assert found.power_per_gpu_w == 400 + 250  # an A100's limit, and what is assumed where no node was measured
+    assert found.energy_kwh == pytest.approx(found.gpu_hours * 0.65)
     assert found.power_source is not None
-    assert "upper bound" in found.power_source
+    assert "assumed" in found.power_source
+    assert "upper bound" not in found.power_source
+    limited = gpu.model_copy(update={"power_limit_w": Quantity(value=300.0, source="a test")})
+    assert bill(STEP, 1, 1, limited, BudgetSection()).power_per_gpu_w == 300 + 250
     assert found.price is None
     unknown = bill(STEP, 1, 1, gpu.model_copy(update={"board_power_w": None}), BudgetSection())
     assert unknown.energy_kwh is None
+
+
+NODES = SHARED / "operations" / "node_power.csv"
+
+
+@pytest.mark.skipif(not NODES.is_file(), reason=f"no power of nodes: {NODES} is absent")
+@pytest.mark.parametrize("name", ["H100", "B200"])
+def test_nodes_that_trained_a_language_model_drew_what_is_billed(name: str) -> None:
+    gpu = open_system(REGRESSORS_FOLDER / name, "bf16").hardware.gpu
+    with NODES.open(encoding="utf-8") as file:
+        drawn = [
+            float(row["median_w"]) / 8
+            for row in csv.DictReader(file)
+            if name in row["system"] and row["benchmark"] == "llama2_70b_lora" and row["node"].startswith("node")
+        ]
+    assert bill(STEP, 1, 1, gpu, BudgetSection()).power_per_gpu_w == pytest.approx(mean(drawn), rel=0.01)
 
 
 def test_report_and_json_tell_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
