@@ -177,6 +177,13 @@ class ClusterSection(Section):
     )
 
 
+def _waits(value: object) -> object:
+    """Refuse checkpoints that cost nothing, which would be taken all the time."""
+    if isinstance(value, int | float) and value <= 0:
+        raise ValueError("expected more than 0 seconds; leave it out for a checkpoint that is written beside training")
+    return value
+
+
 class BudgetSection(Section):
     """Cost of a whole training; no effect on the time of a step."""
 
@@ -194,20 +201,27 @@ class BudgetSection(Section):
         strict=True,
         gt=0,
         le=1e12,
-        description="GPU-hours between failures; those of Llama 3's training if absent",
+        description="GPU-hours between interruptions; those of Llama 3's training if absent",
     )
     restart_minutes: float | None = Field(
         default=None, strict=True, gt=0, le=1e5, description="from a failure to the first new step; 10 if absent"
     )
-    checkpoint_seconds: float | None = Field(
+    checkpoint_seconds: Annotated[float | None, BeforeValidator(_waits)] = Field(
         default=None,
         strict=True,
-        ge=0,
+        gt=0,
         le=1e6,
-        description="that training waits for a checkpoint; states over the host link if absent",
+        description="that training waits for a checkpoint; states over the host link, 6.3 s at least, if absent",
+    )
+    storage_gb_per_s: float | None = Field(
+        default=None,
+        strict=True,
+        gt=0,
+        le=1e9,
+        description="checkpoints written or read by all GPUs together; 0.122 for each GPU if absent",
     )
     checkpoint_interval_minutes: float | None = Field(
-        default=None, strict=True, gt=0, le=1e7, description="between checkpoints; Young's optimum if absent"
+        default=None, strict=True, gt=0, le=1e7, description="between checkpoints; Daly's optimum if absent"
     )
 
 

@@ -10,9 +10,10 @@ from predictor.configuration.sections import BudgetSection
 from predictor.costs.cost import Cost
 from predictor.costs.hardware import Gpu, Quantity
 from predictor.costs.node_power import node_power_per_gpu_w
-from predictor.report.goodput import SECONDS_PER_HOUR, Goodput, goodput
+from predictor.report.goodput import SECONDS_PER_HOUR, Goodput, Saved, goodput
 from predictor.step.memory import step_memory
 from predictor.step.prediction import Prediction
+from predictor.workloads.transformer_memory import checkpoint_bytes
 
 HOURS_PER_DAY = 24.0
 
@@ -55,8 +56,9 @@ def prediction_bill(prediction: Prediction, loaded: Loaded) -> Bill:
     whole = bill(prediction.step, run.layout.num_gpus, run.tokens_per_step, hardware.gpu, budget)
     if budget.train_tokens is None:
         return whole
-    saved = max(memory.weights + memory.optimizer for memory in step_memory(prediction.tasks))
-    return replace(whole, goodput=goodput(whole.hours, run.layout.num_gpus, saved, hardware, budget))
+    on_gpu = max(memory.weights + memory.optimizer for memory in step_memory(prediction.tasks))
+    saved = Saved(whole.hours, prediction.step.us / 1e6, run.layout.num_gpus, on_gpu, checkpoint_bytes(run))
+    return replace(whole, goodput=goodput(saved, hardware, budget))
 
 
 def _power_per_gpu(gpu: Gpu, budget: BudgetSection) -> Quantity | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from predictor.report.search_bill import Training
@@ -56,7 +56,7 @@ def to_json(counts: Sequence[Tried]) -> list[dict[str, Any]]:
         {
             "num_gpus": count.num_gpus,
             "time_us": count.step_us,
-            "training": None if count.training is None else asdict(count.training),
+            "training": None if count.training is None else count.training.as_dict(),
             "verdict": count.verdict,
         }
         for count in counts

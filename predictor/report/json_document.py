@@ -13,6 +13,7 @@ from predictor.costs.cost import Cost, Source
 from predictor.costs.fp32 import Fp32System
 from predictor.costs.published import CARD, PublishedSystem
 from predictor.report.budget import prediction_bill
+from predictor.report.goodput import goodput_notes
 from predictor.report.layout_notes import straddling_notes
 from predictor.report.slowest import slowest_rank
 from predictor.step.breakdown import BY_BYTES, Answer, answers, stage_parts
@@ -70,7 +71,7 @@ def notes(prediction: Prediction, loaded: Loaded, answered: list[Answer]) -> lis
     if by_bytes:
         share = sum(by_bytes) / prediction.step.us
         said.append(f"Kernels without measurements are timed by the bytes they move: {share:.1%} of the step at most.")
-    return said
+    return said + goodput_notes(prediction_bill(prediction, loaded).goodput, loaded.budget)
 
 
 def system_entry(system: PublishedSystem) -> dict[str, str]:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import csv
-from dataclasses import asdict
 from io import StringIO
 from typing import Any
 
 from predictor.base.words import counted
 from predictor.report.json_document import slow_network_notes
-from predictor.report.search_bill import training_of
+from predictor.report.search_bill import training_notes, training_of
 from predictor.report.text import LABELS, duration, span, wrapped
 from predictor.search.answer import SearchAnswer, Winner, layout_fields
 from predictor.search.frameworks import RULES
@@ -39,7 +38,7 @@ REMEDIES = {
 
 def _summary(answer: SearchAnswer, winner: Winner) -> dict[str, Any]:
     step, training = winner.prediction.step, training_of(answer, winner)
-    whole = {} if training is None else {"training": asdict(training)}
+    whole = {} if training is None else {"training": training.as_dict()}
     return {
         "time_us": step.us,
         "low_us": step.low_us,
@@ -97,11 +96,12 @@ def _twins(winner: Winner) -> list[dict[str, Any]]:
 
 
 def notes(answer: SearchAnswer) -> tuple[str, ...]:
-    """Return the caveats of a ranking, with that of a slow network where the fastest layout uses it."""
+    """Return the caveats of a ranking, with those of the fastest layout's network and of its whole training."""
     fastest = answer.winners[0].prediction
     layout, known = fastest.run.layout, answers(fastest, answer.system)
     leaves = layout.num_gpus > layout.reach
-    return (*answer.notes, *slow_network_notes(answer.system, known, fastest.step.us, leaves))
+    said = (*answer.notes, *slow_network_notes(answer.system, known, fastest.step.us, leaves))
+    return (*said, *training_notes(answer))
 
 
 def to_csv(answer: SearchAnswer) -> str:

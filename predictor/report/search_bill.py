@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from math import inf
 
 from predictor.base.errors import ConfigError
 from predictor.configuration.loading import Loaded
-from predictor.report.budget import HOURS_PER_DAY, prediction_bill
+from predictor.report.budget import HOURS_PER_DAY, Bill, prediction_bill
+from predictor.report.goodput import goodput_notes
 from predictor.report.text import span
 from predictor.search.answer import SearchAnswer, Winner
 
@@ -17,7 +19,7 @@ class Training:
 
     Attributes:
         steps: of the training.
-        hours: wall time with what failures, restarts and checkpoints cost.
+        hours: wall time with what interruptions, restarts and checkpoints cost; infinite without progress.
         goodput: share of it that is steps which count.
         gpu_hours: of all GPUs in that time.
         price: of them; None without a price of a GPU-hour.
@@ -34,6 +36,10 @@ class Training:
         """Return the wall time in days."""
         return self.hours / HOURS_PER_DAY
 
+    def as_dict(self) -> dict[str, float | None]:
+        """Return the fields for machines; null what is infinite, since the training makes no progress."""
+        return {name: None if value == inf else value for name, value in asdict(self).items()}
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -49,6 +55,8 @@ class Limits:
 
     def missed(self, training: Training) -> str | None:
         """Return the limit that a training exceeds, in words; None where it keeps all."""
+        if training.hours == inf and self != Limits():
+            return "makes no progress among interruptions"
         if self.hours is not None and training.hours > self.hours:
             return f"takes {span(training.hours)}, more than {span(self.hours)}"
         if self.price is not None and training.price is not None and training.price > self.price:
@@ -56,15 +64,25 @@ class Limits:
         return None
 
 
+def _bill(answer: SearchAnswer, winner: Winner) -> Bill:
+    prediction = winner.prediction
+    return prediction_bill(prediction, Loaded(prediction.run, answer.system, answer.budget, ()))
+
+
+def training_notes(answer: SearchAnswer) -> list[str]:
+    """Return what the fastest layout's goodput rests on, a sentence each; none without a number of tokens."""
+    return goodput_notes(_bill(answer, answer.winners[0]).goodput, answer.budget)
+
+
 def training_of(answer: SearchAnswer, winner: Winner) -> Training | None:
     """Return the whole training in a layout; None where the search was told no number of tokens."""
-    prediction, budget = winner.prediction, answer.budget
-    bill = prediction_bill(prediction, Loaded(prediction.run, answer.system, budget, ()))
+    bill, budget = _bill(answer, winner), answer.budget
     if bill.goodput is None:
         return None
-    gpu_hours = bill.goodput.hours * answer.space.num_gpus
-    price = None if budget.price_per_gpu_hour is None else gpu_hours * budget.price_per_gpu_hour
-    return Training(bill.steps, bill.goodput.hours, bill.goodput.share, gpu_hours, price)
+    hours = inf if bill.goodput.hours is None else bill.goodput.hours
+    gpu_hours = hours * answer.space.num_gpus
+    price = gpu_hours * budget.price_per_gpu_hour if budget.price_per_gpu_hour else budget.price_per_gpu_hour
+    return Training(bill.steps, hours, bill.goodput.share, gpu_hours, price)
 
 
 def within(answer: SearchAnswer, limits: Limits) -> SearchAnswer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from pathlib import Path
 from textwrap import TextWrapper
 
@@ -157,10 +158,16 @@ def _budget(prediction: Prediction, loaded: Loaded) -> str:
 
 
 def _goodput(among_failures: Goodput) -> str:
-    """Return what failures and checkpoints leave of a training's time."""
+    """Return what interruptions and checkpoints leave of a training's time."""
+    saves = (
+        f"a checkpoint of {_amount(among_failures.checkpoint_gb)} GB every "
+        f"{span(among_failures.checkpoint_interval_hours)}"
+    )
+    if among_failures.hours is None or among_failures.failures is None:
+        return f"no progress among interruptions, with {saves}"
     return (
         f"goodput {among_failures.share:.1%}: {span(among_failures.hours)} with {_amount(among_failures.failures)} "
-        f"failures and a checkpoint every {span(among_failures.checkpoint_interval_hours)}"
+        f"interruptions and {saves}"
     )
 
 
@@ -170,7 +177,9 @@ def _amount(value: float) -> str:
 
 
 def span(hours: float) -> str:
-    """Return a long duration in the unit that reads best."""
+    """Return a long duration in the unit that reads best; that of a training without progress is infinite."""
+    if hours == inf:
+        return "no end"
     if hours >= 2 * HOURS_PER_DAY:
         return f"{hours / HOURS_PER_DAY:,.1f} days"
     return f"{hours:.3g} h" if hours >= 1 else duration(hours * 3.6e9)

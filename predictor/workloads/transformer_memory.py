@@ -193,6 +193,14 @@ def _optimizer_state_bytes(run: TrainingRun) -> float:
     return FP32_STATE_BYTES if run.element_bytes == FP32_BYTES else MIXED_PRECISION_STATE_BYTES
 
 
+def checkpoint_bytes(run: TrainingRun) -> float:
+    """Return the bytes of a checkpoint: one copy of the weights and of what the optimizer keeps, adapters left out."""
+    in_optimizer = run.fp32_parameters and run.element_bytes != FP32_BYTES
+    weight_bytes = 0 if in_optimizer and run.lora is None else run.element_bytes
+    state_bytes = _optimizer_state_bytes(run) if run.lora is None else 0.0
+    return run.model.num_parameters() * (weight_bytes + state_bytes)
+
+
 def _share(run: TrainingRun, parameters: RankParameters) -> float:
     """Return a rank's share of parameters that are shared out."""
     return parameters.dense / run.zero_ranks + parameters.routed / run.expert_zero_ranks

@@ -206,7 +206,7 @@ def amounts(tasks: list[Task]) -> Counter[tuple[str, object]]:
     counted: Counter[tuple[str, object]] = Counter()
     for task in tasks:
         if task.part not in TRAFFIC and task.name not in BESIDE_FFN:
-            counted[task.name, task.shape] += round(task.times * 1e9)  # type: ignore[assignment]
+            counted[task.name, task.shape] += round(task.times * 1e9)
     return +counted
 
 

@@ -70,6 +70,7 @@ def test_a_training_has_the_hours_and_the_price_of_its_prediction() -> None:
     assert layout.training is not None
     budget = predict(layout.configuration).budget
     assert budget.goodput is not None
+    assert budget.goodput.hours is not None
     assert layout.training.hours == pytest.approx(budget.goodput.hours)
     assert layout.training.price == pytest.approx(budget.goodput.hours * 64 * 2.0)
     assert result.to_dict()["layouts"][0]["training"]["steps"] == budget.steps
@@ -86,6 +87,19 @@ def test_hours_and_price_are_those_of_a_calculation_by_hand() -> None:
     assert hours < layout.training.hours == pytest.approx(hours, rel=5e-3)  # failures and checkpoints
     assert layout.training.goodput == pytest.approx(hours / layout.training.hours)
     assert layout.training.price == pytest.approx(layout.training.hours * 64 * 2.0)
+
+
+def test_a_training_without_progress_has_no_hours(tmp_path: Path) -> None:
+    path = tmp_path / "c.yml"
+    budget = {"train_tokens": 1e12, "price_per_gpu_hour": 2.0, "mtbf_per_gpu_hours": 1e-3}
+    path.write_text(yaml.safe_dump({"model": "llama3-8b", "budget": budget}), "utf-8")
+    asked: dict[str, Any] = {"system": "H100", "global_batch_size": 512, "framework": "megatron", "top": 1}
+    found = search(str(path), 64, **asked)
+    said = found.to_dict()["layouts"][0]["training"]
+    assert (said["hours"], said["gpu_hours"], said["price"], said["goodput"]) == (None, None, None, 0.0)
+    assert "no end" in str(found)
+    with pytest.raises(ConfigError, match="makes no progress"):
+        search(str(path), 64, **asked, max_days=30)
 
 
 def test_a_configuration_may_say_tokens_and_price(tmp_path: Path) -> None:
