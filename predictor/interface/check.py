@@ -68,7 +68,8 @@ class Rule:
         name: key of the limit.
         limit: its value.
         value: predicted; of ``certain`` limits the worse end of the 90 % interval.
-        kept: whether the prediction keeps the limit.
+        corrected: the value at the ratio of published runs; None of what is no time, or without such runs.
+        kept: whether the prediction keeps the limit, corrected too.
         remark: beside a limit that is kept all the same.
     """
 
@@ -77,6 +78,7 @@ class Rule:
     value: float
     kept: bool
     remark: str = ""
+    corrected: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +89,13 @@ class Check:
         name: of the prediction.
         rules: those that were asked for, in the order of ``Limits``.
         certain: whether times are the worse ends of their 90 % intervals.
+        published: how published runs of its kind came out; None where there are none.
     """
 
     name: str
     rules: tuple[Rule, ...]
     certain: bool = False
+    published: str | None = None
 
     @property
     def kept(self) -> bool:
@@ -108,10 +112,14 @@ def read_budget(path: Path) -> BudgetFile:
     return read_valid(path, BudgetFile, ConfigError)
 
 
-def _values(prediction: StepPrediction, certain: bool) -> dict[str, float | None]:
-    """Return what limits are compared with, by their keys; None where the configuration does not say enough."""
+def _values(prediction: StepPrediction, us: float) -> dict[str, float | None]:
+    """Return what limits are compared with, by their keys; None where the configuration does not say enough.
+
+    Args:
+        prediction: of a step.
+        us: that the step takes.
+    """
     step, whole = prediction.step, prediction.budget
-    us = step.high_us if certain else step.us
     slower = us / step.us
     is_training = whole.goodput is not None
     return {
@@ -132,14 +140,20 @@ def check(prediction: StepPrediction, limits: Limits) -> Check:
         ConfigError: a limit needs a budget that the configuration lacks.
     """
     rules: list[Rule] = []
-    for name, value in _values(prediction, limits.certain).items():
+    step, corrected_us = prediction.step, prediction.prediction.corrected_us
+    values = _values(prediction, step.high_us if limits.certain else step.us)
+    corrected = {} if corrected_us is None else _values(prediction, corrected_us)
+    for name, value in values.items():
         limit = getattr(limits, name)
         if limit is None:
             continue
         if value is None:
             needs = "budget.train_tokens" + (" and budget.price_per_gpu_hour" if name == "max_price" else "")
             raise ConfigError(f"{prediction.name}: {name} needs {needs} in the configuration")
-        rules.append(Rule(name, limit, value, value >= limit if name.startswith("min_") else value <= limit))
+        as_published = None if name == "max_memory_gib" else corrected.get(name)
+        compared = [value] if as_published is None else [value, as_published]
+        kept = min(compared) >= limit if name.startswith("min_") else max(compared) <= limit
+        rules.append(Rule(name, limit, value, kept, corrected=as_published))
     if limits.must_fit and prediction.fit is not None:
         memory = prediction.loaded.system.hardware.gpu.memory_gib
         assert memory is not None
@@ -148,7 +162,7 @@ def check(prediction: StepPrediction, limits: Limits) -> Check:
         rules.append(Rule("must_fit", memory.value, prediction.memory_gib, kept, remark))
     if not rules:
         raise ConfigError(f"{prediction.name}: nothing to check; give a limit such as max_step_s, or a budget file")
-    return Check(prediction.name, tuple(rules), limits.certain)
+    return Check(prediction.name, tuple(rules), limits.certain, prediction.corrected)
 
 
 def render(checks: Sequence[Check]) -> str:
@@ -156,13 +170,20 @@ def render(checks: Sequence[Check]) -> str:
     lines = []
     for checked in checks:
         lines.append(f"{'ok  ' if checked.kept else 'FAIL'}  {checked.name}")
+        lines += [] if checked.published is None else [f"      {checked.published}"]
         lines += [
             f"      {'ok  ' if rule.kept else 'FAIL'}  {rule.name:22}limit {rule.limit:>12,.6g}   "
-            f"{'at worst ' if checked.certain else 'predicted'} {rule.value:>12,.6g}"
-            f"{'   ' if rule.remark else ''}{rule.remark}"
+            f"{'at worst ' if checked.certain else 'predicted'} {rule.value:>12,.6g}{_beside(rule)}"
             for rule in checked.rules
         ]
     return "\n".join(lines)
+
+
+def _beside(rule: Rule) -> str:
+    """Return what stands behind a rule's value."""
+    if rule.corrected is not None:
+        return f"   at their ratio {rule.corrected:>12,.6g}"
+    return f"   {rule.remark}" if rule.remark else ""
 
 
 def to_json(checks: Sequence[Check]) -> dict[str, Any]:
@@ -175,8 +196,15 @@ def to_json(checks: Sequence[Check]) -> dict[str, Any]:
                 "name": checked.name,
                 "kept": checked.kept,
                 "certain": checked.certain,
+                "published_runs": checked.published,
                 "rules": [
-                    {"rule": rule.name, "limit": rule.limit, "predicted": rule.value, "kept": rule.kept}
+                    {
+                        "rule": rule.name,
+                        "limit": rule.limit,
+                        "predicted": rule.value,
+                        "corrected": rule.corrected,
+                        "kept": rule.kept,
+                    }
                     for rule in checked.rules
                 ],
             }

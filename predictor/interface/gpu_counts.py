@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from predictor.base.errors import ConfigError, NoLayoutError
 from predictor.report.gpu_counts import Tried
-from predictor.report.search_bill import Limits, training_of
+from predictor.report.search_bill import Limits, keeping, training_of
 from predictor.report.text import span
 from predictor.search.answer import SearchAnswer, search
 from predictor.search.question import SearchProblem, SearchQuestion, search_problem
@@ -107,11 +107,12 @@ def _meeting(hunt: Hunt, num_gpus: int, tried: list[Tried]) -> SearchAnswer | No
         verdict = "no layout fits" if error.divides else "no layout divides model and batch"
         tried.append(Tried(num_gpus, None, None, verdict))
         return None
-    training = training_of(answer, answer.winners[0])
+    kept = keeping(answer, hunt.goals)
+    fastest = (kept or answer).winners[0]
+    training = training_of(answer, fastest)
     assert training is not None
-    missed = hunt.goals.missed(training)
-    tried.append(Tried(num_gpus, answer.winners[0].ranked.step_us, training, missed or MEETS))
-    return answer if missed is None else None
+    tried.append(Tried(num_gpus, fastest.ranked.step_us, training, hunt.goals.missed(training) or MEETS))
+    return kept
 
 
 def _least_hours(problem: SearchProblem, num_gpus: int) -> float:
@@ -125,7 +126,7 @@ def _least_hours(problem: SearchProblem, num_gpus: int) -> float:
 def _only_dearer(tried: list[Tried], goals: Limits) -> bool:
     """Return whether the price alone is missed, and rose at the last doublings."""
     known = [one.training for one in tried if one.training is not None][-DEARER - 1 :]
-    prices = [training.price for training in known if training.price is not None]
+    prices = [price for price in (training.highest_price for training in known) if price is not None]
     if goals.price is None or len(prices) <= DEARER or prices[-1] <= goals.price:
         return False
     return all(later > earlier for earlier, later in pairwise(prices))
@@ -137,10 +138,11 @@ def _none(tried: list[Tried], goals: Limits, most: int) -> str:
     if not known:
         reason = tried[-1].verdict if tried else "a node has more"
         return f"no number of GPUs up to {most:,} meets the goals: {reason}; raise --max-gpus or the limits"
-    if goals.hours is not None and all(one.training is not None and one.training.hours > goals.hours for one in known):
-        best = min(known, key=lambda one: one.training.hours if one.training is not None else 0.0)
-    else:
-        best = min(known, key=lambda one: (one.training.price or 0.0) if one.training is not None else 0.0)
+    hours = [one.training.longest_hours for one in known if one.training is not None]
+    prices = [one.training.highest_price or 0.0 for one in known if one.training is not None]
+    takes_too_long = goals.hours is not None and min(hours) > goals.hours
+    missing = hours if takes_too_long else prices
+    best = known[missing.index(min(missing))]
     return (
         f"no number of GPUs up to {most:,} meets the goals: training on {best.num_gpus:,} {best.verdict}; "
         "raise --max-gpus or the limits"

@@ -110,6 +110,18 @@ class StepPrediction:
         return tuple(json_document.notes(self.prediction, self.loaded, list(self.answers)))
 
     @property
+    def published_ratio(self) -> float | None:
+        """Return measured over predicted time of published runs of this kind, on average; None where there are none."""
+        return self.prediction.published_ratio
+
+    @property
+    def corrected(self) -> str | None:
+        """Return how published runs of this kind came out and what that makes of this one; None without any."""
+        from predictor.report.text import corrected  # only when needed, for a fast start
+
+        return corrected(self.prediction, self.loaded)
+
+    @property
     def budget(self) -> Bill:
         """Return hours, energy and price of the training that the configuration's budget asks for, or of one step."""
         return prediction_bill(self.prediction, self.loaded)

@@ -20,7 +20,7 @@ from predictor.step.breakdown import BY_BYTES, Answer, answers, stage_parts
 from predictor.step.fit import MEMORY_ERROR, Fit, fit_on, fits_of
 from predictor.step.memory import GIB, StageMemory, step_memory
 from predictor.step.prediction import Prediction
-from predictor.step.published_runs import published_runs_note
+from predictor.step.published_runs import published_entry, published_runs_note
 from predictor.workloads.run import TrainingRun
 
 FORMAT = "estimate-train-time/prediction/1"
@@ -284,6 +284,7 @@ def to_json(prediction: Prediction, loaded: Loaded) -> dict[str, Any]:
         "format": FORMAT,
         "memory": {"stage": fullest, **_memory(needed_there, system)},
         **_speed(prediction),
+        "published_runs": published_entry(prediction, system),
         "critical_stage": prediction.critical_stage,
         "bubble_fraction": bubble_us / step.us,
         "stages": stages,

@@ -17,6 +17,7 @@ from predictor.step.breakdown import StageParts, answers
 from predictor.step.composition import MACHINE_SPREAD
 from predictor.step.fit import MEMORY_ERROR, Fit
 from predictor.step.memory import GIB
+from predictor.step.published_runs import published_runs_note
 
 FORMAT = "estimate-train-time/search/1"
 KERNELS = ("forward_us", "backward_us", "optimizer_us")
@@ -44,6 +45,7 @@ def _summary(answer: SearchAnswer, winner: Winner) -> dict[str, Any]:
         "low_us": step.low_us,
         "high_us": step.high_us,
         "source": step.source.label,
+        "published_ratio": winner.prediction.published_ratio,
         "memory_gib": winner.ranked.memory_bytes / GIB,
         "fit": answer.fit(winner),
         "mfu": winner.prediction.mfu,
@@ -95,13 +97,26 @@ def _twins(winner: Winner) -> list[dict[str, Any]]:
     ]
 
 
+def published(answer: SearchAnswer) -> list[str]:
+    """Return how published runs of the layouts' kinds came out, each kind once, with the numbers of its layouts."""
+    numbers: dict[str, list[str]] = {}
+    for number, winner in enumerate(answer.winners, start=1):
+        note = published_runs_note(winner.prediction, answer.system)
+        if note is not None:
+            numbers.setdefault(note, []).append(str(number))
+    return [
+        note if len(of) == len(answer.winners) else f"Layout{'s' if len(of) > 1 else ''} {', '.join(of)}: {note}"
+        for note, of in numbers.items()
+    ]
+
+
 def notes(answer: SearchAnswer) -> tuple[str, ...]:
-    """Return the caveats of a ranking, with those of the fastest layout's network and of its whole training."""
+    """Return the caveats of a ranking: published runs first, then the fastest layout's network and whole training."""
     fastest = answer.winners[0].prediction
     layout, known = fastest.run.layout, answers(fastest, answer.system)
     leaves = layout.num_gpus > layout.reach
-    said = (*answer.notes, *slow_network_notes(answer.system, known, fastest.step.us, leaves))
-    return (*said, *training_notes(answer))
+    slow = slow_network_notes(answer.system, known, fastest.step.us, leaves)
+    return (*published(answer), *answer.notes, *slow, *training_notes(answer))
 
 
 def to_csv(answer: SearchAnswer) -> str:
@@ -158,20 +173,30 @@ def _training_columns(answer: SearchAnswer) -> list[str]:
     """Return the columns on the whole training, where the search was told of it."""
     if answer.budget.train_tokens is None:
         return []
-    return ["training"] if answer.budget.price_per_gpu_hour is None else ["training", "price"]
+    told = ["training"] if answer.budget.price_per_gpu_hour is None else ["training", "price"]
+    return [column for name in told for column in ((name, "corrected") if published(answer) else (name,))]
+
+
+def _training_cells(answer: SearchAnswer, winner: Winner) -> list[str]:
+    """Return the cells of these columns; corrected is at the ratio of published runs."""
+    training = training_of(answer, winner)
+    if training is None:
+        return []
+    pairs = [(span(training.hours), "-" if training.corrected_hours is None else span(training.corrected_hours))]
+    if training.price is not None:
+        price = training.corrected_price
+        pairs.append((f"{training.price:,.0f}", "-" if price is None else f"{price:,.0f}"))
+    return [cell for pair in pairs for cell in (pair if published(answer) else pair[:1])]
 
 
 def _cells(answer: SearchAnswer, winner: Winner) -> list[str]:
     plan, step = winner.ranked.plan, winner.prediction.step
-    degrees, training = plan.degrees, training_of(answer, winner)
-    whole = [] if training is None else [span(training.hours)]
-    if training is not None and training.price is not None:
-        whole.append(f"{training.price:,.0f}")
+    degrees = plan.degrees
     return [
         duration(step.us),
         f"{duration(step.low_us)} – {duration(step.high_us)}",
         step.source.label,
-        *whole,
+        *_training_cells(answer, winner),
         f"{winner.ranked.memory_bytes / GIB:.1f}",
         f"{winner.prediction.mfu:.1%}",
         *map(str, (degrees.tensor, degrees.pipeline, degrees.data, degrees.context, degrees.expert)),
@@ -229,9 +254,11 @@ def render(answer: SearchAnswer, width: int = 100) -> str:
     asked_for = f"{counted(space.global_batch_size, 'sample')} of {space.model.sequence_length:,} tokens a step"
     counts = f"{ranking.considered:,} layouts considered, {ranking.fitting:,} fit, {ranking.replayed:,} replayed"
     runs_on = "" if space.rules is None else f", run by {space.rules.label}"
+    above = published(answer)
     lines = [
         f"{counted(space.num_gpus, 'GPU')} of {answer.system.name}{of}, {asked_for}{runs_on}",
         counts,
+        *wrapped(above, width, 2),
         "",
         *table(answer, answer.winners),
         *_unsure(answer, width),
@@ -240,6 +267,6 @@ def render(answer: SearchAnswer, width: int = 100) -> str:
     ]
     if answer.pareto:
         lines += ["", "No layout is both faster and leaner than one of these:", *table(answer, answer.pareto)]
-    said = notes(answer)
+    said = notes(answer)[len(above) :]
     lines += ["", *wrapped([f"Note: {note}" for note in said], width, 6)] if said else []
     return "\n".join(lines)

@@ -19,6 +19,7 @@ from predictor.step.breakdown import BY_BYTES, Answer, StageParts, answers, stag
 from predictor.step.fit import Fit, fit_on
 from predictor.step.memory import GIB, StageMemory, step_memory
 from predictor.step.prediction import Prediction
+from predictor.step.published_runs import published_runs_note
 from predictor.timeline.schedules import SCHEDULES
 from predictor.workloads.layout import Layout
 from predictor.workloads.low_precision import product_precision
@@ -185,6 +186,33 @@ def span(hours: float) -> str:
     return f"{hours:.3g} h" if hours >= 1 else duration(hours * 3.6e9)
 
 
+def corrected(prediction: Prediction, loaded: Loaded) -> str | None:
+    """Return how published runs of this kind came out and what that makes of this one; None where there are none."""
+    note, ratio, us = (
+        published_runs_note(prediction, loaded.system),
+        prediction.published_ratio,
+        prediction.corrected_us,
+    )
+    if note is None or ratio is None or us is None:
+        return None
+    whole = ""
+    if loaded.budget.train_tokens is not None:
+        whole = f", the training {span(prediction_bill(prediction, loaded).hours * ratio)}"
+    return f"{note} At their ratio, {ratio:.2f}, the step takes {duration(us)}{whole}."
+
+
+def headline(prediction: Prediction, loaded: Loaded) -> list[str]:
+    """Return the sentences that stand directly below the time of a step: what speaks against it."""
+    said = [corrected(prediction, loaded)]
+    return [sentence for sentence in said if sentence is not None]
+
+
+def notes_below(prediction: Prediction, loaded: Loaded, answered: list[Answer]) -> list[str]:
+    """Return the caveats of a prediction but for those that its headline says."""
+    said = published_runs_note(prediction, loaded.system)
+    return [note for note in notes(prediction, loaded, answered) if note != said]
+
+
 def header_rows(prediction: Prediction, loaded: Loaded) -> dict[str, str]:
     """Return step, model, layout, training, system, speed, memory and budget by their titles."""
     step, run, system = prediction.step, loaded.run, loaded.system
@@ -330,11 +358,12 @@ def render(prediction: Prediction, loaded: Loaded, width: int = 100) -> str:
             f"one, {milliseconds(waited.time_us)} ms of the step."
         )
     below += ["", *foundations(prediction.step.us, answered)]
-    below += [f"Note: {note}" for note in notes(prediction, loaded, answered)]
+    below += [f"Note: {note}" for note in notes_below(prediction, loaded, answered)]
     table = ["", "Where the step goes", *_table(prediction, parts, width)]
-    titled = header_rows(prediction, loaded)
-    if fit(prediction, loaded.system) in (Fit.MAY_NOT_FIT, Fit.DOES_NOT_FIT):
-        titled = {"Memory": titled.pop("Memory"), **titled}
-    first, *others = (f"{name.ljust(len(TITLE))}{text}" for name, text in titled.items())
-    header = wrapped([first, "", *others], width, len(TITLE))
+    titled = {name: f"{name.ljust(len(TITLE))}{text}" for name, text in header_rows(prediction, loaded).items()}
+    doubtful = fit(prediction, loaded.system) in (Fit.MAY_NOT_FIT, Fit.DOES_NOT_FIT)
+    first = [titled.pop("Memory"), ""] if doubtful else []
+    indented = [" " * len(TITLE) + sentence for sentence in headline(prediction, loaded)]
+    first += [titled.pop("Step time"), *indented, *([] if doubtful else [""])]
+    header = wrapped([*first, *titled.values()], width, len(TITLE))
     return "\n".join([*header, *table, *wrapped(below, width, 6)])

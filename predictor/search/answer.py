@@ -17,7 +17,6 @@ from predictor.search.twins import Ranked
 from predictor.step.breakdown import StageParts, stage_parts
 from predictor.step.fit import MEMORY_ERROR, Fit, fit_of
 from predictor.step.prediction import Prediction, predict
-from predictor.step.published_runs import published_runs_note
 from predictor.workloads.partition import uniform
 
 
@@ -93,7 +92,7 @@ def search(problem: SearchProblem, top: int, pareto: bool = False) -> SearchAnsw
         [_winner(problem.space, problem.system, ranked) for ranked in found]
         for found in (ranking.pareto, ranking.unsure)
     )
-    notes = (*problem.notes, *_near_the_limit(ranking, problem), *_published_runs(winners, problem.system))
+    notes = (*problem.notes, *_near_the_limit(ranking, problem))
     return SearchAnswer(
         space=problem.space,
         system=problem.system,
@@ -131,19 +130,6 @@ def _near_the_limit(ranking: Ranking, problem: SearchProblem) -> list[str]:
     if fit_of(ranking.best[0].memory_bytes, problem.memory_gib) is not Fit.MAY_NOT_FIT:
         return []
     return [f"No layout fits for certain: measured peaks are met within {MEMORY_ERROR:.0%}; more GPUs leave room."]
-
-
-def _published_runs(winners: list[Winner], system: PublishedSystem) -> list[str]:
-    """Return how published runs of the winners' kinds came out, each kind once, with the numbers of its layouts."""
-    numbers: dict[str, list[str]] = {}
-    for number, winner in enumerate(winners, start=1):
-        note = published_runs_note(winner.prediction, system)
-        if note is not None:
-            numbers.setdefault(note, []).append(str(number))
-    return [
-        note if len(of) == len(winners) else f"Layout{'s' if len(of) > 1 else ''} {', '.join(of)}: {note}"
-        for note, of in numbers.items()
-    ]
 
 
 def layout_fields(plan: Plan) -> dict[str, Any]:

@@ -8,7 +8,7 @@ errors per family, kind of run, and generation of GPUs.
 from __future__ import annotations
 
 from functools import lru_cache
-from math import exp, expm1, hypot, log, sqrt
+from math import exp, hypot, log, sqrt
 from pathlib import Path
 from typing import NamedTuple
 
@@ -93,6 +93,11 @@ class Family(BaseModel):
         return Kind(self.experts, self.low_precision, self.blocking_launches, self.sharded, self.adapters)
 
     @property
+    def ratio(self) -> float:
+        """Return measured over predicted time, as a geometric mean."""
+        return exp(self.mean_log)
+
+    @property
     def summary(self) -> str:
         """Return rows and errors in words."""
         side = "longer" if self.mean_log > 0.0 else "shorter"
@@ -104,7 +109,7 @@ class Family(BaseModel):
         sizes = counted(self.most_gpus, "GPU") if few == most else f"{few} to {most} GPUs"
         return (
             f"Published runs {' '.join([own, *kinds])}, {where} ({counted(self.rows, 'row')}, {sizes}), took "
-            f"{abs(expm1(self.mean_log)):.0%} {side} than predicted on average, with a standard deviation of "
+            f"{abs(self.ratio - 1.0):.0%} {side} than predicted on average, with a standard deviation of "
             f"{self.deviation:.0%}"
         )
 
@@ -184,6 +189,24 @@ def with_sure_update(step: Cost, closing: Cost) -> Cost:
     low = step.low_us + (closing.us - closing.low_us)
     high = step.high_us - (closing.high_us - closing.us)
     return Cost(step.us, min(low, step.us), max(high, step.us), step.source)
+
+
+def published_family(run: TrainingRun, system: PublishedSystem, of_interval: Family | None) -> Family | None:
+    """Return the family of published runs that a prediction is held against; None where there is none.
+
+    It is the one that makes the interval; where operators make it, one stands beside a system that is known from a
+    data sheet alone. A calibrated system has runs of its own.
+
+    Args:
+        run: that was predicted.
+        system: that it was predicted on.
+        of_interval: family that makes its interval; None where operators and machines do.
+    """
+    if system.hardware.calibration is not None:
+        return None
+    if of_interval is not None or system.has_own_operators:
+        return of_interval
+    return closest_family(run, system.gpu)
 
 
 def interval_of(family: Family, step: Cost) -> Cost:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from predictor.costs.low_precision import peak_tflop_per_s
 from predictor.costs.published import PublishedSystem
 from predictor.step.composition import StepTime, step_in
-from predictor.step.families import Family, bounded_step
+from predictor.step.families import Family, bounded_step, published_family
 from predictor.workloads.low_precision import product_precision
 from predictor.workloads.run import TrainingRun
 from predictor.workloads.transformer_step import transformer_step
@@ -22,6 +22,7 @@ class Prediction(StepTime):
         system, gpu: names of the published system and of its GPU.
         peak_tflop_per_s: of the GPU in the precision of the run's products.
         family: of published runs, whose errors make the interval; None where operators and machines make it.
+        published: family of published runs that the prediction is held against; None where there is none.
     """
 
     run: TrainingRun
@@ -29,6 +30,17 @@ class Prediction(StepTime):
     gpu: str
     peak_tflop_per_s: float
     family: Family | None = None
+    published: Family | None = None
+
+    @property
+    def published_ratio(self) -> float | None:
+        """Return measured over predicted time of published runs of this kind, on average; None without any."""
+        return None if self.published is None else self.published.ratio
+
+    @property
+    def corrected_us(self) -> float | None:
+        """Return the step at the ratio of published runs, in microseconds; None without any."""
+        return None if self.published_ratio is None else self.step.us * self.published_ratio
 
     @property
     def tokens_per_second(self) -> float:
@@ -65,4 +77,5 @@ def predict(run: TrainingRun, system: PublishedSystem) -> Prediction:
         gpu=system.gpu,
         peak_tflop_per_s=peak_tflop_per_s(system.hardware.gpu, product_precision(run)),
         family=family,
+        published=published_family(run, system, family),
     )

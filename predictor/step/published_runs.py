@@ -1,9 +1,11 @@
-"""A note on how predictions of similar published runs came out."""
+"""How predictions of similar published runs came out: a note, and an entry of a document."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from predictor.costs.published import PublishedSystem
-from predictor.step.families import Family, closest_family, share_beyond
+from predictor.step.families import Family, share_beyond
 from predictor.step.prediction import Prediction
 
 # Of a step that waits for the host so much longer than any published run, the note says it.
@@ -24,14 +26,24 @@ def _limit(prediction: Prediction, family: Family, system: PublishedSystem) -> s
 
 
 def published_runs_note(prediction: Prediction, system: PublishedSystem) -> str | None:
-    """Return the error of predictions of published runs of this kind, on the same generation of GPUs if it has any.
-
-    None on a calibrated system, whose own runs say it; and for a run whose operators make its interval, unless its
-    system is known from a data sheet.
-    """
-    if system.hardware.calibration is not None:
+    """Return the error of predictions of published runs of this kind; None where there are none."""
+    if prediction.published is None:
         return None
-    if prediction.family is not None:
-        return f"{prediction.family.summary}; the interval is theirs{_limit(prediction, prediction.family, system)}."
-    family = None if system.has_own_operators else closest_family(prediction.run, system.gpu)
-    return None if family is None else f"{family.summary}."
+    if prediction.family is None:
+        return f"{prediction.published.summary}."
+    return f"{prediction.family.summary}; the interval is theirs{_limit(prediction, prediction.family, system)}."
+
+
+def published_entry(prediction: Prediction, system: PublishedSystem) -> dict[str, Any] | None:
+    """Return how published runs of a prediction's kind came out; None where there are none."""
+    family, note = prediction.published, published_runs_note(prediction, system)
+    if family is None or note is None:
+        return None
+    return {
+        "ratio": family.ratio,
+        "time_us": prediction.corrected_us,
+        "rows": family.rows,
+        "framework": family.framework,
+        "gpus": list(family.gpus),
+        "source": note,
+    }

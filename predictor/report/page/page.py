@@ -7,12 +7,11 @@ from html import escape
 from predictor.configuration.loading import Loaded
 from predictor.costs.cost import Source
 from predictor.report.budget import prediction_bill
-from predictor.report.json_document import notes
 from predictor.report.page.charts import Bar, bars, interval, legend
 from predictor.report.page.layouts import layouts
 from predictor.report.page.parts import section, table
 from predictor.report.page.style import STYLE
-from predictor.report.text import LABELS, duration, header_rows, span
+from predictor.report.text import LABELS, duration, header_rows, headline, notes_below, span
 from predictor.search.answer import SearchAnswer
 from predictor.search.standing import Standing
 from predictor.step.breakdown import BY_BYTES, Answer, StageParts, answers, stage_parts
@@ -98,13 +97,14 @@ def _headline(prediction: Prediction, loaded: Loaded) -> str:
     if loaded.budget.train_tokens is not None:
         tokens = f"{loaded.budget.train_tokens:.3g} tokens"
         whole = f"<p>{tokens} take {escape(span(bill.hours))}, {bill.gpu_hours:,.0f} GPU-hours.</p>"
+    against = "".join(f"<p><strong>{escape(sentence)}</strong></p>" for sentence in headline(prediction, loaded))
     weakest = f"<p>Weakest source of any part: {step.source.label} ({escape(MEANING[step.source])}).</p>"
     said = (
         f"predicted time of a training step on {loaded.system.name}, 90 % interval {duration(step.low_us)} – "
         f"{duration(step.high_us)}"
     )
     return (
-        f"<h1>{escape(duration(step.us))} <small>{escape(said)}</small></h1>{weakest}"
+        f"<h1>{escape(duration(step.us))} <small>{escape(said)}</small></h1>{against}{weakest}"
         f"{interval(step.us, step.low_us, step.high_us)}{whole}<dl>{listed}</dl>"
     )
 
@@ -125,7 +125,7 @@ def page(
     listed = answers(prediction, system)
     limit = system.hardware.gpu.memory_gib
     time_bars, memory_bars = _time_bars(parts), [_memory_bar(i, needed) for i, needed in enumerate(memory)]
-    said = "".join(f"<li>{escape(note)}</li>" for note in notes(prediction, loaded, listed))
+    said = "".join(f"<li>{escape(note)}</li>" for note in notes_below(prediction, loaded, listed))
     sections = [
         section("Where the step goes", legend(time_bars), bars(time_bars, "ms", "time of every stage by part")),
         section("When: the pipeline", f'<div class="scroll">{picture}</div>'),
