@@ -146,13 +146,36 @@ class Content(NamedTuple):
     notes: tuple[str, ...]
 
 
+class Taken(NamedTuple):
+    """Defaults that a configuration takes without saying them, where a model by name takes others.
+
+    Attributes:
+        keys: dotted, each with the default that was taken and the value of a model by name.
+        as_trained: what the others are, in words.
+        us: the step with the others; None where the run cannot take them.
+    """
+
+    keys: dict[str, tuple[Any, Any]]
+    as_trained: str
+    us: float | None
+
+
+def _nothing() -> None:
+    return None
+
+
 class Loaded(NamedTuple):
-    """A configuration file, ready to predict."""
+    """A configuration file, ready to predict.
+
+    Attributes:
+        taken: returns the defaults that it takes silently; None where there are none.
+    """
 
     run: TrainingRun
     system: PublishedSystem
     budget: BudgetSection
     notes: tuple[str, ...]
+    taken: Callable[[], Taken | None] = _nothing
 
 
 def of_trainer(content: dict[str, Any], base: Path) -> tuple[dict[str, Any], tuple[str, ...]]:

@@ -80,6 +80,14 @@ def is_of_other_tool(model: str) -> bool:
     return detect(path) not in (*TRAINERS, HUGECTR)
 
 
+def is_own(model: str) -> bool:
+    """Return whether a model is named by a configuration of our own, which keeps its own defaults."""
+    path = file_of(Path(model))
+    if spelled(model) is not None or _taken(model) is not None or path.suffix not in YAML or not path.exists():
+        return False
+    return other_format(path, read_mapping(path)) is None
+
+
 def _unknown(model: str) -> str:
     """Return the message on a name that is neither a file nor a preset; a name with an owner may be of a hub."""
     own_name = model.rpartition("/")[2]
@@ -107,7 +115,7 @@ def content_of_model(
     if isinstance(model, dict):
         base = Path.cwd()
         content, notes = completed(on_nodes_of(model), base, beside)
-        return _trained(content, trained_as, model.get("model")), base, notes
+        return as_trained(content, trained_as, model.get("model")), base, notes
     path = file_of(Path(model))
     name = spelled(model)
     if name is not None:
@@ -117,11 +125,11 @@ def content_of_model(
         content, base = {"from": taken}, Path.cwd()
     elif not path.exists():
         raise ConfigError(_unknown(model))
-    elif path.suffix in YAML and other_format(path, read_mapping(path)) is None:
+    elif is_own(model):
         content, base = read_config(path)
         own = content.get("model")
         content, notes = completed(on_nodes_of(content), base, beside)
-        return _trained(content, trained_as, own), base, notes
+        return as_trained(content, trained_as, own), base, notes
     else:
         content, base = {"from": str(Path(model).resolve())}, path.resolve().parent
     content, notes = completed(content, base, beside)
@@ -138,7 +146,7 @@ def content_of_model(
     return merged(content, switches), base, (*notes, said)
 
 
-def _trained(content: dict[str, Any], trained_as: TrainedAs | None, own: object) -> dict[str, Any]:
+def as_trained(content: dict[str, Any], trained_as: TrainedAs | None, own: object) -> dict[str, Any]:
     """Return a configuration with the switches of software that is to train it, where it says none itself.
 
     Args:

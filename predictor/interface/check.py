@@ -89,13 +89,13 @@ class Check:
         name: of the prediction.
         rules: those that were asked for, in the order of ``Limits``.
         certain: whether times are the worse ends of their 90 % intervals.
-        published: how published runs of its kind came out; None where there are none.
+        headline: sentences that stand below the time of the prediction.
     """
 
     name: str
     rules: tuple[Rule, ...]
     certain: bool = False
-    published: str | None = None
+    headline: tuple[str, ...] = ()
 
     @property
     def kept(self) -> bool:
@@ -162,7 +162,7 @@ def check(prediction: StepPrediction, limits: Limits) -> Check:
         rules.append(Rule("must_fit", memory.value, prediction.memory_gib, kept, remark))
     if not rules:
         raise ConfigError(f"{prediction.name}: nothing to check; give a limit such as max_step_s, or a budget file")
-    return Check(prediction.name, tuple(rules), limits.certain, prediction.corrected)
+    return Check(prediction.name, tuple(rules), limits.certain, prediction.headline)
 
 
 def render(checks: Sequence[Check]) -> str:
@@ -170,7 +170,7 @@ def render(checks: Sequence[Check]) -> str:
     lines = []
     for checked in checks:
         lines.append(f"{'ok  ' if checked.kept else 'FAIL'}  {checked.name}")
-        lines += [] if checked.published is None else [f"      {checked.published}"]
+        lines += [f"      {sentence}" for sentence in checked.headline]
         lines += [
             f"      {'ok  ' if rule.kept else 'FAIL'}  {rule.name:22}limit {rule.limit:>12,.6g}   "
             f"{'at worst ' if checked.certain else 'predicted'} {rule.value:>12,.6g}{_beside(rule)}"
@@ -196,7 +196,7 @@ def to_json(checks: Sequence[Check]) -> dict[str, Any]:
                 "name": checked.name,
                 "kept": checked.kept,
                 "certain": checked.certain,
-                "published_runs": checked.published,
+                "headline": list(checked.headline),
                 "rules": [
                     {
                         "rule": rule.name,

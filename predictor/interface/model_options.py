@@ -11,12 +11,12 @@ from predictor.base.bundled import systems
 from predictor.base.errors import NoLayoutError, raise_together
 from predictor.configuration.finding import find_folder, published
 from predictor.configuration.merging import merged
-from predictor.configuration.of_model import content_of_model
+from predictor.configuration.of_model import content_of_model, is_own
 from predictor.configuration.own_system import is_system_file
 from predictor.configuration.settings import EXCLUSIVE, GPUS, Setting, keys_of, parse_setting, with_settings
 from predictor.configuration.taking import Beside
 from predictor.costs.hardware_change import CHANGES, is_of_hardware
-from predictor.interface.inputs import Configuration
+from predictor.interface.inputs import Configuration, read
 from predictor.search import answer
 from predictor.search.frameworks import RULES, FrameworkRules, rules_behind
 from predictor.search.question import DECIDED, SearchQuestion, search_problem
@@ -50,7 +50,8 @@ def of_model(model: str, changes: Sequence[str], system: str | None = None) -> C
     content, base, notes = _content(model, system, rules, beside)
     _require_said(content, settings, layout, gpus)
     if layout or gpus is None or "micro_batch_size" in (content.get("training") or {}):
-        return Configuration(fspath(model), with_settings(content, settings), base, notes)
+        own = read(model).content if is_own(model) else None
+        return Configuration(fspath(model), with_settings(content, settings), base, notes, own, says_all=own is None)
     fixed = [setting for setting in settings if setting.path != (GPUS,)]
     named = (with_settings(content, fixed).get("training") or {}).get("framework")
     candidates = [rules_behind(named)] if named else [rules] if rules else list(RULES.values())
@@ -123,4 +124,5 @@ def _fastest(
         f"No layout was given: this is the fastest that fits{runs}, as search finds it; --framework names another "
         "framework, --tp, --pp and others choose a layout."
     )
-    return Configuration(fspath(model), found, Path.cwd(), tuple(dict.fromkeys((*notes, *problem.notes, said))))
+    told = tuple(dict.fromkeys((*notes, *problem.notes, said)))
+    return Configuration(fspath(model), found, Path.cwd(), told, says_all=True)

@@ -115,11 +115,11 @@ class StepPrediction:
         return self.prediction.published_ratio
 
     @property
-    def corrected(self) -> str | None:
-        """Return how published runs of this kind came out and what that makes of this one; None without any."""
-        from predictor.report.text import corrected  # only when needed, for a fast start
+    def headline(self) -> tuple[str, ...]:
+        """Return the sentences that stand directly below the time: what speaks against it."""
+        from predictor.report.text import headline  # only when needed, for a fast start
 
-        return corrected(self.prediction, self.loaded)
+        return tuple(headline(self.prediction, self.loaded))
 
     @property
     def budget(self) -> Bill:

@@ -211,6 +211,15 @@ def step_entry(step: Cost) -> dict[str, Any]:
     }
 
 
+def _taken(loaded: Loaded) -> dict[str, Any] | None:
+    """Return the defaults that a configuration took without saying them; None where there are none."""
+    taken = loaded.taken()
+    if taken is None:
+        return None
+    keys = {name: {"taken": value, "usual": usual} for name, (value, usual) in taken.keys.items()}
+    return {"keys": keys, "usual_is": taken.as_trained, "usual_time_us": taken.us}
+
+
 def _speed(prediction: Prediction) -> dict[str, Any]:
     step = prediction.step
     return {
@@ -285,6 +294,7 @@ def to_json(prediction: Prediction, loaded: Loaded) -> dict[str, Any]:
         "memory": {"stage": fullest, **_memory(needed_there, system)},
         **_speed(prediction),
         "published_runs": published_entry(prediction, system),
+        "taken": _taken(loaded),
         "critical_stage": prediction.critical_stage,
         "bubble_fraction": bubble_us / step.us,
         "stages": stages,

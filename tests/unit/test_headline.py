@@ -40,7 +40,7 @@ def test_the_sentence_on_published_runs_stands_directly_below_the_time() -> None
     assert prediction.published_ratio > 1.2
     first, second, *others = prediction.text(width=1000).splitlines()
     assert first.startswith("Step time")
-    assert second.strip() == prediction.corrected
+    assert second.strip() == prediction.headline[0]
     assert second.strip().startswith("Published runs of torchtitan")
     assert f"At their ratio, {prediction.published_ratio:.2f}, the step takes" in second
     assert f"{prediction.budget.days * prediction.published_ratio:.1f} days" in second
@@ -64,7 +64,7 @@ def test_json_and_page_say_it_too() -> None:
 def test_a_run_of_which_nothing_is_published_says_nothing() -> None:
     prediction = predict({**TORCHTITAN, "system": "Perlmutter", "parallelism": {"zero_stage": 0}, "training": PLAIN})
     assert prediction.published_ratio is None
-    assert prediction.corrected is None
+    assert all(sentence.startswith("Taken") for sentence in prediction.headline)
     assert prediction.to_dict()["published_runs"] is None
     assert "Published runs" not in prediction.text()
 
@@ -79,15 +79,15 @@ def test_check_fails_where_the_corrected_time_breaks_a_limit(
     assert main(["check", path, "--max-days", repr(days * ratio * 1.001)]) == 0
     capsys.readouterr()
     assert main(["check", path, "--max-days", repr(days * 1.001), "--min-mfu", "0.001"]) == 3
-    _, sentence, mfu, broken, _ = capsys.readouterr().out.splitlines()
-    assert sentence.strip() == prediction.corrected
+    _, sentence, _, mfu, broken, _ = capsys.readouterr().out.splitlines()
+    assert sentence.strip() == prediction.headline[0]
     assert mfu.strip().startswith("ok    min_mfu")
     assert broken.strip().startswith("FAIL  max_days")
     assert f"{days:.6g}" in broken
     assert f"{days * ratio:.6g}" in broken
     assert main(["check", path, "--max-days", repr(days * 1.001), "--json"]) == 3
     (checked,) = json.loads(capsys.readouterr().out)["checks"]
-    assert checked["published_runs"] == prediction.corrected
+    assert checked["headline"] == list(prediction.headline)
     assert checked["rules"][0]["corrected"] == pytest.approx(days * ratio)
 
 
