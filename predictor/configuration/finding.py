@@ -25,6 +25,11 @@ def published() -> str:
     return ", ".join(systems()) or "none"
 
 
+def others_with(gpu: str, name: str) -> list[str]:
+    """Return the published systems of a GPU but for one."""
+    return [other for other, its_gpu in _gpus_by_system().items() if its_gpu == gpu and other != name]
+
+
 def published_with_gpus() -> str:
     """Return every published system with its GPU's name, for a message."""
     return ", ".join(f"{name} ({gpu})" for name, gpu in _gpus_by_system().items()) or "none"

@@ -18,6 +18,7 @@ from predictor.report.layout_notes import straddling_notes
 from predictor.report.slowest import slowest_rank
 from predictor.step.breakdown import BY_BYTES, Answer, answers, stage_parts
 from predictor.step.fit import MEMORY_ERROR, Fit, fit_on, fits_of
+from predictor.step.highest_mfu import mfu_entry
 from predictor.step.memory import GIB, StageMemory, step_memory
 from predictor.step.prediction import Prediction
 from predictor.step.published_runs import published_entry, published_runs_note
@@ -294,6 +295,7 @@ def to_json(prediction: Prediction, loaded: Loaded) -> dict[str, Any]:
         "memory": {"stage": fullest, **_memory(needed_there, system)},
         **_speed(prediction),
         "published_runs": published_entry(prediction, system),
+        "published_mfu": mfu_entry(prediction),
         "taken": _taken(loaded),
         "critical_stage": prediction.critical_stage,
         "bubble_fraction": bubble_us / step.us,

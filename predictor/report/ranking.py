@@ -9,7 +9,7 @@ from typing import Any
 from predictor.base.words import counted
 from predictor.report.json_document import slow_network_notes
 from predictor.report.search_bill import training_notes, training_of
-from predictor.report.text import LABELS, duration, span, wrapped
+from predictor.report.text import LABELS, above_published, duration, span, wrapped
 from predictor.search.answer import SearchAnswer, Winner, layout_fields
 from predictor.search.frameworks import RULES
 from predictor.search.rank import described, recomputed
@@ -110,13 +110,19 @@ def published(answer: SearchAnswer) -> list[str]:
     ]
 
 
+def above(answer: SearchAnswer) -> list[str]:
+    """Return the sentences that stand above the table: what speaks against its times."""
+    mfu = above_published(answer.winners[0].prediction, answer.system)
+    return [*published(answer), *([] if mfu is None else [f"Layout 1: {mfu}"])]
+
+
 def notes(answer: SearchAnswer) -> tuple[str, ...]:
-    """Return the caveats of a ranking: published runs first, then the fastest layout's network and whole training."""
+    """Return the caveats of a ranking: what speaks against it, then the fastest layout's network and whole training."""
     fastest = answer.winners[0].prediction
     layout, known = fastest.run.layout, answers(fastest, answer.system)
     leaves = layout.num_gpus > layout.reach
     slow = slow_network_notes(answer.system, known, fastest.step.us, leaves)
-    return (*published(answer), *answer.notes, *slow, *training_notes(answer))
+    return (*above(answer), *answer.notes, *slow, *training_notes(answer))
 
 
 def to_csv(answer: SearchAnswer) -> str:
@@ -254,11 +260,11 @@ def render(answer: SearchAnswer, width: int = 100) -> str:
     asked_for = f"{counted(space.global_batch_size, 'sample')} of {space.model.sequence_length:,} tokens a step"
     counts = f"{ranking.considered:,} layouts considered, {ranking.fitting:,} fit, {ranking.replayed:,} replayed"
     runs_on = "" if space.rules is None else f", run by {space.rules.label}"
-    above = published(answer)
+    first = above(answer)
     lines = [
         f"{counted(space.num_gpus, 'GPU')} of {answer.system.name}{of}, {asked_for}{runs_on}",
         counts,
-        *wrapped(above, width, 2),
+        *wrapped(first, width, 2),
         "",
         *table(answer, answer.winners),
         *_unsure(answer, width),
@@ -267,6 +273,6 @@ def render(answer: SearchAnswer, width: int = 100) -> str:
     ]
     if answer.pareto:
         lines += ["", "No layout is both faster and leaner than one of these:", *table(answer, answer.pareto)]
-    said = notes(answer)[len(above) :]
+    said = notes(answer)[len(first) :]
     lines += ["", *wrapped([f"Note: {note}" for note in said], width, 6)] if said else []
     return "\n".join(lines)

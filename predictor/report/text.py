@@ -7,6 +7,7 @@ from pathlib import Path
 from textwrap import TextWrapper
 
 from predictor.base.words import counted
+from predictor.configuration.finding import others_with
 from predictor.configuration.loading import Loaded, Taken
 from predictor.configuration.sections import NO_BUDGET
 from predictor.costs.cost import Source
@@ -17,6 +18,7 @@ from predictor.report.json_document import fit, notes
 from predictor.report.slowest import slowest_rank
 from predictor.step.breakdown import BY_BYTES, Answer, StageParts, answers, stage_parts
 from predictor.step.fit import Fit, fit_on
+from predictor.step.highest_mfu import mfu_note
 from predictor.step.memory import GIB, StageMemory, step_memory
 from predictor.step.prediction import Prediction
 from predictor.step.published_runs import published_runs_note
@@ -219,10 +221,20 @@ def taken_sentence(taken: Taken) -> str:
     return f"{taken_keys(taken)} {usual}"
 
 
+def above_published(prediction: Prediction, system: PublishedSystem) -> str | None:
+    """Return that the MFU is above every published run's, and the other systems of the GPU; None where it is not."""
+    note = mfu_note(prediction)
+    if note is None:
+        return None
+    others = others_with(system.gpu, system.name)
+    return f"{note} Other systems of this GPU: {', '.join(others)}; compare --system NAME." if others else note
+
+
 def headline(prediction: Prediction, loaded: Loaded) -> list[str]:
     """Return the sentences that stand directly below the time of a step: what speaks against it."""
     taken = loaded.taken()
-    said = [corrected(prediction, loaded), None if taken is None else taken_sentence(taken)]
+    above = above_published(prediction, loaded.system)
+    said = [corrected(prediction, loaded), above, None if taken is None else taken_sentence(taken)]
     return [sentence for sentence in said if sentence is not None]
 
 

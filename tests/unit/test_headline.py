@@ -7,14 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from predictor import predict, search
 from predictor.__main__ import main
+from predictor.base.bundled import REGRESSORS_FOLDER, systems
 from predictor.base.errors import ConfigError
+from predictor.interface.model_options import of_model
+from predictor.interface.prediction import StepPrediction
 from predictor.report.page.page import page
 from predictor.serving.requests import answer_predict, answer_search
+from predictor.step.highest_mfu import published_mfus
 from tests.unit.examples import write
 
+A100 = "NVIDIAA100-SXM4-80GB"
 # Published runs of torchtitan in bf16 took much longer than predicted.
 TORCHTITAN: dict[str, Any] = {
     "system": "H100",
@@ -64,7 +70,7 @@ def test_json_and_page_say_it_too() -> None:
 def test_a_run_of_which_nothing_is_published_says_nothing() -> None:
     prediction = predict({**TORCHTITAN, "system": "Perlmutter", "parallelism": {"zero_stage": 0}, "training": PLAIN})
     assert prediction.published_ratio is None
-    assert all(sentence.startswith("Taken") for sentence in prediction.headline)
+    assert not any(sentence.startswith("Published") for sentence in prediction.headline)
     assert prediction.to_dict()["published_runs"] is None
     assert "Published runs" not in prediction.text()
 
@@ -142,3 +148,43 @@ def test_the_search_over_http_has_the_ratio_of_every_layout() -> None:
     for layout in document["layouts"]:
         training = layout["training"]
         assert training["corrected_hours"] == pytest.approx(training["hours"] * layout["published_ratio"])
+
+
+def _of_13b(system: str) -> StepPrediction:
+    return predict(of_model("llama2-13b", ["gpus=128", "global_batch_size=1024"], system))
+
+
+def test_an_mfu_above_every_published_run_says_so_and_names_other_systems_of_the_gpu() -> None:
+    for system, others in (("A100_SXM", "Perlmutter, Selene"), ("Selene", "A100_SXM, Perlmutter")):
+        prediction = _of_13b(system)
+        (highest,) = (row for row in published_mfus() if row.gpu == A100 and "bf16" in row.precisions)
+        assert prediction.mfu > highest.mfu
+        (said,) = (sentence for sentence in prediction.headline if sentence.startswith("MFU"))
+        assert said.startswith(f"MFU {prediction.mfu:.1%}: none of {highest.rows} published runs of this GPU in bf16")
+        assert f"exceeds {highest.mfu:.1%} (llm-foundry on 8 GPUs, github:mosaicml/llm-foundry)." in said
+        assert said.endswith(f"Other systems of this GPU: {others}; compare --system NAME.")
+        assert prediction.to_dict()["published_mfu"]["is_exceeded"] is True
+        assert said in page(prediction.prediction, prediction.loaded, "")
+
+
+def test_an_mfu_that_was_reached_says_nothing() -> None:
+    prediction = _of_13b("Perlmutter")
+    assert not [sentence for sentence in prediction.headline if sentence.startswith("MFU")]
+    entry = prediction.to_dict()["published_mfu"]
+    assert (entry["is_exceeded"], entry["framework"]) == (False, "llm-foundry")
+
+
+def test_a_search_says_it_of_its_fastest_layout() -> None:
+    result = search("llama2-13b", 128, system="A100_SXM", global_batch_size=1024, framework="megatron", top=2)
+    (said,) = (note for note in result.notes if note.startswith("Layout 1: MFU"))
+    text = result.text(width=1000)
+    assert text.index(said) < text.index("#  ")
+
+
+def test_the_table_of_published_mfus_names_published_gpus_once() -> None:
+    hardware = (yaml.safe_load((REGRESSORS_FOLDER / name / "system.yaml").read_text("utf-8")) for name in systems())
+    gpus = {content["gpu"]["name"] for content in hardware}
+    keys = [(row.gpu, precision) for row in published_mfus() for precision in row.precisions]
+    assert len(keys) == len(set(keys))
+    assert {gpu for gpu, _ in keys} <= gpus
+    assert all("http" in row.source or row.source.startswith("github:") for row in published_mfus())
