@@ -14,6 +14,7 @@ from operator import itemgetter
 from predictor.replay.traced_step import ADDED, TracedStep, pass_of
 from predictor.report.text import LABELS
 from predictor.timeline.spans import Span
+from predictor.traces.collective_names import EXPERTS, SERVES, TENSORS
 from predictor.traces.local_graph import Collective, OperatorPass, TaskKind
 from predictor.traces.matching import MESSAGE, MESSAGES
 
@@ -40,6 +41,7 @@ RANK = {name: number for number, name in enumerate(PRIORITY)}
 LAST_COMPUTING = RANK[COPIES]
 FIRST_TRAFFIC, LAST_TRAFFIC = RANK[TRAFFIC[0]], RANK[TRAFFIC[-1]]
 
+SERVED = {EXPERTS: EXPERT_PARALLEL, TENSORS: TENSOR_PARALLEL}
 REPLICATED = frozenset({"all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce"})
 
 
@@ -67,12 +69,15 @@ class RankParts:
 
 
 def traffic_of(collective: Collective, step_pass: OperatorPass, world_size: int) -> str:
-    """Return what a traced collective is for, as far as its name, pass and group tell.
+    """Return what a traced collective is for, as far as its library, name, pass and group tell.
 
+    Some libraries run nothing but experts' tokens, or tensors of a layer.
     Messages are pipeline traffic, an all-to-all moves experts' tokens; what the optimizer gathers are parameters. A
     group smaller than the job that works in a forward pass, and not with gradients, shares the tensors of a layer.
     NCCL's kernel of messages within more than two ranks, which may be an all-to-all, and barriers are other traffic.
     """
+    if serves := SERVED.get(SERVES.get(collective.library, "")):
+        return serves
     if collective.name in MESSAGES or (collective.name == MESSAGE and len(collective.group_ranks) == 2):
         return PIPELINE
     if collective.name == "all_to_all":

@@ -6,8 +6,15 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from predictor.traces.collective_names import collective_name
-from predictor.traces.events import UNKNOWN, RankTrace
+from predictor.traces.collective_names import (
+    KNOWN,
+    NCCL,
+    UNLISTED,
+    collective_name,
+    kernel_collective,
+    library_of,
+)
+from predictor.traces.events import UNKNOWN, Category, RankTrace
 from predictor.traces.gradient_buckets import BYTES, buckets_of
 from predictor.traces.local_graph import (
     NO_PEER,
@@ -51,7 +58,9 @@ def collectives_of(
     result = []
     orders = _orders(trace, step, tasks, {number: _text(says.get(GROUP)) for number, says in described.items()})
     for number, says in described.items():
-        group, name = _text(says.get(GROUP)), collective_name(_text(says[NAME]))
+        task = tasks[number]
+        is_kernel = trace.events[task.event].category is Category.KERNEL
+        group, name = _text(says.get(GROUP)), _name(says, task, is_kernel)
         result.append(
             Collective(
                 task=number,
@@ -61,6 +70,7 @@ def collectives_of(
                 size_bytes=_size_bytes(says),
                 order=orders[number],
                 peer=_peer(name, says),
+                library=_library(task) if is_kernel and not group else "",
             )
         )
     buckets = buckets_of(tasks, operators, result)
@@ -94,8 +104,20 @@ def _described(trace: RankTrace, step: StepEvents, table: OperatorTable, task: T
             for key, value in {NAME: event.name, **event.args}.items():
                 says.setdefault(key, value)
         frame = table.around.get(frame, UNKNOWN)
-    says.setdefault(NAME, task.name)
     return says
+
+
+def _name(says: Mapping[str, object], task: TracedTask, is_kernel: bool) -> str:
+    """Return which collective it is: as recorded, or else as its kernel is named."""
+    recorded = collective_name(_text(says.get(NAME)))
+    named = kernel_collective(task.name) if is_kernel else collective_name(task.name)
+    return recorded if recorded in KNOWN or (recorded and named not in KNOWN) else named
+
+
+def _library(task: TracedTask) -> str:
+    """Return the library that runs a kernel beside PyTorch's process groups; empty: they run it."""
+    library = library_of(task.name)
+    return "" if library is None or library.name == NCCL else library.name or UNLISTED
 
 
 def _text(value: object) -> str:

@@ -10,13 +10,16 @@ Sources: dPRO (Hu et al. 2022, arXiv:2205.02473) and QSync (Zhao et al. 2024, ar
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from predictor.base.words import counted
 from predictor.timeline.graph import GraphTask
 from predictor.traces.clocks import Clock, Meeting, compare_clocks
 from predictor.traces.closed import RecordError
+from predictor.traces.collective_names import KNOWN
 from predictor.traces.local_graph import EdgeKind, LocalGraph
 from predictor.traces.local_replay import graph_tasks_of
 from predictor.traces.matching import MESSAGE, MESSAGES, Call, match_collectives, waits_for_all
@@ -116,7 +119,7 @@ def global_graph(locals_: Sequence[LocalGraph], *, sizes_agree: bool = True) -> 
         RecordError: there is no rank, two are of one number, or they run different collectives.
     """
     ranks, notes = _numbered(locals_)
-    notes += _step_notes(ranks)
+    notes += [*_step_notes(ranks), *_unknown_notes(ranks)]
     by_rank = {local.rank: local for local in ranks}
     calls, unmatched = match_collectives(ranks, sizes_agree=sizes_agree)
     meetings = [_meeting(call, by_rank) for call in calls]
@@ -259,6 +262,20 @@ def _step_notes(ranks: Sequence[LocalGraph]) -> Iterator[str]:
     world = max(local.world_size for local in ranks)
     if len(ranks) < world:
         yield f"{len(ranks)} of {world} ranks have a trace"
+
+
+def _unknown_notes(ranks: Sequence[LocalGraph]) -> Iterator[str]:
+    """Yield every collective whose name is not known, on the rank that is longest in it."""
+    us: defaultdict[str, defaultdict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for local in ranks:
+        for collective in local.collectives:
+            if collective.name not in KNOWN:
+                us[collective.name][local.rank].append(local.tasks[collective.task].duration_us)
+    for name, of_rank in us.items():
+        rank = max(of_rank, key=lambda at: sum(of_rank[at]))
+        ms = sum(of_rank[rank]) / 1e3
+        calls = counted(len(of_rank[rank]), "call")
+        yield f"rank {rank}: {name} is an unknown collective: {calls}, {ms:,.3f} ms, counted as other traffic"
 
 
 def _meeting(calls: Sequence[Call], by_rank: Mapping[int, LocalGraph]) -> Meeting:

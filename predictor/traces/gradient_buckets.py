@@ -48,7 +48,7 @@ def buckets_of(
     reductions: defaultdict[int, list[Collective]] = defaultdict(list)
     for collective in collectives:
         giver = tasks[collective.task].operator
-        if collective.name in REDUCES and giver != NO_OPERATOR:
+        if collective.name in REDUCES and giver != NO_OPERATOR and not collective.library:
             reductions[giver].append(collective)
     whole, likely = _whole_groups(operators, reductions), _likely_groups(operators, reductions)
     buckets: dict[int, tuple[int, ...]] = {}

@@ -19,7 +19,7 @@ class TaskKind(StrEnum):
     WAIT = "wait"  # a thread blocks: its duration is what is left after what it waits for has ended
     KERNEL = "kernel"
     COPY = "copy"
-    COLLECTIVE = "collective"  # a kernel of NCCL or RCCL, or a call that gloo's threads run
+    COLLECTIVE = "collective"  # a kernel that communicates (collective_names.py), or a call that gloo's threads run
 
 
 class EdgeKind(StrEnum):
@@ -116,6 +116,7 @@ class Collective(NamedTuple):
         order: how many collectives of the same group this rank ran before it.
         gradients: positions of the backward operators whose gradients are in it, where it is a bucket.
         peer: of a send or receive, the rank at its other end, counted in the job; NO_PEER where the trace does not say.
+        library: that runs it beside the process groups, so that its ranks are not known; empty: a process group does.
     """
 
     task: int
@@ -126,6 +127,7 @@ class Collective(NamedTuple):
     order: int
     gradients: tuple[int, ...] = ()
     peer: int = NO_PEER
+    library: str = ""
 
 
 @dataclass(frozen=True, slots=True)

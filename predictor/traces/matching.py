@@ -6,11 +6,12 @@ name and size check it. A send and a receive match by their order between the tw
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
 
+from predictor.base.words import counted
 from predictor.traces.closed import RecordError
 from predictor.traces.local_graph import NO_OPERATOR, Collective, LocalGraph
 
@@ -114,7 +115,11 @@ def _channels(by_rank: Mapping[int, LocalGraph], notes: list[str]) -> dict[Chann
     channels: defaultdict[Channel, Sequences] = defaultdict(dict)
     for rank, local in by_rank.items():
         without_peer = 0
+        beside: Counter[str] = Counter()
         for collective in _as_given(local):
+            if collective.library:
+                beside[collective.library] += 1
+                continue
             channel = _group(rank, collective, known)
             if collective.name in (*MESSAGES, MESSAGE):
                 peer = _peer(rank, collective, channel, by_rank)
@@ -125,6 +130,11 @@ def _channels(by_rank: Mapping[int, LocalGraph], notes: list[str]) -> dict[Chann
                 pair = (rank, peer) if ordered else (peer, rank)
                 channel = Channel(channel.group, pair, is_message=collective.name != MESSAGE)
             channels[channel].setdefault(rank, []).append(collective)
+        notes += [
+            f"rank {rank}: {counted(calls, 'call')} of {library}, whose group the trace does not name: they keep their "
+            "measured time, in which waiting for other ranks is inside"
+            for library, calls in beside.items()
+        ]
         if without_peer:
             notes.append(
                 f"rank {rank}: the trace does not say with whom it exchanges {without_peer} messages; they keep their "
