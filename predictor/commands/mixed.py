@@ -19,7 +19,14 @@ def add(commands: Commands) -> None:
         metavar="TRACE[@GPU]",
         help="of the job on a device; @GPU moves it to a published system's or another known GPU",
     )
-    command.add_argument("--ranks", nargs="+", type=int, default=(), metavar="N", help="on each of them (1)")
+    command.add_argument(
+        "--ranks",
+        nargs="+",
+        type=int,
+        default=(),
+        metavar="N",
+        help="on each of them (1; all that were traced where there is one TRACE)",
+    )
     command.add_argument(
         "--samples", nargs="+", type=int, default=(), metavar="N", help="of one rank's step in each trace"
     )

@@ -28,7 +28,7 @@ class MixedQuestion:
 
     Attributes:
         devices: TRACE or TRACE@GPU each: what a trace was measured on, or that trace moved to another GPU.
-        ranks: how many run on each of them; () for one each.
+        ranks: how many run on each of them; () for one each, or for all traced ranks of a single one.
         samples: of one step of one rank of each trace; () where the batch is not to be split.
         global_batch: samples of all ranks; None: as traced.
         multiple: of which every rank's samples are.
@@ -76,13 +76,14 @@ def answer(question: MixedQuestion) -> MixedAnswer:
     Raises:
         ConfigError: the question cannot be answered; the message says why.
     """
-    counts = _one_each("--ranks", question.ranks, question.devices) or [1] * len(question.devices)
+    counts = _one_each("--ranks", question.ranks, question.devices)
     samples = _one_each("--samples", question.samples, question.devices)
     asks_for_split = question.second or question.most or question.global_batch is not None or question.multiple != 1
     if not samples and asks_for_split:
         raise ConfigError("--samples is missing; splitting a batch needs the samples of a step of each trace")
-    devices = [device for device, count in zip(question.devices, counts, strict=True) for _ in range(count)]
     opened = _Opened(question.step, question.devices, question.second)
+    counts = counts or opened.default_counts(question.devices)
+    devices = [device for device, count in zip(question.devices, counts, strict=True) for _ in range(count)]
     places = [opened.place(device, devices[:rank].count(device)) for rank, device in enumerate(devices)]
     graph = mixed_graph(places)
     of_rank = [size for size, count in zip(samples, counts, strict=bool(samples)) for _ in range(count)]
@@ -99,7 +100,7 @@ def _balance(
         places,
         samples,
         question.global_batch,
-        times=list(_of_two(question, opened, places, samples)) if question.second else None,
+        times=list(_of_two(question, opened, places, samples, counts)) if question.second else None,
         multiple=question.multiple,
         most=[most for most, count in zip(room, counts, strict=True) for _ in range(count)] if room else None,
     )
@@ -127,7 +128,7 @@ def _bounds_us(opened: _Opened, devices: Sequence[str]) -> tuple[float, float] |
 
 
 def _of_two(
-    question: MixedQuestion, opened: _Opened, places: Sequence[Place], samples: Sequence[int]
+    question: MixedQuestion, opened: _Opened, places: Sequence[Place], samples: Sequence[int], counts: Sequence[int]
 ) -> Iterator[LocalTime]:
     """Yield every rank's local time from the traces of its device at two batch sizes."""
     other_samples = _one_each("--second-samples", question.second_samples, question.devices)
@@ -136,7 +137,6 @@ def _of_two(
             f"--second has {len(question.second)} traces and --second-samples {len(other_samples)} numbers; give one "
             f"of each for each of {len(question.devices)} traces"
         )
-    counts = question.ranks or [1] * len(question.devices)
     ranks = zip(question.second, other_samples, counts, strict=True)
     seconds = [(trace, size, number) for trace, size, count in ranks for number in range(count)]
     for place, size, (trace, other_size, number) in zip(places, samples, seconds, strict=True):
@@ -185,6 +185,16 @@ class _Opened:
             for trace, local in singles.items():
                 if any(rank is local for rank in job.ranks):
                     self._jobs[trace] = job, [local.rank]
+
+    def default_counts(self, devices: Sequence[str]) -> list[int]:
+        """Return how many ranks run on each device where nobody says: all of a single trace, or else one each."""
+        traced = [len(self._jobs[_trace_of(device)][1]) for device in devices]
+        if len(devices) == 1:
+            return traced
+        for device, ranks in zip(devices, traced, strict=True):
+            if ranks > 1:
+                self.notes.append(f"{device} has traces of {ranks} ranks, of which 1 takes part; --ranks takes more")
+        return [1] * len(devices)
 
     def place(self, device: str, number: int, end: float = 0.0) -> Place:
         """Return the place of the nth rank on a device.

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from predictor.base.words import counted
 from predictor.replay.batch_split import Balance
 from predictor.replay.mixed_question import MixedAnswer
 from predictor.report.text import TITLE, duration, wrapped
@@ -30,7 +31,7 @@ MOST_RANKS = 64  # that a table lists; --json has all
 def render(answer: MixedAnswer, width: int = 100) -> str:
     """Return the answer as a page of text."""
     replay = answer.replay
-    step = f"{'Step time':{len(TITLE)}}{duration(replay.step_us)}   predicted; {len(replay.ranks)} ranks"
+    step = f"{'Step time':{len(TITLE)}}{duration(replay.step_us)}   predicted; {counted(len(replay.ranks), 'rank')}"
     if answer.bounds_us is not None:
         step += f", {duration(answer.bounds_us[0])} to {duration(answer.bounds_us[1])} by the other GPUs' intervals"
     lines = [*wrapped([step], width, len(TITLE)), "", *_ranks(answer), "", *_waits(answer)]

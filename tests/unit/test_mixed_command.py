@@ -89,6 +89,28 @@ def test_single_traces_of_one_job_are_joined_as_it_ran(tmp_path: Path, capsys: p
     assert [rank["step_us"] for rank in document["ranks"]] == pytest.approx(made.steps_us, abs=0.05)
 
 
+def test_a_folder_of_eight_ranks_is_a_job_of_eight(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = make_job([[200.0 + 50.0 * rank, 300.0] for rank in range(8)], TRANSFERS, launch_us=9.0)
+    write_job(tmp_path, made)
+    for asked_for in (str(tmp_path), str(tmp_path / "rank-*")):
+        document = asked(capsys, asked_for)
+        assert [rank["rank"] for rank in document["ranks"]] == list(range(8))
+        assert [rank["step_us"] for rank in document["ranks"]] == pytest.approx(made.steps_us, abs=0.05)
+        assert {wait["rank"] for wait in document["waits"]} == set(range(7))
+    assert main(["mixed", str(tmp_path)]) == 0
+    text = capsys.readouterr().out
+    assert "predicted; 8 ranks" in text
+    assert "No rank waits" not in text
+    assert len(asked(capsys, str(tmp_path), "--ranks", "3")["ranks"]) == 3
+    assert len(asked(capsys, f"{tmp_path}@Vista")["ranks"]) == 8
+
+
+def test_ranks_that_take_no_part_are_told(traces: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    notes = asked(capsys, *traces)["notes"]
+    assert f"{traces[0]} has traces of 2 ranks, of which 1 takes part; --ranks takes more" in notes
+    assert not any("takes part" in note for note in asked(capsys, *traces, "--ranks", "1", "1")["notes"])
+
+
 @pytest.mark.parametrize(
     ("change", "told"),
     [

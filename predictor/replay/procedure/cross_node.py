@@ -58,7 +58,9 @@ def answer(arguments: argparse.Namespace) -> str:
         names, places = names * ranks, places * ranks
     if arguments.samples and len(arguments.samples) != len(places):
         raise ConfigError(f"--samples has {len(arguments.samples)} numbers; give one for each of {len(places)} ranks")
-    question = MixedQuestion(places, samples=tuple(arguments.samples), step=arguments.target_trace_idx)
+    question = MixedQuestion(
+        places, [1] * len(places), samples=tuple(arguments.samples), step=arguments.target_trace_idx
+    )
     result = mixed(question)
     notes = [note for note in result.notes if not note.endswith(PASSED_OVER)]
     return f"{model}: {', '.join(names)}\n\n{render(replace(result, devices=names, notes=notes))}"
