@@ -29,6 +29,7 @@ from predictor.costs.work import PRECISION_BYTES, SAME_RATE
 MANIFEST = "manifest.json"
 CARD = "card.md"
 HARDWARE = "system.yaml"
+HELD_OUT = "held_out.json"  # errors and dropped rows of every column
 MANIFEST_FORMAT = "estimate-train-time/manifest/1"
 OPERATOR_FOLDER = "operator"
 COLLECTIVE_FOLDER = "nccl"
@@ -146,7 +147,7 @@ class RegressorFiles:
         self.hardware = hardware
         self.precision = precision
         self._precisions = (precision, *SAME_RATE.get(precision, ()))
-        self._manifest = manifest
+        self.manifest = manifest
         self._read: dict[str, dict[Direction, DirectionRegressor]] = {}
 
     def name(self, regressor: str) -> str:
@@ -159,7 +160,7 @@ class RegressorFiles:
             f"{kind}/{REGRESSOR_FILE.format(gpu=self.hardware.gpu.name, regressor=regressor, precision=precision)}"
             for precision in self._precisions
         ]
-        return next((file for file in files if file in self._manifest), files[0])
+        return next((file for file in files if file in self.manifest), files[0])
 
     def names(self, kind: str) -> list[str]:
         """Return the regressors of one kind (operator or nccl)."""
@@ -168,7 +169,7 @@ class RegressorFiles:
         return sorted(
             {
                 name.removeprefix(prefix).removesuffix(suffix)
-                for name in self._manifest
+                for name in self.manifest
                 for suffix in suffixes
                 if name.startswith(prefix) and name.endswith(suffix)
             }
@@ -181,7 +182,7 @@ class RegressorFiles:
             PublishedError: the file is damaged.
         """
         name = operator.regressor_name
-        if self.name(name) not in self._manifest:
+        if self.name(name) not in self.manifest:
             return {}
         if name not in self._read:
             self._read[name] = self._parse(operator)
@@ -189,7 +190,7 @@ class RegressorFiles:
 
     def _parse(self, operator: Operator) -> dict[Direction, DirectionRegressor]:
         name = self.name(operator.regressor_name)
-        content = read_verified(self.folder, name, self._manifest)
+        content = read_verified(self.folder, name, self.manifest)
         try:
             file = RegressorFile.model_validate_json(content)
             for model in file.directions.values():

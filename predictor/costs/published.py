@@ -21,6 +21,7 @@ from predictor.costs.calibration import calibrated
 from predictor.costs.catalogue import catalogue
 from predictor.costs.collectives import COLLECTIVES, Topology
 from predictor.costs.cost import ZERO, Cost, Source
+from predictor.costs.dropped import why_missing
 from predictor.costs.folder import (
     CARD,
     COLLECTIVE_FOLDER,
@@ -281,8 +282,9 @@ class PublishedSystem:
         name = operator.regressor_name
         if self._regressors.get(name):
             return PublishedError(f"{self.name} has no {direction} regressor for {operator.name}")
-        known = ", ".join(self.regressor_names(COLLECTIVE_FOLDER if name in COLLECTIVES else OPERATOR_FOLDER))
-        return PublishedError(f"{self.name} has no {self.precision} regressor for {name}; it has {known}")
+        names = self.regressor_names(COLLECTIVE_FOLDER if name in COLLECTIVES else OPERATOR_FOLDER)
+        why = why_missing(self.files.folder, self.files.manifest, name, self.precision) or f"it has {', '.join(names)}"
+        return PublishedError(f"{self.name} has no {self.precision} regressor for {name}; {why}")
 
     def _lookup(self, operator: Operator, direction: Direction) -> Regressor | None:
         """Return an operator's regressor, None where neither this system nor its donor has one."""

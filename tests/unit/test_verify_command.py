@@ -15,10 +15,13 @@ from typing import Any
 import pytest
 import yaml
 
+from fitting.publish import seal
 from predictor.__main__ import main
+from predictor.base.errors import PublishedError
 from predictor.traces.measured_run import read_launches
 from predictor.traces.measured_step import record_path
 from predictor.traces.verified_run import read_verified_run
+from predictor.verification.configurations import read_configurations
 from predictor.verification.launching import Runner, last_line
 from tests.unit.examples import full_form, write
 from tests.unit.fake_runner import TRACEBACK, fake_python
@@ -96,6 +99,34 @@ def test_children_see_no_job_that_this_process_is_part_of(monkeypatch: pytest.Mo
     assert not {"RANK", "WORLD_SIZE", "SLURM_NTASKS"} & set(environment)
     assert (environment["MASTER_ADDR"], environment["OMP_NUM_THREADS"]) == ("127.0.0.1", "2")
     assert environment["CUDA_VISIBLE_DEVICES"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("dropped", "told"),
+    [
+        (
+            {"in a column whose neighbouring sizes scatter by more than 30 %": 26},
+            "noisy: 26 in a column whose neighbouring sizes scatter by more than 30 %; measure it again on a quiet",
+        ),
+        ({"faster than the links": 26}, "all 26 rows were dropped: 26 faster than the links; see the card"),
+        ({}, "its 26 rows are too few to fit; measure more sizes"),
+    ],
+)
+def test_rows_that_were_all_dropped_are_said(dropped: dict[str, int], told: str, tmp_path: Path) -> None:
+    lacking = tmp_path / "lacking"
+    shutil.copytree(ROOT / "regressors" / "Perlmutter", lacking)
+    next((lacking / "nccl").glob("*point_to_point*")).unlink()
+    path = lacking / "held_out.json"
+    document = json.loads(path.read_text())
+    columns = [column for column in document["collective_columns"] if column["regressor"] != "point_to_point"]
+    lost = {"column": "point_to_point 1x2", "regressor": "point_to_point", "direction": "forward"}
+    document["collective_columns"] = [*columns, {**lost, "rows": 26, "kept": 0, "dropped": dropped}]
+    path.write_text(json.dumps(document))
+    seal(lacking)
+    piped = config(tmp_path, parallelism={"pipeline_parallel_size": 2})
+    with pytest.raises(PublishedError, match="point_to_point was measured, but") as error:
+        read_configurations([str(piped)], str(lacking))[0].workload.predict()
+    assert told in str(error.value)
 
 
 def test_several_configurations_are_a_table_with_a_summary(tmp_path: Path, capsys: Capture) -> None:

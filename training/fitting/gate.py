@@ -25,6 +25,7 @@ from scipy.spatial import cKDTree
 from fitting.physics import fit_physics, terms_matrix
 from fitting.tables import Row
 from predictor.costs.collectives import SHARDED
+from predictor.costs.dropped import NOISE, OUTLIER
 from predictor.costs.hardware import Links, System
 from predictor.costs.operator import BOTH
 
@@ -35,9 +36,7 @@ BEATS_LINK = "faster than the links"
 REPEATED = "same time forward and backward, with different work"
 OTHER_KERNEL = "another kernel than most rows of the operator: {kernel}"
 PART = "a single launch of a call of several"
-OUTLIER = "disagrees with its neighbours"
 NOT_A_MEASUREMENT = "in a column of which more than 25 % beats a peak"
-NOISE = "in a column whose neighbouring sizes scatter by more than {limit}"
 
 IMPOSSIBLE = (NOT_POSITIVE, BEATS_FLOPS, BEATS_MEMORY, BEATS_LINK)
 IMPOSSIBLE_SHARE = 0.25

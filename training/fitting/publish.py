@@ -17,6 +17,7 @@ from predictor.costs.folder import (
     CARD,
     COLLECTIVE_FOLDER,
     HARDWARE,
+    HELD_OUT,
     MANIFEST,
     MANIFEST_FORMAT,
     OPERATOR_FOLDER,
@@ -24,8 +25,6 @@ from predictor.costs.folder import (
 )
 from predictor.costs.hardware import System
 from predictor.costs.regressors import RegressorFile
-
-HELD_OUT = "held_out.json"
 
 
 def to_json(document: object) -> bytes:

@@ -16,6 +16,7 @@ from fitting.publish import contents, publish
 from fitting.report import REFERENCE, Fitted, held_out_document
 from fitting.systems import SystemSource
 from predictor.costs.collectives import COLLECTIVES
+from predictor.costs.dropped import all_dropped
 from predictor.costs.hardware import Quantity, System, Transfer
 from predictor.costs.operator import Direction
 from predictor.costs.published import PublishedSystem, measured_precisions, read_hardware, read_manifest
@@ -105,6 +106,11 @@ def fit_system(
     if donors is not None and not system.host:
         system = with_donor_host(system, out)
     document = held_out_document(system.name, parts)
+    for part in parts:
+        fitted = {file.name for file in files if file.precision == part.precision}
+        for name in sorted({fit.regressor for fit in part.fits} - fitted):
+            if told := all_dropped(document, name, part.precision):
+                say(told)
     publish(out, contents(system, files, card(source, system, document, files, notes), document))
     return document
 
