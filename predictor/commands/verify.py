@@ -26,6 +26,13 @@ def add(commands: Commands) -> None:
     command.add_argument("--steps", type=int, default=20, metavar="N", help="steps to time in a launch (20)")
     command.add_argument("--repeat", type=int, default=2, metavar="N", help="launches of a configuration (2)")
     command.add_argument(
+        "--again",
+        type=int,
+        default=2,
+        metavar="N",
+        help="most repetitions of a launch during which the machine was busier than while it was measured (2)",
+    )
+    command.add_argument(
         "--python", default=sys.executable, metavar="EXE", help="interpreter that has torch (this one)"
     )
     command.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="where to run (auto)")
@@ -39,7 +46,7 @@ def add(commands: Commands) -> None:
 
 
 def _checked(arguments: argparse.Namespace) -> None:
-    for name, smallest in (("steps", FEWEST_STEPS), ("repeat", 1), ("threads", 1), ("timeout", 1)):
+    for name, smallest in (("steps", FEWEST_STEPS), ("repeat", 1), ("again", 0), ("threads", 1), ("timeout", 1)):
         if getattr(arguments, name) < smallest:
             raise ConfigError(f"--{name} is {getattr(arguments, name)}; it must be at least {smallest}")
 
@@ -65,6 +72,7 @@ def answer(arguments: argparse.Namespace) -> str:
         repeat=arguments.repeat,
         threads=arguments.threads,
         timeout_s=arguments.timeout,
+        again=arguments.again,
     )
     verification = verify(question, progress)
     if arguments.report is not None:

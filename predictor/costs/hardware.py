@@ -133,6 +133,9 @@ class System(HardwareModel):
     host_memory_gb_per_s: Quantity | None = Field(
         default=None, description="of one node's CPUs together; absent: see host_memory.yaml"
     )
+    reference_us: dict[int, Quantity] | None = Field(
+        default=None, description="reference kernel while operators and collectives were measured, by processes at once"
+    )
     calibration: Calibration | None = Field(
         default=None, description="factors that measured steps of one's own moved; see python -m predictor calibrate"
     )

@@ -34,6 +34,10 @@ class Launch(Closed):
     spread: float = Field(description="interquartile range ÷ median of the samples")
     samples_us: tuple[float, ...]
     profiled_us: tuple[float, ...] = Field(description="steps under the profiler, which are slower")
+    drift: float | None = Field(
+        default=None, description="reference kernel beside the launch ÷ while the system was measured; null: not known"
+    )
+    tries: int = Field(default=1, ge=1, description="launches, of which this is the quietest")
 
 
 class PartOfStep(Closed):
@@ -92,6 +96,10 @@ class VerifiedRun(Closed):
     predicted: PredictedTime
     measured_us: float = Field(gt=0, description="median step; of several launches the mean of their medians")
     error: float = Field(description="predicted over measured, minus one")
+    drift: float | None = Field(default=None, description="the largest of the launches")
+    disturbed: bool = Field(
+        default=False, description="by the drift, the machine was busier than while it was measured, in every try"
+    )
     inside: bool = Field(description="the measured step lies in the predicted interval")
     noise: float | None = Field(
         default=None, description="medians of the launches: largest − smallest, over their mean"

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any, NamedTuple
 
+from predictor.verification.drift import largest
 from predictor.verification.measured import Summary, summary
 from predictor.verification.operators import counted_errors
 from predictor.verification.runs import Verified
@@ -53,12 +54,25 @@ class Verification:
         """Return how far the launches of every run are apart, where it was launched more than once."""
         return [run.record.noise for run in self.runs if run.record.noise is not None]
 
+    @property
+    def disturbed(self) -> list[Verified]:
+        """Return the runs beside which the machine was busier than while it was measured."""
+        return [run for run in self.runs if run.record.disturbed]
+
+    @property
+    def undisturbed_summary(self) -> Summary | None:
+        """Return the errors of the other runs where there are both; None otherwise."""
+        quiet = [run.compared for run in self.runs if not run.record.disturbed]
+        return summary(quiet) if quiet and self.disturbed else None
+
 
 def _summary(verification: Verification, errors: Summary) -> dict[str, Any]:
     operators, noises = verification.operator_errors, verification.noises
     return {
         "runs": len(verification.runs),
         **{f"{name}_error" if name in ("median", "worst") else name: value for name, value in asdict(errors).items()},
+        "disturbed": len(verification.disturbed),
+        "largest_drift": largest([run.record.drift for run in verification.runs]),
         "operators": len(operators),
         "operator_median_error": median(operators) if operators else None,
         "median_noise": median(noises) if noises else None,
@@ -77,6 +91,18 @@ def to_json(verification: Verification) -> dict[str, Any]:
     }
 
 
+def disturbed_lines(verification: Verification) -> list[str]:
+    """Return that the machine was busy, for the head of a report; nothing where it was not."""
+    disturbed, count = verification.disturbed, len(verification.runs)
+    if not disturbed:
+        return []
+    drifts = [run.record.drift for run in disturbed if run.record.drift is not None]
+    which = "Every run is" if len(disturbed) == count else f"{len(disturbed)} of {count} runs are"
+    told = f"DISTURBED: {which}: the machine was up to {max(drifts):.2f} × slower than while it was measured, in the"
+    way_out = "remove their folders, and run them on a quiet machine"
+    return [f"{told} quietest try. Their errors say little of the prediction: {way_out}."]
+
+
 def summary_lines(verification: Verification) -> list[str]:
     """Return the errors over all runs as sentences."""
     errors = verification.summary
@@ -87,6 +113,12 @@ def summary_lines(verification: Verification) -> list[str]:
             f"{count} run{'s' * (count > 1)}: median absolute error of the step {errors.median:.1%}, worst "
             f"{errors.worst:.1%} ({verification.worst.record.name}), mean error {errors.bias:+.1%}; "
             f"{errors.coverage:.0%} inside the 90 % interval."
+        )
+    quiet = verification.undisturbed_summary
+    if quiet is not None:
+        lines.append(
+            f"Without the disturbed ones: median absolute error {quiet.median:.1%}, worst {quiet.worst:.1%}, mean "
+            f"error {quiet.bias:+.1%}; {quiet.coverage:.0%} inside."
         )
     operators, noises = verification.operator_errors, verification.noises
     if operators:

@@ -18,7 +18,7 @@ from predictor.timeline.trace import StepTrace
 from predictor.traces.measured_run import MeasuredRun
 from predictor.traces.measured_step import BACKWARD, FORWARD, OPERATOR, OPTIMIZER, MeasuredSteps
 from predictor.traces.verified_run import VerifiedRun
-from predictor.verification.answer import Verification, failure_lines, summary_lines
+from predictor.verification.answer import Verification, disturbed_lines, failure_lines, summary_lines
 from predictor.verification.operators import SMALLEST_COUNTED
 from predictor.verification.run_text import (
     OPERATOR_HEAD,
@@ -175,7 +175,10 @@ def page(verification: Verification) -> str:
     title = "Predicted and measured"
     if len(records) == 1:
         title = f"{records[0].name}: predicted {duration(records[0].predicted.us)}"
-    said = _paragraphs([*summary_lines(verification), *failure_lines(verification.failed)])
+    said = _paragraphs(
+        [*disturbed_lines(verification), *summary_lines(verification), *failure_lines(verification.failed)]
+    )
+    title += ", on a disturbed machine" if records and all(run.disturbed for run in records) else ""
     sections = [
         f"<h1>{escape(title)} <small>{escape(', '.join(dict.fromkeys(run.system for run in records)))}</small></h1>",
         said,

@@ -16,6 +16,7 @@ from predictor.verification.launching import RunFailed, Runner, find_device
 from predictor.verification.recording import record, recorded, recorded_folder, recorded_folders, run_folder
 from predictor.verification.run_tables import verified_table
 from predictor.verification.runs import Verified, recorded_configuration, verified_launches
+from predictor.verification.watch import Watch
 
 TABLE = ".csv"
 Progress = Callable[[str], None]
@@ -33,6 +34,7 @@ class Question:
         out: folder of runs.
         device: "auto", "cpu" or "cuda".
         repeat: launches of every configuration.
+        again: most repetitions of a launch during which the machine was busier than while it was measured.
     """
 
     paths: tuple[str, ...]
@@ -46,6 +48,7 @@ class Question:
     repeat: int
     threads: int
     timeout_s: float
+    again: int = 0
 
 
 def _from_records(question: Question, folder: Path) -> Verification:
@@ -89,23 +92,21 @@ def _stored(folder: Path, run: Verified) -> Verified:
     return run
 
 
-def _launches(
-    question: Question, runner: Runner | None, configuration: Configured, progress: Progress
-) -> tuple[Path, list[MeasuredRun]]:
+def _launches(question: Question, watch: Watch | None, configuration: Configured) -> tuple[Path, list[MeasuredRun]]:
     """Return a configuration's run, recorded already or now.
 
     Raises:
         RunFailed, RecordError: there is none.
     """
     repeat = question.repeat
-    device = question.device if runner is None else runner.device
+    device = question.device if watch is None else watch.runner.device
     folder = recorded_folder(question.out, configuration, device, question.threads, repeat)
     if folder is not None:
         return folder, recorded(folder, repeat) or []
-    if runner is None:
+    if watch is None:
         raise RunFailed(f"{repeat} launches of it are not recorded in {question.out}; without --no-run it is run")
-    folder = run_folder(question.out, configuration, runner.device, runner.threads)
-    return folder, record(runner, configuration, folder, repeat, progress)
+    folder = run_folder(question.out, configuration, device, watch.runner.threads)
+    return folder, record(watch, configuration, folder, repeat)
 
 
 def _runner(question: Question, configurations: Sequence[Configured]) -> Runner | None:
@@ -146,10 +147,11 @@ def _from_configurations(question: Question, paths: Sequence[str], progress: Pro
     """Run what is not recorded, and compare; a run that fails does not keep the others from theirs."""
     known, failed = _predictable(read_configurations(paths, question.system))  # all are checked before the first runs
     runner = _runner(question, known)
+    watch = None if runner is None else Watch(runner, question.again, progress)
     answered: list[Verified] = []
     for configuration in known:
         try:
-            folder, launches = _launches(question, runner, configuration, progress)
+            folder, launches = _launches(question, watch, configuration)
             answered.append(_stored(folder, verified_launches(configuration, launches)))
         except (RunFailed, RecordError, ConfigError, PublishedError) as error:
             failed.append(Failed.of(configuration.name, error))

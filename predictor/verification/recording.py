@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 from predictor.base.files import write_whole
 from predictor.traces.closed import RecordError
 from predictor.traces.measured_run import LAUNCH, MeasuredRun, launch_folders, read_measured_run
 from predictor.verification.configurations import Configured
-from predictor.verification.launching import Runner, launch
+from predictor.verification.watch import Watch
 
 HASH_DIGITS = 8
 DEVICES = ("cuda", "cpu")
@@ -38,9 +37,7 @@ def recorded_folder(out: Path, configuration: Configured, device: str, threads: 
     return None
 
 
-def record(
-    runner: Runner, configuration: Configured, folder: Path, repeat: int, progress: Callable[[str], None]
-) -> list[MeasuredRun]:
+def record(watch: Watch, configuration: Configured, folder: Path, repeat: int) -> list[MeasuredRun]:
     """Run a configuration as often as it is not recorded yet.
 
     Raises:
@@ -58,9 +55,8 @@ def record(
             read_measured_run(place)
         except RecordError:
             ranks = f"{configuration.num_gpus} rank{'s' * (configuration.num_gpus > 1)}"
-            progress(f"{configuration.name}: launch {number} of {repeat}, {ranks}, {runner.device}")
-            launch(runner, program.module, folder / program.config_file, place, configuration.num_gpus)
-            read_measured_run(place)
+            watch.say(f"{configuration.name}: launch {number} of {repeat}, {ranks}, {watch.runner.device}")
+            watch.launch(configuration, folder / program.config_file, place)
     return [read_measured_run(folder / f"{LAUNCH}{number}") for number in range(1, repeat + 1)]
 
 

@@ -8,7 +8,7 @@ from statistics import median
 from predictor.base.words import counted
 from predictor.report.text import duration
 from predictor.traces.verified_run import OperatorOfStep, PartOfStep, PredictedTime, VerifiedRun
-from predictor.verification.answer import Verification, failure_lines, summary_lines
+from predictor.verification.answer import Verification, disturbed_lines, failure_lines, summary_lines
 
 NOTHING = "–"
 # Operators below this share of the step are counted, not listed; --json has all.
@@ -48,6 +48,11 @@ def interval_text(low_us: float | None, high_us: float | None, step_us: float) -
     if low_us is None or high_us is None:
         return ""
     return f"{milliseconds(low_us, step_us)} – {milliseconds(high_us, step_us)}"
+
+
+def drift_text(drift: float | None) -> str:
+    """Return how much slower the machine was than while it was measured; a dash where it is not known."""
+    return NOTHING if drift is None else f"{drift:.2f}×"
 
 
 def part_cells(part: PartOfStep, step_us: float) -> list[str]:
@@ -109,10 +114,11 @@ def together(run: VerifiedRun, stage: int) -> list[str]:
 def headline(run: VerifiedRun) -> str:
     """Return the step in one line."""
     predicted = run.predicted
+    drift = "" if run.drift is None else f", drift {drift_text(run.drift)}"
     return (
         f"{run.name} on {run.system}: predicted {duration(predicted.us)} ({duration(predicted.low_us)} – "
         f"{duration(predicted.high_us)}, {predicted.source}), measured {duration(run.measured_us)}, error "
-        f"{run.error:+.1%}, {'inside' if run.inside else 'outside'} the 90 % interval"
+        f"{run.error:+.1%}{drift}, {'inside' if run.inside else 'outside'} the 90 % interval"
     )
 
 
@@ -130,11 +136,25 @@ def circumstances(run: VerifiedRun) -> list[str]:
         lines.append("Launched once, so the noise between launches is not known.")
     else:
         lines.append(f"Noise: the medians of {len(run.launches)} launches are {run.noise:.1%} apart.")
+    lines.append(machine(run))
     profiled = [us for launch in run.launches for us in launch.profiled_us]
     if profiled:
         slower = median(profiled) / run.measured_us - 1.0
         lines.append(f"Operators: {len(profiled)} steps under the profiler, {slower:+.1%} against the timed ones.")
     return lines
+
+
+def machine(run: VerifiedRun) -> str:
+    """Return how busy the machine was beside a run."""
+    if run.drift is None:
+        return f"Drift of the machine: not known; {run.system} was measured without a reference kernel, or elsewhere."
+    tries = max(launch.tries for launch in run.launches)
+    kept = f", the quietest of up to {tries} tries" if tries > 1 else ""
+    words = "; its error says little of the prediction" if run.disturbed else ""
+    return (
+        f"Drift of the machine: the reference kernel took {run.drift:.2f} × as long beside this run as while "
+        f"{run.system} was measured{kept}{words}."
+    )
 
 
 def _detailed(run: VerifiedRun) -> list[str]:
@@ -173,13 +193,14 @@ def run_cells(run: VerifiedRun) -> list[str]:
         f"{duration(run.predicted.low_us)} – {duration(run.predicted.high_us)}",
         duration(run.measured_us),
         f"{run.error:+.1%}",
+        drift_text(run.drift),
         "yes" if run.inside else "NO",
         NOTHING if run.noise is None else f"{run.noise:.1%}",
         NOTHING if run.operator_error is None else f"{run.operator_error:.1%}",
     ]
 
 
-RUN_HEAD = ("run", "ranks", "predicted", "90 % interval", "measured", "error", "inside", "noise", "operators")
+RUN_HEAD = ("run", "ranks", "predicted", "90 % interval", "measured", "error", "drift", "inside", "noise", "operators")
 
 
 def render(verification: Verification) -> str:
@@ -187,8 +208,9 @@ def render(verification: Verification) -> str:
     records = [run.record for run in verification.runs]
     lines: list[str] = []
     if len(records) == 1 and not verification.failed:
-        return "\n".join(_detailed(records[0]))
+        return "\n".join([*disturbed_lines(verification), *_detailed(records[0])])
     if records:
-        lines = [*_table(RUN_HEAD, [run_cells(run) for run in records], 1), ""]
-        lines.append("noise: between launches; operators: median absolute error of those with 1 % of the step or more.")
+        lines = [*disturbed_lines(verification), *_table(RUN_HEAD, [run_cells(run) for run in records], 1), ""]
+        lines.append("drift: the reference kernel now ÷ while measured; noise: between launches;")
+        lines.append("operators: median absolute error of those with 1 % of the step or more.")
     return "\n".join([*lines, *summary_lines(verification), *failure_lines(verification.failed)])

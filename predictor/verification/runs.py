@@ -12,6 +12,7 @@ from predictor.base.errors import ConfigError
 from predictor.traces.measured_run import MeasuredRun, noise
 from predictor.traces.verified_run import Launch, VerifiedRun
 from predictor.verification.configurations import Configured, configured, kind_of
+from predictor.verification.drift import drift, is_disturbed, largest, read_reference
 from predictor.verification.measured import ComparedStep, MeasuredStep
 from predictor.verification.operators import compared_operators, counted_errors, predicted_time
 from predictor.verification.parts import compared_parts
@@ -82,6 +83,8 @@ def verified(configuration: Configured, step: MeasuredStep, launches: Sequence[M
     operators = compared_operators(prediction, system, launches)
     measured_us = step.seconds * 1e6
     errors = counted_errors(operators, measured_us)
+    references = [read_reference(each.folder) for each in launches]
+    drifts = [drift(reference, system.hardware) for reference in references]
     record = VerifiedRun(
         name=step.name,
         group=step.table,
@@ -96,11 +99,20 @@ def verified(configuration: Configured, step: MeasuredStep, launches: Sequence[M
         predicted=predicted_time(prediction.step),
         measured_us=measured_us,
         error=compared.error,
+        drift=largest(drifts),
+        disturbed=is_disturbed(largest(drifts)),
         inside=compared.is_inside,
         noise=noise(launches),
         launches=tuple(
-            Launch(step_us=each.step_us, spread=each.spread, samples_us=each.samples_us, profiled_us=each.profiled_us)
-            for each in launches
+            Launch(
+                step_us=each.step_us,
+                spread=each.spread,
+                samples_us=each.samples_us,
+                profiled_us=each.profiled_us,
+                drift=slower,
+                tries=1 if reference is None else reference.tries,
+            )
+            for each, reference, slower in zip(launches, references, drifts, strict=True)
         ),
         parts=tuple(compared_parts(prediction, launches)) if launches else (),
         operators=tuple(operators),

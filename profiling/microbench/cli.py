@@ -130,6 +130,17 @@ def _system(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _reference(arguments: argparse.Namespace) -> int:
+    """Print the reference kernel's time, of so many processes at once."""
+    from microbench.reference import slowest_us
+
+    device = find_device(arguments.device)
+    if arguments.processes < 1:
+        raise MeasureError(f"--processes is {arguments.processes}; it must be at least 1")
+    print(json.dumps({"device": device.name, "us": slowest_us(device.kind, arguments.processes)}))
+    return 0
+
+
 def _status(arguments: argparse.Namespace) -> int:
     """Print the contents of a results folder and the noise of its rows."""
     if not arguments.results.is_dir():
@@ -187,6 +198,12 @@ def parser() -> argparse.ArgumentParser:
     status = commands.add_parser("status", help="show the contents of a results folder and the noise of its rows")
     status.add_argument("results", type=Path)
     status.set_defaults(run=_status)
+    reference = commands.add_parser("reference", help="time the reference kernel, which tells how busy a machine is")
+    reference.add_argument("--device", default="auto", help="cpu, cuda or auto (default)")
+    reference.add_argument(
+        "--processes", type=int, default=1, metavar="N", help="at once, as many as ranks (default 1)"
+    )
+    reference.set_defaults(run=_reference)
     twice = commands.add_parser("repeatability", parents=[device], help="measure the same shapes twice and compare")
     twice.add_argument("--sweep", default="smoke", help="whose shapes")
     twice.add_argument("--shapes", type=int, default=20, help="how many (default 20)")

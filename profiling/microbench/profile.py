@@ -18,6 +18,7 @@ from microbench.device import Device, device_state, library_versions, new_sessio
 from microbench.errors import MeasureError, TableError
 from microbench.kernels import build_function
 from microbench.provenance import Identity
+from microbench.reference import reference_us
 from microbench.rows import Measurement, Status
 from microbench.sweep import Sweep, shapes_of
 from microbench.table import Writer, read_table, table_path
@@ -158,11 +159,13 @@ def profile(job: Job, names: Iterable[str], progress: Callable[[str], None]) -> 
     wanted = {operator.name: shapes_of(operator.name, job.sweep, job.precision) for operator in operators}
     operators.sort(key=lambda operator: _lost_the_device(job.path(operator.name)))
     clock = clock_for(job.device, job.sweep.timing)
+    before_us = reference_us(job.device.kind)
     outcomes = []
     for number, operator in enumerate(operators):
         shapes = wanted[operator.name][job.shard[0] :: job.shard[1]]
         own_end = share_end(time.monotonic(), job.deadline, len(operators) - number)
-        outcomes.append(_profile_one(replace(job, deadline=own_end), operator, shapes, clock))
+        outcome, before_us = _profile_one(replace(job, deadline=own_end), operator, shapes, clock, before_us)
+        outcomes.append(outcome)
         progress(_line(outcomes[-1]))
     return outcomes
 
@@ -184,7 +187,10 @@ def share_end(now: float, deadline: float, left: int) -> float:
     return now + (deadline - now) / left if now < deadline else deadline
 
 
-def _profile_one(job: Job, operator: Operator, shapes: list[Shape], clock: Clock) -> Outcome:
+def _profile_one(
+    job: Job, operator: Operator, shapes: list[Shape], clock: Clock, before_us: float
+) -> tuple[Outcome, float]:
+    """Return the outcome of an operator, and the reference kernel's time after it, given that before it."""
     measured = failed = left = 0
     with Writer(job.path(operator.name), job.identity(operator), new_session(job.device.kind)) as table:
         missing = [shape for shape in shapes if not table.has(shape)]
@@ -203,10 +209,15 @@ def _profile_one(job: Job, operator: Operator, shapes: list[Shape], clock: Clock
                         "goes on with the other operators first"
                     )
             _release(job.device)
+        after_us = before_us
+        if measured:
+            after_us = reference_us(job.device.kind)
+            table.note_reference(before_us, after_us)
         table.finish(device_state(job.device.kind))
         good = sum(table.has(shape) for shape in shapes)
         reason = next((row.kernel for row in table.rows if not row.status.is_timed), "")
-    return Outcome(operator.name, table.path, measured, len(shapes) - len(missing), failed, left, good, reason)
+    earlier = len(shapes) - len(missing)
+    return Outcome(operator.name, table.path, measured, earlier, failed, left, good, reason), after_us
 
 
 def _measured(job: Job, operator: Operator, shapes: Iterable[Shape], clock: Clock) -> Iterator[list[Measurement]]:

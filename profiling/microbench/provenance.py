@@ -59,6 +59,9 @@ class Session(Closed):
     relative_spread: float | None = Field(
         default=None, description="median over the table's rows of IQR ÷ median: how noisy the host was"
     )
+    reference_us: tuple[float, ...] = Field(
+        default=(), description="reference kernel (reference.py) beside the rows: slowest of as many processes as ranks"
+    )
 
 
 class Provenance(Closed):

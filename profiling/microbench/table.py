@@ -211,6 +211,11 @@ class Writer:
             raise TableError(f"{self.path}: {error.strerror}; the {len(self.rows)} rows so far are kept") from None
         self._rows[shape] = added
 
+    def note_reference(self, *us: float) -> None:
+        """Add times of the reference kernel to the session; ``finish`` records them."""
+        times = (*self._session.reference_us, *(round(each, 3) for each in us))
+        self._session = self._session.model_copy(update={"reference_us": times})
+
     def finish(self, state_after: dict[str, str]) -> None:
         """Record that the session ended in order, in which state, and how noisy its rows are.
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from fitting.publish import HELD_OUT
 from fitting.report import summary
 from fitting.system_fit import judge
 from fitting.systems import read_system
+from predictor.costs.folder import HELD_OUT
 
 ROOT = Path(__file__).resolve().parents[2]
 SYSTEMS = ("Perlmutter", "Vista")

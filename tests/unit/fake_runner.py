@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import time
@@ -13,6 +14,7 @@ import yaml
 from tests.unit.measured_runs import OPERATORS, write_launch
 
 ROOT = Path(__file__).resolve().parents[2]
+REFERENCES = "references.json"
 TRACEBACK = """Traceback (most recent call last):
   File "run.py", line 1, in <module>
 ValueError: no such thing as this layer
@@ -36,6 +38,20 @@ def fake_python(folder: Path, behaviour: str = "runs") -> str:
     return str(path)
 
 
+def write_references(folder: Path, device: str, us: list[float]) -> None:
+    """Let the program answer with these times of the reference kernel, one after the other."""
+    (folder / REFERENCES).write_text(json.dumps({"device": device, "us": us, "processes": []}), encoding="utf-8")
+
+
+def _time_reference(path: Path, processes: int) -> None:
+    if not path.is_file():
+        sys.exit("No module named microbench")
+    told = json.loads(path.read_text(encoding="utf-8"))
+    print(json.dumps({"device": told["device"], "us": told["us"].pop(0)}))
+    told["processes"].append(processes)
+    path.write_text(json.dumps(told), encoding="utf-8")
+
+
 def _after(words: list[str], option: str, default: str) -> str:
     return words[words.index(option) + 1] if option in words else default
 
@@ -45,6 +61,9 @@ def main(behaviour: str, words: list[str]) -> None:
         if behaviour == "no torch":
             sys.exit("ModuleNotFoundError: No module named 'torch'")
         print("cpu")
+        return
+    if words[1:3] == ["microbench", "reference"]:
+        _time_reference(Path(sys.argv[0]).parent / REFERENCES, int(_after(words, "--processes", "1")))
         return
     config = next(Path(after) for word, after in pairwise(words) if word.endswith(".measure"))
     out, ranks = Path(_after(words, "--out", "")), int(_after(words, "--nproc-per-node", "1"))

@@ -55,6 +55,8 @@ def test_ranks_measure_and_resume(backend: str, sweep: str, tmp_path: Path) -> N
     assert {table.provenance.identity.name for table in tables} == set(COLLECTIVES)
     assert all([row.shape for row in table.rows] == [(size, 1, 2) for size in (1024, 2048, 4096)] for table in tables)
     assert all(len(row.samples_us) == 2 and row.median_us > 0 for table in tables for row in table.rows)
+    times = 0 if backend == "mpi" else 2  # of the reference kernel, before and after; ranks of MPI need no torch
+    assert {len(table.provenance.sessions[-1].reference_us) for table in tables} == {times}
     again = collective(*words)
     assert "0 calls measured, 18 were there already" in again.stderr
     cut = tmp_path / "results" / "collective" / "broadcast_fp32.1x2.csv"

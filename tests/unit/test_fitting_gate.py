@@ -10,6 +10,7 @@ from fitting.gate import gate, link_floor_us
 from fitting.tables import Row
 from predictor.costs.catalogue import catalogue
 from predictor.costs.collectives import COLLECTIVES
+from predictor.costs.dropped import NOISE, OUTLIER
 from predictor.costs.operator import Direction
 from tests.unit.fitting_tables import SMS, US_PER_BYTE, source
 
@@ -64,7 +65,7 @@ def test_clean_rows_are_all_kept() -> None:
         (float("nan"), None, gates.NOT_POSITIVE),
         (1.0, None, gates.BEATS_MEMORY),
         (500.0, 500.5, gates.REPEATED),
-        (10_000.0, None, gates.OUTLIER),
+        (10_000.0, None, OUTLIER),
     ],
 )
 def test_one_bad_row_is_dropped_for_its_reason(us: float, other_us: float | None, reason: str) -> None:
@@ -136,7 +137,7 @@ def test_rows_as_fast_as_can_be_do_not_disagree_with_their_neighbours() -> None:
     rows = roofline_rows()
     assert len(gate(rows, SYSTEM, "fp16").kept) == len(rows)
     rows[0] = replace(rows[0], us=rows[0].us * 3.0)
-    assert gate(rows, SYSTEM, "fp16").columns["linear3 forward"].dropped == {gates.OUTLIER: 1}
+    assert gate(rows, SYSTEM, "fp16").columns["linear3 forward"].dropped == {OUTLIER: 1}
 
 
 def test_a_gemm_faster_than_the_peak_is_dropped() -> None:
@@ -173,7 +174,7 @@ def test_links_inside_a_node_are_shared_among_peers() -> None:
 def test_a_scattered_transfer_is_noise() -> None:
     found = gate(gather_rows(scatter=0.3), SYSTEM, "fp16")
     assert not found.kept
-    assert gates.NOISE.format(limit="10 %") in found.columns["allgather_large 2x1"].dropped
+    assert NOISE.format(limit="10 %") in found.columns["allgather_large 2x1"].dropped
 
 
 def test_every_row_is_counted_once() -> None:

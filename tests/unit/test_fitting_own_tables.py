@@ -100,6 +100,22 @@ def test_own_tables_are_fitted_published_and_answer(tmp_path: Path, capsys: pyte
     assert "res_add" not in (published / "card.md").read_text()
 
 
+def test_the_reference_kernel_beside_the_tables_is_published(tmp_path: Path) -> None:
+    write(tmp_path / "tables")
+    write_collective(tmp_path / "tables", "fp32", topology=(1, 2))
+    for path, times in (("operator", [(1000.0, 1020.0), (1040.0,)]), ("collective", [(1500.0, 1700.0)])):
+        (file,) = (tmp_path / "tables" / path).glob("*.provenance.json")
+        document = json.loads(file.read_text())
+        document["sessions"] = [document["sessions"][0] | {"reference_us": us} for us in times]
+        file.write_text(json.dumps(document))
+    (tmp_path / "system.yaml").write_text(yaml.safe_dump(FP32))
+    words = ["--system", tmp_path / "system.yaml", "--measurements", tmp_path / "tables", "--out", tmp_path / "own"]
+    assert main(["fit", *map(str, words)]) == 0
+    known = PublishedSystem(tmp_path / "own", "fp32").hardware.reference_us
+    assert known is not None
+    assert {processes: us.value for processes, us in known.items()} == {1: 1020.0, 2: 1600.0}
+
+
 def test_a_row_without_a_time_is_no_row(tmp_path: Path) -> None:
     write(tmp_path)
     (tables,) = find_tables(tmp_path, GPU, ["fp32"])

@@ -10,13 +10,14 @@ from fitting import publish as publishing
 from fitting.cli import main
 from fitting.derive import rescaled, slowdown, slowed
 from fitting.pipeline import Example, Job, run_job
-from fitting.publish import HELD_OUT, publish, seal
+from fitting.publish import publish, seal
 from fitting.system_fit import fit_system
 from fitting.tables import Tables
 from predictor.base.errors import PublishedError
 from predictor.costs.catalogue import catalogue
 from predictor.costs.collectives import Topology
 from predictor.costs.cost import Source
+from predictor.costs.folder import HELD_OUT
 from predictor.costs.operator import Direction
 from predictor.costs.published import PublishedSystem
 from predictor.costs.regressors import DirectionRegressor

@@ -132,6 +132,8 @@ def test_every_kernel_runs_in_all_its_directions(
         session = table.provenance.sessions[-1]
         assert session.finished
         assert session.relative_spread is not None
+        assert len(session.reference_us) == 2  # before and after
+        assert min(session.reference_us) > 0.0
     assert run(*words) == 0
     assert "3 there already" in capsys.readouterr().err
     assert [len(table.rows) for table in read_tables(tmp_path / "r", "operator")] == [len(t.rows) for t in tables]

@@ -7,8 +7,10 @@ refused by the kernel) is left out.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from statistics import median
 
@@ -83,6 +85,19 @@ class OwnTables(Tables):
                     Row(operator, operator.name, row.direction, row.shape, us, kernel=row.kernel, unusable=why)
                 )
         return result
+
+    def reference_us(self) -> dict[int, Quantity]:
+        """Return the reference kernel's median time while the tables were measured, by the processes that ran it."""
+        times: defaultdict[int, list[float]] = defaultdict(list)
+        for path, identity in self.identities:
+            processes = 1 if identity.kind == "operator" else prod(map(int, identity.worker.split("x")))
+            for session in read_provenance(path).sessions:
+                times[processes] += session.reference_us
+        return {
+            processes: Quantity(value=round(median(us), 3), source=f"median of {len(us)} beside the tables")
+            for processes, us in sorted(times.items())
+            if us
+        }
 
     def launch_quantities(self) -> dict[str, Quantity] | None:
         """Return the host time of a kernel launch, forward and backward; none on a CPU, which launches no kernels."""

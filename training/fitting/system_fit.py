@@ -81,6 +81,7 @@ def fit_system(
     files: list[RegressorFile] = []
     parts: list[Fitted] = []
     launches: dict[str, Quantity] = {}
+    references: dict[int, Quantity] = {}
     notes: list[str] = []
     gpu = source.hardware.gpu
     tables = find_tables(measurements, gpu.name, list(gpu.peak_tflop_per_s), notes.append)
@@ -97,8 +98,10 @@ def fit_system(
         files += regressor_files(fits, derived, source.hardware, table.precision)
         parts.append(Fitted(table.precision, fits, derived))
         measured = table.launch_quantities()
+        references = table.reference_us() | references
         launches |= host_quantities(fits) if measured is None else measured
-    system = source.hardware.model_copy(update={"host": {**source.hardware.host, **launches}})
+    measured_here = {"host": {**source.hardware.host, **launches}, "reference_us": references or None}
+    system = source.hardware.model_copy(update=measured_here)
     if donors is None and donor is not None and not any(file.name in COLLECTIVES for file in files):
         name = donor.resolve().name
         donors = Transfer(operators=name, intra_node=name, inter_node=name)

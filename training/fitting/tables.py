@@ -263,6 +263,10 @@ class Tables:
         """Return the host time of a launch; None where only the fits determine it."""
         return None
 
+    def reference_us(self) -> dict[int, Quantity]:
+        """Return the reference kernel's time by processes; none in tables of others."""
+        return {}
+
     def size_bytes(self, regressor: str) -> int:
         """Return the size of a regressor's tables."""
         return sum(path.stat().st_size for path in self.paths()[regressor])

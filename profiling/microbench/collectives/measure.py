@@ -160,6 +160,9 @@ def run_ranks(request: Request, parts: list[Part]) -> Iterator[tuple[Part, Measu
         report = json.loads(line.removeprefix(MARK))
         if "error" in report:
             raise CollectiveError(report["error"])
+        for part in parts if "reference_us" in report else ():
+            if [part.topology.nodes, part.topology.gpus_per_node] == report["topology"]:
+                part.table.note_reference(report["reference_us"])
         if "index" not in report:
             continue
         part, size = calls[report["index"]]

@@ -119,6 +119,19 @@ def run_calls(
             _report(index=index, samples_us=samples, kernel=backend.kernel)
 
 
+def _report_reference(
+    backend: Backend, plan: dict[str, Any], part: dict[str, Any], agreement: Agreement, lowest: bool
+) -> None:
+    """Report the reference kernel's time on the slowest rank, all at once; ranks of MPI need not have torch."""
+    if plan["backend"] == "mpi":
+        return
+    from microbench.reference import reference_us
+
+    us = agreement.slowest([reference_us("cpu" if backend.device == "cpu" else "cuda")])[0]
+    if lowest:
+        _report(reference_us=us, topology=part["topology"])
+
+
 def run_topology(
     world: Intracomm, backend: Backend, plan: dict[str, Any], nodes: dict[str, list[int]], part: dict[str, Any]
 ) -> None:
@@ -127,7 +140,10 @@ def run_topology(
     group = backend.group(ranks)
     if group is not None:
         agreement = Agreement(world, ranks)
-        run_calls(group, backend, plan, part, agreement, world.Get_rank() == ranks[0])
+        lowest = world.Get_rank() == ranks[0]
+        _report_reference(backend, plan, part, agreement, lowest)
+        run_calls(group, backend, plan, part, agreement, lowest)
+        _report_reference(backend, plan, part, agreement, lowest)
         agreement.close()
     _sleep_until_all(world)
 
