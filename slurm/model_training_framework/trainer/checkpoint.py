@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import platform
 import threading
 from collections.abc import Callable, Mapping
@@ -129,7 +130,7 @@ class Checkpointer:
                 phase=state.phase.value,
                 is_emergency=is_emergency,
                 world_size=self._ranks.world_size,
-                metrics=dict(metrics),
+                metrics={name: value if math.isfinite(value) else None for name, value in metrics.items()},
                 written=datetime.now(UTC).isoformat(timespec="seconds"),
                 versions=versions(),
                 files={name: entry for files, _ in answers for name, entry in files.items()},

@@ -37,7 +37,9 @@ class Manifest(BaseModel):
     phase: str
     is_emergency: bool
     world_size: int
-    metrics: dict[str, float] = Field(description="of a validation at this very step; empty without")
+    metrics: dict[str, float | None] = Field(
+        description="of a validation at this very step; null: no number, never the best; empty without"
+    )
     written: str = Field(description="UTC, ISO 8601")
     versions: dict[str, str]
     files: dict[str, FileEntry] = Field(description="by path within the checkpoint")
