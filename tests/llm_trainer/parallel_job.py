@@ -86,7 +86,7 @@ def train(run: Run, folder: Path) -> dict[str, Any]:
     scheduler = create_scheduler(optimizer, "cosine", 8, 1)
     data_parallel_size = run.ranks // (config.tensor_parallel_size * config.pipeline_parallel_size)
     rows = config.batch_size // data_parallel_size
-    evaluation = loader(10, rows, 2) if run.has_evaluation else None
+    evaluation = loader(9, rows, 2) if run.has_evaluation else None  # ranks do not divide 9
     stored = engine.newest_state()
     calls = count_calls(run)
     try:

@@ -12,30 +12,21 @@ from __future__ import annotations
 import random
 import signal
 from collections.abc import Callable, Iterator
-from itertools import cycle, islice
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from lightning_fabric import Fabric
 from numpy.random import mtrand
-from torch.utils.data import (
-    DataLoader,
-    DistributedSampler,
-    IterableDataset,
-    RandomSampler,
-    Sampler,
-    SequentialSampler,
-    get_worker_info,
-)
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from model_training_framework.trainer.errors import TrainerError
 from model_training_framework.trainer.rng import RandomStream, derive_seed, preserved_rng, seed_host
+from model_training_framework.trainer.shares import KEPT, shared_out
 
 DRAWN_AT_ONCE = 1024  # batches of indices; saving and restoring generators costs as much as some of them
-KEPT = ("num_workers", "collate_fn", "pin_memory", "timeout", "multiprocessing_context", "prefetch_factor",
-        "persistent_workers")  # fmt: skip
 
 
 class Draw(NamedTuple):
@@ -148,38 +139,19 @@ class Order:
             number += len(drawn)
 
 
-class Share(Sampler[int]):  # type: ignore[misc]
-    """A rank's share of a sampler's samples: those of one step on all ranks are those of one step on a single rank.
-
-    The first samples are given again at the end, where ranks do not divide them, so that every rank has as many.
-    """
-
-    def __init__(self, sampler: Any, num_replicas: int, rank: int) -> None:
-        """Take a sampler that gives the same samples on every rank."""
-        self._sampler = sampler
-        self._num_replicas = num_replicas
-        self._rank = rank
-
-    @property
-    def generator(self) -> Any:
-        """Return what the sampler draws from."""
-        return getattr(self._sampler, "generator", None)
-
-    def __len__(self) -> int:
-        """Return the number of samples of this rank."""
-        return -(-len(self._sampler) // self._num_replicas)
-
-    def __iter__(self) -> Iterator[int]:
-        """Yield this rank's samples."""
-        samples = list(self._sampler)
-        count = len(self) * self._num_replicas
-        return islice(cycle(samples), self._rank, count, self._num_replicas)
-
-
 class EpochData:
     """A loader that gives the batches of any epoch from any place on."""
 
-    def __init__(self, loader: Any, fabric: Fabric, seed: int, grace_s: float, rank: int | None = None) -> None:
+    def __init__(
+        self,
+        loader: Any,
+        fabric: Fabric,
+        seed: int,
+        grace_s: float,
+        rank: int | None = None,
+        *,
+        is_exact: bool = False,
+    ) -> None:
         """Make a user's loader repeatable.
 
         Args:
@@ -188,6 +160,7 @@ class EpochData:
             seed: of everything that is drawn.
             grace_s: how long workers outlive a signal, in seconds.
             rank: whose share of the samples this is, where ranks share one; this rank's by default.
+            is_exact: give each sample to one rank once; otherwise all ranks have as many, some of them twice.
 
         Raises:
             TrainerError: it cannot be iterated.
@@ -200,8 +173,10 @@ class EpochData:
         self._rank = fabric.global_rank if rank is None else rank
         self._seed = seed
         self._moves = fabric.device.type != "cpu"
+        self._given = loader
+        self._filler: Any = None
         is_plain = type(loader) is DataLoader
-        loader = _shared_out(loader, fabric, seed) if isinstance(loader, DataLoader) else loader
+        loader = shared_out(loader, fabric, seed, is_exact) if isinstance(loader, DataLoader) else loader
         sampler = getattr(loader, "batch_sampler", None)
         sampler = getattr(loader, "sampler", None) if sampler is None else sampler
         self._order = Order(sampler, _generators(loader, sampler), seed, self._rank)
@@ -214,6 +189,21 @@ class EpochData:
         """Yield the batches of an epoch from one on, on this rank's device."""
         batches = self._sought(epoch, start) if self._is_seekable else self._replayed(epoch, start)
         return map(self._fabric.to_device, batches) if self._moves else batches
+
+    def filler(self) -> Any:
+        """Return a batch for a rank that has no more of its own while others have: its forward pass joins theirs.
+
+        Raises:
+            TrainerError: the loader has no batch.
+        """
+        if self._filler is None:
+            with preserved_rng():
+                self._filler = next(iter(self._given), None)
+        if self._filler is None:
+            raise TrainerError(
+                f"loader has no batch on rank {self._rank}, but others have; give every rank at least one"
+            )
+        return self._fabric.to_device(self._filler) if self._moves else self._filler
 
     def close(self) -> None:
         """End workers that the loader keeps from epoch to epoch; at exit Python would wait for them, in vain."""
@@ -282,26 +272,6 @@ def _length(loader: Any) -> int | None:
         return len(loader)
     except TypeError:
         return None
-
-
-def _shared_out(loader: Any, fabric: Fabric, seed: int) -> Any:
-    """Return a loader that gives each rank its share, in the order of the seed."""
-    # ranks that all compute one model share nothing out
-    shares = getattr(fabric.strategy, "distributed_sampler_kwargs", None) or {"num_replicas": 1}
-    is_plain = type(loader) is DataLoader and (loader.batch_sampler is None) == (loader.batch_size is None)
-    if shares["num_replicas"] > 1 and is_plain and type(loader.sampler) in (RandomSampler, SequentialSampler):
-        share = Share(loader.sampler, **shares)
-        options = {name: getattr(loader, name) for name in (*KEPT, "worker_init_fn", "batch_size", "drop_last")}
-        return DataLoader(loader.dataset, sampler=share, generator=loader.generator, **options)
-    is_distributed = isinstance(getattr(loader, "sampler", None), DistributedSampler)
-    # Fabric's wrapper counts epochs by itself, from 0 in a resumed run too; the loader inside it has the sampler.
-    shared: Any = fabric.setup_dataloaders(
-        loader, use_distributed_sampler=shares["num_replicas"] > 1, move_to_device=False
-    )._dataloader
-    sampler = getattr(shared, "sampler", None)
-    if isinstance(sampler, DistributedSampler) and not is_distributed:
-        sampler.seed = derive_seed(seed, "share") >> 32
-    return shared
 
 
 def _generators(loader: Any, sampler: Any) -> list[torch.Generator]:

@@ -6,6 +6,7 @@ random number generators, so a checkpoint may be taken there and nowhere else.
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from abc import ABC, abstractmethod
@@ -78,7 +79,8 @@ class TrainingLoop(ABC):
     def make_data(self, loader: Any, purpose: str) -> EpochData:
         """Return the batches of a loader, in an order of the run's seed and a purpose of their own."""
         seed = derive_seed(self.seed, purpose)
-        data = EpochData(loader, self.fabric, seed, self.config.grace_period_seconds, self.data_rank)
+        grace_s, is_exact = self.config.grace_period_seconds, purpose == "val"
+        data = EpochData(loader, self.fabric, seed, grace_s, self.data_rank, is_exact=is_exact)
         self._all_data.append(data)
         return data
 
@@ -301,15 +303,20 @@ class TrainingLoop(ABC):
         if self._val_batches is None:
             self._val_batches = self._begin_val_batches()
         batch = next(self._val_batches, END)
-        if batch is END:
+        is_over = batch is END
+        if self.ranks.sum(torch.tensor(int(not is_over))).item() == 0:
             self._end_validation()
             return
+        if is_over:  # others have more, and a forward pass may need all ranks
+            assert self.val_data is not None
+            batch = self.val_data.filler()
         with torch.no_grad():
             result = checked_result(self.validation_step(batch, val.batch_idx), "validation_step")
-        samples = self.validation_weight(batch)
+        samples = 0 if is_over else self.validation_weight(batch)
         for name, value in result.items():
             if _is_scalar(value):
-                summed = torch.as_tensor(value).detach().reshape(()).to("cpu", torch.float64) * samples
+                mean = torch.as_tensor(value).detach().reshape(()).to("cpu", torch.float64)
+                summed = mean * samples if samples else torch.zeros_like(mean)  # the mean over nothing may be NaN
                 val.sums[name] = val.sums[name] + summed if name in val.sums else summed
         val.num_samples += samples
         val.batch_idx += 1
@@ -327,7 +334,8 @@ class TrainingLoop(ABC):
         samples = torch.tensor(float(val.num_samples), dtype=torch.float64)
         totals = self.ranks.sum(torch.stack([samples, *(val.sums[name] for name in names)])).tolist()
         labels = [name if name.startswith("val_") else f"val_{name}" for name in names]
-        self.metrics = {label: total / totals[0] for label, total in zip(labels, totals[1:], strict=True)}
+        count = totals[0] or math.nan
+        self.metrics = {label: total / count for label, total in zip(labels, totals[1:], strict=True)}
         self._validated_step = state.global_step
         self.reporter.validation(state, self.metrics, time.perf_counter() - self._val_started)
         ends_epoch, state.val = val.ends_epoch, None

@@ -92,6 +92,10 @@ class MicroBatches:
         if group:
             yield group
 
+    def filler(self) -> list[Any]:
+        """Return a group for a rank that has no more while others have."""
+        return [self._data.filler()]
+
 
 class Pipeline:
     """Runs micro-batches through the stages of all ranks of a pipeline."""
