@@ -8,6 +8,7 @@ from model_training_framework.trainer.errors import (
     CheckpointError,
     CheckpointTimeoutError,
     PreemptionTimeoutError,
+    RunRefusedError,
     TrainerError,
 )
 from model_training_framework.trainer.preemption import EXIT_RESUMABLE
@@ -27,6 +28,7 @@ __all__ = [
     "PreemptionTimeoutError",
     "RNGState",
     "ResumeState",
+    "RunRefusedError",
     "StepRecorder",
     "TrainMicroState",
     "TrainerError",

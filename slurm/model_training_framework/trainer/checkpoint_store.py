@@ -100,7 +100,7 @@ class CheckpointStore:
         """Say where, and what is kept.
 
         Args:
-            folder: made by ``prepare``.
+            folder: of checkpoints.
             save_top_k: how many of the best are kept beside the last; all where negative.
             monitor: metric by which they are judged.
             mode: min or max.
@@ -118,15 +118,7 @@ class CheckpointStore:
         return cls(config.checkpoint_folder, config.save_top_k, config.monitor, config.mode, config.keep_last)
 
     def prepare(self) -> None:
-        """Make the folder, and remove what a killed run left half-written.
-
-        Raises:
-            CheckpointError: it cannot be made.
-        """
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise CheckpointError(f"checkpoint_dir {self.folder} cannot be made: {error.strerror}") from error
+        """Remove what a killed run left half-written; the folder is there, and no other run's."""
         for left in self.folder.glob(f"{BUILDING}*"):
             log.info("removing %s, which was not finished", left)
             shutil.rmtree(left, ignore_errors=True)

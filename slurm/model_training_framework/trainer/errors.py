@@ -7,6 +7,15 @@ class TrainerError(RuntimeError):
     """Training cannot begin or go on as asked."""
 
 
+class RunRefusedError(TrainerError, SystemExit):
+    """A run that may not begin; where nobody catches it, Python prints its line alone and ends with status 1."""
+
+    def __init__(self, message: str) -> None:
+        """Say why."""
+        super().__init__(message)
+        self.code = message
+
+
 class CheckpointError(TrainerError):
     """A checkpoint that could not be written or read."""
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import secrets
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from model_training_framework.trainer.errors import (
     PreemptionTimeoutError,
     TrainerError,
 )
+from model_training_framework.trainer.folder_lock import held
 from model_training_framework.trainer.loggers import ScalarLogger
 from model_training_framework.trainer.loop import TrainingLoop
 from model_training_framework.trainer.preemption import EXIT_RESUMABLE, PreemptionGuard
@@ -75,6 +78,7 @@ class GenericTrainer(TrainingLoop):
         self._saved_at = time.monotonic()
         self._is_save_due = False
         self._last_saved: tuple[int, TrainerPhase] | None = None
+        self._holds_folders = False
 
     def add_callback(self, callback: TrainingCallback) -> None:
         """Add a callback; hooks are called in the order of adding."""
@@ -149,42 +153,54 @@ class GenericTrainer(TrainingLoop):
 
         Raises:
             TrainerError: the run cannot begin or go on.
+            RunRefusedError: another run, which is still alive, has the folder.
             SystemExit: with status 75, after a preemption; the next start goes on.
         """
         config = self.config
         with self._guard, reproducible(config.deterministic, config.benchmark):
             self.fabric.launch()
-            self._set_up(model, optimizer, scheduler)
-            stored = self._find_checkpoint()
-            self.seed = self._choose_seed(stored)
-            seed_all(derive_seed(self.seed, "training", self.random_rank))
-            lines = self._restore(stored) if stored else 0
-            self.train_data = self.make_data(train_loader, "train")
-            self.val_data = self.make_data(val_loader, "val") if val_loader is not None else None
+            self.ranks = Ranks(self.fabric.global_rank, self.fabric.world_size, config.checkpoint_timeout_seconds)
+            with self._holding_folders():
+                self._set_up(model, optimizer, scheduler)
+                self._train(train_loader, val_loader)
+
+    def _train(self, train_loader: Any, val_loader: Any) -> None:
+        stored = self._find_checkpoint()
+        self.seed = self._choose_seed(stored)
+        seed_all(derive_seed(self.seed, "training", self.random_rank))
+        lines = self._restore(stored) if stored else 0
+        self.train_data = self.make_data(train_loader, "train")
+        self.val_data = self.make_data(val_loader, "val") if val_loader is not None else None
+        try:
+            with preserved_rng():  # a start more must not change what training draws
+                self._open_reporter(lines)
+                self._hook("on_training_start")
+            self.run_phases()
+            self._finish()
+        finally:
+            self.reporter.close()
+        self.ranks.settle()
+
+    @contextmanager
+    def _holding_folders(self) -> Iterator[None]:
+        """Keep other runs from writing where this one writes."""
+        if self._holds_folders:
+            yield
+            return
+        config = self.config
+        with held([config.experiment_dir, config.checkpoint_folder], self.ranks):
+            self._holds_folders = True
             try:
-                with preserved_rng():  # a start more must not change what training draws
-                    self._open_reporter(lines)
-                    self._hook("on_training_start")
-                self.run_phases()
-                self._finish()
+                yield
             finally:
-                self.reporter.close()
-            self.ranks.settle()
+                self._holds_folders = False
 
     def _set_up(self, model: nn.Module, optimizer: Optimizer, scheduler: Any) -> None:
-        config = self.config
-        self.ranks = Ranks(self.fabric.global_rank, self.fabric.world_size, config.checkpoint_timeout_seconds)
-        store = CheckpointStore.of(config)
-        problem = ""
+        store = CheckpointStore.of(self.config)
         if self.ranks.is_first:
-            try:
-                store.prepare()
-            except CheckpointError as error:
-                problem = str(error)
-        if problem := self.ranks.from_first(problem, "make checkpoint_dir"):
-            raise CheckpointError(problem)
+            store.prepare()
         self._checkpointer = Checkpointer(store, self.ranks)
-        self.reporter = Reporter(config, self.ranks, self.loggers)
+        self.reporter = Reporter(self.config, self.ranks, self.loggers)
         self.module, self.scheduler = model, scheduler
         self.model, self.optimizer = self.set_up_model(model, optimizer)
         self._saved_at = time.monotonic()
@@ -293,7 +309,7 @@ class GenericTrainer(TrainingLoop):
         state = self.state
         state.rng, state.timestamp = capture_rng(), time.time()
         try:
-            with preserved_rng():
+            with self._holding_folders(), preserved_rng():
                 path = self._save(self._checkpointer, emergency)
         finally:
             state.rng = None
