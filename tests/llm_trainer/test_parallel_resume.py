@@ -56,3 +56,15 @@ def test_another_layout_does_not_go_on(tmp_path: Path) -> None:
     other = replace(run, training={"tensor_parallel_size": 2, "max_steps": 2})
     assert all(start(other, tmp_path))
     assert "was written in another layout; go on with that layout" in logs(tmp_path)
+
+
+@pytest.mark.parametrize("training", [{"zero_stage": 1}, {"zero_stage": 3}, {"pipeline_parallel_size": 2}])
+def test_another_learning_rate_is_refused_or_taken_in_any_layout(training: dict[str, Any], tmp_path: Path) -> None:
+    run = Run(2, {**training, "max_steps": 1}, has_evaluation=False)
+    assert start(run, tmp_path) == [0, 0], logs(tmp_path)
+    other = {**training, "max_steps": 2, "learning_rate": 2e-2}
+    assert all(start(replace(run, training=other), tmp_path))
+    assert "learning_rate: checkpoint 0.01, now 0.02. Set it back" in logs(tmp_path)
+    taken = replace(run, training={**other, "resume_changes": ["learning_rate"]})
+    assert start(taken, tmp_path) == [0, 0], logs(tmp_path)
+    assert [line["lr"] for line in lines(tmp_path)] == [0.005, 0.02]

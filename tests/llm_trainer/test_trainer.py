@@ -19,13 +19,14 @@ pytest.importorskip("tokenizers")
 from torch._dynamo.testing import CompileCounterWithBackend  # noqa: E402
 
 from llm_trainer.config import DataConfig, TrainingConfig  # noqa: E402
-from llm_trainer.exceptions import TrainingError  # noqa: E402
+from llm_trainer.exceptions import ModelConfigurationError, TrainingError  # noqa: E402
 from llm_trainer.models import TransformerLM  # noqa: E402
 from llm_trainer.training import Trainer  # noqa: E402
 from llm_trainer.training.engine import Engine  # noqa: E402
 from llm_trainer.training.length import run_length  # noqa: E402
 from llm_trainer.training.settings import precision_of  # noqa: E402
-from model_training_framework.trainer import TrainingCallback  # noqa: E402
+from model_training_framework.trainer import GenericTrainer, TrainingCallback  # noqa: E402
+from model_training_framework.trainer.checkpoint import Snapshot  # noqa: E402
 from tests.llm_trainer import small  # noqa: E402
 
 
@@ -119,10 +120,26 @@ def test_a_complete_run_is_not_trained_again(tmp_path: Path) -> None:
 
 def test_another_run_does_not_go_on_from_these_checkpoints(tmp_path: Path) -> None:
     make(tmp_path, max_steps=2).train()
-    with pytest.raises(TrainingError, match=r"learning_rate is 0.1; .* has checkpoints of a run with 0.003\. Set it"):
+    said = r"is of another run: .*learning_rate: checkpoint 0\.003, now 0\.1.* name what may change in resume_changes"
+    with pytest.raises(TrainingError, match=said):
         make(tmp_path, learning_rate=0.1).train()
-    with pytest.raises(TrainingError, match="of another model"):
+    with pytest.raises(TrainingError, match=r"is of another run: d_ff: checkpoint .*, now 96"):
         make(tmp_path, {"d_ff": 96}).train()
+    taken = make(tmp_path, learning_rate=0.1, max_steps=3, resume_changes=["learning_rate"])
+    taken.train()
+    assert lines(tmp_path)[-1]["step"] == 3
+    with pytest.raises(ModelConfigurationError, match="resume_changes is 'data'; expected a list of names"):
+        make(tmp_path, resume_changes="data")
+
+
+def test_a_checkpoint_of_an_earlier_version_is_compared_by_what_it_kept(tmp_path: Path) -> None:
+    make(tmp_path, max_steps=2).train()
+    engine = make(tmp_path)._make_engine(1)
+    with pytest.MonkeyPatch.context() as patch:
+        kept = {"learning_rate": 0.003, "betas": [0.9, 0.999]}
+        patch.setattr(GenericTrainer, "stored_identity", lambda self, content: None)
+        content = Snapshot({"trainer": {"identity": kept}}, {})
+        assert engine.stored_identity(content) == kept
 
 
 def test_a_run_may_be_made_longer(tmp_path: Path) -> None:

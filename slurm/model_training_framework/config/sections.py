@@ -163,6 +163,9 @@ class CheckpointConfig(Section):
         default="checkpoints", description="folder; a relative one is inside the experiment's own folder"
     )
     save_every_n_steps: Count | None = Field(default=None, description="steps between two checkpoints")
+    resume_changes: list[Line] = Field(
+        default_factory=list, description="what may differ from the checkpoint gone on from, such as learning_rate"
+    )
 
 
 @section("preemption")

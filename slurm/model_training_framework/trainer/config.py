@@ -37,6 +37,8 @@ class GenericTrainerConfig:
         experiment_dir: folder of what is written; steps.jsonl is there.
         checkpoint_dir: folder of checkpoints; a relative one is in experiment_dir.
         resume: go on from the newest good checkpoint.
+        resume_changes: names of what may differ from the checkpoint that a run goes on from, such as learning_rate or
+            data; what else differs is refused.
         save_every_n_steps, save_every_n_epochs, save_every_n_minutes: when to save; the end is saved always.
         save_top_k: best checkpoints to keep beside the last ones; -1: all.
         keep_last: last checkpoints to keep: two at least, in case the last one is damaged.
@@ -68,6 +70,7 @@ class GenericTrainerConfig:
     experiment_dir: Path = Path()
     checkpoint_dir: Path = Path("checkpoints")
     resume: bool = True
+    resume_changes: tuple[str, ...] = ()
     save_every_n_steps: int | None = None
     save_every_n_epochs: int | None = 1
     save_every_n_minutes: float | None = None
@@ -100,6 +103,8 @@ class GenericTrainerConfig:
                     raise TrainerError(f"{name} is {value!r}; it must be {rule}")
         if self.keep_last < KEPT_FOR_SAFETY:
             raise TrainerError(f"keep_last is {self.keep_last}; it must be at least {KEPT_FOR_SAFETY}")
+        if isinstance(self.resume_changes, str):
+            raise TrainerError(f"resume_changes is {self.resume_changes!r}; expected names: ({self.resume_changes!r},)")
         for name, allowed in (("mode", ("min", "max")), ("scheduler_interval", ("step", "epoch"))):
             if getattr(self, name) not in allowed:
                 raise TrainerError(f"{name} is {getattr(self, name)!r}; expected {' or '.join(allowed)}")
@@ -152,6 +157,7 @@ class GenericTrainerConfig:
             "benchmark": config.benchmark,
             "experiment_dir": Path(experiment_dir),
             "checkpoint_dir": Path(saving.checkpoint_dir),
+            "resume_changes": tuple(saving.resume_changes),
             "save_every_n_steps": saving.save_every_n_steps,
             "save_every_n_epochs": saving.save_every_n_epochs,
             "save_top_k": saving.save_top_k,

@@ -25,6 +25,7 @@ from model_training_framework.trainer.errors import (
     TrainerError,
 )
 from model_training_framework.trainer.folder_lock import held
+from model_training_framework.trainer.identity import Given, accepted_changes, changed_states, identity_of
 from model_training_framework.trainer.loggers import ScalarLogger
 from model_training_framework.trainer.loop import TrainingLoop
 from model_training_framework.trainer.preemption import EXIT_RESUMABLE, PreemptionGuard
@@ -56,6 +57,10 @@ class GenericTrainer(TrainingLoop):
     A run that is killed goes on from its newest good checkpoint; one that gets SIGUSR1 or SIGTERM saves at the next
     safe point and exits with status 75. Losses and weights are then, on the same hardware and libraries, those of a
     run that nothing disturbed, bit by bit. What builds the model must do it alike each time, so seed it before.
+
+    Attributes:
+        identity: by name, what decides the steps, which a run has in common with the checkpoint that it goes on from
+            or names in ``resume_changes``; what a derived trainer puts in before ``fit`` counts as well.
     """
 
     def __init__(self, config: GenericTrainerConfig) -> None:
@@ -71,6 +76,7 @@ class GenericTrainer(TrainingLoop):
         self.loggers: list[ScalarLogger] = []
         self.state = ResumeState(TrainerPhase.INIT, epoch=0, global_step=0, train=TrainMicroState())
         self.metrics = {}
+        self.identity: dict[str, Any] = {}
         self.model = self.module = self.optimizer = self.scheduler = None
         self._resume_from: Path | None = None
         self._guard = PreemptionGuard(config.grace_period_seconds)
@@ -153,7 +159,7 @@ class GenericTrainer(TrainingLoop):
 
         Raises:
             TrainerError: the run cannot begin or go on.
-            RunRefusedError: another run, which is still alive, has the folder.
+            RunRefusedError: a run that is alive has the folder, or the checkpoint is of other settings or data.
             SystemExit: with status 75, after a preemption; the next start goes on.
         """
         config = self.config
@@ -161,14 +167,20 @@ class GenericTrainer(TrainingLoop):
             self.fabric.launch()
             self.ranks = Ranks(self.fabric.global_rank, self.fabric.world_size, config.checkpoint_timeout_seconds)
             with self._holding_folders():
+                self._given = Given.of(optimizer, scheduler)
                 self._set_up(model, optimizer, scheduler)
+                self._identity = {
+                    **identity_of(config, self._given, optimizer, scheduler, train_loader, is_sharding(self.fabric)),
+                    **self.identity,
+                }
                 self._train(train_loader, val_loader)
 
     def _train(self, train_loader: Any, val_loader: Any) -> None:
         stored = self._find_checkpoint()
-        self.seed = self._choose_seed(stored)
+        content = self.read_snapshot(stored) if stored is not None else None
+        self.seed = self._identity["seed"] = self._choose_seed(content)
         seed_all(derive_seed(self.seed, "training", self.random_rank))
-        lines = self._restore(stored) if stored else 0
+        lines = self._restore(stored, content) if stored is not None and content is not None else 0
         self.train_data = self.make_data(train_loader, "train")
         self.val_data = self.make_data(val_loader, "val") if val_loader is not None else None
         try:
@@ -211,12 +223,12 @@ class GenericTrainer(TrainingLoop):
         except OSError as error:
             raise TrainerError(f"{self.config.steps_file} cannot be written: {error.strerror}") from error
 
-    def _choose_seed(self, stored: Stored | None) -> int:
+    def _choose_seed(self, content: Snapshot | None) -> int:
         """Return the configured seed, the checkpoint's where that is None, or a new one."""
         if self.config.seed is not None:
             return self.config.seed
-        if stored is not None:
-            return int(self.read_snapshot(stored).own["seed"])
+        if content is not None:
+            return int(content.own["seed"])
         return int(self.ranks.from_first(secrets.randbits(31), "choose a seed"))
 
     def _find_checkpoint(self) -> Stored | None:
@@ -344,21 +356,29 @@ class GenericTrainer(TrainingLoop):
             "validated_step": self._validated_step,
             "is_stopping": self._is_stopping,
             "seed": self.seed,
+            "identity": self._identity,
             "log_lines": self.ranks.from_first(self.reporter.lines, "count lines"),
         }
         return Snapshot(shared, own)
 
-    def _restore(self, stored: Stored) -> int:
+    def stored_identity(self, content: Snapshot) -> dict[str, Any] | None:
+        """Return what decided the steps of a checkpoint's run; None where it does not say."""
+        identity: dict[str, Any] | None = content.own.get("identity")
+        return identity
+
+    def _restore(self, stored: Stored, content: Snapshot) -> int:
         """Put a checkpoint's content in place, and return how many lines steps.jsonl had."""
-        content = self.read_snapshot(stored)
+        before, may_change = self.stored_identity(content), self.config.resume_changes
+        changed = accepted_changes(stored.path, before, self._identity, may_change, self.ranks)
         shared, own = content.shared, content.own
         snapshot.load_weights(self.module, shared["model"])
+        optimizer, schedule = changed_states(shared, self._given, changed, before or {})
         try:
-            self.raw_optimizer.load_state_dict(shared["optimizer"])
+            self.raw_optimizer.load_state_dict(optimizer)
         except ValueError as error:
             raise CheckpointError(f"{stored.path} is of another optimizer: {str(error).splitlines()[0]}") from error
-        if self.scheduler is not None and shared["scheduler"] is not None:
-            self.scheduler.load_state_dict(shared["scheduler"])
+        if self.scheduler is not None and schedule is not None:
+            self.scheduler.load_state_dict(schedule)
         self.fabric.strategy.precision.load_state_dict(shared["precision"])
         self.load_state_dict(shared["trainer"])
         snapshot.put_gradients(self.module, own["gradients"])
@@ -401,7 +421,7 @@ class GenericTrainer(TrainingLoop):
         if self._checkpointer is None:
             self._resume_from = stored.path
             return read_state(stored)
-        self._restore(stored)
+        self._restore(stored, self.read_snapshot(stored))
         return self.state
 
     def _finish(self) -> None:

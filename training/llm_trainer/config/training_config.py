@@ -53,6 +53,7 @@ class TrainingConfig(Section):
         zero_stage: 0: DistributedDataParallel; 1: optimizer states sharded; 2: and gradients; 3: and parameters.
         pipeline_schedule: 1f1b, interleaved_1f1b or zero_bubble_h1.
         num_chunks: stages per pipeline rank.
+        resume_changes: fields that may differ from the checkpoint that a run goes on from.
     """
 
     batch_size: int = 32
@@ -88,6 +89,7 @@ class TrainingConfig(Section):
     zero_stage: int = 0
     pipeline_schedule: str = "1f1b"
     num_chunks: int = 1
+    resume_changes: list[str] = field(default_factory=list)
 
     @property
     def data_parallel_size(self) -> int:
@@ -138,6 +140,9 @@ class TrainingConfig(Section):
             or not all(type(beta) in (int, float) and 0 <= beta < 1 for beta in betas)
         ):
             raise self._refuse("betas", "expected two numbers from 0 to under 1")
+        changes: Any = self.resume_changes
+        if not isinstance(changes, list | tuple) or not all(isinstance(name, str) for name in changes):
+            raise self._refuse("resume_changes", "expected a list of names, such as ['learning_rate']")
         self.report_to, self.betas = list(reporters), (betas[0], betas[1])
 
     def _layout(self) -> None:

@@ -13,8 +13,8 @@ from llm_trainer.models import TransformerLM
 from llm_trainer.training.batches import model_inputs, num_targets
 from llm_trainer.training.optimizer import create_optimizer
 from llm_trainer.training.settings import engine_config, warn_of_precision
-from model_training_framework.trainer import CheckpointError, GenericTrainer, ResumeState
-from model_training_framework.trainer.checkpoint import read_state
+from model_training_framework.trainer import GenericTrainer, ResumeState
+from model_training_framework.trainer.checkpoint import Snapshot, read_state
 from model_training_framework.trainer.checkpoint_store import CheckpointStore
 from model_training_framework.trainer.operator_scopes import operator
 from predictor.base.allocator import keep_freed_memory
@@ -29,7 +29,6 @@ class Engine(GenericTrainer):
 
     Attributes:
         training_config: what ``config``, the base class's, is made of.
-        identity: by name, what a run must have in common with the one whose checkpoint it goes on from.
     """
 
     def __init__(self, training_config: TrainingConfig, experiment_dir: str | Path = ".", **changes: Any) -> None:
@@ -45,7 +44,6 @@ class Engine(GenericTrainer):
             TrainerError: the devices, the precision or the strategy cannot be had.
         """
         self.training_config = training_config
-        self.identity: dict[str, Any] = {}
         super().__init__(engine_config(training_config, experiment_dir, **changes))
 
     def make_optimizer(self, model: nn.Module) -> Optimizer:
@@ -131,20 +129,6 @@ class Engine(GenericTrainer):
         stored = CheckpointStore.of(self.config).newest_good()
         return read_state(stored) if stored is not None else None
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps besides the base class's: what the run is."""
-        return {"identity": self.identity}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Check that a checkpoint is of this run.
-
-        Raises:
-            CheckpointError: something that decides the steps was another.
-        """
-        for name, value in self.identity.items():
-            before = state["identity"].get(name)
-            if before != value:
-                raise CheckpointError(
-                    f"{name} is {value!r}; {self.config.checkpoint_folder} has checkpoints of a run with {before!r}. "
-                    "Set it back, or choose another checkpoint_dir"
-                )
+    def stored_identity(self, content: Snapshot) -> dict[str, Any] | None:
+        """Return what decided the steps of a checkpoint's run, also of checkpoints that kept it elsewhere."""
+        return super().stored_identity(content) or content.shared["trainer"].get("identity")

@@ -113,6 +113,7 @@ def engine_config(config: TrainingConfig, experiment_dir: str | Path, **changes:
         "seed": config.seed,
         "experiment_dir": Path(experiment_dir),
         "checkpoint_dir": Path(config.checkpoint_dir),
+        "resume_changes": tuple(config.resume_changes),
         "save_every_n_steps": config.save_steps or None,
         "save_every_n_epochs": None,
         "save_top_k": 0 if config.max_checkpoints else -1,

@@ -39,6 +39,7 @@ TRAINING_FILE = "training_config.json"
 FREE_TO_CHANGE = {
     "num_epochs", "max_steps", "save_steps", "max_checkpoints", "checkpoint_dir", "eval_steps", "eval_strategy",
     "logging_steps", "report_to", "dataloader_num_workers", "world_size", "local_rank", "compile_model",
+    "resume_changes",
 }  # fmt: skip
 
 
