@@ -19,7 +19,7 @@ from typing import NoReturn
 from microbench.collectives.cli import register as register_collective
 from microbench.device import find_device
 from microbench.errors import MeasureError
-from microbench.kernels import kernel_names
+from microbench.kernels import engine_fault, kernel_names
 from microbench.profile import DeviceLostError, Job, profile
 from microbench.report.cli import register as register_report
 from microbench.steps.cli import register as register_steps
@@ -83,7 +83,11 @@ def _operator(arguments: argparse.Namespace) -> int:
     job = Job(
         arguments.out, device, arguments.precision or device.precisions[0], sweep, shard, deadline, arguments.threads
     )
-    names = _in_precision(arguments.names, job.precision, sweep)
+    requested = _in_precision(arguments.names, job.precision, sweep)
+    faults = {name: fault for name in requested if (fault := engine_fault(name))}
+    for name, fault in faults.items():
+        print(f"{name} is left out: {fault}", file=sys.stderr)
+    names = [name for name in requested if name not in faults]
     progress(f"measuring {len(names)} operators on {device.name} in {job.precision}, shard {arguments.shard}")
     outcomes = profile(job, names, progress)
     for outcome in outcomes:
@@ -91,7 +95,7 @@ def _operator(arguments: argparse.Namespace) -> int:
     failures = [outcome for outcome in outcomes if outcome.is_failure]
     for outcome in failures:
         print(f"error: {outcome.operator}: no call could be timed: {outcome.reason}", file=sys.stderr)
-    return FAILED if failures else 0
+    return FAILED if failures or (faults and arguments.names != ["all"]) else 0
 
 
 def _list(arguments: argparse.Namespace) -> int:

@@ -157,3 +157,15 @@ def test_a_missing_engine_is_named_with_its_commands(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(launchers, "ENGINE", ("torch", "no_such_engine"))
     with pytest.raises(HugeCtrError, match="no_such_engine is not installed; training needs pip install"):
         check_engine()
+
+
+def test_an_engine_that_does_not_load_is_named_with_its_commands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken_engine.py").write_text('raise OSError("Could not load this library: /x/tbe.so")\n')
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(launchers, "ENGINE", ("torch", "broken_engine"))
+    with pytest.raises(
+        HugeCtrError, match=r"broken_engine is installed, but does not load .*tbe\.so\); .* pip install"
+    ):
+        check_engine()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from importlib import import_module
 from importlib.util import find_spec
 from typing import NamedTuple
 
@@ -28,17 +29,23 @@ class Launched(NamedTuple):
 
 
 def check_engine() -> None:
-    """Check that what trains is installed.
+    """Check that what trains is installed and loads.
 
     Raises:
-        HugeCtrError: a package is missing; the message has the commands that install it.
+        HugeCtrError: a package is missing or broken; the message has the commands that install it.
     """
-    missing = [name for name in ENGINE if find_spec(name) is None]
-    if missing:
-        raise HugeCtrError(
-            f"{missing[0]} is not installed; training needs pip install 'estimate-train-time[recommend]' and pip "
-            "install --no-deps -r training/hugectr/engine-cpu.txt"
-        )
+    for name in ENGINE:
+        fault = "" if find_spec(name) else "is not installed"
+        try:
+            if not fault:
+                import_module(name)
+        except (ImportError, OSError) as error:  # OSError: a shared library, by torch.ops.load_library
+            fault = f"is installed, but does not load ({str(error).strip().partition(chr(10))[0]})"
+        if fault:
+            raise HugeCtrError(
+                f"{name} {fault}; training needs pip install 'estimate-train-time[recommend]' and pip "
+                "install --no-deps -r training/hugectr/engine-cpu.txt"
+            )
 
 
 def launched(environment: Mapping[str, str]) -> Launched | None:

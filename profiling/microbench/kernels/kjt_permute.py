@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from microbench.call import Call, Maker, Tensor
+from microbench.engines import load_engine
 from predictor.costs.operator import Shape
+
+ENGINE = "fbgemm_gpu"
 
 
 def has_fbgemm(make: Maker) -> bool:
-    """Return whether FBGEMM is installed with kernels for the device."""
+    """Return whether FBGEMM is installed with kernels for the device; EngineError where it does not load."""
     import torch
 
-    try:
-        import fbgemm_gpu  # noqa: F401  # registers its kernels
-    except ImportError:
+    if not load_engine(ENGINE):
         return False
     kind = "CPU" if make.device == "cpu" else "CUDA"
     return bool(torch._C._dispatch_has_kernel_for_dispatch_key("fbgemm::permute_2D_sparse_data", kind))
