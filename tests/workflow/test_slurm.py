@@ -136,12 +136,22 @@ def test_job_cancelled_from_outside(slurm: Workflow, cluster: Cluster, undisturb
 def test_job_past_its_time_limit(slurm: Workflow) -> None:
     write_sweep(slurm.folder / "slow.yaml", sizes_per_octave=1, samples=70, block_us=30000, most_calls=5000)
     # On the command line --set-resources stands in for all of the profile's.
-    resources = [f"collective:{one}" for one in ("runtime=attempt", "mpi=srun", "nodes=2", "tasks_per_node=2")]
+    resources = [f"collective:{one}" for one in ("runtime=1", "mpi=srun", "nodes=2", "tasks_per_node=2")]
     words = ("results/here/done/collective/all_reduce", "--config", "sweep=slow.yaml", "--set-resources", *resources)
     finish(slurm, words, slurm.wait(slurm.start(*words), 300))
     assert "Error in rule collective" in slurm.output, "one minute was enough: the test proves nothing"
     assert "logs/here/collective.all_reduce.log" in slurm.output, "a failed job is reported with its log"
     assert len(rows(slurm.results)) == 3 * 13  # topologies × sizes
+
+
+def test_a_failing_command_is_not_tried_with_more_time(slurm: Workflow, cluster: Cluster) -> None:
+    earlier = set(cluster.run("squeue", "-h", "-t", "all", "-o", "%A").split())
+    assert slurm.run("results/here/done/operator/gelu", "--config", "sweep=absent.yaml", seconds=RUN_S) == 1
+    assert "error: absent.yaml is not a sweep" in slurm.output
+    jobs = [line.split() for line in cluster.run("squeue", "-h", "-t", "all", "-o", "%A %l").splitlines()]
+    limits = [limit for job, limit in jobs if job not in earlier]
+    assert 2 <= len(limits) <= 3
+    assert len(set(limits)) == 1, f"a retry asks for another time: {limits}"
 
 
 def test_node_down(slurm: Workflow, cluster: Cluster, undisturbed: Rows) -> None:
