@@ -39,7 +39,7 @@ DATA_SHEET_SOURCES := $(basename $(notdir $(shell grep -l '^  transfer:' trainin
 DATA_SHEETS := $(filter-out $(PUBLIC_SYSTEMS), $(filter $(notdir $(wildcard regressors/*)), $(DATA_SHEET_SOURCES)))
 
 .DEFAULT_GOAL := help
-.PHONY: help predict test check check-profile format bench accuracy fit profile-smoke
+.PHONY: help predict test check check-profile check-extras format bench accuracy fit profile-smoke
 .PHONY: gallery verify verify-recommender verify-gpu traces precisions gpu-kit profile-gpu publish-gpu survey-emulated slurm-installed test-slurm test-launch clean
 .SUFFIXES:
 
@@ -55,15 +55,20 @@ test: $(TEST_READY) ## formatting, lint, types and tests
 	$(TEST) -m mypy
 	$(TEST) -m pytest
 
-check: $(TEST_READY) ## the Snakefile's formatting, then test; CI runs this and check-profile
+check: $(TEST_READY) ## all tests: formatting, lint, types, tests without torch and with it, each extra alone; what CI runs
 	.venv/test/bin/snakefmt --check Snakefile
 	@$(MAKE) --no-print-directory test
+	@$(MAKE) --no-print-directory check-profile
+	@$(MAKE) --no-print-directory check-extras
 
 check-profile: $(WORKFLOW_READY) ## tests that need torch, MPI or Snakemake
 	$(WORKFLOW) -m pytest tests/unit/test_microbench_*.py tests/unit/test_collectives_*.py tests/unit/test_traced_*.py \
 		tests/unit/test_global_graph_of_ddp.py tests/unit/test_execution_trace.py tests/unit/test_procedure_recorded.py \
 		tests/unit/test_recommender_kernels.py tests/workflow \
 		tests/trainer tests/llm_trainer tests/hugectr tests/launch/test_examples.py tests/launch/test_launch_document.py
+
+check-extras: $(TEST_READY) ## each extra alone, with the newest releases that its bounds allow and the lowest: .venv/extras
+	EXTRAS_TESTS=1 $(TEST) -m pytest tests/installation
 
 format: $(TEST_READY) ## rewrite the code in the project's format
 	$(TEST) -m ruff format .
@@ -177,7 +182,7 @@ $(PREDICT_READY): EXTRAS :=
 $(TEST_READY): EXTRAS := [fit,test]
 $(PROFILE_READY): EXTRAS := [fit,profile]
 $(WORKFLOW_READY): EXTRAS := [fit,launch,profile,recommend,reference,test,train,workflow]
-.venv/%/$(READY): pyproject.toml
+.venv/%/$(READY): pyproject.toml constraints.txt training/hugectr/engine-cpu.txt
 	@rm -rf "$(@D)"
 	@for python in $(or $(PYTHON),$(PYTHONS)); do \
 		"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && break; \
@@ -193,8 +198,8 @@ $(WORKFLOW_READY): EXTRAS := [fit,launch,profile,recommend,reference,test,train,
 	fi; \
 	echo "Setting up $(@D) with $$("$$python" --version), once" >&2; \
 	"$$python" -m venv "$(@D)"
-	@"$(@D)/bin/python" -m pip install --quiet --disable-pip-version-check --editable ".$(EXTRAS)"
+	@"$(@D)/bin/python" -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".$(EXTRAS)"
 	@if [ "$(*)" = workflow ]; then \
-		"$(@D)/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps -r training/hugectr/engine-cpu.txt; \
+		"$(@D)/bin/python" -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps -r training/hugectr/engine-cpu.txt; \
 	fi
 	@touch "$@"

@@ -1,14 +1,18 @@
-"""What `pip install` puts on a machine: six packages, the examples and the published systems, each once."""
+"""What `pip install` puts on a machine, each file once, and beside which releases of other packages."""
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tarfile
+import tomllib
 from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
+import yaml
+from packaging.requirements import Requirement
 
 INSTALLED = {
     "predictor", "estimate_train_time", "fitting", "microbench", "hugectr", "llm_trainer", "model_training_framework",
@@ -58,3 +62,42 @@ def test_wheel_carries_every_example(wheel: list[str], root: Path) -> None:
 
 def test_wheel_carries_the_job_script(wheel: list[str]) -> None:
     assert "model_training_framework/slurm/default.sbatch" in wheel
+
+
+def requirements(root: Path) -> dict[str, list[Requirement]]:
+    """Return the requirements of the project, under "", and of each extra."""
+    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    every = {"": project["dependencies"], **project["optional-dependencies"]}
+    return {extra: [Requirement(text) for text in texts] for extra, texts in every.items()}
+
+
+def test_every_requirement_has_both_bounds_and_the_same_everywhere(root: Path) -> None:
+    bounds: dict[str, str] = {}
+    for need in [need for needs in requirements(root).values() for need in needs]:
+        assert {spec.operator for spec in need.specifier} == {">=", "<"}, (
+            f"{need} may be older or newer than what was tried"
+        )
+        assert bounds.setdefault(need.name, str(need.specifier)) == str(need.specifier)
+
+
+@pytest.mark.parametrize(
+    "name", ["profiling/environment.yaml", "training/environment.yaml", "training/verify.environment.yaml"]
+)
+def test_conda_environments_have_the_bounds_of_the_extras(name: str, root: Path) -> None:
+    bounds = {need.name: need.specifier for needs in requirements(root).values() for need in needs}
+    listed = yaml.safe_load((root / name).read_text(encoding="utf-8"))["dependencies"]
+    texts = [text for entry in listed for text in (entry["pip"] if isinstance(entry, dict) else [entry])]
+    needs = [Requirement(text.replace("pytorch", "torch")) for text in texts]
+    for need in [need for need in needs if need.name not in {"python", "pip", "mpich"}]:
+        assert need.specifier == bounds[need.name], need
+
+
+def test_every_target_installs_with_the_constraints_which_the_extras_allow(root: Path) -> None:
+    lines = [line for line in (root / "Makefile").read_text(encoding="utf-8").splitlines() if "pip install" in line]
+    assert lines
+    assert all("--constraint constraints.txt" in line for line in lines)
+    held = dict(re.findall(r"^(\S+)==(\S+)$", (root / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE))
+    assert held
+    for need in [need for needs in requirements(root).values() for need in needs if need.name in held]:
+        assert need.specifier.contains(held[need.name])
+    assert "PIP_" not in (root / ".ci" / "run").read_text(encoding="utf-8"), "a user's pip has no such setting"
