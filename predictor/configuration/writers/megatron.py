@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from predictor.base.errors import ConfigError
 from predictor.base.words import counted
+from predictor.configuration.model_section import ModelSection
 from predictor.configuration.parallelism import ParallelismSection
 from predictor.configuration.sections import RunConfig, TrainingSection
 from predictor.configuration.to_run import micro_batches
 from predictor.configuration.writers.megatron_exchange import experts_arguments, graph_arguments
 from predictor.configuration.writers.megatron_layers import HYBRID_PROGRAM, is_hybrid
 from predictor.configuration.writers.megatron_model import model_arguments
+from predictor.configuration.writers.megatron_stages import stage_arguments
 from predictor.workloads.layout import RANK_ORDER
-from predictor.workloads.partition import METHODS, split_layers, uniform
 from predictor.workloads.run import GemmRecipe, Recompute
 
 RECIPES = {
@@ -77,7 +78,7 @@ def write(config: RunConfig, num_gpus: int, gpus_per_node: int) -> str:
         nodes=num_gpus // per_node,
         program=HYBRID_PROGRAM if is_hybrid(config.model) else "pretrain_gpt.py",
         model=_lines(model_arguments(config.model)),
-        parallel=_lines(_parallel(parallel, config.model.num_layers, config.model.num_mtp_layers)),
+        parallel=_lines(_parallel(parallel, config.model)),
         training=_lines([*_training(training, samples, parallel), *experts_arguments(config)]),
     )
 
@@ -86,7 +87,7 @@ def _lines(arguments: list[str]) -> str:
     return "\n".join(f"    {argument}" for argument in arguments)
 
 
-def _parallel(parallel: ParallelismSection, num_layers: int, num_mtp_layers: int) -> list[str]:
+def _parallel(parallel: ParallelismSection, model: ModelSection) -> list[str]:
     """Return the arguments of the layout and of the distributed optimizer."""
     sizes = {
         "tensor-model-parallel-size": parallel.tensor_parallel_size,
@@ -113,7 +114,7 @@ def _parallel(parallel: ParallelismSection, num_layers: int, num_mtp_layers: int
         words.append(f"--expert-model-parallel-size {parallel.expert_parallel_size}")
     if parallel.expert_tensor_parallel_size not in (None, parallel.tensor_parallel_size):
         words.append(f"--expert-tensor-parallel-size {parallel.expert_tensor_parallel_size}")
-    words += _stages(parallel, num_layers, num_mtp_layers)
+    words += stage_arguments(parallel, model)
     words += [name for name, is_on in switches.items() if is_on]
     if parallel.zero_group_size is not None:
         ranks = parallel.data_parallel_size * parallel.context_parallel_size
@@ -121,43 +122,6 @@ def _parallel(parallel: ParallelismSection, num_layers: int, num_mtp_layers: int
     if parallel.overlap_gradient_reduction:
         words.append(f"--ddp-bucket-size {parallel.gradient_bucket_elements}")
     return words
-
-
-def _layout_string(split: object, num_mtp_layers: int) -> str:
-    """Return the string of layers of a split per chunk; nothing of one per stage or by a method's name."""
-    if isinstance(split, str):
-        return "" if split in METHODS else split.replace("e", "E").replace("l", "L")
-    if not isinstance(split, tuple) or not isinstance(split[0], tuple):
-        return ""
-    in_order = ["t" * stage[chunk] for chunk in range(len(split[0])) for stage in split]
-    return "|".join(["E" + in_order[0], *in_order[1:]]) + "m" * num_mtp_layers + "L"
-
-
-def _stages(parallel: ParallelismSection, num_layers: int, num_mtp_layers: int) -> list[str]:
-    """Return how layers are spread over stages and chunks."""
-    stages, chunks = parallel.pipeline_parallel_size, parallel.virtual_pipeline_parallel_size
-    string = _layout_string(parallel.layers_per_stage, num_mtp_layers)
-    if string:
-        return [f"--pipeline-model-parallel-layout '{string}'"]
-    words = [f"--num-virtual-stages-per-pipeline-rank {chunks}"] if chunks > 1 else []
-    split = parallel.layers_per_stage
-    flat = split if isinstance(split, str) else [layers for layers in split if isinstance(layers, int)]
-    layers = split_layers(flat, num_layers, stages)
-    if layers == uniform(num_layers, stages) and num_layers % stages == 0:
-        return words
-    each = (num_layers + 2) // stages
-    if (num_layers + 2) % stages == 0 and layers == [each - 1, *[each] * (stages - 2), each - 1]:
-        return [*words, "--account-for-embedding-in-pipeline-split", "--account-for-loss-in-pipeline-split"]
-    if stages > 1 and len(set(layers[1:-1])) <= 1:
-        return [
-            *words,
-            f"--decoder-first-pipeline-num-layers {layers[0]}",
-            f"--decoder-last-pipeline-num-layers {layers[-1]}",
-        ]
-    raise ConfigError(
-        f"parallelism.layers_per_stage is {layers}; in Megatron-LM all stages between the first and the last hold as "
-        "many layers"
-    )
 
 
 def _training(training: TrainingSection, samples: int, parallel: ParallelismSection) -> list[str]:
