@@ -273,7 +273,8 @@ class ModelSection(Section):
     tied_embeddings: Switch = Field(default=False, description="embedding and output projection share weights")
     loss: Loss = Field(
         default=Loss.VOCABULARY_PARALLEL,
-        description="cross entropy: vocabulary_parallel (Megatron-LM's single operations), torch's own, or fused",
+        description="cross entropy: vocabulary_parallel (Megatron-LM's single operations), torch's own, fused "
+        "(Transformer Engine's kernel), or fused_native (Megatron-LM's compiled ones)",
     )
     moe: ExpertsSection | None = Field(default=None, description="mixture of experts")
     layer_operators: tuple[str, ...] | None = Field(

@@ -210,10 +210,10 @@ MEGATRON = FrameworkRules(
     name="megatron",
     label="Megatron-LM",
     software=Framework.MEGATRON_LM,
-    # 1F1B's messages block (overlap_p2p_comm is for interleaved stages only). NVIDIA's recipes fuse the loss
-    # (Megatron-Bridge: cross_entropy_loss_fusion, cross_entropy_fusion_impl te).
+    # 1F1B's messages block (overlap_p2p_comm is for interleaved stages only). NVIDIA's recipes fuse the loss, of whose
+    # two implementations releases from core 0.18.2 on accept their own (--cross-entropy-fusion-impl native).
     trained_as=AS_MEGATRON._replace(
-        defaults=replace(MEGATRON_LM_BF16, blocking_transfers=None), more={"model": {"loss": "fused"}}
+        defaults=replace(MEGATRON_LM_BF16, blocking_transfers=None), more={"model": {"loss": "fused_native"}}
     ),
     source=(
         "Megatron-LM megatron/training/arguments.py, validate_args: layers, with --account-for-embedding- and "

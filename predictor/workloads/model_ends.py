@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from predictor.costs.operator import Direction
-from predictor.workloads.fused import fused_loss
+from predictor.workloads.fused import fused_loss, native_loss
 from predictor.workloads.layer_call import LayerCall
 from predictor.workloads.run import TrainingRun
 from predictor.workloads.tasks import (
@@ -19,6 +19,7 @@ from predictor.workloads.tasks import (
     shaped_task,
     stream_task,
 )
+from predictor.workloads.transformer import Loss
 
 
 def loss_tasks(call: LayerCall, direction: Direction, operator: str = "cross_entropy") -> list[Task]:
@@ -37,6 +38,8 @@ def _loss(run: TrainingRun, direction: Direction) -> list[Task]:
     """Return the loss as a run computes it; a compiler fuses torch's own."""
     if run.has_fused_loss:
         return [fused_loss(run.call(), run.compiled)]
+    if run.model.loss is Loss.FUSED_NATIVE:
+        return [native_loss(run.call(), direction)]
     return loss_tasks(run.call(), direction, run.model.loss.operator)
 
 

@@ -68,11 +68,12 @@ class Activation(StrEnum):
 
 
 class Loss(StrEnum):
-    """Which cross entropy follows the output projection."""
+    """Which cross entropy follows the output projection; ``fused_native``: Megatron-LM's own compiled pieces."""
 
     VOCABULARY_PARALLEL = "vocabulary_parallel"
     TORCH = "torch"
     FUSED = "fused"
+    FUSED_NATIVE = "fused_native"
 
     @property
     def operator(self) -> str:

@@ -8,10 +8,19 @@ from typing import Any
 
 import pytest
 
+from predictor.base.read_yaml import read_mapping
 from predictor.configuration.loading import prepare
 from predictor.configuration.readers.shell_script import parse
+from predictor.configuration.readers.shell_words import UNKNOWN
+from predictor.configuration.sections import RunConfig
 from predictor.configuration.writers import written
+from predictor.configuration.writers.megatron_layers import is_hybrid
+from predictor.search.answer import configuration_of
+from predictor.search.question import SearchQuestion, search_problem
+from predictor.search.rank import plans
 from tests.unit.examples import full_form
+
+ACCEPTED: dict[str, Any] = read_mapping(Path(__file__).parents[1] / "data" / "writers" / "megatron_core_0.19.2.yaml")
 
 SPLITS: list[tuple[int, dict[str, Any]]] = [
     (32, {"pipeline_parallel_size": 1}),
@@ -38,7 +47,7 @@ def arguments(content: dict[str, Any]) -> dict[str, list[str]]:
         if word.startswith("--"):
             values = found.setdefault(word, [])
         else:
-            values += shlex.split(word)
+            values += [word] if UNKNOWN in word else shlex.split(word)
     return found
 
 
@@ -85,3 +94,44 @@ def test_megatron_builds_the_layers_that_are_predicted(num_layers: int, layout: 
     )
     run = prepare(content, Path.cwd()).run
     assert layers_built(arguments(content)) == [list(chunks) for chunks in run.chunk_layers]
+
+
+def is_accepted(value: str, kind: str | list[str]) -> bool:
+    """Return whether an argument takes a value; numbers of any size."""
+    if isinstance(kind, list):
+        return value in kind
+    number = {"whole": int, "real": float}.get(kind)
+    if number is None or "$" in value or UNKNOWN in value:
+        return True
+    try:
+        number(value)
+    except ValueError:
+        return False
+    return True
+
+
+def refusals(options: dict[str, list[str]]) -> list[str]:
+    """Return what core 0.19.2 refuses of options, by its record and by the rules of its validate_args."""
+    wrong = [f"{name} is no argument" for name in options if name not in ACCEPTED]
+    for name, values in options.items():
+        kind = ACCEPTED.get(name, "words")
+        if kind != "words" and len(values) != (kind != "switch"):
+            wrong.append(f"{name} takes {kind}")
+        wrong += [f"{name} {value}" for value in values if not is_accepted(value, kind)]
+    if options.get("--cross-entropy-fusion-impl") == ["te"]:
+        wrong.append("--cross-entropy-fusion-impl te")
+    return wrong
+
+
+@pytest.mark.parametrize("model", ["llama3-8b", "gpt3-175b", "mixtral-8x7b", "deepseek-v3", "nemotron-h-8b"])
+def test_every_argument_is_one_of_the_named_release(model: str) -> None:
+    question = SearchQuestion(model, 256, system="H100", global_batch_size=512, framework="megatron")
+    problem = search_problem(question)
+    every = [plan for plan in plans(problem.space) if model != "nemotron-h-8b" or plan.degrees.pipeline == 1]
+    for plan in every[:: max(1, len(every) // 12)]:
+        content = configuration_of(problem.space, plan, problem.content)
+        options = arguments(content)
+        assert refusals(options) == []
+        run = prepare(content, Path.cwd()).run
+        if not is_hybrid(RunConfig.model_validate(content).model):
+            assert layers_built(options) == [list(chunks) for chunks in run.chunk_layers]

@@ -222,11 +222,11 @@ def test_argument_of_the_layout(arguments: str, key: str, value: object, tmp_pat
     assert small(tmp_path, arguments)["parallelism"][key] == value
 
 
-def test_loss_of_single_kernels_is_the_default_and_megatrons_own_fusion_is_noted(tmp_path: Path) -> None:
+def test_loss_of_single_kernels_is_the_default_and_fusion_is_megatrons_own(tmp_path: Path) -> None:
     assert "loss" not in small(tmp_path, "--cross-entropy-fusion-impl te")["model"]
     read_one = found(tmp_path, f"{SMALL}--use-flash-attn --cross-entropy-loss-fusion")
-    assert read_one.content["model"]["loss"] == "fused"
-    assert read_one.notes == ("--cross-entropy-fusion-impl native: the loss is predicted in one kernel, as with te",)
+    assert read_one.content["model"]["loss"] == "fused_native"
+    assert read_one.notes == ()
 
 
 def test_instances_of_the_optimizer_are_groups_of_replicas(tmp_path: Path) -> None:

@@ -118,6 +118,7 @@ def test_megatron_has_arguments_for_more_than_a_search_sets(changes: dict[str, A
         ("megatron", {"model": {"sliding_window": 1024, "sliding_window_layers": 8}}, "sliding_window_layers"),
         ("megatron", {"parallelism": {"zero_stage": 3}}, "zero_stage is 3; Megatron-LM's distributed optimizer"),
         ("megatron", {"model": {"loss": "torch"}}, "model.loss is torch; Megatron-LM's is"),
+        ("megatron", {"model": {"loss": "fused"}}, "refuse Transformer Engine's fused loss"),
         ("megatron", {"training": {"recompute": "per_op"}}, "training.recompute is per_op; Megatron-LM has"),
         ("torchtitan", {"model": {"num_layers": 33}}, "torchtitan has no flavor of this model"),
         ("torchtitan", {}, "parallelism.zero_stage is 1; torchtitan has 3"),

@@ -43,19 +43,17 @@ def kernels(options: Options, notes: list[str]) -> dict[str, Any]:
         "attention": attention,
         "normalization": norm,
         "fused_side_kernels": _fuses_side_kernels(options, notes),
-        **_loss(options, notes),
+        **_loss(options),
         **_rope_kernel(options, is_local),
     }
 
 
-def _loss(options: Options, notes: list[str]) -> dict[str, str]:
-    """Return the key of a fused loss."""
+def _loss(options: Options) -> dict[str, str]:
+    """Return the key of a fused loss: Megatron-LM's own compiled pieces (its default), or Transformer Engine's."""
     implementation = options.text("cross-entropy-fusion-impl", "native", ("native", "te"))
     if not options.switch("cross-entropy-loss-fusion"):
         return {}
-    if implementation == "native":
-        notes.append("--cross-entropy-fusion-impl native: the loss is predicted in one kernel, as with te")
-    return {"loss": "fused"}
+    return {"loss": "fused_native" if implementation == "native" else "fused"}
 
 
 def _rope_kernel(options: Options, is_local: bool) -> dict[str, bool]:

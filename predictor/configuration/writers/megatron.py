@@ -1,6 +1,7 @@
 """Write a configuration as a shell script that starts Megatron-LM's pretrain_gpt.py.
 
-Source of names: NVIDIA/Megatron-LM, megatron/training/arguments.py. What no prediction depends on and no configuration
+Source of names and of what is accepted: NVIDIA/Megatron-LM core_v0.19.2, megatron/training/arguments.py (a test holds
+all that is written to a record of it); core 0.18.2 accepts the same. What no prediction depends on and no configuration
 says (data, tokenizer, learning rate, iterations) are variables of the environment without which the script stops.
 """
 
@@ -19,6 +20,7 @@ from predictor.configuration.writers.megatron_stages import stage_arguments
 from predictor.workloads.layout import RANK_ORDER
 from predictor.workloads.run import GemmRecipe, Recompute
 
+CORE = "0.19.2"  # release of Megatron-LM's core whose arguments are written
 RECIPES = {
     GemmRecipe.FP8_DELAYED: ("--fp8-format hybrid", "--fp8-recipe delayed"),
     GemmRecipe.FP8_TENSORWISE: ("--fp8-format hybrid", "--fp8-recipe tensorwise"),
@@ -73,7 +75,7 @@ def write(config: RunConfig, num_gpus: int, gpus_per_node: int) -> str:
     parallel, training = config.parallelism, config.training
     samples = training.micro_batch_size * micro_batches(config) * parallel.data_parallel_size
     return SCRIPT.format(
-        title=f"Megatron-LM on {counted(num_gpus, 'GPU')} of {config.system}, as searched.",
+        title=f"Megatron-LM, core {CORE}, on {counted(num_gpus, 'GPU')} of {config.system}, as searched.",
         per_node=per_node,
         nodes=num_gpus // per_node,
         program=HYBRID_PROGRAM if is_hybrid(config.model) else "pretrain_gpt.py",
@@ -163,8 +165,12 @@ def _low_precision(training: TrainingSection) -> list[str]:
         return []
     if recipe not in RECIPES:
         raise ConfigError(f"training.gemm_recipe is {recipe}; Megatron-LM has {', '.join(RECIPES)}")
+    if training.fp8_attention:
+        raise ConfigError(
+            "training.fp8_attention is true; Megatron-LM's script has no argument for it (Megatron-Bridge has)"
+        )
     start, end = training.layers_in_16_bits_at_start, training.layers_in_16_bits_at_end
-    words = [*RECIPES[recipe], *(["--fp8-dot-product-attention"] if training.fp8_attention else [])]
+    words = [*RECIPES[recipe]]
     if not start and not end:
         return words
     return [

@@ -9,6 +9,7 @@ from predictor.base.errors import ConfigError
 from predictor.configuration.sections import RunConfig, TrainingSection
 from predictor.workloads.expert_exchange import ExpertDispatcher
 from predictor.workloads.run import GraphModule, Recompute
+from predictor.workloads.switches import Biases
 
 DISPATCHERS = {ExpertDispatcher.ALL_TO_ALL: "alltoall", ExpertDispatcher.ALL_GATHER: "allgather"}
 
@@ -17,6 +18,12 @@ def experts_arguments(config: RunConfig) -> list[str]:
     """Return the arguments on how experts run: their dispatcher and the kernels of their products."""
     if config.model.moe is None:
         return []
+    split = config.parallelism.expert_tensor_parallel_size or config.parallelism.tensor_parallel_size
+    if split > 1 and config.model.biases in (Biases.ALL, Biases.FFN):
+        raise ConfigError(
+            f"model.biases is {config.model.biases} and experts are split over {split} ranks; Megatron-LM's experts "
+            "have biases with expert_tensor_parallel_size: 1 only"
+        )
     # A kernel for the products of several experts has no other precision.
     words = ["--moe-grouped-gemm"] if config.training.precision == "bf16" else []
     if config.training.fused_experts:

@@ -102,10 +102,13 @@ def _kernels(model: ModelSection) -> list[str]:
     elif model.attention is Attention.UNFUSED:
         words.append("--no-masked-softmax-fusion")
     words.append(f"--normalization {'RMSNorm' if is_rms else 'LayerNorm'}")
-    if model.loss is Loss.FUSED:
-        words += ["--cross-entropy-loss-fusion", "--cross-entropy-fusion-impl te"]
-    elif model.loss is Loss.TORCH:
-        raise ConfigError("model.loss is torch; Megatron-LM's is vocabulary_parallel or fused")
+    if model.loss in (Loss.FUSED, Loss.TORCH):  # core 0.18.2 and later refuse --cross-entropy-fusion-impl te
+        raise ConfigError(
+            f"model.loss is {model.loss}; Megatron-LM's is fused_native or vocabulary_parallel, as releases from core "
+            "0.18.2 on refuse Transformer Engine's fused loss"
+        )
+    if model.loss is Loss.FUSED_NATIVE:
+        words += ["--cross-entropy-loss-fusion", "--cross-entropy-fusion-impl native"]
     if not model.fused_side_kernels:
         kernel = "swiglu" if model.activation is Activation.SWIGLU else "gelu"
         words += [f"--no-bias-{kernel}-fusion", "--no-bias-dropout-fusion"]

@@ -6,9 +6,12 @@ and megatron/core/transformer/pipeline_parallel_layer_layout.py.
 
 from __future__ import annotations
 
+from predictor.base.errors import ConfigError
+from predictor.base.words import counted
 from predictor.configuration.model_section import ModelSection
 from predictor.configuration.parallelism import ParallelismSection
 from predictor.configuration.pipeline_layout import split_of
+from predictor.configuration.writers.megatron_layers import is_hybrid
 from predictor.timeline.schedules import SCHEDULES
 from predictor.workloads.partition import METHODS, chunk_layers
 
@@ -35,20 +38,26 @@ def stage_arguments(parallel: ParallelismSection, model: ModelSection) -> list[s
     chunks = split.chunks or [chunk_layers(split.stages, stage, split.num_chunks) for stage in stages]
     in_order = [chunks[stage][chunk] for chunk in range(split.num_chunks) for stage in stages]
     words = [f"--num-virtual-stages-per-pipeline-rank {split.num_chunks}"] if split.num_chunks > 1 else []
-    if len(set(in_order)) == 1:
+    if len(set(in_order)) == 1 and not (words and is_hybrid(model)):
         return words
-    counted = [
+    if is_hybrid(model):  # core 0.19 refuses such arguments beside a hybrid's pattern of layers
+        raise ConfigError(
+            f"parallelism.layers_per_stage is {list(split.stages)} in {counted(split.num_chunks, 'chunk')} each; "
+            "Megatron-LM's arguments for a hybrid are written for even stages of one chunk, such as --schedule 1f1b "
+            "finds"
+        )
+    by_ends = [
         switches
         for (embedding, loss), switches in COUNTED.items()
         if len({in_order[0] + embedding, *in_order[1:-1], in_order[-1] + loss}) == 1
     ]
     has_ends = len(set(split.stages[1:-1])) <= 1 and all(len(set(of_stage)) == 1 for of_stage in chunks)
-    if has_ends and counted != [COUNTED[1, 1]]:
+    if has_ends and by_ends != [COUNTED[1, 1]]:
         first, last = split.stages[0], split.stages[-1]
         ends = [f"--decoder-first-pipeline-num-layers {first}", f"--decoder-last-pipeline-num-layers {last}"]
         return [*words, *ends]
-    if counted:
-        return [*words, *counted[0]]
+    if by_ends:
+        return [*words, *by_ends[0]]
     letters = ["t" * layers for layers in in_order]
     return _layout("|".join(["E" + letters[0], *letters[1:]]) + "m" * model.num_mtp_layers + "L")
 
