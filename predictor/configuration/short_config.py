@@ -26,6 +26,7 @@ REQUIRED = (
     "fwd_syncs",
     "bwd_syncs",
 )
+FULL = ("system", "model", "parallelism", "training", "from")  # sections and keys of the full form
 # Result folders of the documented API; accepted and not used.
 IGNORED = ("save_folder", "save_name")
 NORMS = {name: OPERATORS_BY_SHORT_NAME[name] for name in ("RMSlayernorm", "layernorm")}
@@ -47,7 +48,7 @@ OVERRIDES = {
 
 def is_short(content: dict[str, Any]) -> bool:
     """Return whether a configuration is in the short form: it has none of the full form's sections."""
-    return not {"system", "model", "parallelism", "training", "from"} & set(content)
+    return not set(FULL) & set(content)
 
 
 def _translate(names: object, key: str) -> list[str]:
@@ -99,6 +100,12 @@ def _numbers(values: object) -> dict[str, Any]:
 
 def _check_keys(content: dict[str, Any]) -> None:
     known = [*REQUIRED, *IGNORED, *(key for keys in OVERRIDES.values() for key in keys)]
+    if content and not content.keys() & set(known):
+        given, close = ", ".join(map(str, content))[:80], nearest(str(next(iter(content))), FULL)
+        raise ConfigError(
+            f"{given}: no key of a configuration, nor of a tool whose files are known.{close} "
+            f"A configuration has {', '.join(FULL)} (docs/configuration.md); other tools' files: docs/readers.md"
+        )
     for key in content:
         if key not in known:
             raise ConfigError(f"{key} is not a known key.{nearest(key, known)} Known: {', '.join(known)}")

@@ -91,8 +91,8 @@ def completed_form(configuration: Configuration, said: Collection[str] = ()) -> 
     """
     content, told = of_trainer(configuration.content, configuration.base)
     if short_config.is_short(content):
-        system = str(short_form_system(content, configuration.base))
-        content = {**short_config.expand(content), "system": system}
+        expanded = short_config.expand(content)  # which checks its keys
+        content = {**expanded, "system": str(short_form_system(content, configuration.base))}
     content, notes = completed(content, configuration.base, Beside(said))
     return configuration._replace(content=content, notes=(*configuration.notes, *told, *notes))
 

@@ -375,7 +375,7 @@ def test_what_cannot_be_predicted_is_refused_in_one_line(arguments: str, message
 
 def test_value_that_only_a_run_knows_is_refused_where_it_matters(tmp_path: Path) -> None:
     with pytest.raises(
-        ConfigError, match=r"--micro-batch-size is 1, which only a run of the script knows; write its value"
+        ConfigError, match=r"--micro-batch-size is \$1, which only a run of the script knows; write its value"
     ):
         found(tmp_path, f"python pretrain.py {SMALL} --micro-batch-size $1 --save $2")
     assert found(tmp_path, f"python pretrain.py {SMALL} --save $2").content["training"]["micro_batch_size"] == 2

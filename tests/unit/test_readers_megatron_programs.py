@@ -197,7 +197,7 @@ def test_arguments_that_come_from_outside_are_none(tmp_path: Path) -> None:
     )
     assert read.content["training"]["precision"] == "bf16"
     assert any("EXTRA_ARGS empty" in note for note in read.notes)
-    with pytest.raises(ConfigError, match="--tensor-model-parallel-size is TP, which only a run"):
+    with pytest.raises(ConfigError, match=r"--tensor-model-parallel-size is \$TP, which only a run"):
         found(tmp_path, f"torchrun pretrain_gpt.py {SMALL} --tensor-model-parallel-size $TP $EXTRA_ARGS")
     with pytest.raises(ConfigError, match="which only a run"):
         found(tmp_path, f"EXTRA_ARGS=$(cat file)\ntorchrun pretrain_gpt.py {SMALL} --bf16 $EXTRA_ARGS")

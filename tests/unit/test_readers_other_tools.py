@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from predictor.__main__ import main
 from predictor.base.errors import ConfigError
 from predictor.configuration.loading import read_config
 from predictor.configuration.readers import detect, read_any
@@ -25,6 +26,13 @@ ARGUMENTS = (
         ("a.yaml", "work_group: x\nmodules: {}\n", "is of Primus"),
         ("a.yaml", "num-layers: 12\npipe-parallel-size: 1\n", "is of GPT-NeoX"),
         ("a.yaml", "model:\n  _component_: torchtune.models.llama3\n", "is of torchtune"),
+        ("a.yaml", "tokenizer:\n  _component_: torchtune.x\nmodel: {}\noptimizer: {lr: 1}\n", "is of torchtune"),
+        ("a.yaml", "model: {}\ntokenizer: {}\noptimizer: {}\ntokens: {}\nparallelism: {dp: 2}\n", "is of nanotron"),
+        ("a.yaml", "model_name_or_path: m\nper_device_train_batch_size: 1\n", "is of TRL or a Hugging Face Trainer"),
+        ("a.yaml", "model_name: m\ntrain: {}\ndata:\n  class_path: litgpt.data.C4\n", "is of litgpt"),
+        ("a.yaml", "seed_everything: 1\nmodel: {}\noptimizer: {}\ntrain: {}\n", "is of Lightning"),
+        ("a.yaml", "model:\n  _target_: nemo.collections.llm.gpt\noptim: {}\n", "is of NeMo 2"),
+        ("a.yaml", "policy: {}\ncluster: {}\ngrpo: {}\n", "is of NeMo RL"),
         ("a.sh", "NPROC_PER_NODE=2 \\\nmegatron sft --micro_batch_size 1\n", "is of ms-swift"),
         ("a.sh", "#!/bin/bash\nTP=2 bash examples/train.sh --x 1\n", "it starts examples/train.sh: read that"),
         ("a.sh", "export TP=2\nexport PP=4\n", "read the script that starts it"),
@@ -49,6 +57,20 @@ def test_configuration_says_which_tool_a_file_is_of(tmp_path: Path) -> None:
         read_config(path)
     path.write_text("modle: llama3-8b\n", encoding="utf-8")  # a slip in one of our own stays one
     assert read_config(path)[0] == {"modle": "llama3-8b"}
+
+
+@pytest.mark.parametrize("options", [[], ["--gpus", "8"], ["--system", "H100", "--set", "vocab_size=8"]])
+def test_a_file_that_nobody_knows_is_refused_in_one_line(
+    options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "m.yml"
+    path.write_text("modle: llama3-8b\nsteps: 3\n", encoding="utf-8")
+    assert main(["predict", str(path), *options]) == 2
+    message = capsys.readouterr().err
+    assert (
+        "modle, steps: no key of a configuration, nor of a tool whose files are known. Did you mean model?" in message
+    )
+    assert message.count("\n") == 1
 
 
 def test_script_that_is_sourced_is_read_in_place(tmp_path: Path) -> None:

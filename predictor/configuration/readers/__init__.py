@@ -26,7 +26,7 @@ from predictor.configuration.readers import (
     torchtitan_python,
 )
 from predictor.configuration.readers.megatron_command import TELLING, with_sources
-from predictor.configuration.readers.other_tools import of_other_script, of_other_tool
+from predictor.configuration.readers.other_tools import of_other_script, of_other_tool, tool_of
 from predictor.configuration.readers.problems import Problems
 from predictor.configuration.readers.python_recipes import with_function
 from predictor.configuration.readers.result import Read
@@ -107,8 +107,8 @@ def _mapping_in(text: str) -> dict[str, Any] | None:
     return content if isinstance(content, dict) else None
 
 
-def _of_yaml(content: dict[str, Any] | None) -> str | None:
-    """Return the format of a YAML mapping, told by its sections."""
+def _of_yaml(content: dict[str, Any] | None, text: str) -> str | None:
+    """Return the format of a YAML mapping, told by its sections; None of a tool that is not read."""
     if content is None:
         return None
     if is_experiment(content):
@@ -121,7 +121,8 @@ def _of_yaml(content: dict[str, Any] | None) -> str | None:
         nemo.FORMAT: isinstance(model, dict) and "trainer" in content and nemo.TELLING in model,
         accelerate.FORMAT: "distributed_type" in content and len(accelerate.TELLING & content.keys()) > 1,
         llm_trainer.FORMAT: is_llm_trainer(content),
-        megatron_bridge.FORMAT: len(megatron_bridge.SECTIONS & content.keys()) > 1,
+        # Other tools have sections of such names too.
+        megatron_bridge.FORMAT: len(megatron_bridge.SECTIONS & content.keys()) > 1 and tool_of(content, text) is None,
     }
     return next((name for name, is_told in told.items() if is_told), None)
 
@@ -148,7 +149,7 @@ def detect(path: Path) -> str:
         told = _of_json(content)
     else:
         content = _mapping_in(text)
-        told = _of_yaml(content)
+        told = _of_yaml(content, text)
     told = told or _of_text(path, content, text)
     if told is None:
         raise of_other_script(path.name, text) or ConfigError(
@@ -187,7 +188,7 @@ def of_configuration(path: Path) -> str | None:
     """
     text = _text(path)
     content = _mapping_in(text)
-    return None if content is None else _of_yaml(content) or _of_text(path, content, text)
+    return None if content is None else _of_yaml(content, text) or _of_text(path, content, text)
 
 
 def read_named(name: str, base: Path, num_gpus: int | None = None) -> Read:

@@ -9,7 +9,7 @@ from typing import Any
 from predictor.base.errors import ConfigError, nearest
 from predictor.configuration.readers.fields import Fields
 from predictor.configuration.readers.known_keys import known_keys
-from predictor.configuration.readers.shell_words import is_unknown, shown
+from predictor.configuration.readers.shell_words import as_written, is_unknown, shown
 
 KEYS = "megatron"
 # Arguments of the releases of 2020, when a step had one micro-batch.
@@ -35,7 +35,7 @@ class Options(Fields):
             rule = f"which only a run of the script knows; write its value, or {AS_IT_RUNS}"
             if self.prefix != "--":
                 rule = "which comes from outside the file; write its value"
-            self.broken(ConfigError(f"{self.where}: {self.named(key)} is {shown(value)}, {rule}"))
+            self.broken(ConfigError(f"{self.where}: {self.named(key)} is {self._shown(key)}, {rule}"))
             return None
         return value
 
@@ -54,7 +54,10 @@ class Options(Fields):
         return ConfigError(f"{self.where}: {self.named(key)} is {self._shown(key)}; {rule}")
 
     def _shown(self, key: str) -> str:
-        return shown(str(self.values.get(key))) if self.values.get(key) is not True else "given"
+        value = self.values.get(key)
+        if value is True:
+            return "given"
+        return as_written(str(value)) if self.prefix == "--" else shown(str(value))
 
     def refuse(self) -> None:
         """Record arguments that change the cost in a way that is not modelled, with reason and remedy."""

@@ -16,7 +16,9 @@ BY_KEYS: tuple[tuple[str, set[str], set[str]], ...] = (
     ("verl", {"actor_rollout_ref"}, {"data", "trainer", "critic", "algorithm"}),
     ("Primus", {"modules"}, {"work_group", "exp_name", "platform"}),
     ("MaxText", {"base_config"}, {"model_name", "per_device_batch_size", "run_name"}),
-    ("nanotron", {"tokens", "parallelism"}, {"general", "data_stages", "checkpoints"}),
+    ("nanotron", {"parallelism"}, {"tokens", "general", "data_stages", "checkpoints"}),
+    ("NeMo RL", {"policy", "cluster"}, {"grpo", "dpo", "sft", "rm", "distillation"}),
+    ("TRL or a Hugging Face Trainer", {"per_device_train_batch_size"}, {"model_name_or_path", "output_dir"}),
     ("GPT-NeoX", {"num-layers"}, {"pipe-parallel-size", "model-parallel-size", "zero_optimization"}),
     ("GPT-NeoX", {"num_layers"}, {"pipe_parallel_size", "pos_emb", "zero_optimization"}),
 )
@@ -26,6 +28,9 @@ BY_TEXT = {
     "LLaMA-Factory": re.compile(r"\bllamafactory-cli\s+train\b"),
     "axolotl": re.compile(r"\baxolotl(?:\.cli\.|\s+)train\b"),
     "torchtune": re.compile(r"_component_:\s*torchtune\b"),
+    "litgpt": re.compile(r"class_path:\s*litgpt\b"),
+    "Lightning": re.compile(r"class_path:\s*(?:lightning|pytorch_lightning)\b|^seed_everything:", re.MULTILINE),
+    "NeMo 2": re.compile(r"_target_:\s*nemo\.(?:collections|lightning)\b"),
     "NeMo AutoModel": re.compile(r"_target_:\s*nemo_automodel\b"),
     "verl": re.compile(r"_target_:\s*verl\b|\bverl\.trainer\."),
 }

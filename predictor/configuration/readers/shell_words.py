@@ -50,6 +50,11 @@ def shown(word: str) -> str:
     return word.replace(UNKNOWN, "")
 
 
+def as_written(word: str) -> str:
+    """Return a word as a message shows it, expansions of unknown value with their « $ »."""
+    return re.sub(f"{UNKNOWN}(`?)([^{UNKNOWN}]*){UNKNOWN}", lambda mark: (mark[1] or "$") + mark[2], word)
+
+
 def unknown(expansion: str) -> str:
     """Return the mark of an expansion; without spaces, so that it stays one word, and never expanded again."""
     text = re.sub(r"[\s$]+", "", expansion)
