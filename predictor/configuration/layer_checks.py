@@ -99,8 +99,11 @@ def _check_sizes(model: ModelSection) -> None:
         for key in ("num_key_value_heads", "head_dim", *windowed):
             if getattr(model, key) is not None:
                 raise ConfigError(f"model.{key} and model.latent_attention both give heads; leave {key} out")
-        if model.attention is not Attention.FLASH:
-            raise ConfigError(f"model.attention is {model.attention}; model.latent_attention needs flash")
+        sparse = model.sliding_window is not None or model.latent_attention.indexer is not None
+        if model.attention is not Attention.FLASH and sparse:
+            raise ConfigError(
+                f"model.attention is {model.attention}; model.latent_attention with a window or an indexer needs flash"
+            )
     if model.encoder is not None and model.causal:
         raise ConfigError("model.encoder needs causal: false; an encoder's tokens see later ones too")
     if model.encoder is not None and model.num_mtp_layers:

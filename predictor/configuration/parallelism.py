@@ -79,6 +79,10 @@ class ParallelismSection(Section):
     ) = Field(
         default=None, description="pipeline schedule; 1f1b, interleaved where stages have several chunks, if absent"
     )
+    micro_batch_group_size: Count | None = Field(
+        default=None,
+        description="interleaved, micro-batches that pass a chunk before the next chunk's turn; the stages if absent",
+    )
     blocking_transfers: Switch | None = Field(
         default=None, description="neighbouring stages both wait for a message; if absent, where the schedule allows it"
     )

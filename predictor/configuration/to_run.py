@@ -18,7 +18,8 @@ from predictor.configuration.parallelism import ParallelismSection
 from predictor.configuration.pipeline_layout import Split, check_chunks, split_of
 from predictor.configuration.recomputation import check_recomputation
 from predictor.configuration.sections import RunConfig, TrainingSection
-from predictor.timeline.schedules import SCHEDULES, V_CHUNKS, check
+from predictor.timeline.allowed_sizes import check
+from predictor.timeline.schedules import IN_GROUPS, SCHEDULES, V_CHUNKS
 from predictor.workloads.fused import compiled_model
 from predictor.workloads.layout import RANK_ORDER, Layout
 from predictor.workloads.lora import Lora
@@ -150,13 +151,28 @@ def _num_chunks(layout: ParallelismSection, name: str) -> int:
     return layout.virtual_pipeline_parallel_size if said else implied
 
 
+def _in_groups(name: str, layout: ParallelismSection) -> str:
+    """Return the name of a schedule in groups of micro-batches, where they are not as many as stages.
+
+    Raises:
+        ConfigError: the schedule has no groups.
+    """
+    size = layout.micro_batch_group_size
+    if size is None:
+        return name
+    if name != "interleaved_1f1b":
+        raise ConfigError(f"micro_batch_group_size is {size}; schedule {name} has no groups, interleaved_1f1b has")
+    return name if size == layout.pipeline_parallel_size else f"{IN_GROUPS}{size}"
+
+
 def _schedule(layout: ParallelismSection, num_micro_batches: int, model: ModelSection) -> tuple[str, bool, Split]:
     """Return the schedule, whether its messages block, and the split into stages, checked against each other."""
     pp = layout.pipeline_parallel_size
-    name = layout.schedule or "1f1b"
+    name: str = layout.schedule or "1f1b"
     split = split_of(layout, model, SCHEDULES[name], _num_chunks(layout, name))
     if layout.schedule is None and split.num_chunks > 1:
         name = "interleaved_1f1b"
+    name = _in_groups(name, layout)
     schedule = SCHEDULES[name]
     broken = check(name, pp, num_micro_batches, split.num_chunks)
     if broken is not None:

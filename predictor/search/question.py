@@ -37,6 +37,7 @@ DECIDED = {
         "embedding_counts_as_layer",
         "loss_counts_as_layer",
         "schedule",
+        "micro_batch_group_size",
         "zero_stage",
         "zero_group_size",
         "gradient_reduction",

@@ -9,7 +9,8 @@ from math import isqrt, prod
 from typing import Any, NamedTuple
 
 from predictor.search.frameworks import FrameworkRules, SequenceParallel
-from predictor.timeline.schedules import SCHEDULES, check
+from predictor.timeline.allowed_sizes import check
+from predictor.timeline.schedules import SCHEDULES
 from predictor.workloads.layout import Layout
 from predictor.workloads.partition import uniform
 from predictor.workloads.run import Recompute, RecomputeModule, TrainingRun

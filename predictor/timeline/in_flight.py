@@ -21,7 +21,7 @@ def peak_in_flight(schedule: Schedule, stage: int, num_stages: int, num_micro_ba
     if schedule.splits_backward:
         return min(num_stages, num_micro_batches)
     ahead = num_stages - stage - 1
-    warmup = 2 * ahead + (num_chunks - 1) * num_stages if schedule.chunks else ahead
+    warmup = 2 * ahead + (num_chunks - 1) * schedule.period(num_stages) if schedule.chunks else ahead
     return min(warmup + 1, num_micro_batches * num_chunks)
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
-from types import MappingProxyType
+from functools import cache, partial
 from typing import NamedTuple
 
 
@@ -46,6 +46,7 @@ class Schedule:
         has_steady_state: between warm-up and cool-down every stage repeats the same slots with later micro-batches.
         v_shaped: stages hold two chunks, the second ones in reverse: the first stage has the model's both ends.
         pairs: a forward pass and the other chunk's backward pass behind it run as one, and send their results together.
+        group: micro-batches that pass a chunk before the first of them passes the next; 0: as many as stages.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Schedule:
     has_steady_state: bool = False
     v_shaped: bool = False
     pairs: bool = False
+    group: int = 0
 
     def virtual_stage(self, stage: int, chunk: int, num_stages: int) -> int:
         """Return the place of a stage's chunk in the model, counted from 0."""
@@ -91,7 +93,7 @@ class Schedule:
 
     def period(self, num_stages: int) -> int:
         """Return the micro-batches after which a stage's order repeats in the steady state."""
-        return num_stages if self.chunks and not self.v_shaped else 1
+        return (self.group or num_stages) if self.chunks and not self.v_shaped else 1
 
     @property
     def passes(self) -> tuple[Pass, ...]:
@@ -114,21 +116,29 @@ def one_forward_one_backward(stage: int, num_stages: int, num_micro_batches: int
     return slots + [Slot(BACKWARD, i) for i in range(num_micro_batches - warmup, num_micro_batches)]
 
 
-def interleaved_1f1b(stage: int, num_stages: int, num_micro_batches: int, num_chunks: int) -> list[Slot]:
+def interleaved_1f1b(
+    stage: int, num_stages: int, num_micro_batches: int, num_chunks: int, group_size: int = 0
+) -> list[Slot]:
     """Interleaved 1F1B: 1F1B over virtual stages, one micro-batch per stage and chunk in turn.
 
-    Groups of ``num_stages`` micro-batches pass the first chunk, then the second, and so on; backwards in reverse.
-    Source of the warm-up: Megatron-LM ``core/pipeline_parallel/schedules.py``.
+    Groups of ``group_size`` micro-batches, ``num_stages`` if 0, pass the first chunk, then the second, and so on;
+    backwards in reverse. The last group has what is left. Source of groups and warm-up: Megatron-LM
+    ``core/pipeline_parallel/schedules.py``, get_schedule_table and get_pp_rank_microbatches.
     """
-    group = num_stages * num_chunks
+    group = group_size or num_stages
+    order = [
+        (micro_batch, chunk)
+        for first in range(0, num_micro_batches, group)
+        for chunk in range(num_chunks)
+        for micro_batch in range(first, min(first + group, num_micro_batches))
+    ]
 
     def slot(kind: Pass, index: int) -> Slot:
-        chunk = index % group // num_stages
-        micro_batch = index // group * num_stages + index % num_stages
+        micro_batch, chunk = order[index]
         return Slot(kind, micro_batch, chunk if kind is FORWARD else num_chunks - 1 - chunk)
 
-    count = num_micro_batches * num_chunks
-    warmup = min((num_stages - stage - 1) * 2 + (num_chunks - 1) * num_stages, count)
+    count = len(order)
+    warmup = min((num_stages - stage - 1) * 2 + (num_chunks - 1) * group, count)
     slots = [slot(FORWARD, i) for i in range(warmup)]
     for i in range(count - warmup):
         slots += [slot(FORWARD, warmup + i), slot(BACKWARD, i)]
@@ -253,7 +263,30 @@ def dualpipe_v(stage: int, num_stages: int, num_micro_batches: int, num_chunks: 
     return run.slots
 
 
-SCHEDULES: Mapping[str, Schedule] = MappingProxyType(
+IN_GROUPS = "interleaved_1f1b/"  # and the micro-batches of a group: the name of a schedule with groups of its own
+
+
+class _Schedules(dict[str, Schedule]):
+    """Schedules by name; interleaved 1F1B in any groups, which are not listed."""
+
+    def __missing__(self, name: str) -> Schedule:
+        if not name.startswith(IN_GROUPS):
+            raise KeyError(name)
+        return _in_groups(self["interleaved_1f1b"], int(name.removeprefix(IN_GROUPS)))
+
+
+@cache
+def _in_groups(schedule: Schedule, size: int) -> Schedule:
+    return replace(
+        schedule,
+        name=f"{IN_GROUPS}{size}",
+        label=f"{schedule.label} in groups of {size}",
+        order=partial(interleaved_1f1b, group_size=size),
+        group=size,
+    )
+
+
+SCHEDULES: Mapping[str, Schedule] = _Schedules(
     {
         schedule.name: schedule
         for schedule in (
@@ -312,32 +345,6 @@ SCHEDULES: Mapping[str, Schedule] = MappingProxyType(
         )
     }
 )
-
-
-def check(name: str, num_stages: int, num_micro_batches: int, num_chunks: int) -> str | None:
-    """Return the rule that sizes break, as a sentence without its subject; None where they break none."""
-    if not SCHEDULES[name].chunks:
-        return None if num_chunks == 1 else "holds one model chunk per stage; interleaved_1f1b takes several"
-    if num_chunks < 2:
-        return "needs at least 2 model chunks per stage; with one it is 1f1b"
-    if num_stages < 2:
-        return "needs at least 2 pipeline stages"
-    if SCHEDULES[name].v_shaped:
-        return _check_v(name, num_stages, num_micro_batches, num_chunks)
-    if num_micro_batches % num_stages:
-        lower = num_micro_batches // num_stages * num_stages
-        tries = f"{lower} or {lower + num_stages}" if lower else f"{num_stages}"
-        return f"needs a multiple of pipeline_parallel_size ({num_stages}) micro-batches. Try {tries}"
-    return None
-
-
-def _check_v(name: str, num_stages: int, num_micro_batches: int, num_chunks: int) -> str | None:
-    """Return the rule of V-shaped schedules that sizes break; None where they break none."""
-    if num_chunks != V_CHUNKS:
-        return f"holds {V_CHUNKS} model chunks per stage (virtual_pipeline_parallel_size), not {num_chunks}"
-    if name == "dualpipe_v" and num_micro_batches < 2 * num_stages:
-        return f"needs at least twice as many micro-batches as pipeline stages, {2 * num_stages}"
-    return None
 
 
 def messages_sent(schedule: Schedule, stage: int, num_stages: int, num_chunks: int) -> tuple[int, int]:

@@ -88,7 +88,7 @@ def core_names(model: Transformer, kind: LayerKind) -> tuple[str, ...]:
     is_windowed = model.window_of(kind.mixer) > 0
     if chooses or (latent is not None and is_windowed):
         return (GROUPED,)
-    if latent is not None:
+    if latent is not None and model.attention is Attention.FLASH:
         is_measured = model.causal and (latent.key_width, latent.v_head_dim) == (KEY_WIDTH, VALUE_WIDTH)
         return (LATENT,) if is_measured else CORE[Attention.FLASH]
     if model.attention is Attention.FLASH and (is_windowed or model.key_value_heads < model.num_attention_heads):

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from hypothesis import given
 from hypothesis import strategies as st
 
+from predictor.timeline.allowed_sizes import check
 from predictor.timeline.graph import replay_graph
 from predictor.timeline.in_flight import flights, peak_in_flight
 from predictor.timeline.order import Kind, stage_program
@@ -15,10 +16,10 @@ from predictor.timeline.pipeline import PASS_NAMES, Stream, pipeline_tasks
 from predictor.timeline.replay import Replay, replay
 from predictor.timeline.schedules import (
     FORWARD,
+    IN_GROUPS,
     SCHEDULES,
     Pass,
     Slot,
-    check,
     messages_sent,
 )
 
@@ -59,6 +60,11 @@ def any_sizes(draw: st.DrawFn) -> Sizes:
     if name == "interleaved_1f1b":
         stages, chunks = draw(st.integers(2, 6)), draw(st.integers(2, 4))
         sizes = Sizes(name, stages, stages * draw(st.integers(1, 4)), chunks, False)
+        if draw(st.booleans()):  # groups of any size, the last one of what is left
+            group, left = draw(st.integers(stages + 1, 3 * stages)), draw(st.integers(stages, 3 * stages))
+            count = group * draw(st.integers(1, 3)) + draw(st.sampled_from([0, left % group]))
+            name = f"{IN_GROUPS}{group}" if check(f"{IN_GROUPS}{group}", stages, count, chunks) is None else name
+            sizes = Sizes(name, stages, count if "/" in name else sizes.micro_batches, chunks, False)
     elif SCHEDULES[name].v_shaped:
         stages = draw(st.integers(2, 6))
         fewest = 2 * stages if name == "dualpipe_v" else 1

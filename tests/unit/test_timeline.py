@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from predictor.timeline.allowed_sizes import check
 from predictor.timeline.in_flight import peak_in_flight
 from predictor.timeline.order import Kind, meeting_order, stage_program
 from predictor.timeline.replay import replay
@@ -16,7 +17,6 @@ from predictor.timeline.schedules import (
     Schedule,
     Slot,
     SlotOrder,
-    check,
     interleaved_1f1b,
     one_forward_one_backward,
     zero_bubble_h1,
@@ -82,6 +82,22 @@ def test_schedules_hold_what_their_papers_say() -> None:
             "interleaved_1f1b",
             (4, 9, 2),
             "needs a multiple of pipeline_parallel_size (4) micro-batches. Try 8 or 12",
+        ),
+        (
+            "interleaved_1f1b/5",
+            (4, 13, 2),
+            (
+                "has 3 of 13 micro-batches in its last group of 5 (micro_batch_group_size); it must have none, "
+                "or at least pipeline_parallel_size, 4"
+            ),
+        ),
+        (
+            "interleaved_1f1b/3",
+            (4, 12, 2),
+            (
+                "runs micro_batch_group_size 3; it must be between pipeline_parallel_size, 4, "
+                "and the micro-batches of a step, 12"
+            ),
         ),
         ("interleaved_1f1b", (4, 3, 2), "needs a multiple of pipeline_parallel_size (4) micro-batches. Try 4"),
     ],

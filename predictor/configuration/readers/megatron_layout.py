@@ -14,6 +14,7 @@ from predictor.configuration.readers.megatron_precision import gathered_weights
 from predictor.workloads.frameworks import FSDP2, MEGATRON_LM
 
 INSTANCES = "num-distributed-optimizer-instances"
+GROUP = "microbatch-group-size-per-virtual-pipeline-stage"
 SHARDING = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 
 
@@ -118,6 +119,8 @@ def _schedule(options: Options, pp: int, notes: list[str]) -> dict[str, Any]:
         keys["schedule"] = "interleaved_1f1b" if num_chunks > 1 else "1f1b"
     if num_chunks > 1:
         keys["virtual_pipeline_parallel_size"] = num_chunks
+    if (group := options.optional_whole(GROUP)) is not None and num_chunks > 1 and group != pp:
+        keys["micro_batch_group_size"] = group
     return keys | split
 
 

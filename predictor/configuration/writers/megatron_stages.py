@@ -38,6 +38,8 @@ def stage_arguments(parallel: ParallelismSection, model: ModelSection) -> list[s
     chunks = split.chunks or [chunk_layers(split.stages, stage, split.num_chunks) for stage in stages]
     in_order = [chunks[stage][chunk] for chunk in range(split.num_chunks) for stage in stages]
     words = [f"--num-virtual-stages-per-pipeline-rank {split.num_chunks}"] if split.num_chunks > 1 else []
+    if parallel.micro_batch_group_size is not None:
+        words.append(f"--microbatch-group-size-per-virtual-pipeline-stage {parallel.micro_batch_group_size}")
     if len(set(in_order)) == 1 and not (words and is_hybrid(model)):
         return words
     if is_hybrid(model):  # core 0.19 refuses such arguments beside a hybrid's pattern of layers

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from llm_trainer.config import ModelConfig, TrainingConfig
 from llm_trainer.exceptions import TrainingError
-from predictor.timeline import schedules
+from predictor.timeline.allowed_sizes import check
+from predictor.timeline.schedules import SCHEDULES
 from predictor.workloads.partition import uniform
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ def _check_schedule(layout: ParallelLayout, training: TrainingConfig) -> None:
             f"gradient_accumulation_steps is {steps}; a pipeline of {size} ranks (pipeline_parallel_size) needs as "
             f"many micro-batches. Try {size} or more"
         )
-    if rule := schedules.check(name, size, steps, layout.num_chunks):
+    if rule := check(name, size, steps, layout.num_chunks):
         raise TrainingError(
             f"pipeline_schedule is {name!r} with gradient_accumulation_steps {steps} and num_chunks "
             f"{layout.num_chunks}; it {rule}"
@@ -137,7 +138,7 @@ def _check_schedule(layout: ParallelLayout, training: TrainingConfig) -> None:
         raise TrainingError(
             f"gradient_accumulation_steps is {steps}; {name} runs them in {rounds} equal rounds. Try {rounds * size}"
         )
-    if not schedules.SCHEDULES[name].splits_backward:
+    if not SCHEDULES[name].splits_backward:
         return
     if training.compile_model:
         raise TrainingError(
