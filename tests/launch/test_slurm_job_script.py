@@ -246,6 +246,11 @@ def test_command_is_filled_in(tmp_path: Path) -> None:
     found = command(experiment("one", "run {config} --to {experiment_dir} ${HOME} {a,b}"), place)
     assert shlex.split(found)[:4] == ["run", str(place.config), "--to", str(place.folder)]
     assert "${HOME} {a,b}" in found
+    steps = experiment("one", "run --lr {training.learning_rate} {a.b}").training
+    filled = command(experiment("one", "run --lr {training.learning_rate} {a.b}"), place)
+    assert filled == f"run --lr {steps.learning_rate} {{a.b}}"
+    with pytest.raises(JobSubmissionError, match=r"command takes \{custom_params.tokenizer\}, which the experiment"):
+        command(experiment("one", "run {custom_params.tokenizer}"), place)
     with pytest.raises(JobSubmissionError, match=r"command has \{confg\}, which is not known. Did you mean config"):
         command(experiment("one", "run {confg}"), place)
 

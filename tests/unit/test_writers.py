@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import tomllib
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,6 +15,7 @@ import yaml
 
 from model_training_framework.config import ExperimentConfig
 from model_training_framework.prediction import predict_experiment
+from model_training_framework.slurm.job_values import Place, command
 from predictor import search
 from predictor.__main__ import main
 from predictor.base.errors import ConfigError
@@ -38,6 +40,14 @@ MODELS = {
     "deepspeed": ("llama3-8b", "mixtral-8x7b", "gpt3-175b"),
 }
 CASES = [(framework, model) for framework, models in MODELS.items() for model in models]
+
+
+# What a job passes on of its experiment, as words of its command.
+PASSED_ON = {
+    "megatron": "TRAIN_ITERS={steps}|LEARNING_RATE=0.0003|DATA_PATH=tokens|TOKENIZER_MODEL=/models/its tokenizer",
+    "torchtitan": "--training.steps|{steps}|--optimizer.lr|0.0003|--training.dataset|tokens|/models/its tokenizer",
+    "deepspeed": "--config|{config}",
+}
 
 
 def found(framework: str, model: str = "llama3-8b", **options: Any) -> Any:
@@ -206,7 +216,13 @@ def test_a_job_of_the_launcher_predicts_the_same(framework: str, tmp_path: Path)
     assert "learning_rate" not in content["training"]
     content["training"]["learning_rate"] = 3e-4
     content["data"]["dataset_name"] = "tokens"
-    predicted = predict_experiment(ExperimentConfig.from_dict(content), tmp_path)
+    content["custom_params"] = {"tokenizer": "/models/its tokenizer"}
+    experiment = ExperimentConfig.from_dict(content)
+    started = shlex.split(command(experiment, Place(tmp_path / "job", tmp_path)))
+    steps = result.layouts[0].training.steps
+    passed = PASSED_ON[framework].format(steps=steps, config=tmp_path / "job" / "config.yaml").split("|")
+    assert set(passed) <= set(started)
+    predicted = predict_experiment(experiment, tmp_path)
     assert predicted.step_s == pytest.approx(result.layouts[0].step.us / 1e6, rel=1e-9)
     assert predicted.num_gpus == 256
     assert predicted.steps == result.layouts[0].training.steps
@@ -216,14 +232,14 @@ def test_a_job_of_the_launcher_predicts_the_same(framework: str, tmp_path: Path)
 def test_command_writes_arguments_and_a_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     script, job = tmp_path / "run.sh", tmp_path / "job.yaml"
     options = ["--system", "H100", "--gpus", "64", "--global-batch-size", "256", "--top", "1"]
-    command = ["search", "--model", "llama3-8b", *options]
-    assert main([*command, "--framework", "megatron", "--write-arguments", str(script), "--write-job", str(job)]) == 0
+    asked = ["search", "--model", "llama3-8b", *options]
+    assert main([*asked, "--framework", "megatron", "--write-arguments", str(script), "--write-job", str(job)]) == 0
     capsys.readouterr()
     assert read_any(script).content["model"]["hidden_size"] == 4096
-    assert yaml.safe_load(job.read_text(encoding="utf-8"))["command"] == f"bash {script}"
+    assert yaml.safe_load(job.read_text(encoding="utf-8"))["command"].endswith(f" bash {script}")
     for more, message in (
         (["--write-arguments", str(script)], "--write-arguments needs --framework"),
         (["--framework", "megatron", "--write-job", str(job)], "--write-job needs --write-arguments"),
     ):
-        assert main([*command, *more]) == 2
+        assert main([*asked, *more]) == 2
         assert message in capsys.readouterr().err

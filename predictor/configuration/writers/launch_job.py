@@ -15,17 +15,29 @@ from predictor.configuration.sections import RunConfig
 
 HEAD = """\
 # A job of model_training_framework: python -m model_training_framework submit FILE --mode slurm.
-# Yours to add: training.learning_rate, data.dataset_name, training.max_steps where it is missing, and what your cluster
-# wants under slurm (partition, account).
+# Yours to add: training.learning_rate, training.max_steps where it is missing, data.dataset_name{data},
+# {tokenizer}and what your cluster wants under slurm (partition, account).
 """
-# One process per node, which starts the others; DeepSpeed's processes are started by Slurm itself.
+# How a file's data are named, and its tokenizer.
+YOURS = {
+    "megatron": (" (the prefix of an indexed data set)", "custom_params.tokenizer (its name or folder), "),
+    "torchtitan": (" (as torchtitan calls it)", "custom_params.tokenizer (the folder of its files), "),
+    "deepspeed": ("", ""),
+}
+# One process per node, which starts the others; DeepSpeed's processes are started by Slurm itself. What the experiment
+# says is filled in when it is submitted. train.py is the user's, and reads the experiment itself.
 COMMANDS = {
-    "megatron": "bash {file}",
+    "megatron": (
+        "env TRAIN_ITERS={{training.max_steps}} LEARNING_RATE={{training.learning_rate}} "
+        "DATA_PATH={{data.dataset_name}} TOKENIZER_MODEL={{custom_params.tokenizer}} bash {file}"
+    ),
     "torchtitan": (
         "torchrun --nproc-per-node {per_node} --nnodes {nodes} --node-rank $SLURM_NODEID --master-addr $MASTER_ADDR "
-        "--master-port $MASTER_PORT -m torchtitan.train --job.config_file {file}"
+        "--master-port $MASTER_PORT -m torchtitan.train --job.config_file {file} "
+        "--training.steps {{training.max_steps}} --optimizer.lr {{training.learning_rate}} "
+        "--training.dataset {{data.dataset_name}} --model.hf_assets_path {{custom_params.tokenizer}}"
     ),
-    "deepspeed": "python train.py --deepspeed --deepspeed_config {file}",
+    "deepspeed": "python train.py --config {{config}} --deepspeed --deepspeed_config {file}",
 }
 STARTED_BY_SLURM = ("deepspeed",)
 SHARES_GRADIENTS = 2  # the ZeRO stage from which on gradients are scattered unless a configuration says otherwise
@@ -81,6 +93,5 @@ def launch_job(
     }
     if budget.price_per_gpu_hour is not None:
         experiment["prediction"]["price_per_gpu_hour"] = budget.price_per_gpu_hour
-    if steps is not None and framework == "megatron":
-        experiment["slurm"]["environment"] = {"TRAIN_ITERS": steps}
-    return HEAD + yaml.safe_dump(experiment, sort_keys=False, width=1000)
+    data, tokenizer = YOURS[framework]
+    return HEAD.format(data=data, tokenizer=tokenizer) + yaml.safe_dump(experiment, sort_keys=False, width=1000)

@@ -47,5 +47,8 @@ class ExperimentConfig(Section):
     deterministic: Switch = Field(default=True, description="deterministic algorithms only")
     benchmark: Switch = Field(default=False, description="let cuDNN try which algorithm is the fastest")
     custom_params: Free = Field(default_factory=dict, description="free: keys of the training script's own")
-    command: Line = Field(default=COMMAND, description="what a job runs; {config} and {experiment_dir} are filled in")
+    command: Line = Field(
+        default=COMMAND,
+        description="what a job runs; {config}, {experiment_dir} and keys such as {training.max_steps} are filled in",
+    )
     prediction: PredictionConfig | None = Field(default=None, description="what a prediction needs besides")

@@ -14,7 +14,8 @@ from model_training_framework.slurm.errors import JobSubmissionError
 from model_training_framework.slurm.results import Outlook
 from predictor.base.errors import nearest
 
-FILLED_IN = re.compile(r"(?<![$\{])\{([A-Za-z_]\w*)\}")
+FILLED_IN = re.compile(r"(?<![$\{])\{([A-Za-z_][\w.]*)\}")
+SECTIONS = ("model", "training", "data", "optimizer", "scheduler", "custom_params")  # whose keys a command may take
 # The launcher decides these for all jobs of a batch.
 OURS = (
     "--array", "-a", "--wrap", "--parsable", "--test-only", "--wait", "-W", "--clusters", "-M", "--dependency", "-d",
@@ -140,11 +141,25 @@ def options(experiment: ExperimentConfig, place: Place, limit: str | None) -> li
     return words + [" ".join(map(_header_word, option)) for option in _extra_options(slurm)]
 
 
-def command(experiment: ExperimentConfig, place: Place) -> str:
-    """Return the experiment's command with its files filled in, quoted.
+def _value(experiment: ExperimentConfig, key: str) -> str:
+    """Return the value of a dotted key, such as training.max_steps.
 
     Raises:
-        JobSubmissionError: it names something in braces that is not known.
+        JobSubmissionError: the experiment does not say it, or it is a whole section.
+    """
+    value: object = experiment.to_dict()
+    for name in key.split("."):
+        value = value.get(name) if isinstance(value, dict) else None
+    if value is None or isinstance(value, dict | list):
+        raise JobSubmissionError(f"command takes {{{key}}}, which the experiment does not say; give {key} a value")
+    return str(value)
+
+
+def command(experiment: ExperimentConfig, place: Place) -> str:
+    """Return the experiment's command with its files, and values of dotted keys, filled in, quoted.
+
+    Raises:
+        JobSubmissionError: it names something in braces that is not known, or a key that the experiment leaves out.
     """
     known = {
         "config": shlex.quote(str(place.config)),
@@ -153,6 +168,10 @@ def command(experiment: ExperimentConfig, place: Place) -> str:
     }
 
     def value_of(found: re.Match[str]) -> str:
+        if found[1].partition(".")[0] in SECTIONS and "." in found[1]:
+            return shlex.quote(_value(experiment, found[1]))
+        if "." in found[1]:
+            return found[0]
         if found[1] not in known:
             hint = nearest(found[1], known) or f" Known are {', '.join(known)}."
             raise JobSubmissionError(f"command has {{{found[1]}}}, which is not known.{hint}")
