@@ -198,6 +198,7 @@ def _finished(
         operators=operators,
         collectives=collectives,
         facts={**facts, "tasks": dict(sorted(by_kind.items()))},
+        host_us=round(step.end_us - step.start_us, 3),
     )
 
 

@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 
 NO_OPERATOR = -1
 NO_PEER = -1
+CARRIED = "earlier steps"  # name of tasks that those had launched and that ran when this step began
 OperatorPass = Literal["forward", "backward", "optimizer", "other"]
 
 
@@ -147,6 +148,7 @@ class LocalGraph:
         operators: by start, every traced one; inner ones after those around them.
         collectives: by start.
         facts: what else is known of it: notes, sizes.
+        host_us: from the host's begin of the step to its end; None: what it started ended by then too.
     """
 
     rank: int
@@ -161,3 +163,15 @@ class LocalGraph:
     operators: Sequence[TracedOperator]
     collectives: Sequence[Collective]
     facts: Mapping[str, object]
+    host_us: float | None = None
+
+    @property
+    def profiled_us(self) -> float:
+        """Return the step as the profiler has it: from the host's begin of it to the host's end."""
+        return self.step_us if self.host_us is None else self.host_us
+
+    @property
+    def backlog_us(self) -> tuple[float, float]:
+        """Return how long the device still ran earlier steps after the begin, and this step after the host's end."""
+        carried = (task.start_us + task.duration_us for task in self.tasks if task.name == CARRIED)
+        return max(carried, default=0.0), max(0.0, self.step_us - self.profiled_us)

@@ -1,7 +1,8 @@
 """What belongs to one step: events of the host between its borders, and what they started on the GPU.
 
 A GPU runs behind its host. Kernels that the step launched belong to it even if they end after the host has begun the
-next one, and kernels of the step before that still run at its start only delay it.
+next one, and kernels of the step before that still run at its start only delay it. So do kernels that were launched
+before the trace began.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from predictor.traces.events import ON_GPU, UNKNOWN, Category, RankTrace, TraceEvent
 
@@ -17,6 +19,7 @@ MODULE = "nn.Module: "  # how the profiler names the Python call of a module
 WORKERS = ("gloo:", "mpi:", "ucc:")  # collectives that threads of a backend run, of which it says when they did
 STEP = "ProfilerStep"  # of the annotations of steps
 C10D = "c10d::"  # of operators that give collectives
+BEFORE_THE_TRACE_US = -1.0  # on the clock of a trace, which begins at 0
 AUTOGRAD = "autograd::engine::"
 
 
@@ -30,6 +33,18 @@ def worker_collectives(events: Sequence[TraceEvent]) -> list[int]:
         return []
     others = {event.row for event in events if event.name.startswith((STEP, AUTOGRAD, C10D))}
     return [position for position in named if events[position].row not in others]
+
+
+class Carried(NamedTuple):
+    """What an earlier step launched and what ran when this one began, or after.
+
+    Attributes:
+        given_us: when it was launched, on the clock of the trace; its begin where that is unknown.
+        position: in the trace's events.
+    """
+
+    given_us: float
+    position: int
 
 
 @dataclass(slots=True)
@@ -46,7 +61,8 @@ class StepEvents:
         workers: by thread, collectives that it ran, by start.
         launched_by: of a GPU task the runtime call, or operator, that started it, and of a worker's collective the
             operator; what the trace does not tie is absent.
-        carried_us: by stream or worker's thread, when it ended what earlier steps gave it, in µs from the start.
+        carried: by stream or worker's thread, what earlier steps had given it, by start.
+        carried_us: likewise, when it ended that, in µs from the start.
     """
 
     label: str
@@ -57,6 +73,7 @@ class StepEvents:
     gpu: dict[int, list[int]] = field(default_factory=dict)
     workers: dict[int, list[int]] = field(default_factory=dict)
     launched_by: dict[int, int] = field(default_factory=dict)
+    carried: dict[int, list[Carried]] = field(default_factory=dict)
     carried_us: dict[int, float] = field(default_factory=dict)
 
 
@@ -75,10 +92,18 @@ def step_events(trace: RankTrace, label: str, start_us: float, end_us: float, ti
     events = trace.events
     collectives = set(worker_collectives(events))
     workers = {events[position].row for position in collectives}
+    first_launched: dict[int, int] = {}
+    for position in ties:
+        row = events[position].row
+        first_launched[row] = min(position, first_launched.get(row, position))
     for position, event in enumerate(events):
         category = event.category
         if category in ON_GPU or position in collectives:
-            _take_started(step, events, position, ties)
+            call = ties.get(position, UNKNOWN)
+            given_us = events[call].start_us if call != UNKNOWN else event.start_us
+            if position < first_launched.get(event.row, UNKNOWN):
+                given_us = BEFORE_THE_TRACE_US
+            _take_started(step, events, position, call, given_us)
             continue
         is_within = event.start_us < end_us and event.end_us > start_us
         is_of_thread = category in ON_HOST and event.row not in workers  # there, parts of collectives
@@ -89,17 +114,16 @@ def step_events(trace: RankTrace, label: str, start_us: float, end_us: float, ti
     return step
 
 
-def _take_started(step: StepEvents, events: Sequence[TraceEvent], position: int, ties: Mapping[int, int]) -> None:
+def _take_started(step: StepEvents, events: Sequence[TraceEvent], position: int, call: int, given_us: float) -> None:
     """Add a GPU task or a worker's collective to the step, or to what earlier steps left to do."""
     event = events[position]
-    call = ties.get(position, UNKNOWN)
-    given_us = events[call].start_us if call != UNKNOWN else event.start_us
     if given_us >= step.end_us:
         return
     if given_us < step.start_us:
         if event.end_us > step.start_us:
             carried = round(event.end_us - step.start_us, 3)
             step.carried_us[event.row] = max(carried, step.carried_us.get(event.row, 0.0))
+            step.carried.setdefault(event.row, []).append(Carried(given_us, position))
         return
     rows = step.gpu if event.category in ON_GPU else step.workers
     rows.setdefault(event.row, []).append(position)

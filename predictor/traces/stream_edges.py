@@ -85,6 +85,9 @@ def add_stream_edges(
         for task in stream.tasks:
             causes = []
             before = _before(drafts, task, lanes)
+            if drafts.tasks[task].event == UNKNOWN:  # of an earlier step
+                drafts.wait(task, before, EdgeKind.ROW)
+                continue
             if before != ROOT:
                 causes.append(Cause(drafts.tasks[before].end_us, before, EdgeKind.ROW, latencies.next_us))
             call = step.launched_by.get(drafts.tasks[task].event, UNKNOWN)

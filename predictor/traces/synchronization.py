@@ -14,15 +14,19 @@ from typing import NamedTuple
 from predictor.traces.drafts import ROOT
 from predictor.traces.events import UNKNOWN, Category, TraceEvent
 from predictor.traces.local_graph import EdgeKind, TaskKind
+from predictor.traces.streams import Stream
 from predictor.traces.sync_calls import DEVICE_CALLS, EVENT_CALLS, STREAM_CALLS, SyncCalls, cuda_name
 
 # What a call takes beside waiting at most: it ends this long after what it waited for at the latest.
 RETURN_US = 100.0
-# A launch that takes longer than this, behind so many tasks that have not ended, waits for room in the stream's queue.
-# That holds about 1000 launches (measured: stackoverflow.com/questions/53970187). Half are asked for here, as traces
-# miss what was launched before they began.
-BLOCKED_US = 50.0
+CLOCKS_US = 20.0  # by which the clocks of host and GPU may differ (8 µs between a wait and its kernel on MI300X)
+# What gives a stream work and takes longer than this, behind so many tasks that have not ended, waits for room in the
+# stream's queue. A call that does not wait takes less: in 99 of 100 of public traces 9 to 27 µs. The queue holds about
+# 1000 launches (measured: stackoverflow.com/questions/53970187). Half are asked for here, as traces miss what was
+# launched before they began.
+BLOCKED_US = 30.0
 QUEUED = 512
+QUEUES = ("Launch", "emcpyAsync", "emset", "EventRecord", "StreamWaitEvent")  # what calls that use it are named
 
 
 class Idle(NamedTuple):
@@ -131,22 +135,32 @@ class Synchronizer:
         return copies
 
     def _full_queues(self) -> dict[int, int]:
-        """Return the tasks that launches waited for because the queue of launches was full: drafts by calls.
+        """Return the tasks that calls waited for because the queue of a stream was full: drafts by calls.
 
-        A call waits until the GPU has taken one more task from the queue, which it does when a task ends.
+        A call waits until the GPU has taken one more task from the queue, which it does when a task ends. What starts
+        no task, such as the record of an event, is taken to be of the stream that the thread launches on next.
         """
         full = {}
-        for row, stream in self._calls.streams.items():
-            for place, draft in enumerate(stream.tasks):
-                call = self._calls.step.launched_by.get(self._tasks[draft].event, UNKNOWN)
-                if call == UNKNOWN or self._events[call].end_us - self._events[call].start_us < BLOCKED_US:
+        places = {
+            draft: (row, at) for row, stream in self._calls.streams.items() for at, draft in enumerate(stream.tasks)
+        }
+        for thread, positions in self._calls.step.host.items():
+            launches = self._calls.launches.get(thread, [])
+            for position in positions:
+                event = self._events[position]
+                if event.category is not Category.RUNTIME or event.end_us - event.start_us < BLOCKED_US:
                     continue
-                begin, end = self._calls.us(self._events[call].start_us), self._calls.us(self._events[call].end_us)
-                behind = place - bisect_left(stream.tasks, begin, key=lambda task: self._tasks[task].end_us)
+                begin, end = self._calls.us(event.start_us), self._calls.us(event.end_us)
+                following = bisect_left(launches, (begin, ROOT))
+                if following == len(launches) or not any(word in event.name for word in QUEUES):
+                    continue
+                row, place = places[launches[following][1]]
+                behind = place - bisect_left(
+                    self._calls.streams[row].tasks, begin, key=lambda task: self._tasks[task].end_us
+                )
                 awaited = self._calls.drafts.last_by(row, end)
-                ended = self._tasks[awaited].end_us
-                if behind >= QUEUED and awaited != ROOT and max(begin, end - RETURN_US) <= ended:
-                    full[call] = awaited
+                if behind >= QUEUED and awaited != ROOT and max(begin, end - RETURN_US) <= self._tasks[awaited].end_us:
+                    full[position] = awaited
         return full
 
     def _targets(self, row: int, position: int, name: str) -> list[int]:
@@ -154,11 +168,10 @@ class Synchronizer:
         event = self._events[position]
         record = self._calls.records.get(position)
         if name in DEVICE_CALLS:
-            called = self._calls.us(event.start_us)
-            return [stream.last_launched_before(called) for stream in self._calls.streams_of_device(record)]
+            return [self._last_given(stream, event) for stream in self._calls.streams_of_device(record)]
         if record is not None and name in STREAM_CALLS:
             stream = self._calls.stream(record, "stream")
-            return [] if stream is None else [stream.last_launched_before(self._calls.us(event.start_us))]
+            return [] if stream is None else [self._last_given(stream, event)]
         if record is not None:
             stream = self._calls.stream(record, "wait_on_stream")
             return [] if stream is None else [stream.last_launched_before(self._calls.recorded_us(record, event))]
@@ -168,6 +181,22 @@ class Synchronizer:
             if place and self._explains(launches[place - 1][1], event):
                 return [launches[place - 1][1]]
         return self._ended_within(event)
+
+    def _last_given(self, stream: Stream, event: TraceEvent) -> int:
+        """Return the task that a call waits for which waits for all that a stream was given; ROOT: none.
+
+        One that ends after the call was not awaited if nothing says when it was launched; if it ends no later than by
+        what the clocks may differ, the one before it stands for it.
+        """
+        place, end = stream.count_launched_before(self._calls.us(event.start_us)), self._calls.us(event.end_us)
+        while place:
+            draft = stream.tasks[place - 1]
+            task = self._tasks[draft]
+            is_known = task.event == UNKNOWN or task.event in self._calls.step.launched_by
+            if task.end_us <= end or (is_known and task.end_us > end + CLOCKS_US):
+                return draft
+            place -= 1
+        return ROOT
 
     def _explains(self, draft: int, event: TraceEvent) -> bool:
         """Return whether a call ended as soon as it could after a task."""

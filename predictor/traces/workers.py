@@ -12,10 +12,9 @@ from collections.abc import Iterable, Sequence
 from predictor.traces.drafts import ROOT, Draft, Drafts
 from predictor.traces.events import UNKNOWN, RankTrace
 from predictor.traces.host_threads import Segment, Thread
-from predictor.traces.local_graph import NO_OPERATOR, EdgeKind, TaskKind
+from predictor.traces.local_graph import CARRIED, NO_OPERATOR, EdgeKind, TaskKind
 from predictor.traces.operators import OperatorTable, is_backward
 from predictor.traces.step_events import StepEvents
-from predictor.traces.streams import CARRIED
 from predictor.traces.synchronization import Idle
 
 RESUME_US = 1000.0  # a thread that goes on this long after a collective ended was not waiting for it
