@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from predictor.base.errors import ConfigError
 from predictor.costs.cost import Source
@@ -23,6 +24,8 @@ class Replayed:
     Attributes:
         step: what was replayed.
         replay: times of its tasks.
+        since_us: when the step begins, on the clock of the replay: where a device lags behind its host, when it has
+            ended the step before.
         parts: of every rank.
         path: operators on the critical path, by their time on it.
         operators: all of them, by their time in all.
@@ -32,6 +35,7 @@ class Replayed:
 
     step: TracedStep
     replay: GraphReplay
+    since_us: float
     parts: list[RankParts]
     path: list[PathShare]
     operators: list[PathShare]
@@ -41,7 +45,7 @@ class Replayed:
     @property
     def step_us(self) -> float:
         """Return the replayed step."""
-        return self.replay.makespan_us
+        return self.replay.makespan_us - self.since_us
 
     @property
     def steady_us(self) -> float:
@@ -60,7 +64,7 @@ class Replayed:
         return self.step.roles[path[-1]].rank if path else 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ReplayAnswer:
     """A measured step, its unchanged replay, and the changed one where there is one.
 
@@ -80,13 +84,18 @@ class ReplayAnswer:
 
     @property
     def measured_us(self) -> float:
-        """Return the measured step of the slowest rank."""
+        """Return the step as the profiler measured it."""
         return self.before.step.measured_us
 
     @property
     def error(self) -> float:
         """Return the unchanged replay over the measured step, minus one."""
-        return self.before.step_us / self.measured_us - 1.0 if self.measured_us else 0.0
+        return self.replay_us / self.measured_us - 1.0 if self.measured_us else 0.0
+
+    @cached_property
+    def replay_us(self) -> float:
+        """Return the unchanged replay of the measured step, with the measured work of earlier steps."""
+        return self.before.step.alone_us()
 
     @property
     def error_words(self) -> str:
@@ -95,7 +104,7 @@ class ReplayAnswer:
 
     @property
     def ratio(self) -> float | None:
-        """Return the changed step over the unchanged replay; None without changes."""
+        """Return the changed step over the unchanged one, in a run where a device lags; None without changes."""
         return None if self.after is None else self.after.step_us / self.before.step_us
 
     @property
@@ -107,11 +116,12 @@ class ReplayAnswer:
 def measured(step: TracedStep) -> Replayed:
     """Return an unchanged step as it was measured; what its critical path was is known of a replay only."""
     spans = measured_spans(step)
-    end_us = step.measured_us
+    end_us = max((span.end_us for span in spans), default=0.0) if step.lags else step.measured_us
     return Replayed(
         step,
         GraphReplay(spans, end_us, [], {}),
-        breakdown(step, spans, end_us),
+        0.0,
+        breakdown(step, spans, step.measured_us),
         [],
         [],
         busiest_gaps(step, spans),
@@ -121,10 +131,11 @@ def measured(step: TracedStep) -> Replayed:
 
 def replayed(step: TracedStep) -> Replayed:
     """Replay a step and break it down."""
-    replay = step.replay()
-    parts = breakdown(step, replay.spans, replay.makespan_us)
+    timed = step.timed()
+    replay, since_us = timed
+    parts = breakdown(step, replay.spans, timed.step_us, since_us if step.lags else None)
     gaps = busiest_gaps(step, replay.spans)
-    return Replayed(step, replay, parts, *operator_shares(step, replay), gaps, step.bounds_us())
+    return Replayed(step, replay, since_us, parts, *operator_shares(step, replay, since_us), gaps, step.bounds_us())
 
 
 def answered(step: TracedStep, changes: Sequence[str], means: Means, notes: Sequence[str] = ()) -> ReplayAnswer:

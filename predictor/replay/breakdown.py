@@ -15,7 +15,7 @@ from predictor.replay.traced_step import ADDED, TracedStep, pass_of
 from predictor.report.text import LABELS
 from predictor.timeline.spans import Span
 from predictor.traces.collective_names import EXPERTS, SERVES, TENSORS
-from predictor.traces.local_graph import Collective, OperatorPass, TaskKind
+from predictor.traces.local_graph import CARRIED, Collective, OperatorPass, TaskKind
 from predictor.traces.matching import MESSAGE, MESSAGES
 
 FORWARD, BACKWARD, OPTIMIZER = LABELS["forward_us"], LABELS["backward_us"], LABELS["optimizer_us"]
@@ -120,27 +120,44 @@ def part_names(step: TracedStep) -> list[str]:
     return [_name(step, position, traffic) for position in range(len(step.tasks))]
 
 
-def breakdown(step: TracedStep, spans: Sequence[Span], step_us: float) -> list[RankParts]:
+def breakdown(
+    step: TracedStep, spans: Sequence[Span], step_us: float, since_us: float | None = None
+) -> list[RankParts]:
     """Return where every rank spends a step.
 
     Args:
         step: that was replayed.
         spans: of its tasks, in their order.
-        step_us: end of the step.
+        step_us: how long it takes.
+        since_us: when it begins, where it is one of many alike, which do in this one what it does before or after
+            itself; None: it is alone, and work of earlier steps is other computation.
     """
     names = part_names(step)
     edges: list[list[tuple[float, int, int]]] = [[] for _ in step.ranks]
+
+    def ran(rank: int, part: int, start_us: float, end_us: float) -> None:
+        both = [(start_us, end_us)]
+        for start, end in both if since_us is None else _within(start_us - since_us, end_us - since_us, step_us):
+            edges[rank] += [(start, part, 1), (end, part, -1)]
+
     for position, span in enumerate(spans):
-        if span.end_us > span.start_us:
-            part = RANK[names[position]]
-            of_rank = edges[step.roles[position].rank]
-            of_rank.append((span.start_us, part, 1))
-            of_rank.append((span.end_us, part, -1))
+        if span.end_us > span.start_us and (since_us is None or span.name != CARRIED):
+            ran(step.roles[position].rank, RANK[names[position]], span.start_us, span.end_us)
     for transfer, arrival in step.arrivals.items():
         arrived, begins = spans[arrival].end_us, spans[transfer].start_us
         if begins > arrived:
-            edges[step.roles[transfer].rank] += [(arrived, RANK[WAITING], 1), (begins, RANK[WAITING], -1)]
+            ran(step.roles[transfer].rank, RANK[WAITING], arrived, begins)
     return [_swept(of_rank, step_us) for of_rank in edges]
+
+
+def _within(start_us: float, end_us: float, period_us: float) -> list[tuple[float, float]]:
+    """Return when something ran within a step that repeats, of which it is in one or reaches into the next."""
+    lasts = end_us - start_us
+    if lasts >= period_us:
+        return [(0.0, period_us)]
+    start = start_us % period_us
+    end = start + lasts
+    return [(start, end)] if end <= period_us else [(start, period_us), (0.0, end - period_us)]
 
 
 def _swept(edges: list[tuple[float, int, int]], step_us: float) -> RankParts:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from predictor.replay.traced_step import TracedStep
 from predictor.timeline.graph import GraphReplay
-from predictor.traces.local_graph import TaskKind
+from predictor.traces.local_graph import CARRIED, TaskKind
 
 GAP = "gap"  # between the end of a task and the start of the one that waited for it: latency, or nothing was recorded
 WORDS = {
@@ -61,12 +61,19 @@ class Move(NamedTuple):
         return "longer" if self.change_us > 0 else "shorter"
 
 
-def operator_shares(step: TracedStep, replay: GraphReplay) -> tuple[list[PathShare], list[PathShare]]:
+def operator_shares(
+    step: TracedStep, replay: GraphReplay, since_us: float = 0.0
+) -> tuple[list[PathShare], list[PathShare]]:
     """Return the operators of the critical path, and all operators.
 
     The first are by their time on the path, which add up to the step; the others by their time in all, without waits.
+
+    Args:
+        step: that was replayed.
+        replay: of it.
+        since_us: when the step begins that the path adds up to (``SteadyReplay``).
     """
-    on_path = _on_path(step, replay)
+    on_path = _on_path(step, replay, since_us)
     totals = _totals(step, replay)
     path = [
         PathShare(*key, us, totals.get(key, us), int(calls)) for key, (us, calls) in on_path.items() if us > SMALLEST_US
@@ -80,10 +87,10 @@ def operator_shares(step: TracedStep, replay: GraphReplay) -> tuple[list[PathSha
     return by_path, sorted(every, key=lambda share: -share.total_us)
 
 
-def _on_path(step: TracedStep, replay: GraphReplay) -> dict[tuple[str, str], list[float]]:
+def _on_path(step: TracedStep, replay: GraphReplay, since_us: float) -> dict[tuple[str, str], list[float]]:
     """Return time and number of the tasks of every operator on the critical path."""
     on_path: dict[tuple[str, str], list[float]] = {}
-    ended = 0.0
+    ended = since_us
     for position in replay.critical_path:
         role, span = step.roles[position], replay.spans[position]
         if span.start_us - ended > SMALLEST_US:
@@ -91,7 +98,7 @@ def _on_path(step: TracedStep, replay: GraphReplay) -> dict[tuple[str, str], lis
             gap[0] += span.start_us - ended
             gap[1] += 1
         entry = on_path.setdefault((role.operator, WORDS[role.kind]), [0.0, 0.0])
-        entry[0] += span.duration_us
+        entry[0] += span.end_us - max(span.start_us, since_us)
         entry[1] += 1
         ended = span.end_us
     return on_path
@@ -100,6 +107,8 @@ def _on_path(step: TracedStep, replay: GraphReplay) -> dict[tuple[str, str], lis
 def _totals(step: TracedStep, replay: GraphReplay) -> dict[tuple[str, str], float]:
     by_rank: dict[tuple[str, str, int], float] = {}
     for role, span in zip(step.roles, replay.spans, strict=True):
+        if span.name == CARRIED:
+            continue
         key = (role.operator, WORDS[role.kind], role.rank)
         by_rank[key] = by_rank.get(key, 0.0) + span.end_us - span.start_us
     totals: dict[tuple[str, str], float] = {}

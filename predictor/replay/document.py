@@ -2,12 +2,15 @@
 
 format
 traces            the files and patterns that were asked for
-step              label, ranks (rank, world_size, backend, device, step_us, tasks, operators, collectives)
-measured          step_us, and ranks as in « changed »
-replayed          step_us, error (over the measured step, minus one), and what « changed » has
+step              label, ranks (rank, world_size, backend, device, step_us, backlog_us, tasks, operators, collectives)
+                  step_us: to the end of all that it started; backlog_us: how long the device still ran earlier steps,
+                  and this one after the host's end of it
+measured          step_us: the profiler's, without backlog; and ranks as in « changed »
+replayed          alone_us: the measured step again, error: of it over the measured step, minus one; and what
+                  « changed » has, where a device lags behind its host in a run of many alike
 changes           set, what, before_us, after_us, notes
 changed           null without changes; else
-  step_us, ratio  over the unchanged replay
+  step_us, ratio  over replayed.step_us
   low_us, high_us, source   90 % interval; null where every time is measured or was asked for
   critical_rank   that ends the step
   ranks           rank, step_us, parts by their printed names, hidden_us,
@@ -45,7 +48,7 @@ def to_json(answer: ReplayAnswer, traces: Sequence[str]) -> dict[str, Any]:
         "traces": list(traces),
         "step": {"label": ranks[0].label, "ranks": _traced(before.step)},
         "measured": {"step_us": answer.measured_us, "ranks": _ranks(as_measured)},
-        "replayed": {**_replayed(before), "error": answer.error},
+        "replayed": {**_replayed(before), "alone_us": answer.replay_us, "error": answer.error},
         "changes": [
             {
                 "set": applied.text,
@@ -71,6 +74,7 @@ def _traced(step: TracedStep) -> list[dict[str, object]]:
             "backend": local.backend,
             "device": local.device_name,
             "step_us": local.step_us,
+            "backlog_us": list(local.backlog_us),
             "tasks": len(local.tasks),
             "operators": len(local.operators),
             "collectives": len(local.collectives),

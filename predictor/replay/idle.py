@@ -9,8 +9,8 @@ from typing import NamedTuple
 from predictor.replay.traced_step import ADDED, Role, TracedStep
 from predictor.timeline.graph import GraphTask
 from predictor.timeline.spans import Span
-from predictor.traces.gaps import GapKind, gaps, idle_us_by_kind
-from predictor.traces.local_graph import Edge, EdgeKind, LocalGraph, TaskKind, TracedTask
+from predictor.traces.gaps import NO_TASK, GapKind, gaps, idle_us_by_kind
+from predictor.traces.local_graph import CARRIED, Edge, EdgeKind, LocalGraph, TaskKind, TracedTask
 
 ON_HOST = (TaskKind.HOST, TaskKind.WAIT)
 
@@ -32,7 +32,11 @@ def retimed(step: TracedStep, spans: Sequence[Span]) -> list[LocalGraph]:
 
 
 def _retimed(step: TracedStep, spans: Sequence[Span], rank: int) -> LocalGraph:
-    local, start_us = step.ranks[rank], step.starts_us[rank]
+    local = step.ranks[rank]
+    own = (
+        span.start_us for role, span in zip(step.roles, spans, strict=True) if role.rank == rank and role.task != ADDED
+    )
+    start_us = min(own, default=0.0)
     numbers: dict[int, int] = {}  # of tasks in the graph, by their positions in the replay
     entries: dict[int, int] = {}  # the other way round; of a collective its arrival
     ends: dict[int, float] = {}
@@ -83,10 +87,11 @@ def busiest_gaps(step: TracedStep, spans: Sequence[Span]) -> list[RowGaps]:
     """Return, for every rank, the gaps of the row that computes most."""
     computing = [[0.0] * len(local.rows) for local in step.ranks]
     for role, span in zip(step.roles, spans, strict=True):
-        if role.computes and role.task != ADDED:
+        if role.computes and role.task != ADDED and span.name != CARRIED:
             computing[role.rank][step.ranks[role.rank].tasks[role.task].row] += span.end_us - span.start_us
     listed = []
     for local, busy_us in zip(retimed(step, spans), computing, strict=True):
         row = busy_us.index(max(busy_us))
-        listed.append(RowGaps(local.rows[row], idle_us_by_kind(gaps(local), row)))
+        own = (gap for gap in gaps(local) if gap.task == NO_TASK or local.tasks[gap.task].name != CARRIED)
+        listed.append(RowGaps(local.rows[row], idle_us_by_kind(own, row)))
     return listed

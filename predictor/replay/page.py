@@ -12,10 +12,12 @@ from predictor.replay.text import (
     COLLECTIVE_HEAD,
     OPERATOR_HEAD,
     PATH_HEAD,
+    backlog_words,
     bottleneck,
     changed_words,
     collective_cells,
     gap_words,
+    is_steady,
     operator_cells,
     path_cells,
     shown_parts,
@@ -70,8 +72,12 @@ def _change_notes(answer: ReplayAnswer) -> list[str]:
 
 
 def _headline(answer: ReplayAnswer) -> str:
-    replay = f"replayed unchanged {duration(answer.before.step_us)}, {answer.error_words}"
+    replay = f"replayed unchanged {duration(answer.replay_us)}, {answer.error_words}"
     said = f"measured {duration(answer.measured_us)}; {replay}"
+    if is_steady(answer):
+        said += f"; in a run of many alike {duration(answer.before.step_us)}"
+    if backlog_words(answer):
+        said += f"; {backlog_words(answer)}"
     if answer.after is not None:
         said = f"{', '.join(changed_words(answer).split('   '))}; {said}"
     rows = [
@@ -91,12 +97,12 @@ def _timelines(answer: ReplayAnswer, as_measured: Replayed) -> list[str]:
     """Return the measured step above the changed one, or above its unchanged replay."""
     shown = answer.shown
     rows = picture_rows(as_measured, shown)
-    until_us = max(as_measured.step_us, shown.step_us)
+    until_us = max(as_measured.replay.makespan_us, shown.replay.makespan_us)
     below = "replayed" if answer.after is None else f"changed: {', '.join(applied.text for applied in answer.applied)}"
-    pairs = (("measured", as_measured), (below, shown))
+    pairs = (("measured", as_measured, answer.measured_us), (below, shown, shown.step_us))
     return [
-        f'<div class="scroll">{timeline(replay, rows, f"{name}, {duration(replay.step_us)}", until_us)}</div>'
-        for name, replay in pairs
+        f'<div class="scroll">{timeline(replay, rows, f"{name}, {duration(us)}", until_us)}</div>'
+        for name, replay, us in pairs
     ]
 
 

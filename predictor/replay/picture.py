@@ -117,7 +117,7 @@ def timeline(replay: Replayed, rows: Rows, title: str, until_us: float) -> str:
         shapes.append(path("".join(boxes), fill=colour))
     marks = (f"M{pixels(a)} {pixels(y)}H{pixels(b)}" for a, b, y in _critical(replay, rows, scale))
     shapes.append(path("".join(marks), stroke=CRITICAL, stroke_width=2.5))
-    end = LEFT + replay.step_us * scale
+    end = LEFT + replay.replay.makespan_us * scale
     shapes.append(path(f"M{pixels(end)} {TOP - 4}V{bottom}", stroke=INK, stroke_dasharray="4 3"))
     shapes += [*_axis(until_us, scale, bottom), *_legend(replay, bottom + 46)]
     size = {"width": str(WIDTH), "height": str(height), "viewBox": f"0 0 {WIDTH} {height}"}

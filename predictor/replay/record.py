@@ -76,7 +76,7 @@ def step_records(step: TracedStep) -> list[TracedStepRecord]:
             world_size=local.world_size,
             backend=local.backend,
             device=local.device_name,
-            step_us=local.step_us,
+            step_us=local.profiled_us,
             operators=_operators(step, rank),
             collectives=_collectives(step, rank),
         )

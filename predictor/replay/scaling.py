@@ -10,7 +10,7 @@ from predictor.base.words import counted
 from predictor.replay.host_calls import Call, launched, launching_only, own_tasks, without_waits
 from predictor.replay.setting import Changed, Setting, Touched
 from predictor.replay.traced_step import Role, TracedStep, operators
-from predictor.traces.local_graph import NO_OPERATOR, Edge, LocalGraph, TaskKind, TracedOperator
+from predictor.traces.local_graph import CARRIED, NO_OPERATOR, Edge, LocalGraph, TaskKind, TracedOperator
 
 ON_DEVICE = frozenset({TaskKind.KERNEL, TaskKind.COPY, TaskKind.COLLECTIVE})
 MOST_NAMES = 6
@@ -112,7 +112,11 @@ def change_kernels(step: TracedStep, setting: Setting) -> Changed:
     in the operator that copies and for that copy's sake (aten/src/ATen/native/cuda/Copy.cu, copy_kernel_cuda).
     """
     arrivals = set(step.arrivals.values())
-    on_device = (at for at, role in enumerate(step.roles) if role.kind in ON_DEVICE and at not in arrivals)
+    on_device = (
+        at
+        for at, role in enumerate(step.roles)
+        if role.kind in ON_DEVICE and at not in arrivals and step.tasks[at].name != CARRIED
+    )
     known = {position: step.tasks[position].name for position in on_device}
     positions = [position for position, name in known.items() if fnmatchcase(name, setting.pattern)]
     if not positions:
@@ -176,7 +180,11 @@ def _scale_all(
     step: TracedStep, setting: Setting, is_meant: Callable[[Role], bool], noun: str, missing: str
 ) -> Changed:
     arrivals = set(step.arrivals.values())
-    positions = [at for at, role in enumerate(step.roles) if is_meant(role) and at not in arrivals]
+    positions = [
+        at
+        for at, role in enumerate(step.roles)
+        if is_meant(role) and at not in arrivals and step.tasks[at].name != CARRIED
+    ]
     if not positions:
         raise ConfigError(f"--set {setting.text}: the step has no {missing}")
     return touched(step, scaled(step, positions, setting.factor()), positions, counted(len(positions), noun))

@@ -45,27 +45,43 @@ def header(answer: ReplayAnswer) -> dict[str, str]:
     first = ranks[0]
     device = first.device_name or first.backend.upper()
     traced = f"{len(ranks)} of {first.world_size} ranks" if first.world_size > 1 else "1 rank"
-    before = answer.before
-    rows = {
-        "Step time": f"{duration(answer.measured_us)}   measured; {first.label}, {traced}, {device}",
-        "Replay": f"{duration(before.step_us)}   {answer.error_words} beside the measured step",
-    }
-    if answer.after is not None:
-        rows["Changed"] = f"{duration(answer.after.step_us)}   {changed_words(answer)}"
-    replays = [before, *([answer.after] if answer.after is not None else [])]
-    steady = [replay.steady_us for replay in replays]
-    if any(
-        abs(us - replay.step_us) > SMALLEST_LAG * replay.step_us for us, replay in zip(steady, replays, strict=True)
-    ):
-        rows["Steady"] = f"{' → '.join(map(duration, steady))}   what the step adds to a run of many alike"
+    before, after = answer.before, answer.after
+    rows = {"Step time": f"{duration(answer.measured_us)}   measured; {first.label}, {traced}, {device}"}
+    if backlog_words(answer):
+        rows["Backlog"] = backlog_words(answer)
+    rows["Replay"] = f"{duration(answer.replay_us)}   {answer.error_words} beside the measured step"
+    in_a_run = "what the step adds to a run of many alike"
+    if is_steady(answer):
+        rows["Steady"] = f"{duration(before.step_us)}   {in_a_run}"
+    if after is not None:
+        rows["Changed"] = f"{duration(after.step_us)}   {changed_words(answer)}"
+    steady = [(replay.steady_us, replay.step_us) for replay in (before, after) if replay is not None]
+    if not before.step.lags and any(abs(us - alone) > SMALLEST_LAG * alone for us, alone in steady):
+        rows["Steady"] = f"{' → '.join(duration(us) for us, _ in steady)}   {in_a_run}"
     return rows
+
+
+def is_steady(answer: ReplayAnswer) -> bool:
+    """Return whether a step among many alike takes another time than the measured one."""
+    return abs(answer.before.step_us - answer.replay_us) > SMALLEST_LAG * answer.replay_us
+
+
+def backlog_words(answer: ReplayAnswer) -> str:
+    """Return how far the device of the rank that lags most is behind its host; empty where it hardly is."""
+    before, behind = max((local.backlog_us for local in answer.before.step.ranks), key=max)
+    if max(before, behind) <= SMALLEST_LAG * answer.measured_us:
+        return ""
+    return (
+        f"not counted: {duration(before)} that the device still ran earlier steps, {duration(behind)} that it ran "
+        "this one after the host's end of it"
+    )
 
 
 def changed_words(answer: ReplayAnswer) -> str:
     """Return the ratio of the changed step, with its interval and its source where times are not measured."""
     after = answer.after
     assert after is not None
-    words = f"{answer.ratio:.4g} × the replayed step"
+    words = f"{answer.ratio:.4g} × the {'steady' if is_steady(answer) else 'replayed'} step"
     if after.bounds_us is not None:
         low, high = after.bounds_us
         words += f"   90 % interval {duration(low)} – {duration(high)}   {after.source.label}"

@@ -30,7 +30,7 @@ def replay_trace(replayed: Replayed, measured: Replayed) -> dict[str, object]:
     ranks = replayed.step.ranks
     spans = _spans(replayed, 0, 0)
     spans += _spans(measured, len(ranks), len(spans))
-    document = trace_events(StepTrace(f"replay of {ranks[0].label}", replayed.step_us, spans))
+    document = trace_events(StepTrace(f"replay of {ranks[0].label}", replayed.replay.makespan_us, spans))
     names = [f"rank {local.rank}, {how}" for how in ("replayed", "measured") for local in ranks]
     width = len(str(len(names) - 1))
     stages = {f"stage {number:0{width}}": name for number, name in enumerate(names)}

@@ -19,8 +19,10 @@ from predictor.traces.local_graph import (
     TaskKind,
     TracedOperator,
 )
+from predictor.traces.steady import SteadyReplay, steady_replay
 
 ADDED = -1
+MAIN_ROW = 0  # of a graph: the thread that the step runs on
 
 
 class Role(NamedTuple):
@@ -51,7 +53,8 @@ class TracedStep:
         ranks: their graphs, as measured.
         tasks: what a replay times; a removed task stays, with no duration, so that positions do not move.
         roles: of every task.
-        measured_us: the step as measured, from the start of the first rank to the end of the last one.
+        measured_us: the step as the profiler measured it, the longest of the ranks'; where no device lags behind its
+            host, from the start of the first rank to the end of the last one.
         arrivals: of a collective that several traced ranks share, the position of this rank's arrival at it by the
             position of its transfer, which begins when all have arrived.
         meetings: of every such collective the positions of its transfers.
@@ -73,6 +76,11 @@ class TracedStep:
     added: Mapping[int, Collective] = field(default_factory=dict)
     replaced: Collection[int] = frozenset()
     overlaps: bool = True
+
+    @property
+    def lags(self) -> bool:
+        """Return whether a device ran earlier steps in this one, or this one behind its host's end."""
+        return any(any(local.backlog_us) for local in self.ranks)
 
     def cost(self, position: int) -> Cost:
         """Return a task's time: measured, unless a change gave it a cost."""
@@ -100,12 +108,45 @@ class TracedStep:
         return replace(self, tasks=tasks, costs={**kept, **(costs or {})})
 
     def replay(self) -> GraphReplay:
-        """Time every task as early as what it waits for allows.
+        """Time every task of this step alone as early as what it waits for allows.
 
         Raises:
             GraphError: tasks wait for each other in a circle.
         """
         return replay_graph(self.tasks)
+
+    def timed(self) -> SteadyReplay:
+        """Replay the step; where a device lags behind its host, as one of many alike, with the backlog of such a run.
+
+        Raises:
+            GraphError: tasks wait for each other in a circle.
+        """
+        return self._timed(self.tasks)
+
+    def alone_us(self) -> float:
+        """Return the step of the profiler in a replay of this step alone, with the measured work of earlier ones.
+
+        Raises:
+            GraphError: tasks wait for each other in a circle.
+        """
+        replay = self.replay()
+        if not self.lags:
+            return replay.makespan_us
+        ends = [0.0] * len(self.ranks)
+        for role, span in zip(self.roles, replay.spans, strict=True):
+            if role.task != ADDED and self.ranks[role.rank].tasks[role.task].row == MAIN_ROW:
+                ends[role.rank] = max(ends[role.rank], span.end_us - self.starts_us[role.rank])
+        return max(ends)
+
+    def with_factor(self, positions: Collection[int], factor: float) -> float:
+        """Return the step, in µs, if some tasks took another time."""
+        tasks = list(self.tasks)
+        for position in positions:
+            tasks[position] = tasks[position]._replace(duration_us=tasks[position].duration_us * factor)
+        return self._timed(tasks).step_us
+
+    def _timed(self, tasks: Sequence[GraphTask]) -> SteadyReplay:
+        return steady_replay(tasks) if self.lags else SteadyReplay(replay_graph(tasks), 0.0)
 
     def bounds_us(self) -> tuple[float, float] | None:
         """Return the step with every changed time at the lower and at the upper end of its interval; None without."""
@@ -116,7 +157,7 @@ class TracedStep:
             tasks = list(self.tasks)
             for position, cost in self.costs.items():
                 tasks[position] = tasks[position]._replace(duration_us=getattr(cost, end))
-            ends.append(replay_graph(tasks).makespan_us)
+            ends.append(self._timed(tasks).step_us)
         return ends[0], ends[1]
 
     @property
@@ -173,7 +214,10 @@ def joined(graph: GlobalGraph) -> TracedStep:
         for member in collective.members
     }
     starts = [graph.start(local.rank) for local in graph.ranks]
-    measured_us = max(start + local.step_us for start, local in zip(starts, graph.ranks, strict=True))
+    if any(any(local.backlog_us) for local in graph.ranks):
+        measured_us = max(local.profiled_us for local in graph.ranks)
+    else:
+        measured_us = max(start + local.step_us for start, local in zip(starts, graph.ranks, strict=True))
     meetings = [
         tuple(graph.position(member.rank, member.task) for member in collective.members)
         for collective in graph.collectives

@@ -14,7 +14,7 @@ from predictor.__main__ import main
 from tests.conftest import ROOT, SHARED
 from tests.kineto_made import write_job
 from tests.traces_made import make_job
-from tests.unit.kineto_traces import NVIDIA, event, written
+from tests.unit.kineto_traces import NVIDIA, event, public_trace, written
 
 Capture = pytest.CaptureFixture[str]
 RANKS = [str(ROOT / "docs" / "traces" / f"mlp-rank-{rank}.json.gz") for rank in (0, 1)]
@@ -124,13 +124,32 @@ def test_what_a_step_adds_to_a_run_is_told_where_it_differs(tmp_path: Path, caps
     ]
     path = str(written(tmp_path, events, **NVIDIA))
     assert main(["replay", path]) == 0
-    assert "Steady     100 µs   what the step adds to a run of many alike" in capsys.readouterr().out
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.startswith("Step time 100 µs measured; ProfilerStep#1, 1 rank")
+    assert "Backlog not counted: 0 µs that the device still ran earlier steps, 80 µs that it ran this one" in said
+    assert "Replay 100 µs +0.00% beside the measured step" in said
     assert main(["replay", path, "--set", "kernel:gemm*=2"]) == 0
-    assert "Steady     100 µs → 160 µs" in capsys.readouterr().out
+    assert "Changed    160 µs   1.6 × the replayed step" in capsys.readouterr().out
     events.append(event("cuda_runtime", "cudaDeviceSynchronize", 95, 90))
     events[0]["dur"] = 190
     assert main(["replay", str(written(tmp_path, events, **NVIDIA))]) == 0
     assert "Steady" not in capsys.readouterr().out
+
+
+def test_the_measured_step_is_the_profilers_and_a_change_moves_what_a_run_takes(capsys: Capture) -> None:
+    path = str(public_trace("tracelens_mi300_resnet_act_checkpoint.json.gz"))
+    assert main(["replay", path, "--json", "--set", "kernel:*=x0.5"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["measured"]["step_us"] == pytest.approx(15_887.0, abs=0.1)
+    assert document["replayed"]["error"] == pytest.approx(0.0, abs=1e-9)
+    (rank,) = document["step"]["ranks"]
+    assert rank["backlog_us"] == pytest.approx([35_257.2, 37_924.5], abs=0.1)
+    gpu_us, host_us = 53_811.5 - 35_257.2, 15_887.0  # this step on the GPU alone, and on the host, which never waited
+    assert document["replayed"]["step_us"] == pytest.approx(gpu_us, rel=1e-3)
+    assert document["changed"]["step_us"] == pytest.approx(host_us, rel=1e-3)
+    for parts in (document["replayed"], document["changed"]):
+        assert sum(parts["ranks"][0]["parts"].values()) == pytest.approx(parts["step_us"])
+        assert sum(share["path_us"] for share in parts["critical_path"]) == pytest.approx(parts["step_us"], abs=1.0)
 
 
 def test_a_trace_that_a_replay_wrote_is_not_replayed_again(tmp_path: Path, traced_gpu: str, capsys: Capture) -> None:
