@@ -67,7 +67,13 @@ def main() -> int:
             return 2
         code = KIT / "code"
         paths = [site, *map(str, (code, code / "profiling", code / "training")), os.environ.get("PYTHONPATH", "")]
-        environment = dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, paths)), PYTHONDONTWRITEBYTECODE="1")
+        # Without a safe path the current folder comes first: started in a checkout, half of the code would be the checkout's.
+        environment = dict(
+            os.environ,
+            PYTHONPATH=os.pathsep.join(filter(None, paths)),
+            PYTHONSAFEPATH="1",
+            PYTHONDONTWRITEBYTECODE="1",
+        )
         words = [sys.executable, "-m", "microbench", "survey", "--earlier", str(KIT / "earlier"), *sys.argv[1:]]
         return subprocess.run(words, env=environment, check=False).returncode
 
