@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from microbench.errors import MeasureError
 from microbench.linear import linear_call
 from microbench.provenance import now
 from microbench.sustained import SIZE, measure_sustained
+from microbench.timing import KERNEL_ERRORS
 from predictor.base.files import write_whole
 from predictor.base.read_yaml import read_keys
 from predictor.costs.work import FP8_PRECISIONS
@@ -27,6 +28,7 @@ REPETITIONS = 12
 # A bound for gating rows, so a quieter moment than the one that was measured must stay below it.
 HEADROOM = 1.1
 MEASURED = "measured here"
+SYSTEM = "system.yaml"
 
 
 def _best_seconds(run: Callable[[], object], device: Device) -> float:
@@ -61,21 +63,6 @@ def peak_tflop_per_s(device: Device, precision: str) -> float:
             run = partial(torch.matmul, a, b)
         rates.append(2.0 * size**3 / _best_seconds(run, device))
     return max(rates) / 1e12
-
-
-def measured_peaks(device: Device, say: Callable[[str], None]) -> dict[str, dict[str, Any]]:
-    """Return the peak of every precision; fp8 that torch refuses is left out, with a line of progress."""
-    what = f"best of {REPETITIONS} matrix products"
-    peaks = {}
-    for precision in device.precisions:
-        try:
-            peaks[precision] = _measured(peak_tflop_per_s(device, precision), what)
-        except (RuntimeError, ValueError) as error:
-            if precision not in FP8_PRECISIONS:
-                raise
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-            say(f"{precision} has no peak here and is left out: {reason}")
-    return peaks
 
 
 def memory_bandwidth_gb_per_s(device: Device) -> float:
@@ -150,8 +137,9 @@ def with_datasheet(document: dict[str, Any], sheet: dict[str, Any], device: Devi
     taken: dict[str, Any] = {key: sheet[key] for key in ("gpus_per_node", "links", "transfer") if key in sheet}
     if described == device.name:
         taken["gpu"] = {**own["gpu"], **sheet["gpu"]}
-    peaks = {"memory, GB/s": own["gpu"]["memory_bandwidth_gb_per_s"]}
-    peaks |= {f"{precision}, TFLOP/s": peak for precision, peak in own["gpu"]["peak_tflop_per_s"].items()}
+    peaks = {f"{precision}, TFLOP/s": peak for precision, peak in own["gpu"]["peak_tflop_per_s"].items()}
+    if "memory_bandwidth_gb_per_s" in own["gpu"]:
+        peaks = {"memory, GB/s": own["gpu"]["memory_bandwidth_gb_per_s"], **peaks}
     known = [f"{what}: {peak['value'] / HEADROOM:.4g} {MEASURED}" for what, peak in peaks.items()]
     known.append("links, and what collectives make of them: not measured, from the data sheet and other systems")
     provenance = document["provenance"] | {"known": [*document["provenance"]["known"], *known]}
@@ -178,19 +166,16 @@ def _sustained(device: Device, seconds: float) -> dict[str, Any]:
     return {"sustained_product_ratio": {"value": round(result.ratio, 4), "source": source}}
 
 
-def describe(device: Device, name: str, say: Callable[[str], None], sustained_s: float = 0.0) -> dict[str, Any]:
-    """Return a system file as ``python -m fitting fit --system`` reads it.
+INCOMPLETE = "not complete: the survey ended while the peaks were measured"
+# An error of one peak costs that peak: a precision that torch, cuBLAS or the memory left refuses.
+PEAK_ERRORS = (MemoryError, *KERNEL_ERRORS)
 
-    Args:
-        device: the measured device.
-        name: of the system.
-        say: takes a line of progress.
-        sustained_s: how long a GPU runs a product without a pause, to see the clocks that it keeps up; 0: not at all.
-    """
+
+def identity(device: Device, name: str) -> dict[str, Any]:
+    """Return a system file without a measured number: what the driver says of the device."""
     counted = (
         "torch.cuda.get_device_properties" if device.kind == "cuda" else "threads of one rank, torch.set_num_threads"
     )
-    bandwidth = _measured(memory_bandwidth_gb_per_s(device), f"best of {REPETITIONS} copies")
     versions = ", ".join(f"{key} {value}" for key, value in library_versions(device.kind).items())
     return {
         "hardware": {
@@ -199,12 +184,9 @@ def describe(device: Device, name: str, say: Callable[[str], None], sustained_s:
             "gpu": {
                 "name": device.name,
                 "num_multiprocessors": {"value": device.multiprocessors, "source": counted},
-                "peak_tflop_per_s": measured_peaks(device, say),
-                "memory_bandwidth_gb_per_s": bandwidth,
+                "peak_tflop_per_s": {},
                 "l2_cache_mb": {"value": device.cache_bytes / 1e6, "source": "last level of cache, as the device says"},
-                **(_sustained(device, sustained_s) if device.kind == "cuda" and sustained_s > 0.0 else {}),
             },
-            "links": _links(bandwidth, device),
             "host": {},
         },
         "provenance": {
@@ -213,10 +195,63 @@ def describe(device: Device, name: str, say: Callable[[str], None], sustained_s:
             "known": [
                 f"device {device.name}" + (f", driver {device.driver}" if device.driver else "") + f"; {versions}",
                 f"described {now()}",
+                INCOMPLETE,
             ],
             "not_stated": [],
         },
     }
+
+
+def described(
+    device: Device, name: str, say: Callable[[str], None], sustained_s: float = 0.0
+) -> Iterator[dict[str, Any]]:
+    """Yield a system file as ``python -m fitting fit --system`` reads it, before the first and after every measurement.
+
+    A caller writes each: whatever ends the measurements, the rows of this device can be published with the last one.
+
+    Args:
+        device: the measured device.
+        name: of the system.
+        say: takes a line of progress; a peak that fails is left out, with one.
+        sustained_s: how long a GPU runs a product without a pause, to see the clocks that it keeps up; 0: not at all.
+    """
+    document = identity(device, name)
+    hardware, gpu = document["hardware"], document["hardware"]["gpu"]
+    yield document
+
+    def tried(what: str, measure: Callable[[], None]) -> Iterator[dict[str, Any]]:
+        try:
+            measure()
+        except PEAK_ERRORS as error:
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            say(f"{what} is not measured here and is left out: {reason}")
+        else:
+            yield document
+
+    def bandwidth() -> None:
+        gpu["memory_bandwidth_gb_per_s"] = _measured(memory_bandwidth_gb_per_s(device), f"best of {REPETITIONS} copies")
+        hardware["links"] = _links(gpu["memory_bandwidth_gb_per_s"], device)
+
+    def peak(precision: str) -> None:
+        what = f"best of {REPETITIONS} matrix products"
+        gpu["peak_tflop_per_s"][precision] = _measured(peak_tflop_per_s(device, precision), what)
+
+    yield from tried("the memory's bandwidth", bandwidth)
+    for precision in device.precisions:
+        yield from tried(f"the peak in {precision}", partial(peak, precision))
+    if device.kind == "cuda" and sustained_s > 0.0:
+        yield from tried("the sustained clock", lambda: gpu.update(_sustained(device, sustained_s)))
+    document["provenance"]["known"].remove(INCOMPLETE)
+    yield document
+
+
+def is_complete(path: Path, device: Device) -> bool:
+    """Return whether a system file describes this device with every peak that it has."""
+    if not path.is_file():
+        return False
+    document = read_keys(path, MeasureError)
+    same = document["hardware"]["gpu"]["name"] == device.name
+    return same and INCOMPLETE not in document["provenance"]["known"]
 
 
 def write_system(results: Path, document: dict[str, Any]) -> Path:
@@ -225,7 +260,7 @@ def write_system(results: Path, document: dict[str, Any]) -> Path:
     Raises:
         MeasureError: the folder cannot be written.
     """
-    path = results / "system.yaml"
+    path = results / SYSTEM
     try:
         results.mkdir(parents=True, exist_ok=True)
         write_whole(path, yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=120))

@@ -16,7 +16,7 @@ from microbench.kernels import build_function
 from microbench.profile import Job, timed
 from microbench.provenance import read_provenance
 from microbench.sweep import read_sweep, shapes_of
-from microbench.system import describe
+from microbench.system import described
 from microbench.table import Status, read_tables
 from microbench.timing import clock_for
 from predictor.costs.catalogue import catalogue
@@ -112,11 +112,11 @@ def test_a_scale_a_tensor_multiplies_as_its_numbers_do() -> None:
 @pytest.mark.skipif(not hasattr(torch.nn.functional, "scaled_mm"), reason="torch.nn.functional.scaled_mm is of 2.10 on")
 @pytest.mark.parametrize("shape", [SHAPE, (128, 128, 128), (128, 512, 1024)])
 def test_block_scales_are_laid_out_as_torch_wants_them(shape: tuple[int, int, int]) -> None:
-    def described(operand: Any) -> Any:
+    def as_described(operand: Any) -> Any:
         tensors = (torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="meta") for t in operand[:2])
         return fp8.Operand(*tensors, operand.block)
 
-    quantised = fp8.Linear(*(fp8.BothWays(*map(described, both)) for both in layer("fp8_block", shape)))
+    quantised = fp8.Linear(*(fp8.BothWays(*map(as_described, both)) for both in layer("fp8_block", shape)))
     m, k, n = shape
     assert quantised.forward().shape == (m, n)
     assert [product.shape for product in quantised.backward()] == [(m, k), (n, k)]
@@ -194,9 +194,9 @@ def test_a_refused_peak_leaves_its_precision_out_and_says_so(monkeypatch: pytest
     monkeypatch.setattr("microbench.system.PRODUCT_SIZES", {"cpu": (128,)})
     said: list[str] = []
     device = replace(on_cpu("fp32", "fp8", "fp8_block"), cache_bytes=2**16)
-    peaks = describe(device, "here", said.append)["hardware"]["gpu"]["peak_tflop_per_s"]
-    assert set(peaks) == {"fp32", "fp8"}
-    assert said == ["fp8_block has no peak here and is left out: Invalid scaling configuration."]
+    *_, document = described(device, "here", said.append)
+    assert set(document["hardware"]["gpu"]["peak_tflop_per_s"]) == {"fp32", "fp8"}
+    assert said == ["the peak in fp8_block is not measured here and is left out: Invalid scaling configuration."]
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
+from fitting.systems import read_system
 from microbench import cli, profile
 from microbench.device import COMMIT_FILE
 from microbench.device import commit as current_commit
@@ -24,7 +25,7 @@ from microbench.kernels import build_function
 from microbench.survey import kit, measure
 from microbench.survey import stages as planning
 from microbench.survey.archive import ARCHIVE, SUMMARY, Saver, pack, unpack
-from microbench.survey.probe import Probe, why_not_continued
+from microbench.survey.probe import Probe, find_here, why_not_continued
 from microbench.survey.stages import Ended, Stage, operator_order, run_command, stages, survey
 from microbench.sweep import SWEEPS
 from microbench.table import Writer, read_table, read_tables, table_path
@@ -33,7 +34,7 @@ from tests.unit.test_microbench_table import SESSION, SHAPES, identity, pair, wr
 from tests.unit.virtual_gpu import VirtualGpu, installed, scaled_build
 
 ROOT = Path(__file__).resolve().parents[2]
-HERE = Probe(device="NVIDIAH200", driver="580", versions={"torch": "2"}, precisions=("bf16", "fp8"))
+HERE = Probe(device="NVIDIAH200", driver="580", versions={"torch": "2"}, precisions=("bf16", "fp8"), system={})
 
 
 def table(folder: Path) -> Path:
@@ -215,6 +216,17 @@ def test_a_kit_holds_the_code_its_commit_and_what_was_measured_before(made: Path
     assert done.stdout.split() == [f"{made}/code/profiling/microbench/device.py", *commit.split()]
 
 
+def test_a_kit_that_is_started_in_a_checkout_runs_its_own_code(made: Path, tmp_path: Path) -> None:
+    shadow = tmp_path / "checkout/predictor"
+    shadow.mkdir(parents=True)
+    (shadow / "__init__.py").write_text("raise SystemExit('the code of the current folder')\n")
+    words = [sys.executable, str(made / "measure.py"), "--out", str(tmp_path / "out")]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=shadow.parent)
+    assert done.returncode == 2
+    assert "the code of the current folder" not in done.stderr
+    assert done.stderr.startswith("error: ")
+
+
 def test_a_failed_kit_leaves_the_old_kit_and_touches_no_other_folder(
     made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -244,6 +256,21 @@ def test_a_kit_on_a_machine_without_a_gpu_is_one_line(made: Path, tmp_path: Path
     assert (
         done.stderr.strip() == "error: device is cuda, but torch finds no GPU here; --device cpu measures the processor"
     )
+
+
+def test_a_survey_of_which_every_stage_is_cut_off_can_be_unpacked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("torch", reason="torch is not installed: pip install -e .[profile]")
+    with installed(monkeypatch, VirtualGpu()):
+        here = find_here(ROOT / planning.DATASHEETS)
+    monkeypatch.setattr("microbench.survey.cli.probe", lambda datasheets: here)
+    monkeypatch.setattr("microbench.survey.cli.run_command", lambda words, seconds, log: None)
+    assert cli.main(["survey", "--out", str(tmp_path), "--minutes", "1"]) == 0
+    assert cli.main(["unpack", str(tmp_path / ARCHIVE), "--into", str(tmp_path / "gpu")]) == 0
+    hardware = read_system(tmp_path / "gpu/H100/system.yaml").hardware
+    assert hardware.gpu.peak_tflop_per_s["bf16"].value == 989.5, "the data sheet's"
+    assert hardware.links.wiring == "switch"
 
 
 class Virtual:

@@ -15,7 +15,7 @@ import yaml
 from microbench import cli
 from microbench.device import Device
 from microbench.errors import MeasureError
-from microbench.system import read_datasheet, sheet_of, with_datasheet
+from microbench.system import INCOMPLETE, described, read_datasheet, sheet_of, with_datasheet
 
 ROOT = Path(__file__).resolve().parents[2]
 SHEET = {
@@ -37,7 +37,7 @@ def device(kind: Any, name: str) -> Device:
     return Device(kind, name, None, 2**20, 1, 2**30, ("bf16",))
 
 
-def described(name: str) -> dict[str, Any]:
+def measured(name: str) -> dict[str, Any]:
     peak = {"value": 880.0, "source": "measured here"}
     gpu = {
         "name": name,
@@ -52,7 +52,7 @@ def described(name: str) -> dict[str, Any]:
 
 
 def test_a_gpu_takes_peaks_and_links_from_its_data_sheet() -> None:
-    found = with_datasheet(described("NVIDIAH200"), SHEET, device("cuda", "NVIDIAH200"))
+    found = with_datasheet(measured("NVIDIAH200"), SHEET, device("cuda", "NVIDIAH200"))
     hardware = found["hardware"]
     assert hardware["name"] == "mine"
     assert hardware["gpus_per_node"] == 8
@@ -68,14 +68,14 @@ def test_a_gpu_takes_peaks_and_links_from_its_data_sheet() -> None:
 
 
 def test_a_processor_takes_the_links_only() -> None:
-    hardware = with_datasheet(described("CPU"), SHEET, device("cpu", "CPU"))["hardware"]
+    hardware = with_datasheet(measured("CPU"), SHEET, device("cpu", "CPU"))["hardware"]
     assert hardware["links"] == SHEET["links"]
     assert hardware["gpu"]["peak_tflop_per_s"]["bf16"]["value"] == 880.0
 
 
 def test_another_gpus_data_sheet_is_refused() -> None:
     with pytest.raises(MeasureError, match="device is NVIDIAB200, the data sheet is of NVIDIAH200; name the sheet"):
-        with_datasheet(described("NVIDIAB200"), SHEET, device("cuda", "NVIDIAB200"))
+        with_datasheet(measured("NVIDIAB200"), SHEET, device("cuda", "NVIDIAB200"))
 
 
 @pytest.mark.parametrize(
@@ -131,3 +131,53 @@ def test_the_data_sheet_that_the_command_names_is_there() -> None:
     sheet = ROOT / "training" / "systems" / "H200.yaml"
     assert yaml.safe_load(sheet.read_text(encoding="utf-8"))["hardware"]["gpu"]["name"] == "NVIDIAH200"
     assert read_datasheet(sheet)["links"]
+
+
+@pytest.fixture
+def refusing(monkeypatch: pytest.MonkeyPatch) -> Device:
+    """Return a device whose bf16 product fails, as where cuBLAS has no memory."""
+
+    def peak(device: Device, precision: str) -> float:
+        if precision == "bf16":
+            raise RuntimeError("CUBLAS_STATUS_ALLOC_FAILED\nand where")
+        return 60.0
+
+    monkeypatch.setattr("microbench.system.peak_tflop_per_s", peak)
+    monkeypatch.setattr("microbench.system.memory_bandwidth_gb_per_s", lambda device: 10.0)
+    monkeypatch.setattr("microbench.cli.find_device", lambda kind, threads: found)
+    found = Device("cpu", "NVIDIAH200", None, 2**20, 1, 2**30, ("bf16", "fp32"))
+    return found
+
+
+def test_a_system_is_described_before_its_first_peak_and_a_failed_peak_costs_itself(refusing: Device) -> None:
+    said: list[str] = []
+    seen = [
+        (sorted(document["hardware"]["gpu"]["peak_tflop_per_s"]), INCOMPLETE in document["provenance"]["known"])
+        for document in described(refusing, "here", said.append)
+    ]
+    assert seen == [([], True), ([], True), (["fp32"], True), (["fp32"], False)]
+    assert said == ["the peak in bf16 is not measured here and is left out: CUBLAS_STATUS_ALLOC_FAILED"]
+
+
+def test_a_run_that_is_cut_off_leaves_the_peaks_so_far_and_spoils_no_whole_file(
+    refusing: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cut_off(device: Device, precision: str) -> float:
+        raise KeyboardInterrupt
+
+    def peaks() -> list[str]:
+        return sorted(yaml.safe_load((tmp_path / "system.yaml").read_text())["hardware"]["gpu"]["peak_tflop_per_s"])
+
+    words = ["system", "--device", "cpu", "--out", str(tmp_path)]
+    whole = "microbench.system.peak_tflop_per_s"
+    monkeypatch.setattr(whole, lambda device, precision: 1.0 if precision == "bf16" else cut_off(device, precision))
+    with pytest.raises(KeyboardInterrupt):
+        cli.main(words)
+    assert peaks() == ["bf16"]
+    monkeypatch.setattr(whole, lambda *_: 1.0)
+    assert cli.main(words) == 0
+    assert peaks() == ["bf16", "fp32"]
+    monkeypatch.setattr(whole, cut_off)
+    with pytest.raises(KeyboardInterrupt):
+        cli.main(words)
+    assert peaks() == ["bf16", "fp32"]

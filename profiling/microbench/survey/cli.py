@@ -12,7 +12,8 @@ from microbench.errors import MeasureError
 from microbench.survey.archive import ARCHIVE, SUMMARY, Saver, unpack
 from microbench.survey.kit import MACHINES, PYTHONS, make_kit
 from microbench.survey.probe import Probe, probe, why_not_continued
-from microbench.survey.stages import run_command, stages, survey
+from microbench.survey.stages import DATASHEETS, run_command, stages, survey
+from microbench.system import SYSTEM, write_system
 from predictor.base.command_line import progress
 from predictor.base.read_yaml import read_keys
 
@@ -24,7 +25,7 @@ LEAST_MINUTES = 1.0
 
 def _earlier(folder: Path | None, here: Probe) -> Path | None:
     """Return an earlier survey's results of this GPU below a folder; None where there are none to continue."""
-    for path in sorted(folder.glob("*/system.yaml")) if folder else ():
+    for path in sorted(folder.glob(f"*/{SYSTEM}")) if folder else ():
         if read_keys(path, MeasureError)["hardware"]["gpu"]["name"] == here.device:
             reason = why_not_continued(path.parent, here)
             progress(f"continuing {path.parent}" if reason is None else f"starting anew: {reason}")
@@ -36,7 +37,7 @@ def _survey(arguments: argparse.Namespace) -> int:
     if arguments.minutes < LEAST_MINUTES:
         raise MeasureError(f"--minutes is {arguments.minutes:g}; expected at least {LEAST_MINUTES:g}")
     out: Path = arguments.out
-    here = probe()
+    here = probe(CODE / DATASHEETS)
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="survey-") as scratch:
         work = Path(scratch)
@@ -44,6 +45,8 @@ def _survey(arguments: argparse.Namespace) -> int:
         earlier = _earlier(arguments.earlier, here)
         if earlier is not None:
             shutil.copytree(earlier, work, dirs_exist_ok=True)
+        else:
+            write_system(work, here.system)
         planned = stages(work, CODE, arguments.sweep, arguments.precision, here.precisions)
         with Saver(work, out / ARCHIVE, SAVE_EVERY_S):
             ended = survey(
@@ -61,7 +64,7 @@ def _survey(arguments: argparse.Namespace) -> int:
 def _unpack(arguments: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory() as scratch:
         unpack(arguments.archive, Path(scratch))
-        system = Path(scratch) / "system.yaml"
+        system = Path(scratch) / SYSTEM
         if not system.is_file():
             raise MeasureError(f"{arguments.archive}: no system.yaml: the survey ended before it had described the GPU")
         name = read_keys(system, MeasureError)["hardware"]["name"]

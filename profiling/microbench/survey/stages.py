@@ -29,6 +29,7 @@ LAST = (
 )  # fmt: skip
 FP8 = ("fp8", "fp8_block")
 TESTS = "tests/gpu"
+DATASHEETS = "training/systems"
 SUSTAINED_S = 10.0
 GRACE_S = 8.0
 SHORTEST_STAGE_S = 5.0
@@ -80,7 +81,7 @@ def stages(results: Path, code: Path, sweep: str, precision: str, offered: Seque
     measured = ("-m", "microbench", "operator")
     options = (*cuda, "--sweep", sweep, "--budget-minutes", "{minutes}", *out)
     tests = ("-m", "pytest", "-q", "--tb=short", "-p", "no:cacheprovider", "--rootdir", str(code), str(code / TESTS))
-    system = ("-m", "microbench", "system", *cuda, "--datasheet", str(code / "training" / "systems"))
+    system = ("-m", "microbench", "system", *cuda, "--datasheet", str(code / DATASHEETS))
     planned = [
         Stage("GPU tests", tests, 0.14),
         Stage("system and sustained clock", (*system, "--sustained-seconds", f"{SUSTAINED_S:g}", *out), 0.21),
