@@ -7,7 +7,9 @@ logarithms, from all that are chosen. The others follow the sequence.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterable, Iterator
+from functools import cache
 from hashlib import sha256
 from math import gcd, log
 from pathlib import Path
@@ -22,6 +24,7 @@ from microbench.provenance import Closed
 from microbench.recommender_shapes import DENSE_FEATURES, RECOMMENDER_SHAPES, RecommenderCall
 from microbench.timing import Policy
 from predictor.base.errors import nearest
+from predictor.base.files import write_whole
 from predictor.base.read_yaml import read_valid
 from predictor.base.sizes import LARGEST
 from predictor.costs.catalogue import catalogue
@@ -31,6 +34,7 @@ from predictor.workloads.layer_call import LayerCall
 from predictor.workloads.layer_shapes import LAYER_SHAPES, calls
 
 SWEEPS = Path(__file__).resolve().parent.parent / "sweeps"
+PREPARED = SWEEPS / "prepared"  # of a kit, made where it was built: 43 operators' shapes take a slow host half a minute
 CANDIDATES = 4000
 CORNER_SHARE = 3
 HALTON_BASES = (2, 3, 5, 7, 11, 13, 17)
@@ -276,12 +280,43 @@ def _coordinates(operator: Operator, shape: Shape) -> tuple[float, ...]:
     return (*(log(size + 1.0) for size in shape), log((work.flops or work.size_bytes) + 1.0))
 
 
+def prepare_shapes(sweep: Sweep, precisions: Iterable[str], folder: Path) -> Path:
+    """Compute a sweep's shapes into a file named after its hash; ``shapes_of`` reads it from ``PREPARED``."""
+    shapes = {
+        precision: {
+            name: _computed(name, sweep, precision)
+            for name in measured_by(sweep)
+            if precision in catalogue()[name].precisions
+        }
+        for precision in precisions
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{sweep.config_hash}.json"
+    write_whole(path, json.dumps(shapes, separators=(",", ":")) + "\n")
+    return path
+
+
+@cache
+def _prepared(path: Path) -> dict[str, dict[str, list[Shape]]]:
+    if not path.is_file():
+        return {}
+    return {
+        precision: {name: [tuple(shape) for shape in shapes] for name, shapes in operators.items()}
+        for precision, operators in json.loads(path.read_bytes()).items()
+    }
+
+
 def shapes_of(name: str, sweep: Sweep, precision: str) -> list[Shape]:
     """Return an operator's shapes in the order in which they are measured: shuffled, so that drift is no trend in size.
 
     Raises:
         MeasureError: no candidate is small enough for the sweep's limits, or it has no recommenders.
     """
+    prepared = _prepared(PREPARED / f"{sweep.config_hash}.json").get(precision, {}).get(name)
+    return _computed(name, sweep, precision) if prepared is None else list(prepared)
+
+
+def _computed(name: str, sweep: Sweep, precision: str) -> list[Shape]:
     operator = catalogue()[name]
     if name in RECOMMENDER_SHAPES and sweep.recommenders is None:
         raise MeasureError(f"{name}: the sweep has no section recommenders, whose operator it is; see standard.yaml")

@@ -27,7 +27,7 @@ from microbench.survey import stages as planning
 from microbench.survey.archive import ARCHIVE, SUMMARY, Saver, pack, unpack
 from microbench.survey.probe import Probe, find_here, why_not_continued
 from microbench.survey.stages import Ended, Stage, operator_order, run_command, stages, survey
-from microbench.sweep import SWEEPS
+from microbench.sweep import SWEEPS, read_sweep, shapes_of
 from microbench.table import Writer, read_table, read_tables, table_path
 from predictor.costs.catalogue import catalogue
 from tests.unit.test_microbench_table import SESSION, SHAPES, identity, pair, write
@@ -198,6 +198,8 @@ def test_a_kit_takes_the_wheels_of_the_python_that_is_there(
 def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a kit without wheels: this Python has what it needs."""
     monkeypatch.setattr(kit, "download", lambda packages, python, machine, folder: folder.mkdir(exist_ok=True))
+    monkeypatch.setattr(kit, "SWEEP", "smoke")
+    monkeypatch.setattr(kit, "PRECISIONS", ("bf16",))
     (tmp_path / "gpu/H200").mkdir(parents=True)
     (tmp_path / "gpu/H200/system.yaml").write_text("hardware: {}\n")
     size = kit.make_kit(ROOT, tmp_path / "kit", ("3.12",), ("x86_64",), tmp_path / "gpu", lambda text: None)
@@ -214,6 +216,17 @@ def test_a_kit_holds_the_code_its_commit_and_what_was_measured_before(made: Path
     paths = f"{made}/code:{made}/code/profiling"
     done = subprocess.run(words, capture_output=True, text=True, check=True, env={"PYTHONPATH": paths}, cwd=made)
     assert done.stdout.split() == [f"{made}/code/profiling/microbench/device.py", *commit.split()]
+
+
+def test_a_kit_brings_the_shapes_of_its_sweep(made: Path) -> None:
+    computed = shapes_of("gelu", read_sweep("smoke"), "bf16")
+    program = (
+        "import microbench.sweep as s; s._computed = None; print(s.shapes_of('gelu', s.read_sweep('smoke'), 'bf16'))"
+    )
+    paths = f"{made}/code:{made}/code/profiling"
+    words = [sys.executable, "-P", "-c", program]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, env={"PYTHONPATH": paths}, cwd=made)
+    assert done.stdout.strip() == str(computed)
 
 
 def test_a_kit_that_is_started_in_a_checkout_runs_its_own_code(made: Path, tmp_path: Path) -> None:

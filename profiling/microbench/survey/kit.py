@@ -12,6 +12,7 @@ from pathlib import Path
 
 from microbench.device import COMMIT_FILE, commit
 from microbench.errors import MeasureError
+from microbench.sweep import PREPARED, prepare_shapes, read_sweep
 
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 MACHINES = ("x86_64", "aarch64")
@@ -26,6 +27,8 @@ CODE = (
     "training/systems", "tests/__init__.py", "tests/conftest.py", "tests/gpu", "tests/unit",
 )  # fmt: skip
 LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.pyc", "*.json.gz")  # no traces: nothing is replayed there
+SWEEP = "standard"
+PRECISIONS = ("bf16", "fp16", "fp8", "fp8_block")  # that a survey may ask for
 LARGEST_BYTES = 30_000_000  # what a shell copies to a login node in seconds
 
 
@@ -101,6 +104,8 @@ def _fill(root: Path, out: Path, targets: Sequence[tuple[str, str]], say: Callab
         else:
             shutil.copy(source, target)
     shutil.copy(Path(__file__).with_name("measure.py"), out / "measure.py")
+    say(f"shapes of the sweep {SWEEP}")
+    prepare_shapes(read_sweep(SWEEP), PRECISIONS, code / PREPARED.relative_to(root))
     (code / COMMIT_FILE.relative_to(root)).write_text(commit() + "\n", encoding="utf-8")
     wheels = [_requirement(name) for name in PACKAGES]
     for python, machine in targets:

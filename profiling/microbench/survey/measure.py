@@ -67,7 +67,7 @@ def main() -> int:
             return 2
         code = KIT / "code"
         paths = [site, *map(str, (code, code / "profiling", code / "training")), os.environ.get("PYTHONPATH", "")]
-        # Without a safe path the current folder comes first: started in a checkout, half of the code would be the checkout's.
+        # Without a safe path the current folder comes first: in a checkout, half of the code would be the checkout's.
         environment = dict(
             os.environ,
             PYTHONPATH=os.pathsep.join(filter(None, paths)),
