@@ -17,7 +17,7 @@ from types import FrameType
 from typing import NoReturn
 
 from microbench.collectives.cli import register as register_collective
-from microbench.device import find_device
+from microbench.device import find_device, process_age_s
 from microbench.errors import MeasureError
 from microbench.kernels import engine_fault, kernel_names
 from microbench.profile import DeviceLostError, Job, profile
@@ -79,10 +79,9 @@ def _operator(arguments: argparse.Namespace) -> int:
     device = find_device(arguments.device, arguments.threads)
     deadline = float("inf")
     if arguments.budget_minutes is not None:
-        deadline = time.monotonic() + 60.0 * arguments.budget_minutes
-    job = Job(
-        arguments.out, device, arguments.precision or device.precisions[0], sweep, shard, deadline, arguments.threads
-    )
+        deadline = arguments.began + 60.0 * arguments.budget_minutes
+    precision = arguments.precision or device.precisions[0]
+    job = Job(arguments.out, device, precision, sweep, shard, deadline, arguments.in_order, arguments.threads)
     requested = _in_precision(arguments.names, job.precision, sweep)
     faults = {name: fault for name in requested if (fault := engine_fault(name))}
     for name, fault in faults.items():
@@ -183,6 +182,7 @@ def parser() -> argparse.ArgumentParser:
     operator.add_argument("--precision", help="fp32, bf16, fp16, fp8 or fp8_block (default: the device's usual)")
     operator.add_argument("--shard", default="0/1", help="i/n: measure every n-th shape, starting with the i-th")
     operator.add_argument("--budget-minutes", type=float, help="begin no shape after so long; run again to continue")
+    operator.add_argument("--in-order", action="store_true", help="spend the budget in the order named, not equally")
     operator.set_defaults(run=_operator)
     register_collective(commands)
     register_report(commands)
@@ -219,10 +219,17 @@ def parser() -> argparse.ArgumentParser:
     return result
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; return 0, 1 where a requested measurement failed, or 2 after one line about bad input."""
+def main(arguments: Sequence[str] | None = None, age_s: float = 0.0) -> int:
+    """Run one command; return 0, 1 where a requested measurement failed, or 2 after one line about bad input.
+
+    Args:
+        arguments: the command line's, by default.
+        age_s: time since the command's start that its budget has to count: of Python and the modules above.
+    """
+    began = time.monotonic() - age_s
     try:
         parsed = parser().parse_args(arguments)
+        parsed.began = began
         return int(parsed.run(parsed))
     except DeviceLostError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -239,9 +246,10 @@ def _stop(number: int, frame: FrameType | None) -> NoReturn:
 
 def console() -> NoReturn:
     """Run as a program of its own."""
-    signal.signal(signal.SIGTERM, _stop)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _stop)
     try:
-        status = main()
+        status = main(age_s=process_age_s())
         sys.stdout.flush()
     except BrokenPipeError:  # the reader has ended, as in « | head »: what is left to print goes nowhere
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -99,6 +99,18 @@ def _proc(name: str) -> str:
     return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
 
 
+def process_age_s() -> float:
+    """Return the time since this process was started, as the kernel has it; 0 on other systems than Linux.
+
+    Source: proc(5): field 22 of /proc/self/stat is the start in clock ticks after boot, /proc/uptime the time since.
+    """
+    stat, uptime = _proc("self/stat"), _proc("uptime")
+    if not (stat and uptime):
+        return 0.0
+    after_name = stat.rpartition(")")[2].split()  # begins with field 3; a name may hold spaces
+    return max(0.0, float(uptime.split()[0]) - int(after_name[19]) / os.sysconf("SC_CLK_TCK"))
+
+
 def processor_name() -> str:
     """Return the processor's name as the kernel has it."""
     for key in ("model name", "Model", "CPU part"):

@@ -41,8 +41,8 @@ class Job:
     Attributes:
         results: folder of one system's tables.
         shard: (i, n): every n-th shape, starting with the i-th.
-        deadline: of ``time.monotonic``, after which no shape is begun; each operator gets an equal share of the time
-            that the operators before it left.
+        deadline: of ``time.monotonic``, after which no shape is begun.
+        in_order: each operator takes what it needs of the time; else an equal share of what those before it left.
         threads: that torch uses.
     """
 
@@ -52,6 +52,7 @@ class Job:
     sweep: Sweep
     shard: tuple[int, int] = (0, 1)
     deadline: float = float("inf")
+    in_order: bool = False
     threads: int = 1
 
     def __post_init__(self) -> None:
@@ -163,7 +164,8 @@ def profile(job: Job, names: Iterable[str], progress: Callable[[str], None]) -> 
     outcomes = []
     for number, operator in enumerate(operators):
         shapes = wanted[operator.name][job.shard[0] :: job.shard[1]]
-        own_end = share_end(time.monotonic(), job.deadline, len(operators) - number)
+        sharing = 1 if job.in_order else len(operators) - number
+        own_end = share_end(time.monotonic(), job.deadline, sharing)
         outcome, before_us = _profile_one(replace(job, deadline=own_end), operator, shapes, clock, before_us)
         outcomes.append(outcome)
         progress(_line(outcomes[-1]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ import pytest
 from microbench import cli
 from microbench.call import Maker
 from microbench.device import find_device
-from microbench.system import measured_peaks
 from microbench.table import Status, read_tables
 from predictor.costs.catalogue import catalogue
 from predictor.costs.work import FP8_PRECISIONS
@@ -83,12 +81,3 @@ def test_every_fp8_operator_is_measured(precision: str, tmp_path: Path) -> None:
         for row in table.rows:
             assert row.status is Status.OK, f"{table.path.name} {row.shape}: {row.kernel}"
             assert row.kernel_samples_us, f"{table.path.name} {row.shape}: the host was never ahead of the device"
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("precision", FP8_PRECISIONS)
-def test_the_peak_is_measured(precision: str) -> None:
-    device_with(precision)
-    said: list[str] = []
-    assert measured_peaks(replace(find_device("cuda"), precisions=(precision,)), said.append).keys() == {precision}
-    assert not said

@@ -1,4 +1,4 @@
-"""On a GPU: delays, launch queues, the driver's words, sustained clocks, and a device that is lost."""
+"""On a GPU: launch queues, the driver's words, sustained clocks, and a device that is lost."""
 
 from __future__ import annotations
 
@@ -11,16 +11,14 @@ import pytest
 
 from microbench import cli
 from microbench.call import Maker, optimizer_call
-from microbench.clocks import CudaClock, Samples
 from microbench.device import find_device
 from microbench.nvml import gpu_session, gpu_state
 from microbench.sustained import measure_sustained
 from microbench.table import Status, read_table
-from microbench.timing import LEAST_GPU_FLUSH_BYTES
+from tests.gpu.test_microbench_smoke_cuda import PASSES, timed
 from tests.unit.test_microbench_profile import tiny_sweep
 
 pytestmark = pytest.mark.gpu
-FLUSH_BYTES, PASSES = LEAST_GPU_FLUSH_BYTES, 5
 TIMING = {"precision": 0.5, "fewest_samples": 3, "most_samples": 3, "budget_ms": 20, "warmup_ms": 1, "batch": 1}
 # A table's run that loses the GPU in its second call: an index far outside a table of one row.
 LOSE = """
@@ -48,32 +46,6 @@ sys.exit(cli.main(sys.argv[1:]))
 @pytest.fixture
 def torch() -> Any:
     return pytest.importorskip("torch", reason="torch is not installed: pip install -e .[profile]")
-
-
-def timed(run: Any, passes: int = PASSES) -> Samples:
-    clock, samples = CudaClock(FLUSH_BYTES, whole_samples=PASSES), Samples()
-    for _ in range(passes):
-        clock.time(run, samples)
-    return samples
-
-
-def test_kernels_alone_take_what_the_peak_allows_and_less_than_from_an_idle_device(torch: Any) -> None:
-    a, b = (torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16) for _ in range(2))
-    samples = timed(lambda: a @ b)
-    assert len(samples.kernel_us) == PASSES
-    assert 2.0 * 4096**3 / 2500e12 < min(samples.kernel_us) * 1e-6 < 2.0 * 4096**3 / 50e12
-    x = torch.randn(64, 64, device="cuda")
-
-    def many() -> Any:
-        y = x
-        for _ in range(100):
-            y = y + 1.0
-        return y
-
-    small = timed(many)
-    assert not small.host_bound
-    assert min(small.kernel_us) < min(small.whole_us), "the gaps between launches are left out"
-    assert min(small.host_us) > 100.0, "a hundred launches cost the host more than a microsecond each"
 
 
 def test_a_step_of_more_launches_than_the_queue_holds_is_host_bound(torch: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,13 +13,15 @@ from typing import Any
 import pytest
 import yaml
 
-from microbench import cli
+from microbench import cli, profile
+from microbench.device import Device
+from microbench.profile import Job, Outcome
 from microbench.rows import DeviceState
-from microbench.sweep import SWEEPS
+from microbench.sweep import SWEEPS, read_sweep
 from microbench.table import Status, read_table, read_tables
 from microbench.timing import Policy, Timed, take_turns
 from predictor.costs.catalogue import catalogue
-from predictor.costs.operator import BOTH
+from predictor.costs.operator import BOTH, Operator
 
 POLICY = Policy(precision=0.1, fewest_samples=3, most_samples=6, budget_ms=1000, warmup_ms=1, batch=2)
 
@@ -146,6 +149,35 @@ def test_shards_are_tables_of_their_own_and_a_budget_stops_in_order(torch: Any, 
     assert [run(*words, "--shard", f"{i}/2") for i in range(2)] == [0, 0]
     first, second = read_tables(tmp_path / "r", "operator")
     assert len({row.shape for row in (*first.rows, *second.rows)}) == 3
+
+
+def test_a_budget_counts_from_the_start_of_the_process(
+    torch: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["operator", "gelu", "--device", "cpu", "--sweep", tiny_sweep(tmp_path), "--out", str(tmp_path / "r")]
+    assert cli.main([*words, "--budget-minutes", "2"], age_s=121.0) == 0
+    assert "gelu: 0 measured, 3 left: out of time" in capsys.readouterr().err
+    program = "import time; time.sleep(1.0); from microbench.device import process_age_s; print(process_age_s())"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert float(done.stdout) > 1.0
+
+
+def test_a_budget_is_shared_or_spent_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[tuple[str, float]] = []
+
+    def measured(job: Job, operator: Operator, shapes: object, clock: object) -> Outcome:
+        given.append((operator.name, job.deadline))
+        return Outcome(operator.name, tmp_path, 1, 0, 0, 0, 1, "")
+
+    monkeypatch.setattr(profile, "_profile_one", measured)
+    monkeypatch.setattr(profile, "clock_for", lambda *_: None)
+    monkeypatch.setattr(profile, "time", SimpleNamespace(monotonic=lambda: 100.0))
+    job = Job(
+        tmp_path, Device("cpu", "CPU", None, 2**20, 1, 2**30, ("fp32",)), "fp32", read_sweep("smoke"), deadline=160.0
+    )
+    for in_order in (False, True):
+        profile.profile(replace(job, in_order=in_order), ["gelu", "rope"], lambda text: None)
+    assert given == [("gelu", 130.0), ("rope", 160.0), ("gelu", 160.0), ("rope", 160.0)]
 
 
 def test_a_shape_beyond_memory_is_recorded_and_the_sweep_goes_on(

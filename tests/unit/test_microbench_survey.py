@@ -26,7 +26,7 @@ from microbench.survey import kit, measure
 from microbench.survey import stages as planning
 from microbench.survey.archive import ARCHIVE, SUMMARY, Saver, pack, unpack
 from microbench.survey.probe import Probe, find_here, why_not_continued
-from microbench.survey.stages import Ended, Stage, operator_order, run_command, stages, survey
+from microbench.survey.stages import Ended, Stage, ranked, run_command, stages, survey
 from microbench.sweep import SWEEPS, read_sweep, shapes_of
 from microbench.table import Writer, read_table, read_tables, table_path
 from predictor.costs.catalogue import catalogue
@@ -151,6 +151,15 @@ def test_a_stage_ends_when_its_time_is_up_and_leaves_the_rest_to_others(
     assert [stage["status"] for stage in json.loads((tmp_path / SUMMARY).read_text())["stages"]] == [0, None, 3]
 
 
+def test_a_command_whose_time_is_up_is_asked_to_say_what_it_has_seen(tmp_path: Path) -> None:
+    (tmp_path / "test_slow.py").write_text(
+        "import time\ndef test_bad(): assert 1 == 2\ndef test_slow(): time.sleep(99)\n"
+    )
+    words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path), str(tmp_path / "test_slow.py")]
+    assert run_command(words, 12.0, tmp_path / "log") is None
+    assert "assert 1 == 2" in (tmp_path / "log").read_text()
+
+
 def test_a_command_that_hangs_is_ended_and_what_it_said_is_kept(tmp_path: Path) -> None:
     stubborn = (
         "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('here', flush=True); time.sleep(99)"
@@ -161,18 +170,35 @@ def test_a_command_that_hangs_is_ended_and_what_it_said_is_kept(tmp_path: Path) 
     assert "here" in log.read_text()
 
 
-def test_every_operator_has_a_place_and_linear_layers_and_attention_come_first() -> None:
-    order = operator_order("bf16")
-    assert sorted(order) == [name for name, operator in catalogue().items() if "bf16" in operator.precisions]
-    assert {catalogue()[name].family for name in order[:5]} == {"linear"}
-    assert "fp8_quantize" in operator_order("fp8")
-    assert order[5:7] == ["flash_attention", "grouped_query_attention"]
+def test_every_operator_has_one_place_and_what_every_transformer_runs_comes_first() -> None:
+    order = ranked("bf16")
+    assert sorted(name for group in order for name in group) == [
+        name for name, operator in catalogue().items() if "bf16" in operator.precisions
+    ]
+    assert {catalogue()[name].family for name in order.products[:-2]} == {"linear"}
+    assert order.products[-2:] == ["flash_attention", "grouped_query_attention"]
+    assert {"rms_norm", "swiglu", "rope", "optimizer_step", "torch_cross_entropy"} <= set(order.transformer)
+    assert {"embedding_bag", "ssd_scan", "softmax"} <= set(order.rest)
+    assert "fp8_quantize" in ranked("fp8").transformer
 
 
-def test_fp8_is_surveyed_where_the_gpu_has_it(tmp_path: Path) -> None:
-    names = [stage.name for stage in stages(tmp_path, ROOT, "standard", "bf16", ("bf16", "fp8"))]
-    assert names[-2:] == ["steps", "operators in fp8"]
-    assert stages(tmp_path, ROOT, "standard", "bf16", ("bf16",))[-1].name == "steps"
+def test_steps_come_before_operators_and_slow_tests_last(tmp_path: Path) -> None:
+    def names(*offered: str) -> list[str]:
+        return [stage.name for stage in stages(tmp_path, ROOT, "standard", "bf16", offered)]
+
+    assert names("bf16", "fp8") == [
+        "smoke tests",
+        "system and sustained clock",
+        "steps",
+        "linear layers and attention in bf16",
+        "other operators of transformers in bf16",
+        "linear layers in fp8",
+        "operators of few models in bf16",
+        "GPU tests",
+    ]
+    assert "fp8" not in " ".join(names("bf16"))
+    ends = [stage.until for stage in stages(tmp_path, ROOT, "standard", "bf16", ("bf16", "fp8", "fp8_block"))]
+    assert ends == sorted(ends)
 
 
 @pytest.mark.parametrize(
@@ -289,7 +315,7 @@ def test_a_survey_of_which_every_stage_is_cut_off_can_be_unpacked(
 class Virtual:
     """Runs a survey's stages in this process, on a virtual GPU."""
 
-    START_S, TESTS_S, STEPS_S = 6.0, 45.0, 95.0
+    START_S, TESTS_S, STEPS_S = 6.0, 15.0, 95.0
 
     def __init__(self, gpu: VirtualGpu) -> None:
         self.gpu = gpu

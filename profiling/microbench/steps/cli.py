@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import time
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,6 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         MeasureError: bad input, or a folder of another device.
     """
-    began = time.monotonic()
     minutes = arguments.minutes
     if minutes is not None and not (math.isfinite(minutes) and minutes > 0):
         raise MeasureError(f"--minutes is {minutes}; expected a number above 0")
@@ -36,7 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
     from microbench.steps.record import record_path
 
     progress(f"recording {len(configs)} steps on {device.name}")
-    deadline = math.inf if minutes is None else began + 60.0 * minutes
+    deadline = math.inf if minutes is None else arguments.began + 60.0 * minutes
     outcome = measure_steps(configs, device, arguments.out, deadline, progress)
     for name in (*outcome.there, *outcome.ok):
         print(record_path(arguments.out, name))
