@@ -61,14 +61,20 @@ def test_the_command_for_a_gpu_runs_to_its_end_in_virtual_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, virtual_gpu: list[str]
 ) -> None:
     torch = pytest.importorskip("torch", reason=NO_TORCH)
-    from microbench.steps import check
+    from microbench.steps import check, measure
+    from microbench.steps.kernels import Launch
+    from microbench.timing import time_step
 
     gpu = Device("cuda", "VirtualGPU", "1.2", 2**20, 132, 2**30, ("bf16", "fp16", "fp32"))
     monkeypatch.setattr("microbench.steps.cli.find_device", lambda kind, threads: gpu)
     memory = {"reset_peak_memory_stats": None, "max_memory_allocated": 5, "max_memory_reserved": 7, "empty_cache": None}
     for name, value in memory.items():
         monkeypatch.setattr(torch.cuda, name, lambda value=value: value)
-    written(tmp_path / "configs", "llama", content(LLAMA))
+    calls: list[str] = []
+    monkeypatch.setattr(measure, "time_step", lambda run, kind: (calls.append("timed"), time_step(run, kind))[1])
+    monkeypatch.setattr(measure, "record_launches", lambda run: (calls.append("profiled"), [Launch("gemm", 2.0)])[1])
+    for name in ("llama", "second"):
+        written(tmp_path / "configs", name, content(LLAMA))
     words = ["--configs", str(tmp_path / "configs"), "--out", str(tmp_path / "out"), "--device", "cuda"]
     with on_processor():
         assert cli.main(["steps", *words]) == 0
@@ -79,6 +85,8 @@ def test_the_command_for_a_gpu_runs_to_its_end_in_virtual_time(
     assert record.measured is not None
     assert record.measured.memory is not None
     assert (record.measured.memory.allocated, record.measured.memory.reserved) == (5, 7)
+    assert record.measured.kernels is not None
+    assert "".join(call[0] for call in calls).strip("t") == "pp", "no step is timed after a profile"
     # Two micro-batches forward and backward and the optimizer, each one event after the one before.
     assert {sample.device_us for sample in record.measured.samples} == {5000.0}
     assert {sample.optimizer_us for sample in record.measured.samples} == {1000.0}
@@ -158,4 +166,4 @@ def test_a_step_is_left_where_warming_up_shows_that_it_takes_too_long(tmp_path: 
     assert record_step(config, processor, deadline=0.0) is None
     recorded_step = record_step(config, processor)
     assert recorded_step is not None
-    assert recorded_step.record.status is Status.OK
+    assert recorded_step.status is Status.OK

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
@@ -68,6 +69,9 @@ def summarise(launches: list[Launch]) -> Kernels | None:
 
 def record_launches(run: Callable[[], None]) -> list[Launch]:
     """Run a step under torch's profiler and return its launches; none where CUPTI is not available."""
+    os.environ.setdefault(
+        "TEARDOWN_CUPTI", "1"
+    )  # read where a profile ends; else CUPTI stays and slows the process down
     import torch
     from torch.autograd import DeviceType
     from torch.profiler import ProfilerActivity, profile, supported_activities

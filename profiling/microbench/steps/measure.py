@@ -1,4 +1,8 @@
-"""Record steps one after the other: check, warm up, time, profile once, store; stored steps are skipped."""
+"""Record steps: check, warm up, time and store each, then profile each once; what is stored is skipped.
+
+Profiles come last: CUPTI stays attached to a process that has been profiled, and steps then take 10 to 20 % longer
+(pytorch/pytorch issues 144455 and 146604).
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -145,14 +149,7 @@ def _settings(device: Device) -> dict[str, str]:
     }
 
 
-class Recorded(NamedTuple):
-    """A record, and the step that it is of, where it ran."""
-
-    record: StepRecord
-    step: TrainingStep | None
-
-
-def record_step(config: StepConfig, device: Device, deadline: float = math.inf) -> Recorded | None:
+def record_step(config: StepConfig, device: Device, deadline: float = math.inf) -> StepRecord | None:
     """Check and time one step; what fails is in the record. None where it would end behind the deadline.
 
     Args:
@@ -164,22 +161,19 @@ def record_step(config: StepConfig, device: Device, deadline: float = math.inf) 
     status, reason = Status.OK, ""
     agreements: tuple[Agreement, ...] = ()
     measured: Measured | None = None
-    step: TrainingStep | None = None
     try:
         agreements = checking.check(config.run, device.kind)
         # A step that computes something else is timed all the same, and its record says so: nothing compares it.
         reason = "; ".join(failure for agreement in agreements for failure in agreement.failures)
         status = Status.ERROR if reason else Status.OK
-        step = TrainingStep(config.run, device.kind)
-        measured = _time(step, device, deadline)
+        measured = _time(TrainingStep(config.run, device.kind), device, deadline)
         if measured is None:
             return None
     except (MemoryError, *KERNEL_ERRORS) as error:
         status, reason = failure_of(error.with_traceback(None), lambda: is_lost(device.kind))
-        step = measured = None
     spread = None if measured is None else round(measured.relative_spread, 5)
     after = {"finished": now(), "state_after": device_state(device.kind), "relative_spread": spread}
-    record = StepRecord(
+    return StepRecord(
         name=config.name,
         status=status,
         reason=reason,
@@ -194,18 +188,24 @@ def record_step(config: StepConfig, device: Device, deadline: float = math.inf) 
         check=agreements,
         measured=measured,
     )
-    return Recorded(record, step)
 
 
-def _with_kernels(recorded: Recorded) -> StepRecord | None:
-    """Return the record with the kernels of a further, profiled step; None where none are recorded."""
-    record, step = recorded
-    if step is None or record.measured is None or record.device_kind != "cuda":
-        return None
-    kernels = summarise(record_launches(step.run))
-    if kernels is None:
-        return None
-    return record.model_copy(update={"measured": record.measured.model_copy(update={"kernels": kernels})})
+def _profile(config: StepConfig, path: Path, say: Say) -> None:
+    """Add the kernels of one profiled step to a stored record."""
+    record = read_record(path)
+    if record.measured is None or record.measured.kernels is not None:
+        return
+    try:
+        step = TrainingStep(config.run, record.device_kind)
+        step.run(lambda part: None)  # kernels are loaded in the first step
+        kernels = summarise(record_launches(step.run))
+    except (MemoryError, *KERNEL_ERRORS) as error:
+        _, reason = failure_of(error.with_traceback(None), lambda: False)
+        say(f"{record.name}: not profiled: {reason}")
+        return
+    if kernels is not None:
+        measured = record.measured.model_copy(update={"kernels": kernels})
+        write_record(path.parent.parent, record.model_copy(update={"measured": measured}))
 
 
 def _line(record: StepRecord) -> str:
@@ -236,26 +236,24 @@ def measure_steps(configs: list[StepConfig], device: Device, results: Path, dead
             outcome.there.append(config.name)
             continue
         began = time.monotonic()
-        if began + pace.needed_s(config) > deadline:
-            outcome.not_begun.append(config.name)
-            continue
-        recorded = record_step(config, device, deadline)
-        if recorded is None:
+        record = None if began + pace.needed_s(config) > deadline else record_step(config, device, deadline)
+        if record is None:
             outcome.not_begun.append(config.name)
             is_lost(device.kind)  # lets go of its memory
             continue
-        record = recorded.record
-        write_record(results, record)  # before the profiler, which is not worth losing a measured step for
+        write_record(results, record)
         say(_line(record))
-        profiled = _with_kernels(recorded)
-        if profiled is not None:
-            write_record(results, profiled)
-        del recorded  # the next step needs its memory
         groups = {Status.OK: outcome.ok, Status.OUT_OF_MEMORY: outcome.no_memory}
         groups.get(record.status, outcome.failed).append(config.name)
         if is_lost(device.kind):
             outcome.is_lost = True
-            break
+            return outcome
         if record.measured is not None:
             pace.learn(config, record.measured, time.monotonic() - began)
+    for config in configs if device.kind == "cuda" else ():
+        if config.name in (*outcome.ok, *outcome.there) and time.monotonic() + pace.needed_s(config) < deadline:
+            _profile(config, record_path(results, config.name), say)
+            outcome.is_lost = is_lost(device.kind)
+            if outcome.is_lost:
+                break
     return outcome
