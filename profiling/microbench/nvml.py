@@ -1,7 +1,8 @@
 """State of the measured GPU from NVML: clocks, power, temperature, and the reasons for throttling.
 
 Every field is queried separately: a field that a driver, a virtual machine or a permission refuses is left out, and the
-others stay. nvidia-ml-py answers in microseconds; without it nvidia-smi is queried, once per session and not per call.
+others stay. nvidia-ml-py answers in microseconds; without it nvidia-smi is queried, once per session and not per call:
+each field separately the first time, then those that it answers together.
 Source: NVIDIA, "NVML API Reference Guide", device queries.
 """
 
@@ -111,12 +112,23 @@ def nvml() -> Nvml | None:
         return None
     try:
         pynvml.nvmlInit()
-        gpu = which_gpu() or "0"
-        by_number = gpu.isdecimal()
-        handle = pynvml.nvmlDeviceGetHandleByIndex(int(gpu)) if by_number else pynvml.nvmlDeviceGetHandleByUUID(gpu)
+        return Nvml(pynvml, _handle(pynvml, which_gpu() or "0"))
     except pynvml.NVMLError:
         return None
-    return Nvml(pynvml, handle)
+
+
+def _handle(library: Any, gpu: str) -> Any:
+    """Return the handle of a GPU by its number or identifier; of the only GPU, whatever it is called.
+
+    A container or a virtual machine may show torch another identifier than the driver's library knows.
+    """
+    try:
+        by_number = gpu.isdecimal()
+        return library.nvmlDeviceGetHandleByIndex(int(gpu)) if by_number else library.nvmlDeviceGetHandleByUUID(gpu)
+    except library.NVMLError:
+        if library.nvmlDeviceGetCount() != 1:
+            raise
+        return library.nvmlDeviceGetHandleByIndex(0)
 
 
 def nvidia_smi(*words: str, timeout_s: float = QUERY_S) -> str | None:
@@ -139,10 +151,21 @@ def query_gpu(fields: Sequence[str], gpu: str | None, timeout_s: float = QUERY_S
     return [value.strip() for value in answer.splitlines()[0].split(",")] if answer else None
 
 
-def _field(name: str) -> str | None:
-    """Return one field of the measured GPU; None where the driver does not report it."""
-    values = query_gpu((name,), which_gpu())
-    return None if values is None or any(text in values[0].lower() for text in NOT_REPORTED) else values[0]
+def _is_reported(value: str) -> bool:
+    return not any(text in value.lower() for text in NOT_REPORTED)
+
+
+@cache
+def _answered(gpu: str | None) -> dict[str, str]:
+    """Return nvidia-smi's name of every field that it answers; one unknown name fails a query of several."""
+    names = {}
+    for field, candidates in SMI_FIELDS.items():
+        for name in candidates:
+            values = query_gpu((name,), gpu)
+            if values is not None and _is_reported(values[0]):
+                names[field] = name
+                break
+    return names
 
 
 def gpu_session() -> dict[str, str]:
@@ -150,8 +173,10 @@ def gpu_session() -> dict[str, str]:
     opened = nvml()
     if opened is not None:
         return opened.session()
-    values = {name: next(filter(None, map(_field, fields)), None) for name, fields in SMI_FIELDS.items()}
-    return {name: value for name, value in values.items() if value is not None}
+    gpu = which_gpu()
+    names = _answered(gpu)
+    values = query_gpu(tuple(names.values()), gpu) if names else None
+    return {name: value for name, value in zip(names, values or (), strict=False) if _is_reported(value)}
 
 
 def gpu_state() -> DeviceState:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -83,8 +84,29 @@ def test_why_clocks_are_held_down_has_an_older_name() -> None:
     assert Nvml(library(**{REASONS: None}), "gpu").session()["clocks_event_reasons"] == "0x8"
 
 
+@pytest.mark.parametrize(("count", "found"), [(1, "the only one"), (2, None)])
+def test_an_identifier_that_the_driver_does_not_know_is_that_of_the_only_gpu(
+    count: int, found: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unknown(uuid: str) -> None:
+        raise RefusedError("Not Found")
+
+    answers = {
+        "nvmlInit": lambda: None,
+        "nvmlDeviceGetHandleByUUID": unknown,
+        "nvmlDeviceGetHandleByIndex": lambda index: "the only one",
+        "nvmlDeviceGetCount": lambda: count,
+    }
+    monkeypatch.setitem(sys.modules, "pynvml", library(**answers))
+    monkeypatch.setattr(nvml, "which_gpu", lambda: "GPU-1234")
+    opened = nvml.nvml.__wrapped__()
+    assert (opened.handle if opened else None) == found
+
+
 SMI = """#!/bin/sh
+echo >>"$0.calls"
 case "$*" in
+  *driver_version,*) echo 470.57.02, 1410, 0x0000000000000004;;
   *clocks_event_reasons.active*) echo 'Field "clocks_event_reasons.active" is not a valid field to query.'; exit 2;;
   *clocks_throttle_reasons.active*) echo 0x0000000000000004;;
   *driver_version*) echo 470.57.02;;
@@ -105,12 +127,16 @@ def test_without_the_library_every_field_is_queried_from_nvidia_smi(
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setattr(nvml, "nvml", lambda: None)
     monkeypatch.setattr(nvml, "which_gpu", lambda: "0")
+    nvml._answered.cache_clear()
     assert gpu_session() == {
         "driver": "470.57.02",
         "sm_clock_mhz": "1410",
         "clocks_event_reasons": "0x0000000000000004",
     }
     assert driver_branch("470.57.02") == "470"
+    asked = len((tmp_path / "nvidia-smi.calls").read_text())
+    assert gpu_session()["sm_clock_mhz"] == "1410"
+    assert len((tmp_path / "nvidia-smi.calls").read_text()) == asked + 1, "once it knows the fields, one query"
 
 
 def test_code_without_its_history_is_known_by_its_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import tarfile
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,6 +23,7 @@ from microbench.device import COMMIT_FILE
 from microbench.device import commit as current_commit
 from microbench.errors import MeasureError
 from microbench.kernels import build_function
+from microbench.survey import archive as archiving
 from microbench.survey import kit, measure
 from microbench.survey import stages as planning
 from microbench.survey.archive import ARCHIVE, SUMMARY, Saver, pack, unpack
@@ -45,13 +47,32 @@ def test_an_archive_is_unpacked_over_an_earlier_archive(tmp_path: Path) -> None:
     there, back = tmp_path / "there", tmp_path / "back"
     write(table(there), SHAPES[:1])
     (there / "system.yaml").write_text("a: 1\n")
-    with Saver(there, tmp_path / "out" / ARCHIVE, every_s=60.0):
+    with Saver(there, tmp_path / "out" / ARCHIVE, every_s=60.0, say=print):
         assert (tmp_path / "out" / ARCHIVE).is_file(), "packed at once"
         write(table(there), SHAPES)
     unpack(tmp_path / "out" / ARCHIVE, back)
     assert len(read_table(table(back)).rows) == 2 * len(SHAPES)
     unpack(tmp_path / "out" / ARCHIVE, back)
     assert (back / "system.yaml").read_text() == "a: 1\n"
+
+
+def test_a_save_that_fails_is_said_and_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    tries = threading.Semaphore(0)
+
+    def full(folder: Path, archive: Path) -> None:
+        tries.release()
+        raise OSError(28, "No space left on device")
+
+    (tmp_path / "there").mkdir()
+    with Saver(tmp_path / "there", tmp_path / ARCHIVE, 0.01, said.append):
+        monkeypatch.setattr(archiving, "pack", full)
+        for _ in range(3):
+            assert tries.acquire(timeout=60.0)
+        monkeypatch.undo()
+    assert len(said) >= 2
+    assert "results.tar.gz: not saved: [Errno 28] No space left on device; tried again in 0.01 s" in said[0]
+    assert (tmp_path / ARCHIVE).is_file()
 
 
 def test_tables_that_were_measured_apart_are_not_overwritten(tmp_path: Path) -> None:

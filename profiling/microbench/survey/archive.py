@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import tarfile
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 from microbench.errors import MeasureError
@@ -30,9 +31,9 @@ def pack(folder: Path, archive: Path) -> None:
 class Saver:
     """Packs a folder again and again in a thread, and once more at the end; use it in a ``with`` statement."""
 
-    def __init__(self, folder: Path, archive: Path, every_s: float) -> None:
-        """Keep the folder, the archive and the seconds between two packings."""
-        self._folder, self._archive, self._every_s = folder, archive, every_s
+    def __init__(self, folder: Path, archive: Path, every_s: float, say: Callable[[str], None]) -> None:
+        """Keep the folder, the archive, the seconds between two packings, and what takes a line of progress."""
+        self._folder, self._archive, self._every_s, self._say = folder, archive, every_s, say
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._save, daemon=True)
 
@@ -51,7 +52,10 @@ class Saver:
 
     def _save(self) -> None:
         while not self._end.wait(self._every_s):
-            pack(self._folder, self._archive)
+            try:
+                pack(self._folder, self._archive)
+            except OSError as error:  # a full disk, say: the archive before it is whole, and the next one may succeed
+                self._say(f"{self._archive}: not saved: {error}; tried again in {self._every_s:g} s")
 
 
 def unpack(archive: Path, into: Path) -> list[Path]:

@@ -48,7 +48,7 @@ def _survey(arguments: argparse.Namespace) -> int:
         else:
             write_system(work, here.system)
         planned = stages(work, CODE, arguments.sweep, arguments.precision, here.precisions)
-        with Saver(work, out / ARCHIVE, SAVE_EVERY_S):
+        with Saver(work, out / ARCHIVE, SAVE_EVERY_S, progress):
             ended = survey(
                 planned,
                 arguments.minutes,
