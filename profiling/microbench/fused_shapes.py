@@ -13,6 +13,9 @@ EXPERTS, CHOICES = 8, 2
 BALANCED = 0
 SCAN_HEAD, SCAN_STATE, SCAN_CHUNK = 64, 128, 256
 DELTA_HEAD, DELTA_CHUNK = 128, 64
+# Chunks follow one another, 80 launches each backward: more than these do not fit into a GPU's queue of about 1,022, so
+# that the host would be timed and not the kernels. A longer sequence is as many times as long.
+DELTA_CHUNKS = 12
 
 
 def _expert_mlp(call: LayerCall) -> Shape:
@@ -29,7 +32,8 @@ def _ssd_scan(call: LayerCall) -> Shape:
 def _gated_delta_rule(call: LayerCall) -> Shape:
     """Value heads of 128 as wide together as the hidden dimension. Source: transformers, qwen3_next."""
     heads = max(1, call.hidden_size // DELTA_HEAD // call.tensor_parallel_size)
-    return call.micro_batch_size, call.sequence_length, heads, DELTA_HEAD, DELTA_HEAD, DELTA_CHUNK
+    length = min(call.sequence_length, DELTA_CHUNKS * DELTA_CHUNK)
+    return call.micro_batch_size, length, heads, DELTA_HEAD, DELTA_HEAD, DELTA_CHUNK
 
 
 FUSED_SHAPES: Mapping[str, Callable[[LayerCall], Shape]] = MappingProxyType(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -93,6 +94,40 @@ def test_every_operator_has_good_rows_both_ways_and_a_second_run_measures_nothin
     launched = gpu.launches
     assert measure(tmp_path, "all") == 0
     assert gpu.launches - launched < 3 * len(tables), "clocks are set up, nothing is measured"
+
+
+@pytest.mark.parametrize("name", ["embedding_update", "gated_delta_rule", "ssd_scan"])
+def test_no_pass_waits_for_the_host_or_fills_the_queue(
+    gpu: VirtualGpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    longest = max(shapes_of(name, read_sweep("standard"), "bf16"), key=lambda shape: shape[1])
+
+    def build(name: str) -> Any:
+        # One sample in one head of few numbers, in as many chunks: as many launches as the sweep's longest.
+        small = {"gated_delta_rule": (1, longest[1], 1, 8, 8, 64), "ssd_scan": (1, longest[1], 1, 8, 8, 1, 256)}
+        return lambda shape, make: build_function(name)(small.get(name, (64, 32, 4, 2)), make)
+
+    monkeypatch.setattr(profile, "build_function", build)
+    assert measure(tmp_path, name, given=sweep(tmp_path, "standard")) == 0
+    for row in table(tmp_path, name).rows:
+        assert row.status is Status.OK, f"{row.shape} {row.direction}"
+        assert row.kernel_samples_us
+
+
+def test_a_pass_that_waits_for_the_host_is_host_bound(
+    gpu: VirtualGpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def build(name: str) -> Any:
+        def waiting(shape: Any, make: Any) -> Any:
+            call = build_function(name)(shape, make)
+            return replace(call, forward=lambda: (torch.ones(4).nonzero(), call.forward())[1])
+
+        return waiting
+
+    monkeypatch.setattr(profile, "build_function", build)
+    assert measure(tmp_path, "gelu") == 0
+    by_direction = {row.direction: row.status for row in table(tmp_path, "gelu").rows}
+    assert by_direction == {Direction.FORWARD: Status.HOST_BOUND, Direction.BACKWARD: Status.OK}
 
 
 @pytest.mark.parametrize(

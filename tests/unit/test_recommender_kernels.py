@@ -56,7 +56,7 @@ def test_pooled_lookups_have_a_vector_per_bag(shape: Shape) -> None:
 
 def test_gradients_of_a_row_are_added_up() -> None:
     rows, gradients = torch.tensor([7, 2, 7, 9], dtype=torch.int32), torch.eye(4)
-    touched, sums = merged(rows, gradients)
+    touched, sums = merged(rows, gradients, different=3)
     assert touched.tolist() == [2, 7, 9]
     assert sums.tolist() == [[0, 1, 0, 0], [1, 0, 1, 0], [0, 0, 0, 1]]
 

