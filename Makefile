@@ -22,13 +22,14 @@ SMOKE := results/smoke
 VERIFY_OUT := results/verify
 RECOMMENDER_OUT := results/verify_recommender
 TRACES := results/traces
-# Survey of a GPU: kit, Python with torch on the GPU machine, minutes, and results folders.
+# Survey of a GPU: kit, Python with torch on the GPU machine, minutes, results folders, and whether to replace a system.
 GPU_KIT := gpu-kit
 GPU_PYTHON := python3
 GPU_MINUTES := 9
 GPU_OUT := results/survey
 GPU_RESULTS := results/gpu
 GPU_SYSTEM := H100
+GPU_REPLACE :=
 KIT_PYTHONS := 3.11 3.12 3.13 3.14
 KIT_MACHINES := x86_64
 
@@ -150,13 +151,19 @@ profile-gpu: ## measure this machine's GPU with the kit: GPU_PYTHON has torch, G
 	@test -f $(GPU_KIT)/measure.py || { echo "no $(GPU_KIT) here: make gpu-kit where there is a network, and bring it along" >&2; exit 1; }
 	$(GPU_PYTHON) $(GPU_KIT)/measure.py --minutes $(GPU_MINUTES) --out $(GPU_OUT)
 
-publish-gpu: $(TEST_READY) ## fit and publish the results in GPU_OUT, and compare its steps with their predictions
+publish-gpu: $(TEST_READY) ## fit the results in GPU_OUT, compare, and publish them as NAME_measured: GPU_REPLACE=yes replaces it
 	@set -e; folder=$$($(TEST) -m microbench unpack $(GPU_OUT)/results.tar.gz --into $(GPU_RESULTS)); name=$$(basename "$$folder"); \
+	fitted="$$folder/published"; known="regressors/$$name"; test -d "$$known" || known=; \
 	$(TEST) -m microbench status "$$folder"; \
-	$(TEST) -m fitting fit --system "$$folder/system.yaml" --measurements "$$folder" --out "regressors/$$name"; \
+	$(TEST) -m fitting fit --system "$$folder/system.yaml" --measurements "$$folder" --out "$$fitted" \
+		--name "$${name}_measured" $${known:+--keep "$$known"}; \
 	$(TEST) -m fitting held-out "$$folder/system.yaml" "$$folder"; \
-	if [ -d "$$folder/steps" ]; then $(TEST) -m microbench compare-steps "$$folder" --regressors "regressors/$$name"; \
-	else echo "no steps to compare: the survey ended before them"; fi
+	for system in $$known "$$fitted"; do \
+		echo "The same steps predicted by $$system:"; \
+		if [ -d "$$folder/steps" ]; then $(TEST) -m microbench compare-steps "$$folder" --regressors "$$system"; \
+		else echo "no steps to compare: the survey ended before them"; fi; \
+	done; \
+	$(TEST) -m fitting publish "$$fitted" --out "regressors/$${name}_measured" $(if $(GPU_REPLACE),--replace)
 
 survey-emulated: $(WORKFLOW_READY) ## a whole survey with the standard sweep's shapes on a GPU in virtual time
 	SURVEY_SHAPES=120 $(WORKFLOW) -m pytest tests/unit/test_microbench_survey.py -k virtual -s

@@ -188,6 +188,8 @@ def identity(device: Device, name: str) -> dict[str, Any]:
                 "l2_cache_mb": {"value": device.cache_bytes / 1e6, "source": "last level of cache, as the device says"},
             },
             "host": {},
+            # torch's flash backend and flash-attn alike; the sheet's is that of the tables it describes.
+            **({"attention_kernel": "flash_2"} if device.kind == "cuda" else {}),
         },
         "provenance": {
             "measured_by": "microbench, on this machine",

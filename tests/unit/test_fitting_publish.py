@@ -13,6 +13,7 @@ from fitting.pipeline import Example, Job, run_job
 from fitting.publish import publish, seal
 from fitting.system_fit import fit_system
 from fitting.tables import Tables
+from predictor.base.bundled import REGRESSORS_FOLDER
 from predictor.base.errors import PublishedError
 from predictor.costs.catalogue import catalogue
 from predictor.costs.collectives import Topology
@@ -205,3 +206,37 @@ def test_tables_in_a_precision_without_a_peak_are_named_once_on_the_card_too(
     note = f"tables in bf16 are not used: the data sheet has no peak of {GPU} in bf16 (gpu.peak_tflop_per_s)"
     assert capsys.readouterr().err.count(note) == 1
     assert (out / "card.md").read_text(encoding="utf-8").count(f"- {note}.") == 1
+
+
+def test_what_was_not_measured_is_kept_from_another_system_of_the_gpu_with_its_source(
+    tmp_path: Path, published: Path
+) -> None:
+    """A survey of one GPU measures no collective: those of the published system stay."""
+    write_gelu(tmp_path / "Own/operator")
+    (tmp_path / "Own/nccl").mkdir()
+    fit_system(source(), tmp_path / "Own", tmp_path / "Testbed_measured", donor=None, keep=published)
+    system = PublishedSystem(tmp_path / "Testbed_measured", "fp16")
+    kept = PublishedSystem(published, "fp16")
+    assert system.collective("all_gather", 1e8, Topology(8, 1)) == kept.collective("all_gather", 1e8, Topology(8, 1))
+    card = (tmp_path / "Testbed_measured/card.md").read_text()
+    kept_lines = card.partition("## Kept from Testbed: not measured here\n")[2].splitlines()
+    assert kept_lines[1].startswith("- Source and licence: ")
+    assert any("all_gather" in line for line in kept_lines)
+    assert not any("gelu" in line for line in kept_lines)
+
+
+def test_a_system_of_another_gpu_is_not_mixed_in(tmp_path: Path, measured: Path) -> None:
+    with pytest.raises(PublishedError, match="keeps regressors of its own GPU only"):
+        fit_system(source(), measured, tmp_path / "Testbed", donor=None, keep=REGRESSORS_FOLDER / "H100")
+    assert not (tmp_path / "Testbed").exists()
+
+
+def test_a_published_system_is_replaced_only_where_that_is_said(
+    tmp_path: Path, published: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "Testbed"
+    assert main(["publish", str(published), "--out", str(out)]) == 0
+    assert contents(out) == contents(published)
+    assert main(["publish", str(published), "--out", str(out)]) == 2
+    assert "is published already and stays as it is; --replace replaces it" in capsys.readouterr().err
+    assert main(["publish", str(published), "--out", str(out), "--replace"]) == 0

@@ -14,7 +14,7 @@ from fitting.datasheet import is_measured, publish_datasheet, read_errors
 from fitting.evaluate import evaluate
 from fitting.few_rows import few_rows
 from fitting.print_tables import evaluation_text, few_rows_text, held_out_text, transfer_text
-from fitting.publish import seal
+from fitting.publish import publish_copy, seal
 from fitting.system_fit import fit_system, judge
 from fitting.systems import SystemFileError, read_system
 from fitting.transfer_error import transfer_error
@@ -32,7 +32,9 @@ def _fit(arguments: argparse.Namespace) -> int:
     donor = arguments.donor or (arguments.out.parent / source.donor if source.donor else None)
     started = time.perf_counter()
     progress(f"fitting {source.hardware.name} from {arguments.measurements}")
-    document = fit_system(source, arguments.measurements, arguments.out, donor, progress)
+    if arguments.name is not None:
+        source = source.model_copy(update={"hardware": source.hardware.model_copy(update={"name": arguments.name})})
+    document = fit_system(source, arguments.measurements, arguments.out, donor, progress, arguments.keep)
     progress(f"published {arguments.out} in {time.perf_counter() - started:.1f} s")
     print(json.dumps({kind: document[kind] for kind in ("operators", "collectives")}))
     return 0
@@ -80,6 +82,12 @@ def _datasheet(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _publish(arguments: argparse.Namespace) -> int:
+    publish_copy(arguments.folder, arguments.out, replace=arguments.replace)
+    print(arguments.out)
+    return 0
+
+
 def _seal(arguments: argparse.Namespace) -> int:
     print(f"{arguments.folder}: {seal(arguments.folder)} files sealed")
     return 0
@@ -102,6 +110,12 @@ def parser() -> argparse.ArgumentParser:
     fit.add_argument(
         "--donor", type=Path, help="published system that answers for missing rows (default: beside --out)"
     )
+    fit.add_argument("--name", help="of the published system (default: as the system file says)")
+    fit.add_argument("--keep", type=Path, help="published system of the same GPU: keep what was not measured here")
+    copying = command("publish", _publish, "publish a folder that was fitted elsewhere")
+    copying.add_argument("folder", type=Path, metavar="SYSTEM_FOLDER", help="as fit wrote it")
+    copying.add_argument("--out", type=Path, required=True, help="folder to publish, e.g. regressors/NAME")
+    copying.add_argument("--replace", action="store_true", help="even where a system is published there")
     evaluation = command("evaluate", _evaluate, "errors of a published system on measurement tables")
     evaluation.add_argument("folder", type=Path, metavar="SYSTEM_FOLDER", help="e.g. regressors/NAME")
     held_out = command("held-out", _held_out, "refit on splits of the tables and report the held-out errors")

@@ -11,7 +11,9 @@ from typing import Any
 
 import yaml
 
+from predictor.base.errors import PublishedError
 from predictor.base.files import write_whole
+from predictor.costs.catalogue import catalogue
 from predictor.costs.collectives import COLLECTIVES
 from predictor.costs.folder import (
     CARD,
@@ -22,9 +24,14 @@ from predictor.costs.folder import (
     MANIFEST_FORMAT,
     OPERATOR_FOLDER,
     REGRESSOR_FILE,
+    read_hardware,
+    read_manifest,
+    read_verified,
 )
 from predictor.costs.hardware import System
 from predictor.costs.regressors import RegressorFile
+
+SOURCE_LINES = ("- Measured by: ", "- Source and licence: ")  # of a card
 
 
 def to_json(document: object) -> bytes:
@@ -94,6 +101,61 @@ def publish(folder: Path, files: dict[str, bytes]) -> None:
         shutil.rmtree(retired, ignore_errors=True)
     finally:
         shutil.rmtree(building, ignore_errors=True)
+
+
+def completed(files: dict[str, bytes], system: System, other: Path) -> dict[str, bytes]:
+    """Return a system's files with the regressors that it lacks from another system of the same GPU, sources named.
+
+    Fused attention is kept only where both were measured with the same implementation: a system has one.
+
+    Args:
+        files: of ``contents``.
+        system: that they are of.
+        other: folder of a published system.
+
+    Raises:
+        FileNotFoundError: the folder is not a published system.
+        PublishedError: it is damaged, or of another GPU.
+    """
+    manifest = read_manifest(other)
+    hardware = read_hardware(other, manifest)
+    if hardware.gpu.name != system.gpu.name:
+        raise PublishedError(
+            f"{other} is of {hardware.gpu.name}; {system.gpu.name} keeps regressors of its own GPU only"
+        )
+    of_another_kernel = tuple(
+        f"{OPERATOR_FOLDER}/{hardware.gpu.name}_{operator.name}_"
+        for operator in catalogue().values()
+        if operator.fused_attention and hardware.attention_kernel != system.attention_kernel
+    )
+    names = [
+        name
+        for name in sorted(manifest)
+        if name.startswith((f"{OPERATOR_FOLDER}/", f"{COLLECTIVE_FOLDER}/"))
+        and name not in files
+        and not name.startswith(of_another_kernel)
+    ]
+    if not names:
+        return files
+    sources = [
+        line for line in read_verified(other, CARD, manifest).decode().splitlines() if line.startswith(SOURCE_LINES)
+    ]
+    section = [f"## Kept from {hardware.name}: not measured here", *sources, *(f"- {name}" for name in names)]
+    text = files[CARD].decode() + "\n" + "\n".join(section) + "\n"
+    return {**files, CARD: text.encode(), **{name: read_verified(other, name, manifest) for name in names}}
+
+
+def publish_copy(source: Path, out: Path, *, replace: bool) -> None:
+    """Publish a folder that was fitted elsewhere.
+
+    Raises:
+        FileNotFoundError: the source is not a published system.
+        PublishedError: it is damaged, or the system is published already and may not be replaced.
+    """
+    manifest = read_manifest(source)
+    if out.exists() and not replace:
+        raise PublishedError(f"{out} is published already and stays as it is; --replace replaces it")
+    publish(out, {name: read_verified(source, name, manifest) for name in manifest})
 
 
 def seal(folder: Path) -> int:

@@ -12,7 +12,7 @@ from fitting.derive import Derived, derive_collectives, derive_operators, with_s
 from fitting.own_tables import HOST_OPERATOR, find_tables, is_own, launch_quantity
 from fitting.pipeline import Fit, fit_all, operators_of
 from fitting.public_tables import is_public
-from fitting.publish import contents, publish
+from fitting.publish import completed, contents, publish
 from fitting.report import REFERENCE, Fitted, held_out_document
 from fitting.systems import SystemSource
 from predictor.costs.collectives import COLLECTIVES
@@ -67,8 +67,11 @@ def fit_system(
     out: Path,
     donor: Path | None,
     say: Callable[[str], None] = lambda text: None,
+    keep: Path | None = None,
 ) -> dict[str, object]:
     """Fit, publish to ``out`` and return the content of ``held_out.json``; ``say`` and the card name unused tables.
+
+    With ``keep``, a published system of the same GPU, regressors of what was not measured here are kept from it.
 
     A regressor without usable rows is derived from a measured donor. A system with a transfer section, or whose donor
     has one, is published with it instead: its predictions use the donors' regressors, those of collectives too.
@@ -114,7 +117,8 @@ def fit_system(
         for name in sorted({fit.regressor for fit in part.fits} - fitted):
             if told := all_dropped(document, name, part.precision):
                 say(told)
-    publish(out, contents(system, files, card(source, system, document, files, notes), document))
+    published = contents(system, files, card(source, system, document, files, notes), document)
+    publish(out, published if keep is None else completed(published, system, keep))
     return document
 
 
