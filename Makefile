@@ -165,8 +165,8 @@ publish-gpu: $(TEST_READY) ## fit the results in GPU_OUT, compare, and publish t
 	done; \
 	$(TEST) -m fitting publish "$$fitted" --out "regressors/$${name}_measured" $(if $(GPU_REPLACE),--replace)
 
-survey-emulated: $(WORKFLOW_READY) ## a whole survey with the standard sweep's shapes on a GPU in virtual time
-	SURVEY_SHAPES=120 $(WORKFLOW) -m pytest tests/unit/test_microbench_survey.py -k virtual -s
+survey-emulated: $(WORKFLOW_READY) ## a whole survey on a GPU in virtual time; the kit, every stage a process, to a published system
+	SURVEY_SHAPES=120 SURVEY_EMULATED=yes $(WORKFLOW) -m pytest tests/unit/test_microbench_survey.py -k "virtual or process" -s
 
 slurm-installed:
 	@PATH="$$PATH:/usr/sbin"; \

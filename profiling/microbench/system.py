@@ -247,13 +247,22 @@ def described(
     yield document
 
 
+def described_gpu(path: Path) -> str | None:
+    """Return the name of the device that a system file describes; None where it describes none.
+
+    Raises:
+        MeasureError: it is not YAML.
+    """
+    hardware = read_keys(path, MeasureError).get("hardware")
+    gpu = hardware.get("gpu") if isinstance(hardware, dict) else None
+    return str(gpu["name"]) if isinstance(gpu, dict) and "name" in gpu else None
+
+
 def is_complete(path: Path, device: Device) -> bool:
     """Return whether a system file describes this device with every peak that it has."""
-    if not path.is_file():
+    if not path.is_file() or described_gpu(path) != device.name:
         return False
-    document = read_keys(path, MeasureError)
-    same = document["hardware"]["gpu"]["name"] == device.name
-    return same and INCOMPLETE not in document["provenance"]["known"]
+    return INCOMPLETE not in path.read_text(encoding="utf-8")
 
 
 def write_system(results: Path, document: dict[str, Any]) -> Path:

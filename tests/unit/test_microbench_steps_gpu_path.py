@@ -71,8 +71,17 @@ def test_the_command_for_a_gpu_runs_to_its_end_in_virtual_time(
     for name, value in memory.items():
         monkeypatch.setattr(torch.cuda, name, lambda value=value: value)
     calls: list[str] = []
-    monkeypatch.setattr(measure, "time_step", lambda run, kind: (calls.append("timed"), time_step(run, kind))[1])
-    monkeypatch.setattr(measure, "record_launches", lambda run: (calls.append("profiled"), [Launch("gemm", 2.0)])[1])
+
+    def timed(run: Any, kind: str) -> Any:
+        calls.append("timed")
+        return time_step(run, kind)
+
+    def profiled(run: Any) -> Any:
+        calls.append("profiled")
+        return [Launch("gemm", 2.0)]
+
+    monkeypatch.setattr(measure, "time_step", timed)
+    monkeypatch.setattr(measure, "record_launches", profiled)
     for name in ("llama", "second"):
         written(tmp_path / "configs", name, content(LLAMA))
     words = ["--configs", str(tmp_path / "configs"), "--out", str(tmp_path / "out"), "--device", "cuda"]

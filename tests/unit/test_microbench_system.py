@@ -144,8 +144,8 @@ def refusing(monkeypatch: pytest.MonkeyPatch) -> Device:
 
     monkeypatch.setattr("microbench.system.peak_tflop_per_s", peak)
     monkeypatch.setattr("microbench.system.memory_bandwidth_gb_per_s", lambda device: 10.0)
-    monkeypatch.setattr("microbench.cli.find_device", lambda kind, threads: found)
     found = Device("cpu", "NVIDIAH200", None, 2**20, 1, 2**30, ("bf16", "fp32"))
+    monkeypatch.setattr("microbench.cli.find_device", lambda kind, threads: found)
     return found
 
 

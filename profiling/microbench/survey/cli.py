@@ -13,7 +13,7 @@ from microbench.survey.archive import ARCHIVE, SUMMARY, Saver, unpack
 from microbench.survey.kit import MACHINES, PYTHONS, make_kit
 from microbench.survey.probe import Probe, probe, why_not_continued
 from microbench.survey.stages import DATASHEETS, run_command, stages, survey
-from microbench.system import SYSTEM, write_system
+from microbench.system import SYSTEM, described_gpu, write_system
 from predictor.base.command_line import progress
 from predictor.base.read_yaml import read_keys
 
@@ -26,7 +26,7 @@ LEAST_MINUTES = 1.0
 def _earlier(folder: Path | None, here: Probe) -> Path | None:
     """Return an earlier survey's results of this GPU below a folder; None where there are none to continue."""
     for path in sorted(folder.glob(f"*/{SYSTEM}")) if folder else ():
-        if read_keys(path, MeasureError)["hardware"]["gpu"]["name"] == here.device:
+        if described_gpu(path) == here.device:
             reason = why_not_continued(path.parent, here)
             progress(f"continuing {path.parent}" if reason is None else f"starting anew: {reason}")
             return path.parent if reason is None else None
