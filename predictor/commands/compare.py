@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
+from predictor.base.errors import ConfigError
 from predictor.base.json_text import as_json
 from predictor.commands.asked import add_changes
 from predictor.commands.parser import Commands, add_command, width
+
+if TYPE_CHECKING:
+    from predictor.interface.prediction import StepPrediction
 
 
 def add(commands: Commands) -> None:
@@ -20,9 +25,35 @@ def add(commands: Commands) -> None:
     command.add_argument("--json", action="store_true", help="print JSON")
 
 
+def _of_other_tool(path: str, systems: list[str], changes: list[str]) -> list[StepPrediction]:
+    """Return the predictions of another tool's file, which says no system, on each of those that are named.
+
+    Raises:
+        ConfigError: none is named, or the file cannot be predicted.
+    """
+    from predictor.costs.hardware_change import is_of_hardware
+    from predictor.interface.model_options import of_model
+    from predictor.interface.prediction import predict
+
+    if not systems:
+        raise ConfigError(f"{path} is of another tool and says no system; name one or several, with --system NAME")
+    hardware = [text for text in changes if is_of_hardware(text)]
+    keys = [text for text in changes if text not in hardware]
+    return [predict(of_model(path, keys, system), hardware=hardware) for system in systems]
+
+
 def answer(arguments: argparse.Namespace) -> str:
     """Return the comparison."""
+    from predictor.configuration.of_model import is_of_other_tool
     from predictor.interface.comparison import compare
+    from predictor.interface.prediction import predict
 
-    comparison = compare(arguments.paths, systems=arguments.system, hardware=arguments.changes)
+    predictions: list[StepPrediction] = []
+    for path in arguments.paths:
+        if is_of_other_tool(path):
+            predictions += _of_other_tool(path, arguments.system, arguments.changes)
+            continue
+        own = predict(path, hardware=arguments.changes)
+        predictions += [own, *(own.on(system, arguments.changes) for system in arguments.system)]
+    comparison = compare(predictions)
     return as_json(comparison.to_dict()) if arguments.json else comparison.text(width())

@@ -331,6 +331,8 @@ def test_train_in_epochs_stops_at_a_threshold(tmp_path: Path, monkeypatch: pytes
         train(str(make(tmp_path, solver=SOLVER).config), lambda _: None)
     with pytest.raises(HugeCtrError, match="has no solver clause"):
         train(str(make(tmp_path).config), lambda _: None)
+    with pytest.raises(HugeCtrError, match="eval_batches is deprecated; use max_eval_batches"):
+        train(str(make(tmp_path, solver={**solver, "eval_batches": 2}).config), lambda _: None)
 
 
 def test_train_is_a_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -50,6 +50,15 @@ def test_other_commands_take_it_too(script: str, tmp_path: Path, capsys: Capture
     assert "wrote" in told(["timeline", script, *ON_H100, "--svg", str(tmp_path / "step.svg")], capsys)
 
 
+def test_it_is_compared_on_the_systems_that_are_named(script: str, capsys: Capture) -> None:
+    asked = ["compare", script, "--set", "vocab_size=50257"]
+    text = told([*asked, "--system", "H100", "--system", "H200"], capsys)
+    assert "H100" in text
+    assert "H200" in text
+    assert main(asked) == 2
+    assert "is of another tool and says no system; name one or several, with --system NAME" in capsys.readouterr().err
+
+
 def test_what_it_leaves_open_is_named_with_the_way_to_set_it(script: str, capsys: Capture) -> None:
     assert main([script, "--system", "H100"]) == 2
     assert "no vocabulary size: set model.vocab_size (in a configuration, or with --set)" in capsys.readouterr().err

@@ -132,7 +132,6 @@ def changed(*path: Any, to: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        (changed("solver", "eval_batches", to=3), "eval_batches is deprecated; use max_eval_batches"),
         (changed("solver", "mixed_precision", to=100), "expected one of 128, 256, 512, 1024"),
         (changed("solver", "num_epochs", to=1) | {"x": 1}, "x is not a clause"),
         (changed("optimizer", "type", to="Lamb"), "optimizer: type is 'Lamb': input should be 'Adam'"),
@@ -284,3 +283,8 @@ def test_a_number_of_more_digits_than_python_reads_is_refused(tmp_path: Path) ->
     path.write_text('{"layers": ' + "1" * 5000 + "}")
     with pytest.raises(ConfigError, match=r"digits\.json: Exceeds the limit"):
         read_hugectr(path)
+
+
+def test_an_older_name_of_evaluation_changes_no_prediction() -> None:
+    """Samples of the releases of 2020 have eval_batches, which training refuses as HugeCTR does."""
+    assert parse_hugectr(changed("solver", "eval_batches", to=60)).model == parse_hugectr(dlrm()).model

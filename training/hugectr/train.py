@@ -36,6 +36,8 @@ def solver_of(clause: Solver, *, sharding_plan: str = "", seed: int = 0) -> Solv
     Raises:
         HugeCtrError: a value is not allowed.
     """
+    if clause.eval_batches is not None:
+        raise HugeCtrError("solver: eval_batches is deprecated; use max_eval_batches or max_eval_samples")
     batchsize_eval = clause.batchsize_eval or clause.batchsize
     max_eval_batches = clause.max_eval_batches or 100
     if clause.max_eval_samples is not None:

@@ -59,6 +59,7 @@ class Solver(Clause):
     snapshot_prefix: str = "./"
     eval_interval: int = Field(default=1000, gt=0, description="iterations between evaluations")
     max_eval_batches: int | None = Field(default=None, gt=0)
+    eval_batches: int | None = Field(default=None, gt=0, description="its older name, which training refuses")
     max_eval_samples: int | None = Field(default=None, gt=0)
     dense_model_file: str = Field(default="", alias="dense model_file")
     sparse_model_file: tuple[str, ...] = ()
@@ -68,13 +69,6 @@ class Solver(Clause):
     enable_tf32_compute: bool = False
     eval_metrics: tuple[str, ...] = ("AUC",)
     input_key_type: Literal["I32", "I64"] = "I32"
-
-    @model_validator(mode="before")
-    @classmethod
-    def _deprecated(cls, content: Any) -> Any:
-        if isinstance(content, dict) and "eval_batches" in content:
-            raise ValueError("eval_batches is deprecated; use max_eval_batches or max_eval_samples")
-        return content
 
     @field_validator("gpu", mode="before")
     @classmethod
