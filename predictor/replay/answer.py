@@ -8,6 +8,7 @@ from functools import cached_property
 
 from predictor.base.errors import ConfigError
 from predictor.costs.cost import Source
+from predictor.replay.bottleneck import Bottleneck, bottleneck_of
 from predictor.replay.breakdown import RankParts, breakdown
 from predictor.replay.changes import Applied, Means, apply_changes, settings_of
 from predictor.replay.critical import Move, PathShare, moved, operator_shares
@@ -17,7 +18,7 @@ from predictor.timeline.graph import GraphReplay
 from predictor.traces.steady import steady_step_us
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Replayed:
     """A replayed step.
 
@@ -47,7 +48,12 @@ class Replayed:
         """Return the replayed step."""
         return self.replay.makespan_us - self.since_us
 
-    @property
+    @cached_property
+    def bottleneck(self) -> Bottleneck | None:
+        """Return the part that shortens the step most when it is shorter; None: no part alone does."""
+        return bottleneck_of(self.step, self.replay, self.since_us)
+
+    @cached_property
     def steady_us(self) -> float:
         """Return what the step adds to a run of many alike."""
         return steady_step_us(self.step.tasks)
@@ -116,7 +122,7 @@ class ReplayAnswer:
 def measured(step: TracedStep) -> Replayed:
     """Return an unchanged step as it was measured; what its critical path was is known of a replay only."""
     spans = measured_spans(step)
-    end_us = max((span.end_us for span in spans), default=0.0) if step.lags else step.measured_us
+    end_us = max((span.end_us for span in spans), default=0.0) if step.is_behind else step.measured_us
     return Replayed(
         step,
         GraphReplay(spans, end_us, [], {}),
@@ -133,7 +139,7 @@ def replayed(step: TracedStep) -> Replayed:
     """Replay a step and break it down."""
     timed = step.timed()
     replay, since_us = timed
-    parts = breakdown(step, replay.spans, timed.step_us, since_us if step.lags else None)
+    parts = breakdown(step, replay.spans, timed.step_us, since_us if step.is_behind else None)
     gaps = busiest_gaps(step, replay.spans)
     return Replayed(step, replay, since_us, parts, *operator_shares(step, replay, since_us), gaps, step.bounds_us())
 

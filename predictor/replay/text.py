@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from predictor.replay.answer import ReplayAnswer, Replayed
+from predictor.replay.bottleneck import LEAST
 from predictor.replay.breakdown import PRINTED, RankParts
 from predictor.replay.collectives import CollectiveTotals, collective_totals, waits_between
 from predictor.replay.critical import PathShare
@@ -46,7 +47,9 @@ def header(answer: ReplayAnswer) -> dict[str, str]:
     device = first.device_name or first.backend.upper()
     traced = f"{len(ranks)} of {first.world_size} ranks" if first.world_size > 1 else "1 rank"
     before, after = answer.before, answer.after
-    rows = {"Step time": f"{duration(answer.measured_us)}   measured; {first.label}, {traced}, {device}"}
+    own = sorted(local.profiled_us for local in ranks)
+    each = f" ({duration(own[0])} to {duration(own[-1])} a rank)" if len(ranks) > 1 else ""
+    rows = {"Step time": f"{duration(answer.measured_us)}   measured; {first.label}{each}, {traced}, {device}"}
     if backlog_words(answer):
         rows["Backlog"] = backlog_words(answer)
     rows["Replay"] = f"{duration(answer.replay_us)}   {answer.error_words} beside the measured step"
@@ -55,8 +58,9 @@ def header(answer: ReplayAnswer) -> dict[str, str]:
         rows["Steady"] = f"{duration(before.step_us)}   {in_a_run}"
     if after is not None:
         rows["Changed"] = f"{duration(after.step_us)}   {changed_words(answer)}"
-    steady = [(replay.steady_us, replay.step_us) for replay in (before, after) if replay is not None]
-    if not before.step.lags and any(abs(us - alone) > SMALLEST_LAG * alone for us, alone in steady):
+    alone = [] if before.step.is_behind else [replay for replay in (before, after) if replay is not None]
+    steady = [(replay.steady_us, replay.step_us) for replay in alone]
+    if any(abs(us - step_us) > SMALLEST_LAG * step_us for us, step_us in steady):
         rows["Steady"] = f"{' → '.join(duration(us) for us, _ in steady)}   {in_a_run}"
     return rows
 
@@ -179,22 +183,19 @@ def _before_and_after(answer: ReplayAnswer) -> list[str]:
     return _columns(labels, list(zip(*columns, strict=True)))
 
 
-def largest(replay: Replayed) -> tuple[str, float]:
-    """Return the largest part of the rank that ends the step, and its share."""
-    parts = replay.parts[replay.critical_rank].parts
-    name = max(parts, key=lambda part: parts[part])
-    return name, parts[name] / replay.step_us if replay.step_us else 0.0
-
-
 def bottleneck(answer: ReplayAnswer) -> str:
-    """Return what takes most of the step, and what took most of it before a change."""
-    name, share = largest(answer.shown)
+    """Return the part that shortens the step most when it is shorter, and which part did before a change."""
+    found, before = answer.shown.bottleneck, answer.before.bottleneck
+    if found is None:
+        return f"Bottleneck: no part alone; a tenth less of any shortens the step by less than {LEAST:.1%}."
+    gain = f"{found.part}; a tenth less of it shortens the step by {found.gain:.1%}"
     if answer.after is None:
-        return f"Bottleneck: {name}, {share:.1%} of the step."
-    old, old_share = largest(answer.before)
-    if old == name:
-        return f"Bottleneck: {name} as before, {old_share:.1%} → {share:.1%} of the step."
-    return f"New bottleneck: {name}, {share:.1%} of the step; before it was {old}, {old_share:.1%}."
+        return f"Bottleneck: {gain}."
+    if before is None:
+        return f"New bottleneck: {gain}; before no part alone did."
+    if before.part == found.part:
+        return f"Bottleneck as before: {gain}, before by {before.gain:.1%}."
+    return f"New bottleneck: {gain}; before it was {before.part}, {before.gain:.1%}."
 
 
 def _sentences(answer: ReplayAnswer) -> list[str]:

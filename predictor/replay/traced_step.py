@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from predictor.costs.cost import Cost, Source
-from predictor.timeline.graph import GraphReplay, GraphTask, replay_graph
+from predictor.timeline.graph import GraphReplay, GraphTask, replay_graph, task_ends_us
 from predictor.timeline.spans import Span
 from predictor.traces.global_graph import GlobalGraph
 from predictor.traces.global_replay import is_computing
@@ -19,7 +19,7 @@ from predictor.traces.local_graph import (
     TaskKind,
     TracedOperator,
 )
-from predictor.traces.steady import SteadyReplay, steady_replay
+from predictor.traces.steady import SteadyReplay, steady_replay, steady_step_us
 
 ADDED = -1
 MAIN_ROW = 0  # of a graph: the thread that the step runs on
@@ -78,7 +78,7 @@ class TracedStep:
     overlaps: bool = True
 
     @property
-    def lags(self) -> bool:
+    def is_behind(self) -> bool:
         """Return whether a device ran earlier steps in this one, or this one behind its host's end."""
         return any(any(local.backlog_us) for local in self.ranks)
 
@@ -121,7 +121,7 @@ class TracedStep:
         Raises:
             GraphError: tasks wait for each other in a circle.
         """
-        return self._timed(self.tasks)
+        return steady_replay(self.tasks) if self.is_behind else SteadyReplay(self.replay(), 0.0)
 
     def alone_us(self) -> float:
         """Return the step of the profiler in a replay of this step alone, with the measured work of earlier ones.
@@ -130,7 +130,7 @@ class TracedStep:
             GraphError: tasks wait for each other in a circle.
         """
         replay = self.replay()
-        if not self.lags:
+        if not self.is_behind:
             return replay.makespan_us
         ends = [0.0] * len(self.ranks)
         for role, span in zip(self.roles, replay.spans, strict=True):
@@ -143,10 +143,10 @@ class TracedStep:
         tasks = list(self.tasks)
         for position in positions:
             tasks[position] = tasks[position]._replace(duration_us=tasks[position].duration_us * factor)
-        return self._timed(tasks).step_us
+        return self._step_us(tasks)
 
-    def _timed(self, tasks: Sequence[GraphTask]) -> SteadyReplay:
-        return steady_replay(tasks) if self.lags else SteadyReplay(replay_graph(tasks), 0.0)
+    def _step_us(self, tasks: Sequence[GraphTask]) -> float:
+        return steady_step_us(tasks) if self.is_behind else max(task_ends_us(tasks), default=0.0)
 
     def bounds_us(self) -> tuple[float, float] | None:
         """Return the step with every changed time at the lower and at the upper end of its interval; None without."""
@@ -157,7 +157,7 @@ class TracedStep:
             tasks = list(self.tasks)
             for position, cost in self.costs.items():
                 tasks[position] = tasks[position]._replace(duration_us=getattr(cost, end))
-            ends.append(self._timed(tasks).step_us)
+            ends.append(self._step_us(tasks))
         return ends[0], ends[1]
 
     @property

@@ -93,6 +93,15 @@ def replay_graph(tasks: Sequence[GraphTask]) -> GraphReplay:
     return GraphReplay(spans, makespan, path[::-1], {stream: max(0.0, us) for stream, us in idle.items()})
 
 
+def task_ends_us(tasks: Sequence[GraphTask]) -> list[float]:
+    """Return when the tasks of ``replay_graph`` end, where nothing else of a replay is asked.
+
+    Raises:
+        GraphError: as of ``replay_graph``.
+    """
+    return _times(tasks, _stream_predecessors(tasks))[0]
+
+
 def graph_tasks(spans: Sequence[Span], links: Container[str] = ()) -> list[GraphTask]:
     """Return the tasks of spans in their order: durations as they ran, to be replayed with some of them changed.
 

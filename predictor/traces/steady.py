@@ -9,10 +9,11 @@ queue of the GPU stays as full as it was, in launches: with faster kernels it is
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from predictor.timeline.graph import GraphReplay, GraphTask, replay_graph
+from predictor.base.collector import paused_collector
+from predictor.timeline.graph import GraphReplay, GraphTask, replay_graph, task_ends_us
 from predictor.timeline.spans import Span
 from predictor.traces.local_graph import CARRIED
 
@@ -54,7 +55,9 @@ def steady_step_us(tasks: Sequence[GraphTask], copies: int = COPIES) -> float:
     Raises:
         GraphError: its tasks wait for each other in a circle.
     """
-    return steady_replay(tasks, copies).step_us
+    with paused_collector():
+        ends = task_ends_us(_repeated(tasks, copies, _counterparts(tasks)))
+    return max(ends, default=0.0) - max(ends[: (copies - 1) * len(tasks)], default=0.0)
 
 
 def steady_replay(tasks: Sequence[GraphTask], copies: int = COPIES) -> SteadyReplay:
@@ -68,7 +71,8 @@ def steady_replay(tasks: Sequence[GraphTask], copies: int = COPIES) -> SteadyRep
         GraphError: tasks wait for each other in a circle.
     """
     counterparts = _counterparts(tasks)
-    whole = replay_graph([task for copy in range(copies) for task in _copied(tasks, copy, counterparts)])
+    with paused_collector():
+        whole = replay_graph(_repeated(tasks, copies, counterparts))
     first = (copies - 1) * len(tasks)
     last = whole.spans[first:]
     began = min(
@@ -97,25 +101,40 @@ def _moved(task: GraphTask, span: Span, began_us: float) -> Span:
     return Span(task.name, task.rank, task.stream, start, end, task.after, task.category, task.details)
 
 
-def _copied(tasks: Sequence[GraphTask], copy: int, counterparts: Mapping[int, Counterpart]) -> list[GraphTask]:
-    """Return a copy of a step: what earlier steps left to do is that of the copies before."""
-    first = copy * len(tasks)
-    copied = []
-    for position, task in enumerate(tasks):
-        if position in counterparts or task.name == CARRIED:
-            copied.append(task._replace(duration_us=0.0, after=(), lags_us=()))
-            continue
-        after = [first + before for before in task.after]
-        lags = list(task.lags_us)
-        for number in range(len(after) - 1, -1, -1):
-            if tasks[task.after[number]].name == CARRIED:
-                back, counterpart = counterparts.get(task.after[number], Counterpart(copy + 1, 0))
-                after[number] = first - back * len(tasks) + counterpart
-                if back > copy:
-                    del after[number]
-                    del lags[number : number + 1]
-        copied.append(task._replace(after=tuple(after), lags_us=tuple(lags)))
-    return copied
+def _repeated(tasks: Sequence[GraphTask], copies: int, counterparts: Mapping[int, Counterpart]) -> list[GraphTask]:
+    """Return copies of a step, one after the other: what earlier steps left to do is that of the copies before."""
+    carried = {position for position, task in enumerate(tasks) if task.name == CARRIED}
+    repeated = []
+    for copy in range(copies):
+        first = copy * len(tasks)
+        for position, (name, rank, stream, us, before, lags, is_exclusive, category, details) in enumerate(tasks):
+            after: tuple[int, ...] = ()
+            if position in carried:
+                us, lags = 0.0, ()
+            elif carried.isdisjoint(before):
+                after = tuple([first + task for task in before])
+            else:
+                after, lags = _after(before, lags, copy, len(tasks), carried, counterparts)
+            repeated.append(GraphTask(name, rank, stream, us, after, lags, is_exclusive, category, details))
+    return repeated
+
+
+def _after(
+    before: Sequence[int],
+    lags_us: Sequence[float],
+    copy: int,
+    count: int,
+    carried: Collection[int],
+    counterparts: Mapping[int, Counterpart],
+) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    """Return what a task of a copy waits for, some of it work of earlier steps; of those before the first copy none."""
+    after, lags = [], []
+    for task, lag_us in zip(before, lags_us or [0.0] * len(before), strict=True):
+        back, own = counterparts.get(task, Counterpart(copy + 1, 0)) if task in carried else (0, task)
+        if back <= copy:
+            after.append((copy - back) * count + own)
+            lags.append(lag_us)
+    return tuple(after), tuple(lags)
 
 
 def _counterparts(tasks: Sequence[GraphTask]) -> dict[int, Counterpart]:

@@ -21,8 +21,8 @@ from predictor.traces.sync_calls import DEVICE_CALLS, EVENT_CALLS, STREAM_CALLS,
 RETURN_US = 100.0
 CLOCKS_US = 20.0  # by which the clocks of host and GPU may differ (8 µs between a wait and its kernel on MI300X)
 # What gives a stream work and takes longer than this, behind so many tasks that have not ended, waits for room in the
-# stream's queue. One that does not wait takes less (99 of 100: 9 to 27 µs in six of seven public traces). It holds
-# about 1000 launches (measured: stackoverflow.com/questions/53970187). Half are asked for here, as traces miss what was
+# stream's queue. Others take less (99 of 100: 9 to 27 µs in six of seven public traces). The queue holds about
+# 1000 launches (measured: stackoverflow.com/questions/53970187). Half are asked for here, as traces miss what was
 # launched before they began.
 BLOCKED_US = 30.0
 QUEUED = 512
