@@ -100,7 +100,8 @@ class Family(BaseModel):
     @property
     def summary(self) -> str:
         """Return rows and errors in words."""
-        side = "longer" if self.mean_log > 0.0 else "shorter"
+        share = f"{abs(self.ratio - 1.0):.0%} {'longer' if self.mean_log > 0.0 else 'shorter'} than"
+        took = "as long as" if share.startswith("0%") else share
         own = "of any framework" if self.framework is None else f"of {self.framework}"
         kinds = [IN_WORDS[name] for name, is_so in zip(Kind._fields, self.kind, strict=True) if is_so]
         kinds += ["with tensor parallelism over 8 GPUs or more"] if self.wide else []
@@ -109,7 +110,7 @@ class Family(BaseModel):
         sizes = counted(self.most_gpus, "GPU") if few == most else f"{few} to {most} GPUs"
         return (
             f"Published runs {' '.join([own, *kinds])}, {where} ({counted(self.rows, 'row')}, {sizes}), took "
-            f"{abs(self.ratio - 1.0):.0%} {side} than predicted on average, with a standard deviation of "
+            f"{took} predicted on average, with a standard deviation of "
             f"{self.deviation:.0%}"
         )
 
