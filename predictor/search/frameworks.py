@@ -57,6 +57,7 @@ class FrameworkRules:
         experts_hold_context: expert-parallel ranks include the context-parallel ones.
         recomputes: modes of recomputation that its arguments name.
         folds_experts: experts may stay whole where tensor parallelism splits all else, over any ranks of a stage.
+        splits_biased_experts: tensor parallelism may split experts that have biases.
         offloads_optimizer: its states may stay in host memory, where nothing else fits.
         source: of each rule.
     """
@@ -79,6 +80,7 @@ class FrameworkRules:
     expert_with_tensor: bool = True
     experts_hold_context: bool = False
     folds_experts: bool = False
+    splits_biased_experts: bool = True
     offloads_optimizer: bool = False
 
     def zeros(self, tensor: int, pipeline: int, is_plain: bool) -> tuple[int, ...]:
@@ -223,7 +225,8 @@ MEGATRON = FrameworkRules(
         "1F1B, whose micro-batches come in groups of the pipeline's size. "
         "megatron/core/transformer/pipeline_parallel_layer_layout.py: layers of every chunk (--pipeline-model-parallel-"
         "layout). megatron/core/parallel_state.py: expert-tensor-parallel groups of their own. "
-        "megatron/core/transformer/transformer_config.py: recompute_granularity selective or full"
+        "megatron/core/transformer/transformer_config.py: recompute_granularity selective or full; experts with biases "
+        "whole on a rank (core 0.19.2, num_moe_experts with add_bias_linear)"
     ),
     schedules=("1f1b", "interleaved_1f1b"),
     zero_alone=(0, 1),
@@ -231,6 +234,7 @@ MEGATRON = FrameworkRules(
     recomputes=(Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL),
     split=Split.ENDS,
     folds_experts=True,
+    splits_biased_experts=False,
     offloads_optimizer=True,
 )
 TORCHTITAN = FrameworkRules(

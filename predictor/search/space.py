@@ -173,7 +173,8 @@ class Space:
         if rules is not None and tp > 1 and not rules.expert_with_tensor:
             return []
         splits: list[int | None] = []
-        if not self.keeps_experts_whole and experts.expert_ffn_hidden_size % tp == 0:
+        keeps_biases = rules is not None and not rules.splits_biased_experts and self.model.biases.of_ffn
+        if not self.keeps_experts_whole and not (keeps_biases and tp > 1) and experts.expert_ffn_hidden_size % tp == 0:
             splits.append(None)
         if self.keeps_experts_whole or (rules is not None and rules.folds_experts and tp > 1):
             splits.append(1)

@@ -12,9 +12,7 @@ from predictor.base.read_yaml import read_mapping
 from predictor.configuration.loading import prepare
 from predictor.configuration.readers.shell_script import parse
 from predictor.configuration.readers.shell_words import UNKNOWN
-from predictor.configuration.sections import RunConfig
 from predictor.configuration.writers import written
-from predictor.configuration.writers.megatron_layers import is_hybrid
 from predictor.search.answer import configuration_of
 from predictor.search.question import SearchQuestion, search_problem
 from predictor.search.rank import plans
@@ -54,13 +52,17 @@ def arguments(content: dict[str, Any]) -> dict[str, list[str]]:
 def layers_built(options: dict[str, list[str]]) -> list[list[int]]:
     """Return the layers of every stage's chunks as Megatron-LM builds them; it stops where layers do not divide.
 
-    Source: NVIDIA/Megatron-LM core_v0.19.2, megatron/core/transformer/transformer_block.py, get_num_layers_to_build.
+    Source: NVIDIA/Megatron-LM core_v0.19.2, megatron/core/transformer/transformer_block.py (get_num_layers_to_build)
+    and megatron/core/models/hybrid/hybrid_layer_allocation.py (select_pipeline_segment).
     """
 
     def number(name: str, otherwise: int | None) -> int | None:
         return int(options[name][0]) if name in options else otherwise
 
     stages = number("--pipeline-model-parallel-size", 1) or 1
+    if "--hybrid-layer-pattern" in options:
+        segments = [len(segment) for segment in options["--hybrid-layer-pattern"][0].split("|")]
+        return [segments[stage::stages] for stage in range(stages)]
     if "--pipeline-model-parallel-layout" in options:
         chunks = [chunk.count("t") for chunk in options["--pipeline-model-parallel-layout"][0].split("|")]
         return [chunks[stage::stages] for stage in range(stages)]
@@ -123,15 +125,16 @@ def refusals(options: dict[str, list[str]]) -> list[str]:
     return wrong
 
 
-@pytest.mark.parametrize("model", ["llama3-8b", "gpt3-175b", "mixtral-8x7b", "deepseek-v3", "nemotron-h-8b"])
+@pytest.mark.parametrize(
+    "model", ["llama3-8b", "gpt3-175b", "mixtral-8x7b", "deepseek-v3", "nemotron-h-8b", "gpt-oss-20b"]
+)
 def test_every_argument_is_one_of_the_named_release(model: str) -> None:
     question = SearchQuestion(model, 256, system="H100", global_batch_size=512, framework="megatron")
     problem = search_problem(question)
-    every = [plan for plan in plans(problem.space) if model != "nemotron-h-8b" or plan.degrees.pipeline == 1]
+    every = list(plans(problem.space))
     for plan in every[:: max(1, len(every) // 12)]:
         content = configuration_of(problem.space, plan, problem.content)
         options = arguments(content)
         assert refusals(options) == []
         run = prepare(content, Path.cwd()).run
-        if not is_hybrid(RunConfig.model_validate(content).model):
-            assert layers_built(options) == [list(chunks) for chunks in run.chunk_layers]
+        assert layers_built(options) == [list(chunks) for chunks in run.chunk_layers]

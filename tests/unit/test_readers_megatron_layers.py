@@ -156,3 +156,12 @@ def test_mamba_layers_split_by_context(heads: int, groups: int, fits: bool, tmp_
         return
     with pytest.raises(ConfigError, match=f"the {heads} Mamba-2 heads of a tensor-parallel rank"):
         to_run(config, gpus_per_node=8)
+
+
+def test_segments_of_a_hybrid_are_the_chunks_of_its_stages(tmp_path: Path) -> None:
+    arguments = "--is-hybrid-model --hybrid-layer-pattern 'M-M|*-|M-|*' --pipeline-model-parallel-size 2"
+    layout = small(tmp_path, arguments)["parallelism"]
+    assert layout["layers_per_stage"] == [[3, 2], [2, 1]]
+    assert (layout["schedule"], layout["virtual_pipeline_parallel_size"]) == ("interleaved_1f1b", 2)
+    with pytest.raises(ConfigError, match="it has 3 segments, which the 2 pipeline stages must divide"):
+        small(tmp_path, "--is-hybrid-model --hybrid-layer-pattern 'M-M|*-|M-*' --pipeline-model-parallel-size 2")

@@ -14,6 +14,7 @@ from predictor.configuration.readers.megatron_precision import gathered_weights
 from predictor.workloads.frameworks import FSDP2, MEGATRON_LM
 
 INSTANCES = "num-distributed-optimizer-instances"
+HYBRID = "hybrid-layer-pattern"
 GROUP = "microbatch-group-size-per-virtual-pipeline-stage"
 SHARDING = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 
@@ -111,6 +112,8 @@ def _schedule(options: Options, pp: int, notes: list[str]) -> dict[str, Any]:
     layout = str(split.get("layers_per_stage", ""))
     if _is_layout(layout):
         num_chunks = max(1, _stages_of(layout) // pp)
+    if segments := _segments(options, pp):
+        num_chunks, split = len(segments[0]), {"layers_per_stage": segments}
     if options.switch("no-overlap-p2p-communication") and num_chunks > 1:
         name = options.named("no-overlap-p2p-communication")
         notes.append(f"{name}: messages of an interleaved schedule are predicted to overlap")
@@ -142,6 +145,21 @@ def _chunks(options: Options, pp: int) -> int:
 
 def _layers(options: Options) -> int:
     return options.whole("num-layers", options.optional_whole("encoder-num-layers"))
+
+
+def _segments(options: Options, pp: int) -> list[list[int]]:
+    """Return the layers of every stage's chunks that a hybrid's pattern separates; empty where it does not.
+
+    Raises:
+        ConfigError: the stages do not divide its segments.
+    """
+    pattern = str(options.get(HYBRID) or "").strip("'\"")
+    layers = [len(segment) for segment in pattern.split("|")]
+    if len(layers) == 1 or pp == 1:
+        return []
+    if len(layers) % pp:
+        raise options.error(HYBRID, f"it has {len(layers)} segments, which the {pp} pipeline stages must divide")
+    return [layers[stage::pp] for stage in range(pp)]
 
 
 def _is_layout(text: str) -> bool:

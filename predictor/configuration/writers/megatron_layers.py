@@ -84,8 +84,8 @@ def _windows(model: ModelSection) -> list[str]:
     return [] if 0 not in pattern or 1 not in pattern else [f"--window-attn-skip-freq '{_written(pattern)}'"]
 
 
-def _hybrid(model: ModelSection) -> list[str]:
-    """Return the arguments of a hybrid: a letter per layer, and the sizes of its Mamba-2 layers.
+def hybrid_pattern(model: ModelSection) -> str:
+    """Return a hybrid's layers, a letter each.
 
     Raises:
         ConfigError: a layer has no letter, or has experts, which the specification of layers written here has not.
@@ -96,8 +96,12 @@ def _hybrid(model: ModelSection) -> list[str]:
     if unknown:
         mixer, ffn = sorted(unknown)[0]
         raise ConfigError(f"Megatron-LM's arguments for a hybrid's layers of {mixer} with {ffn} are not written")
-    pattern = "".join(BY_LAYER[layer] for layer in zip(mixers, ffns, strict=True))
-    words = ["--is-hybrid-model", f"--hybrid-override-pattern '{pattern}'", f"--spec {HYBRID_SPEC}"]
+    return "".join(BY_LAYER[layer] for layer in zip(mixers, ffns, strict=True))
+
+
+def _hybrid(model: ModelSection) -> list[str]:
+    """Return the arguments of a hybrid but its pattern of layers: the sizes of its Mamba-2 layers."""
+    words = ["--is-hybrid-model", f"--spec {HYBRID_SPEC}"]
     if model.mamba2 is None:
         return words
     return [

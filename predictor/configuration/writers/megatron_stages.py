@@ -1,17 +1,18 @@
 """The arguments of Megatron-LM on how layers are spread over pipeline stages and their chunks.
 
 Source of names and rules: NVIDIA/Megatron-LM, megatron/core/transformer/transformer_block.py, get_num_layers_to_build,
-and megatron/core/transformer/pipeline_parallel_layer_layout.py.
+megatron/core/transformer/pipeline_parallel_layer_layout.py and
+megatron/core/models/hybrid/hybrid_layer_allocation.py, select_pipeline_segment.
 """
 
 from __future__ import annotations
 
-from predictor.base.errors import ConfigError
-from predictor.base.words import counted
+from itertools import accumulate
+
 from predictor.configuration.model_section import ModelSection
 from predictor.configuration.parallelism import ParallelismSection
 from predictor.configuration.pipeline_layout import split_of
-from predictor.configuration.writers.megatron_layers import is_hybrid
+from predictor.configuration.writers.megatron_layers import hybrid_pattern, is_hybrid
 from predictor.timeline.schedules import SCHEDULES
 from predictor.workloads.partition import METHODS, chunk_layers
 
@@ -37,17 +38,17 @@ def stage_arguments(parallel: ParallelismSection, model: ModelSection) -> list[s
     stages = range(len(split.stages))
     chunks = split.chunks or [chunk_layers(split.stages, stage, split.num_chunks) for stage in stages]
     in_order = [chunks[stage][chunk] for chunk in range(split.num_chunks) for stage in stages]
-    words = [f"--num-virtual-stages-per-pipeline-rank {split.num_chunks}"] if split.num_chunks > 1 else []
+    words = []
     if parallel.micro_batch_group_size is not None:
         words.append(f"--microbatch-group-size-per-virtual-pipeline-stage {parallel.micro_batch_group_size}")
-    if len(set(in_order)) == 1 and not (words and is_hybrid(model)):
+    if is_hybrid(model):  # whose pattern names the layers of every chunk, and takes no other word on them
+        pattern, ends = hybrid_pattern(model), accumulate(in_order)
+        segments = [pattern[end - layers : end] for end, layers in zip(ends, in_order, strict=True)]
+        return [*words, f"--hybrid-layer-pattern '{'|'.join(segments)}'"]
+    if split.num_chunks > 1:
+        words.append(f"--num-virtual-stages-per-pipeline-rank {split.num_chunks}")
+    if len(set(in_order)) == 1:
         return words
-    if is_hybrid(model):  # core 0.19 refuses such arguments beside a hybrid's pattern of layers
-        raise ConfigError(
-            f"parallelism.layers_per_stage is {list(split.stages)} in {counted(split.num_chunks, 'chunk')} each; "
-            "Megatron-LM's arguments for a hybrid are written for even stages of one chunk, such as --schedule 1f1b "
-            "finds"
-        )
     by_ends = [
         switches
         for (embedding, loss), switches in COUNTED.items()
@@ -56,8 +57,8 @@ def stage_arguments(parallel: ParallelismSection, model: ModelSection) -> list[s
     has_ends = len(set(split.stages[1:-1])) <= 1 and all(len(set(of_stage)) == 1 for of_stage in chunks)
     if has_ends and by_ends != [COUNTED[1, 1]]:
         first, last = split.stages[0], split.stages[-1]
-        ends = [f"--decoder-first-pipeline-num-layers {first}", f"--decoder-last-pipeline-num-layers {last}"]
-        return [*words, *ends]
+        by_size = [f"--decoder-first-pipeline-num-layers {first}", f"--decoder-last-pipeline-num-layers {last}"]
+        return [*words, *by_size]
     if by_ends:
         return [*words, *by_ends[0]]
     letters = ["t" * layers for layers in in_order]
