@@ -120,6 +120,27 @@ def test_every_profile_retries_resumes_and_reports(path: Path) -> None:
     read_settings(dict(pair.split("=") for pair in profile.get("config", [])))
 
 
+@pytest.mark.parametrize(("profile", "asks_for_memory"), [(".", True), ("vista", False)])
+def test_memory_is_asked_for_as_documented(workflow: Workflow, profile: str, asks_for_memory: bool) -> None:
+    commands = workflow.folder / "bin"
+    commands.mkdir()
+    for name, text in (
+        ("sbatch", f'printf "%s\\n" "${{*%%--wrap*}}" >> "{workflow.folder}/sbatch.calls"; exit 1'),
+        ("sacctmgr", "echo myproject"),
+        ("scontrol", "exit 0"),
+        ("squeue", "exit 0"),
+        ("sinfo", "echo debug*"),
+    ):
+        (commands / name).write_text(f"#!/bin/sh\n{text}\n")
+        (commands / name).chmod(0o755)
+    workflow.environment["PATH"] = f"{commands}:{workflow.environment['PATH']}"
+    at_once = ("--retries", "0", "--slurm-init-seconds-before-status-checks", "1", "--latency-wait", "1")
+    workflow.run("--profile", str(ROOT / "slurm" / profile), *at_once, "profile_all")
+    calls = (workflow.folder / "sbatch.calls").read_text().splitlines()
+    assert len(calls) == 3, workflow.output
+    assert all((" --mem" in call) is asks_for_memory for call in calls), calls
+
+
 @pytest.mark.parametrize("path", PROFILES, ids=lambda path: path.parent.name)
 def test_every_profile_names_rules_that_exist(path: Path) -> None:
     rules = set(re.findall(r"^rule (\w+):|rule \w+ as (\w+) ", (ROOT / "Snakefile").read_text(), re.MULTILINE))
