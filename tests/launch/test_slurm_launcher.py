@@ -66,7 +66,9 @@ def test_one_experiment(launcher: SLURMLauncher, slurm: FakeSlurm) -> None:
     assert f"#SBATCH --output={folder}/logs/slurm-%j.out" in submitted
     assert submitted.splitlines()[-1].startswith("exec /bin/bash ")
     assert f"echo {folder}/config.yaml" in (folder / "job.sbatch").read_text()
-    assert slurm.calls("sbatch") == [f"--parsable {record['script']}"]
+    name = f"one-{record['submission'][-8:]}"
+    assert record["job_name"] == name, "no other submission has it"
+    assert slurm.calls("sbatch") == [f"--parsable --job-name={name} {record['script']}"]
 
 
 def test_array_with_a_limit(launcher: SLURMLauncher, slurm: FakeSlurm) -> None:

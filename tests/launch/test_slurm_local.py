@@ -156,6 +156,8 @@ def test_runs_of_another_launcher_are_left_alone(launcher: SLURMLauncher, tmp_pa
     while launcher.get_job_status(result.job_ids["e1"]).is_active and time.monotonic() < deadline:
         time.sleep(0.02)
     assert launcher.get_job_status(result.job_ids["e1"]) is JobStatus.UNKNOWN, "nobody holds it any more"
+    again = launcher.submit_experiment_batch([experiment("e1", "true")], LOCAL)
+    assert [found.experiment_name for found in again.submitted] == ["e1"], "nor does its claim hold"
 
 
 def test_in_a_thread(launcher: SLURMLauncher) -> None:

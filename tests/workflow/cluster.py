@@ -184,6 +184,10 @@ class Cluster:
         """Stop slurmctld; jobs go on."""
         self._stop(self.folder / "slurmctld.pid", "slurmctld")
 
+    def kill_controller(self) -> None:
+        """Kill slurmctld with SIGKILL: what it had not saved yet is lost."""
+        os.kill(int((self.folder / "slurmctld.pid").read_text(encoding="ascii")), signal.SIGKILL)
+
     def stop(self) -> None:
         """Cancel every job and stop every daemon that this object started."""
         for job in self.jobs():

@@ -73,8 +73,12 @@ class Patience:
             pause = min(2 * pause, LONGEST_PAUSE_S)
 
 
-def run_once(*words: str) -> Answer:
+def run_once(*words: str, keep_open: tuple[int, ...] = ()) -> Answer:
     """Run a command of Slurm once.
+
+    Args:
+        words: the command.
+        keep_open: files that it holds open, too, also where it outlives us.
 
     Raises:
         SLURMError: it is not installed here.
@@ -88,6 +92,7 @@ def run_once(*words: str) -> Answer:
             errors="replace",
             env=_environment(words[0]),
             timeout=ANSWER_S,
+            pass_fds=keep_open,
             check=False,
         )
     except FileNotFoundError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -26,12 +27,14 @@ from model_training_framework.slurm.submission import (
     with_job,
 )
 
+logger = logging.getLogger(__name__)
+
 Outcome = dict[str, Submission | FailedSubmission]
 
 
 @contextmanager
-def locked(output_dir: Path) -> Iterator[None]:
-    """Hold the lock of a folder of experiments, so that two launchers never submit the same one.
+def locked(output_dir: Path) -> Iterator[int]:
+    """Hold the lock of a folder of experiments, so that two launchers never submit the same one; yield its file.
 
     Raises:
         JobSubmissionError: the folder cannot be written.
@@ -46,8 +49,12 @@ def locked(output_dir: Path) -> Iterator[None]:
     except OSError as error:
         raise JobSubmissionError(f"output_dir {output_dir} cannot be written: {error.strerror or error}") from error
     with stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)
-        yield
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            logger.warning("waits for another launcher, or its sbatch, in %s", output_dir)
+            fcntl.flock(stream, fcntl.LOCK_EX)
+        yield stream.fileno()
 
 
 def refused_names(experiments: Sequence[ExperimentConfig]) -> Iterator[tuple[str, FailedSubmission]]:
@@ -81,20 +88,27 @@ def planned(requests: Sequence[Request], output_dir: Path) -> Outcome:
     return outcome
 
 
-def deliver(requests: Sequence[Request], output_dir: Path, patience: Patience) -> Outcome:
-    """Submit requests one after the other; once Slurm does not answer, what is left is not tried."""
+def deliver(requests: Sequence[Request], output_dir: Path, patience: Patience, lock: int) -> Outcome:
+    """Submit requests one after the other; once Slurm does not answer, what is left is not tried.
+
+    Args:
+        requests: what to submit.
+        output_dir: folder of all experiments.
+        patience: with a Slurm that does not answer.
+        lock: file of the folder's lock.
+    """
     outcome: Outcome = {}
     away: SLURMError | None = None
     for request in requests:
         place = new_place(output_dir)
-        jobs = [at_place(job, place) for job in request.jobs]
+        jobs = [at_place(job, place, request) for job in request.jobs]
         job_ids: list[str] = []
         try:
             if away is not None:
                 raise away
             for index, job in enumerate(jobs):
                 write(with_job(job, None, index if request.is_array else None))
-            job_ids = submit(request, output_dir, place, patience)
+            job_ids = submit(request, output_dir, place, patience, lock)
             for index, (job, job_id) in enumerate(zip(jobs, job_ids, strict=True)):
                 write_record(job.folder, with_job(job, job_id, index if request.is_array else None).record)
                 outcome[job.name] = Submission(
@@ -131,7 +145,14 @@ def placed_here(jobs: Sequence[Job], output_dir: Path, running: ExitStack) -> li
 def run_here(jobs: Sequence[Job], limit: int) -> Outcome:
     """Run experiments on this machine, so many at once, to their end."""
     runs = [
-        LocalRun(job.folder, job.local_script, job.project, job.experiment.preemption.max_preemptions) for job in jobs
+        LocalRun(
+            job.folder,
+            job.local_script,
+            job.project,
+            job.experiment.preemption.max_preemptions,
+            str(job.record.job_id),
+        )
+        for job in jobs
     ]
     pool = Pool(runs, limit)
     pool.run()
@@ -143,7 +164,9 @@ def run_here(jobs: Sequence[Job], limit: int) -> Outcome:
                 job.name, job_id, job.folder, status=JobStatus.COMPLETED, script=job.local_script
             )
             continue
-        if run.exit_code is None:
+        if run.taken_by is not None:
+            reason = f"job {run.taken_by} runs it"
+        elif run.exit_code is None:
             stopped = pool.stopped_by.name if pool.stopped_by else "a signal"
             reason = f"stopped by {stopped}; the same call again goes on with it"
         else:

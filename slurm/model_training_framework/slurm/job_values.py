@@ -10,6 +10,7 @@ from pathlib import Path
 
 from model_training_framework.config import ExperimentConfig, SLURMConfig
 from model_training_framework.config.fields import AUTO, UNLIMITED, duration_s
+from model_training_framework.slurm.claims import claim_script
 from model_training_framework.slurm.errors import JobSubmissionError
 from model_training_framework.slurm.results import Outlook
 from predictor.base.errors import nearest
@@ -202,10 +203,14 @@ def launch(experiment: ExperimentConfig, place: Place) -> str:
     slurm = experiment.slurm or SLURMConfig()
     is_parallel = slurm.nodes * slurm.ntasks_per_node > 1
     # A signal reaches the whole process group: the trap keeps this shell, so that it can return the command's status.
-    inner = ["trap : USR1 TERM", f": >{shlex.quote(str(place.folder / '.started'))}"]
+    trap = "trap : USR1 TERM"
+    inner = [trap, f": >{shlex.quote(str(place.folder / '.started'))}"]
     if is_parallel:
         inner.append("export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS")
-    words = f"bash -c {shlex.quote(chr(10).join([*inner, command(experiment, place)]))}"
+    mark = shlex.quote(str(place.folder / ".done.")) + '"${claim_number:-0}.${SLURM_PROCID:-0}"'
+    inner += ["(", trap, command(experiment, place), ")", "status=$?", f'[ "$status" -ne 0 ] || : >{mark}']
+    inner.append('exit "$status"')
+    words = f"bash -c {shlex.quote(chr(10).join(inner))}"
     if slurm.container:
         folders = f"--bind {shlex.quote(str(place.folder))} --bind {shlex.quote(str(place.project))}"
         words = (
@@ -293,6 +298,7 @@ def values(experiment: ExperimentConfig, place: Place, limit: str | None, commit
         key: None if value is None else shlex.quote(str(value)) for key, value in plain.items()
     }
     return found | {
+        "claim": claim_script(place.folder),
         "sbatch_options": "\n".join(f"#SBATCH {option}" for option in options(experiment, place, limit)),
         "setup": setup(slurm),
         "command": command(experiment, place),

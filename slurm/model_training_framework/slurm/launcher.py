@@ -144,14 +144,14 @@ class SLURMLauncher:
         if mode is ExecutionMode.SLURM and shutil.which("sbatch") is None:
             raise SLURMError("sbatch is not on PATH: this is no machine of a Slurm cluster; use LOCAL or DRY_RUN")
         with ExitStack() as running_here:
-            with locked(self.output_dir):
+            with locked(self.output_dir) as lock:
                 before = earlier(
                     [experiment.experiment_name for experiment in experiments], self.output_dir, self.patience
                 )
                 jobs, outcome = self._jobs(experiments, before, force, mode)
                 if mode is ExecutionMode.SLURM:
                     asked = self._requests(jobs, max_concurrent_jobs, before, is_dry=False)
-                    outcome |= deliver(asked, self.output_dir, self.patience)
+                    outcome |= deliver(asked, self.output_dir, self.patience, lock)
                 elif jobs:
                     jobs = placed_here(jobs, self.output_dir, running_here)
             if mode is ExecutionMode.LOCAL and jobs:

@@ -15,7 +15,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
-from model_training_framework.slurm.records import SUBMISSIONS, folder_of_job, put, read_record, recorded_end
+from model_training_framework.slurm.claims import Claim, newest_claim, take_claim
+from model_training_framework.slurm.records import (
+    SUBMISSIONS,
+    exit_status,
+    folder_of_job,
+    put,
+    read_record,
+    recorded_end,
+)
 from model_training_framework.slurm.states import TO_BE_RESUMED, JobStatus, status_of_exit
 
 logger = logging.getLogger(__name__)
@@ -37,24 +45,41 @@ class LocalRun:
         script: shell code that runs its command.
         project: folder that it starts in.
         max_preemptions: restarts of a command that ended with 75 by itself.
+        job_id: of the run.
         process: of its command, while it runs.
         restarts: how often it was started again.
         exit_code: how it ended for good.
+        claim: that it runs under.
+        taken_by: another job that runs the experiment, so that this one does not.
     """
 
     folder: Path
     script: str
     project: Path
     max_preemptions: int
+    job_id: str
     process: subprocess.Popen[bytes] | None = None
     restarts: int = 0
     exit_code: int | None = None
+    claim: Claim | None = None
+    taken_by: str | None = None
 
     def start(self) -> None:
         """Start the command in a process group of its own; its output is appended to logs/local.out.
 
-        Its processes hold a lock in the folder: where this one is killed, they still run and are still seen to.
+        Its processes hold a lock in the folder: where this one is killed, they still run and are still seen to. Nothing
+        starts where another job, of Slurm, runs the experiment or has ended it with 0 in the meantime.
         """
+        self.process = None
+        self.claim = take_claim(self.folder, self.job_id, self.restarts)
+        if self.claim is None:
+            newest = newest_claim(self.folder)
+            self.taken_by = newest.job_id if newest else "unknown"
+            return
+        if exit_status(self.folder) == 0:
+            self.claim.end()
+            self.exit_code = 0
+            return
         for name in ("exit_code", "final_state", CANCELLED):
             (self.folder / name).unlink(missing_ok=True)
         if self.restarts:
@@ -71,6 +96,7 @@ class LocalRun:
                 start_new_session=True,
                 pass_fds=[lock.fileno()],
             )
+        self.claim.hand_over(self.process.pid)
         put(self.folder / "pid", f"{self.process.pid}\n")
 
     def send(self, number: int) -> None:
@@ -81,10 +107,13 @@ class LocalRun:
 
     def has_ended(self, is_stopping: bool) -> bool:
         """Return whether it has ended; start it again where it is to be resumed."""
-        assert self.process is not None
+        if self.process is None:
+            return True
         status = self.process.poll()
         if status is None:
             return False
+        assert self.claim is not None
+        self.claim.end()
         status = 128 - status if status < 0 else status
         (self.folder / "pid").unlink(missing_ok=True)
         is_cancelled = (self.folder / CANCELLED).exists()

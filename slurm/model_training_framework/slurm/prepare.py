@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,10 +10,10 @@ from pathlib import Path
 from model_training_framework.config import ExperimentConfig
 from model_training_framework.config.fields import UNLIMITED, duration_s
 from model_training_framework.config.files import dumped
+from model_training_framework.slurm.claims import Claim, newest_claim
 from model_training_framework.slurm.commands import Patience
 from model_training_framework.slurm.errors import JobSubmissionError
 from model_training_framework.slurm.job_values import Place, local_script, time_limit, values
-from model_training_framework.slurm.queue import find_command
 from model_training_framework.slurm.records import (
     SUBMISSIONS,
     SubmissionRecord,
@@ -26,9 +27,10 @@ from model_training_framework.slurm.records import (
 from model_training_framework.slurm.results import Outlook
 from model_training_framework.slurm.states import JobStatus
 from model_training_framework.slurm.status import states_of
-from model_training_framework.slurm.submission import Job, link_job, now
+from model_training_framework.slurm.submission import Job, find_submitted, link_job, now
 from model_training_framework.slurm.template import render
 
+JOB = re.compile(r"\d+(_\d+)?|local-.+")  # whose state can be asked for
 # Files of an earlier job, which a new one of the same experiment starts without.
 OF_AN_EARLIER_JOB = ("exit_code", "final_state", "preemptions", "cancelled", "pid")
 
@@ -109,7 +111,8 @@ def prepare(
 def write(job: Job) -> None:
     """Write an experiment's folder, and remove what an earlier job left that would speak for the new one.
 
-    The record comes first: from then on the experiment is not taken for one that an earlier job has finished.
+    The record comes first: from then on the experiment is not taken for one that an earlier job has failed. That one
+    of which nothing was known has ended it with 0 just now stays.
 
     Raises:
         JobSubmissionError: a file cannot be written.
@@ -117,7 +120,7 @@ def write(job: Job) -> None:
     try:
         (job.folder / "logs").mkdir(parents=True, exist_ok=True)
         write_record(job.folder, job.record)
-        for name in OF_AN_EARLIER_JOB:
+        for name in OF_AN_EARLIER_JOB if exit_status(job.folder) != 0 else ():
             (job.folder / name).unlink(missing_ok=True)
     except OSError as error:
         raise JobSubmissionError(f"{job.folder} cannot be written: {error.strerror or error}") from error
@@ -138,32 +141,46 @@ def earlier(names: Sequence[str], output_dir: Path, patience: Patience, is_dry: 
         SLURMError: Slurm did not answer, or a record is damaged.
     """
     records: dict[str, SubmissionRecord] = {}
+    claims: dict[str, Claim] = {}
+    cut_off: dict[str, str | None] = {}
+    # A job that says itself that it is done needs no question.
+    done = {name for name in names if exit_status(output_dir / name) == 0}
     for name in names:
         folder = output_dir / name
-        record = read_record(folder)
+        record, claim = read_record(folder), newest_claim(folder)
         if record is not None and record.job_id is None:
-            record = _interrupted(record, output_dir, folder, patience, is_dry)
-        if record is not None and record.job_id is not None:
+            if record.submission not in cut_off and name not in done:
+                cut_off[record.submission] = find_submitted(record, output_dir, patience)
+            record = _interrupted(folder, record, cut_off.get(record.submission), claim, is_dry)
+        if record is not None and (record.job_id is not None or name in done):
             records[name] = record
-    # A job that says itself that it is done needs no question.
-    done = {name for name in records if exit_status(output_dir / name) == 0}
+        if claim is not None and claim.stands and name not in done and JOB.fullmatch(claim.job_id):
+            claims[name] = claim
     asked = {record.job_id for name, record in records.items() if name not in done and record.job_id}
-    states = states_of(output_dir, asked, patience)
-    return {
-        name: Earlier(record, JobStatus.COMPLETED if name in done else states[str(record.job_id)])
-        for name, record in records.items()
-    }
+    states = states_of(output_dir, asked | {claim.job_id for claim in claims.values()}, patience)
+    found: dict[str, Earlier] = {}
+    for name, record in records.items():
+        status = JobStatus.COMPLETED if name in done else states[str(record.job_id)]
+        found[name] = Earlier(record, status)
+        claim = claims.get(name)
+        if claim and states[claim.job_id].is_active and not found[name].stands:  # the recorded one gave way to it
+            found[name] = Earlier(record.model_copy(update={"job_id": claim.job_id}), states[claim.job_id])
+    for claim in claims.values() if not is_dry else ():
+        if states[claim.job_id].is_final:
+            claim.end()
+    return found
 
 
 def _interrupted(
-    record: SubmissionRecord, output_dir: Path, folder: Path, patience: Patience, is_dry: bool
-) -> SubmissionRecord | None:
-    """Return the record of a submission that was cut off, with its job if Slurm has one after all."""
-    if not record.script:
-        return None
-    job_id = find_command(record.script, patience)
+    folder: Path, record: SubmissionRecord, job_id: str | None, claim: Claim | None, is_dry: bool
+) -> SubmissionRecord:
+    """Return the record of a submission that was cut off, with its job if there is one after all.
+
+    Slurm may have forgotten it (MinJobAge, no accounting); what it ran says then who it was.
+    """
+    output_dir = folder.parent
     if job_id is None:
-        return None
+        return record.model_copy(update={"job_id": claim.job_id}) if claim else record
     place = output_dir / SUBMISSIONS / record.submission
     if (place / "is_array").exists():
         found = record.model_copy(update={"job_id": f"{job_id}_{record.array_index}"})

@@ -6,6 +6,7 @@ import re
 import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 from model_training_framework.slurm.commands import NO_ACCOUNTING, NO_SUCH_JOB, Patience, ask
 from model_training_framework.slurm.errors import SLURMError
@@ -13,6 +14,7 @@ from model_training_framework.slurm.states import JobStatus, parse_state
 
 SQUEUE_FORMAT = "%i|%T|%r|%o"  # job, state, reason, command with its arguments
 IDS_PER_CALL = 500
+CLOCKS_DIFFER = timedelta(days=1)  # at most: the submitting machine's and Slurm's
 ARRAY = re.compile(r"(?P<job>\d+)_\[(?P<indices>[^\]%]*)(?:%\d+)?\]")
 TASK = re.compile(r"(?P<job>\d+)(?:_(?P<index>\d+))?")
 
@@ -132,6 +134,21 @@ def find_command(path: str, patience: Patience) -> str | None:
         if entry.command == path:
             return base_id(entry.job_id)
     return None
+
+
+def accounted_names(name: str, since: datetime, patience: Patience) -> list[str]:
+    """Return the jobs of a name that accounting holds; nothing where the cluster has no accounting.
+
+    Raises:
+        SLURMError: the cluster has accounting, but it did not answer.
+    """
+    if shutil.which("sacct") is None:
+        return []
+    start = (since - CLOCKS_DIFFER).astimezone().strftime("%Y-%m-%dT%H:%M:%S")  # sacct takes local time
+    words = ("sacct", "--noheader", "--parsable2", "--allocations", f"--starttime={start}", "--format=JobID,JobName")
+    answer = ask(*words, patience=patience, settled=(NO_ACCOUNTING,))
+    lines = (line.partition("|") for line in answer.output.splitlines() if answer.status == 0)
+    return list(dict.fromkeys(job_id.partition("_")[0] for job_id, _, found in lines if found == name))
 
 
 def accounted(job_ids: Iterable[str], patience: Patience) -> dict[str, JobStatus]:

@@ -8,6 +8,7 @@
     exit_code         written by the job when its command has ended for good
     final_state       how it ended, in Slurm's word: tells a time limit from a cancelled job without accounting
     preemptions       how often the job was requeued
+    claim.1, …        who ran it, a file a start, made by the job itself; see claims.py
 <output_dir>/.submissions/<name>/   what was given to sbatch, and a link to the folder of every task
 <output_dir>/.submissions/job-<id>  link to the submission of a job
 """
@@ -46,6 +47,7 @@ class SubmissionRecord(BaseModel):
 
     job_id: str | None = Field(description="of Slurm, 12_3 for a task of an array; null while it is being submitted")
     array_index: int | None = Field(default=None, description="its task in the array")
+    job_name: str | None = Field(default=None, description="of the job; no other submission has it, lanes aside")
     submission: str = Field(description="name of the folder in .submissions")
     script: str = Field(description="path that was given to sbatch")
     submitted_at: str = Field(description="UTC, ISO 8601")
@@ -160,6 +162,14 @@ def folder_of_job(output_dir: Path, job_id: str) -> Path | None:
     base, _, index = job_id.partition("_")
     link = output_dir / SUBMISSIONS / f"job-{base}" / (index or "0")
     return link.resolve() if link.exists() else None
+
+
+def job_of_submission(output_dir: Path, submission: str) -> str | None:
+    """Return the job that a submission is known by; None where its launcher did not come to write it down."""
+    for link in (output_dir / SUBMISSIONS).glob("job-*"):
+        if link.is_symlink() and link.readlink().name == submission:
+            return link.name.removeprefix("job-")
+    return None
 
 
 def tasks_of_job(output_dir: Path, job_id: str) -> list[str]:

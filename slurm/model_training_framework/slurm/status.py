@@ -50,7 +50,9 @@ def _states(
     unknown: list[str] = []
     for job_id in job_ids:
         entry, end = queue.get(job_id), _end_of(output_dir, job_id)
-        if entry is not None:
+        if end is JobStatus.COMPLETED and (entry is None or entry.status.is_final):
+            found[job_id] = end  # also where Slurm ended it in that moment, or where it gave way to the one that ended
+        elif entry is not None:
             # Slurm calls a job failed that gave up after max_preemptions requeues.
             gave_up = entry.status is JobStatus.FAILED and end is JobStatus.PREEMPTED
             found[job_id] = JobStatus.PREEMPTED if gave_up else entry.status

@@ -15,8 +15,8 @@ from pathlib import Path
 from model_training_framework.config import ExperimentConfig
 from model_training_framework.slurm.commands import Patience, run_once
 from model_training_framework.slurm.errors import JobSubmissionError, SLURMError
-from model_training_framework.slurm.queue import find_command
-from model_training_framework.slurm.records import SUBMISSIONS, SubmissionRecord, put
+from model_training_framework.slurm.queue import accounted_names, find_command
+from model_training_framework.slurm.records import SUBMISSIONS, SubmissionRecord, job_of_submission, put
 from model_training_framework.slurm.template import header, interpreter
 
 logger = logging.getLogger(__name__)
@@ -95,19 +95,25 @@ class Request:
                 words.append(f"--output={str(place).replace('%', '%%')}/%a/logs/slurm-%A_%a.out")
         elif not any(re.match(r"#SBATCH\s+(--output|-o)\b", line) for line in header(self.jobs[0].script)):
             words += [f"--output={self.jobs[0].log}", "--open-mode=append"]
-        if self.job_name or self.is_array:
-            words.append(f"--job-name={self.job_name or self._common_name(place)}")
+        words.append(f"--job-name={self.name(place)}")
         conditions = [f"afterany:{':'.join(self.after)}"] if self.after else []
         conditions += ["singleton"] if self.is_singleton else []
         if conditions:
             words.append(f"--dependency={','.join(conditions)}")
         return (*words, str(place / "submit.sbatch"))
 
-    def _common_name(self, place: Path) -> str:
-        """Return a name for an array: the one that its experiments have in common, or that of their folder."""
+    def name(self, place: Path) -> str:
+        """Return the job's name, which no other submission has: accounting is asked for it.
+
+        Jobs of a lane wait for each other by their common name. Otherwise it is the name that the experiments have in
+        common, or that of the only one or of their folder, with the end of the submission's.
+        """
+        if self.job_name:
+            return self.job_name
         names = {job.experiment.slurm.job_name if job.experiment.slurm else None for job in self.jobs}
         common = names.pop() if len(names) == 1 else None
-        return common or place.parent.parent.name
+        name = common or (place.parent.parent.name if self.is_array else self.jobs[0].name)
+        return f"{name}-{place.name.rpartition('-')[2]}"
 
     def wrapper(self, place: Path) -> str:
         """Return the script that sbatch gets: the options of the jobs' own script, which it then becomes."""
@@ -128,11 +134,12 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def submit(request: Request, output_dir: Path, place: Path, patience: Patience) -> list[str]:
+def submit(request: Request, output_dir: Path, place: Path, patience: Patience, lock: int) -> list[str]:
     """Submit a request and return the job of each of its experiments.
 
-    What was submitted is on the disk before sbatch is called, and who it is is written after: a launcher that is
-    killed in between finds the job again by its script's path.
+    What was submitted is on the disk before sbatch is called, and who it is is written after: where the launcher is
+    killed in between, the next one finds the job. It waits for an sbatch that outlives its launcher, since that holds
+    the lock of output_dir, too.
 
     Raises:
         JobSubmissionError: Slurm refused it; nothing was submitted.
@@ -142,7 +149,7 @@ def submit(request: Request, output_dir: Path, place: Path, patience: Patience) 
     if request.is_array:
         put(place / "is_array", "")
     put(place / "submit.sbatch", request.wrapper(place))
-    job_id = _sbatch(request.words(place), str(place / "submit.sbatch"), patience)
+    job_id = _sbatch(request, output_dir, place, patience, lock)
     link_job(output_dir, place, job_id)
     return [f"{job_id}_{index}" for index in range(len(request.jobs))] if request.is_array else [job_id]
 
@@ -168,11 +175,30 @@ def link_job(output_dir: Path, place: Path, job_id: str) -> None:
     link.symlink_to(place.name, target_is_directory=True)
 
 
-def _sbatch(words: Sequence[str], script: str, patience: Patience) -> str:
-    """Call sbatch until the controller has the job, and look in the queue before another try."""
+def find_submitted(record: SubmissionRecord, output_dir: Path, patience: Patience) -> str | None:
+    """Return the job that a submission became; None if it became none, or if Slurm has forgotten it.
+
+    Raises:
+        SLURMError: Slurm did not answer.
+    """
+    if not record.script:
+        return None
+    known = job_of_submission(output_dir, record.submission) or find_command(record.script, patience)
+    if known or not record.job_name:
+        return known
+    since = datetime.fromisoformat(record.submitted_at)
+    for job_id in accounted_names(record.job_name, since, patience):
+        if not (output_dir / SUBMISSIONS / f"job-{job_id}").is_symlink():  # another one of the same lane
+            return job_id
+    return None
+
+
+def _sbatch(request: Request, output_dir: Path, place: Path, patience: Patience, lock: int) -> str:
+    """Call sbatch until the controller has the job, and look for it before another try."""
     pauses = patience.pauses()
+    script = place / "submit.sbatch"
     while True:
-        answer = run_once(*words)
+        answer = run_once(*request.words(place), keep_open=(lock,))
         found = JOB_ID.fullmatch(answer.output.strip())
         if answer.status == 0 and found:
             return found[1]
@@ -186,7 +212,7 @@ def _sbatch(words: Sequence[str], script: str, patience: Patience) -> str:
             )
         logger.warning("%s; tried again in %.1f s", answer.complaint, pause)
         time.sleep(pause)
-        taken = find_command(script, patience)
+        taken = find_submitted(at_place(request.jobs[0], place, request).record, output_dir, patience)
         if taken:
             return taken
 
@@ -196,7 +222,8 @@ def with_job(job: Job, job_id: str | None, index: int | None) -> Job:
     return replace(job, record=job.record.model_copy(update={"job_id": job_id, "array_index": index}))
 
 
-def at_place(job: Job, place: Path) -> Job:
-    """Return a job whose record says where it is submitted."""
-    update = {"submission": place.name, "script": str(place / "submit.sbatch")}
+def at_place(job: Job, place: Path, request: Request | None = None) -> Job:
+    """Return a job whose record says where it is submitted, and by which request to Slurm, if any."""
+    update: dict[str, str | None] = {"submission": place.name, "script": str(place / "submit.sbatch")}
+    update["job_name"] = request.name(place) if request else None
     return replace(job, record=job.record.model_copy(update=update))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from importlib import resources
-from pathlib import Path
+from itertools import takewhile
+from pathlib import Path, PurePath
 
 from model_training_framework.slurm.errors import JobSubmissionError
 from predictor.base.errors import nearest
@@ -14,6 +15,7 @@ DEFAULT = "default.sbatch"
 PLACEHOLDER = re.compile(r"\{\{\s*([A-Za-z_]\w*)\s*\}\}")
 NOT_A_NAME = re.compile(r"\{\{([^}\n]*)\}\}")
 RUNS_THE_COMMAND = ("launch", "command")
+SHELLS = ("sh", "bash", "dash", "ksh", "zsh")  # that understand claim.sh
 
 
 def read_template(path: str | Path | None) -> tuple[str, str]:
@@ -37,13 +39,13 @@ def read_template(path: str | Path | None) -> tuple[str, str]:
     return str(path), text
 
 
-def check_template(name: str, text: str, known: Mapping[str, object]) -> None:
-    """Check that a template has known placeholders only, and one that runs the command.
+def check_template(name: str, text: str, known: Mapping[str, object]) -> set[str]:
+    """Return the placeholders of a template, after a check that all are known and that one runs the command.
 
     Raises:
         JobSubmissionError: it has not; the message names the line and the nearest placeholder.
     """
-    used = set()
+    used: set[str] = set()
     for number, line in enumerate(text.splitlines(), 1):
         for found in NOT_A_NAME.finditer(line):
             word = found[1].strip()
@@ -55,6 +57,7 @@ def check_template(name: str, text: str, known: Mapping[str, object]) -> None:
         raise JobSubmissionError(
             f"{name} never runs the experiment: {{{{launch}}}} is missing (or {{{{command}}}}, without srun)"
         )
+    return used
 
 
 def render(name: str, text: str, values: Mapping[str, str | None]) -> str:
@@ -68,7 +71,7 @@ def render(name: str, text: str, values: Mapping[str, str | None]) -> str:
     Raises:
         JobSubmissionError: a placeholder is unknown, or stands for a key that the configuration does not set.
     """
-    check_template(name, text, values)
+    used = check_template(name, text, values)
 
     def value_of(found: re.Match[str]) -> str:
         value = values[found[1]]
@@ -79,18 +82,26 @@ def render(name: str, text: str, values: Mapping[str, str | None]) -> str:
             )
         return value
 
-    return PLACEHOLDER.sub(value_of, text)
+    script = PLACEHOLDER.sub(value_of, text)
+    return script if "claim" in used else _claiming(script, values["claim"] or "")
+
+
+def _claiming(script: str, claim: str) -> str:
+    """Return a script whose first act is the claim; other shells and languages than claim.sh's run without."""
+    if not any(PurePath(word).name in SHELLS for word in interpreter(script).split()):
+        return script
+    lines, before = script.splitlines(), len(_head(script))
+    return "\n".join([*lines[:before], claim, *lines[before:], ""])
+
+
+def _head(script: str) -> list[str]:
+    """Return the lines of a script before its first command."""
+    return list(takewhile(lambda line: not line.strip() or line.startswith("#"), script.splitlines()))
 
 
 def header(script: str) -> list[str]:
     """Return the options of sbatch in a script, one ``#SBATCH`` line each, up to the first command."""
-    lines = []
-    for line in script.splitlines():
-        if line.startswith("#SBATCH"):
-            lines.append(line)
-        elif line.strip() and not line.startswith("#"):
-            break
-    return lines
+    return [line for line in _head(script) if line.startswith("#SBATCH")]
 
 
 def interpreter(script: str) -> str:
