@@ -166,7 +166,7 @@ publish-gpu: $(TEST_READY) ## fit the results in GPU_OUT, compare, and publish t
 	$(TEST) -m fitting publish "$$fitted" --out "regressors/$${name}_measured" $(if $(GPU_REPLACE),--replace)
 
 survey-emulated: $(WORKFLOW_READY) ## a whole survey on a GPU in virtual time; the kit, every stage a process, to a published system
-	SURVEY_SHAPES=120 SURVEY_EMULATED=yes $(WORKFLOW) -m pytest tests/unit/test_microbench_survey.py -k "virtual or process" -s
+	SURVEY_SHAPES=120 SURVEY_EMULATED=yes $(WORKFLOW) -m pytest tests/unit/test_microbench_survey_virtual.py -s
 
 slurm-installed:
 	@PATH="$$PATH:/usr/sbin"; \
@@ -175,10 +175,10 @@ slurm-installed:
 	fi
 
 test-slurm: $(WORKFLOW_READY) slurm-installed ## profile through a temporary Slurm cluster, with and without faults; as root installs slurm-wlm
-	SLURM_TESTS=1 $(WORKFLOW) -m pytest tests/workflow --ignore tests/workflow/test_launch_slurm.py --durations=0 --durations-min=1 -s
+	SLURM_TESTS=1 $(WORKFLOW) -m pytest tests/workflow --ignore-glob 'tests/workflow/test_launch_*.py' --durations=0 --durations-min=1 -s
 
 test-launch: $(WORKFLOW_READY) slurm-installed ## jobs on a temporary Slurm cluster, preempted and lost; training killed at random points
-	SLURM_TESTS=1 $(WORKFLOW) -m pytest tests/workflow/test_launch_slurm.py --durations=0 --durations-min=1 -s
+	SLURM_TESTS=1 $(WORKFLOW) -m pytest tests/workflow/test_launch_*.py --durations=0 --durations-min=1 -s
 	TRAINER_FAULTS=1 $(WORKFLOW) -m pytest tests/trainer --durations=0 --durations-min=10 -s
 
 clean: ## remove environments, caches and builds

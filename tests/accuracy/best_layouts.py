@@ -79,7 +79,8 @@ def is_explained(row: dict[str, Any], found: Compared) -> bool:
 
 def question_of(row: dict[str, Any]) -> SearchQuestion:
     """Return the search that a row asks for."""
-    model: dict[str, Any] = {"preset": row["model"]}
+    # NeMo and Megatron-Bridge run Transformer Engine's fused loss, which Megatron-LM's own arguments no longer take.
+    model: dict[str, Any] = {"preset": row["model"], "loss": "fused"}
     if "length" in row:
         model["sequence_length"] = row["length"]
     if "mtp" in row:

@@ -165,12 +165,15 @@ def test_a_budget_counts_from_the_start_of_the_process(
 def test_a_budget_is_shared_or_spent_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[tuple[str, float]] = []
 
-    def measured(job: Job, operator: Operator, shapes: object, clock: object) -> Outcome:
+    def measured(
+        job: Job, operator: Operator, shapes: object, clock: object, before_us: float
+    ) -> tuple[Outcome, float]:
         given.append((operator.name, job.deadline))
-        return Outcome(operator.name, tmp_path, 1, 0, 0, 0, 1, "")
+        return Outcome(operator.name, tmp_path, 1, 0, 0, 0, 1, ""), before_us
 
     monkeypatch.setattr(profile, "_profile_one", measured)
     monkeypatch.setattr(profile, "clock_for", lambda *_: None)
+    monkeypatch.setattr(profile, "reference_us", lambda kind: 1.0)
     monkeypatch.setattr(profile, "time", SimpleNamespace(monotonic=lambda: 100.0))
     job = Job(
         tmp_path, Device("cpu", "CPU", None, 2**20, 1, 2**30, ("fp32",)), "fp32", read_sweep("smoke"), deadline=160.0

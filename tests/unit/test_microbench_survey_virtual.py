@@ -1,0 +1,112 @@
+"""A whole survey in virtual time: in this process, and with the kit, every stage a process of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import yaml
+
+from fitting.cli import main as fitting_main
+from microbench import cli, profile
+from microbench.kernels import build_function
+from microbench.survey import stages as planning
+from microbench.survey.archive import ARCHIVE, SUMMARY
+from microbench.survey.stages import stages, survey
+from microbench.sweep import SWEEPS
+from microbench.table import read_tables
+from predictor.__main__ import main as predictor_main
+from predictor.costs.catalogue import catalogue
+from tests.unit.test_microbench_survey import ROOT, made
+from tests.unit.virtual_gpu import VirtualGpu, installed, scaled_build
+
+__all__ = ["made"]
+
+
+class Virtual:
+    """Runs a survey's stages in this process, on a virtual GPU."""
+
+    START_S, TESTS_S, STEPS_S = 6.0, 15.0, 95.0
+
+    def __init__(self, gpu: VirtualGpu) -> None:
+        self.gpu = gpu
+
+    def __call__(self, words: Sequence[str], seconds: float) -> int | None:
+        self.gpu.host_s += self.START_S  # Python, torch and CUDA
+        self.gpu.kernel_s = 1.4e-3  # of the products that describe the system
+        # The tests need a real GPU, and steps run for real in test_microbench_steps.py.
+        takes_s = {"pytest": self.TESTS_S, "steps": self.STEPS_S}.get(words[1] if words[1] == "pytest" else words[2])
+        if takes_s is None:
+            return cli.main(words[2:])
+        self.gpu.host_s += min(takes_s, seconds)
+        return 0
+
+
+def test_in_virtual_time_a_survey_ends_in_time_with_good_rows_of_every_operator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """``SURVEY_SHAPES=120`` takes the standard sweep's whole number, several minutes long (make survey-emulated)."""
+    pytest.importorskip("torch", reason="torch is not installed: pip install -e .[profile]")
+    minutes, shapes = 9.0, int(os.environ.get("SURVEY_SHAPES", "6"))
+    content = yaml.safe_load((SWEEPS / "standard.yaml").read_text())
+    content |= {"shapes_per_operator": shapes, "shapes_per_linear": -(-shapes // 2)}
+    content["models"]["sliding_window"] = [0]
+    (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(content))
+    gpu, results = VirtualGpu(), tmp_path / "r"
+    results.mkdir()
+    with installed(monkeypatch, gpu, "NVIDIA H200"):
+        monkeypatch.setattr(profile, "build_function", scaled_build(gpu, build_function))
+        monkeypatch.setattr(planning, "time", SimpleNamespace(monotonic=gpu.clock))
+        monkeypatch.setattr("microbench.system.PRODUCT_SIZES", {"cuda": (64,)})
+        monkeypatch.setattr("microbench.system.memory_bandwidth_gb_per_s", lambda device: 4000.0)
+        monkeypatch.setattr("microbench.sustained.SIZE", 64)
+        planned = stages(results, ROOT, str(tmp_path / "sweep.yaml"), "bf16", ("bf16",))
+        said: list[str] = []
+        ended = survey(planned, minutes, Virtual(gpu), results / SUMMARY, said.append)
+        print("\n".join(said))
+        assert {stage.status for stage in ended} == {0}, capsys.readouterr().err
+        assert gpu.host_s < 60.0 * minutes
+        tables = read_tables(results, "operator")
+        names = {found.provenance.identity.name for found in tables}
+        assert names == {name for name in catalogue() if "bf16" in catalogue()[name].precisions}
+        for found in tables:
+            assert any(row.kernel_samples_us for row in found.rows), f"{found.path.name} has no good row"
+        survey(planned, minutes, Virtual(gpu), results / SUMMARY, said.append)
+    again = {found.path: found for found in read_tables(results, "operator")}
+    for found in tables:
+        assert again[found.path].rows[: len(found.rows)] == found.rows, "a second survey measures what is left"
+    system = yaml.safe_load((results / "system.yaml").read_text())["hardware"]
+    assert system["name"] == "H200"
+    assert system["gpu"]["sustained_product_ratio"]["value"] == pytest.approx(1.0, abs=0.2)
+
+
+@pytest.mark.skipif("SURVEY_EMULATED" not in os.environ, reason="takes four minutes: make survey-emulated")
+def test_a_kit_with_every_stage_a_process_ends_in_a_published_system_that_predicts(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One peak fails, stages are cut off, and what comes back is fitted beside the present H100."""
+    pytest.importorskip("torch", reason="torch is not installed: pip install -e .[profile]")
+    paths = os.pathsep.join(map(str, (ROOT / "tests/emulated_gpu", made / "code", made / "code/profiling")))
+    environment = dict(os.environ, PYTHONPATH=paths, FAILING_PEAK="fp16")
+    words = [sys.executable, str(made / "measure.py"), "--minutes", "3", "--out", str(tmp_path / "out")]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=ROOT, env=environment)
+    print(done.stderr)
+    assert "surveying NVIDIAH10080GBHBM3, driver 580" in done.stderr
+    assert "its time was up" in done.stderr, "three minutes are too few for all stages"
+    assert "the peak in fp16 is not measured here" in (tmp_path / "out/survey.log").read_text()
+    folder, out = tmp_path / "gpu/H100", tmp_path / "regressors/H100_measured"
+    assert cli.main(["unpack", str(tmp_path / "out" / ARCHIVE), "--into", str(tmp_path / "gpu")]) == 0
+    known = ROOT / "regressors/H100"
+    fit = ["fit", "--system", str(folder / "system.yaml"), "--measurements", str(folder), "--keep", str(known)]
+    assert fitting_main([*fit, "--name", "H100_measured", "--out", str(out)]) == 0, capsys.readouterr().err
+    own = {path.name for path in (out / "operator").glob("*.json")}
+    assert "NVIDIAH10080GBHBM3_linear_bf16.json" in own
+    assert (out / "nccl/NVIDIAH10080GBHBM3_all_reduce_bf16.json").is_file(), "kept from the present system"
+    options = ["--model", "llama3-8b", "--system", str(out), "--gpus", "8", "--global-batch-size", "64"]
+    assert predictor_main(["predict", *options]) == 0
+    assert "Step time" in capsys.readouterr().out
