@@ -9,7 +9,7 @@ from __future__ import annotations
 from itertools import accumulate
 
 from predictor.timeline.paths import Durations, PerChunk, interleaved, meeting, split_backward, waiting
-from predictor.timeline.schedules import SCHEDULES
+from predictor.timeline.schedules import IN_GROUPS, SCHEDULES
 
 
 def lower_bound(
@@ -26,7 +26,8 @@ def lower_bound(
     """Return a lower bound on the step time, max over stages of (finished + end), plus closing.
 
     Equal to the replay for uniform stages: for interleaved_1f1b if no message is longer than a slot, for zero_bubble_h1
-    if none is longer than half a weight-gradient slot; of V-shaped schedules the work of one stage, no more.
+    if none is longer than half a weight-gradient slot; the work of one stage, no more, of V-shaped schedules and of
+    groups that hold not as many micro-batches as there are stages.
 
     Args:
         name: of the schedule.
@@ -41,9 +42,9 @@ def lower_bound(
     """
     assert bool(weight) == SCHEDULES[name].splits_backward
     assert SCHEDULES[name].may_block or not blocking
-    if SCHEDULES[name].v_shaped:
-        return _fullest_stage(num_micro_batches, forward, backward, weight, message, ends) + closing
     split = weight or [[0.0]] * len(forward)
+    if SCHEDULES[name].v_shaped or name.startswith(IN_GROUPS):
+        return _fullest_stage(num_micro_batches, forward, backward, split, message, ends) + closing
     if (
         forward.count(forward[0]) == backward.count(backward[0]) == split.count(split[0]) == len(forward)
         and ends.count(ends[0]) == len(ends)
@@ -94,7 +95,7 @@ def _uniform(
 
 
 def _fullest_stage(m: int, f: PerChunk, b: PerChunk, w: PerChunk, x: float, ends: Durations) -> float:
-    """V-shaped schedules: the longest of the stages' work, each behind its first micro-batch's way down to it."""
+    """V-shaped schedules, groups: the longest of the stages' work, each behind its first micro-batch's way to it."""
     arrived, longest = 0.0, 0.0
     for forward, backward, weight, end in zip(f, b, w, ends, strict=True):
         longest = max(longest, arrived + m * (sum(forward) + sum(backward) + sum(weight)) + end)
